@@ -17,6 +17,7 @@ from tools.pictures import read
 
 Row = dict[str, str]
 BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+CTRANSLATE2_INT8 = "ctranslate2 int8", "ctranslate2 int8 inter"
 KERNELS = ("src/relattn/backends/native", "src/relattn/call.py")
 DECODER = ("src/relattn/translation/kernels", "src/relattn/translation/search")
 ENCODERS = (*KERNELS, "src/relattn/integrations/transformers")
@@ -55,6 +56,28 @@ def decoding() -> str:
             table.append([f"{group}: {label}", *(f"{speed[*column, method]:,}" for column in columns)])
         ratios = (speed[*column, "relattn early"] / speed[*column, "ctranslate2"] for column in columns)
         table.append([f"{group}: relattn ÷ CTranslate2, float32", *(f"{ratio:.2f}" for ratio in ratios)])
+    return markdown(table) + conditions(rows, DECODER)
+
+
+def int8_decoding() -> str:
+    """Return target tokens per second in int8, a line per method, a column per model and beam size."""
+    rows = read(RESULTS / "decoding-int8-cpu.csv")
+    columns = list(dict.fromkeys((row["name"], row["beam"]) for row in rows))
+    columns.sort(key=lambda column: not column[0].startswith("demo"))
+    table = [["", *(f"{name}, beam {beam}" for name, beam in columns)]]
+    for device, threads in sorted({(row["device"], row["threads"]) for row in rows}):
+        those = [row for row in rows if (row["device"], row["threads"]) == (device, threads)]
+        speed = {(row["name"], row["beam"], row["method"]): int(row["tokens_per_second"]) for row in those}
+        group = f"{'AVX2' if 'AVX2' in device else 'AVX-512 VNNI'}, {threads} thread{'s' * (threads != '1')}"
+        ours = [speed[*column, "relattn int8"] for column in columns]
+        theirs = [max(speed[*column, name] for name in CTRANSLATE2_INT8) for column in columns]
+        floats = [speed.get((*column, "relattn"), 0) for column in columns]
+        if any(floats):
+            table.append([f"{group}: relattn, float32", *(f"{each:,}" if each else "–" for each in floats)])
+        table.append([f"{group}: relattn, int8", *(f"{each:,}" for each in ours)])
+        table.append([f"{group}: CTranslate2, int8", *(f"{each:,}" for each in theirs)])
+        ratios = (own / other for own, other in zip(ours, theirs, strict=True))
+        table.append([f"{group}: relattn ÷ CTranslate2", *(f"{ratio:.2f}" for ratio in ratios)])
     return markdown(table) + conditions(rows, DECODER)
 
 
@@ -193,6 +216,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "windows": lambda: by_length("windows-cpu.csv", WINDOWS, "us per token"),
     "small-calls": small_calls,
     "decoding": decoding,
+    "int8-decoding": int8_decoding,
     "encoders": lambda: encoders("2026-11", "2027"),
     "encoders-earlier": lambda: encoders("", "2026-11"),
 }
