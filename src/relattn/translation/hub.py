@@ -37,13 +37,12 @@ def resolve(path: str | Path) -> Path:
     Raises:
         InputError: the hub has no such model, denies access to it, or cannot be reached; or the model is not a bundle.
     """
-    match = _NAME.fullmatch(str(path))
-    if match is None or Path(path).exists():
+    name, revision = _name_on_hub(path)
+    if not name:
         return Path(path)
     from relattn.translation.bundle import CONFIG, TOKENIZER_FILES, WEIGHTS  # imports PyTorch; exports do without
     from relattn.translation.config.yaml import read_yaml
 
-    name, revision = match.groups()
     with hub_errors(f"{path}: no such directory here, and from the hub") as api:
         commit = api.resolve_revision(name, revision=revision)
         config = Path(api.hf_hub_download(name, CONFIG, revision=commit))
@@ -51,6 +50,12 @@ def resolve(path: str | Path) -> Path:
         for file in (*TOKENIZER_FILES["imported" if imported else "own"], WEIGHTS):  # the largest last
             api.hf_hub_download(name, file, revision=commit)
     return config.parent
+
+
+def _name_on_hub(path: str | Path) -> tuple[str, str | None]:
+    """Return the name and the revision of a model on the hub; an empty name for an existing path or another string."""
+    match = _NAME.fullmatch(str(path))
+    return ("", None) if match is None or Path(path).exists() else (match[1], match[2])
 
 
 def fetch_foreign(path: str | Path) -> Path:
@@ -64,12 +69,11 @@ def fetch_foreign(path: str | Path) -> Path:
     Raises:
         InputError: as `resolve`, or the architecture is not supported.
     """
-    match = _NAME.fullmatch(str(path))
-    if match is None or Path(path).exists():
+    name, revision = _name_on_hub(path)
+    if not name:
         return Path(path)
     from relattn.translation.formats.transformers import directory as transformers
 
-    name, revision = match.groups()
     with hub_errors(f"{path}: no such directory here, and from the hub") as api:
         commit = api.resolve_revision(name, revision=revision)
         found = {file.rfilename for file in api.model_info(name, revision=commit, files_metadata=True).siblings or []}

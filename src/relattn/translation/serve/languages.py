@@ -25,11 +25,12 @@ def language_name(code: str) -> str:
         return code
 
 
+_PORTUGUESE, _BRAZILIAN = ("pt", "pt-pt"), ("pt-br", "pb")
 _NAMES = (  # codes of one language, of which LibreTranslate, Argos Translate and browsers use different ones
     ("zh", "zh-hans", "zh-cn", "zh-sg"),
     ("zh-hant", "zt", "zh-tw", "zh-hk"),
-    ("pt", "pt-pt"),
-    ("pt-br", "pb"),
+    _PORTUGUESE,
+    _BRAZILIAN,
     ("nb", "no"),
     ("he", "iw"),
     ("tl", "fil"),
@@ -39,17 +40,16 @@ _NAMES = (  # codes of one language, of which LibreTranslate, Argos Translate an
 def codes_by_name(codes: Sequence[str]) -> dict[str, str]:
     """Return the served code of each name of a language, in lower case with hyphens: `zh-cn` is `zh-Hans`, if served.
 
-    A name with a region is also the language without one, and the other way round, if only one of them is served.
+    If only one kind of Portuguese is served, the names of the other one stand for it too.
     """
     served = {code.lower().replace("_", "-"): code for code in codes}
     names: dict[str, str] = {}
     for group in _NAMES:
-        found = [served[name] for name in group if name in served]
-        names |= dict.fromkeys(group, found[0]) if found else {}
-    for first, second in (("pt", "pt-br"),):
-        for name, other in ((first, second), (second, first)):
-            if name in names and other not in names:
-                names |= {each: names[name] for group in _NAMES if other in group for each in group}
+        if found := [served[name] for name in group if name in served]:
+            names |= dict.fromkeys(group, found[0])
+    for name, (other, *more) in (("pt-br", _PORTUGUESE), ("pt", _BRAZILIAN)):
+        if name in names and other not in names:
+            names |= dict.fromkeys((other, *more), names[name])
     return names | served
 
 

@@ -93,8 +93,10 @@ class TorchTranslator(Translator):
             self._decoder.release()
 
     def with_languages(self, src_lang: str, tgt_lang: str) -> Translator:
-        assert self._decoder is not None  # so that all pairs share it
-        return super().with_languages(src_lang, tgt_lang)
+        other = super().with_languages(src_lang, tgt_lang)
+        if other is not self:
+            vars(other)["_decoder"] = self._decoder  # all pairs share the packed weights
+        return other
 
     @property
     def engine(self) -> str:
