@@ -5,7 +5,7 @@
     relattn early pytorch the same on PyTorch
     relattn int8          the compiled decoder in int8, with early stopping
     ctranslate2, … int8   exports of the bundle in CTranslate2, whose threads share each product (`intra_threads`)
-    ctranslate2 int8 inter  the same, each thread with batches of its own (`inter_threads`)
+    ctranslate2 int8 inter  the same, but each thread translates its own batches (`inter_threads`)
 
 Each method runs in a new process, which translates some lines first. Generated tokens count, with the end. All methods
 sort lines by length and take batches of the same size. Without a bundle, models have random weights, and a vocabulary
@@ -131,7 +131,9 @@ def main() -> None:
     parser.add_argument("text", type=Path, help="source lines, plain or .gz")
     parser.add_argument("--bundle", type=Path, help="bundle (default: random models, made in --work)")
     parser.add_argument("--name", default="", help="name of the rows (default: the size, random)")
-    parser.add_argument("--sizes", nargs="+", choices=sizes(), default=["base"], help="of random models (%(default)s)")
+    parser.add_argument(
+        "--sizes", nargs="+", choices=sizes(), default=["base"], help="sizes of the random models (%(default)s)"
+    )
     parser.add_argument("--work", type=Path, default=Path("runs/decoding"), help="directory for models and exports")
     parser.add_argument("--lines", type=int, default=1000, help="number of lines; a shorter text is repeated")
     parser.add_argument("--pieces", type=int, help="use only lines with this number of pieces")

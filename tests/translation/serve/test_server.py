@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import signal
@@ -13,8 +14,10 @@ import threading
 import time
 import tomllib
 import urllib.error
+import urllib.parse
 import urllib.request
 import venv
+from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -120,15 +123,25 @@ def use_and_stop(process: subprocess.Popen[str], number: int, address: str, expe
     def ask() -> None:
         answers.append(client.translate(text, "en", "de", timeout=60))
 
+    closed = list[str | None]()
+
+    def ask_on_a_connection_that_stays_open() -> None:
+        body = json.dumps({"q": text, "source": "en", "target": "de"})
+        with closing(http.client.HTTPConnection(urllib.parse.urlsplit(address).netloc, timeout=60)) as connection:
+            connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
+            closed.append(connection.getresponse().getheader("connection"))
+
     threads = [threading.Thread(target=ask) for _ in range(4)]
+    threads.append(threading.Thread(target=ask_on_a_connection_that_stays_open))
     before = characters(address)
     for thread in threads:
         thread.start()
-    while characters(address) < before + 4 * len(text):  # until all are accepted
+    while characters(address) < before + 5 * len(text):  # until all are accepted
         time.sleep(0.01)
     process.send_signal(number)
     for thread in threads:
         thread.join(60)
+    assert closed == ["close"]
     return answers
 
 

@@ -200,7 +200,7 @@ def weight_files(path: Path, available: Collection[str] | None = None) -> list[s
         available: names of all files, if some are not in the directory yet.
 
     Raises:
-        InputError: there are no weights, or an index is damaged or names missing files.
+        InputError: the weights are missing, or an index is damaged or lists files that do not exist.
     """
     names = {file.name for file in path.iterdir()} if available is None else {*available}
     for whole, index in zip(WEIGHTS, INDICES, strict=True):
