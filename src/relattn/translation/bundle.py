@@ -13,6 +13,7 @@ A bundle is written to a temporary directory, synced, and renamed, so a bundle t
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -54,10 +55,11 @@ _TOKENIZER_OF = "tokenizer"
 
 @dataclass(frozen=True, kw_only=True)
 class _Description:
-    """Content of config.yaml, except for the format and its version."""
+    """Content of config.yaml, except for the format and its version. `pairs` are as `Bundle.pairs`, each "en de"."""
 
     src_lang: str
     tgt_lang: str
+    pairs: list[str] = field(default_factory=list)
     tokenizer: Literal["own", "imported"] = "own"
     model: ModelConfig = field(default_factory=ModelConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
@@ -74,6 +76,7 @@ class Bundle:
     calibration: Calibration
     src_lang: str
     tgt_lang: str
+    pairs: list[tuple[str, str]]  # of languages, in a model that was trained on several; else empty
     state: dict[str, Tensor]  # weights on the CPU, each tensor once, by its first name in the model
     tokenizer: AnyTokenizer
 
@@ -122,6 +125,7 @@ class Bundle:
             self.search,
             device=device,
             languages=(self.src_lang, self.tgt_lang),
+            pairs=self.pairs,
             calibration=self.calibration,
             workers=workers,
             int8=precision == "int8",
@@ -145,8 +149,11 @@ def save(
     tokenizer: AnyTokenizer,
     card: str,
     calibration: Calibration | None = None,
+    pairs: Sequence[tuple[str, str]] = (),
 ) -> None:
     """Write a bundle with the weights of a model, and with the languages and configuration of its recipe.
+
+    `pairs` are the pairs of languages of a model that was trained on several.
 
     A bundle that exists at `path` is replaced, by two renames with a moment without a bundle between them.
 
@@ -158,6 +165,7 @@ def save(
     description = _Description(
         src_lang=recipe.data.src_lang,
         tgt_lang=recipe.data.tgt_lang,
+        pairs=list(map(" ".join, pairs)),
         tokenizer="own" if isinstance(tokenizer, Tokenizer) else "imported",
         model=recipe.model,
         search=recipe.search,
@@ -216,6 +224,7 @@ def read_bundle(path: str | Path) -> Bundle:
     config = _read_description(path / CONFIG)
     require_files(path, *TOKENIZER_FILES[config.tokenizer], what="bundle")
     tokenizer = Tokenizer.load(path / TOKENIZER) if config.tokenizer == "own" else ImportedTokenizer.load(path)
+    tokenizer = tokenizer.with_languages(config.src_lang, config.tgt_lang)
     state, metadata = read_weights(path / WEIGHTS)
     if metadata.get(_TOKENIZER_OF) != tokenizer.digest:
         raise InputError(f"{path / TOKENIZER}: damaged, or not the one these weights were trained with")
@@ -226,9 +235,17 @@ def read_bundle(path: str | Path) -> Bundle:
         calibration=config.calibration,
         src_lang=config.src_lang,
         tgt_lang=config.tgt_lang,
+        pairs=language_pairs(config.pairs, path / CONFIG),
         state=state,
         tokenizer=tokenizer,
     )
+
+
+def language_pairs(pairs: Sequence[str], path: Path) -> list[tuple[str, str]]:
+    """Return pairs such as "en de" as tuples. Raise an InputError that names `path` if one is not a pair."""
+    for pair in pairs:
+        require(len(pair.split()) == 2, f"{path}: each of pairs must be two languages, got {one_line(pair, 40)!r}")
+    return [(src, tgt) for src, tgt in map(str.split, pairs)]
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

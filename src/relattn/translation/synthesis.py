@@ -33,7 +33,7 @@ from relattn.translation.corpus.filters import split_words
 from relattn.translation.corpus.pipeline import prepare
 from relattn.translation.corpus.report import FilterStats
 from relattn.translation.corpus.sources import OpenCorpus, file_name
-from relattn.translation.data.mixture import read_corpus_list
+from relattn.translation.data.mixture import CorpusFiles, read_corpus_list
 from relattn.translation.data.normalization import normalize
 from relattn.translation.data.text_files import has_text, read_lines, read_parallel
 from relattn.translation.errors import InputError, escape, reading, require, require_language
@@ -219,11 +219,11 @@ def read_student(
     expected, got = " to ".join(text.languages), " to ".join(languages)
     require(languages == text.languages, f"{path}: languages must be {expected}, as those of the model, got {got}")
     src, tgt = synthetic = [out / f"train.{language}.gz" for language in languages]
-    files = [(data.train_src, data.train_tgt, 1.0)]
+    files = [CorpusFiles(data.train_src, data.train_tgt)]
     if data.train_list and parallel and Path(data.train_list).resolve() == (out / CORPORA).resolve():
-        files = [(parallel[0], parallel[1], weight), (str(src), str(tgt), 1.0)]
+        files = [CorpusFiles(parallel[0], parallel[1], weight), CorpusFiles(str(src), str(tgt))]
     elif data.train_list:
-        files = read_corpus_list(data.train_list)
+        files = read_corpus_list(data.train_list, languages=data.given_tokens > 0)
     resolved = [path.resolve() for path in synthetic]
     listed = resolved in [[Path(name).resolve() for name in pair[:2]] for pair in files]
     require(listed, f"{path}: data.train_src and data.train_tgt must be {src} and {tgt}, or be in data.train_list")

@@ -110,7 +110,7 @@ def test_back_translation_tags_sources_and_lists_a_mixture(relattn, model, mono,
     )
     assert corpus(out, "de", "en") == [(text, line) for line, text in expected]
     listed = read_corpus_list(str(out / "corpora.tsv"))
-    assert [(Path(src).resolve(), Path(tgt).resolve(), weight) for src, tgt, weight in listed] == [
+    assert [(Path(src).resolve(), Path(tgt).resolve(), weight) for src, tgt, weight, _ in listed] == [
         (Path(text["train_tgt"]), Path(text["train_src"]), 3.0),
         (out / "train.de.gz", out / "train.en.gz", 1.0),
     ]

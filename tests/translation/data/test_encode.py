@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from relattn.translation.config import DataConfig, Recipe
+from relattn.translation.config import AugmentConfig, DataConfig, Recipe
 from relattn.translation.data import storage, text_files
 from relattn.translation.data.encode import load_data
 from relattn.translation.data.mixture import Mixture, read_corpus_list
@@ -179,6 +179,64 @@ def test_a_run_trains_on_a_mixture_and_knows_each_pair(tmp_path, corpora):
     assert seen == {f"news en {i}": 1 for i in range(30) if i != 1} | {f"talks en {i}": 3 for i in range(6) if i != 1}
 
 
+@pytest.fixture
+def directions(tmp_path, corpora):
+    """Settings with lists of three corpora in three directions."""
+    (tmp_path / "train.tsv").write_text(
+        "news.en\tnews.de\t0.5\ten\tde\nnews.de\tnews.en\tde\ten\ntalks.en\ttalks.de\t2\ten\tgsw-CH\n"
+    )
+    (tmp_path / "valid.tsv").write_text("v.en\tv.de\ten\tde\nw.de\tw.en\tde\ten\n")
+    return {**corpora, "language_tokens": "target"}
+
+
+@pytest.mark.parametrize("augment", [AugmentConfig(), AugmentConfig(join_lines=0.5, upper_case=0.5, sample_tokens=0.5)])
+def test_a_source_begins_with_the_token_of_its_target_language(tmp_path, directions, augment):
+    data = load(tmp_path, **directions, augment=augment)
+    pieces = data.tokenizer.vocabularies[0]
+    directions_of_lines = {("en", "de"): ">>de<<", ("de", "en"): ">>en<<"}
+    assert [(v.languages, pieces[v.batches[0].src[0, 0]]) for v in data.valid] == [*directions_of_lines.items()]
+    seen: Counter[str] = Counter()
+    for step in takewhile(lambda step: step.epoch < 3, data.train.steps()):
+        for batch in step.micro_batches:
+            for row, length in zip(batch.src.tolist(), batch.src_lengths.tolist(), strict=True):
+                corpus, side, *_ = data.tokenizer.decode(row).lower().split()
+                swiss = ">>gsw-CH<<" if corpus == "talks" else ">>de<<"
+                assert pieces[row[0]] == (swiss if side == "en" else ">>en<<")
+                assert not {*row[1:length]} & {*map(pieces.index, data.tokenizer.languages.values())}
+                seen[pieces[row[0]]] += 1
+        lengths = [length for batch in step.micro_batches for length in batch.src_lengths.tolist()]
+        rows = data.train.epoch(step.epoch).steps[step.index]
+        assert sorted(lengths) == sorted(data.train.epoch(step.epoch).lengths[0][rows].tolist())
+    assert seen == {">>de<<": 3 * 14, ">>en<<": 3 * 29, ">>gsw-CH<<": 3 * 10}
+
+
+def test_languages_of_a_run_are_checked(tmp_path, directions):
+    """Without language_tokens, a list has no languages."""
+    load(tmp_path, **directions)
+    path = Path(directions["train_list"])
+    before = path.read_text()
+    for text, settings, message in (
+        (before.replace("gsw-CH", "nl"), {}, "languages of talks.en must be en to gsw-CH in this run, got en to nl"),
+        (
+            before,
+            {"tgt_lang": "fr"},
+            r"must be a pair of data.train_list \(en to de, de to en, en to gsw-CH\), got en to fr",
+        ),
+        (before, {"language_tokens": "none"}, "tsv, line 1: must be a source file, a target file and perhaps"),
+        (before + "news.en\tnews.de\n", {}, "line 4: .* and the codes of both languages"),
+        (
+            before + "news.en\tnews.de\ten\ten\n",
+            {},
+            "line 4: must end with the codes of two languages, got 'en' and 'en'",
+        ),
+        (before + "news.en\tnews.de\ten\td e\n", {}, "line 4: .*, got 'en' and 'd e'"),
+        (before + "news.en\tnews.de\ten\t\n", {}, "line 4: .*, got 'en' and ''"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=message):
+            load(tmp_path, **{**directions, **settings})
+
+
 def test_a_list_that_changed_is_refused(tmp_path, corpora):
     load(tmp_path, **corpora)
     for text, message in (
@@ -195,7 +253,7 @@ def test_lists_of_corpora(tmp_path):
     """Paths are relative to the directory of the list."""
     path = tmp_path / "list"
     path.write_text("a.en\tb de.gz\n/far/c.en\t../c.de\t0.5\n")
-    expected = [(f"{tmp_path}/a.en", f"{tmp_path}/b de.gz", 1.0), ("/far/c.en", f"{tmp_path}/../c.de", 0.5)]
+    expected = [(f"{tmp_path}/a.en", f"{tmp_path}/b de.gz", 1.0, None), ("/far/c.en", f"{tmp_path}/../c.de", 0.5, None)]
     assert read_corpus_list(str(path)) == expected
     wrong = ("a.en", "a\tb\tc", "a\tb\t0", "a\tb\t-1", "a\tb\tnan", "a\tb\t1e9", "a\t\t1", "a\tb\t1\t2")
     for line, weighted, message in (

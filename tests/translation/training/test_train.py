@@ -188,6 +188,42 @@ def test_resumed_run_with_stages_is_bitwise_equal(tmp_path, make_recipe, text):
         train(replace(recipe, stages=stages[1:]), resume=True, show=False)
 
 
+def test_one_model_for_several_pairs_of_languages(tmp_path, make_recipe, text):
+    """Each pair has its token, in the bundle, in scores of validation and in further training; others are refused."""
+    forth, back = f"{text['train_src']}\t{text['train_tgt']}", f"{text['train_tgt']}\t{text['train_src']}"
+    (tmp_path / "train").write_text(f"{forth}\ten\tde\n{back}\tde\ten\n")
+    (tmp_path / "valid").write_text(f"{text['valid_src']}\t{text['valid_tgt']}\ten\tde\n")
+    lists = {"train_list": str(tmp_path / "train"), "valid_list": str(tmp_path / "valid"), "language_tokens": "target"}
+    files = dict.fromkeys(("train_src", "train_tgt", "valid_src", "valid_tgt"), "")
+    recipe = make_recipe(tmp_path / "run", data={**files, **lists}, train=EVERY_STEP)
+    whole = bundle.read_bundle(train(recipe, show=False)).translator()
+    average_run(recipe.out, 1, tmp_path / "mean")
+    for translator in (whole, bundle.read_bundle(tmp_path / "mean").translator()):
+        assert translator.pairs == [("en", "de"), ("de", "en")]
+        for pair in translator.pairs:
+            directed = translator.with_languages(*pair)
+            token = translator.tokenizer.vocabularies[0][directed.tokenizer.special.src_begin[0]]
+            assert token == f">>{pair[1]}<<"
+            plain = TorchTranslator(directed.model, directed.tokenizer, directed.search)
+            assert directed.translate(["A line."]) == plain.translate(["A line."])
+        with pytest.raises(InputError, match="the languages must differ"):
+            translator.with_languages("de", "de")
+        with pytest.raises(InputError, match="unknown tgt_lang"):
+            translator.with_languages("de", "fr")
+
+    initial = {"init_from": f"{recipe.out}/bundle", "steps": 2, "valid_every": 2, "checkpoint_every": 2}
+    tuned = make_recipe(tmp_path / "tuned", train=initial, data={"src_lang": "de", "tgt_lang": "en"})
+    translator = bundle.read_bundle(train(tuned, show=False)).translator()
+    assert translator.pairs == [("de", "en")]
+    assert translator.tokenizer.special == whole.with_languages("de", "en").tokenizer.special
+    for settings, message in (
+        ({"src_lang": "de", "tgt_lang": "fr"}, "unknown tgt_lang 'fr'"),
+        ({"language_tokens": "target", "src_lang": "en", "tgt_lang": "fr"}, "unknown tgt_lang 'fr'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train(make_recipe(tmp_path / "refused", train=initial, data=settings), show=False)
+
+
 def test_log_of_a_killed_run_equals_that_of_another(tmp_path, whole, monkeypatch):
     """Times are equal too, by a clock that advances each time it is read."""
     monkeypatch.setattr(journal.time, "perf_counter", itertools.count().__next__)

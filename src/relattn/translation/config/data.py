@@ -54,9 +54,12 @@ class DataConfig(Config):
         valid_src: Validation text, source side. By default none. The built-in corpus has its own.
         valid_tgt: Validation text, target side.
         train_list: File that lists several corpora, instead of train_src and train_tgt: one per line, as source file,
-            target file and optionally a weight, separated by tabs. Paths are relative to the file.
+            target file and optionally a weight, separated by tabs. Paths are relative to the file. With
+            language_tokens, a line ends with the codes of the source and the target language.
         valid_list: File that lists several validation sets in the same form, without weights. patience uses the loss
             on the first.
+        language_tokens: target trains one model for several pairs of languages: every source sentence begins with the
+            token of its target language. src_lang and tgt_lang are then the default of the bundle.
         temperature: With several corpora, an epoch draws from each in proportion to (pairs · weight)^(1 / temperature).
         builtin_lines: Number of training lines drawn from the built-in corpus.
         normalization: Normalization of all text, also of text to translate and of translations. nfc removes invisible
@@ -79,6 +82,7 @@ class DataConfig(Config):
     valid_tgt: str = ""
     train_list: str = ""
     valid_list: str = ""
+    language_tokens: Literal["none", "target"] = "none"
     temperature: float = number(1.0, "[0.01, 1e6]")
     builtin_lines: int = number(20_000, "[1, 1e9]")
     normalization: Normalization = "nfc"
@@ -99,6 +103,11 @@ class DataConfig(Config):
             require(not (src and listed), f"{split}_list must not be set together with {split}_src, got '{listed}'")
         own_validation = self.valid_src or self.valid_list
         require(not (self.builtin and own_validation), "valid_src and valid_list require train_src or train_list")
+
+    @property
+    def given_tokens(self) -> int:
+        """Number of tokens before the text of each encoded source."""
+        return int(self.language_tokens != "none")
 
     @property
     def builtin(self) -> bool:

@@ -47,11 +47,11 @@ def read_yaml(path: str | Path) -> Settings:
 
 def _parse(text: str, path: str | Path) -> Settings:
     root = yaml.compose(text, Loader=yaml.BaseLoader)
-    return {} if root is None or not root.value else _settings(root, path, "stages")
+    return {} if root is None or not root.value else _settings(root, path, ("stages", "pairs"))
 
 
-def _settings(root: yaml.Node, path: str | Path, listed: str) -> Settings:
-    """Return the settings of a mapping. The one named `listed` may be a list, which becomes JSON.
+def _settings(root: yaml.Node, path: str | Path, listed: tuple[str, ...]) -> Settings:
+    """Return the settings of a mapping. Those named in `listed` may be lists, which become JSON.
 
     Stages are checked here, because only here the number of a stage is known for messages.
     """
@@ -62,11 +62,15 @@ def _settings(root: yaml.Node, path: str | Path, listed: str) -> Settings:
         settings[name] = None
         if isinstance(node, yaml.ScalarNode):
             settings[name] = Quoted(node.value) if node.style else node.value
-        elif isinstance(node, yaml.SequenceNode) and name == listed == "stages":
+        elif isinstance(node, yaml.SequenceNode) and name == "stages" in listed:
             items = [(f"{path}: stage {number}", each) for number, each in enumerate(node.value, start=1)]
-            stages = [to_config(StageConfig, _settings(each, where, "weights"), where) for where, each in items]
+            stages = [to_config(StageConfig, _settings(each, where, ("weights",)), where) for where, each in items]
             settings[name] = json.dumps(list(map(asdict, stages)))
-        elif isinstance(node, yaml.SequenceNode) and name == listed and all(map(_is_scalar, node.value)):
+        elif (
+            isinstance(node, yaml.SequenceNode)
+            and name.rpartition(".")[2] in listed
+            and all(map(_is_scalar, node.value))
+        ):
             settings[name] = json.dumps([each.value for each in node.value])
     return settings
 

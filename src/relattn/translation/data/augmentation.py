@@ -142,6 +142,7 @@ class Augmentation:
         separator: text between joined lines.
         max_length: maximum number of pieces per side; a longer pair is not changed.
         seed: random seed.
+        given: number of tokens before the text of each encoded source, which are kept.
     """
 
     shares: AugmentConfig
@@ -150,6 +151,7 @@ class Augmentation:
     separator: str
     max_length: int
     seed: int
+    given: int = 0
 
     def epoch(self, pairs: Pairs, epoch: int, chosen: np.ndarray | None = None) -> AugmentedPairs:
         """Return the pairs as they are in an epoch. The lengths of `chosen` rows, by default all, are correct."""
@@ -185,13 +187,13 @@ class AugmentedPairs:
             chunk = deterministic[start : start + _CHUNK].tolist()
             self._measure(chunk, augmentation.tokenizer.encode_pairs([self._text(row) for row in chunk]))
         sampled = rows[changes[rows] >= _SAMPLED].tolist()
-        self._measure(sampled, map(self.row, sampled))
+        self._measure(sampled, map(self._encoded, sampled))
 
     def _measure(self, rows: list[int], encoded: Iterable[tuple[Pieces, Pieces]]) -> None:
         """Record the lengths of changed rows. A row that became too long, or empty, is not changed."""
         for row, (src, tgt) in zip(rows, encoded, strict=True):
             if min(len(src), len(tgt)) > 0 and max(len(src), len(tgt)) <= self.augmentation.max_length:
-                self.src_pieces[row], self.tgt_pieces[row] = len(src), len(tgt)
+                self.src_pieces[row], self.tgt_pieces[row] = self.augmentation.given + len(src), len(tgt)
             else:
                 self.changes[row] = 0
 
@@ -199,6 +201,11 @@ class AugmentedPairs:
         """Return the pieces of the source and of the target of a row."""
         if not self.changes[row]:
             return self.pairs.row(row)
+        src, tgt = self._encoded(row)
+        return [*self.pairs.src[row][: self.augmentation.given].tolist(), *src], tgt
+
+    def _encoded(self, row: int) -> tuple[list[int], list[int]]:
+        """Return the pieces of the changed text of a row."""
         tokenizer, (src, tgt) = self.augmentation.tokenizer, self._text(row)
         if isinstance(tokenizer, Tokenizer) and self.changes[row] >= _SAMPLED:
             random = Random(repr((self.augmentation.seed, self.epoch, row, "tokens")))

@@ -27,7 +27,7 @@ from relattn.translation.data.mixture import CorpusFiles, Mixture, read_corpus_l
 from relattn.translation.data.storage import open_pairs, write_pairs
 from relattn.translation.data.text_files import ParallelFiles, has_text
 from relattn.translation.data.tokenizer import LONGEST_PIECE, TOKENIZER, SpecialTokens, Tokenizer
-from relattn.translation.errors import InputError, reading, require
+from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.files import require_regular, write_atomically
 
 VALID_LINES = 500  # lines of the built-in corpus that validate
@@ -46,6 +46,7 @@ class Corpus:
         text: files of the pairs. None for the built-in corpus.
         weight: weight in a mixture.
         settings: settings of the recipe that name the source and the target.
+        languages: codes of the source and the target language.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Corpus:
     text: ParallelFiles | None = None
     weight: float = 1.0
     settings: tuple[str, str] = ("", "")
+    languages: tuple[str, str] = ("", "")
 
     def read(self) -> Self:
         """Return the corpus with its pairs in memory."""
@@ -67,7 +69,8 @@ class Corpus:
     def record(self, pairs: int) -> dict[str, Any]:
         """Return what data/text.json says about this corpus. `pairs` is the number of encoded pairs."""
         digests = [digest for _, _, digest in self.files()]
-        return {"name": self.name, "pairs": pairs, "weight": self.weight, "digests": digests}
+        record = {"name": self.name, "pairs": pairs, "weight": self.weight, "digests": digests}
+        return record | {"languages": list(self.languages)}
 
 
 @dataclass(frozen=True)
@@ -93,11 +96,13 @@ class ValidationSet:
 
     Attributes:
         name: name of the source file.
+        languages: codes of the source and the target language.
         pairs: sentence pairs.
         batches: the pairs in batches of at most max_tokens, shortest first.
     """
 
     name: str
+    languages: tuple[str, str]
     pairs: list[tuple[str, str]]
     batches: list[Batch]
 
@@ -144,14 +149,14 @@ def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: b
     config, directory = recipe.data, Path(recipe.out)
     valid = [corpus.read() for corpus in _corpora(config, "valid")]  # first, because an error in it is found quickly
     train = _corpora(config, "train")
-    _require_fit(recipe, len(train), tokenizer)
+    _require_fit(recipe, [corpus.languages for corpus in train], tokenizer)
     if not has_data(directory):
         _write_data(recipe, train, valid, tokenizer)
-    record, tokenizer = _read_record(directory), read_tokenizer(directory)
+    record, tokenizer = _read_record(directory), read_tokenizer(directory, config)
     if check:
         _require_same_text("train", train, record.train)
         _require_same_text("valid", valid, record.valid)
-    encoder = _Encoder(tokenizer, config.max_length, config.max_words)
+    encoder = _Encoder(tokenizer, config)
     sets = [encoder.validation_set(corpus, config.max_tokens) for corpus in valid]
     return TranslationData(tokenizer, open_training_text(recipe), sets, record.dropped)
 
@@ -171,9 +176,10 @@ def check_text(
         InputError: `load_data` would, whatever is in the other files.
     """
     config = recipe.data
-    _require_fit(recipe, len(files), tokenizer)
+    train = _corpora_of(files, config, "train")
+    _require_fit(recipe, [corpus.languages for corpus in train], tokenizer)
     max_characters = (LONGEST_PIECE if tokenizer is None else tokenizer.longest_piece) * config.max_length
-    for corpus in (*_corpora(config, "valid"), *_corpora_of(files, config, "train")):
+    for corpus in (*_corpora(config, "valid"), *train):
         paths = () if corpus.text is None else (corpus.text.src, corpus.text.tgt)
         if unwritten.isdisjoint(Path(path).resolve() for path in paths):
             reasons = Counter(_reason_to_drop(pair, max_characters, config.max_words) or "" for pair in corpus.pairs)
@@ -183,14 +189,16 @@ def check_text(
 def open_training_text(recipe: Recipe) -> TrainingText:
     """Open the training text of a run that has its data."""
     config, directory = recipe.data, Path(recipe.out)
-    corpora, tokenizer = _read_record(directory).train, read_tokenizer(directory)
+    corpora, tokenizer = _read_record(directory).train, read_tokenizer(directory, config)
     sizes, weights = tuple(corpus["pairs"] for corpus in corpora), [corpus["weight"] for corpus in corpora]
     separator = ITEM_SEPARATOR if config.builtin else " "
     parts, end = [], 0
     for stage in recipe.stages or (StageConfig(augment=config.augment),):
         augmentation = None
         if any(vars(stage.augment).values()):
-            augmentation = Augmentation(stage.augment, tokenizer, sizes, separator, config.max_length, recipe.seed)
+            augmentation = Augmentation(
+                stage.augment, tokenizer, sizes, separator, config.max_length, recipe.seed, config.given_tokens
+            )
         mixture = Mixture.weighted(sizes, weights if stage.weights is None else stage.weights, config.temperature)
         end += stage.steps or 0
         parts.append(Stage(mixture, augmentation, None if stage.steps is None else end))
@@ -204,12 +212,22 @@ def open_training_text(recipe: Recipe) -> TrainingText:
     )
 
 
-def read_tokenizer(directory: Path) -> AnyTokenizer:
-    """Read the tokenizer of a run that has its data. Raise InputError if it is not the one that encoded them."""
+def read_tokenizer(directory: Path, config: DataConfig) -> AnyTokenizer:
+    """Read the tokenizer of a run that has its data. Raise InputError if it is not the one that encoded them.
+
+    With language_tokens, encoded sources have their tokens, so the tokenizer adds none.
+    """
     tokenizer = tokenizer_in(directory)
+    if config.language_tokens == "none":
+        tokenizer = tokenizer.with_languages(config.src_lang, config.tgt_lang)
     same = _read_record(directory).tokenizer == tokenizer.digest
     require(same, f"{directory / TOKENIZER} must be the tokenizer that this run started with, got another one")
     return tokenizer
+
+
+def language_pairs(directory: Path) -> list[tuple[str, str]]:
+    """Return the pairs of languages of the training text of a run that has its data."""
+    return list(dict.fromkeys((src, tgt) for src, tgt in (each["languages"] for each in _read_record(directory).train)))
 
 
 def _read_record(directory: Path) -> TextRecord:
@@ -222,9 +240,11 @@ def _corpora(config: DataConfig, split: str) -> list[Corpus]:
     if config.builtin:
         lines = config.builtin_lines if split == "train" else VALID_LINES
         text = builtin(split, src_lang=config.src_lang, tgt_lang=config.tgt_lang, lines=lines)
-        return [Corpus("the built-in corpus", text)]
+        return [Corpus("the built-in corpus", text, languages=(config.src_lang, config.tgt_lang))]
     src, tgt, path = (getattr(config, f"{split}_{part}") for part in ("src", "tgt", "list"))
-    files = read_corpus_list(path, weighted=split == "train") if path else [(src, tgt, 1.0)] if src else []
+    files = [CorpusFiles(src, tgt)] if src else []
+    if path:
+        files = read_corpus_list(path, weighted=split == "train", languages=config.language_tokens != "none")
     return _corpora_of(files, config, split)
 
 
@@ -232,18 +252,40 @@ def _corpora_of(files: Sequence[CorpusFiles], config: DataConfig, split: str) ->
     """Return the corpora of a split with these files."""
     settings = (f"{split}_list",) * 2 if getattr(config, f"{split}_list") else (f"{split}_src", f"{split}_tgt")
     corpora = []
-    for src, tgt, weight in files:
+    for src, tgt, weight, languages in files:
         require_regular(src, tgt)  # read more than once
         pairs = ParallelFiles(src, tgt)
-        corpora.append(Corpus(Path(src).name, pairs, pairs, weight, settings))
+        languages = languages or (config.src_lang, config.tgt_lang)
+        corpora.append(Corpus(Path(src).name, pairs, pairs, weight, settings, languages))
     return corpora
 
 
-def _require_fit(recipe: Recipe, corpora: int, tokenizer: AnyTokenizer | None) -> None:
-    """Raise an InputError if the stages or lengths of a run do not fit its corpora, its model or its tokenizer."""
+def _require_fit(recipe: Recipe, pairs: list[tuple[str, str]], tokenizer: AnyTokenizer | None) -> None:
+    """Raise an InputError if the stages, lengths or languages of a run do not fit its corpora, model or tokenizer.
+
+    Args:
+        recipe: recipe of the run.
+        pairs: languages of each training corpus.
+        tokenizer: the tokenizer to use; by default, one will be trained.
+    """
+    data, corpora = recipe.data, len(pairs)
+    if data.language_tokens != "none":
+        default = data.src_lang, data.tgt_lang
+        listed = ", ".join(f"{src} to {tgt}" for src, tgt in dict.fromkeys(pairs))
+        require(
+            default in pairs,
+            f"data.src_lang and data.tgt_lang must be a pair of data.train_list ({one_line(listed, 200)}), got "
+            f"{' to '.join(default)}",
+        )
+        if tokenizer is not None:
+            has_tokens = isinstance(tokenizer, Tokenizer) and bool(tokenizer.languages)
+            require(has_tokens, "data.language_tokens requires a model that was trained with it in train.init_from")
+            for pair in pairs:
+                tokenizer.with_languages(*pair)  # raises for a language without a token
     positions = recipe.model.position_spec.max_length
     special = SpecialTokens() if tokenizer is None else tokenizer.special
-    longest = recipe.data.max_length if positions is None else positions - max(special.per_source, special.per_target)
+    around = max(special.per_source + data.given_tokens, special.per_target)
+    longest = data.max_length if positions is None else positions - around
     message = f"data.max_length must be at most {longest}, so that sentences fit into model.max_positions {positions}"
     require(recipe.data.max_length <= longest, f"{message}, got {recipe.data.max_length}")
     for stage in recipe.stages:
@@ -260,6 +302,12 @@ def _require_same_text(split: str, corpora: list[Corpus], recorded: list[dict[st
     count = len(recorded)
     require(len(corpora) == count, f"data.{split}_list must have {count} corpora in this run, got {len(corpora)}")
     for corpus, before in zip(corpora, recorded, strict=True):
+        languages = tuple(before["languages"])
+        if corpus.languages != languages:
+            wanted, got = (" to ".join(pair) for pair in (languages, corpus.languages))
+            raise InputError(
+                f"data.{split}_list: the languages of {corpus.name} must be {wanted} in this run, got {got}"
+            )
         if corpus.weight != before["weight"]:
             weights = f"{before['weight']:g} in this run, got {corpus.weight:g}"
             raise InputError(f"data.{split}_list: the weight of {corpus.name} must be {weights}")
@@ -275,7 +323,7 @@ def _write_data(recipe: Recipe, train: list[Corpus], valid: list[Corpus], tokeni
     (directory / ENCODED).parent.mkdir(parents=True, exist_ok=True)
     for name, content in tokenizer.files.items():
         write_atomically(directory / name, content)
-    encoder = _Encoder(tokenizer, config.max_length, config.max_words)
+    encoder = _Encoder(tokenizer, config)
     record = encoder.training_text(train, directory / ENCODED)
     for corpus in valid:
         record.valid.append(corpus.record(sum(1 for _ in encoder.pairs(corpus, Counter()))))
@@ -296,6 +344,7 @@ def _train_tokenizer(recipe: Recipe, corpora: list[Corpus]) -> Tokenizer:
         seed=recipe.seed,
         max_lines=config.vocab_lines,
         normalization=config.normalization,
+        languages=sorted({corpus.languages[1] for corpus in corpora}) if config.given_tokens else (),
     )
 
 
@@ -305,13 +354,11 @@ class _Encoder:
 
     Attributes:
         tokenizer: tokenizer of both sides.
-        max_length: maximum number of pieces of a side.
-        max_words: maximum number of words of a side. None: no limit.
+        config: settings of the data.
     """
 
     tokenizer: AnyTokenizer
-    max_length: int
-    max_words: int | None
+    config: DataConfig
 
     def training_text(self, corpora: list[Corpus], path: Path) -> TextRecord:
         """Write the encoded training text to `path` and return its record, without validation sets."""
@@ -334,22 +381,29 @@ class _Encoder:
     def validation_set(self, corpus: Corpus, max_tokens: int) -> ValidationSet:
         """Return a corpus in batches of at most `max_tokens`."""
         _, pairs, src, tgt = zip(*self.pairs(corpus, Counter()), strict=True)
-        return ValidationSet(corpus.name, list(pairs), list(eval_batches(src, tgt, max_tokens, self.tokenizer.special)))
+        batches = list(eval_batches(src, tgt, max_tokens, self.tokenizer.special))
+        return ValidationSet(corpus.name, corpus.languages, list(pairs), batches)
 
     def pairs(
         self, corpus: Corpus, dropped: Counter[str]
     ) -> Iterator[tuple[int, tuple[str, str], list[int], list[int]]]:
         """Yield line number, text and piece ids of the pairs of a corpus that are kept, and count the others.
 
+        With language_tokens, a source begins with the token of its target language.
+
         Raises:
             InputError: no pair is kept.
         """
         numbered, kept = enumerate(corpus.pairs, start=1), 0
-        max_characters = self.tokenizer.longest_piece * self.max_length
+        max_length, max_words = self.config.max_length, self.config.max_words
+        max_characters = self.tokenizer.longest_piece * max_length
+        given: tuple[int, ...] = ()
+        if self.config.given_tokens:
+            given = self.tokenizer.with_languages(*corpus.languages).special.src_begin
         while chunk := list(islice(numbered, _CHUNK)):
             candidates = []
             for line, pair in chunk:
-                reason = _reason_to_drop(pair, max_characters, self.max_words)
+                reason = _reason_to_drop(pair, max_characters, max_words)
                 if reason is None:
                     candidates.append((line, pair))
                 else:
@@ -358,11 +412,11 @@ class _Encoder:
             for (line, pair), (src, tgt) in zip(candidates, encoded, strict=True):
                 if not src or not tgt:  # normalization left nothing
                     dropped["empty"] += 1
-                elif max(len(src), len(tgt)) > self.max_length:
+                elif max(len(src), len(tgt)) > max_length:
                     dropped["max_length"] += 1
                 else:
                     kept += 1
-                    yield line, pair, src, tgt
+                    yield line, pair, [*given, *src], tgt
         _require_kept(corpus, kept, dropped)
 
 

@@ -1,7 +1,8 @@
 """Mixtures: train on several corpora, each with a share of an epoch.
 
 A list of corpora is a text file with one corpus per line: source file, target file and an optional weight, separated by
-tabs. Paths are relative to the directory of the list, and lines that start with # are comments.
+tabs. Paths are relative to the directory of the list, and lines that start with # are comments. In a list for a model
+of several languages, each line ends with the codes of the source and the target language.
 
 With n pairs and weight w per corpus and a temperature T, an epoch has Σ n·w pairs, and a corpus has a share of them
 proportional to (n·w)^(1/T). With T = 1, a corpus is passed over w times; a higher T favors small corpora (Arivazhagan
@@ -10,11 +11,13 @@ et al. 2019, section 4.2). Whole passes have all pairs; the rest of an epoch is 
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,15 +26,32 @@ from relattn.translation.data.text_files import has_text, read_lines
 from relattn.translation.errors import InputError, one_line, require
 from relattn.translation.files import require_regular
 
-CorpusFiles = tuple[str, str, float]  # source file, target file and weight
+_CODE = re.compile(r"[A-Za-z0-9]+([-_][A-Za-z0-9]+)*")  # of a language, such as de, zh-Hant or deu_Latn
 
 
-def read_corpus_list(path: str, *, weighted: bool = True) -> list[CorpusFiles]:
-    """Return the source file, target file and weight of each corpus in a list.
+class CorpusFiles(NamedTuple):
+    """A corpus of a list.
+
+    Attributes:
+        src: source file.
+        tgt: target file.
+        weight: weight in a mixture.
+        languages: codes of the source and the target language; None if the list does not name them.
+    """
+
+    src: str
+    tgt: str
+    weight: float = 1.0
+    languages: tuple[str, str] | None = None
+
+
+def read_corpus_list(path: str, *, weighted: bool = True, languages: bool = False) -> list[CorpusFiles]:
+    """Return the corpora of a list.
 
     Args:
         path: the list.
         weighted: whether the list may have weights.
+        languages: whether each line must end with the codes of two languages.
 
     Raises:
         InputError: the list cannot be read, has no corpus or has an invalid line.
@@ -41,19 +61,28 @@ def read_corpus_list(path: str, *, weighted: bool = True) -> list[CorpusFiles]:
     for number, line in enumerate(read_lines(path), start=1):
         if not has_text(line) or line.startswith("#"):
             continue
+        pair = None
         try:
+            if languages:
+                line, src_lang, tgt_lang = line.rsplit("\t", 2)
+                pair = src_lang, tgt_lang
             src, tgt, *rest = line.split("\t")
             (weight,) = map(float, rest or ("1",))
             valid = src and tgt and 0 < weight <= MOST_WEIGHT
         except ValueError:
             valid = False
         if not valid:
+            ending = ", and the codes of both languages" if languages else ""
             raise InputError(
                 f"{path}, line {number}: must be a source file, a target file and perhaps a weight, above 0 and at "
-                f"most {MOST_WEIGHT:,}, separated by tabs, got '{one_line(line, 60)}'"
+                f"most {MOST_WEIGHT:,}{ending}, separated by tabs, got '{one_line(line, 60)}'"
             )
         require(weighted or not rest, f"{path}, line {number}: validation text must have no weight, got {rest}")
-        corpora.append((str(Path(path).parent / src), str(Path(path).parent / tgt), weight))
+        if pair is not None:
+            codes = f"{pair[0][:40]!r} and {pair[1][:40]!r}"
+            valid = pair[0] != pair[1] and all(map(_CODE.fullmatch, pair))
+            require(valid, f"{path}, line {number}: must end with the codes of two languages, got {codes}")
+        corpora.append(CorpusFiles(str(Path(path).parent / src), str(Path(path).parent / tgt), weight, pair))
     require(bool(corpora), f"{path}: must list at least one corpus")
     return corpora
 

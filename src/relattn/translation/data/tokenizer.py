@@ -13,6 +13,7 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from itertools import accumulate
 from pathlib import Path
 from random import Random
@@ -22,7 +23,7 @@ import sentencepiece
 
 from relattn.translation.config import Normalization
 from relattn.translation.data.normalization import trainer_options
-from relattn.translation.errors import InputError, reading, require
+from relattn.translation.errors import InputError, reading, require, unknown
 from relattn.translation.processor import cores
 
 # SentencePiece writes a space as U+2581, so it would decode a real U+2581 as a space. That character is encoded as a
@@ -32,6 +33,7 @@ _LONGEST_LINE = 1 << 30  # bytes, SentencePiece's maximum; by default it would s
 LONGEST_PIECE = 16  # maximum characters of a learned piece
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a piece that is one byte of a character
 TOKENIZER = "tokenizer.model"  # file name
+_LANGUAGE = re.compile(r">>(.+)<<")  # token of a language
 _UNKNOWN = 3  # id, follows the special tokens
 _SPLITS, _SMOOTHING = 64, 0.2  # of `sample`: ways to split a word, and the exponent of their probabilities
 _REMEMBERED = 30_000  # words whose ways are kept in memory, 4 KB each
@@ -78,6 +80,7 @@ class Tokenizer:
 
     Attributes:
         special: ids of the special tokens.
+        languages: token of each language by its code, in a model of several pairs of languages.
         vocabularies: pieces of the source and of the target by id, special tokens included.
         vocab_size: number of pieces.
         vocab_sizes: number of pieces of the source and of the target.
@@ -105,6 +108,11 @@ class Tokenizer:
             restored == normalized(self._model, probe),
             "not a SentencePiece model as this toolkit trains them, or a damaged one",
         )
+        self.languages = {
+            match[1]: match[0]
+            for i, piece in enumerate(pieces)
+            if self._model.is_control(i) and (match := _LANGUAGE.fullmatch(piece))
+        }
         self.vocabularies = pieces, pieces
         self.vocab_size = len(pieces)
         self.vocab_sizes = len(pieces), len(pieces)
@@ -125,6 +133,7 @@ class Tokenizer:
         seed: int,
         max_lines: int | None = None,
         normalization: Normalization = "nfc",
+        languages: Iterable[str] = (),
     ) -> Tokenizer:
         """Learn a vocabulary of at most vocab_size pieces. A small text gives fewer.
 
@@ -134,6 +143,7 @@ class Tokenizer:
             seed: random seed for drawing lines.
             max_lines: maximum number of lines to learn from, drawn at random; by default all.
             normalization: rule that is applied to all text.
+            languages: codes of languages that have a token, which no text is encoded with.
 
         Raises:
             InputError: there is no text, or its characters alone need more than vocab_size pieces.
@@ -157,6 +167,7 @@ class Tokenizer:
                 max_sentence_length=_LONGEST_LINE,
                 shuffle_input_sentence=True,
                 num_threads=_TRAINING_THREADS,
+                control_symbols=[f">>{language}<<" for language in languages],
                 pad_id=cls.special.pad,
                 bos_id=cls.special.bos,
                 eos_id=cls.special.eos,
@@ -176,6 +187,25 @@ class Tokenizer:
             return cls(model_bytes)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
+
+    def with_languages(self, src_lang: str, tgt_lang: str) -> Tokenizer:
+        """Return a tokenizer whose sources begin with the token of the target language.
+
+        Args:
+            src_lang: code of the source language, which has no effect.
+            tgt_lang: code of the target language.
+
+        Raises:
+            InputError: there are tokens of languages, but none of this one.
+        """
+        if not self.languages:
+            return self
+        if tgt_lang not in self.languages:
+            raise unknown("tgt_lang", tgt_lang, self.languages)
+        tokenizer = copy(self)
+        token = self._model.piece_to_id(self.languages[tgt_lang])
+        tokenizer.special = SpecialTokens(src_begin=(token,))
+        return tokenizer
 
     def frequencies(self) -> dict[str, float]:
         """Return the pieces that are text, each with its probability."""

@@ -82,7 +82,7 @@ def longest_batch(recipe: Recipe) -> Batch:
 def make_model(recipe: Recipe) -> Transformer:
     """Return the model of a recipe, with the vocabulary of its run, or with the maximum size if there is none yet."""
     run = Path(recipe.out)
-    sizes = read_tokenizer(run).vocab_sizes if has_data(run) else (recipe.data.vocab_size,) * 2
+    sizes = read_tokenizer(run, recipe.data).vocab_sizes if has_data(run) else (recipe.data.vocab_size,) * 2
     return Transformer(recipe.model, *sizes)
 
 

@@ -14,18 +14,20 @@ from relattn.translation.model.transformer import SkipInitialization, Transforme
 
 
 def read_initial_bundle(recipe: Recipe) -> bundle.Bundle | None:
-    """Read the bundle to start from, if the recipe names one.
+    """Read the bundle to start from, if the recipe names one. Its tokenizer is for the languages of the recipe.
 
     The recipe's model may have relative positions that the bundle's model does not have, in addition to the same signal
     that is added to embeddings. Their tables are zero, so that the model computes the same at first.
 
     Raises:
-        InputError: the bundle is missing or damaged, or its model is another one.
+        InputError: the bundle is missing or damaged, or its model is another one or has no tokens of these languages.
     """
     path = recipe.train.init_from
     if not path:
         return None
     initial = bundle.read_bundle(hub.resolve(path))
+    tokenizer = initial.tokenizer.with_languages(recipe.data.src_lang, recipe.data.tgt_lang)
+    initial = replace(initial, tokenizer=tokenizer)
     expected = recipe.model
     adds_tables = _adds_tables(initial.model, expected)
     if adds_tables:

@@ -103,7 +103,7 @@ def fit(fabric: Fabric, recipe: Recipe, start: Start, stop: Stop, *, show: bool)
                     progress.best = min(progress.best, results[0].loss)
                 journal.row(rate, results)
                 if check_order and results and progress.step > train.warmup_steps:
-                    warning = ignores_order(whole, data.valid[0], data.tokenizer.special, results[0], fabric.device)
+                    warning = ignores_order(whole, data.valid[0], data.tokenizer, results[0], fabric.device)
                     check_order = warning is not None
                     if warning is not None:
                         journal.log(f"step {progress.step}: {warning}", logging.WARNING)

@@ -15,7 +15,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from relattn.translation import bundle
 from relattn.translation.config import Recipe, dump
-from relattn.translation.data.encode import ValidationSet, check_text, has_data, load_data, read_tokenizer
+from relattn.translation.data.encode import (
+    ValidationSet,
+    check_text,
+    has_data,
+    language_pairs,
+    load_data,
+    read_tokenizer,
+)
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.data.mixture import CorpusFiles
 from relattn.translation.errors import require
@@ -127,7 +134,7 @@ def _train_as_first(fabric: Fabric, recipe: Recipe, stop: Stop, *, resume: bool,
         steps = _train_together(fabric, recipe, start, stop, show=show)
         stop.immediately(f"stopped after step {steps}; {again} continues from there")
         paths = checkpoints.list_checkpoints(out / CHECKPOINTS)[-recipe.train.average :]
-        write_bundle(recipe, paths, start.data.tokenizer, start.data.valid, out / BUNDLE)
+        write_bundle(recipe, paths, start.data.tokenizer, language_pairs(out), start.data.valid, out / BUNDLE)
 
 
 def _train_as_other(fabric: Fabric, recipe: Recipe, stop: Stop, *, resume: bool) -> None:
@@ -182,7 +189,12 @@ def _log_dropped(counts: dict[str, int]) -> None:
 
 
 def write_bundle(
-    recipe: Recipe, paths: list[Path], tokenizer: AnyTokenizer, valid: list[ValidationSet], path: Path
+    recipe: Recipe,
+    paths: list[Path],
+    tokenizer: AnyTokenizer,
+    pairs: Sequence[tuple[str, str]],
+    valid: list[ValidationSet],
+    path: Path,
 ) -> None:
     """Average checkpoints into a bundle, score it on the validation sets, and calibrate it on the first of them.
 
@@ -190,24 +202,28 @@ def write_bundle(
         recipe: Recipe of the run.
         paths: Checkpoints.
         tokenizer: Tokenizer of the run.
+        pairs: Pairs of languages that the run trains on.
         valid: Validation sets.
         path: Directory of the bundle.
     """
+    languages = recipe.data.src_lang, recipe.data.tgt_lang
+    tokenizer = tokenizer.with_languages(*languages)
+    pairs = pairs if recipe.data.given_tokens else ()
     model = Transformer(recipe.model, *tokenizer.vocab_sizes)
     mean = checkpoints.average(checkpoints.load(checkpoint)["model"] for checkpoint in paths)
     bundle.load_weights(model, mean, source=f"the mean of {', '.join(path.name for path in paths)}")
     card, calibration = _card(recipe, paths), None
     if valid:
         card += "\n## Scores\n"
-        translator = TorchTranslator(model, tokenizer, recipe.search)
+        translator = TorchTranslator(model, tokenizer, recipe.search, languages=languages, pairs=pairs)
     for each in valid:
         sources, references = [src for src, _ in each.pairs], [tgt for _, tgt in each.pairs]
-        hypotheses = [best for (best,) in translator.n_best(sources)]
+        hypotheses = [best for (best,) in translator.with_languages(*each.languages).n_best(sources)]
         scores = score([best.text for best in hypotheses], references)
         name = f" of {each.name}" if len(valid) > 1 else ""
         card += f"\nOn the {scores.sentences} validation sentences{name}:\n\n{scores}\n"
         calibration = calibration or calibrate(hypotheses, references)
-    bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card, calibration=calibration)
+    bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card, calibration=calibration, pairs=pairs)
 
 
 def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool = False) -> None:
@@ -227,7 +243,7 @@ def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool
     recipe = read_recipe(run)
     paths = checkpoints.list_checkpoints(run / CHECKPOINTS)
     require(1 <= last <= len(paths), f"last must be in [1, {len(paths)}], the checkpoints of {run}, got {last}")
-    write_bundle(recipe, paths[-last:], read_tokenizer(run), [], Path(path))
+    write_bundle(recipe, paths[-last:], read_tokenizer(run, recipe.data), language_pairs(run), [], Path(path))
 
 
 def _card(recipe: Recipe, paths: list[Path]) -> str:

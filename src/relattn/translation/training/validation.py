@@ -54,6 +54,7 @@ def validate(
     if pairs:
         model.eval()
         with torch.inference_mode():
+            tokenizer = tokenizer.with_languages(*valid.languages)
             translator = TorchTranslator(model, tokenizer, replace(search, beam_size=1), device=device)
             bleu = score(translator.translate([src for src, _ in pairs]), [tgt for _, tgt in pairs]).bleu
         model.train()
@@ -61,9 +62,10 @@ def validate(
 
 
 def ignores_order(
-    model: Transformer, valid: ValidationSet, special: SpecialTokens, result: Validated, device: torch.device
+    model: Transformer, valid: ValidationSet, tokenizer: AnyTokenizer, result: Validated, device: torch.device
 ) -> str | None:
     """Return a warning if shuffling the source tokens of a validation set does not increase the loss, else None."""
+    special = tokenizer.with_languages(*valid.languages).special
     batches = [shuffled(batch, special, seed) for seed, batch in enumerate(valid.batches)]
     loss = mean_loss(model, batches, device)
     if loss > result.loss * (1 + _LEAST_INCREASE):

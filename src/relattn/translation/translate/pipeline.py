@@ -77,6 +77,7 @@ class Translator(ABC):
         tokenizer: tokenizer of both sides.
         search: default beam size, length penalty and length limits.
         languages: source and target language; empty if unknown.
+        pairs: pairs of languages of a model that was trained on several. An imported tokenizer has its own.
         max_length: longest sequence that the model can hold, in pieces, end of sentence included; None if unlimited.
         calibration: how mean log-probabilities become confidences.
         workers: number of batches that are searched at the same time, if the subclass supports it.
@@ -90,12 +91,14 @@ class Translator(ABC):
         search: SearchConfig,
         *,
         languages: tuple[str, str] = ("", ""),
+        pairs: Sequence[tuple[str, str]] = (),
         max_length: int | None = None,
         calibration: Calibration = Calibration(),  # noqa: B008 - it is frozen
         workers: int = 1,
     ) -> None:
         self.tokenizer, self.search, self.max_length = tokenizer, search, max_length
         self.src_lang, self.tgt_lang = languages
+        self._pairs = list(pairs)
         self.calibration, self.workers = calibration, workers
 
     @property
@@ -103,7 +106,7 @@ class Translator(ABC):
         """The pairs of source and target language that the model translates."""
         vocabulary = self.tokenizer.vocabulary if isinstance(self.tokenizer, ImportedTokenizer) else None
         if vocabulary is None or not vocabulary.languages:
-            return [(self.src_lang, self.tgt_lang)]
+            return self._pairs or [(self.src_lang, self.tgt_lang)]
         sources = vocabulary.languages if vocabulary.reads_source_language else [self.src_lang]
         return [(source, target) for source in sources for target in vocabulary.languages if source != target]
 
@@ -125,7 +128,6 @@ class Translator(ABC):
                 if not any(same_language(code, each) for each in codes):
                     raise unknown(name, code, codes)
             raise InputError(f"the languages must differ, got {given}")
-        assert isinstance(self.tokenizer, ImportedTokenizer)
         translator = copy.copy(self)
         translator.src_lang, translator.tgt_lang = pairs[0]
         translator.tokenizer = self.tokenizer.with_languages(*pairs[0])

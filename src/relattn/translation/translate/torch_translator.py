@@ -52,7 +52,7 @@ class TorchTranslator(Translator):
         tokenizer: tokenizer of both sides.
         search: default beam size, length penalty and length limits.
         device: device to compute on.
-        languages, calibration, workers: as in `Translator`.
+        languages, pairs, calibration, workers: as in `Translator`.
         int8: whether to compute in int8, with the compiled decoder. Weights are quantized, and those in float32 freed.
 
     Raises:
@@ -69,6 +69,7 @@ class TorchTranslator(Translator):
         *,
         device: str | torch.device = "cpu",
         languages: tuple[str, str] = ("", ""),
+        pairs: Sequence[tuple[str, str]] = (),
         calibration: Calibration = Calibration(),  # noqa: B008 - it is frozen
         workers: int = 1,
         int8: bool = False,
@@ -77,6 +78,7 @@ class TorchTranslator(Translator):
             tokenizer,
             search,
             languages=languages,
+            pairs=pairs,
             max_length=model.max_length,
             calibration=calibration,
             workers=workers,
