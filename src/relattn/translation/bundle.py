@@ -30,7 +30,7 @@ from relattn.translation.config import Calibration, ModelConfig, Recipe, SearchC
 from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
-from relattn.translation.errors import InputError, one_line, reading, require, same_language
+from relattn.translation.errors import InputError, language_pairs, one_line, reading, require, same_language
 from relattn.translation.files import putting, require_files, write_atomically
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import SkipInitialization, Transformer
@@ -239,13 +239,6 @@ def read_bundle(path: str | Path) -> Bundle:
         state=state,
         tokenizer=tokenizer,
     )
-
-
-def language_pairs(pairs: Sequence[str], path: Path) -> list[tuple[str, str]]:
-    """Return pairs such as "en de" as tuples. Raise an InputError that names `path` if one is not a pair."""
-    for pair in pairs:
-        require(len(pair.split()) == 2, f"{path}: each of pairs must be two languages, got {one_line(pair, 40)!r}")
-    return [(src, tgt) for src, tgt in map(str.split, pairs)]
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

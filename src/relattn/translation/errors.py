@@ -6,7 +6,7 @@ import difflib
 import re
 import signal
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -97,6 +97,16 @@ def require_installed(*packages: str, extra: str) -> None:
             import_module(package)
         except ImportError as error:
             raise InputError(f'{package} cannot be imported: pip install "relattn[{extra}]": {error}') from error
+
+
+def language_pairs(pairs: Iterable[str], path: Path) -> list[tuple[str, str]]:
+    """Return pairs of language codes such as "en de" as tuples. Raise an InputError that names `path`."""
+    split = [tuple(pair.split(" ")) for pair in pairs]
+    for pair in split:
+        require(
+            len(pair) == 2 and all(pair), f"{path}: each of pairs must be two languages, got {' '.join(pair)[:40]!r}"
+        )
+    return [(src, tgt) for src, tgt in split]
 
 
 def unknown(what: str, name: str, names: Collection[str]) -> InputError:

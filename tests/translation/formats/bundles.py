@@ -21,8 +21,8 @@ SEARCH = SearchConfig(
 
 
 @functools.cache
-def tokenizer() -> Tokenizer:
-    return Tokenizer.train(LINES * 5, 300, seed=1)
+def tokenizer(languages: tuple[str, ...] = ()) -> Tokenizer:
+    return Tokenizer.train(LINES * 5, 300, seed=1, languages=languages)
 
 
 def make_bundle(
@@ -31,6 +31,7 @@ def make_bundle(
     search: SearchConfig = SEARCH,
     ends: float = 0.0,
     languages: tuple[str, str] = ("en", "pt_BR"),
+    pairs: tuple[tuple[str, str], ...] = (),
     **model: object,
 ) -> bundle.Bundle:
     """Return the bundle at a path, which is written with random weights if there is none.
@@ -40,6 +41,7 @@ def make_bundle(
         search: default search.
         ends: the larger, the more translations end by themselves.
         languages: source and target language.
+        pairs: pairs of languages of a model for several.
         model: settings of the model. Other settings are small.
     """
     if not path.exists():
@@ -47,14 +49,15 @@ def make_bundle(
         clip = {"clip": 3} if "relative" in str(model.get("positions", "relative")) else {}
         config = ModelConfig(**{**sizes, **clip, **model})  # type: ignore[arg-type]
         torch.manual_seed(1)
-        weights = Transformer(config, tokenizer().vocab_size)
+        pieces = tokenizer(tuple(sorted({tgt for _, tgt in pairs})))
+        weights = Transformer(config, pieces.vocab_size)
         with torch.no_grad():
             for parameter in weights.parameters():
                 parameter += 0.3 * torch.randn(parameter.shape)  # none of them is small
             if ends:
-                weights.decoder_norm.bias += ends * weights.embedding[tokenizer().special.eos]
+                weights.decoder_norm.bias += ends * weights.embedding[pieces.special.eos]
         recipe = Recipe(model=config, search=search, data=DataConfig(src_lang=languages[0], tgt_lang=languages[1]))
-        bundle.save(path, model=weights, recipe=recipe, tokenizer=tokenizer(), card="# A model\n")
+        bundle.save(path, model=weights, recipe=recipe, tokenizer=pieces, card="# A model\n", pairs=pairs)
     return bundle.read_bundle(path)
 
 

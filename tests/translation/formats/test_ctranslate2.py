@@ -30,6 +30,7 @@ from relattn.translation.formats.ctranslate2.directory import Quantization
 from relattn.translation.formats.ctranslate2.translator import load
 from relattn.translation.formats.ctranslate2.write import ctranslate2_search, export
 from relattn.translation.formats.exportable import require_exportable
+from relattn.translation.formats.import_model import import_model
 from relattn.translation.formats.parity import Reference
 from relattn.translation.search.types import Hypothesis, SamplingOptions
 from relattn.translation.translate.glossary import Glossary
@@ -406,3 +407,36 @@ def test_packages_for_argos_translate(make, tmp_path):
     src = [[pieces[i] for i in row] for row in ids]
     scored = ctranslate2.Translator(str(root / "model"), intra_threads=1).score_batch(src, src)
     assert correlation(parts.translator().log_probs(ids, ids), [each.log_probs for each in scored]) > 0.9
+
+
+def test_pairs_of_languages(tmp_path):
+    """An export has the pairs of its bundle, and so has a bundle imported from it; a package has one pair."""
+    pairs = (("en", "de"), ("de", "en"), ("en", "fr"))
+    parts = make_bundle(tmp_path / "bundle", languages=("en", "de"), pairs=pairs, positions="learned", max_positions=60)
+    export(parts, tmp_path / "export", quantization="float32", sample=LINES)
+    argos.export(parts, tmp_path / "x.argosmodel", quantization="float32", sample=LINES)
+    theirs = load(tmp_path / "export")
+    search = TranslateOptions(search=theirs.search)
+    for path in (tmp_path / "export", tmp_path / "x.argosmodel"):
+        options = {"tokenizer": None, "tgt_tokenizer": None, "src_lang": "", "tgt_lang": "", "sample": 3}
+        import_model(path, tmp_path / f"again-{path.name}", **options)
+    again = bundle.read_bundle(tmp_path / "again-export")
+    assert theirs.pairs == parts.translator().pairs == again.translator().pairs == [*pairs]
+    for pair in pairs:
+        ours = parts.translator().with_languages(*pair)
+        expected = [best.tokens for (best,) in ours.n_best(LINES, search)]
+        for other in (theirs, again.translator()):
+            directed = other.with_languages(*pair)
+            assert [best.tokens for (best,) in directed.n_best(LINES, search)] == expected
+            ids = [ours.tokenizer.encode(line) for line in LINES]
+            for one, two in zip(directed.log_probs(ids, ids), ours.log_probs(ids, ids), strict=True):
+                assert one == pytest.approx(two, abs=1e-4)
+    packaged = bundle.read_bundle(tmp_path / "again-x.argosmodel").translator()
+    assert packaged.pairs == [("en", "de")]
+    ours = [best.tokens for (best,) in parts.translator().n_best(LINES, search)]
+    assert [best.tokens for (best,) in packaged.n_best(LINES, search)] == ours
+    config = json.loads((tmp_path / "export" / "config.json").read_text())
+    config["relattn"]["pairs"] = ["en"]
+    (tmp_path / "export" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="each of pairs must be two languages, got 'en'"):
+        load(tmp_path / "export")

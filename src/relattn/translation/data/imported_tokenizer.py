@@ -129,6 +129,7 @@ class ImportedTokenizer:
 
     Attributes:
         special: ids of the special tokens.
+        languages: token of each language by its code, in a model of several pairs of languages.
         vocabularies: pieces of the source and of the target by id, special tokens included.
         vocab_sizes: number of pieces of the source and of the target.
         unknown_piece: piece that stands for unknown pieces.
@@ -171,6 +172,10 @@ class ImportedTokenizer:
             src_end=tuple(src_ids[piece] for piece in vocabulary.source_end),
             tgt_begin=tuple(tgt_ids[piece] for piece in vocabulary.target_begin),
         )
+
+    @property
+    def languages(self) -> dict[str, str]:
+        return self.vocabulary.languages
 
     @cached_property
     def files(self) -> dict[str, bytes]:

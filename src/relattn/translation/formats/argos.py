@@ -76,7 +76,7 @@ def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Seq
         metadata["target_prefix"] = bundle.tokenizer.vocabularies[1][special.tgt_begin[0]]
     with output(out) as write, tempfile.TemporaryDirectory() as directory:
         export = Path(directory) / "model"
-        report = ctranslate2.export(bundle, export, quantization=quantization, sample=sample)
+        report = ctranslate2.export(bundle, export, quantization=quantization, sample=sample, one_pair=True)
         content = {file.name: file.read_bytes() for file in sorted(export.iterdir())}
         files = {
             f"model/{name}": data for name, data in content.items() if name not in {CARD, TOKENIZER, TGT_TOKENIZER}

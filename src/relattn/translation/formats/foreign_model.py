@@ -59,6 +59,7 @@ class ForeignModel:
         names: our names of these weights.
         tokenizer: tokenizer of the model.
         languages: source and target language; empty if unknown.
+        pairs: all pairs of languages, such as "en de", of a model that was trained by this toolkit on several.
         search: default search.
         notes: what differs from the toolkit, for the report.
         adds: in a model for CTranslate2, whether CTranslate2 adds the token before each source, and the one after it.
@@ -71,6 +72,7 @@ class ForeignModel:
     names: Names
     tokenizer: AnyTokenizer
     languages: tuple[str, str] = ("", "")
+    pairs: Sequence[str] = ()
     search: SearchConfig = SEARCH
     notes: tuple[str, ...] = ()
     adds: tuple[bool, bool] = (False, False)

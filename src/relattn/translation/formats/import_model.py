@@ -12,8 +12,7 @@ import yaml
 
 from relattn.translation import bundle
 from relattn.translation.config import DataConfig, Recipe, as_dict
-from relattn.translation.data.imported_tokenizer import ImportedTokenizer
-from relattn.translation.errors import InputError, require, require_language
+from relattn.translation.errors import InputError, language_pairs, require, require_language
 from relattn.translation.formats import argos, eole, opennmt_py
 from relattn.translation.formats.ctranslate2 import read as ctranslate2
 from relattn.translation.formats.ctranslate2.directory import MODEL, ExportSettings
@@ -73,11 +72,10 @@ def _import(
     require(bool(src_lang and tgt_lang), f"{path}: the languages are unknown: give --src_lang and --tgt_lang")
     require_language("src_lang", src_lang)
     require_language("tgt_lang", tgt_lang)
-    if isinstance(foreign.tokenizer, ImportedTokenizer):
-        try:
-            foreign = replace(foreign, tokenizer=foreign.tokenizer.with_languages(src_lang, tgt_lang))
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
+    try:
+        foreign = replace(foreign, tokenizer=foreign.tokenizer.with_languages(src_lang, tgt_lang))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     model, config = foreign.model(), foreign.config
     sizes = " and ".join(f"{size:,}" for size in foreign.tokenizer.vocab_sizes)
     summary = (
@@ -106,7 +104,8 @@ def _import(
         "## Recipe\n\nTo continue training, use this model in a recipe, with this bundle as `train.init_from`:\n\n"
         f"```yaml\n{yaml.safe_dump({'model': as_dict(config)}, sort_keys=False)}```\n\n## Import\n\n{report}\n"
     )
-    bundle.save(out, model=model, recipe=recipe, tokenizer=foreign.tokenizer, card=card)
+    pairs = language_pairs(foreign.pairs, path)
+    bundle.save(out, model=model, recipe=recipe, tokenizer=foreign.tokenizer, card=card, pairs=pairs)
     return report
 
 

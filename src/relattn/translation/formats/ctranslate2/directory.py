@@ -27,6 +27,7 @@ class ExportSettings:
     Attributes:
         src_lang: source language.
         tgt_lang: target language.
+        pairs: all pairs of languages, such as "en de", of a model that was trained here on several; else empty.
         max_length: longest sequence, in pieces, end of sentence included; None if unlimited.
         search: search that CTranslate2 supports.
         calibration: calibration of confidences.
@@ -34,6 +35,7 @@ class ExportSettings:
 
     src_lang: str
     tgt_lang: str
+    pairs: list[str] = field(default_factory=list)
     max_length: int | None
     search: SearchConfig = field(default_factory=SearchConfig)
     calibration: Calibration = field(default_factory=Calibration)

@@ -145,13 +145,13 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         ours = read_settings(path)
         assert ours is not None
         tokenizer: AnyTokenizer = tokenizer_in(path)
-        languages, search = (ours.src_lang, ours.tgt_lang), ours.search
+        languages, pairs, search = (ours.src_lang, ours.tgt_lang), ours.pairs, ours.search
     else:
         names = next((names for names in [(TOKENIZER,), *_SPM_FILES] if (path / names[0]).is_file()), None)
         if src_tokenizer is None and names is not None:
             src_tokenizer, tgt_tokenizer = path / names[0], tgt_tokenizer or path / names[-1]
         tokenizer = read_tokenizer(path, src_tokenizer, tgt_tokenizer, **vocabulary)
-        languages, search = ("", ""), SEARCH
+        languages, pairs, search = ("", ""), [], SEARCH
     return ForeignModel(
         toolkit="CTranslate2",
         source=source,
@@ -160,6 +160,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         names=CTRANSLATE2,
         tokenizer=tokenizer,
         languages=languages,
+        pairs=pairs,
         search=search,
         adds=(bool(config.get("add_source_bos")), bool(config.get("add_source_eos"))),
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn.translation.data.tokenizer import TOKENIZER
-from relattn.translation.errors import InputError, reading, require, require_installed
+from relattn.translation.errors import InputError, language_pairs, reading, require, require_installed
 from relattn.translation.files import require_files
 from relattn.translation.formats.ctranslate2.directory import (
     CONFIG,
@@ -69,6 +69,7 @@ class CTranslate2Translator(Translator):
             tokenizer,
             settings.search,
             languages=(settings.src_lang, settings.tgt_lang),
+            pairs=language_pairs(settings.pairs, path / CONFIG),
             max_length=settings.max_length,
             calibration=settings.calibration,
         )
@@ -77,11 +78,8 @@ class CTranslate2Translator(Translator):
             if own[: len(its)] != its or len(own) > len(its) + 1:
                 raise InputError(f"{path}: the tokenizer and the vocabulary must have the same pieces")
         self._src_pieces, self._tgt_pieces = tokenizer.vocabularies
-        special, config = tokenizer.special, read_config(path)
-        adds_begin, adds_end = adds or (bool(config.get(f"add_source_{name}")) for name in ("bos", "eos"))
-        self._begin = [self._src_pieces[i] for i in special.src_begin[int(adds_begin) :]]
-        self._end = [self._src_pieces[i] for i in special.src_end[: len(special.src_end) - adds_end]]
-        self._tgt_begin = [self._tgt_pieces[i] for i in special.tgt_begin]
+        config = read_config(path)
+        self._adds = adds or (bool(config.get("add_source_bos")), bool(config.get("add_source_eos")))
         self._ids = {piece: i for i, piece in enumerate(self._tgt_pieces)}
         kind, _, index = device.partition(":")
         require_installed("ctranslate2", extra="export")
@@ -95,6 +93,14 @@ class CTranslate2Translator(Translator):
                 intra_threads=threads or 0,
                 compute_type=compute_type,
             )
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        return [(self.src_lang, self.tgt_lang)] if self._adds[0] else super().pairs
+
+    @property
+    def _tgt_begin(self) -> list[str]:
+        return [self._tgt_pieces[i] for i in self.tokenizer.special.tgt_begin]
 
     @property
     def engine(self) -> str:
@@ -159,7 +165,10 @@ class CTranslate2Translator(Translator):
 
     def _sources(self, src_ids: Sequence[Sequence[int]]) -> list[list[str]]:
         """Return the pieces of sources, with those special tokens around them that CTranslate2 does not add."""
-        return [[*self._begin, *row, *self._end] for row in _pieces(self._src_pieces, src_ids)]
+        special, (adds_begin, adds_end) = self.tokenizer.special, self._adds
+        begin = [self._src_pieces[i] for i in special.src_begin[int(adds_begin) :]]
+        end = [self._src_pieces[i] for i in special.src_end[: len(special.src_end) - adds_end]]
+        return [[*begin, *row, *end] for row in _pieces(self._src_pieces, src_ids)]
 
 
 def load(path: str | Path, *, device: str = "cpu", threads: int | None = None) -> CTranslate2Translator:
@@ -175,7 +184,8 @@ def load(path: str | Path, *, device: str = "cpu", threads: int | None = None) -
         raise InputError(
             f"{path / CONFIG}: not an export of relattn: it has no group {SECTION}; `relattn import` may convert it"
         )
-    return CTranslate2Translator(path, tokenizer_in(path), settings, device=device, threads=threads)
+    tokenizer = tokenizer_in(path).with_languages(settings.src_lang, settings.tgt_lang)
+    return CTranslate2Translator(path, tokenizer, settings, device=device, threads=threads)
 
 
 def _pieces(vocabulary: list[str], ids: Sequence[Sequence[int]]) -> list[list[str]]:

@@ -49,14 +49,25 @@ FILES = MODEL, CONFIG, *(f"{name}.json" for name in (SHARED, SOURCE, TARGET)), *
 POSITIONS = 4096  # length of the table of our sinusoids, which differ from CTranslate2's
 
 
-def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Sequence[str] | int) -> Report:
+def export(
+    bundle: Bundle,
+    out: Path,
+    *,
+    quantization: Quantization,
+    sample: Sequence[str] | int,
+    one_pair: bool = False,
+) -> Report:
     """Write a bundle for CTranslate2 and check that both agree.
+
+    CTranslate2 adds no tokens of languages, which users of its own interface put around a source themselves.
 
     Args:
         bundle: the bundle.
         out: the directory. An existing export is replaced.
         quantization: type of the weights, in which CTranslate2 may also compute. Scores are also checked in float32.
         sample: lines for the check, or the number of lines to draw from the vocabulary.
+        one_pair: let CTranslate2 add the token before each source, which a model of several languages then has for the
+            bundle's languages only.
 
     Raises:
         InputError: ctranslate2 is not installed, does not support the model or disagrees with the bundle; `out` holds
@@ -78,7 +89,7 @@ def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Seq
         kinds: list[Quantization] = ["float32", quantization]
         for weights in dict.fromkeys(kinds):
             shutil.rmtree(aside, ignore_errors=True)
-            _write(aside, bundle, ours.model, search, weights)
+            _write(aside, bundle, ours.model, search, weights, one_pair=one_pair)
             theirs = load(aside)
             report.parities[weights] = reference.compare(theirs.log_probs, theirs)
             report.parities["float32"].require_close(f"{out}: not exported")
@@ -108,10 +119,13 @@ def added_tokens(tokenizer: AnyTokenizer) -> tuple[bool, bool]:
     return len(special.src_begin) == 1 and (ends or not special.src_end), ends
 
 
-def _write(out: Path, bundle: Bundle, model: Transformer, search: SearchConfig, weights: Quantization) -> None:
+def _write(
+    out: Path, bundle: Bundle, model: Transformer, search: SearchConfig, weights: Quantization, *, one_pair: bool
+) -> None:
     """Write the files of an export, except the card, in a new directory."""
     config, tokenizer, special = bundle.model, bundle.tokenizer, bundle.tokenizer.special
-    adds_begin, adds_end = added_tokens(tokenizer)
+    has_pairs = bool(tokenizer.languages) and not one_pair
+    adds_begin, adds_end = (False, False) if has_pairs else added_tokens(tokenizer)
     src_pieces, tgt_pieces = tokenizer.vocabularies
     spec = _spec(model)
     spec.register_source_vocabulary(src_pieces)
@@ -124,6 +138,7 @@ def _write(out: Path, bundle: Bundle, model: Transformer, search: SearchConfig, 
     settings = ExportSettings(
         src_lang=bundle.src_lang,
         tgt_lang=bundle.tgt_lang,
+        pairs=list(map(" ".join, bundle.pairs)) if has_pairs else [],
         max_length=POSITIONS if isinstance(config.position_spec.signal, Sinusoids) else model.max_length,
         search=search,
         calibration=bundle.calibration,
