@@ -151,6 +151,7 @@ def test_command(tmp_path, capsys):
         (full, "--src_lang"),
         ([*full, *languages, "--check_count", "0"], "check_count"),
         (["import", str(tmp_path), "--out", str(out)], "neither model.bin"),
+        (["import", str(tmp_path / "model.npz"), "--out", str(out)], "ct2-marian-converter"),
         (["import", str(tmp_path / "none"), "--out", str(out)], "none: no such file"),
     ):
         assert_refused(arguments, fact)

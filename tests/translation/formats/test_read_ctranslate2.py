@@ -131,7 +131,7 @@ def require_agreement(path: Path, parts: bundle.Bundle, *more: str) -> None:
 @pairwise(
     positions=["relative", "table", "sinusoids"],
     shared=[("tgt", "out"), ("src", "tgt", "out"), ("src", "tgt")],
-    activation=[Activation.RELU, Activation.GELU, Activation.GELUTanh, Activation.SWISH],
+    activation=[number for number in Activation if number <= Activation.GELUSigmoid],
     weights=[None, "int8", "int16", "float16", "bfloat16"],
     pre_norm=[True, False],
     bias=[True, False],

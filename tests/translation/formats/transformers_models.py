@@ -81,8 +81,9 @@ def marian(
 
 
 def m2m_100(
-    path: Path, *, generation: dict[str, Any] | None = None, lines: list[str] = LINES, vocab: int = 60, **config: Any
-) -> tuple[Any, Any]:
+    path: Path, *, generation: dict[str, Any] | None = None, lines: list[str] = LINES, vocab: int = 60,
+    end: float = 5.5, **config: Any,
+) -> tuple[Any, Any]:  # fmt: skip
     """Write an M2M-100 model with its 100 languages."""
     path.mkdir(parents=True)
     spm = path / "sentencepiece.bpe.model"
@@ -90,30 +91,30 @@ def m2m_100(
     (path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
     languages = [f"__{code}__" for code in FAIRSEQ_LANGUAGE_CODES["m2m100"]]
     tokenizer = M2M100Tokenizer(str(path / "vocab.json"), str(spm), additional_special_tokens=languages)
-    return fairseq_model(path, tokenizer, len(pieces) + 100 + 8, generation, config)
+    return fairseq_model(path, tokenizer, len(pieces) + 100 + 8, generation, config, end)
 
 
 def nllb(
     path: Path, *, legacy: bool = False, generation: dict[str, Any] | None = None, lines: list[str] = LINES,
-    vocab: int = 60, **config: Any,
+    vocab: int = 60, end: float = 5.5, **config: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Write an NLLB model with three languages."""
     path.mkdir(parents=True)
     train_sentencepiece(path / "sentencepiece.bpe.model", "bpe", vocab, lines)
     options = {"legacy_behaviour": legacy, "extra_special_tokens": NLLB_LANGUAGES}
     tokenizer = NllbTokenizer.from_pretrained(path, **options)
-    return fairseq_model(path, tokenizer, len(tokenizer), generation, config)
+    return fairseq_model(path, tokenizer, len(tokenizer), generation, config, end)
 
 
 def fairseq_model(
-    path: Path, tokenizer: Any, vocab_size: int, generation: dict[str, Any] | None, config: dict[str, Any]
+    path: Path, tokenizer: Any, vocab_size: int, generation: dict[str, Any] | None, config: dict[str, Any], end: float
 ) -> tuple[Any, Any]:
     """Write a model of M2M-100's class."""
     torch.manual_seed(1)
     model = M2M100ForConditionalGeneration(M2M100Config(vocab_size=vocab_size, **{**SIZES, **config}))
     search = {"num_beams": 4, "max_length": 40, "early_stopping": True}
     ids = {"pad_token_id": 1, "decoder_start_token_id": 2, "eos_token_id": 2}
-    return save(path, model, tokenizer, {**ids, **search, **(generation or {})}, (0.3, 5.5))
+    return save(path, model, tokenizer, {**ids, **search, **(generation or {})}, (0.3, end))
 
 
 def save(

@@ -84,7 +84,7 @@ def start(model: Transformer, own: NativeDecoder, capacity: int = 40) -> tuple[A
     scheme=SCHEMES,
     size=SIZES,
     norm=["pre", "post"],
-    activation=["relu", "gelu", "gelu_tanh", "swish"],
+    activation=["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish"],
     scaled=[False, True],
     biased=[False, True],
 )

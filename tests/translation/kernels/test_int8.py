@@ -131,7 +131,7 @@ def logits_of(step: Any, cache: Any, tokens: Tensor) -> Tensor:
     scheme=SCHEMES,
     size=SIZES,
     norm=["pre", "post"],
-    activation=["relu", "gelu", "gelu_tanh", "swish"],
+    activation=["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish"],
     shared=["all", "inputs", "target", "none"],
 )
 def test_the_decoder_agrees_with_quantized_layers(scheme, size, norm, activation, shared, monkeypatch):

@@ -25,8 +25,8 @@ class ModelConfig(PositionConfig):
         dropout: Dropout probability on embeddings and on the output of every sub-layer.
         attention_dropout: Dropout probability on attention probabilities.
         activation_dropout: Dropout probability inside the feed-forward layers, after the activation.
-        activation: Activation of the feed-forward layers. "gelu_tanh" is the tanh approximation of GELU, "swish" is
-            SiLU.
+        activation: Activation of the feed-forward layers. "gelu_tanh" is the tanh approximation of GELU, "gelu_sigmoid"
+            is x·sigmoid(1.702x), which Marian calls GELU, "swish" is SiLU.
         shared_embeddings: Which matrices are shared: source, target and output ("all"), target and output ("target"),
             source and target ("inputs"), or none.
         scaled_embeddings: Multiply embeddings by √dim before positions are added, as in the paper.
@@ -43,7 +43,7 @@ class ModelConfig(PositionConfig):
     dropout: float = number(0.1, "[0, 1)")
     attention_dropout: float = number(0.1, "[0, 1)")
     activation_dropout: float = number(0.0, "[0, 1)")
-    activation: Literal["relu", "gelu", "gelu_tanh", "swish"] = "relu"
+    activation: Literal["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish"] = "relu"
     shared_embeddings: Literal["all", "target", "inputs", "none"] = "all"
     scaled_embeddings: bool = True
     output_bias: bool = False

@@ -23,6 +23,8 @@ from relattn.translation.formats.transformers import directory as transformers
 from relattn.translation.formats.transformers import read as transformers_reader
 from relattn.translation.translate.torch_translator import TorchTranslator
 
+_CONVERT = "models of Marian and fairseq must first be converted by ct2-marian-converter or ct2-fairseq-converter"
+
 
 def import_model(
     path: Path,
@@ -117,12 +119,14 @@ def read(path: Path, tokenizer: Path | None, tgt_tokenizer: Path | None) -> Fore
         reader = eole.read
     elif transformers.is_model(path):
         reader = transformers_reader.read
+    elif path.suffix == ".npz":
+        raise InputError(f"{path}: not supported; {_CONVERT}")
     elif path.is_file():
         reader = opennmt_py.read
     elif path.is_dir():
         raise InputError(
             f"{path}: has neither {MODEL} (CTranslate2) nor {eole.WEIGHTS} (eole) nor {transformers.CONFIG} with a "
-            "model_type (transformers)"
+            f"model_type (transformers); {_CONVERT}"
         )
     else:
         raise InputError(f"{path}: no such file or directory")

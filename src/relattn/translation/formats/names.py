@@ -158,7 +158,13 @@ CTRANSLATE2 = Names(
     norm=("gamma", "beta"),
 )
 
-CTRANSLATE2_ACTIVATIONS = {"relu": 0, "gelu_tanh": 1, "swish": 2, "gelu": 3}  # our names, its numbers
+CTRANSLATE2_ACTIVATIONS = {
+    "relu": 0,
+    "gelu_tanh": 1,
+    "swish": 2,
+    "gelu": 3,
+    "gelu_sigmoid": 4,
+}  # our names, its numbers
 
 _TABLE = "self_attn.relative_positions_embeddings.weight"  # OpenNMT-py and eole have one table for keys and values
 SCALED = ".scaled"  # suffix of a tensor that the reader of eole multiplied by √head_dim

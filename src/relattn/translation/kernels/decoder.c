@@ -19,7 +19,6 @@ enum { TILE_ROWS = 240 };              /* maximum number of rows per tile */
 enum { ROWS = 96, INNER_BLOCK = 256 }; /* block of rows and of inputs in a linear layer */
 enum { INT8_ROWS = 48 };               /* block of rows in a feed-forward network in 8 bits */
 enum { LOGIT_COLUMNS = 256 };          /* block of logits, a multiple of PANEL */
-enum { RELU, GELU, GELU_TANH, SWISH };
 
 typedef struct { /* input of a linear layer, also quantized if its weights are */
     const real *x;
@@ -150,6 +149,7 @@ INLINE vec activation_of(vec x, const idx activation) {
         case RELU: return vec_max(splat(0), x);
         case GELU: return x * (1 + error_function(x * (real)0.70710678118654752)) / 2;
         case GELU_TANH: return x * logistic((real)1.5957691216057308 * (x + (real)0.044715 * x * x * x));
+        case GELU_SIGMOID: return x * logistic((real)1.702 * x);
         default: return x * logistic(x);
     }
 }
@@ -201,6 +201,7 @@ static void linear_columns(real *c, idx ldc, const operand *x, const map *w, idx
             if (activation == RELU) activate(to, ldc, num_rows, n, RELU);
             else if (activation == GELU) activate(to, ldc, num_rows, n, GELU);
             else if (activation == GELU_TANH) activate(to, ldc, num_rows, n, GELU_TANH);
+            else if (activation == GELU_SIGMOID) activate(to, ldc, num_rows, n, GELU_SIGMOID);
             else if (activation == SWISH) activate(to, ldc, num_rows, n, SWISH);
         }
     }

@@ -8,6 +8,8 @@
 
 #include "vectors.h" /* real, idx */
 
+enum { RELU, GELU, GELU_TANH, GELU_SIGMOID, SWISH }; /* activations; here, so that the checksum of objects covers them */
+
 /* y = x W + b */
 typedef struct {
     /* (outputs / PANEL, inputs, PANEL), or in 8 bits as `int8.h` describes */

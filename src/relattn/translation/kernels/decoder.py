@@ -38,7 +38,7 @@ from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, Search
 
 BLOCK = 16  # as in `decoder.c`
 MOST_POSITIONS = 8192  # of a search: its memory per step and hypothesis grows with the limit
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swish")  # codes in `decoder.c`
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish")  # codes in `decoder.h`
 
 INT8_KERNELS = {
     GENERIC: "with products of 16 or 32 bits",

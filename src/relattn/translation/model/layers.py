@@ -13,10 +13,20 @@ from relattn.translation.model.dropout import Dropout
 from relattn.translation.model.linear import Linear
 from relattn.translation.model.mixers import MixerCache, TokenMixer
 
+
+class GELUSigmoid(nn.Module):
+    """Approximation of GELU, x·sigmoid(1.702x) (Hendrycks and Gimpel 2016)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the same shape."""
+        return x * (1.702 * x).sigmoid()
+
+
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,
     "gelu_tanh": partial(nn.GELU, approximate="tanh"),
+    "gelu_sigmoid": GELUSigmoid,
     "swish": nn.SiLU,
 }
 

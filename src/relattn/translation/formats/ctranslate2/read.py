@@ -169,7 +169,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
 def _vocabulary(path: Path, config: Mapping[str, Any], starts_from_zeros: bool) -> dict[str, Any]:
     """Return fields of a `Vocabulary`.
 
-    Converters of Marian and transformers leave the end after a source to the caller, and all leave language tokens.
+    The converter of transformers leaves the end after a source to the caller, and all converters leave language tokens.
     """
     begin, end, unknown = (config.get(name, _TOKENS[name]) for name in ("bos_token", "eos_token", "unk_token"))
     source, target = read_vocabularies(path, unknown)

@@ -1,0 +1,133 @@
+"""Models that CTranslate2's converters wrote from other toolkits, imported and compared with CTranslate2."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import pytest
+import torch
+from ctranslate2.converters import MarianConverter, OpenNMTPyConverter, OpusMTConverter, TransformersConverter
+
+from relattn.translation import bundle
+from relattn.translation.errors import InputError
+from relattn.translation.formats.import_model import import_model
+from relattn.translation.translate.options import TranslateOptions
+from tests.support.covering import pairwise
+from tests.translation.formats import marian_models, transformers_models
+from tests.translation.formats.bundles import LINES, random_lines
+
+FIXTURES = Path(__file__).parent / "fixtures"
+TEXT, LONGEST = [*LINES, *random_lines(range(1, 13))], 30
+
+
+def require_agreement(converted: Path, out: Path, *tokenizers: Path, compared: int) -> bundle.Bundle:
+    """Import what a converter wrote, and compare scores of given texts and all hypotheses, with and without a beam.
+
+    Args:
+        converted: directory for CTranslate2.
+        out: directory of the bundle.
+        tokenizers: SentencePiece models of the source, and of the target.
+        compared: minimum number of searches that are compared. Those of a beam at the length limit, or with tokens
+            that only CTranslate2 generates, are not.
+    """
+    import_model(
+        converted, out, tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[-1], src_lang="en", tgt_lang="de", sample=TEXT
+    )
+    parts = bundle.read_bundle(out)
+    ours, special = parts.translator(), parts.tokenizer.special
+    src_pieces, tgt_pieces = parts.tokenizer.vocabularies
+    theirs = ctranslate2.Translator(str(converted), compute_type="float32", intra_threads=1)
+    src, tgt = [parts.tokenizer.encode(x) for x in TEXT], [parts.tokenizer.encode_target(x) for x in TEXT[::-1]]
+    adds_end = json.loads((converted / "config.json").read_text())["add_source_eos"]
+    after = [] if adds_end else special.src_end
+    sources = [[src_pieces[i] for i in (*special.src_begin, *row, *after)] for row in src]
+    begin = [tgt_pieces[i] for i in special.tgt_begin]
+    targets = [[*begin, *(tgt_pieces[i] for i in row)] for row in tgt]
+    for mine, its in zip(ours.log_probs(src, tgt), theirs.score_batch(sources, targets), strict=True):
+        assert mine == pytest.approx(its.log_probs[len(begin) :], abs=1e-4)
+    never = {tgt_pieces[i] for i in special.banned}
+    for beam_size in (1, 4):
+        search = replace(parts.search, beam_size=beam_size, max_length_ratio=0.0, max_length_extra=LONGEST)
+        found = ours.n_best(TEXT, TranslateOptions(search=search, n_best=beam_size, copy=False))
+        results = theirs.translate_batch(
+            sources, target_prefix=[begin] * len(sources), beam_size=beam_size, num_hypotheses=beam_size,
+            return_scores=True, min_decoding_length=0, max_decoding_length=LONGEST - 1 + len(begin),
+        )  # fmt: skip
+        for mine, result in zip(found, results, strict=True):
+            its = [pieces[len(begin) :] for pieces in result.hypotheses]
+            is_cut = max(map(len, its)) == LONGEST - 1  # where CTranslate2 adds no end, whose score may change a beam
+            if never.isdisjoint(chain(*its)) and (beam_size == 1 or not is_cut):
+                compared -= 1
+                assert [[tgt_pieces[i] for i in each.tokens] for each in mine] == its
+                if not is_cut:
+                    assert [each.score for each in mine] == pytest.approx(result.scores, abs=1e-5)
+    assert compared <= 0
+    return parts
+
+
+@pairwise(
+    norm=["pre", "post"],
+    activation=["relu", "gelu", "swish"],
+    shared=[True, False],
+    converter=["marian", "opus-mt"],
+    quantization=[None, "float16"],
+)
+def test_marian(tmp_path, norm, activation, shared, converter, quantization):
+    options: dict[str, Any] = {"transformer-ffn-activation": activation, "shared": shared, "norm": norm}
+    model = marian_models.write(tmp_path / "model", **options)
+    names = ["vocab.yml"] if shared else ["source.vocab.yml", "target.vocab.yml"]
+    if converter == "marian":
+        made = MarianConverter(str(model / "model.npz"), [str(model / name) for name in names])
+    else:
+        made = OpusMTConverter(str(model))
+    made.convert(str(tmp_path / "converted"), quantization=quantization)
+    spm = model / "source.spm", model / "target.spm"
+    parts = require_agreement(tmp_path / "converted", tmp_path / "bundle", *spm, compared=24)
+    assert parts.model.activation == activation.replace("gelu", "gelu_sigmoid")
+    again = parts.tokenizer
+    assert again.decode(again.encode_target(LINES[3])) == LINES[3]
+
+
+def test_a_norm_of_embeddings_is_refused(tmp_path):
+    model = marian_models.write(tmp_path / "model", **{"transformer-postprocess-emb": "nd"})
+    OpusMTConverter(str(model)).convert(str(tmp_path / "converted"))
+    with pytest.raises(InputError, match=r"not supported: a norm of its embeddings$"):
+        require_agreement(tmp_path / "converted", tmp_path / "bundle", model / "source.spm", compared=0)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_opennmt_py(tmp_path):
+    """The converter refuses the default attention of OpenNMT-py 3.5, which computes the same as that of 3.4."""
+    checkpoint, spm = tmp_path / "model.pt", FIXTURES / "sentencepiece.model"
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        content = torch.load(FIXTURES / "opennmt_py.pt", weights_only=True)
+    content["opt"].self_attn_type = "scaled-dot"
+    content["generator"]["bias"][content["vocab"]["tgt"].index("</s>")] += 3.0  # some translations end by themselves
+    torch.save(content, checkpoint)
+    OpenNMTPyConverter(str(checkpoint), unsafe_deserialization=True).convert(str(tmp_path / "converted"))
+    parts = require_agreement(tmp_path / "converted", tmp_path / "bundle", spm, compared=16)
+    import_model(
+        checkpoint, tmp_path / "own", tokenizer=spm, tgt_tokenizer=None, src_lang="en", tgt_lang="de", sample=3
+    )
+    own = bundle.read_bundle(tmp_path / "own")
+    assert replace(parts.model, norm_epsilon=1e-6) == own.model  # OpenNMT-py's, which CTranslate2 does not have
+    assert parts.tokenizer.special == own.tokenizer.special
+    assert all((parts.state[name] == tensor).all() for name, tensor in own.state.items())
+
+
+def test_fairseq(tmp_path):
+    """Its converter writes a multilingual model as that of transformers does, but adds the end of a source."""
+    transformers_models.m2m_100(tmp_path / "model", end=3.5)
+    TransformersConverter(str(tmp_path / "model")).convert(str(tmp_path / "converted"))
+    config = json.loads((tmp_path / "converted" / "config.json").read_text())
+    assert not config["add_source_eos"]
+    (tmp_path / "converted" / "config.json").write_text(json.dumps(config | {"add_source_eos": True}))
+    spm = tmp_path / "model" / "sentencepiece.bpe.model"
+    parts = require_agreement(tmp_path / "converted", tmp_path / "bundle", spm, compared=21)
+    assert len(parts.tokenizer.vocabulary.languages) == 100
