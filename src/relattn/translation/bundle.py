@@ -1,7 +1,7 @@
 """Bundles: directories with a trained model and all that is needed to translate. Loading one runs no code from it.
 
     config.yaml         version of the format, languages, configuration of the model and the search, calibration
-    model.safetensors   weights, each tensor once
+    model.safetensors   weights, each tensor once; quantized ones as in `kernels/quantization.py`
     tokenizer.model     SentencePiece model of both sides
     README.md           card for readers: training data, scores, commands
 
@@ -26,12 +26,20 @@ import yaml
 from torch import Tensor
 
 from relattn.translation import files
-from relattn.translation.config import Calibration, ModelConfig, Recipe, SearchConfig, as_dict
+from relattn.translation.config import Calibration, DataConfig, ModelConfig, Recipe, SearchConfig, as_dict
 from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, language_pairs, one_line, reading, require, same_language
-from relattn.translation.files import putting, require_files, write_atomically
+from relattn.translation.files import as_size, putting, require_files, require_outside, write_atomically
+from relattn.translation.kernels.decoder import supports_positions, unsupported_config_reason
+from relattn.translation.kernels.quantization import (
+    allocate_quantized,
+    dequantize,
+    is_quantized,
+    quantize,
+    require_valid,
+)
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import SkipInitialization, Transformer
 from relattn.translation.translate import Precision
@@ -81,13 +89,30 @@ class Bundle:
     tokenizer: AnyTokenizer
 
     @property
+    def is_quantized(self) -> bool:
+        """Whether the weights are in 8 bits."""
+        return is_quantized(self.state)
+
+    @property
     def card(self) -> str:
         """Content of README.md; empty if the file is missing."""
         path = self.path / CARD
         return path.read_text(encoding="utf-8") if path.is_file() else ""
 
+    def make_model(self) -> Transformer:
+        """Return the model. Raises InputError as the function `make_model` does."""
+        return make_model(self.model, self.tokenizer.vocab_sizes, self.state, source=self.path / WEIGHTS)
+
+    def in_float32(self) -> Bundle:
+        """Return the bundle with dequantized weights. Raises InputError as `make_model` does."""
+        if not self.is_quantized:
+            return self
+        model = self.make_model()
+        dequantize(model)
+        return replace(self, state={name: weight.detach() for name, weight in weights_of(model).items()})
+
     def translator(
-        self, *members: Bundle, device: str = "cpu", precision: Precision = "fp32", workers: int = 1
+        self, *members: Bundle, device: str = "cpu", precision: Precision | None = None, workers: int = 1
     ) -> TorchTranslator:
         """Build the model, and return a translator; with others, an ensemble that searches as this bundle does.
 
@@ -95,13 +120,17 @@ class Bundle:
             members: further members of the ensemble.
             device: device to translate on.
             precision: precision of weights and arithmetic; the search always adds log-probabilities in float32. With
-                "int8", only the compiled decoder runs the model.
+                "int8", only the compiled decoder runs the model. By default "int8" for a quantized bundle if the
+                compiled decoder runs it, and else "fp32". Another precision than "int8" dequantizes the weights.
             workers: number of batches that are searched at the same time, with one thread each.
 
         Raises:
             InputError: weights do not fit their model, languages or tokenizers of the members differ, or `precision`
                 is unknown or not supported for this model.
         """
+        if precision is None:
+            runs_in_int8 = not members and unsupported_config_reason(self.model, torch.device(device)) is None
+            precision = "int8" if self.is_quantized and runs_in_int8 else "fp32"
         if precision not in PRECISIONS:
             raise InputError(f"precision must be {', '.join(PRECISIONS)}, got {one_line(str(precision), 40)!r}")
         for member in members:
@@ -114,10 +143,9 @@ class Bundle:
                 raise InputError(
                     f"models of an ensemble must have the same tokenizer; those of {self.path} and {member.path} differ"
                 )
-        models = [
-            make_model(bundle.model, bundle.tokenizer.vocab_sizes, bundle.state, source=bundle.path / WEIGHTS)
-            for bundle in (self, *members)
-        ]
+        models = [bundle.make_model() for bundle in (self, *members)]
+        for each in models if precision != "int8" else ():
+            dequantize(each)
         model = (Ensemble(models) if members else models[0]).to(PRECISIONS[precision])
         translator = TorchTranslator(
             model,
@@ -131,8 +159,8 @@ class Bundle:
             int8=precision == "int8",
         )
         if translator.pytorch_reason is not None:  # the compiled decoder has its own packed weights
-            for bundle in models:
-                bundle.prepack()
+            for each in models:
+                each.prepack()
         return translator
 
 
@@ -196,6 +224,41 @@ def calibrate(path: str | Path, calibration: Calibration) -> None:
     write_atomically(file, _as_yaml(replace(_read_description(file), calibration=calibration)))
 
 
+def quantize_bundle(source: Bundle, out: str | Path, *, overwrite: bool = False) -> str:
+    """Write a bundle with the weights of another one in 8 bits, and return a summary.
+
+    Raises:
+        InputError: as `require_writable` and `quantization.quantize`, `out` is in the source, the source is quantized
+            already, or the compiled decoder does not support its position scheme. `out` is then unchanged.
+    """
+    out = Path(out)
+    require_outside(out, source.path)
+    require_writable(out, overwrite)
+    require(not source.is_quantized, f"{source.path}: quantized already")
+    positions = source.model.positions
+    require(supports_positions(source.model), f"{source.path}: int8 does not support {positions} positions")
+    model = source.make_model()
+    try:
+        quantize(model)
+    except InputError as error:
+        raise InputError(f"{source.path / WEIGHTS}: {error}") from error
+    recipe = Recipe(
+        model=source.model, data=DataConfig(src_lang=source.src_lang, tgt_lang=source.tgt_lang), search=source.search
+    )
+    card = f"{source.card.rstrip()}\n\n## Quantized\n\nThe weights are in 8 bits, from a bundle in float32.\n"
+    save(
+        out,
+        model=model,
+        recipe=recipe,
+        tokenizer=source.tokenizer,
+        card=card,
+        calibration=source.calibration,
+        pairs=source.pairs,
+    )
+    sizes = ((path / WEIGHTS).stat().st_size for path in (source.path, out))
+    return "weights: {} in float32, {} in int8".format(*map(as_size, sizes))
+
+
 def _as_yaml(description: _Description) -> bytes:
     """Return the content of config.yaml."""
     content = {"format": FORMAT, "version": VERSION, **as_dict(description)}
@@ -256,11 +319,11 @@ def make_model(
     Args:
         config: configuration of the model.
         vocab_sizes: number of source and of target pieces.
-        state: weights by name.
+        state: weights by name. With those of a quantized model, the result is quantized.
         source: name of the weights in messages.
 
     Raises:
-        InputError: as `load_weights`, or there are fewer tensors than layers.
+        InputError: as `load_weights`, there are fewer tensors than layers, or integers or scales are out of range.
     """
     layers = config.encoder_layers + config.decoder_layers
     if layers > len(state):
@@ -268,9 +331,16 @@ def make_model(
     with SkipInitialization():
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the model below gives the same warnings
-            _require_fit(Transformer(config, *vocab_sizes), state, source)
+            expected = Transformer(config, *vocab_sizes)
+            if is_quantized(state):
+                allocate_quantized(expected)
+            _require_fit(expected, state, source)
         model = Transformer(config, *vocab_sizes)
+        if is_quantized(state):
+            allocate_quantized(model)
     load_weights(model, state, source=source)
+    if is_quantized(state):
+        require_valid(model, source)
     return model
 
 
@@ -292,8 +362,13 @@ def _require_fit(model: Transformer, state: dict[str, Tensor], source: str | Pat
     for name in tensors.keys() & state.keys():
         if tensors[name].shape != state[name].shape:
             errors.append(f"{name} must be {tuple(tensors[name].shape)}, got {tuple(state[name].shape)}")
-        elif not state[name].is_floating_point():
-            errors.append(f"{name} must be floating point, got {str(state[name].dtype).removeprefix('torch.')}")
+        elif (
+            state[name].dtype != torch.int8
+            if tensors[name].dtype == torch.int8
+            else not state[name].is_floating_point()
+        ):
+            expected = "int8" if tensors[name].dtype == torch.int8 else "floating point"
+            errors.append(f"{name} must be {expected}, got {str(state[name].dtype).removeprefix('torch.')}")
     if errors:
         listed = sorted(errors)[:_MAX_LISTED]
         omitted = f"; and {len(errors) - len(listed)} more" if len(errors) > len(listed) else ""

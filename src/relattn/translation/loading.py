@@ -29,7 +29,8 @@ def load(
             ``"org/name"`` or, with a branch, tag or commit, ``"org/name@v1.0"``.
         others: further bundles. The result is an ensemble, which averages their probabilities.
         device: device to translate on: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
-        precision: ``"fp32"`` (default), ``"bf16"`` or ``"int8"``. The precision of an export is fixed.
+        precision: ``"fp32"``, ``"bf16"`` or ``"int8"``. By default ``"fp32"``, and ``"int8"`` for a quantized bundle on
+            a CPU. The precision of an export is fixed.
         threads: number of CPU threads; PyTorch's or CTranslate2's default if None.
         src_lang: source language of a model of several languages; by default, the one of the bundle.
         tgt_lang: target language; by default, the one of the bundle.
@@ -43,7 +44,7 @@ def load(
     paths = [resolve(name) for name in (path, *others)]
     exports = [each for each in paths if (each / MODEL).exists()]
     if not exports:
-        translator = _load_bundles(paths, device=device, precision=precision or "fp32", threads=threads)
+        translator = _load_bundles(paths, device=device, precision=precision, threads=threads)
         return translator.with_languages(src_lang or translator.src_lang, tgt_lang or translator.tgt_lang)
     if others:
         raise InputError(f"{exports[0]}: an export cannot be part of an ensemble; use the bundles")
@@ -53,7 +54,7 @@ def load(
     return export.with_languages(src_lang or export.src_lang, tgt_lang or export.tgt_lang)
 
 
-def _load_bundles(paths: list[Path], *, device: str, precision: Precision, threads: int | None) -> Translator:
+def _load_bundles(paths: list[Path], *, device: str, precision: Precision | None, threads: int | None) -> Translator:
     import torch
 
     from relattn.translation import bundle

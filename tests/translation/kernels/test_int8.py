@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 from itertools import product
 from typing import Any
@@ -16,7 +17,8 @@ from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError
 from relattn.translation.kernels import decoder
 from relattn.translation.kernels.decoder import INT8_KERNELS, NativeDecoder, int8_kernel
-from relattn.translation.kernels.packing import DOTS, LARGEST_CODE, Packing
+from relattn.translation.kernels.packing import DOTS, PAIRS, Packing
+from relattn.translation.kernels.quantization import LARGEST, LARGEST_IMPORTED, quantize
 from relattn.translation.model import transformer
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.linear import Linear
@@ -52,11 +54,12 @@ def runnable() -> list[tuple[str, int]]:
 
 
 def run(level: str, kernel: int, weight: Tensor, bias: Tensor, x: Tensor, to: Tensor | None = None) -> Tensor:
-    """Return x Wᵀ + b, or `to` after it was added, as a kernel computes it."""
+    """Return x Wᵀ + b for integers W, or `to` after it was added, as a kernel computes it."""
     kernels = extension.load_best([level], torch.float32, decoder.FOLDER, decoder.SOURCE)
     panel = ctypes.c_int32.in_dll(kernels.library, "relattn_panel").value
     pack = Packing(kernels.structures, panel, ModelConfig(), kernel)
-    packed = pack.map(weight, bias)
+    packed = pack.map(weight.to(torch.int8), bias, torch.ones(len(weight)))
+    assert packed.kernel == kernel
     out = torch.empty(len(x), packed.outputs) if to is None else F.pad(to, (0, packed.outputs - to.shape[1]))
     arguments = kernels.structures["sublayer"](
         first=packed, x=x.data_ptr(), to=out.data_ptr(), rows=len(x), x_row=x.stride(0), to_row=out.stride(0),
@@ -77,6 +80,7 @@ def integers(low: int, *shape: int) -> Tensor:
 def test_sums_are_exact(level, kernel):
     """Scales are 1 here, so results are the sums. Every sum is rounded to float32 once."""
     torch.manual_seed(1)
+    largest = LARGEST if kernel == PAIRS else LARGEST_IMPORTED
     for rows, outputs, inputs in [
         *product([1, 2, 3, 4, 5, 6, 7, 11, 12, 48, 49, 130], [1, 16, 17, 63, 64, 65, 130], [1, 7, 16, 17, 130]),
         *((rows, 67, 70) for rows in range(1, 131)),
@@ -84,10 +88,10 @@ def test_sums_are_exact(level, kernel):
         *((5, 3, inputs) for inputs in range(1, 131)),
         (3, 5, 9000),
     ]:
-        x, weight = integers(-CODE, rows, inputs), integers(-LARGEST_CODE, outputs, inputs)
-        x[:, 0], weight[:, 0] = CODE, LARGEST_CODE
-        extreme = x.sign().mul(CODE), weight.sign().mul(LARGEST_CODE)
-        extreme[0][0], extreme[0][-1], extreme[1][0], extreme[1][-1] = CODE, -CODE, LARGEST_CODE, -LARGEST_CODE
+        x, weight = integers(-CODE, rows, inputs), integers(-largest, outputs, inputs)
+        x[:, 0], weight[:, 0] = CODE, largest
+        extreme = x.sign().mul(CODE), weight.sign().mul(largest)
+        extreme[0][0], extreme[0][-1], extreme[1][0], extreme[1][-1] = CODE, -CODE, largest, -largest
         for one, two in ((x, weight), extreme):
             exact = one.double() @ two.double().T
             assert torch.equal(run(level, kernel, two, torch.zeros(outputs), one), exact.float())
@@ -100,13 +104,13 @@ def test_sums_are_exact(level, kernel):
 @pytest.mark.parametrize(("level", "kernel"), runnable() if decoder.KERNELS else [])
 def test_rows_are_quantized_to_the_same_bits_everywhere(level, kernel):
     torch.manual_seed(1)
-    identity = torch.eye(131) * LARGEST_CODE
+    identity = torch.eye(131) * LARGEST
     x = torch.randn(40, 131) * 10.0 ** torch.arange(-20, 20)[:, None]
     x[0], x[1] = 0.0, torch.arange(131) - 65.5  # ties
     x[1, 0] = 2 * CODE
     largest = x.abs().amax(1, keepdim=True)
     codes = (x * torch.where(largest > 0, CODE / largest, 0.0)).round()
-    assert torch.equal(run(level, kernel, identity, torch.zeros(131), x), codes * LARGEST_CODE * (largest / CODE))
+    assert torch.equal(run(level, kernel, identity, torch.zeros(131), x), codes * LARGEST * (largest / CODE))
     for broken in (torch.nan, torch.inf):
         x[3, 130] = x[4, 0] = broken
         found = run(level, kernel, identity, torch.zeros(131), x)
@@ -145,14 +149,16 @@ def test_the_decoder_agrees_with_quantized_layers(scheme, size, norm, activation
 
     exact = pytorch()
     found = []
+    int8_model = copy.deepcopy(model)
+    quantize(int8_model)
     for kernel in INT8_KERNELS:
         if decoder.KERNELS.library.relattn_int8_kernels() >> kernel & 1:
-            own = NativeDecoder(model, kernel)
+            own = NativeDecoder(int8_model, kernel)
             found.append(logits_of(own.step, own.start(own.encode(src, lengths), lengths, 18), tokens))
     assert all(torch.equal(each, found[0]) for each in found)
 
     def linear_of_quantized(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return F.linear(quantized(x, CODE), quantized(weight, LARGEST_CODE), bias)
+        return F.linear(quantized(x, CODE), quantized(weight, LARGEST), bias)
 
     monkeypatch.setattr(transformer, "linear", linear_of_quantized)  # for logits
     for name, module in model.named_modules():
@@ -160,7 +166,7 @@ def test_the_decoder_agrees_with_quantized_layers(scheme, size, norm, activation
             monkeypatch.setattr(module, "forward", lambda x, own=module: linear_of_quantized(x, own.weight, own.bias))
     for table in (model.embedding, model.src_embedding, model.output_weight):
         if table is not None:
-            table.copy_(quantized(table, LARGEST_CODE))
+            table.copy_(quantized(table, LARGEST))
     expected = pytorch()
     assert (found[0] - expected).norm() < 0.3 * (exact - expected).norm()
 
@@ -169,6 +175,7 @@ def test_the_decoder_agrees_with_quantized_layers(scheme, size, norm, activation
 def test_a_search_in_one_call_finds_what_steps_find(beam_size):
     model = make_model(output_bias=True)
     model.output_bias[2] = 3.0
+    quantize(model)
     own, lengths, limits = NativeDecoder(model, int8_kernel()), torch.tensor(LENGTHS), torch.tensor([9, 4, 30, 1, 20])
     memory = own.encode(torch.randint(3, VOCAB, (len(LENGTHS), max(LENGTHS))), lengths)
     rules = rules_of(beam_size)

@@ -120,10 +120,11 @@ def inspect(
         longest: maximum number of source tokens.
 
     Raises:
-        InputError: the model is an ensemble, its position scheme has no separate terms, or the line is blank or too
-            long.
+        InputError: the model is an ensemble or in int8, its position scheme has no separate terms, or the line is blank
+            or too long.
     """
     model = translator.model
+    require(translator.precision != "int8", "attention requires precision fp32 or bf16, got int8")
     if not isinstance(model, Transformer):
         raise InputError("attention requires one model, got an ensemble")
     spec = model.config.position_spec

@@ -43,6 +43,7 @@ GROUPS = {
     },
     "Share and deploy": {
         "serve": "Serve models over HTTP",
+        "quantize": "Write a bundle with weights in 8 bits",
         "export": "Convert a bundle for CTranslate2, Argos Translate or ONNX",
         "import": "Convert a model of OpenNMT-py, eole or CTranslate2 to a bundle",
         "push": "Upload a bundle to the Hugging Face hub",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from relattn.translation.config import SearchConfig, SyntheticCleaningConfig
-from relattn.translation.errors import InputError, require
+from relattn.translation.errors import require
 from relattn.translation.translate import Precision
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class DeviceOptions:
         device: Device to run on: cpu, cuda, cuda:1.
         threads: Number of CPU threads. Each thread translates its own batches. By default, all cores.
         precision: Precision of weights and arithmetic: fp32, bf16 or int8. bf16 is faster on hardware that supports it,
-            int8 on most CPUs. By default fp32; the precision of an export is fixed.
+            int8 on most CPUs. By default fp32, and int8 for a quantized bundle; the precision of an export is fixed.
     """
 
     device: str = "cpu"
@@ -103,13 +103,16 @@ class DeviceOptions:
         )
 
     def load_bundle(self, bundle: str) -> "TorchTranslator":
-        """Load one bundle. An export is refused."""
+        """Load one bundle, in float32 by default. An export is refused."""
+        from relattn.translation.formats.ctranslate2.directory import MODEL
+        from relattn.translation.hub import resolve
         from relattn.translation.translate.torch_translator import TorchTranslator
 
         require(self.precision != "int8", "this command does not support precision int8; use fp32")
-        translator = self.load(bundle)
-        if not isinstance(translator, TorchTranslator):
-            raise InputError(f"{bundle}: this command requires a bundle, got an export")
+        path = resolve(bundle)
+        require(not (path / MODEL).exists(), f"{bundle}: this command requires a bundle, got an export")
+        translator = replace(self, precision=self.precision or "fp32").load(str(path))
+        assert isinstance(translator, TorchTranslator)
         return translator
 
 
@@ -183,7 +186,7 @@ class SynthesisOptions:
             files=tuple(data),
             options=TranslateOptions(n_best=self.n_best, search=search, sampling=sampling),
             cleaning=self.cleaning,
-            precision=f"{self.device.precision or 'fp32'} on {self.device.device}",
+            precision=f"{self.device.precision or translator.precision} on {self.device.device}",
             exclude=self.exclude,
             tag=tag,
         )

@@ -107,7 +107,7 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
     require(has_one_file, f"{bundle.path}: ONNX export does not support imported models, with several tokenizer files")
     out = out.resolve()
     require_replaceable(out, (ENCODER, DECODER, CONFIG, TOKENIZER, CARD), "model for ONNX")
-    translator = bundle.translator()
+    translator = bundle.translator(precision="fp32")
     lines = check_lines(translator, sample)
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before the import, which writes an identifier into the home directory
     require_installed("onnx", "onnxscript", "onnxruntime", extra="export")

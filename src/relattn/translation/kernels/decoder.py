@@ -28,7 +28,8 @@ from relattn.translation.config.positions import (
     Sinusoids,
 )
 from relattn.translation.errors import Diverged
-from relattn.translation.kernels.packing import DOTS, FLOAT, GENERIC, MAX_INPUTS, PAIRS, Packing, padded
+from relattn.translation.kernels.packing import DOTS, FLOAT, GENERIC, PAIRS, Packing, padded
+from relattn.translation.kernels.quantization import quantized_weights
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.positions.absolute import angles
@@ -62,34 +63,29 @@ except OSError as error:
 
 def unsupported_reason(model: Transformer | Ensemble, device: torch.device) -> str | None:
     """Return why the compiled decoder does not run a model on a device, or None."""
+    if isinstance(model, Ensemble):
+        return "the compiled decoder does not run ensembles"
+    if model.embedding.dtype not in (torch.float32, torch.int8):
+        return f"the compiled decoder computes in float32, not in {extension.name_of(model.embedding.dtype)}"
+    return unsupported_config_reason(model.config, device)
+
+
+def unsupported_config_reason(config: ModelConfig, device: torch.device) -> str | None:
+    """Return why the compiled decoder does not run a model of a configuration on a device, or None."""
     if KERNELS is None:
         return f"no compiled decoder: {MISSING}"
     if device.type != "cpu":
         return f"the compiled decoder runs on CPUs, not on {device.type}"
-    if isinstance(model, Ensemble):
-        return "the compiled decoder does not run ensembles"
-    if model.embedding.dtype != torch.float32:
-        return f"the compiled decoder computes in float32, not in {extension.name_of(model.embedding.dtype)}"
-    if not supports_positions(model.config):
-        return f"the compiled decoder does not support {model.config.positions} positions"
-    return None
-
-
-def int8_unsupported_reason(model: Transformer | Ensemble, device: torch.device) -> str | None:
-    """Return why the compiled decoder does not run a model in int8 on a device, or None."""
-    reason = unsupported_reason(model, device)
-    if reason is not None:
-        return reason
-    for name, weight in model.named_parameters():
-        if not weight.isfinite().all():
-            return f"weights must be finite, got NaN or infinity in {name}"
-        if max(weight.shape[1:], default=0) > MAX_INPUTS:
-            return f"weights must have at most {MAX_INPUTS:,} inputs, got {weight.shape[1]:,} in {name}"
+    if not supports_positions(config):
+        return f"the compiled decoder does not support {config.positions} positions"
     return None
 
 
 def int8_kernel() -> int:
-    """Return the best kernel for maps in int8 on this processor. All kernels give the same numbers."""
+    """Return the best kernel for maps in int8 on this processor. All kernels give the same numbers.
+
+    With PAIRS, maps with integers beyond its range get GENERIC.
+    """
     assert KERNELS is not None
     available = KERNELS.library.relattn_int8_kernels()
     return max(kernel for kernel in INT8_KERNELS if available >> kernel & 1)
@@ -168,7 +164,7 @@ class NativeDecoder:
 
     Args:
         model: A model with `unsupported_reason(model) is None`. Its weights must not change afterwards.
-        kernel: Kernel of the maps: FLOAT, or one for int8.
+        kernel: Kernel of the maps: FLOAT, or one for a quantized model.
     """
 
     def __init__(self, model: Transformer, kernel: int = FLOAT) -> None:
@@ -186,15 +182,16 @@ class NativeDecoder:
         self.memory_map = pack.memory_map(layers_of(model))
         bias = model.output_bias
         logits_bias = torch.zeros(model.vocab_size) if bias is None else bias.detach()
-        output = pack.map(model.unembedding.detach(), logits_bias, padding=-math.inf)
+        output_name = "embedding" if model.output_weight is None else "output_weight"
+        output = pack.table(model, output_name, logits_bias, padding=-math.inf)
         self.src_table: Any = None  # map with the embeddings of source pieces, if it is not float32
         embedding: dict[str, Any]
         if kernel == FLOAT:
             embedding = {"embedding": pack.keep(model.embedding.detach())}
         else:
-            table = output if model.output_weight is None else pack.table(model.embedding)
+            table = output if model.output_weight is None else pack.table(model, "embedding")
             embedding = {"embedding_map": table}
-            self.src_table = table if model.src_embedding is None else pack.table(model.src_embedding)
+            self.src_table = table if model.src_embedding is None else pack.table(model, "src_embedding")
         self.arguments: dict[str, Any] = {
             "output": output,
             **embedding,
@@ -214,14 +211,9 @@ class NativeDecoder:
             self.arguments["final_norm"] = pack.norm(model.decoder_norm)
 
     def release(self) -> None:
-        """Free the memory of those weights of the model that this decoder has in int8. The model is of no more use."""
-        model = self.model
-        layers = [*model.encoder, *layers_of(model)]
-        parts = [part for layer in layers for name, part in layer.named_children() if name != "residuals"]
-        linears = [linear for part in parts for linear in part.children() if isinstance(linear, nn.Linear)]
-        tables = [table for table in (model.src_embedding, model.output_weight) if table is not None]
-        for weight in (model.embedding, *tables, *(linear.weight for linear in linears)):
-            weight.data = torch.empty(0)
+        """Free the integers of a quantized model, which this decoder has packed. The model is of no more use."""
+        for _, module, name in quantized_weights(self.model):
+            getattr(module, name).data = torch.empty(0, dtype=torch.int8)
 
     @torch.inference_mode()
     def encode(self, src: Tensor, src_lengths: Tensor) -> Tensor:

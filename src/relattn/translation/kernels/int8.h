@@ -1,19 +1,20 @@
 /* Products of 8-bit integers for linear layers.
 
    Rows of activations are quantized when they are used: x = scale * code with codes from -127 to 127. Weights have a scale
-   per output, and codes from -63 to 63. Sums are exact, in any order: at most 127 * 63 * MAX_INPUTS < 2^31. So all kernels
-   give the same integers.
+   per output. Their codes are from -63 to 63 if we quantized them, and may be from -127 to 127 if another toolkit did.
+   Sums are exact, in any order: at most 127 * 127 * MAX_INPUTS < 2^31. So all kernels give the same integers.
 
    Weights are in panels of PANEL outputs, (inputs / 8, 2, PANEL, 4): the codes of four inputs lie next to each other.
    There are three kernels:
 
    DOTS     instructions that add four products. On x86, they multiply unsigned by signed bytes. So 128 is added to the
             codes of activations, and `sums` has -128 times the sum of the weights of each output.
-   PAIRS    `maddubs`, which adds two products in 16 bits. It also multiplies unsigned by signed bytes, and two products
-            cannot saturate: 2 * 255 * 63 = 32130. The sum of two of its results may wrap around. Subtracting 128 times the
+   PAIRS    for codes of weights from -63 to 63: `maddubs`, which adds two products in 16 bits. It also multiplies unsigned
+            by signed bytes, and two products cannot saturate: 2 * 255 * 63 = 32130. The sum of two of its results may wrap around. Subtracting 128 times the
             sum of the four weights leaves the sum of four products of signed codes, which 16 bits can hold:
             4 * 128 * 63 = 32256. These numbers follow the codes of each eight inputs, (PANEL, 2) in 16 bits.
-   GENERIC  products of 16 or 32 bits. */
+   GENERIC  products of 16 or 32 bits. With AVX2, `maddubs` of the magnitudes of activations and of weights with the signs
+            of both, whose sums cannot saturate: 2 * 127 * 127 = 32258. */
 
 #ifndef RELATTN_INT8_H
 #define RELATTN_INT8_H
@@ -40,7 +41,7 @@ enum { HAS_PAIRS = 0, CODE_OFFSET = 0 };
 
 /* Return the kernels that this processor runs, as a sum of 1 << kernel. */
 int relattn_int8_kernels(void) {
-    const int portable = HAS_PAIRS ? 1 << PAIRS : 1 << GENERIC;
+    const int portable = 1 << GENERIC | HAS_PAIRS << PAIRS;
     int has_dots = 0;
 #if defined(__AVX2__)
     unsigned a, b, c, d;
@@ -124,10 +125,11 @@ static real quantize_row(uint8_t *codes, const real *x, idx count, int offset) {
 
 /* ---- products ---- */
 
-/* Return a vector with the same four codes in all lanes. */
-INLINE ivec splat_codes(const uint8_t *codes) {
+/* Return a vector with the same four codes in all lanes, without their offset for a kernel that needs signed ones. */
+INLINE ivec splat_codes(const int kernel, const uint8_t *codes) {
     integer four;
     memcpy(&four, codes, sizeof four);
+    if (kernel == GENERIC) four ^= (integer)(0x01010101u * CODE_OFFSET);
     return four - (ivec){0};
 }
 
@@ -180,7 +182,14 @@ INLINE ivec add_dots(ivec sum, ivec a, ivec w) {
 
 /* Add four products of signed codes and weights per lane. */
 INLINE ivec add_products(ivec sum, ivec a, ivec w) {
-#if defined(__x86_64__) && !defined(__AVX2__)
+#if defined(__AVX512F__)
+    const __m512i x = (__m512i)a, y = (__m512i)w,
+                  signed_w = _mm512_mask_sub_epi8(y, _mm512_movepi8_mask(x), _mm512_setzero_si512(), y);
+    sum += (ivec)_mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_abs_epi8(x), signed_w), _mm512_set1_epi16(1));
+#elif defined(__AVX2__)
+    const __m256i x = (__m256i)a, signed_w = _mm256_sign_epi8((__m256i)w, x);
+    sum += (ivec)_mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(x), signed_w), _mm256_set1_epi16(1));
+#elif defined(__x86_64__)
     const __m128i x = (__m128i)a, y = (__m128i)w, even_x = _mm_srai_epi16(_mm_slli_epi16(x, 8), 8),
                   even_y = _mm_srai_epi16(_mm_slli_epi16(y, 8), 8);
     sum += (ivec)_mm_madd_epi16(even_x, even_y) + (ivec)_mm_madd_epi16(_mm_srai_epi16(x, 8), _mm_srai_epi16(y, 8));
@@ -212,7 +221,8 @@ INLINE void panel_rows(const int kernel, const int num_rows, real *c, idx ldc, c
         for (int s = 0; s < num_sums; s++, weight += record, codes += 8)
 #pragma GCC unroll 6
             for (int r = 0; r < num_rows; r++) {
-                const ivec a0 = splat_codes(codes + r * a->codes_row), a1 = splat_codes(codes + r * a->codes_row + 4);
+                const uint8_t *own = codes + r * a->codes_row;
+                const ivec a0 = splat_codes(kernel, own), a1 = splat_codes(kernel, own + 4);
 #pragma GCC unroll 4
                 for (int v = 0; v < MICRO_VECS; v++) {
                     const int8_t *first = weight + v * VECTOR_BYTES, *second = first + 4 * PANEL,
@@ -252,7 +262,7 @@ INLINE void panel_kernel(const int kernel, const int max_rows, real *c, idx ldc,
 
 static void int8_panel(real *c, idx ldc, const operand *a, const map *w, idx j, int num_vecs, idx m, int add) {
     if (w->kernel == DOTS) panel_kernel(DOTS, 6, c, ldc, a, w, j, num_vecs, m, add);
-    else if (HAS_PAIRS) panel_kernel(PAIRS, 4, c, ldc, a, w, j, num_vecs, m, add);
+    else if (HAS_PAIRS && w->kernel == PAIRS) panel_kernel(PAIRS, 4, c, ldc, a, w, j, num_vecs, m, add);
     else panel_kernel(GENERIC, 4, c, ldc, a, w, j, num_vecs, m, add);
 }
 

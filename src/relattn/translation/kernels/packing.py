@@ -6,7 +6,7 @@ The structures are those of `decoder.h`. They point to tensors, which `Packing.k
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from relattn import RelativeAttention, SelfAttention
 from relattn.translation.config import ModelConfig
 from relattn.translation.config.positions import ClippedTables, DistanceBias, DistanceVectors
+from relattn.translation.kernels.quantization import LARGEST, SCALE
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer, Residual
 from relattn.translation.model.positions.distance_terms import DistanceAttention
 
 PADDING, MARGIN = 16, 16  # as in `decoder.c`
 FLOAT, GENERIC, PAIRS, DOTS = range(4)  # kernels of maps, as in `int8.h`
-LARGEST_CODE, MAX_INPUTS = 63, 1 << 17  # of weights in 8 bits
 LOG2_E = 1 / math.log(2)
 
 
@@ -42,7 +42,7 @@ class Packing:
         structures: The structures of the kernel, by name.
         panel: Number of outputs of a panel.
         config: Configuration of the model.
-        kernel: Kernel of the maps, which decides how they are packed.
+        kernel: Kernel of the maps, which decides how they are packed. If it is not FLOAT, the model is quantized.
     """
 
     def __init__(self, structures: dict[str, Any], panel: int, config: ModelConfig, kernel: int = FLOAT) -> None:
@@ -59,32 +59,37 @@ class Packing:
         self.kept.append(tensor)
         return tensor.data_ptr()
 
-    def map(self, weight: Tensor, bias: Tensor, padding: float = 0.0) -> Any:
-        """Pack a weight (outputs, inputs) and a bias; `padding` is the bias of outputs that are added."""
+    def map(self, weight: Tensor, bias: Tensor, scales: Tensor | None = None, *, padding: float = 0.0) -> Any:
+        """Pack a weight (outputs, inputs), a bias and scales. `padding` is the bias of outputs that are added."""
         outputs, inputs = weight.shape
         end = torch.full((-outputs % self.panel,), padding)
         address = self.keep(torch.cat([bias, end]))
-        if self.kernel == FLOAT:
+        if scales is None:
             panels = self.keep(self.panels(weight.T[None]))
             return self.structures["map"](panels, address, None, None, inputs, padded(outputs), FLOAT)
-        codes, scales = quantize(weight)
-        codes = nn.functional.pad(codes, (0, -inputs % PADDING, 0, len(end)))
+        kernel = GENERIC if self.kernel == PAIRS and weight.abs().max() > LARGEST else self.kernel
+        codes = nn.functional.pad(weight, (0, -inputs % PADDING, 0, len(end)))
         scales = nn.functional.pad(scales, (0, len(end)))
         sums = codes.sum(1, dtype=torch.int32) * -128
-        panels = self.keep(self.panels_of_codes(codes))
+        panels = self.keep(self.panels_of_codes(codes, kernel))
         return self.structures["map"](
-            panels, address, self.keep(scales), self.keep(sums), inputs, padded(outputs), self.kernel
+            panels, address, self.keep(scales), self.keep(sums), inputs, padded(outputs), kernel
         )
 
-    def table(self, embedding: Tensor) -> Any:
+    def table(self, module: nn.Module, name: str, bias: Tensor | None = None, padding: float = 0.0) -> Any:
         """Pack embeddings (vocab, dim) as the outputs of a map."""
-        return self.map(embedding.detach(), torch.zeros(len(embedding)))
+        weight, scales = weight_of(module, name)
+        return self.map(weight, torch.zeros(len(weight)) if bias is None else bias, *scales, padding=padding)
 
-    def panels_of_codes(self, codes: Tensor) -> Tensor:
+    def linear(self, linear: nn.Linear) -> Any:
+        """Pack a linear layer."""
+        return self.map(*rows_of(linear))
+
+    def panels_of_codes(self, codes: Tensor, kernel: int) -> Tensor:
         """Return codes (outputs, inputs) in the panels of `int8.h`, (outputs / panel, inputs / 8, bytes)."""
         grouped = codes.unflatten(1, (-1, 2, 4)).unflatten(0, (-1, self.panel))  # (panels, panel, inputs / 8, 2, 4)
         panels = grouped.permute(0, 2, 3, 1, 4).flatten(2)
-        if self.kernel == PAIRS:
+        if kernel == PAIRS:
             offsets = 128 * grouped.unflatten(4, (2, 2)).sum(
                 (3, 5), dtype=torch.int16
             )  # (panels, panel, inputs / 8, 2)
@@ -104,36 +109,35 @@ class Packing:
         vectors = (nn.functional.pad(each.detach(), (0, more)) for each in (norm.weight, norm.bias))
         return self.structures["norm"](*(self.keep(each) for each in vectors))
 
-    def to_heads(self, linear: nn.Linear, times: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Return weight and bias of a map to heads, with the dimension of each head padded."""
-        more = (0, self.padded - self.head_dim)
-        weight, bias = linear.weight.detach() * times, linear.bias.detach() * times
-        weight = nn.functional.pad(weight.unflatten(0, (self.heads, -1)), (0, 0, *more)).flatten(0, 1)
-        return weight, nn.functional.pad(bias.unflatten(0, (self.heads, -1)), more).flatten()
+    def to_heads(self, linear: nn.Linear, times: float = 1.0) -> list[Tensor]:
+        """Return the rows of a map to heads, times a factor, with the dimension of each head padded."""
+        more = self.padded - self.head_dim
+        weight, *vectors = rows_of(linear)
+        rows = [weight * times if len(vectors) == 1 else weight, *(vector * times for vector in vectors)]
+        by_head = (each.unflatten(0, (self.heads, -1)) for each in rows)
+        return [nn.functional.pad(each, (0, 0) * (each.dim() - 2) + (0, more)).flatten(0, 1) for each in by_head]
 
     def from_heads(self, linear: nn.Linear) -> Any:
         """Pack a map from heads, with the dimension of each head padded."""
+        weight, *vectors = rows_of(linear)
         more = (0, self.padded - self.head_dim)
-        weight = nn.functional.pad(linear.weight.detach().unflatten(1, (self.heads, -1)), more).flatten(1)
-        return self.map(weight, linear.bias.detach())
+        return self.map(nn.functional.pad(weight.unflatten(1, (self.heads, -1)), more).flatten(1), *vectors)
 
     def layer(self, layer: DecoderLayer) -> Any:
         """Pack a layer of the decoder."""
         own, cross = cast(SelfAttention, layer.self_attention), layer.cross_attention
-        weight, bias = self.to_heads(own.query, self.scale)
+        query = self.to_heads(own.query, self.scale)
         if isinstance(self.mixer, DistanceBias | DistanceVectors):
             content, _, _ = self.terms(cast(DistanceAttention, own.attention), 1)  # what is added to each query
-            bias = bias + nn.functional.pad(content * self.scale, (0, self.padded - self.head_dim)).flatten()
-        parts = [(weight, bias), self.to_heads(own.key), self.to_heads(own.value)]
-        weights, biases = (torch.cat(each) for each in zip(*parts, strict=True))
+            query[1] = query[1] + nn.functional.pad(content * self.scale, (0, self.padded - self.head_dim)).flatten()
         feed_in, _, _, feed_out = cast("Iterable[nn.Linear]", layer.feed_forward)
         packed = self.structures["layer"](
             *(self.norm(cast(Residual, residual).norm) for residual in layer.residuals),
-            self.map(weights, biases),
+            self.stacked(query, self.to_heads(own.key), self.to_heads(own.value)),
             self.from_heads(own.out),
             self.map(*self.to_heads(cross.query, self.scale)),
             self.from_heads(cross.out),
-            *(self.map(each.weight.detach(), each.bias.detach()) for each in (feed_in, feed_out)),
+            *map(self.linear, (feed_in, feed_out)),
         )
         if isinstance(self.mixer, ClippedTables):
             labels, attention = self.mixer.left + 1, cast(RelativeAttention, own.attention)
@@ -151,21 +155,20 @@ class Packing:
     def encoder_layer(self, layer: EncoderLayer) -> PackedEncoderLayer:
         """Pack a layer of the encoder."""
         own = cast(SelfAttention, layer.self_attention)
-        weight, bias = (
-            torch.cat([each.detach() for each in parts])
-            for parts in zip(*((linear.weight, linear.bias) for linear in (own.query, own.key, own.value)), strict=True)
-        )
         feed_in, _, _, feed_out = cast("Iterable[nn.Linear]", layer.feed_forward)
-        maps = (self.map(each.weight.detach(), each.bias.detach()) for each in (own.out, feed_in, feed_out))
+        maps = map(self.linear, (own.out, feed_in, feed_out))
+        self_in = self.stacked(*map(rows_of, (own.query, own.key, own.value)))
         norms = [self.norm(cast(Residual, residual).norm) for residual in layer.residuals]
-        return PackedEncoderLayer(own.attention, norms, self.map(weight, bias), *maps)
+        return PackedEncoderLayer(own.attention, norms, self_in, *maps)
 
     def memory_map(self, layers: Iterable[DecoderLayer]) -> Any:
         """Pack the maps of a source to its keys and values in all layers, as one."""
         attentions = [layer.cross_attention for layer in layers]
-        maps = [self.to_heads(linear) for each in attentions for linear in (each.key, each.value)]
-        weights, biases = (torch.cat(parts) for parts in zip(*maps, strict=True))
-        return self.map(weights, biases)
+        return self.stacked(*(self.to_heads(linear) for each in attentions for linear in (each.key, each.value)))
+
+    def stacked(self, *maps: Sequence[Tensor]) -> Any:
+        """Pack maps of the same inputs as one."""
+        return self.map(*(torch.cat(parts) for parts in zip(*maps, strict=True)))
 
     def table_rows(self, table: Tensor, labels: int) -> Tensor:
         """Return the rows for distances up to 0 of a table, (heads or 1, labels, padded head_dim)."""
@@ -195,11 +198,16 @@ class Packing:
         return [*kept, strips]
 
 
-def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the codes (outputs, inputs) of a weight in 8 bits, and a scale per output: weight ≈ codes · scale."""
-    scales = weight.abs().amax(1) / LARGEST_CODE
-    codes = (weight / torch.where(scales > 0, scales, 1.0)[:, None]).round_()
-    return codes.clamp_(-LARGEST_CODE, LARGEST_CODE).to(torch.int8), scales
+def weight_of(module: nn.Module, name: str) -> tuple[Tensor, list[Tensor]]:
+    """Return a weight, and its scales in a list, which is empty if the weight is not quantized."""
+    scales = getattr(module, f"{name}{SCALE}", None)
+    return getattr(module, name).detach(), [] if scales is None else [scales]
+
+
+def rows_of(linear: nn.Linear) -> list[Tensor]:
+    """Return the weight (outputs, inputs) of a linear layer, the bias, and the scales if it is quantized."""
+    weight, scales = weight_of(linear, "weight")
+    return [weight, linear.bias.detach(), *scales]
 
 
 def padded(size: int) -> int:

@@ -14,7 +14,7 @@ from relattn.translation.model.transformer import SkipInitialization, Transforme
 
 
 def read_initial_bundle(recipe: Recipe) -> bundle.Bundle | None:
-    """Read the bundle to start from, if the recipe names one. Its tokenizer is for the languages of the recipe.
+    """Read the bundle to start from, if the recipe names one, dequantized, with a tokenizer for the recipe's languages.
 
     The recipe's model may have relative positions that the bundle's model does not have, in addition to the same signal
     that is added to embeddings. Their tables are zero, so that the model computes the same at first.
@@ -25,7 +25,7 @@ def read_initial_bundle(recipe: Recipe) -> bundle.Bundle | None:
     path = recipe.train.init_from
     if not path:
         return None
-    initial = bundle.read_bundle(hub.resolve(path))
+    initial = bundle.read_bundle(hub.resolve(path)).in_float32()
     tokenizer = initial.tokenizer.with_languages(recipe.data.src_lang, recipe.data.tgt_lang)
     initial = replace(initial, tokenizer=tokenizer)
     expected = recipe.model

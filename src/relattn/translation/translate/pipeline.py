@@ -84,6 +84,7 @@ class Translator(ABC):
     """
 
     supports_alignment = True  # whether words can be aligned, which keeping tags requires
+    precision = "fp32"  # of weights and arithmetic, unless they are chosen or those of an export
 
     def __init__(
         self,

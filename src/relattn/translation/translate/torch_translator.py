@@ -25,10 +25,10 @@ from relattn.translation.kernels.decoder import (
     MOST_POSITIONS,
     NativeDecoder,
     int8_kernel,
-    int8_unsupported_reason,
     unsupported_reason,
 )
 from relattn.translation.kernels.packing import FLOAT
+from relattn.translation.kernels.quantization import SCALE, quantize
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search import beam, constrained
@@ -53,7 +53,8 @@ class TorchTranslator(Translator):
         search: default beam size, length penalty and length limits.
         device: device to compute on.
         languages, pairs, calibration, workers: as in `Translator`.
-        int8: whether to compute in int8, with the compiled decoder. Weights are quantized, and those in float32 freed.
+        int8: whether to compute in int8, with the compiled decoder, as a quantized model requires. Another model is
+            quantized. The weights of the model are freed.
 
     Raises:
         InputError: `int8` is not supported for this model.
@@ -88,10 +89,11 @@ class TorchTranslator(Translator):
         self.pytorch_reason = unsupported_reason(model, self.device)  # why searches run on PyTorch, or None
         self._kernel = FLOAT
         if int8:
-            reason = int8_unsupported_reason(model, self.device)
-            if reason is not None:
-                raise InputError(f"precision int8 requires the compiled decoder: {reason}")
-            self._kernel = int8_kernel()
+            if self.pytorch_reason is not None:
+                raise InputError(f"precision int8 requires the compiled decoder: {self.pytorch_reason}")
+            if not hasattr(model, f"embedding{SCALE}"):
+                quantize(self.model)
+            self._kernel, self.precision = int8_kernel(), "int8"
             self._decoder.release()
 
     def with_languages(self, src_lang: str, tgt_lang: str) -> Translator:

@@ -78,7 +78,7 @@ def export(
     require_exportable(bundle.model, "ctranslate2", bundle.path)
     out = out.resolve()
     require_replaceable(out, FILES, DIRECTORY)
-    ours = bundle.translator()
+    ours = bundle.translator(precision="fp32")
     lines = check_lines(ours, sample)
     lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(lines)]
     search = ctranslate2_search(bundle.search, sum(lengths) / len(lengths))

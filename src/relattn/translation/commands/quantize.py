@@ -1,0 +1,21 @@
+"""`relattn quantize`"""
+
+from relattn.translation.errors import require
+
+
+def quantize(bundle: str, *, out: str, overwrite: bool = False) -> None:
+    """Write a bundle with weights in 8 bits, a quarter of the size. It translates in int8 without an option.
+
+    Its translations are those of the original with --precision int8. Training needs the original.
+
+    Args:
+        bundle: Directory of a bundle, or its name on the hub.
+        out: Directory of the new bundle.
+        overwrite: Replace a bundle that exists at the output path.
+    """
+    require(bool(out), "out must name a directory")
+
+    from relattn.translation.bundle import quantize_bundle, read_bundle
+    from relattn.translation.hub import resolve
+
+    print(quantize_bundle(read_bundle(resolve(bundle)), out, overwrite=overwrite))

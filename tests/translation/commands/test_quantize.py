@@ -1,0 +1,174 @@
+"""`relattn quantize`: a quantized bundle, and what commands do with it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from relattn.translation import bundle, load
+from relattn.translation.errors import InputError
+from relattn.translation.kernels import decoder
+from relattn.translation.training.initial import fine_tuning_recipe, read_initial_bundle
+from relattn.translation.translate.options import TranslateOptions
+from tests.support.covering import pairwise
+from tests.translation.formats.bundles import make_bundle, random_lines
+from tests.translation.kernels.test_decoder import SCHEMES
+
+pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
+LINES, OPTIONS = random_lines([1, 4, 9, 6]), TranslateOptions(n_best=2)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> bundle.Bundle:
+    return make_bundle(tmp_path_factory.mktemp("float") / "bundle", dim=48, feed_forward_dim=96, ends=2.0)
+
+
+@pytest.fixture(scope="module")
+def quantized(original: bundle.Bundle) -> bundle.Bundle:
+    out = original.path.with_name("int8")
+    bundle.quantize_bundle(original, out)
+    return bundle.read_bundle(out)
+
+
+def weights_of(path: Path) -> dict[str, Tensor]:
+    return safetensors.torch.load_file(path / bundle.WEIGHTS)
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot tell word order")
+@pairwise(scheme=SCHEMES, norm=["pre", "post"], shared=["all", "none"], dim=[24, 48])
+def test_it_translates_as_the_original_in_int8(tmp_path, scheme, norm, shared, dim):
+    sizes = {"dim": dim, "norm": norm, "shared_embeddings": shared}
+    source = make_bundle(tmp_path / "float", **sizes, **SCHEMES[scheme])
+    bundle.quantize_bundle(source, tmp_path / "int8")
+    expected, found = load(source.path, precision="int8"), load(tmp_path / "int8")
+    assert "int8" in found.engine
+    assert found.n_best(LINES, OPTIONS) == expected.n_best(LINES, OPTIONS)
+    pairs = [(line, LINES[0]) for line in LINES]
+    assert list(found.score(pairs)) == list(expected.score(pairs))
+
+
+def test_the_command_writes_a_quarter_of_the_size(relattn, tmp_path):
+    source = make_bundle(tmp_path / "float", dim=192, feed_forward_dim=384)
+    bundle.calibrate(source.path, bundle.Calibration(bias=1.5, slope=2.25))
+    done = relattn("quantize", source.path, "--out", tmp_path / "int8")
+    assert done.code == 0, done.err
+    found = bundle.read_bundle(tmp_path / "int8")
+    assert found.calibration == bundle.Calibration(bias=1.5, slope=2.25)
+    assert (found.model, found.search, found.src_lang, found.tgt_lang) == (
+        source.model, source.search, source.src_lang, source.tgt_lang,
+    )  # fmt: skip
+    before, after = ((path / bundle.WEIGHTS).stat().st_size for path in (source.path, found.path))
+    assert after < 0.28 * before
+    for name, weight in weights_of(found.path).items():
+        if weight.dtype == torch.int8:
+            exact, scale = source.state[name], found.state[f"{name}_scale"]
+            assert ((exact - weight * scale[:, None]).abs() <= 0.5001 * scale[:, None]).all()
+        elif not name.endswith("_scale"):
+            assert torch.equal(weight, source.state[name])
+
+
+def test_other_commands_take_its_dequantized_weights(relattn, quantized, tmp_path):
+    path, state = quantized.path, weights_of(quantized.path)
+    names = [name for name, weight in state.items() if weight.dtype == torch.int8]
+    exact = {name: state[name] * state[f"{name}_scale"][:, None] for name in names}
+    for translator in (load(path, precision="fp32"), load(path, path)):
+        assert translator.translate(LINES[:1])
+        members = getattr(translator.model, "members", [translator.model])
+        own = dict(members[0].named_parameters())
+        assert all(torch.equal(own[name], weight) for name, weight in exact.items())
+    assert load(path, precision="bf16").model.embedding.dtype == torch.bfloat16
+    (tmp_path / "src").write_text("\n".join(LINES))
+    (tmp_path / "ref").write_text("\n".join(reversed(LINES)))
+    text = ["--src", tmp_path / "src", "--ref", tmp_path / "ref"]
+    copy = shutil.copytree(path, tmp_path / "copy")
+    for command in (
+        ["analyze", "attention", path, "one apple", "--out", tmp_path / "a.json"],
+        ["analyze", "positions", path, "--width", "3", *text],
+        ["calibrate", copy, *text],
+        ["export", "ctranslate2", path, "--out", tmp_path / "ct2", "--quantization", "int8"],
+        ["evaluate", path, *text],
+        ["score", path, "--src", tmp_path / "src", "--tgt", tmp_path / "ref"],
+    ):
+        done = relattn(*command)
+        assert done.code == 0, done.err
+    assert bundle.read_bundle(copy).is_quantized
+    initial = read_initial_bundle(fine_tuning_recipe(str(path)))
+    assert all(torch.equal(initial.state[name], weight) for name, weight in exact.items())
+    assert initial.state.keys() == bundle.weights_of(initial.make_model()).keys()
+
+
+def test_where_int8_is_not_supported_it_is_dequantized_and_says_why(quantized, monkeypatch):
+    reason = "no compiler"
+    monkeypatch.setattr(decoder, "KERNELS", None)
+    monkeypatch.setattr(decoder, "MISSING", reason)
+    found = load(quantized.path)
+    assert reason in found.engine
+    assert found.translate(LINES[:1])
+    with pytest.raises(InputError, match=r"int8 requires the compiled decoder: .*no compiler"):
+        load(quantized.path, precision="int8")
+
+
+def test_what_is_refused(relattn, original, quantized, tmp_path):
+    shutil.copytree(original.path, tmp_path / "broken")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("years of work")
+    state = weights_of(tmp_path / "broken")
+    state["decoder.0.cross_attention.key.weight"][3, 1] = torch.nan
+    metadata = {"tokenizer": original.tokenizer.digest}
+    safetensors.torch.save_file(state, tmp_path / "broken" / bundle.WEIGHTS, metadata)
+    unsupported = make_bundle(tmp_path / "lstm", positions="lstm")
+    before = {file: file.read_bytes() for file in quantized.path.iterdir()}
+    for source, out, message in (
+        (quantized.path, tmp_path / "new", f"{quantized.path}: quantized already"),
+        (original.path, quantized.path, "a bundle exists there; use --overwrite"),
+        (original.path, tmp_path / "other", "contains more than a bundle: thesis.tex"),
+        (original.path, original.path / "int8", "must be outside of"),
+        (original.path, original.path, "must be outside of"),
+        (tmp_path / "broken", tmp_path / "new", "must be finite, got NaN or infinity in decoder.0.cross_attention.key"),
+        (unsupported.path, tmp_path / "new", "int8 does not support lstm positions"),
+        (tmp_path / "nowhere", tmp_path / "new", "no such directory"),
+        (original.path, "", "out must name a directory"),
+    ):
+        done = relattn("quantize", source, "--out", out)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert message in done.err
+    assert not (tmp_path / "new").exists()
+    assert before == {file: file.read_bytes() for file in quantized.path.iterdir()}
+    assert relattn("quantize", original.path, "--out", quantized.path, "--overwrite").code == 0
+    assert before == {file: file.read_bytes() for file in quantized.path.iterdir()}
+
+
+FEED = "encoder.0.feed_forward.0.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s[FEED][0, :2].fill_(-128), f"{FEED} must be at least -127, got -128"),
+        (lambda s: s[f"{FEED}_scale"][1:2].fill_(torch.nan), f"{FEED}_scale must be finite and not negative"),
+        (lambda s: s["embedding_scale"][1:2].neg_(), "embedding_scale must be finite and not negative"),
+        (lambda s: s.pop(f"{FEED}_scale"), f"{FEED}_scale is missing"),
+        (lambda s: s.pop("embedding_scale"), "the weights do not fit the model"),
+        (lambda s: s.update({FEED: s[FEED].float()}), f"{FEED} must be int8, got float32"),
+        (lambda s: s.update({f"{FEED}_scale": s[f"{FEED}_scale"][1:].clone()}), "_scale must be (96,), got (95,)"),
+        (lambda s: s.update({f"{FEED}_scale": s[FEED][:, 0].clone()}), "_scale must be floating point, got int8"),
+    ],
+)  # fmt: skip
+def test_damaged_weights_are_refused(
+    quantized: bundle.Bundle, tmp_path: Path, change: Callable[[dict[str, Tensor]], object], message: str
+) -> None:
+    shutil.copytree(quantized.path, tmp_path / "b")
+    state = weights_of(tmp_path / "b")
+    change(state)
+    safetensors.torch.save_file(state, tmp_path / "b" / bundle.WEIGHTS, {"tokenizer": quantized.tokenizer.digest})
+    for precision in (None, "fp32"):
+        with pytest.raises(InputError) as error:
+            load(tmp_path / "b", precision=precision)
+        assert message in str(error.value)
+        assert "\n" not in str(error.value)
