@@ -392,6 +392,32 @@ def with_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]
         yield client
 
 
+def test_literals_are_kept_unless_a_request_refuses(with_model):
+    """Requests of both kinds share batches."""
+    texts = [f"one #apple{i} or https://example.org/{i}?a=B" for i in range(20)]
+    expected = {keep: with_model.translator.translate(texts, TranslateOptions(keep_literals=keep)) for keep in (0, 1)}
+    parameters = {"source": "en", "target": "de"}
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(
+            threads.map(
+                lambda i: with_model.post(
+                    "/translate", json={**parameters, "q": texts[i // 2], "keep_literals": bool(i % 2)}
+                ).json()["translatedText"],
+                range(40),
+            )
+        )
+    assert answers == [expected[i % 2][i // 2] for i in range(40)]
+    page = {**parameters, "q": "<p>one <b>#apple</b> {x}", "format": "html"}
+    kept, translated = (
+        with_model.post("/translate", json={**page, **options}).json()["translatedText"]
+        for options in ({}, {"keep_literals": False})
+    )
+    assert [(text.count("#apple"), text.count("{x}")) for text in (kept, translated)] == [(1, 1), (0, 0)]
+    for options, count in (({}, 1), ({"keep_literals": "false"}, 0)):
+        url = upload(with_model, "a.txt", b"one {x} apple", **options).json()["translatedFileUrl"]
+        assert with_model.get(url).content.count(b"{x}") == count
+
+
 def test_implausible_translations_are_named(with_model):
     parameters = {"source": "en", "target": "de"}
     assert with_model.post("/words", json={**parameters, "q": "-"}).json()["warnings"] == []
