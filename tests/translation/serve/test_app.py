@@ -24,6 +24,7 @@ from starlette.testclient import TestClient
 from relattn.translation import load
 from relattn.translation.errors import InputError
 from relattn.translation.serve import files
+from relattn.translation.serve.access import Access
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.languages import codes_by_name, language_name
 from relattn.translation.serve.limits import Limits
@@ -137,7 +138,7 @@ def test_description_of_the_server(client):
 def test_pivot_keys_and_origins(tmp_path):
     keys, origin = tmp_path / "keys", {"Origin": "https://example.org"}
     keys.write_text("# ours\none-key\n\nanother\n")
-    with client_of("de-en en-fr", pivot="en", keys=keys, cors=["https://example.org"]) as client:
+    with client_of("de-en en-fr", pivot="en", keys=keys, access=Access(origins=["https://example.org"])) as client:
         for key in ({}, {"api_key": "wrong"}, {"api_key": "# ours"}, {"api_key": ""}, {"api_key": ["one-key"]}):
             answer = translate(client, q="x", target="fr", **key)
             assert answer.status_code == 403
@@ -157,6 +158,43 @@ def test_pivot_keys_and_origins(tmp_path):
             client_of("de-en en-fr", **options)
 
 
+OWN, OTHER, SITE = "http://localhost:5000", "https://example.org", "Sec-Fetch-Site"
+LOCAL = ("127.0.0.1:5000", "LOCALHOST", "a.localhost:1", "[::1]:5000", "10.0.0.7", "")
+FOREIGN = ("evil.example:5000", "localhost.evil.example", "1.2.3.4.evil.example")
+ORIGINS = [(OTHER, 403), ("null", 403), ("http://localhost:3000", 403), ("https://localhost", 403), (OWN, 200)]
+ORIGINS += [("https://cors.example", 200), ("moz-extension://5a1c", 200), ("app://obsidian.md", 200)]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "headers", "status"),
+    [
+        *(((), {"Host": host}, 200) for host in LOCAL),
+        *(((), {"Host": host, "Origin": f"http://{host}", SITE: "same-origin"}, 403) for host in FOREIGN),
+        ((), {"Host": "evil.example", "X-Forwarded-Host": "localhost"}, 403),
+        (["my-server", "example.org"], {"Host": "Example.org.:80"}, 200),
+        (["my-server"], {"Host": "example.org"}, 403),
+        (None, {"Host": "example.org"}, 200),
+        *(((), {"Host": "localhost:5000", "Origin": origin}, status) for origin, status in ORIGINS),
+        (None, {"Host": "10.0.0.7:5000", "Origin": OTHER, SITE: "same-origin"}, 200),  # a proxy changed Host
+        (None, {"Host": "example.org", "Origin": OTHER, SITE: "cross-site"}, 403),
+        (None, {"Host": "example.org", "Origin": OTHER}, 200),
+    ],
+)
+def test_requests_of_pages_of_other_sites_are_refused(hosts, headers, status):
+    """Also if a page's own name resolves to the server (DNS rebinding)."""
+    with client_of("en-de", access=Access(hosts, ["https://cors.example"])) as client:
+        parameters = {"q": "one", "source": "en", "target": "de"}
+        for answer in (
+            client.post("/translate", json=parameters, headers=headers),
+            client.post("/detect", data=parameters, headers=headers),
+            upload(client, "a.txt", b"one", headers=headers),
+        ):
+            assert (answer.status_code, "error" in answer.json()) == (status, status == 403)
+        assert client.translators["en", "de"].batches == ([["one"]] * 2 if status == 200 else [])
+        reads = 403 if hosts is not None and "Host must" in answer.text else 200
+        assert client.get("/languages", headers=headers).status_code == reads
+
+
 def test_codes_and_paths_of_other_clients():
     """A language has several codes, and some clients write two slashes."""
     with client_of("zh-de pt-de en-nb") as client:
@@ -170,10 +208,12 @@ def test_codes_and_paths_of_other_clients():
     assert {name: codes_by_name(served)[name] for name in expected} == expected
 
 
-def upload(client: TestClient, name: str, content: bytes, **parameters: str) -> Any:
+def upload(
+    client: TestClient, name: str, content: bytes, headers: dict[str, str] | None = None, **parameters: str
+) -> Any:
     """Return the response to a file to translate."""
     data = {"source": "en", "target": "de", **parameters}
-    return client.post("/translate_file", data=data, files={"file": (name, content)})
+    return client.post("/translate_file", data=data, files={"file": (name, content)}, headers=headers)
 
 
 def test_files(client, monkeypatch):

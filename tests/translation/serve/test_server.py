@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 import uvicorn
 from libretranslatepy import LibreTranslateAPI
+from starlette.testclient import TestClient
 
 from relattn.translation import bundle
 from relattn.translation.commands import main as cli
@@ -163,6 +164,36 @@ def test_socket_of_a_server(model, monkeypatch, capsys):
         assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+WRONG_ORIGINS = ("https://example.org/", "example.org", "https://Example.org", "http://example.org:80", "null")
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ("", 403),
+        ("--host ::1", 403),
+        ("--hosts my-server example.org", 200),
+        ("--hosts *", 200),
+        ("--host 0.0.0.0", 200),
+        ("--host 0.0.0.0 --hosts my-server", 403),
+    ],
+)
+def test_names_that_requests_may_have(model, monkeypatch, options, status):
+    statuses: list[int] = []
+
+    def ask(server: uvicorn.Server, sockets: object) -> None:
+        client = TestClient(server.config.app)  # type: ignore[arg-type]
+        statuses.extend(
+            client.get("/languages", headers={"Host": f"{name}:5000"}).status_code for name in ("example.org", "[::1]")
+        )
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(api, "Detector", lambda codes: None)
+    monkeypatch.setattr(uvicorn.Server, "run", ask)
+    assert cli.main(["serve", str(model), "--port", "0", *options.split()]) == 0
+    assert statuses == [status, 200]
+
+
 def test_errors_before_a_server_starts(model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(api, "Detector", lambda codes: None)
@@ -174,6 +205,11 @@ def test_errors_before_a_server_starts(model, tmp_path, capsys, monkeypatch):
             (f"{model} --host no.such.host.invalid", "cannot listen on no.such.host.invalid"),
             (f"{model} {model}", "one model per language pair"),
             (f"{model} --keys {tmp_path}/none", "cannot be read"),
+            (f"{model} --hosts http://example.org", "hosts must be names such as"),
+            (f"{model} --hosts example.org:5000", "got 'example.org:5000'"),
+            *((f"{model} --cors {each}", f"or *, got '{each}'") for each in WRONG_ORIGINS),
+            *((f"{model} --proxies {each}", f"or only *, got '{each}'") for each in ("nginx", "10.0.0.1/8")),
+            (f"{model} --proxies ::1 *", "or only *, got '*'"),
             (f"{model} --pivot fr", "pivot must be"),
             (f"{model} --limits.waiting 0", "waiting must be at least 1"),
             (f"{model} --limits.sentences 9999", "sentences must be at most"),

@@ -13,7 +13,7 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import wraps
 from pathlib import Path
@@ -23,12 +23,14 @@ from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relattn.translation.errors import InputError, one_line
 from relattn.translation.serve import api as bodies
+from relattn.translation.serve.access import Access
 from relattn.translation.serve.api import AUTO, FORM, MULTIPART, PAGE, Api
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
@@ -44,7 +46,7 @@ OVERHEAD_BYTES = 65_536  # maximum size of a request without its texts
 MAX_BYTES_PER_CHARACTER = 12  # in JSON
 ERRORS = {
     400: "a parameter is missing or wrong",
-    403: "api_key is missing or wrong",
+    403: "api_key is missing or wrong, or the request comes from a web page of another site",
     408: "the request was not received in time",
     413: "the request is too large",
     422: "HTML or a file takes too much time or memory to parse",
@@ -63,13 +65,13 @@ _log = logging.getLogger("relattn.serve")
 _Handler = Callable[[Request], Awaitable[Response]]
 
 
-def make_app(router: Router, *, keys: Path | None = None, cors: Sequence[str] = ()) -> FastAPI:
+def make_app(router: Router, *, keys: Path | None = None, access: Access = Access()) -> FastAPI:  # noqa: B008
     """Return the web application.
 
     Args:
         router: models, by language pair.
         keys: file of API keys, one per line; None requires no key.
-        cors: origins whose web pages may use the application.
+        access: names and origins that requests may have.
 
     Raises:
         InputError: the keys cannot be read.
@@ -119,9 +121,9 @@ def make_app(router: Router, *, keys: Path | None = None, cors: Sequence[str] = 
     app.add_exception_handler(QueueFull, lambda _, error: _error(429, "the queue is full", RETRY_AFTER))
     app.add_exception_handler(ParsingLimitExceeded, lambda _, error: _error(422, ERRORS[422]))
     app.add_exception_handler(HTTPException, _http_error)
-    if cors:
-        app.add_middleware(CORSMiddleware, allow_origins=list(cors), allow_methods=["*"], allow_headers=["*"])
-    app.add_middleware(monitor, limits=router.limits, metrics=router.metrics)
+    if access.origins:
+        app.add_middleware(CORSMiddleware, allow_origins=list(access.origins), allow_methods=["*"], allow_headers=["*"])
+    app.add_middleware(monitor, limits=router.limits, metrics=router.metrics, access=access)
     return app
 
 
@@ -171,13 +173,14 @@ async def _http_error(_: Request, error: Exception) -> Response:
     return _error(error.status_code, error.detail, error.headers)
 
 
-def monitor(app: ASGIApp, limits: Limits, metrics: Metrics) -> ASGIApp:
-    """Return middleware that limits the size of requests and the time to receive them, adds headers, logs and counts.
+def monitor(app: ASGIApp, limits: Limits, metrics: Metrics, access: Access) -> ASGIApp:
+    """Return middleware that refuses requests, limits their size and the time to receive them, adds headers and logs.
 
     Args:
         app: application to wrap.
         limits: limits on requests.
         metrics: metrics to count in.
+        access: names and origins that requests may have.
     """
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
@@ -216,6 +219,9 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics) -> ASGIApp:
             await send(message)
 
         try:
+            if refusal := access.refusal(scope["method"], Headers(scope=scope)):
+                await _error(403, refusal, CLOSE)(scope, receive, send_with_headers)
+                return
             if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
                 message = "a request must not have both Content-Length and Transfer-Encoding"
                 await _error(400, message, CLOSE)(scope, receive, send_with_headers)
