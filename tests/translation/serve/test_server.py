@@ -18,6 +18,7 @@ import urllib.parse
 import urllib.request
 import venv
 from contextlib import closing
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,7 @@ def test_export_is_served_without_pytorch_until_a_signal(model, clean, tmp_path,
     export(bundle.read_bundle(model), path, quantization="float32", sample=["one cat"])
     options = ["--port", "0", "--threads", "1", "--limits.batch", "1"]
     command = [clean, "-I", "-m", "relattn", "serve", str(path), *options]
+    began = datetime.now(UTC)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             found = re.fullmatch(r"en to de: (http://127\.0\.0\.1:\d+/)\n", process.stdout.readline())
@@ -101,6 +103,10 @@ def test_export_is_served_without_pytorch_until_a_signal(model, clean, tmp_path,
     assert process.returncode == -signal.SIGTERM
     rows = [json.loads(line) for line in log.splitlines()]
     assert [row["route"] for row in rows[:4]] == ["/translate", "/detect", "/languages", "/attention"]
+    assert [row["client"] for row in rows] == ["127.0.0.1"] * 5 + ["203.0.113.7"] + ["127.0.0.1"] * (len(rows) - 6)
+    assert {row["level"] for row in rows} == {"info"}
+    times = [datetime.fromisoformat(row["time"]) for row in rows]
+    assert began <= times[0] <= times[-1] <= datetime.now(UTC)
     assert "apple" not in log
     assert len(answers) == 4
     assert len(set(answers)) == 1
@@ -117,6 +123,8 @@ def use_and_stop(process: subprocess.Popen[str], number: int, address: str, expe
     assert (refused.value.code, b"requires a bundle" in refused.value.read()) == (400, True)
     words = post(f"{address}words", q="one apple")["words"]
     assert "".join(word["text"] for word in words) == expected
+    headers = {"X-Forwarded-For": "203.0.113.7, 127.0.0.1"}
+    urllib.request.urlopen(urllib.request.Request(f"{address}languages", headers=headers), timeout=60).close()
     html = post(f"{address}translate", q="<p>one <b>pear</b></p>", format="html")["translatedText"]
     assert re.fullmatch(r"<p>[^<>]*<b>[^<>]*</b></p>", html)
     text, answers = "one apple on two pears.\n" * 200, list[str]()

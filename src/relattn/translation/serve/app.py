@@ -1,8 +1,8 @@
 """The web application: routes, errors and their status codes, and what applies to every request.
 
 Errors of a client are answered with {"error": …} and status 400, 403, 404, 405, 408, 413, 422 or 429. With 429, the
-header `Retry-After` says when to try again. The log has a JSON object per request with its route, status, duration and
-size. It never has a text, a key, or a URL that contains one.
+header `Retry-After` says when to try again. The log has a JSON object per request with its client, route, status,
+duration and size. It never has a text, a key, or a URL that contains one.
 """
 
 from __future__ import annotations
@@ -239,6 +239,7 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics, access: Access) -> A
             path = getattr(scope.get("route"), "path", "none")
             metrics.requests.labels(path, status).inc()
             metrics.seconds.labels(path).observe(seconds)
-            _log.info(json.dumps({"route": path, "status": status, "ms": round(1000 * seconds, 1), "bytes": size}))
+            row = {"client": CLIENT.get(), "route": path, "status": status}
+            _log.info(json.dumps({**row, "ms": round(1000 * seconds, 1), "bytes": size}))
 
     return handle

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import uvicorn
@@ -100,8 +101,12 @@ def _json_log() -> Iterator[None]:
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        """Return a JSON object. The messages of requests are JSON already. Tracebacks may contain texts."""
+        """Return a JSON object. The messages of requests are JSON already.
+
+        Tracebacks, and lines after the first, may contain texts: asyncio writes there what an error is.
+        """
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         message = record.getMessage()
-        if record.levelno < logging.ERROR:
-            return message
-        return json.dumps({"level": record.levelname.lower(), "logger": record.name, "message": message})
+        is_request = record.levelno < logging.ERROR
+        fields = json.loads(message) if is_request else {"logger": record.name, "message": message.partition("\n")[0]}
+        return json.dumps({"time": time, "level": record.levelname.lower(), **fields})
