@@ -405,6 +405,58 @@ def test_full_queue_and_deadlines():
         assert translator.batches == [["gone 1."]]  # nothing else is translated for a client that disconnected
 
 
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, None])
+def test_health_is_that_of_the_translation(error):
+    """The server recovers with it. With None, the translator does not return."""
+    with client_of("en-de", limits=replace(LIMITS, seconds=2)) as client:
+        translator = client.translators["en", "de"]
+
+        def fail(*_: Any, **__: Any) -> None:
+            raise error
+
+        def statuses() -> list[int]:
+            return [client.get("/health").status_code, translate(client, q="x").status_code]
+
+        assert statuses() == [200, 200]
+        if error is None:
+            translator.running.clear()
+            assert statuses() == [200, 429]  # it may only be busy
+        else:
+            translator.n_best = fail
+        answer = client.get("/health")
+        assert (answer.status_code, "cannot translate" in answer.json()["error"]) == (503, True)
+        assert statuses() == [503, 429 if error is None else 500]
+        translator.running.set()
+        vars(translator).pop("n_best", None)
+        assert [client.get("/health").status_code for _ in range(2)][-1] == 200
+        assert statuses() == [200, 200]
+
+
+def test_health_of_each_model_and_of_the_queue():
+    with client_of("en-de en-fr") as client:
+        second = client.translators["en", "fr"]
+        second.n_best = lambda *_, **__: []  # no result per item
+        assert translate(client, q="x", target="fr").status_code == 500
+        assert client.get("/health").status_code == 503
+        assert translate(client, q="x").status_code == 200
+        del second.n_best
+        assert client.get("/health").status_code == 200
+        assert translate(client, q="please refuse").status_code == 400
+        assert client.get("/health").status_code == 200  # the request was at fault
+        client.portal.call(lambda: [task.cancel() for task in asyncio.all_tasks() if "BatchQueue" in repr(task)])
+        assert client.get("/health").status_code == 503
+
+
+def test_buckets_reach_the_limits():
+    limits = Limits(seconds=90.0, batch=100)
+    with client_of("en-de", limits=limits) as client:
+        translate(client, q="x")
+        metrics = client.get("/metrics").text
+    names = re.findall(r"# TYPE (\S+) histogram", metrics)
+    most = {name: re.findall(rf'{name}_bucket{{.*le="([\d.]+)"', metrics)[-1] for name in names}
+    assert most == {"relattn_request_seconds": "180.0", "relattn_batch_sentences": "100.0"}
+
+
 def test_log_has_no_text_and_no_key(client, caplog, monkeypatch):
     caplog.set_level(logging.INFO, "relattn.serve")
     translate(client, q="my secret", api_key="my key")

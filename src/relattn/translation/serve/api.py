@@ -263,7 +263,9 @@ class Api:
         )
 
     async def health(self) -> Response:
-        """Report that the server is running."""
+        """Report whether the server can translate."""
+        if reason := await self._router.unavailable_reason():
+            raise HTTPException(503, f"the server cannot translate: {reason}")
         return JSONResponse({"status": "ok"})
 
     async def metrics(self) -> Response:

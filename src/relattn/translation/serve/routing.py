@@ -5,6 +5,7 @@ A text between two languages goes through one model, or through two if the serve
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from relattn.translation.errors import InputError, one_line, require
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
 from relattn.translation.serve.parsing import ParserPool
-from relattn.translation.serve.queue import BatchQueue
+from relattn.translation.serve.queue import BatchQueue, QueueFull
 from relattn.translation.serve.text.documents import document_texts, fill_document
 from relattn.translation.serve.text.html import fill_pages, page_texts
 from relattn.translation.serve.text.sentences import PLACEHOLDER, SplitText, split
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 Pair = tuple[str, str]  # source and target language
 Word = tuple[str, float | None]  # text and confidence; None for white space
 _Request = tuple[str, int, str, bool]  # item of the queues `plain` and `tagged` of a `Model`
+_PROBE_SECONDS = 1.0  # that a check of the server's health waits for a translation
 MAX_INSPECTED = 60  # source tokens of a sentence whose attention is shown
 _KEPT = re.compile(f"{PLACEHOLDER.pattern}|{LITERAL.pattern}")  # what is not translated in a sentence with tags
 _WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spaces between words
@@ -188,7 +190,8 @@ class Router:
         searches: Mapping[Pair, SearchConfig] | None = None,
         pivot: str = "",
     ) -> None:
-        self.limits, self.metrics, self._pivot = limits, Metrics(), pivot
+        self.limits, self.metrics, self._pivot = limits, Metrics(limits), pivot
+        self._probing = asyncio.Lock()  # so that many checks of the server's health are not more work than one
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="translate")
         on_batch = self.metrics.batch_sentences.observe
         make_queue = partial(BatchQueue, threads=self._threads, limits=limits, on_batch=on_batch)
@@ -332,6 +335,33 @@ class Router:
             characters <= max_characters,
             f"a request must have at most {max_characters:,} characters, got {characters:,}",
         )
+
+    async def unavailable_reason(self) -> str:
+        """Return why texts cannot be translated; empty if they can.
+
+        Unless other work shows it, a word is translated, and one with each model whose last batch failed.
+        """
+        async with self._probing:
+            seconds = [queue.seconds for queue in self.queues if queue.seconds is not None]
+            if max(seconds, default=0.0) > self.limits.seconds:
+                return f"a batch has taken longer than {self.limits.seconds:g} seconds"
+            queues = [queue for model in self._models.values() for queue in (model.plain, model.tagged) if queue.failed]
+            if not queues and not seconds:
+                queues = [self._models[self.default_pair].plain]
+            return next(filter(None, await asyncio.gather(*map(self._probe, queues))), "")
+
+    async def _probe(self, queue: BatchQueue) -> str:
+        """Return why a word is not translated; empty if it is, or if there is other work."""
+        try:
+            await asyncio.wait_for(queue.submit([("OK", 1, "", False)]), _PROBE_SECONDS)
+        except (QueueFull, InputError):  # the model works
+            return ""
+        except TimeoutError:
+            is_working = not queue.failed and any(each.seconds is not None for each in self.queues)
+            return "" if is_working else "the model does not answer"
+        except Exception as error:
+            return f"the model fails with {type(error).__name__}"
+        return ""
 
     def close(self) -> None:
         """Stop the thread that translates, after its current batch."""
