@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html import unescape
@@ -19,20 +19,23 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 from relattn.translation import load
 from relattn.translation.errors import InputError
 from relattn.translation.serve import files
 from relattn.translation.serve.access import Access
+from relattn.translation.serve.api import PAGE
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.languages import codes_by_name, language_name
 from relattn.translation.serve.limits import Limits
+from relattn.translation.serve.parsing import ParsingLimitExceeded
 from relattn.translation.serve.queue import QueueFull
 from relattn.translation.serve.routing import Router
 from relattn.translation.translate.options import TranslateOptions
 from tests.support.bundles import save_random_bundle
-from tests.translation.serve.support import LIMITS, client_of, translate
+from tests.translation.serve.support import LIMITS, client_of, translate, validated
 
 GERMAN = "Guten Morgen, wie geht es Ihnen heute? Das Wetter ist schön."
 ENGLISH = "Good morning, how are you doing today?"
@@ -133,6 +136,62 @@ def test_description_of_the_server(client):
         answer = client.get(path)
         assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, kind)
         assert "://" not in answer.text  # nothing comes from other servers
+
+
+BODIES = {
+    "/translate": {"q": ["one", "two"], "warnings": True, "alternatives": 1},
+    "/detect": {"q": "one"},
+    "/words": {"q": "one apple."},
+    "/attention": {"q": "one apple."},
+    "/languages": {},
+    "/suggest": {},
+    "/translate_file": {},
+}
+
+
+def fail_with(error: Exception) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    return fail
+
+
+def test_description_has_every_answer(with_model, monkeypatch):
+    """Every status of every route is given, and its answer is as described (`validated`)."""
+    described = {
+        (method.upper(), path, int(status))
+        for path, methods in with_model.app.openapi()["paths"].items()
+        for method, operation in methods.items()
+        for status in operation["responses"]
+    }
+    routes = {(method, path) for method, path, _ in described}
+    served = {(method, each.path) for each in with_model.app.routes for method in each.methods - {"HEAD"}}
+    assert routes == served - {("GET", path) for path in (*PAGE, "/spec")}
+    url = upload(with_model, "a.txt", b"one apple").json()["translatedFileUrl"]
+
+    def ask(method: str, path: str, name: str = "", replacement: Any = None) -> int:
+        """Return the status of a request while something is replaced."""
+        with monkeypatch.context() as patch:
+            if name:
+                patch.setattr(f"relattn.translation.serve.{name}", replacement)
+            if path == "/translate_file":
+                return upload(with_model, "a.txt", b"one apple").status_code
+            body = {"source": "auto", "target": "de", **BODIES[path]} if path in BODIES and method == "POST" else None
+            return with_model.request(method, path.replace("/download_file/{name}", url), json=body).status_code
+
+    both = {"Content-Length": "2", "Transfer-Encoding": "chunked"}
+    for method, path in routes:
+        assert ask(method, path) == (403 if path == "/suggest" else 200)
+        assert with_model.request(method, path, headers=both).status_code == 400
+        assert ask(method, path, "access.Access.refusal", lambda *_: "no") == 403
+        assert ask(method, path, "access.Access.refusal", fail_with(RuntimeError())) == 500
+        for error in (HTTPException(408), HTTPException(413), QueueFull(), ParsingLimitExceeded()):
+            if method == "POST" and (not isinstance(error, ParsingLimitExceeded) or (method, path, 422) in described):
+                ask(method, path, "api.read_parameters", fail_with(error))
+    assert with_model.get("/download_file/none").status_code == 404
+    assert ask("GET", "/health", "routing.Router.unavailable_reason", fail_with(HTTPException(503))) == 503
+    by_connection = {(*route, status) for route in routes for status in (408, 429)}  # before there is a route
+    assert described - by_connection == with_model.statuses - by_connection
 
 
 def test_pivot_keys_and_origins(tmp_path):
@@ -479,7 +538,7 @@ def with_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]
     """Client of a server that translates with a model, from English and Chinese."""
     translator = load(save_random_bundle(tmp_path_factory.mktemp("serve") / "bundle"))
     pairs = {("en", "de"): translator, ("zh", "de"): translator}
-    with TestClient(make_app(Router(pairs, LIMITS))) as client:
+    with validated(TestClient(make_app(Router(pairs, LIMITS)))) as client:
         client.translator = translator  # type: ignore[attr-defined]
         yield client
 

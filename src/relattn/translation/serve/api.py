@@ -231,9 +231,9 @@ class Api:
         key = self._files.add(translation, name, file_suffix(name), CLIENT.get())
         return JSONResponse({"translatedFileUrl": str(request.url_for("download_file", name=key))})
 
-    async def download_file(self, name: str) -> Response:
+    async def download_file(self, request: Request) -> Response:
         """Download a translated file. Its name is that of the uploaded file."""
-        file = self._files.get(name)
+        file = self._files.get(request.path_params["name"])
         if file is None:
             raise HTTPException(404, "the file does not exist or has expired")
         headers = {

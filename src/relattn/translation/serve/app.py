@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
@@ -31,12 +30,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from relattn.translation.errors import InputError, one_line
 from relattn.translation.serve import api as bodies
 from relattn.translation.serve.access import Access
-from relattn.translation.serve.api import AUTO, FORM, MULTIPART, PAGE, Api
+from relattn.translation.serve.api import PAGE, Api
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
 from relattn.translation.serve.parsing import ParsingLimitExceeded
 from relattn.translation.serve.queue import CLIENT, QueueFull
 from relattn.translation.serve.routing import Router
+from relattn.translation.serve.spec import ERRORS, describe
 
 RETRY_AFTER = {"Retry-After": "2"}  # seconds
 CLOSE = {"Connection": "close"}
@@ -44,14 +44,6 @@ DISCONNECTED = 499  # status in metrics and log of a request whose client did no
 DRAIN_BYTES = 50_000_000  # read after the limit of a request, so that the client reads the response
 OVERHEAD_BYTES = 65_536  # maximum size of a request without its texts
 MAX_BYTES_PER_CHARACTER = 12  # in JSON
-ERRORS = {
-    400: "a parameter is missing or wrong",
-    403: "api_key is missing or wrong, or the request comes from a web page of another site",
-    408: "the request was not received in time",
-    413: "the request is too large",
-    422: "HTML or a file takes too much time or memory to parse",
-    429: "the queue is full or the request took too long; try again after Retry-After seconds",
-}
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -89,31 +81,28 @@ def make_app(router: Router, *, keys: Path | None = None, access: Access = Acces
             router.close()
 
     app = FastAPI(title="relattn", openapi_url="/spec", docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.add_api_route("/suggest", api.suggest, methods=["POST"])
-    routes: dict[str, Callable[..., Awaitable[Response]]] = {
-        "/languages": api.languages,
-        "/download_file/{name}": api.download_file,
-        "/frontend/settings": api.settings,
-        "/health": api.health,
-        "/metrics": api.metrics,
-    }
-    for path, endpoint in routes.items():
-        app.add_api_route(path, endpoint)
-    app.add_api_route("/languages", api.languages, methods=["POST"], include_in_schema=False)  # libretranslatepy 2.1.1
-    routes_with_body: dict[str, tuple[_Handler, type[BaseModel]]] = {
-        "/translate": (api.translate, bodies.TranslateBody),
-        "/detect": (api.detect, bodies.DetectBody),
-        "/translate_file": (api.translate_file, bodies.TranslateFileBody),
-        "/words": (api.words, bodies.WordsBody),
-        "/attention": (api.attention, bodies.AttentionBody),
-    }
-    for path, (handler, body) in routes_with_body.items():
+    routes: list[tuple[str, str, Callable[..., Awaitable[Response]], type[BaseModel] | None]] = [
+        ("POST", "/translate", api.translate, bodies.TranslateBody),
+        ("POST", "/detect", api.detect, bodies.DetectBody),
+        ("POST", "/translate_file", api.translate_file, bodies.TranslateFileBody),
+        ("GET", "/download_file/{name}", api.download_file, None),
+        ("GET", "/languages", api.languages, None),
+        ("POST", "/languages", api.languages, None),  # libretranslatepy 2.1.1
+        ("GET", "/frontend/settings", api.settings, None),
+        ("POST", "/suggest", api.suggest, None),
+        ("POST", "/words", api.words, bodies.WordsBody),
+        ("POST", "/attention", api.attention, bodies.AttentionBody),
+        ("GET", "/health", api.health, None),
+        ("GET", "/metrics", api.metrics, None),
+    ]
+    for method, path, handler, body in routes:
         app.add_api_route(
             path,
-            _with_deadline(router.limits.seconds, handler),
-            methods=["POST"],
-            openapi_extra={"requestBody": _body_schema(body, router)},
-            responses={status: {"description": description} for status, description in ERRORS.items()},
+            handler if body is None else _with_deadline(router.limits.seconds, handler),
+            methods=[method],
+            status_code=403 if path == "/suggest" else None,
+            response_class=Response,  # the description has their content types
+            openapi_extra=describe(path, body, router),
         )
     for path in PAGE:
         app.add_api_route(path, api.page, include_in_schema=False)
@@ -125,16 +114,6 @@ def make_app(router: Router, *, keys: Path | None = None, access: Access = Acces
         app.add_middleware(CORSMiddleware, allow_origins=list(access.origins), allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(monitor, limits=router.limits, metrics=router.metrics, access=access)
     return app
-
-
-def _body_schema(body: type[BaseModel], router: Router) -> dict[str, Any]:
-    """Return the description of a request body for OpenAPI."""
-    schema = body.model_json_schema()
-    for name, codes in (("source", [*router.sources, AUTO]), ("target", router.codes)):
-        if name in schema["properties"]:
-            schema["properties"][name]["enum"] = codes
-    content_types = [MULTIPART] if "file" in schema["properties"] else ["application/json", FORM]
-    return {"required": True, "content": {content_type: {"schema": schema} for content_type in content_types}}
 
 
 def _with_deadline(seconds: float, handler: _Handler) -> _Handler:
