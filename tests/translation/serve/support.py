@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+from jsonschema import Draft202012Validator
 from starlette.testclient import TestClient
 
 from relattn.translation.config import SearchConfig
@@ -58,10 +60,40 @@ def _shout(text: str) -> str:
 Shouting.__abstractmethods__ = frozenset()
 
 
+def validated(client: TestClient) -> TestClient:
+    """Return a client that compares each answer with the description of the API.
+
+    Its attribute `statuses` has the method, route and status of each answer.
+    """
+    paths = client.app.openapi()["paths"]  # type: ignore[attr-defined]
+    statuses: set[tuple[str, str, int]] = set()
+
+    @cache
+    def validator(method: str, path: str, status: int, content_type: str) -> Draft202012Validator:
+        described = paths[path][method.lower()]["responses"][str(status)]["content"][content_type]["schema"]
+        Draft202012Validator.check_schema(described)
+        return Draft202012Validator(described)
+
+    def validate(answer: Any) -> None:
+        method, path = answer.request.method, re.sub("/download_file/.*", "/download_file/{name}", answer.url.path)
+        if method.lower() not in paths.get(path, ()):
+            return
+        answer.read()
+        content_type = answer.headers["content-type"].partition(";")[0]
+        content = answer.json() if content_type == "application/json" else answer.text
+        validator(method, path, answer.status_code, content_type).validate(content)
+        assert answer.status_code != 429 or answer.headers["retry-after"].isdigit()
+        statuses.add((method, path, answer.status_code))
+
+    client.event_hooks = {"response": [validate]}  # type: ignore[attr-defined]
+    client.statuses = statuses  # type: ignore[attr-defined]
+    return client
+
+
 def client_of(pairs: str, *, limits: Limits = LIMITS, pivot: str = "", **options: Any) -> TestClient:
     """Return a client of an application with a `Shouting` per pair, such as "en-de", in `client.translators`."""
     translators = {(pair[:2], pair[3:]): Shouting(f"{pair[3:]}:") for pair in pairs.split()}
-    client = TestClient(make_app(Router(translators, limits, pivot=pivot), **options))
+    client = validated(TestClient(make_app(Router(translators, limits, pivot=pivot), **options)))
     client.translators = translators  # type: ignore[attr-defined]
     return client
 

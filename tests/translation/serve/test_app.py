@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html import unescape
@@ -19,19 +19,23 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 from relattn.translation import load
 from relattn.translation.errors import InputError
 from relattn.translation.serve import files
+from relattn.translation.serve.access import Access
+from relattn.translation.serve.api import PAGE
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.languages import codes_by_name, language_name
 from relattn.translation.serve.limits import Limits
+from relattn.translation.serve.parsing import ParsingLimitExceeded
 from relattn.translation.serve.queue import QueueFull
 from relattn.translation.serve.routing import Router
 from relattn.translation.translate.options import TranslateOptions
 from tests.support.bundles import save_random_bundle
-from tests.translation.serve.support import LIMITS, client_of, translate
+from tests.translation.serve.support import LIMITS, client_of, translate, validated
 
 GERMAN = "Guten Morgen, wie geht es Ihnen heute? Das Wetter ist schön."
 ENGLISH = "Good morning, how are you doing today?"
@@ -134,10 +138,66 @@ def test_description_of_the_server(client):
         assert "://" not in answer.text  # nothing comes from other servers
 
 
+BODIES = {
+    "/translate": {"q": ["one", "two"], "warnings": True, "alternatives": 1},
+    "/detect": {"q": "one"},
+    "/words": {"q": "one apple."},
+    "/attention": {"q": "one apple."},
+    "/languages": {},
+    "/suggest": {},
+    "/translate_file": {},
+}
+
+
+def fail_with(error: Exception) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    return fail
+
+
+def test_description_has_every_answer(with_model, monkeypatch):
+    """Every status of every route is given, and its answer is as described (`validated`)."""
+    described = {
+        (method.upper(), path, int(status))
+        for path, methods in with_model.app.openapi()["paths"].items()
+        for method, operation in methods.items()
+        for status in operation["responses"]
+    }
+    routes = {(method, path) for method, path, _ in described}
+    served = {(method, each.path) for each in with_model.app.routes for method in each.methods - {"HEAD"}}
+    assert routes == served - {("GET", path) for path in (*PAGE, "/spec")}
+    url = upload(with_model, "a.txt", b"one apple").json()["translatedFileUrl"]
+
+    def ask(method: str, path: str, name: str = "", replacement: Any = None) -> int:
+        """Return the status of a request while something is replaced."""
+        with monkeypatch.context() as patch:
+            if name:
+                patch.setattr(f"relattn.translation.serve.{name}", replacement)
+            if path == "/translate_file":
+                return upload(with_model, "a.txt", b"one apple").status_code
+            body = {"source": "auto", "target": "de", **BODIES[path]} if path in BODIES and method == "POST" else None
+            return with_model.request(method, path.replace("/download_file/{name}", url), json=body).status_code
+
+    both = {"Content-Length": "2", "Transfer-Encoding": "chunked"}
+    for method, path in routes:
+        assert ask(method, path) == (403 if path == "/suggest" else 200)
+        assert with_model.request(method, path, headers=both).status_code == 400
+        assert ask(method, path, "access.Access.refusal", lambda *_: "no") == 403
+        assert ask(method, path, "access.Access.refusal", fail_with(RuntimeError())) == 500
+        for error in (HTTPException(408), HTTPException(413), QueueFull(), ParsingLimitExceeded()):
+            if method == "POST" and (not isinstance(error, ParsingLimitExceeded) or (method, path, 422) in described):
+                ask(method, path, "api.read_parameters", fail_with(error))
+    assert with_model.get("/download_file/none").status_code == 404
+    assert ask("GET", "/health", "routing.Router.unavailable_reason", fail_with(HTTPException(503))) == 503
+    by_connection = {(*route, status) for route in routes for status in (408, 429)}  # before there is a route
+    assert described - by_connection == with_model.statuses - by_connection
+
+
 def test_pivot_keys_and_origins(tmp_path):
     keys, origin = tmp_path / "keys", {"Origin": "https://example.org"}
     keys.write_text("# ours\none-key\n\nanother\n")
-    with client_of("de-en en-fr", pivot="en", keys=keys, cors=["https://example.org"]) as client:
+    with client_of("de-en en-fr", pivot="en", keys=keys, access=Access(origins=["https://example.org"])) as client:
         for key in ({}, {"api_key": "wrong"}, {"api_key": "# ours"}, {"api_key": ""}, {"api_key": ["one-key"]}):
             answer = translate(client, q="x", target="fr", **key)
             assert answer.status_code == 403
@@ -157,6 +217,43 @@ def test_pivot_keys_and_origins(tmp_path):
             client_of("de-en en-fr", **options)
 
 
+OWN, OTHER, SITE = "http://localhost:5000", "https://example.org", "Sec-Fetch-Site"
+LOCAL = ("127.0.0.1:5000", "LOCALHOST", "a.localhost:1", "[::1]:5000", "10.0.0.7", "")
+FOREIGN = ("evil.example:5000", "localhost.evil.example", "1.2.3.4.evil.example")
+ORIGINS = [(OTHER, 403), ("null", 403), ("http://localhost:3000", 403), ("https://localhost", 403), (OWN, 200)]
+ORIGINS += [("https://cors.example", 200), ("moz-extension://5a1c", 200), ("app://obsidian.md", 200)]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "headers", "status"),
+    [
+        *(((), {"Host": host}, 200) for host in LOCAL),
+        *(((), {"Host": host, "Origin": f"http://{host}", SITE: "same-origin"}, 403) for host in FOREIGN),
+        ((), {"Host": "evil.example", "X-Forwarded-Host": "localhost"}, 403),
+        (["my-server", "example.org"], {"Host": "Example.org.:80"}, 200),
+        (["my-server"], {"Host": "example.org"}, 403),
+        (None, {"Host": "example.org"}, 200),
+        *(((), {"Host": "localhost:5000", "Origin": origin}, status) for origin, status in ORIGINS),
+        (None, {"Host": "10.0.0.7:5000", "Origin": OTHER, SITE: "same-origin"}, 200),  # a proxy changed Host
+        (None, {"Host": "example.org", "Origin": OTHER, SITE: "cross-site"}, 403),
+        (None, {"Host": "example.org", "Origin": OTHER}, 200),
+    ],
+)
+def test_requests_of_pages_of_other_sites_are_refused(hosts, headers, status):
+    """Also if a page's own name resolves to the server (DNS rebinding)."""
+    with client_of("en-de", access=Access(hosts, ["https://cors.example"])) as client:
+        parameters = {"q": "one", "source": "en", "target": "de"}
+        for answer in (
+            client.post("/translate", json=parameters, headers=headers),
+            client.post("/detect", data=parameters, headers=headers),
+            upload(client, "a.txt", b"one", headers=headers),
+        ):
+            assert (answer.status_code, "error" in answer.json()) == (status, status == 403)
+        assert client.translators["en", "de"].batches == ([["one"]] * 2 if status == 200 else [])
+        reads = 403 if hosts is not None and "Host must" in answer.text else 200
+        assert client.get("/languages", headers=headers).status_code == reads
+
+
 def test_codes_and_paths_of_other_clients():
     """A language has several codes, and some clients write two slashes."""
     with client_of("zh-de pt-de en-nb") as client:
@@ -170,10 +267,12 @@ def test_codes_and_paths_of_other_clients():
     assert {name: codes_by_name(served)[name] for name in expected} == expected
 
 
-def upload(client: TestClient, name: str, content: bytes, **parameters: str) -> Any:
+def upload(
+    client: TestClient, name: str, content: bytes, headers: dict[str, str] | None = None, **parameters: str
+) -> Any:
     """Return the response to a file to translate."""
     data = {"source": "en", "target": "de", **parameters}
-    return client.post("/translate_file", data=data, files={"file": (name, content)})
+    return client.post("/translate_file", data=data, files={"file": (name, content)}, headers=headers)
 
 
 def test_files(client, monkeypatch):
@@ -365,6 +464,58 @@ def test_full_queue_and_deadlines():
         assert translator.batches == [["gone 1."]]  # nothing else is translated for a client that disconnected
 
 
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, None])
+def test_health_is_that_of_the_translation(error):
+    """The server recovers with it. With None, the translator does not return."""
+    with client_of("en-de", limits=replace(LIMITS, seconds=2)) as client:
+        translator = client.translators["en", "de"]
+
+        def fail(*_: Any, **__: Any) -> None:
+            raise error
+
+        def statuses() -> list[int]:
+            return [client.get("/health").status_code, translate(client, q="x").status_code]
+
+        assert statuses() == [200, 200]
+        if error is None:
+            translator.running.clear()
+            assert statuses() == [200, 429]  # it may only be busy
+        else:
+            translator.n_best = fail
+        answer = client.get("/health")
+        assert (answer.status_code, "cannot translate" in answer.json()["error"]) == (503, True)
+        assert statuses() == [503, 429 if error is None else 500]
+        translator.running.set()
+        vars(translator).pop("n_best", None)
+        assert [client.get("/health").status_code for _ in range(2)][-1] == 200
+        assert statuses() == [200, 200]
+
+
+def test_health_of_each_model_and_of_the_queue():
+    with client_of("en-de en-fr") as client:
+        second = client.translators["en", "fr"]
+        second.n_best = lambda *_, **__: []  # no result per item
+        assert translate(client, q="x", target="fr").status_code == 500
+        assert client.get("/health").status_code == 503
+        assert translate(client, q="x").status_code == 200
+        del second.n_best
+        assert client.get("/health").status_code == 200
+        assert translate(client, q="please refuse").status_code == 400
+        assert client.get("/health").status_code == 200  # the request was at fault
+        client.portal.call(lambda: [task.cancel() for task in asyncio.all_tasks() if "BatchQueue" in repr(task)])
+        assert client.get("/health").status_code == 503
+
+
+def test_buckets_reach_the_limits():
+    limits = Limits(seconds=90.0, batch=100)
+    with client_of("en-de", limits=limits) as client:
+        translate(client, q="x")
+        metrics = client.get("/metrics").text
+    names = re.findall(r"# TYPE (\S+) histogram", metrics)
+    most = {name: re.findall(rf'{name}_bucket{{.*le="([\d.]+)"', metrics)[-1] for name in names}
+    assert most == {"relattn_request_seconds": "180.0", "relattn_batch_sentences": "100.0"}
+
+
 def test_log_has_no_text_and_no_key(client, caplog, monkeypatch):
     caplog.set_level(logging.INFO, "relattn.serve")
     translate(client, q="my secret", api_key="my key")
@@ -387,9 +538,35 @@ def with_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]
     """Client of a server that translates with a model, from English and Chinese."""
     translator = load(save_random_bundle(tmp_path_factory.mktemp("serve") / "bundle"))
     pairs = {("en", "de"): translator, ("zh", "de"): translator}
-    with TestClient(make_app(Router(pairs, LIMITS))) as client:
+    with validated(TestClient(make_app(Router(pairs, LIMITS)))) as client:
         client.translator = translator  # type: ignore[attr-defined]
         yield client
+
+
+def test_literals_are_kept_unless_a_request_refuses(with_model):
+    """Requests of both kinds share batches."""
+    texts = [f"one #apple{i} or https://example.org/{i}?a=B" for i in range(20)]
+    expected = {keep: with_model.translator.translate(texts, TranslateOptions(keep_literals=keep)) for keep in (0, 1)}
+    parameters = {"source": "en", "target": "de"}
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(
+            threads.map(
+                lambda i: with_model.post(
+                    "/translate", json={**parameters, "q": texts[i // 2], "keep_literals": bool(i % 2)}
+                ).json()["translatedText"],
+                range(40),
+            )
+        )
+    assert answers == [expected[i % 2][i // 2] for i in range(40)]
+    page = {**parameters, "q": "<p>one <b>#apple</b> {x}", "format": "html"}
+    kept, translated = (
+        with_model.post("/translate", json={**page, **options}).json()["translatedText"]
+        for options in ({}, {"keep_literals": False})
+    )
+    assert [(text.count("#apple"), text.count("{x}")) for text in (kept, translated)] == [(1, 1), (0, 0)]
+    for options, count in (({}, 1), ({"keep_literals": "false"}, 0)):
+        url = upload(with_model, "a.txt", b"one {x} apple", **options).json()["translatedFileUrl"]
+        assert with_model.get(url).content.count(b"{x}") == count
 
 
 def test_implausible_translations_are_named(with_model):

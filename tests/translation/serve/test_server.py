@@ -18,6 +18,7 @@ import urllib.parse
 import urllib.request
 import venv
 from contextlib import closing
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from typing import Any
 import pytest
 import uvicorn
 from libretranslatepy import LibreTranslateAPI
+from starlette.testclient import TestClient
 
 from relattn.translation import bundle
 from relattn.translation.commands import main as cli
@@ -89,6 +91,7 @@ def test_export_is_served_without_pytorch_until_a_signal(model, clean, tmp_path,
     export(bundle.read_bundle(model), path, quantization="float32", sample=["one cat"])
     options = ["--port", "0", "--threads", "1", "--limits.batch", "1"]
     command = [clean, "-I", "-m", "relattn", "serve", str(path), *options]
+    began = datetime.now(UTC)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             found = re.fullmatch(r"en to de: (http://127\.0\.0\.1:\d+/)\n", process.stdout.readline())
@@ -100,6 +103,10 @@ def test_export_is_served_without_pytorch_until_a_signal(model, clean, tmp_path,
     assert process.returncode == -signal.SIGTERM
     rows = [json.loads(line) for line in log.splitlines()]
     assert [row["route"] for row in rows[:4]] == ["/translate", "/detect", "/languages", "/attention"]
+    assert [row["client"] for row in rows] == ["127.0.0.1"] * 5 + ["203.0.113.7"] + ["127.0.0.1"] * (len(rows) - 6)
+    assert {row["level"] for row in rows} == {"info"}
+    times = [datetime.fromisoformat(row["time"]) for row in rows]
+    assert began <= times[0] <= times[-1] <= datetime.now(UTC)
     assert "apple" not in log
     assert len(answers) == 4
     assert len(set(answers)) == 1
@@ -116,6 +123,8 @@ def use_and_stop(process: subprocess.Popen[str], number: int, address: str, expe
     assert (refused.value.code, b"requires a bundle" in refused.value.read()) == (400, True)
     words = post(f"{address}words", q="one apple")["words"]
     assert "".join(word["text"] for word in words) == expected
+    headers = {"X-Forwarded-For": "203.0.113.7, 127.0.0.1"}
+    urllib.request.urlopen(urllib.request.Request(f"{address}languages", headers=headers), timeout=60).close()
     html = post(f"{address}translate", q="<p>one <b>pear</b></p>", format="html")["translatedText"]
     assert re.fullmatch(r"<p>[^<>]*<b>[^<>]*</b></p>", html)
     text, answers = "one apple on two pears.\n" * 200, list[str]()
@@ -163,6 +172,36 @@ def test_socket_of_a_server(model, monkeypatch, capsys):
         assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+WRONG_ORIGINS = ("https://example.org/", "example.org", "https://Example.org", "http://example.org:80", "null")
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ("", 403),
+        ("--host ::1", 403),
+        ("--hosts my-server example.org", 200),
+        ("--hosts *", 200),
+        ("--host 0.0.0.0", 200),
+        ("--host 0.0.0.0 --hosts my-server", 403),
+    ],
+)
+def test_names_that_requests_may_have(model, monkeypatch, options, status):
+    statuses: list[int] = []
+
+    def ask(server: uvicorn.Server, sockets: object) -> None:
+        client = TestClient(server.config.app)  # type: ignore[arg-type]
+        statuses.extend(
+            client.get("/languages", headers={"Host": f"{name}:5000"}).status_code for name in ("example.org", "[::1]")
+        )
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(api, "Detector", lambda codes: None)
+    monkeypatch.setattr(uvicorn.Server, "run", ask)
+    assert cli.main(["serve", str(model), "--port", "0", *options.split()]) == 0
+    assert statuses == [status, 200]
+
+
 def test_errors_before_a_server_starts(model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(api, "Detector", lambda codes: None)
@@ -174,6 +213,11 @@ def test_errors_before_a_server_starts(model, tmp_path, capsys, monkeypatch):
             (f"{model} --host no.such.host.invalid", "cannot listen on no.such.host.invalid"),
             (f"{model} {model}", "one model per language pair"),
             (f"{model} --keys {tmp_path}/none", "cannot be read"),
+            (f"{model} --hosts http://example.org", "hosts must be names such as"),
+            (f"{model} --hosts example.org:5000", "got 'example.org:5000'"),
+            *((f"{model} --cors {each}", f"or *, got '{each}'") for each in WRONG_ORIGINS),
+            *((f"{model} --proxies {each}", f"or only *, got '{each}'") for each in ("nginx", "10.0.0.1/8")),
+            (f"{model} --proxies ::1 *", "or only *, got '*'"),
             (f"{model} --pivot fr", "pivot must be"),
             (f"{model} --limits.waiting 0", "waiting must be at least 1"),
             (f"{model} --limits.sentences 9999", "sentences must be at most"),

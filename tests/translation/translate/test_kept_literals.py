@@ -23,6 +23,7 @@ KEPT = [
     "https://example.org/search?q=a&b=%20#c",
     "me@example.org",
     "@some_one",
+    "#2025Größe_b",
     "😀",
     "👩🏽‍🚀👍🏿",
     "🏴󠁧󠁢󠁳󠁣󠁴󠁿🇩🇪",
@@ -32,7 +33,7 @@ KEPT = [
     "★★☆",
 ]
 TRANSLATED = ["1234567", "1,204,567,890.5", "3.14159265", "COVID-19", "26-11-2025", "12345678th", "USA", "mp3"]
-TRANSLATED += ["½", "©", "5 × 3", "@ 5", "10 %", "…", "€ 5"]
+TRANSLATED += ["½", "©", "5 × 3", "@ 5", "#7", "C#", "&#x27;", "10 %", "…", "€ 5"]
 
 
 @pytest.mark.parametrize("text", KEPT)

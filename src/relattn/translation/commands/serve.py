@@ -6,6 +6,7 @@ from pathlib import Path
 
 from relattn.translation.commands.options import DeviceOptions, SearchOptions
 from relattn.translation.errors import InputError, require, require_installed
+from relattn.translation.serve.access import check_access
 from relattn.translation.serve.limits import Limits
 
 PACKAGES = (  # imported names of the packages that the extra "serve" installs
@@ -22,6 +23,7 @@ def serve(
     languages: list[str] = [],  # noqa: B006
     pivot: str = "",
     keys: str = "",
+    hosts: list[str] = [],  # noqa: B006
     cors: list[str] = [],  # noqa: B006
     proxies: list[str] = ["127.0.0.1", "::1"],  # noqa: B006
     limits: Limits = Limits(),  # noqa: B008
@@ -40,11 +42,15 @@ def serve(
         languages: Languages to serve, of models of several languages. By default all, but at most 20.
         pivot: Language to translate through if no model translates a pair directly. By default none.
         keys: File of API keys, one per line. Requests without one of them are refused. By default, no key is needed.
+        hosts: Names that the header Host of a request may have, or * for all. IP addresses and localhost are always
+            accepted. By default no other name if the server listens on an address of this machine only such as
+            127.0.0.1, and otherwise all.
         cors: Origins whose web pages may use the server, or * for all. By default none.
-        proxies: Addresses of proxies in front of the server. The server takes the address of the client, and whether
-            it uses HTTPS, from their headers X-Forwarded-For and X-Forwarded-Proto.
+        proxies: Addresses or networks of proxies in front of the server, or * for all. The server takes the address of
+            the client, and whether it uses HTTPS, from their headers X-Forwarded-For and X-Forwarded-Proto.
     """
     require(0 <= port <= 65535, f"port must be at least 0 and at most 65,535, got {port}")
+    check_access(hosts, cors, proxies)
     require_installed(*PACKAGES, extra="serve")
 
     from relattn.translation.serve.languages import served_pairs
@@ -70,6 +76,7 @@ def serve(
         port=port,
         pivot=pivot,
         keys=Path(keys) if keys else None,
+        hosts=hosts,
         cors=cors,
         proxies=proxies,
         limits=limits,

@@ -39,8 +39,8 @@ def translate(
         align: Also print word alignments in Pharaoh format, pairs of source and target word counted from 0.
         keep_tags: Copy tags of markup, numbers with a unit, and all that keep_literals copies unchanged into the
             translation.
-        keep_literals: Copy placeholders, web and e-mail addresses, @names, emoji and other symbols, numbers of 8 digits
-            or more, and identifiers such as AB-12345 unchanged into the translation.
+        keep_literals: Copy placeholders, web and e-mail addresses, @names, hashtags, emoji and other symbols, numbers
+            of 8 digits or more, and identifiers such as AB-12345 unchanged into the translation.
         no_copy: Also translate lines such as "-" or "1.", without a letter of any script and without a number such as
             1,204.5. By default they are copied.
         prefix: File with the text that each translation must begin with, one line per input line.

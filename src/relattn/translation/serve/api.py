@@ -27,11 +27,15 @@ from relattn.translation.analysis import Part
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.serve.files import FileStore
 from relattn.translation.serve.languages import Detector, codes_by_name, language_name
+from relattn.translation.serve.queue import CLIENT
 from relattn.translation.serve.routing import Router, ScoredText
 from relattn.translation.serve.text.documents import FORMATS, file_suffix
 
 AUTO = "auto"  # source language: detect it
 FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
+KEEP_LITERALS = Field(
+    True, description="copy placeholders, addresses, @names, hashtags, emoji, long numbers and identifiers unchanged"
+)
 CHUNK = 65_536  # bytes
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -56,6 +60,7 @@ class TranslateBody(BaseModel):
     target: str = Field(description="language to translate into")
     format: Literal["text", "html", ""] = Field("text", description="format of the text; empty means text")
     alternatives: int = Field(0, le=100, description="maximum number of other translations per text; none if negative")
+    keep_literals: bool = KEEP_LITERALS
     warnings: bool = Field(False, description="report what is implausible in the translation")
     api_key: str = ""
 
@@ -65,6 +70,7 @@ class TranslateFileBody(BaseModel):
 
     source: str
     target: str
+    keep_literals: bool = KEEP_LITERALS
     api_key: str = ""
     file: Annotated[InstanceOf[UploadedFile], WithJsonSchema({"type": "string", "format": "binary"})]
 
@@ -179,12 +185,14 @@ class Api:
         require(len(texts) <= limit, f"q must have at most {limit:,} texts, got {len(texts):,}")
         self._router.check_characters(texts)
         self._metrics.characters.inc(sum(map(len, texts)))
-        client, html, readable = _client(request), body.format == "html", texts
+        html, readable = body.format == "html", texts
         if html and body.source == AUTO:
-            readable = await self._router.readable_texts(texts, client=client)
+            readable = await self._router.readable_texts(texts)
         sources, detected = self._sources(readable, body.source)
         count = max(0, body.alternatives) + 1
-        translations = await self._router.translate(texts, sources, body.target, html=html, count=count, client=client)
+        translations = await self._router.translate(
+            texts, sources, body.target, html=html, count=count, keep_literals=body.keep_literals
+        )
         response: dict[str, Any] = {"translatedText": [each.ranked[0] for each in translations]}
         if detected:
             response["detectedLanguage"] = detected
@@ -214,18 +222,18 @@ class Api:
         content, limit = body.file.content, self._limits.file
         if len(content) > limit:
             raise HTTPException(413, f"the file must have at most {limit:,} bytes, got {len(content):,}")
-        client, name, source = _client(request), body.file.name, body.source
+        name, source = body.file.name, body.source
         if source == AUTO:
-            text = await self._router.readable_text(name, content, client=client)
+            text = await self._router.readable_text(name, content)
             self._router.check_characters([text])
             ((source,), _) = self._sources([text], source)
-        translation = await self._router.document(name, content, source, body.target, client=client)
-        key = self._files.add(translation, name, file_suffix(name), client)
+        translation = await self._router.document(name, content, source, body.target, keep_literals=body.keep_literals)
+        key = self._files.add(translation, name, file_suffix(name), CLIENT.get())
         return JSONResponse({"translatedFileUrl": str(request.url_for("download_file", name=key))})
 
-    async def download_file(self, name: str) -> Response:
+    async def download_file(self, request: Request) -> Response:
         """Download a translated file. Its name is that of the uploaded file."""
-        file = self._files.get(name)
+        file = self._files.get(request.path_params["name"])
         if file is None:
             raise HTTPException(404, "the file does not exist or has expired")
         headers = {
@@ -255,7 +263,9 @@ class Api:
         )
 
     async def health(self) -> Response:
-        """Report that the server is running."""
+        """Report whether the server can translate."""
+        if reason := await self._router.unavailable_reason():
+            raise HTTPException(503, f"the server cannot translate: {reason}")
         return JSONResponse({"status": "ok"})
 
     async def metrics(self) -> Response:
@@ -323,11 +333,6 @@ class Api:
             return [source] * len(texts), []
         detected = [self._detector.rank(text)[0] for text in texts]
         return [each["language"] for each in detected], detected
-
-
-def _client(request: Request) -> str:
-    """Return the address of the client; empty if it has none, as on a Unix socket."""
-    return request.client.host if request.client else ""
 
 
 def _last_part(path: str) -> str:

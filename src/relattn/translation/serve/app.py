@@ -1,8 +1,8 @@
 """The web application: routes, errors and their status codes, and what applies to every request.
 
 Errors of a client are answered with {"error": …} and status 400, 403, 404, 405, 408, 413, 422 or 429. With 429, the
-header `Retry-After` says when to try again. The log has a JSON object per request with its route, status, duration and
-size. It never has a text, a key, or a URL that contains one.
+header `Retry-After` says when to try again. The log has a JSON object per request with its client, route, status,
+duration and size. It never has a text, a key, or a URL that contains one.
 """
 
 from __future__ import annotations
@@ -13,28 +13,30 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relattn.translation.errors import InputError, one_line
 from relattn.translation.serve import api as bodies
-from relattn.translation.serve.api import AUTO, FORM, MULTIPART, PAGE, Api
+from relattn.translation.serve.access import Access
+from relattn.translation.serve.api import PAGE, Api
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
 from relattn.translation.serve.parsing import ParsingLimitExceeded
 from relattn.translation.serve.queue import CLIENT, QueueFull
 from relattn.translation.serve.routing import Router
+from relattn.translation.serve.spec import ERRORS, describe
 
 RETRY_AFTER = {"Retry-After": "2"}  # seconds
 CLOSE = {"Connection": "close"}
@@ -42,14 +44,6 @@ DISCONNECTED = 499  # status in metrics and log of a request whose client did no
 DRAIN_BYTES = 50_000_000  # read after the limit of a request, so that the client reads the response
 OVERHEAD_BYTES = 65_536  # maximum size of a request without its texts
 MAX_BYTES_PER_CHARACTER = 12  # in JSON
-ERRORS = {
-    400: "a parameter is missing or wrong",
-    403: "api_key is missing or wrong",
-    408: "the request was not received in time",
-    413: "the request is too large",
-    422: "HTML or a file takes too much time or memory to parse",
-    429: "the queue is full or the request took too long; try again after Retry-After seconds",
-}
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -63,13 +57,13 @@ _log = logging.getLogger("relattn.serve")
 _Handler = Callable[[Request], Awaitable[Response]]
 
 
-def make_app(router: Router, *, keys: Path | None = None, cors: Sequence[str] = ()) -> FastAPI:
+def make_app(router: Router, *, keys: Path | None = None, access: Access = Access()) -> FastAPI:  # noqa: B008
     """Return the web application.
 
     Args:
         router: models, by language pair.
         keys: file of API keys, one per line; None requires no key.
-        cors: origins whose web pages may use the application.
+        access: names and origins that requests may have.
 
     Raises:
         InputError: the keys cannot be read.
@@ -87,31 +81,28 @@ def make_app(router: Router, *, keys: Path | None = None, cors: Sequence[str] = 
             router.close()
 
     app = FastAPI(title="relattn", openapi_url="/spec", docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.add_api_route("/suggest", api.suggest, methods=["POST"])
-    routes: dict[str, Callable[..., Awaitable[Response]]] = {
-        "/languages": api.languages,
-        "/download_file/{name}": api.download_file,
-        "/frontend/settings": api.settings,
-        "/health": api.health,
-        "/metrics": api.metrics,
-    }
-    for path, endpoint in routes.items():
-        app.add_api_route(path, endpoint)
-    app.add_api_route("/languages", api.languages, methods=["POST"], include_in_schema=False)  # libretranslatepy 2.1.1
-    routes_with_body: dict[str, tuple[_Handler, type[BaseModel]]] = {
-        "/translate": (api.translate, bodies.TranslateBody),
-        "/detect": (api.detect, bodies.DetectBody),
-        "/translate_file": (api.translate_file, bodies.TranslateFileBody),
-        "/words": (api.words, bodies.WordsBody),
-        "/attention": (api.attention, bodies.AttentionBody),
-    }
-    for path, (handler, body) in routes_with_body.items():
+    routes: list[tuple[str, str, Callable[..., Awaitable[Response]], type[BaseModel] | None]] = [
+        ("POST", "/translate", api.translate, bodies.TranslateBody),
+        ("POST", "/detect", api.detect, bodies.DetectBody),
+        ("POST", "/translate_file", api.translate_file, bodies.TranslateFileBody),
+        ("GET", "/download_file/{name}", api.download_file, None),
+        ("GET", "/languages", api.languages, None),
+        ("POST", "/languages", api.languages, None),  # libretranslatepy 2.1.1
+        ("GET", "/frontend/settings", api.settings, None),
+        ("POST", "/suggest", api.suggest, None),
+        ("POST", "/words", api.words, bodies.WordsBody),
+        ("POST", "/attention", api.attention, bodies.AttentionBody),
+        ("GET", "/health", api.health, None),
+        ("GET", "/metrics", api.metrics, None),
+    ]
+    for method, path, handler, body in routes:
         app.add_api_route(
             path,
-            _with_deadline(router.limits.seconds, handler),
-            methods=["POST"],
-            openapi_extra={"requestBody": _body_schema(body, router)},
-            responses={status: {"description": description} for status, description in ERRORS.items()},
+            handler if body is None else _with_deadline(router.limits.seconds, handler),
+            methods=[method],
+            status_code=403 if path == "/suggest" else None,
+            response_class=Response,  # the description has their content types
+            openapi_extra=describe(path, body, router),
         )
     for path in PAGE:
         app.add_api_route(path, api.page, include_in_schema=False)
@@ -119,20 +110,10 @@ def make_app(router: Router, *, keys: Path | None = None, cors: Sequence[str] = 
     app.add_exception_handler(QueueFull, lambda _, error: _error(429, "the queue is full", RETRY_AFTER))
     app.add_exception_handler(ParsingLimitExceeded, lambda _, error: _error(422, ERRORS[422]))
     app.add_exception_handler(HTTPException, _http_error)
-    if cors:
-        app.add_middleware(CORSMiddleware, allow_origins=list(cors), allow_methods=["*"], allow_headers=["*"])
-    app.add_middleware(monitor, limits=router.limits, metrics=router.metrics)
+    if access.origins:
+        app.add_middleware(CORSMiddleware, allow_origins=list(access.origins), allow_methods=["*"], allow_headers=["*"])
+    app.add_middleware(monitor, limits=router.limits, metrics=router.metrics, access=access)
     return app
-
-
-def _body_schema(body: type[BaseModel], router: Router) -> dict[str, Any]:
-    """Return the description of a request body for OpenAPI."""
-    schema = body.model_json_schema()
-    for name, codes in (("source", [*router.sources, AUTO]), ("target", router.codes)):
-        if name in schema["properties"]:
-            schema["properties"][name]["enum"] = codes
-    content_types = [MULTIPART] if "file" in schema["properties"] else ["application/json", FORM]
-    return {"required": True, "content": {content_type: {"schema": schema} for content_type in content_types}}
 
 
 def _with_deadline(seconds: float, handler: _Handler) -> _Handler:
@@ -171,13 +152,14 @@ async def _http_error(_: Request, error: Exception) -> Response:
     return _error(error.status_code, error.detail, error.headers)
 
 
-def monitor(app: ASGIApp, limits: Limits, metrics: Metrics) -> ASGIApp:
-    """Return middleware that limits the size of requests and the time to receive them, adds headers, logs and counts.
+def monitor(app: ASGIApp, limits: Limits, metrics: Metrics, access: Access) -> ASGIApp:
+    """Return middleware that refuses requests, limits their size and the time to receive them, adds headers and logs.
 
     Args:
         app: application to wrap.
         limits: limits on requests.
         metrics: metrics to count in.
+        access: names and origins that requests may have.
     """
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
@@ -216,6 +198,9 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics) -> ASGIApp:
             await send(message)
 
         try:
+            if refusal := access.refusal(scope["method"], Headers(scope=scope)):
+                await _error(403, refusal, CLOSE)(scope, receive, send_with_headers)
+                return
             if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
                 message = "a request must not have both Content-Length and Transfer-Encoding"
                 await _error(400, message, CLOSE)(scope, receive, send_with_headers)
@@ -233,6 +218,7 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics) -> ASGIApp:
             path = getattr(scope.get("route"), "path", "none")
             metrics.requests.labels(path, status).inc()
             metrics.seconds.labels(path).observe(seconds)
-            _log.info(json.dumps({"route": path, "status": status, "ms": round(1000 * seconds, 1), "bytes": size}))
+            row = {"client": CLIENT.get(), "route": path, "status": status}
+            _log.info(json.dumps({**row, "ms": round(1000 * seconds, 1), "bytes": size}))
 
     return handle

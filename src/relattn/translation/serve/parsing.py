@@ -20,6 +20,7 @@ from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
 from relattn.translation.errors import STOPPING_SIGNALS, InputError
 from relattn.translation.serve.limits import Limits
+from relattn.translation.serve.queue import CLIENT
 
 PROCESSES = 4
 _NICENESS = 5  # translations have priority
@@ -42,11 +43,10 @@ class ParserPool:
         self._processes = CapacityLimiter(PROCESSES)
         self._client_limiters: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()  # by client
 
-    async def run(self, client: str, function: Callable[..., Result], *arguments: Any) -> Result:
+    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Return the result of a function of the module `text`. If the caller is cancelled, its process is killed.
 
         Args:
-            client: address of the client, which shares its processes with others from there.
             function: function at the top level of its module.
             arguments: arguments that can be pickled.
 
@@ -54,7 +54,7 @@ class ParserPool:
             ParsingLimitExceeded: the function took too much time or memory.
             Exception: the function raised it.
         """
-        client_limiter = self._client_limiters.setdefault(client, CapacityLimiter(PROCESSES // 2))
+        client_limiter = self._client_limiters.setdefault(CLIENT.get(), CapacityLimiter(PROCESSES // 2))
         limits = self._limits.parsing, self._limits.memory
         async with client_limiter:
             try:

@@ -13,12 +13,14 @@ sentence of the maximum length has a separate batch.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextvars import ContextVar
 from typing import Any
 
+from relattn.translation.errors import InputError
 from relattn.translation.serve.limits import Limits
 
 MAX_WORK = 62_500  # sum of the squared sizes of the items of a batch; 64 of 31 pieces, or one of 250
@@ -39,6 +41,9 @@ class BatchQueue:
         limits: batch size, size of the queue, and how long to wait for a batch to fill.
         size: function that returns the size of an item, such as its number of pieces.
         on_batch: function that is called with the size of each batch.
+
+    Attributes:
+        failed: whether the last item, or batch, failed with an error for which its request is not to blame.
     """
 
     def __init__(
@@ -52,11 +57,18 @@ class BatchQueue:
         self._work, self._threads, self._limits, self._size, self._on_batch = work, threads, limits, size, on_batch
         self._clients: dict[str, deque[deque[_Item]]] = {}  # requests, whose items are not in a batch yet
         self._arrived = asyncio.Event()
+        self._began: float | None = None  # when the current batch began
+        self.failed = False
 
     @property
     def waiting(self) -> int:
         """Number of items that are not in a batch yet."""
         return sum(map(self._waiting_of, self._clients))
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds since the current batch began; None if there is none."""
+        return None if self._began is None else time.monotonic() - self._began
 
     def _waiting_of(self, client: str) -> int:
         return sum(map(len, self._clients.get(client, ())))
@@ -119,15 +131,32 @@ class BatchQueue:
         """Work on a batch. If that fails, work on each item alone, so that only the request at fault fails."""
         self._on_batch(len(batch))
         loop = asyncio.get_running_loop()
+        self._began = time.monotonic()
         try:
-            results = await loop.run_in_executor(self._threads, self._work, [item for item, *_ in batch])
+            results = await loop.run_in_executor(self._threads, self._work_on, [item for item, *_ in batch])
         except Exception as error:
+            self.failed = not isinstance(error, InputError)
             for item, future, work in batch:
                 if not future.done() and len(batch) > 1:
                     await self._process([(item, future, work)])
                 elif not future.done():
                     future.set_exception(error)
             return
+        finally:
+            self._began = None
+        self.failed = False
         for (_, future, _), result in zip(batch, results, strict=True):
             if not future.done():
                 future.set_result(result)
+
+    def _work_on(self, items: list[Any]) -> list[Any]:
+        """Return a result per item. Every failure is an Exception: any other error would end the queue."""
+        try:
+            results = self._work(items)
+        except Exception:
+            raise
+        except BaseException as error:  # as Rust's panics are
+            raise RuntimeError(type(error).__name__) from error
+        if len(results) != len(items):
+            raise RuntimeError("there must be a result per item")
+        return results

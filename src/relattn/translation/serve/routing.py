@@ -5,6 +5,7 @@ A text between two languages goes through one model, or through two if the serve
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from relattn.translation.errors import InputError, one_line, require
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
 from relattn.translation.serve.parsing import ParserPool
-from relattn.translation.serve.queue import BatchQueue
+from relattn.translation.serve.queue import BatchQueue, QueueFull
 from relattn.translation.serve.text.documents import document_texts, fill_document
 from relattn.translation.serve.text.html import fill_pages, page_texts
 from relattn.translation.serve.text.sentences import PLACEHOLDER, SplitText, split
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 Pair = tuple[str, str]  # source and target language
 Word = tuple[str, float | None]  # text and confidence; None for white space
+_Request = tuple[str, int, str, bool]  # item of the queues `plain` and `tagged` of a `Model`
+_PROBE_SECONDS = 1.0  # that a check of the server's health waits for a translation
 MAX_INSPECTED = 60  # source tokens of a sentence whose attention is shown
 _KEPT = re.compile(f"{PLACEHOLDER.pattern}|{LITERAL.pattern}")  # what is not translated in a sentence with tags
 _WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spaces between words
@@ -80,7 +83,8 @@ class Model:
             `BatchQueue`.
 
     Attributes:
-        plain: queue of (sentence, count, prefix): up to `count` translations that begin with the prefix, best first.
+        plain: queue of (sentence, count, prefix, keep_literals): up to `count` translations that begin with the prefix,
+            best first.
         tagged: the same, for sentences with tags.
         words: queue of (sentence, translation): the words of the translation, with confidences.
         attention: queue of (sentence, prefix): the attention of the model over each and its translation.
@@ -105,17 +109,31 @@ class Model:
         """Return the number of pieces of the sentence that an item of a queue begins with."""
         return len(self.translator.tokenizer.encode(item[0]))
 
-    def _translate(self, items: list[tuple[str, int, str]], *, align: bool = False) -> list[list[Translation]]:
-        sentences, counts, prefixes = zip(*items, strict=True)
-        keep_literals = self.translator.supports_alignment and not align
-        options = TranslateOptions(n_best=max(counts), search=self.search, align=align, keep_literals=keep_literals)
-        translations = self.translator.n_best(sentences, options, prefixes=prefixes if any(prefixes) else None)
-        return [best[:count] for best, count in zip(translations, counts, strict=True)]
+    def _translate(self, items: list[_Request], *, align: bool = False) -> list[list[Translation]]:
+        results: dict[int, list[Translation]] = {}
+        for keep_literals in (False, True):  # one batch cannot have both
+            chosen = [i for i, (*_, keep) in enumerate(items) if keep == keep_literals]
+            if not chosen:
+                continue
+            sentences, counts, prefixes, _ = zip(*(items[i] for i in chosen), strict=True)
+            options = TranslateOptions(
+                n_best=max(counts),
+                search=self.search,
+                align=align,
+                keep_literals=keep_literals and self.translator.supports_alignment,
+            )
+            translations = self.translator.n_best(sentences, options, prefixes=prefixes if any(prefixes) else None)
+            results |= {i: best[:count] for i, best, count in zip(chosen, translations, counts, strict=True)}
+        return [results[i] for i in range(len(items))]
 
-    def _translate_tagged(self, items: list[tuple[str, int, str]]) -> list[list[Translation]]:
+    def _translate_tagged(self, items: list[_Request]) -> list[list[Translation]]:
         """Translate sentences with tags. The option `keep_tags` would also keep numbers with units and other words."""
-        stripped = [strip_tags(sentence, _KEPT) for sentence, *_ in items]
-        lines = [(source.line, count, prefix) for source, (_, count, prefix) in zip(stripped, items, strict=True)]
+        stripped = [
+            strip_tags(sentence, _KEPT if keep_literals else PLACEHOLDER) for sentence, *_, keep_literals in items
+        ]
+        lines = [
+            (source.line, count, prefix, False) for source, (_, count, prefix, _) in zip(stripped, items, strict=True)
+        ]
         translations = self._translate(lines, align=True)
         return [
             [
@@ -172,7 +190,8 @@ class Router:
         searches: Mapping[Pair, SearchConfig] | None = None,
         pivot: str = "",
     ) -> None:
-        self.limits, self.metrics, self._pivot = limits, Metrics(), pivot
+        self.limits, self.metrics, self._pivot = limits, Metrics(limits), pivot
+        self._probing = asyncio.Lock()  # so that many checks of the server's health are not more work than one
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="translate")
         on_batch = self.metrics.batch_sentences.observe
         make_queue = partial(BatchQueue, threads=self._threads, limits=limits, on_batch=on_batch)
@@ -194,7 +213,14 @@ class Router:
         return [code for code in self.codes if self._route(source, code)]
 
     async def translate(
-        self, texts: Sequence[str], sources: Sequence[str], target: str, *, html: bool, count: int, client: str
+        self,
+        texts: Sequence[str],
+        sources: Sequence[str],
+        target: str,
+        *,
+        html: bool,
+        count: int,
+        keep_literals: bool,
     ) -> list[TranslatedText]:
         """Return the translations of each text. A text that is in the target language is left unchanged.
 
@@ -204,7 +230,7 @@ class Router:
             target: language to translate into.
             html: whether the texts are HTML.
             count: maximum number of translations per text; the beam size also limits it.
-            client: address of the client.
+            keep_literals: whether to copy literals, as the option of that name does. An export never does.
 
         Raises:
             InputError: no model translates the languages, a text cannot be read, or there are too many sentences.
@@ -216,24 +242,28 @@ class Router:
             group = [text for text, text_source in zip(texts, sources, strict=True) if text_source == source]
             translations = [TranslatedText([text], []) for text in group]
             if source != target or source not in self.codes:
-                translations = await self._translate_group(group, source, target, html=html, count=count, client=client)
+                route = self._require_route(source, target)
+                many = min(count, route[-1].search.beam_size)
+                translate = self._translate_pages if html else self._translate_route
+                translations = await translate(route, group, count=many, keep_literals=keep_literals)
             results[source] = iter(translations)
         return [next(results[source]) for source in sources]
 
-    async def _translate_group(
-        self, texts: Sequence[str], source: str, target: str, *, html: bool, count: int, client: str
+    async def _translate_pages(
+        self, route: Sequence[Model], texts: Sequence[str], *, count: int, keep_literals: bool
     ) -> list[TranslatedText]:
-        """Return the translations of texts in one language."""
-        route = self._require_route(source, target)
-        count = min(count, route[-1].search.beam_size)
-        if not html:
-            return await self._translate_route(route, texts, count=count)
+        """Return up to `count` translations of each HTML text."""
         keep_tags = _supports_tags(route)
-        pages = await self._parsers.run(client, page_texts, texts, keep_tags)
-        translated = iter(await self._translate_route(route, list(chain(*pages)), keep_tags=keep_tags, count=count))
+        pages = await self._parsers.run(page_texts, texts, keep_tags)
+        texts_of_pages = list(chain(*pages))
+        translated = iter(
+            await self._translate_route(
+                route, texts_of_pages, keep_tags=keep_tags, count=count, keep_literals=keep_literals
+            )
+        )
         parts = [[next(translated) for _ in page] for page in pages]
         options = [_combine([part.ranked for part in page]) for page in parts]
-        filled = await self._parsers.run(client, fill_pages, texts, keep_tags, options)
+        filled = await self._parsers.run(fill_pages, texts, keep_tags, options)
         return [
             TranslatedText(ranked, _union(part.warnings for part in page))
             for ranked, page in zip(filled, parts, strict=True)
@@ -278,24 +308,25 @@ class Router:
         (inspection,) = await model.attention.submit([(first[0], prefix)])
         return inspection
 
-    async def document(self, name: str, content: bytes, source: str, target: str, *, client: str) -> bytes:
+    async def document(self, name: str, content: bytes, source: str, target: str, *, keep_literals: bool) -> bytes:
         """Return the translation of a file. Errors are those of `read_document` and `translate`."""
         if source == target and source in self.codes:
             return content
         route = self._require_route(source, target)
-        file = name, content, _supports_tags(route), self.limits.unpacked
-        texts = await self._parsers.run(client, document_texts, *file)
+        keep_tags = _supports_tags(route)
+        file = name, content, keep_tags, self.limits.unpacked
+        texts = await self._parsers.run(document_texts, *file)
         self.check_characters([PLACEHOLDER.sub("", text) for text in texts])
-        translations = await self._translate_route(route, texts, keep_tags=_supports_tags(route))
-        return await self._parsers.run(client, fill_document, *file, [each.ranked[0] for each in translations])
+        translations = await self._translate_route(route, texts, keep_tags=keep_tags, keep_literals=keep_literals)
+        return await self._parsers.run(fill_document, *file, [each.ranked[0] for each in translations])
 
-    async def readable_texts(self, texts: Sequence[str], *, client: str) -> list[str]:
+    async def readable_texts(self, texts: Sequence[str]) -> list[str]:
         """Return the texts of HTML without tags, to detect their languages."""
-        return [" ".join(page) for page in await self._parsers.run(client, page_texts, texts, False)]
+        return [" ".join(page) for page in await self._parsers.run(page_texts, texts, False)]
 
-    async def readable_text(self, name: str, content: bytes, *, client: str) -> str:
+    async def readable_text(self, name: str, content: bytes) -> str:
         """Return the text of a file without tags, to detect its language."""
-        return " ".join(await self._parsers.run(client, document_texts, name, content, False, self.limits.unpacked))
+        return " ".join(await self._parsers.run(document_texts, name, content, False, self.limits.unpacked))
 
     def check_characters(self, texts: Sequence[str]) -> None:
         """Raise an InputError if texts have too many characters in total."""
@@ -304,6 +335,33 @@ class Router:
             characters <= max_characters,
             f"a request must have at most {max_characters:,} characters, got {characters:,}",
         )
+
+    async def unavailable_reason(self) -> str:
+        """Return why texts cannot be translated; empty if they can.
+
+        Unless other work shows it, a word is translated, and one with each model whose last batch failed.
+        """
+        async with self._probing:
+            seconds = [queue.seconds for queue in self.queues if queue.seconds is not None]
+            if max(seconds, default=0.0) > self.limits.seconds:
+                return f"a batch has taken longer than {self.limits.seconds:g} seconds"
+            queues = [queue for model in self._models.values() for queue in (model.plain, model.tagged) if queue.failed]
+            if not queues and not seconds:
+                queues = [self._models[self.default_pair].plain]
+            return next(filter(None, await asyncio.gather(*map(self._probe, queues))), "")
+
+    async def _probe(self, queue: BatchQueue) -> str:
+        """Return why a word is not translated; empty if it is, or if there is other work."""
+        try:
+            await asyncio.wait_for(queue.submit([("OK", 1, "", False)]), _PROBE_SECONDS)
+        except (QueueFull, InputError):  # the model works
+            return ""
+        except TimeoutError:
+            is_working = not queue.failed and any(each.seconds is not None for each in self.queues)
+            return "" if is_working else "the model does not answer"
+        except Exception as error:
+            return f"the model fails with {type(error).__name__}"
+        return ""
 
     def close(self) -> None:
         """Stop the thread that translates, after its current batch."""
@@ -322,15 +380,25 @@ class Router:
         return route
 
     async def _translate_route(
-        self, route: Sequence[Model], texts: Sequence[str], *, keep_tags: bool = False, count: int = 1
+        self,
+        route: Sequence[Model],
+        texts: Sequence[str],
+        *,
+        keep_tags: bool = False,
+        keep_literals: bool = True,
+        count: int = 1,
     ) -> list[TranslatedText]:
         """Return up to `count` translations of each text. Only the last model gives alternatives."""
         *earlier_models, model = route
         earlier_warnings: list[list[str]] = [[] for _ in texts]
         if earlier_models:
-            earlier = await self._translate_route(earlier_models, texts, keep_tags=keep_tags)
+            earlier = await self._translate_route(
+                earlier_models, texts, keep_tags=keep_tags, keep_literals=keep_literals
+            )
             texts, earlier_warnings = [each.ranked[0] for each in earlier], [each.warnings for each in earlier]
-        translated = await self._translate_sentences(model, texts, keep_tags=keep_tags, count=count)
+        translated = await self._translate_sentences(
+            model, texts, keep_tags=keep_tags, keep_literals=keep_literals, count=count
+        )
         return [
             TranslatedText(
                 _join_sentences(split_text, sentences), _union([before, *(best.warnings for best, *_ in sentences)])
@@ -339,12 +407,19 @@ class Router:
         ]
 
     async def _translate_sentences(
-        self, model: Model, texts: Sequence[str], *, keep_tags: bool = False, count: int = 1, prefix: str = ""
+        self,
+        model: Model,
+        texts: Sequence[str],
+        *,
+        keep_tags: bool = False,
+        keep_literals: bool = True,
+        count: int = 1,
+        prefix: str = "",
     ) -> list[tuple[SplitText, list[list[Translation]]]]:
         """Return the sentences of each text, and up to `count` translations of each sentence, best first."""
         separator = "" if model.target.partition("-")[0] in _WITHOUT_SPACES else " "
         split_texts = [split(text, model.source, keep_tags=keep_tags, separator=separator) for text in texts]
-        items = [(sentence, count, prefix) for text in split_texts for sentence in text.sentences]
+        items = [(sentence, count, prefix, keep_literals) for text in split_texts for sentence in text.sentences]
         max_sentences = self.limits.sentences
         require(
             len(items) <= max_sentences, f"a request must have at most {max_sentences:,} sentences, got {len(items):,}"

@@ -8,12 +8,14 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import uvicorn
 
 from relattn.translation.config import SearchConfig
 from relattn.translation.errors import InputError, reason, require
+from relattn.translation.serve.access import ANY, Access, is_loopback
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.connections import connection_type
 from relattn.translation.serve.limits import Limits
@@ -29,6 +31,7 @@ def serve(
     port: int,
     pivot: str = "",
     keys: Path | None = None,
+    hosts: Sequence[str] = (),
     cors: Sequence[str] = (),
     proxies: Sequence[str] = (),
     limits: Limits,
@@ -42,6 +45,7 @@ def serve(
         port: port to listen on; 0 chooses a free one.
         pivot: language to translate through if no model translates a pair directly; none if empty.
         keys: file of API keys, one per line; None requires no key.
+        hosts: names that requests may have in `Host`; if empty, any on an address that other machines can reach.
         cors: origins whose web pages may use the server.
         proxies: addresses of proxies, whose X-Forwarded-For and X-Forwarded-Proto are used.
         limits: limits on requests.
@@ -50,29 +54,32 @@ def serve(
         InputError: the address cannot be used, the pivot has no models, or the keys cannot be read.
     """
     require(bool(host), "host must be an address to listen on, such as 127.0.0.1, or 0.0.0.0 for all, got ''")
-    app = make_app(Router(translators, limits, searches=searches, pivot=pivot), keys=keys, cors=cors)
+    router = Router(translators, limits, searches=searches, pivot=pivot)
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise InputError(f"cannot listen on {host}, port {port}: {reason(error)}") from error
-    # asyncio sets TCP_NODELAY only on sockets whose protocol it knows. Without it, the body of a response waits 40 ms
-    # for the client to acknowledge the header. Connections inherit it from this socket.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    pairs = ", ".join(f"{source} to {target}" for source, target in sorted(translators))
-    address, port = listener.getsockname()[:2]  # "0" is the name of all addresses, for example
-    print(f"{pairs}: http://{f'[{address}]' if ':' in address else address}:{port}/", flush=True)
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        http=connection_type(limits),
-        forwarded_allow_ips=list(proxies),
-        timeout_graceful_shutdown=int(limits.seconds) + 1,
-    )
-    with listener, _json_log():
-        uvicorn.Server(config).run(sockets=[listener])
+    with listener:
+        # asyncio sets TCP_NODELAY only on sockets whose protocol it knows. Without it, the body of a response waits
+        # 40 ms for the client to acknowledge the header. Connections inherit it from this socket.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        address, port = listener.getsockname()[:2]  # "0" is the name of all addresses, for example
+        accepts_all = ANY in hosts or not (hosts or is_loopback(address))
+        app = make_app(router, keys=keys, access=Access(None if accepts_all else hosts, cors))
+        pairs = ", ".join(f"{source} to {target}" for source, target in sorted(translators))
+        print(f"{pairs}: http://{f'[{address}]' if ':' in address else address}:{port}/", flush=True)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            http=connection_type(limits),
+            forwarded_allow_ips=list(proxies),
+            timeout_graceful_shutdown=int(limits.seconds) + 1,
+        )
+        with _json_log():
+            uvicorn.Server(config).run(sockets=[listener])
 
 
 @contextmanager
@@ -94,8 +101,12 @@ def _json_log() -> Iterator[None]:
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        """Return a JSON object. The messages of requests are JSON already. Tracebacks may contain texts."""
+        """Return a JSON object. The messages of requests are JSON already.
+
+        Tracebacks, and lines after the first, may contain texts: asyncio writes there what an error is.
+        """
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         message = record.getMessage()
-        if record.levelno < logging.ERROR:
-            return message
-        return json.dumps({"level": record.levelname.lower(), "logger": record.name, "message": message})
+        is_request = record.levelno < logging.ERROR
+        fields = json.loads(message) if is_request else {"logger": record.name, "message": message.partition("\n")[0]}
+        return json.dumps({"time": time, "level": record.levelname.lower(), **fields})

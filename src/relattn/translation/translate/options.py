@@ -20,8 +20,8 @@ class TranslateOptions:
         sampling: draw translations at random; None searches for the best.
         glossary: terms whose translations are given. It requires a search.
         keep_tags: copy tags, numbers with units and literals unchanged into the translation.
-        keep_literals: copy only literals, in lines without a prefix: placeholders, addresses, handles, emoji and other
-            symbols, numbers of 8 digits or more, and identifiers.
+        keep_literals: copy only literals, in lines without a prefix: placeholders, addresses, handles, hashtags, emoji
+            and other symbols, numbers of 8 digits or more, and identifiers.
         copy: copy lines such as ``-`` or ``1.`` instead of translating them: they have no letter of any script, and no
             number such as ``1,204.5``.
         align: align the words of source and translation. It cannot be combined with `keep_tags`.

@@ -1,8 +1,8 @@
 """Tags and other parts of a line that are not translated: removed before, and restored in the translation.
 
 These are tags of markup (`<b>`, `</b>`, `<br/>`), numbers with a unit (`5 km`, `12.5%`) and literals: placeholders
-(`{name}`, `%s`, `%(n)d`), web and e-mail addresses, handles (`@name`), emoji and other symbols, long numbers and
-identifiers. Below, all of them are called tags. Each occurs
+(`{name}`, `%s`, `%(n)d`), web and e-mail addresses, handles (`@name`), hashtags, emoji and other symbols, long numbers
+and identifiers. Below, all of them are called tags. Each occurs
 exactly once in the translation, unchanged. The word alignment determines its place: a pair of tags encloses the words
 that are aligned with the words it enclosed, and any other tag stands next to the word that is aligned with its
 neighbour. An emoji or symbol at the beginning or the end of the line stays there. If the neighbours have no alignment,
@@ -47,6 +47,7 @@ _LITERALS = (
     r"(?:https?|ftp)://[^\s<>\"]*[\w/#=&]|www\.[^\s<>\"]*[\w/#=&]",
     r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
     r"(?<![\w.@/])@[A-Za-z_]\w+",
+    r"(?<![\w&#/.])#\w*[^\W\d_]\w*",
     rf"[{_SYMBOLS}][{_SYMBOLS}\u200d\ufe0e\ufe0f\U000e0020-\U000e007f]*|[0-9#*]\ufe0f?\u20e3",
 )
 LITERAL = re.compile("|".join((*_LITERALS, _LONG_NUMBER)))
