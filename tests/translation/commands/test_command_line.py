@@ -114,7 +114,7 @@ LISTS = {  # options whose values are lists, and a command with three values of 
     ("backtranslate", "parallel"): f"{SYNTHESIS} --parallel a b c",
     ("evaluate", "perturb"): "x --src a --ref b --perturb typos title_case all",
     **{("serve", "cors"): "x --cors a b c", ("serve", "proxies"): "x --proxies a b c"},
-    ("serve", "languages"): "x --languages a b c",
+    **{("serve", "languages"): "x --languages a b c", ("serve", "hosts"): "x --hosts a b c"},
     **{("reproduce", "seeds"): "clip --seeds 1 -2 3", ("reproduce", "rows"): "clip --rows a b c"},
 }
 
