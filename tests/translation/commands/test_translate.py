@@ -69,7 +69,7 @@ def test_verbose_says_what_runs_the_search(relattn, reading, model):
         ("", None, torch.float32),
         ("--threads=3", 3, torch.float32),
         ("--threads=1 --precision=bf16", 1, torch.bfloat16),
-        ("--precision=int8", None, torch.float32),
+        ("--precision=int8", None, torch.int8),
     ],
 )
 def test_threads_and_precision(relattn, reading, model, monkeypatch, arguments, threads, dtype):

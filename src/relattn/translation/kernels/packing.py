@@ -70,7 +70,8 @@ class Packing:
         kernel = GENERIC if self.kernel == PAIRS and weight.abs().max() > LARGEST else self.kernel
         codes = nn.functional.pad(weight, (0, -inputs % PADDING, 0, len(end)))
         scales = nn.functional.pad(scales, (0, len(end)))
-        sums = codes.sum(1, dtype=torch.int32) * -128
+        ones = torch.ones(codes.shape[1])  # sums in float32 are fast, and exact up to 2^24
+        sums = torch.cat([part.float() @ ones for part in codes.split(4096)]).int() * -128
         panels = self.keep(self.panels_of_codes(codes, kernel))
         return self.structures["map"](
             panels, address, self.keep(scales), self.keep(sums), inputs, padded(outputs), kernel
@@ -87,12 +88,12 @@ class Packing:
 
     def panels_of_codes(self, codes: Tensor, kernel: int) -> Tensor:
         """Return codes (outputs, inputs) in the panels of `int8.h`, (outputs / panel, inputs / 8, bytes)."""
-        grouped = codes.unflatten(1, (-1, 2, 4)).unflatten(0, (-1, self.panel))  # (panels, panel, inputs / 8, 2, 4)
-        panels = grouped.permute(0, 2, 3, 1, 4).flatten(2)
+        grouped = codes.view(torch.int32).unflatten(0, (-1, self.panel))  # (panels, panel, inputs / 4)
+        panels = grouped.mT.contiguous().view(torch.int8).unflatten(1, (-1, 2)).flatten(2)
         if kernel == PAIRS:
-            offsets = 128 * grouped.unflatten(4, (2, 2)).sum(
-                (3, 5), dtype=torch.int16
-            )  # (panels, panel, inputs / 8, 2)
+            pairs = codes.view(torch.int16)
+            sums = ((pairs << 8 >> 8) + (pairs >> 8)).unflatten(1, (-1, 2, 2))  # (outputs, inputs / 8, 2, 2)
+            offsets = (128 * (sums[..., 0, :] + sums[..., 1, :])).unflatten(0, (-1, self.panel))
             panels = torch.cat([panels, offsets.transpose(1, 2).contiguous().view(torch.int8).flatten(2)], dim=2)
         return panels
 

@@ -38,8 +38,9 @@ def is_quantized(state: Mapping[str, Tensor]) -> bool:
 def allocate_quantized(model: Transformer) -> None:
     """Give a model integer weights and scales, without values, in place of weights in float32."""
     for _, module, name in quantized_weights(model):
-        weight = getattr(module, name)
-        _replace(module, name, torch.empty_like(weight, dtype=torch.int8), torch.empty_like(weight[:, 0]))
+        weight = getattr(module, name)  # on the device "meta", other ways to get a shape would import much of PyTorch
+        integers = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
+        _replace(module, name, integers, torch.empty(weight.shape[0], device=weight.device))
 
 
 @torch.no_grad()

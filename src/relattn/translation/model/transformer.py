@@ -247,7 +247,7 @@ class Transformer(nn.Module):
 
 def _embedding(pieces: int, dim: int) -> nn.Parameter:
     """Return a random embedding matrix (pieces, dim), normal with variance 1 / dim."""
-    return nn.Parameter(torch.randn(pieces, dim).mul_(dim**-0.5))
+    return nn.Parameter(nn.init.normal_(torch.empty(pieces, dim), std=dim**-0.5))
 
 
 class SkipInitialization(TorchFunctionMode):
@@ -257,7 +257,7 @@ class SkipInitialization(TorchFunctionMode):
     torch._dynamo and Triton, which takes two seconds.
     """
 
-    DRAWS = (nn.init.kaiming_uniform_, nn.init.uniform_, Tensor.uniform_)
+    DRAWS = (nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_, Tensor.uniform_)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
