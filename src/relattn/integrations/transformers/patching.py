@@ -12,13 +12,14 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import MethodType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
 
 from torch import nn
 
 from relattn.checks import check_window
 from relattn.functional import Window
+from relattn.integrations import int8
 from relattn.integrations.transformers.forward_patch import SETTING, ForwardPatch, load_class, path_of
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ class Enabled:
 
     def __init__(self) -> None:
         self.changed: list[tuple[PatchedClass, type[nn.Module] | nn.Module]] = []
+        self.in_int8: list[int8.Int8Linear] = []
 
     def __enter__(self) -> Enabled:
         return self
@@ -132,9 +134,13 @@ class Enabled:
     ) -> None:
         for patched, owner in self.changed:
             patched.disable(owner)
+        for layer in self.in_int8:
+            int8.restore(layer)
 
 
-def enable(model: nn.Module | None = None, *, window: Window = None) -> Enabled:
+def enable(
+    model: nn.Module | None = None, *, window: Window = None, linear: Literal["float32", "int8"] = "float32"
+) -> Enabled:
     """Compute relative attention with relattn in one model, or in all models of the supported families.
 
     What is already enabled stays as it is. A family is first compared with its own code on a small model of random
@@ -146,6 +152,8 @@ def enable(model: nn.Module | None = None, *, window: Window = None) -> Enabled:
         window: the sliding window (left, right) of one model, in positions of its attention, as in
             `relative_attention`. Time and memory are then linear in the length. It changes the outputs, unless no
             input is longer than the window. Default: the model's own attention.
+        linear: "int8" also lets the linear layers of one model compute in int8 on a CPU, in inference. It changes the
+            outputs slightly. Layers with less than 64 inputs or outputs and that of the output embeddings keep float32.
 
     Returns:
         A context manager. Leaving its block undoes what this call changed. Without a block the change stays.
@@ -153,13 +161,18 @@ def enable(model: nn.Module | None = None, *, window: Window = None) -> Enabled:
     Raises:
         ImportError: transformers is not installed.
         ValueError: the window has no valid form, is given without a model, or is not supported by a part of the model;
-            or `model` is a part of a stack whose layers exchange positions.
+            `model` is a part of a stack whose layers exchange positions; or int8 is given without a model, with a model
+            that has other weights than finite ones in float32 on the CPU, or on a processor without exact sums.
     """
     try:
         import transformers  # noqa: F401
     except ImportError as error:
         raise ImportError('transformers must be installed: pip install "relattn[transformers]"') from error
     window = None if window is None else check_window(window)
+    if linear not in ("float32", "int8"):
+        raise ValueError(f"linear must be 'float32' or 'int8', got {linear!r}")
+    if linear == "int8" and model is None:
+        raise ValueError("linear='int8' must be given with a model, because it changes the outputs")
     enabled = Enabled()
     if model is None:
         if window is not None:
@@ -172,6 +185,8 @@ def enable(model: nn.Module | None = None, *, window: Window = None) -> Enabled:
     modules = _units(model)
     if window is not None:
         _check_model_takes_window(model, modules, window)
+    if linear == "int8":
+        enabled.in_int8 = int8.quantize(model)
     for module, patched in modules:
         setting = getattr(module, SETTING, None) if window is None else module.__dict__.get(SETTING)
         is_used = setting is not None and patched.is_reached(module)
@@ -217,6 +232,8 @@ def disable(model: nn.Module | None = None) -> None:
     else:
         for module, patched in _units(model):
             patched.disable(module)
+        for layer in model.modules():
+            int8.restore(layer)
 
 
 def report(model: nn.Module) -> str:
@@ -227,7 +244,7 @@ def report(model: nn.Module) -> str:
 
     Returns:
         One line per module of a supported class: its name, its class, and "relattn", with its window, or why it does
-        not.
+        not; and the number of linear layers in int8, if there are any.
     """
     lines = []
     for name, module in model.named_modules():
@@ -241,6 +258,8 @@ def report(model: nn.Module) -> str:
             if setting is not None and not patched.is_reached(module):
                 reason = "its forward was wrapped before its class was enabled; enable the model"
         lines.append(f"{name or 'the model'} ({type(module).__name__}): {reason}")
+    if count := sum(isinstance(module, int8.Int8Linear) for module in model.modules()):
+        lines.append(f"{count} linear layers in int8")
     return "\n".join(lines) or f"{type(model).__name__}: no module of a supported class"
 
 

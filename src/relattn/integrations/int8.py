@@ -1,0 +1,138 @@
+"""Linear layers in int8 on CPUs, for inference.
+
+A weight is quantized per output, and the rows of an input as they come, each with its own scale, so a row has the same
+output in any batch. Sums are exact: PyTorch multiplies with oneDNN, and sums of pairs of products must fit into 16 bits
+on processors without VNNI. There, weights have 7 bits (`_largest_integer`).
+
+The weights in float32 stay as they are, so parameters keep their names and `restore` is exact.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+LEAST = 64  # inputs and outputs; smaller layers gain nothing
+_BLOCK = 128  # rows that are computed at once, so that their sums stay in the cache
+_TINY = torch.finfo(torch.float32).tiny
+_log = logging.getLogger(__name__)
+
+
+class Int8Linear(nn.Linear):
+    """A linear layer that computes in int8 if no gradient is needed, and else in float32.
+
+    `nn.Linear` becomes one by exchanging its class (`quantize`).
+    """
+
+    _quantized: tuple[tuple[int, int], Tensor, Tensor] | None = None  # identity of the weight, integers, scales
+
+    def forward(self, input: Tensor) -> Tensor:
+        tensors = input, self.weight, *(() if self.bias is None else (self.bias,))
+        is_plain = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            _warn_of_gradients()
+            is_plain = False
+        if not is_plain or input.numel() == 0:
+            return super().forward(input)
+        weight, scale = self._integers()
+        rows = input.reshape(-1, self.in_features)
+        output = rows.new_empty(len(rows), self.out_features)
+        for part, into in zip(rows.split(_BLOCK), output.split(_BLOCK), strict=True):
+            row_scale = part.abs().amax(1, keepdim=True).clamp_min(_TINY) / 127
+            integers = torch.div(part, row_scale).round_().to(torch.int8)
+            torch.mul(torch._int_mm(integers, weight), scale, out=into).mul_(row_scale)
+            if self.bias is not None:
+                into.add_(self.bias)
+        return output.view(*input.shape[:-1], self.out_features)
+
+    def _integers(self) -> tuple[Tensor, Tensor]:
+        """Return the weight as integers (in_features, out_features) and their scales, made again if it has changed."""
+        weight = self.weight
+        identity = weight.data_ptr(), 0 if weight.is_inference() else weight._version
+        if self._quantized is None or (self._quantized[0] != identity and not torch.compiler.is_compiling()):
+            self._quantized = identity, *_quantize(weight.detach(), _largest_integer())
+        return self._quantized[1:]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_quantized"}
+
+
+def quantize(model: nn.Module) -> list[Int8Linear]:
+    """Let the linear layers of a model compute in int8, and return those that did not do so before.
+
+    Layers with less than 64 inputs or outputs and the layer of the output embeddings keep float32.
+
+    Raises:
+        ValueError: a weight is not on the CPU, not in float32, not finite or made in inference mode; there is no such
+            layer; or the processor has no exact product of integers. Nothing is changed.
+    """
+    find_head: Any = getattr(model, "get_output_embeddings", lambda: None)
+    head = find_head()
+    found = {
+        name: module
+        for name, module in model.named_modules()
+        if type(module) in (nn.Linear, Int8Linear)
+        and min(module.in_features, module.out_features) >= LEAST
+        and module is not head
+    }
+    if not found:
+        raise ValueError(f"int8 requires a linear layer of at least {LEAST} by {LEAST}, got {type(model).__name__}")
+    if _largest_integer() == 0:
+        raise ValueError("int8 requires a processor on which PyTorch multiplies integers exactly")
+    for name, module in found.items():
+        weight = module.weight
+        if weight.device.type != "cpu" or weight.dtype != torch.float32:
+            dtype = str(weight.dtype).removeprefix("torch.")
+            raise ValueError(f"int8 requires weights in float32 on the CPU, got {dtype} on {weight.device} for {name}")
+        if weight.is_inference():  # which hides its changes
+            raise ValueError(f"int8 requires weights that were not made in inference mode, got {name}")
+        if not bool(weight.isfinite().all()):
+            raise ValueError(f"int8 requires finite weights, got {name} with other values")
+    changed = [module for module in found.values() if not isinstance(module, Int8Linear)]
+    for module in changed:
+        module.__class__ = Int8Linear
+        module._integers()
+    return changed
+
+
+def restore(module: nn.Module) -> None:
+    """Let a layer compute in float32 again."""
+    if isinstance(module, Int8Linear):
+        module.__class__ = nn.Linear  # type: ignore[assignment]
+        module.__dict__.pop("_quantized", None)
+
+
+def _quantize(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
+    """Return a weight (outputs, inputs) as integers (inputs, outputs), at most `largest`, and the scale per output."""
+    scale = weight.abs().amax(1).clamp_min(_TINY * largest) / largest
+    return (weight / scale[:, None]).round_().to(torch.int8).t(), scale
+
+
+@functools.cache
+def _largest_integer() -> int:
+    """Return the largest integer of a weight with which all sums are exact: 127, 63, or 0 if there is none.
+
+    Without VNNI, oneDNN adds 128 to activations and sums pairs of products in 16 bits, which saturate beyond
+    255 · 63 · 2. Whether it does so is tried, because it depends on the processor and on oneDNN's settings.
+    """
+    for largest in (127, 63):
+        weight = torch.full((256, 192), largest, dtype=torch.int8)
+        weight[1::2] = -largest
+        for rows in (1, 16, _BLOCK):
+            row = torch.full((rows, 192), 127, dtype=torch.int8)
+            row[:, 1::4] = -127
+            if not torch.equal(torch._int_mm(row, weight.t()).long(), row.long() @ weight.t().long()):
+                break
+        else:
+            return largest
+    return 0
+
+
+@functools.cache
+def _warn_of_gradients() -> None:
+    """Warn once that layers compute in float32."""
+    _log.warning("linear layers compute in float32, because gradients are enabled; use torch.inference_mode()")

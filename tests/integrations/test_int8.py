@@ -1,0 +1,197 @@
+"""Linear layers in int8: exact sums, the same rows in any batch, gradients, changed weights, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import DebertaV2Config, DebertaV2Model, T5Config, T5ForConditionalGeneration
+
+from relattn.integrations import transformers as faster
+
+EXACT = """
+import numpy as np, torch
+from relattn.integrations import int8
+from tests.integrations.test_int8 import expected, extremes
+torch.manual_seed(0)
+for inputs, outputs in ((64, 64), (65, 130), (513, 77), (96, 259)):
+    for rows in (1, 2, 15, 16, 17, 127, 128, 129, 300):
+        for layer, input in extremes(rows, inputs, outputs):
+            (changed,) = int8.quantize(layer)
+            with torch.inference_mode():
+                output = layer(input)
+            np.testing.assert_allclose(output, expected(layer, input, int8._largest_integer()), rtol=1e-5, atol=1e-30)
+print(int8._largest_integer())
+"""
+
+
+def expected(layer, input, largest):
+    """Return the output of a layer with exact sums of integers, in float64."""
+    weight, rows, bias = (tensor.detach().double().numpy() for tensor in (layer.weight, input, layer.bias))
+    scale, row_scale = (np.abs(x).max(1, keepdims=True) for x in (weight, rows))
+    scale, row_scale = (np.where(x == 0, 1, x) for x in (scale, row_scale))
+    integers, weights = np.rint(rows / row_scale * 127), np.rint(weight / scale * largest)
+    return (integers @ weights.T) * (scale.T / largest) * (row_scale / 127) + bias
+
+
+def extremes(rows, inputs, outputs):
+    """Yield layers and inputs with small integers as values, so that they are quantized without ties."""
+    for draw in (
+        lambda *shape: torch.where(torch.rand(shape) < 0.5, -1.0, 1.0),
+        lambda *shape: torch.ones(shape),
+        lambda *shape: torch.zeros(shape),
+        lambda *shape: torch.randint(-1, 2, shape).float() * 1e-30,
+        lambda *shape: torch.randint(-1, 2, shape).float() * 1e15,
+    ):
+        layer, input = nn.Linear(inputs, outputs), draw(rows, inputs)
+        with torch.no_grad():
+            layer.weight.copy_(draw(outputs, inputs))
+            layer.bias.zero_()
+        yield layer, input
+
+
+@pytest.mark.parametrize("isa", ["AVX2", ""])
+def test_sums_are_exact(isa):
+    """Also where oneDNN sums pairs of products in 16 bits, as on processors without VNNI."""
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    if not isa:
+        environment.pop("ONEDNN_MAX_CPU_ISA")
+    run = subprocess.run(
+        [sys.executable, "-c", EXACT], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() in ("127", "63")
+
+
+def small_deberta():
+    config = DebertaV2Config(
+        vocab_size=100, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=256,
+        relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=16, norm_rel_ebd="layer_norm",
+        share_att_key=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return DebertaV2Model(config).eval()
+
+
+@pytest.fixture
+def deberta():
+    model = small_deberta()
+    yield model
+    faster.disable(model)
+
+
+@torch.inference_mode()
+def test_a_model_is_close_in_any_batch_and_restored(deberta):
+    ids = torch.randint(0, 100, (9, 37))
+    own = deberta(ids).last_hidden_state
+    names = list(deberta.state_dict())
+    with faster.enable(deberta, linear="int8"):
+        assert "12 linear layers in int8" in faster.report(deberta)
+        whole = deberta(ids).last_hidden_state
+        assert torch.equal(whole[4:5], deberta(ids[4:5]).last_hidden_state)
+        assert list(deberta.state_dict()) == names
+        for copied in (copy.deepcopy(deberta), pickle.loads(pickle.dumps(deberta))):
+            assert torch.equal(copied(ids).last_hidden_state, whole)
+    assert 1e-4 < (whole - own).norm() / own.norm() < 0.03
+    assert "int8" not in faster.report(deberta)
+    assert torch.equal(deberta(ids).last_hidden_state, own)
+    faster.enable(deberta, linear="int8")
+    faster.enable(deberta, linear="int8")
+    assert torch.equal(deberta(ids).last_hidden_state, whole)
+    faster.disable(deberta)
+    assert torch.equal(deberta(ids).last_hidden_state, own)
+
+
+def test_gradients_are_those_of_float32(deberta, caplog):
+    ids = torch.randint(0, 100, (2, 9))
+    faster.enable(deberta)
+
+    def gradients():
+        deberta.zero_grad()
+        deberta(ids).last_hidden_state.square().sum().backward()
+        return [parameter.grad for parameter in deberta.parameters() if parameter.grad is not None]
+
+    before = gradients()
+    faster.enable(deberta, linear="int8")
+    assert all(torch.equal(one, two) for one, two in zip(before, gradients(), strict=True))
+    assert "gradients are enabled" in caplog.text
+
+
+@torch.no_grad()
+def test_weights_that_change_are_quantized_again():
+    layers = [nn.Sequential(nn.Linear(64, 64)) for _ in range(2)]
+    input = torch.randn(3, 64)
+    for layer in layers:
+        faster.enable(layer, linear="int8")
+    assert not torch.equal(layers[0](input), layers[1](input))
+    layers[0].load_state_dict(layers[1].state_dict())
+    assert torch.equal(layers[0](input), layers[1](input))
+    layers[0].double()
+    assert layers[0](input.double()).dtype == torch.float64
+
+
+@torch.no_grad()
+def test_values_that_are_not_finite_stay_so():
+    layer = nn.Sequential(nn.Linear(64, 64))
+    faster.enable(layer, linear="int8")
+    input = torch.randn(3, 64)
+    input[0, 0], input[1, 0] = torch.nan, torch.inf
+    output = layer(input)
+    assert not output[:2].isfinite().any()
+    assert output[2].isfinite().all()
+    assert layer(torch.zeros(0, 64)).shape == (0, 64)
+
+
+def test_output_embeddings_and_small_layers_keep_float32():
+    model = T5ForConditionalGeneration(
+        T5Config(vocab_size=99, d_model=64, d_kv=32, d_ff=128, num_layers=1, num_heads=2)
+    )
+    faster.enable(model, linear="int8")
+    assert type(model.lm_head) is nn.Linear
+    assert all(
+        type(module) is nn.Linear if min(module.weight.shape) < 64 or module is model.lm_head else True
+        for module in model.modules()
+        if isinstance(module, nn.Linear)
+    )
+    faster.disable(model)
+
+
+def damaged(value):
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    with torch.no_grad():
+        model[1].weight[3, 3] = value
+    return model
+
+
+@torch.inference_mode()
+def inference_layer():
+    return nn.Sequential(nn.Linear(64, 64))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda: None, "must be given with a model"),
+        (lambda: nn.Linear(63, 64), "a linear layer of at least 64 by 64, got Linear"),
+        (lambda: damaged(torch.nan), "finite weights, got 1 with"),
+        (lambda: damaged(torch.inf), "finite weights, got 1 with"),
+        (lambda: damaged(0).to(torch.bfloat16), "float32 on the CPU, got bfloat16 on cpu for 0"),
+        (inference_layer, "not made in inference mode, got 0"),
+        (lambda: damaged(0).to("meta"), "float32 on the CPU, got float32 on meta for 0"),
+    ],
+)
+def test_what_is_refused(model, message):
+    made = model()
+    with pytest.raises(ValueError, match=message):
+        faster.enable(made, linear="int8")
+    if made is not None:
+        assert all(type(module) is nn.Linear for module in made.modules() if isinstance(module, nn.Linear))
+    with pytest.raises(ValueError, match="linear must be 'float32' or 'int8', got 'int4'"):
+        faster.enable(made, linear="int4")
