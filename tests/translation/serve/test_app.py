@@ -618,6 +618,20 @@ def test_words_of_a_translation_that_begins_with_a_prefix(with_model):
     assert refused.status_code == 400
 
 
+def characters(html: str) -> list[tuple[str, str]]:
+    """Return the characters of HTML, each with the names of the elements around it."""
+    names: list[str] = []
+    found = []
+    for part in re.split("(<[^>]*>)", html):
+        if part.startswith("</"):
+            names.remove(part[2:-1])
+        elif part.startswith("<"):
+            names.append(part[1:-1])
+        else:
+            found += [(letter, "".join(sorted(names))) for letter in unescape(part)]
+    return found
+
+
 @pytest.mark.parametrize(
     "html",
     [
@@ -638,12 +652,23 @@ def test_pages_and_documents_of_a_model_have_the_translation_of_their_text(with_
     assert unescape(re.sub("<[^>]*>", "", answer["translatedText"])) == plain["translatedText"]
     document, out = docx.Document(), io.BytesIO()
     paragraph = document.add_paragraph()
-    for text in re.split("<[^>]*>", html):
-        paragraph.add_run(text)
+    for text, tags in characters(html):
+        run = paragraph.add_run(text)
+        run.bold, run.italic, run.underline = ("b" in tags) or None, ("i" in tags) or None, ("u" in tags) or None
     document.save(out)
     url = with_model.post("/translate_file", data=parameters, files={"file": ("a.docx", out.getvalue())}).json()
-    filled = docx.Document(io.BytesIO(with_model.get(url["translatedFileUrl"]).content))
-    assert filled.paragraphs[0].text == plain["translatedText"]
+    filled = docx.Document(io.BytesIO(with_model.get(url["translatedFileUrl"]).content)).paragraphs[0]
+    assert filled.text == plain["translatedText"]
+    formats = [
+        (
+            letter,
+            "".join(name for name, is_set in zip("biu", (run.bold, run.italic, run.underline), strict=True) if is_set),
+        )
+        for run in filled.runs
+        for letter in run.text
+        if letter != " "
+    ]
+    assert formats == [each for each in characters(answer["translatedText"]) if each[0] != " "]
 
 
 def test_tags_do_not_count_as_characters_of_a_file(with_model):

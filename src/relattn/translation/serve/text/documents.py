@@ -7,22 +7,16 @@ name of another file.
 from __future__ import annotations
 
 import codecs
-import copy
-import html
 import io
-import itertools
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from bs4 import BeautifulSoup
-from bs4.element import PageElement, Tag
 
 from relattn.translation.errors import InputError, reading, require
 from relattn.translation.serve.text.html import Markup
 from relattn.translation.serve.text.subtitles import Subtitles
+from relattn.translation.serve.text.word import WordDocument
 
 
 @dataclass(frozen=True)
@@ -42,155 +36,8 @@ def _plain_text(content: str, *, keep_tags: bool) -> Document:
     return Document([content], lambda translations: translations[0])
 
 
-def _word_document(content: bytes, *, keep_tags: bool) -> Document:
-    """Read a Word document as HTML: a `<p>` per paragraph, and in it a `<span>` per piece of text.
-
-    A piece is a run, or a container of runs: a link, a tracked insertion or a content control. The runs of a container
-    have a `<span>` each within its own. Anything but text, such as a picture or deleted text, stays in its place.
-    """
-    with reading("the file", "not a Word document"):
-        package, parts = _open_word_document(content)
-        paragraphs = [
-            _pieces(paragraph, itertools.count()) for part in parts for paragraph in part.element.iter("{*}p")
-        ]
-    markup = Markup("".join(map(_as_html, paragraphs)), keep_tags=keep_tags)
-
-    def fill(translations: Sequence[str]) -> bytes:
-        filled = BeautifulSoup(markup.fill(translations), "html.parser").find_all("p")
-        for pieces, paragraph in zip(paragraphs, filled, strict=True):
-            for line_break in paragraph.find_all("br"):
-                line_break.replace_with("\n")
-            _fill_pieces(pieces, list(paragraph.children))
-        out = io.BytesIO()
-        package.save(out)
-        return out.getvalue()
-
-    return Document(markup.texts, fill)
-
-
-def _open_word_document(content: bytes) -> tuple[Any, list[Any]]:
-    """Return the package of a Word document, and its parts with text: the body, headers, footers and notes."""
-    import docx
-    from docx.opc.constants import CONTENT_TYPE
-    from docx.opc.part import PartFactory, XmlPart
-
-    notes = CONTENT_TYPE.WML_FOOTNOTES, CONTENT_TYPE.WML_ENDNOTES
-    for content_type in notes:  # python-docx does not parse them by itself
-        PartFactory.part_type_for.setdefault(content_type, XmlPart)
-    body = docx.Document(io.BytesIO(content)).part
-    content_types = {CONTENT_TYPE.WML_HEADER, CONTENT_TYPE.WML_FOOTER, *notes}
-    others = [part for part in body.package.iter_parts() if part.content_type in content_types]
-    return body.package, [body, *sorted(others, key=lambda part: part.partname)]
-
-
 _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _CHARSET = re.compile(rb"<meta[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
-_CONTAINERS = {"hyperlink", "ins", "moveTo", "sdt", "smartTag"}
-_TEXT_ELEMENTS = {"rPr", "t", "tab", "cr", "br", "noBreakHyphen", "lastRenderedPageBreak"}
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Piece of a paragraph.
-
-    Attributes:
-        number: its number in the paragraph.
-        element: a run, or a container of runs.
-        pieces: the pieces of a container.
-    """
-
-    number: int
-    element: Any
-    pieces: list[_Piece]
-
-
-def _pieces(parent: Any, numbers: Iterator[int]) -> list[_Piece]:
-    """Return the pieces of a paragraph or of a container. A run that has anything but text is none."""
-    pieces: list[_Piece] = []
-    for element in parent:
-        name = _name(element)
-        if name == "sdtContent":
-            pieces += _pieces(element, numbers)
-        elif name == "r" and element.text and all(map(_is_text, element)):
-            pieces.append(_Piece(next(numbers), element, []))
-        elif name in _CONTAINERS and (inner := _pieces(element, numbers)):
-            pieces.append(_Piece(next(numbers), element, inner))
-    return pieces
-
-
-def _name(element: Any) -> str:
-    """Return the name of an element without its namespace; empty for a comment."""
-    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
-
-
-def _is_text(child: Any) -> bool:
-    """Return whether a child of a run is text or its format, and not, for instance, a page break or a picture."""
-    return _name(child) in _TEXT_ELEMENTS and not (_name(child) == "br" and child.attrib)
-
-
-def _as_html(pieces: Sequence[_Piece]) -> str:
-    """Return a paragraph as HTML."""
-    return f"<p>{_content_as_html(pieces)}</p>"
-
-
-def _content_as_html(pieces: Sequence[_Piece]) -> str:
-    """Return pieces as HTML, with a numbered `<span>` per piece if there are several."""
-    texts = [
-        _content_as_html(piece.pieces) if piece.pieces else html.escape(piece.element.text).replace("\n", "<br>")
-        for piece in pieces
-    ]
-    if len(texts) != 1:
-        texts = [f"<span id={piece.number}>{text}</span>" for piece, text in zip(pieces, texts, strict=True)]
-    return "".join(texts)
-
-
-def _fill_pieces(pieces: Sequence[_Piece], nodes: Sequence[PageElement]) -> None:
-    """Set the texts of pieces and reorder them. Text outside of all pieces goes to the one before it.
-
-    A run that occurs again, because its sentences were translated separately, is copied to that place.
-    """
-    if not pieces:
-        return
-    by_number = {piece.number: piece for piece in pieces}
-    contents: dict[int, list[PageElement]] = {number: [] for number in by_number}
-    order: dict[int, None] = {}
-    copies: list[tuple[Any, Any, list[PageElement]]] = []  # element before it, copy and its content
-    last, content = pieces[0].element, contents[pieces[0].number]
-    for node in nodes:
-        piece = None
-        if len(pieces) > 1 and isinstance(node, Tag):
-            piece = by_number.get(int(str(node["id"])))
-        if piece is None or not isinstance(node, Tag):
-            content.append(node)
-            continue
-        if piece.number in order and _name(piece.element) == "r":
-            run = copy.deepcopy(piece.element)
-            content = []
-            copies.append((last, run, content))
-            last = run
-        else:
-            order[piece.number] = None
-            last, content = piece.element, contents[piece.number]
-        content += node.children
-    if len(order) == len(pieces):
-        places = [piece.element.makeelement("place") for piece in pieces]
-        for piece, place in zip(pieces, places, strict=True):
-            piece.element.getparent().replace(piece.element, place)
-        for number, place in zip(order, places, strict=True):
-            place.getparent().replace(place, by_number[number].element)
-    for before, run, content in copies:
-        before.addnext(run)
-        run.text = _joined(content)
-    for piece in pieces:
-        if piece.pieces:
-            _fill_pieces(piece.pieces, contents[piece.number])
-        else:
-            piece.element.text = _joined(contents[piece.number])
-
-
-def _joined(nodes: Sequence[PageElement]) -> str:
-    """Return the text of nodes."""
-    return "".join(node.get_text() for node in nodes)
 
 
 def _require_small(content: bytes, unpacked: int) -> None:
@@ -204,17 +51,18 @@ def _require_small(content: bytes, unpacked: int) -> None:
                     require(left >= 0, f"the contents of the file must have at most {unpacked:,} bytes")
 
 
-FORMATS: dict[str, Callable[..., Document | Markup | Subtitles]] = {
+File = Document | Markup | Subtitles | WordDocument
+FORMATS: dict[str, Callable[..., File]] = {
     ".txt": _plain_text,
     ".srt": Subtitles,
     ".vtt": Subtitles,
     ".html": Markup,
     ".htm": Markup,
-    ".docx": _word_document,
+    ".docx": WordDocument,
 }
 
 
-def read_document(name: str, content: bytes, *, keep_tags: bool, unpacked: int) -> Document | Markup | Subtitles:
+def read_document(name: str, content: bytes, *, keep_tags: bool, unpacked: int) -> File:
     """Read a file.
 
     Args:
@@ -230,7 +78,7 @@ def read_document(name: str, content: bytes, *, keep_tags: bool, unpacked: int) 
     require(suffix in FORMATS, f"the name of the file must end in {', '.join(FORMATS)}")
     if suffix == ".docx":
         _require_small(content, unpacked)
-        return _word_document(content, keep_tags=keep_tags)
+        return WordDocument(content, keep_tags=keep_tags)
     mark, encoding = _encoding(content, suffix)
     try:
         text = content.removeprefix(mark).decode(encoding)

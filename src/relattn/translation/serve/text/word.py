@@ -1,0 +1,451 @@
+"""Extraction of the texts to translate from Word documents, and insertion of their translations.
+
+A paragraph is divided at tabs and breaks. Each part is a text with tags (`TaggedText`), in which runs do not matter:
+text in the most frequent format has no tags, and text in another format has a pair of them, as `<b>` in HTML. Links,
+content controls, tracked insertions, bookmarks and comments are pairs too. Anything else has a single tag: pictures,
+references to notes, deleted text, and fields with their result, which Word computes. A paragraph is built anew if its
+text changes. All others stay as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import html
+import io
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lxml import etree
+
+from relattn.translation.data.text_files import has_text
+from relattn.translation.errors import reading, require
+from relattn.translation.serve.text.html import MAX_TAGS
+from relattn.translation.serve.text.tagged import TaggedText, pair_tags, unused_prefix
+
+_NAMESPACES = (
+    "http://schemas.openxmlformats.org/wordprocessingml/2006/main",
+    "http://purl.oclc.org/ooxml/wordprocessingml/main",
+)
+_CONTAINERS = {"hyperlink", "ins", "moveTo", "sdt", "smartTag", "customXml", "dir", "bdo", "fldSimple"}
+_COPIED = {"hyperlink", "ins", "moveTo"}  # containers that may occur twice
+_PROPERTIES = {"pPr", "rPr", "sdtPr", "sdtEndPr", "smartTagPr", "customXmlPr", "fldData"}
+_TRANSIENT = {"proofErr", "lastRenderedPageBreak", "softHyphen"}  # they belong to the words of the source
+_BREAKS = {"tab", "ptab", "br", "cr"}
+_FIELDS = {"HYPERLINK", "FORMTEXT", "TOC"}  # fields whose result is text that somebody wrote
+_FILLED_CONTROLS = {"date", "dropDownList", "comboBox", "checkbox", "dataBinding", "citation", "picture", "equation"}
+_IGNORED_FORMATS = {"lang", "noProof"}
+_MAX_DEPTH = 20  # of fields within fields
+_INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
+_MARK = re.compile(r"<(\d+)>")
+
+
+@dataclass(frozen=True)
+class _Atom:
+    """Child of a paragraph or container, or, in a run, a child of that run."""
+
+    element: Any
+    run: Any = None
+
+    @property
+    def name(self) -> str:
+        return _name(self.element)
+
+
+@dataclass(frozen=True)
+class _Token:
+    """Part of a paragraph: text, a single tag, or one tag of a pair.
+
+    Attributes:
+        text: the characters of text; None for a tag.
+        format: the `w:rPr` of text, or of the text in a pair, None if it has none.
+        atoms: what a tag stands for.
+        container: element around the text of a pair.
+        kind: "format", "container", "field" or "range" for a pair; empty for a single tag.
+        name: name of the pair.
+        is_closing: whether it is the second tag of a pair.
+        is_break: whether no text moves across it.
+    """
+
+    text: str | None = None
+    format: Any = None
+    atoms: Sequence[_Atom] = ()
+    container: Any = None
+    kind: str = ""
+    name: str = ""
+    is_closing: bool = False
+    is_break: bool = False
+
+
+class WordDocument:
+    """Word document whose texts can be replaced.
+
+    Args:
+        content: bytes of the file.
+        keep_tags: as in `Markup`.
+
+    Attributes:
+        texts: texts to translate.
+
+    Raises:
+        InputError: the file is not a Word document, or has too many tags.
+    """
+
+    def __init__(self, content: bytes, *, keep_tags: bool) -> None:
+        with reading("the file", "not a Word document"):
+            self._package, parts = _open(content)
+            elements = [each for part in parts for each in part.element.iter(*(f"{{{n}}}p" for n in _NAMESPACES))]
+        tokens = [_tokens(element) for element in elements]
+        count = sum(token.text is None for each in tokens for token in each)
+        require(count <= MAX_TAGS, f"a Word document must have at most {MAX_TAGS:,} formats, fields and objects")
+        prefix = unused_prefix("\n".join(token.text or "" for each in tokens for token in each))
+        self._paragraphs = [
+            _Paragraph(element, each, prefix, keep_tags=keep_tags)
+            for element, each in zip(elements, tokens, strict=True)
+        ]
+        self.texts = [text for paragraph in self._paragraphs for text in paragraph.texts]
+
+    def fill(self, translations: Sequence[str]) -> bytes:
+        """Return the file with its texts replaced. Call it once."""
+        begin = 0
+        for paragraph in self._paragraphs:
+            end = begin + len(paragraph.texts)
+            if list(translations[begin:end]) != paragraph.texts:
+                paragraph.fill(translations[begin:end])
+            begin = end
+        out = io.BytesIO()
+        self._package.save(out)
+        return out.getvalue()
+
+
+def _open(content: bytes) -> tuple[Any, list[Any]]:
+    """Return the package of a Word document, and its parts with text: the body, headers, footers and notes."""
+    import docx
+    from docx.opc.constants import CONTENT_TYPE
+    from docx.opc.part import PartFactory, XmlPart
+
+    notes = CONTENT_TYPE.WML_FOOTNOTES, CONTENT_TYPE.WML_ENDNOTES
+    for content_type in notes:  # python-docx does not parse them by itself
+        PartFactory.part_type_for.setdefault(content_type, XmlPart)
+    body = docx.Document(io.BytesIO(content)).part
+    content_types = {CONTENT_TYPE.WML_HEADER, CONTENT_TYPE.WML_FOOTER, *notes}
+    others = [part for part in body.package.iter_parts() if part.content_type in content_types]
+    return body.package, [body, *sorted(others, key=lambda part: part.partname)]
+
+
+def _name(element: Any) -> str:
+    """Return the name of an element of Word without its namespace; empty for any other node."""
+    if not isinstance(element.tag, str):
+        return ""
+    namespace, _, name = element.tag[1:].rpartition("}")
+    return name if namespace in _NAMESPACES else ""
+
+
+def _attribute(element: Any, name: str) -> str:
+    """Return an attribute of Word; empty if there is none."""
+    names = (f"{{{namespace}}}{name}" for namespace in _NAMESPACES)
+    return next((str(element.get(each)) for each in names if each in element.attrib), "")
+
+
+def _atoms(parent: Any) -> Iterator[_Atom]:
+    """Yield the parts of a paragraph or container that have a place in it."""
+    for child in parent:
+        if _name(child) == "r":
+            yield from (_Atom(each, child) for each in child if _name(each) not in {"rPr", *_TRANSIENT})
+        elif _name(child) not in _PROPERTIES | _TRANSIENT:
+            yield _Atom(child)
+
+
+def _format(run: Any) -> Any:
+    """Return the format of a run; None if it has none."""
+    return next((child for child in run if _name(child) == "rPr"), None)
+
+
+def _key(format_: Any) -> bytes:
+    """Return a key that is equal for formats that look the same."""
+    children = () if format_ is None else format_
+    return b"".join(etree.tostring(each, with_tail=False) for each in children if _name(each) not in _IGNORED_FORMATS)
+
+
+def _tokens(paragraph: Any) -> list[_Token]:
+    """Return the tokens of a paragraph."""
+    return _tokens_of(list(_atoms(paragraph)), map(str, itertools.count()), 0)
+
+
+def _tokens_of(atoms: Sequence[_Atom], names: Iterator[str], depth: int) -> list[_Token]:
+    """Return the tokens of atoms with the same parent. Text in its most frequent format has no tags."""
+    tokens: list[_Token] = []
+    fields, unbalanced = _fields(atoms)
+    ranges = _ranges(atoms)
+    i = 0
+    while i < len(atoms):
+        atom, name = atoms[i], atoms[i].name
+        if i in fields:
+            separator, end, code = fields[i]
+            if separator and code in _FIELDS and depth < _MAX_DEPTH:
+                inner = _tokens_of(atoms[separator + 1 : end], names, depth + 1)
+                tokens += _enclosed(inner, "field", next(names), atoms[i : separator + 1], atoms[end : end + 1])
+            else:
+                tokens.append(_Token(atoms=atoms[i : end + 1]))
+            i = end
+        elif atom.run is not None and name in ("t", "noBreakHyphen"):
+            text = atom.element.text or "" if name == "t" else "-"
+            tokens.append(_Token(text, _format(atom.run), [atom]))
+        elif name in _BREAKS and atom.run is not None:
+            tokens.append(_Token(atoms=[atom], is_break=True))
+        elif _is_container(atom):
+            inner = _tokens_of(list(_atoms(_content(atom.element))), names, depth)
+            tokens += _enclosed(inner, "container", next(names), container=atom.element)
+        elif i in ranges:
+            tokens.append(_Token(atoms=[atom], kind="range", name=ranges[i], is_closing=name.endswith("End")))
+        else:
+            tokens.append(_Token(atoms=[atom], is_break=i in unbalanced))
+        i += 1
+    return list(_with_formats(tokens, names))
+
+
+def _enclosed(
+    inner: list[_Token],
+    kind: str,
+    name: str,
+    before: Sequence[_Atom] = (),
+    after: Sequence[_Atom] = (),
+    container: Any = None,
+) -> list[_Token]:
+    """Return tokens with a pair of tags around them. If no text moves across some of them, none moves across these."""
+    is_break = any(token.is_break for token in inner)
+    opening = _Token(
+        format=_base_format(inner), atoms=before, container=container, kind=kind, name=name, is_break=is_break
+    )
+    return [opening, *inner, _Token(atoms=after, kind=kind, name=name, is_closing=True, is_break=is_break)]
+
+
+def _levels(tokens: Sequence[_Token]) -> Iterator[int]:
+    """Yield the number of pairs around each token that have a format."""
+    level = 0
+    for token in tokens:
+        yield level
+        if token.kind not in ("", "range"):
+            level += -1 if token.is_closing else 1
+
+
+def _base_format(tokens: Sequence[_Token]) -> Any:
+    """Return the format of text outside of the pairs, and of all text if there is none; None if it has none."""
+    texts = [(level, i) for i, level in enumerate(_levels(tokens)) if tokens[i].text is not None]
+    return tokens[min(texts)[1]].format if texts else None
+
+
+def _fields(atoms: Sequence[_Atom]) -> tuple[dict[int, tuple[int, int, str]], set[int]]:
+    """Return the fields by the index where they begin, and the marks of fields that begin or end elsewhere.
+
+    Of a field, these are the index of its separator, 0 if it has none, that of its end, and the name in its code.
+    """
+    fields: dict[int, tuple[int, int, str]] = {}
+    opened: list[tuple[int, int, list[str]]] = []
+    unbalanced: set[int] = set()
+    for i, atom in enumerate(atoms):
+        if atom.name == "instrText" and opened:
+            opened[-1][2].append(atom.element.text or "")
+        if atom.name != "fldChar":
+            continue
+        kind = _attribute(atom.element, "fldCharType")
+        if kind == "begin":
+            opened.append((i, 0, []))
+        elif not opened:
+            unbalanced.add(i)
+        elif kind == "separate":
+            opened[-1] = opened[-1][0], i, opened[-1][2]
+        else:
+            begin, separator, code = opened.pop()
+            fields[begin] = separator, i, ("".join(code).split() or [""])[0].upper()
+    for begin, separator, _ in opened:
+        unbalanced |= {begin, separator} if separator else {begin}
+    return fields, unbalanced
+
+
+def _ranges(atoms: Sequence[_Atom]) -> dict[int, str]:
+    """Return the name of the pair of each mark at the start or end of a range, such as a bookmark or a comment."""
+    starts: dict[str, int] = {}
+    names: dict[int, str] = {}
+    for i, atom in enumerate(atoms):
+        kind, end, rest = atom.name.rpartition("End") if atom.name.endswith("End") else atom.name.rpartition("Start")
+        if kind and not rest:
+            name = f"{kind} {_attribute(atom.element, 'id')}"
+            if end == "Start":
+                starts[name] = i
+            elif name in starts:
+                names |= {starts.pop(name): name, i: name}
+    return names
+
+
+def _is_container(atom: _Atom) -> bool:
+    """Return whether an element has text of its own, and not what Word fills in."""
+    if atom.run is not None or atom.name not in _CONTAINERS:
+        return False
+    if atom.name == "fldSimple":
+        return (_attribute(atom.element, "instr").split() or [""])[0].upper() in _FIELDS
+    properties = next((child for child in atom.element if _name(child) == "sdtPr"), ())
+    return not any(etree.QName(each).localname in _FILLED_CONTROLS for each in properties if isinstance(each.tag, str))
+
+
+def _content(container: Any) -> Any:
+    """Return the element that has the runs of a container."""
+    return next((child for child in container if _name(child) == "sdtContent"), container)
+
+
+def _with_formats(tokens: Sequence[_Token], names: Iterator[str]) -> Iterator[_Token]:
+    """Yield tokens with pairs of tags around text that is not in the most frequent format. Text that touches is joined.
+
+    A space between words takes that format. Other space in another format, such as an underlined blank, is a break.
+    """
+    counts: Counter[bytes] = Counter()
+    formats: dict[bytes, Any] = {}
+    keys: list[bytes | None] = []  # of the format of each text outside of pairs
+    for token, level in zip(tokens, _levels(tokens), strict=True):
+        keys.append(_key(token.format) if token.text is not None and level == 0 else None)
+        if keys[-1] is not None:
+            formats.setdefault(keys[-1], token.format)
+            counts[keys[-1]] += len((token.text or "").strip())
+    base = max(counts, key=lambda key: (counts[key], -len(key)), default=b"")  # of two, the simpler one
+    is_edge = [True, *(token.is_break for token in tokens), True]
+    chosen: list[tuple[bytes | None, _Token]] = []
+    for i, (key, token) in enumerate(zip(keys, tokens, strict=True)):
+        if key in (None, base) or has_text(token.text or ""):
+            chosen.append((key, token))
+        elif len(token.text or "") <= 1 and not (is_edge[i] or is_edge[i + 2]):
+            chosen.append((base, token))
+        else:
+            chosen.append((None, _Token(atoms=token.atoms, is_break=True)))
+    for key, group in itertools.groupby(chosen, key=lambda each: each[0]):
+        if key is None:
+            yield from (token for _, token in group)
+            continue
+        text = _Token("".join(token.text or "" for _, token in group), formats[key])
+        name = next(names)
+        if key != base:
+            yield _Token(format=text.format, kind="format", name=name)
+        if text.text:
+            yield text
+        if key != base:
+            yield _Token(kind="format", name=name, is_closing=True)
+
+
+class _Paragraph:
+    """Paragraph whose texts can be replaced.
+
+    Args:
+        element: the paragraph.
+        tokens: its tokens.
+        prefix: as in `TaggedText`.
+        keep_tags: as in `Markup`.
+    """
+
+    def __init__(self, element: Any, tokens: list[_Token], prefix: str, *, keep_tags: bool) -> None:
+        self._element, self._tokens = element, tokens
+        self._segments: list[tuple[int, int, TaggedText]] = []
+        begin = 0
+        for end, token in enumerate([*tokens, _Token(is_break=True)]):
+            if token.is_break:
+                segment = tokens[begin:end]
+                tags = [(i, each.name, each.is_closing) for i, each in enumerate(segment) if each.name]
+                text = TaggedText([each.text for each in segment], pair_tags(tags), prefix, keep_tags=keep_tags)
+                self._segments.append((begin, end, text))
+                begin = end + 1
+        self.texts = [text for *_, segment in self._segments for text in segment.texts]
+
+    def fill(self, translations: Sequence[str]) -> None:
+        """Replace the texts."""
+        remaining, parts = iter(translations), []
+        sources = [
+            f"<{i}>" if token.text is None else html.escape(token.text, quote=False)
+            for i, token in enumerate(self._tokens)
+        ]
+        for begin, end, segment in self._segments:
+            parts.append(segment.fill(remaining, sources[begin:end], lambda text: html.escape(text, quote=False)))
+            parts += sources[end : end + 1]
+        builder = _Builder(self._element, self._tokens)
+        for number, part in enumerate(_MARK.split("".join(parts))):
+            if number % 2:
+                builder.add_tag(int(part))
+            elif part:
+                builder.add_text(html.unescape(part))
+        builder.finish()
+
+
+class _Builder:
+    """Builds a paragraph anew.
+
+    Args:
+        paragraph: the paragraph, which keeps its properties only.
+        tokens: its tokens.
+    """
+
+    def __init__(self, paragraph: Any, tokens: list[_Token]) -> None:
+        self._tokens = tokens
+        self._namespace = etree.QName(paragraph).namespace
+        for parent in (paragraph, *(_content(token.container) for token in tokens if token.container is not None)):
+            for child in [each for each in parent if _name(each) not in _PROPERTIES]:
+                parent.remove(child)
+        self._opened: list[tuple[str, Any, Any]] = [("", paragraph, _base_format(tokens))]  # name, parent and format
+        self._placed: set[int] = set()
+        self._run: tuple[Any, Any, Any] = (None, None, None)  # parent, source and element of the last run
+
+    def add_text(self, text: str) -> None:
+        """Add text in the format of the last pair that is open."""
+        _, _, format_ = self._opened[-1]
+        run = self._run_of(format_, format_)
+        if len(run) == 0 or _name(run[-1]) != "t":
+            run.append(run.makeelement(f"{{{self._namespace}}}t"))
+        run[-1].text = (run[-1].text or "") + _INVALID.sub("", text)
+        if run[-1].text != run[-1].text.strip():
+            run[-1].set("{http://www.w3.org/XML/1998/namespace}space", "preserve")
+
+    def add_tag(self, number: int) -> None:
+        """Add what a tag stands for."""
+        token = self._tokens[number]
+        is_again = number in self._placed
+        self._placed.add(number)
+        if token.is_closing and any(name == token.name for name, *_ in self._opened):
+            while self._opened.pop()[0] != token.name:
+                pass
+        for atom in token.atoms:
+            if not is_again or token.kind == "field":
+                self._add_atom(copy.deepcopy(atom.element) if is_again else atom.element, atom.run)
+            elif token.is_closing:  # the last end of a range is its end
+                self._add_atom(atom.element, atom.run)
+        if token.kind and not token.is_closing:
+            _, parent, format_ = self._opened[-1]
+            if token.container is not None and (not is_again or _name(token.container) in _COPIED):
+                container = token.container
+                if is_again:
+                    container = container.makeelement(container.tag, dict(container.attrib))
+                parent.append(container)
+                parent = _content(container)
+            self._opened.append((token.name, parent, format_ if token.kind == "range" else token.format))
+
+    def finish(self) -> None:
+        """Add what a translation has lost."""
+        del self._opened[1:]
+        for number, token in enumerate(self._tokens):
+            if token.text is None and token.atoms and number not in self._placed:
+                for atom in token.atoms:
+                    self._add_atom(atom.element, atom.run)
+
+    def _add_atom(self, element: Any, run: Any) -> None:
+        parent = self._opened[-1][1] if run is None else self._run_of(run, _format(run))
+        parent.append(element)
+
+    def _run_of(self, source: Any, format_: Any) -> Any:
+        """Return the last run if it has the same source and is still the last element, and otherwise a new run."""
+        parent = self._opened[-1][1]
+        last_parent, last_source, run = self._run
+        if run is None or last_parent is not parent or last_source is not source or parent[-1] is not run:
+            run = parent.makeelement(f"{{{self._namespace}}}r")
+            if format_ is not None:
+                run.append(copy.deepcopy(format_))
+            parent.append(run)
+            self._run = parent, source, run
+        return run
