@@ -24,6 +24,8 @@ from relattn.translation.formats import parity
 from relattn.translation.formats.ctranslate2.model_bin import TYPES, ModelFile, read_model
 from relattn.translation.formats.ctranslate2.read import read
 from relattn.translation.formats.import_model import import_model
+from relattn.translation.formats.names import CTRANSLATE2
+from relattn.translation.kernels import decoder
 from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.support.covering import pairwise
 from tests.translation.formats.bundles import LINES
@@ -110,7 +112,9 @@ def write(
 def require_agreement(path: Path, parts: bundle.Bundle, *more: str) -> None:
     """Compare scores of given translations, and greedy translations, whose text has no special tokens."""
     ours = TorchTranslator(
-        parts.translator().model, parts.tokenizer, SearchConfig(beam_size=1, max_length_ratio=0, max_length_extra=15)
+        parts.translator(precision="fp32").model,
+        parts.tokenizer,
+        SearchConfig(beam_size=1, max_length_ratio=0, max_length_extra=15),
     )
     lines = [*LINES, *more]
     src, tgt = [ours.tokenizer.encode(x) for x in lines], [ours.tokenizer.encode_target(x) for x in reversed(lines)]
@@ -156,6 +160,54 @@ def test_imported_models_agree_with_ctranslate2(
     found = parts.model.positions, parts.model.clip, parts.model.max_positions
     assert found == expected.get(positions, ("learned", None, 4096))
     require_agreement(path, parts, "pears 17" if positions == "table" else "pears " * 30)
+    require_integers(path, parts, kept=weights == "int8")
+
+
+def require_integers(path: Path, parts: bundle.Bundle, *, kept: bool) -> None:
+    """Compare the integers and scales of a quantized bundle with those in a model.bin."""
+    assert parts.is_quantized == kept
+    tensors, places = read_model(path / "model.bin").tensors, CTRANSLATE2.places(parts.model)
+    renamed = {"encoder/embeddings_0/weight": "encoder/embeddings/weight"}  # before version 3
+    for ours, weight in parts.state.items():
+        if weight.dtype == torch.int8:
+            place = places[ours]
+            name = place.name if place.name in tensors else renamed[place.name]
+            expected = tensors[name].chunk(place.parts)[place.part]
+            assert torch.equal(weight[: len(expected)], expected)
+            assert not weight[len(expected) :].any()
+            scales = tensors[f"{name}_scale"].chunk(place.parts)[place.part]
+            assert torch.equal(parts.state[f"{ours}_scale"][: len(expected)], 1 / scales)
+    if kept and decoder.KERNELS is not None:
+        src = [parts.tokenizer.encode(line) for line in LINES]
+        tgt = [parts.tokenizer.encode_target(line) for line in reversed(LINES)]
+        own, exact = parts.translator(), parts.translator(precision="fp32")
+        assert "int8" in own.engine
+        for mine, its in zip(own.log_probs(src, tgt), exact.log_probs(src, tgt), strict=True):
+            assert mine == pytest.approx(its, abs=0.5)
+
+
+def test_weights_in_int8_that_are_not_kept(tmp_path, tokenizers):
+    """Integers or scales that no converter writes, or a weight of another type: the bundle is in float32."""
+    name = "encoder/layer_0/ffn/linear_0/weight"
+    path = write(tmp_path / "model", tokenizers, weights="int8")
+    whole, tensors = (path / "model.bin").read_bytes(), read_model(path / "model.bin").tensors
+    weight, scale = tensors[name], tensors[f"{name}_scale"]
+    lowest = weight.clone()
+    lowest[1, 2] = -128
+    exact = (weight / scale[:, None]).numpy()
+    for number, (changed, without) in enumerate((
+        ({name: lowest.numpy()}, []),
+        ({f"{name}_scale": -scale.numpy()}, []),
+        ({name: exact}, [f"{name}_scale"]),
+    )):  # fmt: skip
+        (path / "model.bin").write_bytes(whole)
+        change(path, changed, without)
+        out = tmp_path / str(number)
+        import_model(path, out, tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[1], src_lang="en", tgt_lang="de",
+                     sample=["one pear"])  # fmt: skip
+        parts = bundle.read_bundle(out)
+        require_integers(path, parts, kept=False)
+        require_agreement(path, parts)
 
 
 def change(path: Path, tensors: dict[str, np.ndarray | np.generic], without: Sequence[str] = ()) -> None:
@@ -273,6 +325,7 @@ def test_models_for_ctranslate2_before_version_3(
     parts = bundle.read_bundle(tmp_path / "bundle")
     assert parts.model.positions == ("relative" if positions == "relative" else "learned")
     require_agreement(path, parts)
+    require_integers(path, parts, kept=weights == "int8")
 
 
 def test_vocabularies_as_text(tmp_path, tokenizers):

@@ -29,6 +29,7 @@ from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
 from tests.translation.formats import transformers_models as models
 from tests.translation.formats.bundles import LINES, random_lines
+from tests.translation.formats.test_read_ctranslate2 import require_integers
 
 TEXT = [*LINES, *random_lines(range(1, 13))]
 CASES: dict[str, tuple[Any, dict[str, Any], tuple[str, str]]] = {
@@ -117,10 +118,8 @@ def test_what_the_converter_of_ctranslate2_wrote_is_the_same_model(tmp_path, cas
     files = {name: tmp_path / "model" / file for name, file in names.items()}
     if make is not models.marian:
         files = {"tokenizer": tmp_path / "model" / "sentencepiece.bpe.model"}
-    report = import_model(
-        tmp_path / "converted", tmp_path / "bundle", src_lang=src_lang, tgt_lang=tgt_lang, sample=TEXT,
-        **{"tgt_tokenizer": None, **files},
-    )  # fmt: skip
+    settings = {"src_lang": src_lang, "tgt_lang": tgt_lang, "sample": TEXT, "tgt_tokenizer": None, **files}
+    report = import_model(tmp_path / "converted", tmp_path / "bundle", **settings)
     if case != "nllb":  # where the empty translation is likely, which CTranslate2 forbids after a given first token
         assert report.parities["float32"].same == len(TEXT)
     own = run_import(tmp_path / "model", tmp_path / "own", src_lang, tgt_lang)
@@ -130,6 +129,9 @@ def test_what_the_converter_of_ctranslate2_wrote_is_the_same_model(tmp_path, cas
     found = parts.translator().n_best(TEXT, search)
     if options.get("generation", {}).get("renormalize_logits") or make is not models.marian:
         assert [one.tokens for (one,) in found] == [one.tokens for (one,) in own.translator().n_best(TEXT, search)]
+    TransformersConverter(str(tmp_path / "model")).convert(str(tmp_path / "int8"), quantization="int8")
+    import_model(tmp_path / "int8", tmp_path / "quantized", **settings)
+    require_integers(tmp_path / "int8", bundle.read_bundle(tmp_path / "quantized"), kept=True)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relattn import extension
+from relattn.translation.analysis.attention import inspect
 from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError
 from relattn.translation.kernels import decoder
@@ -171,6 +172,16 @@ def test_the_decoder_agrees_with_quantized_layers(scheme, size, norm, activation
     assert (found[0] - expected).norm() < 0.3 * (exact - expected).norm()
 
 
+@pairwise(scheme=SCHEMES, size=SIZES)
+def test_the_encoder_gives_a_source_the_same_bits_in_any_batch(scheme, size):
+    model = make_model(scheme, size)
+    quantize(model)
+    own, lengths = NativeDecoder(model, int8_kernel()), torch.tensor([*range(1, 28), 9, 1, 40, 9])
+    src = torch.randint(3, VOCAB, (len(lengths), int(lengths.max())))
+    for row, (encoded, length) in enumerate(zip(own.encode(src, lengths), lengths.tolist(), strict=True)):
+        assert torch.equal(encoded[:length], own.encode(src[row : row + 1, :length], lengths[row : row + 1])[0])
+
+
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_a_search_in_one_call_finds_what_steps_find(beam_size):
     model = make_model(output_bias=True)
@@ -190,6 +201,8 @@ def test_models_that_int8_does_not_support():
     model = make_model()
     with pytest.raises(InputError, match=r"int8 requires the compiled decoder: .* ensembles"):
         translator(Ensemble([model]), int8=True)
+    with pytest.raises(InputError, match="attention requires precision fp32 or bf16, got int8"):
+        inspect(translator(make_model(), int8=True), "5 6")
     model.decoder[0].feed_forward[0].weight[2, 3] = torch.inf
     with pytest.raises(InputError, match=r"must be finite, .* decoder\.0\.feed_forward\.0\.weight"):
         translator(model, int8=True)

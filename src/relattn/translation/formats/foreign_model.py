@@ -7,12 +7,13 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from relattn.translation.bundle import make_model, weights_of
 from relattn.translation.config import ModelConfig, SearchConfig
@@ -20,6 +21,7 @@ from relattn.translation.data.imported_tokenizer import AnyTokenizer, ImportedTo
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.files import require_unique_entries
 from relattn.translation.formats.names import Names
+from relattn.translation.kernels.quantization import quantize, quantized_weights
 from relattn.translation.model.transformer import SkipInitialization, Transformer
 
 # CTranslate2's defaults, with a wider beam. The models of other toolkits do not contain a search.
@@ -57,6 +59,7 @@ class ForeignModel:
         config: configuration of our model. The dropout is unknown.
         tensors: weights, by the toolkit's names.
         names: our names of these weights.
+        scales: scales (rows,) of the weights that are in int8, by the toolkit's names.
         tokenizer: tokenizer of the model.
         languages: source and target language; empty if unknown.
         pairs: all pairs of languages, such as "en de", of a model that was trained by this toolkit on several.
@@ -70,6 +73,7 @@ class ForeignModel:
     config: ModelConfig
     tensors: Mapping[str, Tensor]
     names: Names
+    scales: Mapping[str, Tensor] = field(default_factory=dict)
     tokenizer: AnyTokenizer
     languages: tuple[str, str] = ("", "")
     pairs: Sequence[str] = ()
@@ -84,6 +88,19 @@ class ForeignModel:
             expected = weights_of(Transformer(self.config, *sizes))
         state = self.names.gather(self.tensors, expected, self.config, self.source)
         return make_model(self.config, sizes, state, source=self.source)
+
+    def quantize(self, model: Transformer) -> bool:
+        """Quantize our model to the integers of the toolkit's, if all weights are in int8. Return whether they are."""
+        places, scales = self.names.places(self.config), {}
+        for ours, module, name in quantized_weights(model):
+            place = places[ours]
+            if place.name not in self.scales:
+                return False
+            own = self.scales[place.name].chunk(place.parts)[place.part]
+            added = len(getattr(module, name)) - len(own)  # rows of zeros for pieces that the toolkit does not have
+            scales[ours] = functional.pad(own, (0, added))
+        quantize(model, scales)
+        return True
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -98,6 +98,8 @@ def _import(
         parity = Reference(ours, check_lines(ours, sample), foreign.search).compare(theirs.log_probs, theirs)
         parity.require_close(f"{path}: not imported")
         report.parities["float32"] = parity
+    if foreign.quantize(model):
+        report = replace(report, notes=[*report.notes, "weights: the integers of the model, in int8"])
     recipe = Recipe(model=config, data=DataConfig(src_lang=src_lang, tgt_lang=tgt_lang), search=foreign.search)
     card = (
         f"# {src_lang} → {tgt_lang}\n\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from relattn.translation.config.positions import (
     Sinusoids,
 )
 from relattn.translation.errors import Diverged
-from relattn.translation.kernels.packing import DOTS, FLOAT, GENERIC, PAIRS, Packing, padded
+from relattn.translation.kernels.packing import DOTS, FLOAT, GENERIC, PADDING, PAIRS, Packing, padded
 from relattn.translation.kernels.quantization import quantized_weights
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
@@ -220,6 +221,8 @@ class NativeDecoder:
         """Return the memory (rows, src_len, dim), as `Transformer.encode` does.
 
         Attention is that of the model, so that all schemes are supported. The rest of a layer runs on packed weights.
+        In int8, rounding must not depend on the other sources, because quantization would enlarge the difference. So
+        sources of equal length attend together, without padding.
         """
         model, dim, is_pre = self.model, self.model.config.dim, self.model.config.norm == "pre"
         table: Tensor = model.embedding if model.src_embedding is None else model.src_embedding
@@ -232,13 +235,23 @@ class NativeDecoder:
             )
         embedded = model.embed(pieces, table, model.src_positions, 0)
         x = nn.functional.pad(embedded, (0, padded(dim) - dim)).flatten(0, 1)
+        groups: list[tuple[Any, int, Tensor | None]] = [(slice(None), src.shape[1], src_lengths)]
+        if self.src_table is not None:
+            by_length: dict[tuple[int, int], list[int]] = defaultdict(list)
+            for row, length in enumerate(src_lengths.tolist()):
+                # PyTorch's attention rounds sources differently whose memory is aligned differently.
+                by_length[length, row if self.pack.head_dim % PADDING else 0].append(row)
+            groups = [(rows, length, None) for (length, _), rows in by_length.items()]
         for layer in self.encoder:
             mixer, feed = ({"input_norm" if is_pre else "output_norm": norm} for norm in layer.norms)
             before, after = (mixer, {}) if is_pre else ({}, mixer)
             projected = self._sublayer(x, layer.self_in, **before)[:, : 3 * dim]
             heads = projected.reshape(*src.shape, 3, self.pack.heads, self.pack.head_dim).permute(2, 0, 3, 1, 4)
-            attended = layer.attention(*heads, is_causal=False, lengths=src_lengths)
-            self._sublayer(attended.transpose(1, 2).reshape(len(x), dim), layer.self_out, to=x, **after)
+            attended = x.new_zeros(*src.shape, self.pack.heads, self.pack.head_dim)
+            for rows, length, lengths in groups:
+                own = layer.attention(*heads[:, rows, :, :length], is_causal=False, lengths=lengths)
+                attended[rows, :length] = own.transpose(1, 2)
+            self._sublayer(attended.view(len(x), dim), layer.self_out, to=x, **after)
             self._sublayer(x, layer.feed_in, layer.feed_out, to=x, **feed)
         return model.encoder_norm(x[:, :dim]).reshape(*src.shape, dim)
 

@@ -112,6 +112,22 @@ def _tensor(file: _Reader, name: str, version: int) -> Tensor:
     return torch.frombuffer(content, dtype=dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype)
 
 
+def int8_scales(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the scales (rows,) of the weights in int8, as factors: weight = scale · integer.
+
+    Weights and scales that no converter writes, with -128 or a scale that is not positive and finite, are left out.
+    """
+    result = {}
+    for name, tensor in tensors.items():
+        scale = tensors.get(f"{name}_scale")
+        if scale is None or tensor.dtype != torch.int8 or tensor.dim() != 2 or tensor.numel() == 0:
+            continue
+        scale = 1 / scale.float().expand(len(tensor))
+        if bool((scale.isfinite() & (scale > 0)).all()) and int(tensor.min()) > -128:
+            result[name] = scale
+    return result
+
+
 def weights(tensors: dict[str, Tensor], source: str | Path) -> dict[str, Tensor]:
     """Return the tensors in float32; those of int8 and int16 are divided by their scales, one per row or one for all.
 

@@ -28,7 +28,7 @@ from relattn.translation.formats.ctranslate2.directory import (
     read_settings,
     read_vocabularies,
 )
-from relattn.translation.formats.ctranslate2.model_bin import ModelFile, read_model, weights
+from relattn.translation.formats.ctranslate2.model_bin import ModelFile, int8_scales, read_model, weights
 from relattn.translation.formats.foreign_model import (
     M2M_100_LANGUAGE,
     MARIAN_LANGUAGE,
@@ -94,7 +94,7 @@ _RENAMED = {
 
 
 def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> ForeignModel:
-    """Read the model in a directory, quantized or not.
+    """Read the model in a directory, quantized or not. The integers of one in int8 are kept.
 
     Args:
         path: the directory.
@@ -110,6 +110,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     require(file.kind in _KINDS, f"{source}: must be a TransformerSpec, got {file.kind}")
     require(file.revision > 1, f"{source}: the revision must be at least 2, got {file.revision}")
     tensors = _with_current_names(weights(file.tensors, source), file)
+    scales = {_RENAMED.get(name, name): scale for name, scale in int8_scales(file.tensors).items()}
     if file.version < 6:
         config = _take_config(source, tensors)
     else:
@@ -158,6 +159,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         config=model,
         tensors=tensors,
         names=CTRANSLATE2,
+        scales=scales,
         tokenizer=tokenizer,
         languages=languages,
         pairs=pairs,
