@@ -33,7 +33,7 @@ from relattn.translation.data.text_files import read_lines
 @contextmanager
 def serving(model: Path, *options: str, log: IO[str]) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """Run a server. Yield its process and its address."""
-    command = [sys.executable, "-m", "relattn", "serve", str(model), "--port", "0", *options]
+    command = [sys.executable, "-m", "relattn", "serve", "--port", "0", str(model), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
         try:
             assert process.stdout is not None

@@ -53,9 +53,10 @@ def make_bundle(
         weights = Transformer(config, pieces.vocab_size)
         with torch.no_grad():
             for parameter in weights.parameters():
-                parameter += 0.3 * torch.randn(parameter.shape)  # none of them is small
+                parameter.add_(torch.randn(parameter.shape), alpha=0.3)  # none of them is small
             if ends:
-                weights.decoder_norm.bias += ends * weights.embedding[pieces.special.eos]
+                state = weights.state_dict()
+                state["decoder_norm.bias"] += ends * state["embedding"][pieces.special.eos]
         recipe = Recipe(model=config, search=search, data=DataConfig(src_lang=languages[0], tgt_lang=languages[1]))
         bundle.save(path, model=weights, recipe=recipe, tokenizer=pieces, card="# A model\n", pairs=pairs)
     return bundle.read_bundle(path)

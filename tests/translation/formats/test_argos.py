@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sentencepiece
 from ctranslate2.converters import TransformersConverter
 
 from relattn.translation import bundle
 from relattn.translation.commands import main as cli
 from relattn.translation.config import SearchConfig
+from relattn.translation.data.imported_tokenizer import ImportedTokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.formats import argos
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.translate.options import TranslateOptions
 from tests.translation.formats import transformers_models as models
-from tests.translation.formats.bundles import LINES, make_bundle
+from tests.translation.formats.bundles import LINES, make_bundle, tokenizer
 from tests.translation.formats.test_read_ctranslate2 import write
 
 
@@ -39,23 +43,49 @@ def package(path: Path, model: Path, sentencepiece: Path, name: str = "sentencep
     return path
 
 
-@pytest.mark.parametrize("kind", ["own", "m2m_100"])
-def test_an_export_is_imported_as_the_same_bundle(tmp_path, kind):
-    if kind == "own":
-        parts = make_bundle(tmp_path / "bundle", languages=("en", "de"), positions="learned", max_positions=60)
+CASES: dict[str, tuple[Any, dict[str, Any], tuple[str, str], tuple[str, str]]] = {
+    "marian": (models.marian, {"draw": (0.2, 1.0)}, ("en", "de"), ("en", "de")),
+    "marian to several languages": (models.marian, {"languages": ("deu", "fra")}, ("en", "fra"), ("en", "fr")),
+    "m2m_100": (models.m2m_100, {"end": 3.5}, ("en", "de"), ("en", "de")),
+    "nllb": (models.nllb, {"end": 3.0}, ("eng_Latn", "deu_Latn"), ("en", "de")),
+}
+
+
+@pytest.mark.parametrize("case", ["own", *CASES])
+def test_an_export_is_imported_as_the_same_bundle(tmp_path, case):
+    languages = codes = ("en", "de")
+    if case == "own":
+        parts = make_bundle(tmp_path / "bundle", languages=languages, positions="learned", max_positions=60)
     else:
-        models.m2m_100(tmp_path / "model")
-        parts = run_import(tmp_path / "model", tmp_path / "bundle", "en", "de")
+        make, options, languages, codes = CASES[case]
+        make(tmp_path / "model", **options)
+        parts = run_import(tmp_path / "model", tmp_path / "bundle", *languages)
     report = argos.export(parts, tmp_path / "x.argosmodel", quantization="float32", sample=LINES)
     again = run_import(tmp_path / "x.argosmodel", tmp_path / "again")
-    assert (again.src_lang, again.tgt_lang, again.model) == ("en", "de", parts.model)
+    model = replace(parts.model, dropout=0.1, attention_dropout=0.1, activation_dropout=0.0)  # which is not exported
+    assert (again.src_lang, again.tgt_lang, again.model) == (*languages, model)
     assert again.tokenizer.digest == parts.tokenizer.digest
     assert report.parities["float32"].worst < 1e-4
-    options = TranslateOptions(search=again.search)
+    options = TranslateOptions(search=again.search, n_best=3)
     found, expected = (each.translator().n_best(LINES, options) for each in (again, parts))
-    assert [one.tokens for (one,) in found] == [one.tokens for (one,) in expected]
-    metadata = json.loads(zipfile.ZipFile(tmp_path / "x.argosmodel").read("translate-en_de-1_0/metadata.json"))
-    assert metadata.get("target_prefix") == (None if kind == "own" else "__de__")
+    assert found == expected
+    package = zipfile.ZipFile(tmp_path / "x.argosmodel")
+    root = f"translate-{codes[0]}_{codes[1]}-1_0"
+    metadata = json.loads(package.read(f"{root}/metadata.json"))
+    assert (metadata["from_code"], metadata["to_code"]) == codes
+    ours, (source, target) = parts.tokenizer, parts.tokenizer.vocabularies
+    prefix = [target[i] for i in ours.special.tgt_begin]
+    assert metadata.get("target_prefix", "") == "".join(prefix)
+
+    # what Argos Translate 1.11 computes: pieces of the source, and the text of the pieces of all sentences
+    model = sentencepiece.SentencePieceProcessor(model_proto=package.read(f"{root}/sentencepiece.model"))
+    targets = [*map(ours.encode_target, LINES), *(each.tokens for best in expected for each in best)]
+    for line in LINES:
+        pieces = model.encode(line, out_type=str)
+        assert [source.index(x if x in source else ours.unknown_piece) for x in pieces] == ours.encode(line)
+    for ids in (ids for ids in targets if ids):
+        text = model.decode_pieces([*prefix, *(target[i] for i in ids)] * 2).replace("▁", " ").replace("_", " ")
+        assert text.removeprefix(" ") == ours.decode(ids * 2)
 
 
 def test_packages_of_others(tmp_path, tokenizers):
@@ -107,7 +137,17 @@ def test_packages_that_are_refused(tmp_path, tokenizers, capsys):
         assert fact in error.lower() or fact in error
         assert error.count("\n") == 1
         assert not (tmp_path / "out").exists()
+
+
+def test_a_source_model_that_does_not_decode_the_target_is_refused(tmp_path, tokenizers):
+    """The target's model has pieces for bytes, and the source's has none."""
     models.marian(tmp_path / "marian")
     parts = run_import(tmp_path / "marian", tmp_path / "bundle")
-    with pytest.raises(InputError, match="must have one SentencePiece model"):
-        argos.export(parts, tmp_path / "y.argosmodel", quantization="float32", sample=LINES)
+    target = tokenizer()
+    vocabulary = replace(parts.tokenizer.vocabulary, target=target.vocabularies[1], start="<pad>")
+    two = ImportedTokenizer(tokenizers[0].read_bytes(), target.files["tokenizer.model"], vocabulary)
+    with pytest.raises(
+        InputError, match=r"one SentencePiece model .* \d+ of the target's \d+ pieces, such as '<0x00>'$"
+    ):
+        argos.export(replace(parts, tokenizer=two), tmp_path / "x", quantization="float32", sample=LINES)
+    assert not (tmp_path / "x").exists()

@@ -79,11 +79,6 @@ def test_an_imported_model_is_exported_and_imported_again(imported, tmp_path):
     assert (again.model, again.src_lang, again.tokenizer.digest) == (parts.model, "en", parts.tokenizer.digest)
     assert all(torch.equal(again.state[name], tensor) for name, tensor in parts.state.items())
     argos.export(parts, tmp_path / "x.argosmodel", quantization="int8", sample=LINES)
-    with pytest.raises(InputError, match="ONNX export does not support imported models"):
-        onnx.export(parts, tmp_path / "onnx", sample=LINES)
-    parts.tokenizer.files["tokenizer.target.model"] += b" "
-    with pytest.raises(InputError, match="one SentencePiece model"):
-        argos.export(parts, tmp_path / "y.argosmodel", quantization="int8", sample=LINES)
 
 
 def test_an_imported_model_is_analyzed_and_trained(imported, tmp_path):

@@ -19,15 +19,18 @@ import torch
 from torch import Tensor
 
 from examples.translate_onnx import Model
-from relattn.translation.bundle import Bundle
+from relattn.translation.bundle import Bundle, read_bundle
 from relattn.translation.commands import main as cli
 from relattn.translation.config import as_dict
 from relattn.translation.errors import InputError
 from relattn.translation.formats import onnx as module
+from relattn.translation.formats.import_model import import_model
 from relattn.translation.formats.onnx import PAST, SRC_LEN, Encoder, Step, export
 from relattn.translation.formats.parity import Reference
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.translate.options import TranslateOptions
 from tests.support.schemes import VARIANTS, formats_of
+from tests.translation.formats import transformers_models as models
 from tests.translation.formats.bundles import LINES, SEARCH, make_bundle, random_lines
 
 GREEDY = replace(SEARCH, beam_size=1, length_penalty="none", max_length_ratio=0.0, max_length_extra=4 * PAST + 1)
@@ -106,6 +109,7 @@ def test_export_agrees_with_the_bundle(exported, capsys):
     about = json.loads((out / "config.json").read_text())
     assert about == {
         **{"src_lang": "en", "tgt_lang": "pt_BR", "pad": 0, "bos": 1, "eos": 2, "search": as_dict(GREEDY)},
+        **{"banned": [0, 1], "src_begin": [], "src_end": [2], "tgt_begin": []},
         **{"layers": 1, "heads": 3, "head_dim": 4, "max_length": None},
     }
     card = (out / "README.md").read_text(encoding="utf-8")
@@ -115,6 +119,28 @@ def test_export_agrees_with_the_bundle(exported, capsys):
     assert max(len(ours.tokenizer.encode(line)) for line in sample) > 4 * SRC_LEN
     for line, (best,) in zip(sample, ours.n_best(sample), strict=True):
         assert model.search(ours.tokenizer.encode(line)) == best.tokens
+
+
+def test_imported_models(tmp_path):
+    """Two SentencePiece models and vocabularies, a language before the source, and a given first token."""
+    options = {"separate": True, "languages": ("deu", "fra"), "draw": (0.2, 1.0)}
+    models.marian(tmp_path / "model", **options, generation={"forced_bos_token_id": 9})
+    import_model(
+        tmp_path / "model", tmp_path / "bundle", tokenizer=None, tgt_tokenizer=None, src_lang="en", tgt_lang="fra",
+        sample=3,
+    )  # fmt: skip
+    parts = read_bundle(tmp_path / "bundle")
+    assert parts.tokenizer.special.tgt_begin == (9,)
+    search = replace(parts.search, beam_size=1, max_length_ratio=0.0, max_length_extra=4 * PAST + 1)
+    report = export(replace(parts, search=search), tmp_path / "out", sample=LINES)
+    assert report.parities["float32"].worst < 1e-4
+    ours, model = parts.translator(), Model(tmp_path / "out")
+    lines = [*LINES, *random_lines([1, 9]), "\N{SNOWMAN} pears"]
+    for line, (best,) in zip(lines, ours.n_best(lines, TranslateOptions(search=search, copy=False)), strict=True):
+        assert model.encode(line) == ours.tokenizer.encode(line)
+        assert model.search(model.encode(line)) == best.tokens
+        assert model.translate(line) == best.text
+    assert model.decode([ours.tokenizer.vocabularies[1].index(piece) for piece in ("<unk>", ">>deu<<")]) == ""
 
 
 def test_example_needs_neither_torch_nor_relattn(exported, tmp_path):
@@ -149,7 +175,9 @@ def test_exports_that_are_refused(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="at least one line"):
         export(parts, out, sample=[" "])
     monkeypatch.setattr(module, "_trace", lambda model, out: None)
-    monkeypatch.setattr(module, "_log_probs", lambda path, shape, src, tgt: [[-1.0] * (len(ids) + 1) for ids in tgt])
+    monkeypatch.setattr(
+        module, "_log_probs", lambda path, shape, special, src, tgt: [[-1.0] * (len(ids) + 1) for ids in tgt]
+    )
     with pytest.raises(InputError, match=f"^{out}: not exported: log-probabilities must differ"):
         export(parts, out, sample=LINES)
     assert {path.name for path in tmp_path.iterdir()} == {"bundle"}

@@ -20,7 +20,7 @@ from relattn.translation.commands import main as cli
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.errors import InputError
-from relattn.translation.formats import argos, onnx
+from relattn.translation.formats import argos
 from relattn.translation.formats.ctranslate2 import write as ctranslate2
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.search.types import SamplingOptions
@@ -254,8 +254,6 @@ def test_exports(multilingual, tmp_path):
     assert load(tmp_path / "out").translate(LINES) == parts.translator().translate(LINES)
     again = run_import(tmp_path / "out", tmp_path / "again")
     assert again.tokenizer.digest == parts.tokenizer.digest
-    with pytest.raises(InputError, match="ONNX export does not support imported models"):
-        onnx.export(parts, tmp_path / "onnx", sample=LINES)
     models.marian(tmp_path / "marian", generation={"renormalize_logits": True})
     marian = run_import(tmp_path / "marian", tmp_path / "bundle")
     report = ctranslate2.export(marian, tmp_path / "marian.out", quantization="float32", sample=TEXT)

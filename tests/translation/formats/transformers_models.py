@@ -46,16 +46,20 @@ def train_sentencepiece(path: Path, kind: str, size: int, lines: list[str]) -> l
 
 def marian(
     path: Path, *, languages: tuple[str, ...] = (), separate: bool = False, generation: dict[str, Any] | None = None,
-    lines: list[str] = LINES, vocab: int = 60, draw: tuple[float, float] = (0.25, 3.0), **config: Any,
+    lines: list[str] = LINES, vocab: int = 60, fill: int = 0, draw: tuple[float, float] = (0.25, 3.0), **config: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """Write a MarianMT model with the vocabulary of OPUS-MT: end, unknown, pieces of both sides, padding."""
+    """Write a MarianMT model with the vocabulary of OPUS-MT: end, unknown, pieces of both sides, padding.
+
+    `vocab` pieces are learned per side. Further ones, which no text has, fill a vocabulary up to `fill` pieces.
+    """
     path.mkdir(parents=True)
     sides = [
         train_sentencepiece(path / name, kind, vocab, lines)[3:]
         for name, kind in (("source.spm", "unigram"), ("target.spm", "bpe"))
     ]
     before = ["</s>", "<unk>", *(f">>{code}<<" for code in languages)]
-    vocabularies = [[*before, *dict.fromkeys(sides[0] + sides[1]), "<pad>"]]
+    both = [*before, *dict.fromkeys(sides[0] + sides[1])]
+    vocabularies = [[*both, *(f"filling{i}" for i in range(fill - len(both) - 1)), "<pad>"]]
     if separate:  # of equal sizes, because padding has one id
         size = min(map(len, sides))
         vocabularies = [[*before, *side[:size], "<pad>"] for side in sides]
@@ -82,16 +86,16 @@ def marian(
 
 def m2m_100(
     path: Path, *, generation: dict[str, Any] | None = None, lines: list[str] = LINES, vocab: int = 60,
-    end: float = 5.5, **config: Any,
+    fill: int = 0, end: float = 5.5, **config: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """Write an M2M-100 model with its 100 languages."""
+    """Write an M2M-100 model with its 100 languages. Rows without a piece fill its embedding up to `fill` rows."""
     path.mkdir(parents=True)
     spm = path / "sentencepiece.bpe.model"
     pieces = ["<s>", "<pad>", "</s>", "<unk>", *train_sentencepiece(spm, "bpe", vocab, lines)[3:]]
     (path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
     languages = [f"__{code}__" for code in FAIRSEQ_LANGUAGE_CODES["m2m100"]]
     tokenizer = M2M100Tokenizer(str(path / "vocab.json"), str(spm), additional_special_tokens=languages)
-    return fairseq_model(path, tokenizer, len(pieces) + 100 + 8, generation, config, end)
+    return fairseq_model(path, tokenizer, max(fill, len(pieces) + 100 + 8), generation, config, end)
 
 
 def nllb(

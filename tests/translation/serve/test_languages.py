@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +14,12 @@ from relattn.translation import load
 from relattn.translation.commands import main as cli
 from relattn.translation.errors import InputError
 from relattn.translation.formats.import_model import import_model
+from relattn.translation.serve import server
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.languages import MOST_LANGUAGES, Detector, served_pairs
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.routing import Router
+from relattn.translation.translate import torch_translator
 from tests.support.bundles import save_random_bundle
 from tests.translation.formats import transformers_models as models
 from tests.translation.formats.bundles import LINES
@@ -103,6 +106,35 @@ def test_languages_that_are_not_served_are_not_detected():
             assert best["confidence"] == 0
     for word in ("Hello", "ok", "yes", "water"):  # of many languages
         assert detector.rank(word)[0]["confidence"] < 50
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_all_pairs_share_one_copy_of_the_weights(multilingual, precision, monkeypatch):
+    """In a server, weights are packed once, and its pairs have the same tensors and SentencePiece models."""
+    packed, served = [], {}
+
+    class Counted(torch_translator.NativeDecoder):
+        def __init__(self, *arguments: Any) -> None:
+            packed.append(self)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(torch_translator, "NativeDecoder", Counted)
+    monkeypatch.setattr(server, "serve", lambda translators, **_: served.update(translators))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # handlers belong to the server
+    command = ["serve", str(multilingual.bundle), "--precision", precision, "--languages", "en", "de", "fr"]
+    assert cli.main(command) == 0
+    with TestClient(make_app(Router(served, Limits()))) as client:
+        for source, target in served:
+            body = {"q": LINES[0], "source": source, "target": target}
+            assert client.post("/translate", json=body).status_code == 200
+    assert len(served) > 1
+    assert len(packed) == 1
+    first, *others = served.values()
+    for other in others:
+        assert other.model is first.model
+        assert vars(other)["_decoder"] is packed[0]
+        for name in ("_src_model", "_tgt_model", "target_texts", "_src_ids"):
+            assert getattr(other.tokenizer, name) is getattr(first.tokenizer, name)
 
 
 def test_a_server_has_all_pairs(multilingual):

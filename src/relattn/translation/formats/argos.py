@@ -1,18 +1,20 @@
 """Packages for Argos Translate and LibreTranslate: zip archives of a model for CTranslate2.
 
     NAME/metadata.json         languages and version
-    NAME/model/                files that CTranslate2 reads
-    NAME/sentencepiece.model   SentencePiece model of both sides
+    NAME/model/                files that CTranslate2 reads, and our tokenizer if it is not sentencepiece.model
+    NAME/sentencepiece.model   SentencePiece model, which encodes the source and decodes the target
     NAME/README.md             the bundle's card
 
 Argos Translate splits text into sentences with its own models. It takes the first token of a translation, if that is
-given, from the metadata.
+given, from the metadata, and removes it only from the first sentence of a text. It shows a piece that
+sentencepiece.model does not have as the text of that piece.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import struct
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -25,8 +27,8 @@ from babel import Locale, UnknownLocaleError
 
 from relattn.translation.bundle import CARD, Bundle
 from relattn.translation.config import SearchConfig
-from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, ImportedTokenizer
-from relattn.translation.data.tokenizer import TOKENIZER
+from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
+from relattn.translation.data.tokenizer import SPACE_MARK, TOKENIZER, load_model
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.files import output, require_outside
 from relattn.translation.formats.ctranslate2 import write as ctranslate2
@@ -57,9 +59,7 @@ def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Seq
     (src, src_name), (tgt, tgt_name) = _language(bundle.src_lang), _language(bundle.tgt_lang)
     replaceable = not out.is_file() or out.stat().st_size == 0 or is_package(out)
     require(replaceable, f"{out}: not replaced, because it is not a package for Argos Translate")
-    tokenizers = bundle.tokenizer.files
-    if tokenizers.get(TGT_TOKENIZER, tokenizers[TOKENIZER]) != tokenizers[TOKENIZER]:
-        raise InputError(f"{bundle.path}: must have one SentencePiece model for both sides, has two")
+    sentencepiece = _sentencepiece_model(bundle.tokenizer, bundle.path)
     special = bundle.tokenizer.special
     added = ctranslate2.added_tokens(bundle.tokenizer)
     representable = added == (bool(special.src_begin), bool(special.src_end)) and len(special.tgt_begin) <= 1
@@ -78,10 +78,8 @@ def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Seq
         export = Path(directory) / "model"
         report = ctranslate2.export(bundle, export, quantization=quantization, sample=sample, one_pair=True)
         content = {file.name: file.read_bytes() for file in sorted(export.iterdir())}
-        files = {
-            f"model/{name}": data for name, data in content.items() if name not in {CARD, TOKENIZER, TGT_TOKENIZER}
-        }
-        files |= {_SENTENCEPIECE: content[TOKENIZER], CARD: content[CARD]}
+        files = {f"model/{name}": data for name, data in content.items() if name != CARD and data != sentencepiece}
+        files |= {_SENTENCEPIECE: sentencepiece, CARD: content[CARD]}
         files[_METADATA] = (json.dumps(metadata, ensure_ascii=False, indent=4) + "\n").encode()
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as package:
@@ -125,7 +123,7 @@ def unpacked(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
                 if file and file not in (name, ".", "..") and not {*file} & {"/", "\\"}:
                     (model / file).write_bytes(package.read(name))
             sides = (TOKENIZER, TGT_TOKENIZER) if (model / VOCABULARY).is_file() else (TOKENIZER,)
-            for side in sides:
+            for side in (side for side in sides if not (model / side).is_file()):
                 (model / side).write_bytes(package.read(tokenizer))
         try:
             yield model, metadata
@@ -148,6 +146,40 @@ def with_metadata(foreign: ForeignModel, metadata: dict[str, Any]) -> ForeignMod
         languages=foreign.languages if is_ours else (codes[0], codes[1]),
         search=foreign.search if is_ours else SEARCH,
     )
+
+
+def _sentencepiece_model(tokenizer: AnyTokenizer, source: Path) -> bytes:
+    """Return the SentencePiece model of a package: the source's, with the special tokens of the target.
+
+    They become control tokens, which have no text. Argos Translate would show them, such as the first token of the
+    second sentence.
+
+    Raises:
+        InputError: the model decodes pieces of the target otherwise than the target's own. `source` names the bundle.
+    """
+    content = tokenizer.files[TOKENIZER]
+    (model, pieces), (target, _) = load_model(content), load_model(tokenizer.files.get(TGT_TOKENIZER, content))
+    vocabulary = tokenizer.vocabularies[1]
+    text = [["x", piece] for piece, text in zip(vocabulary, tokenizer.target_texts, strict=True) if text]
+    both = zip(text, model.decode(text), target.decode(text), strict=True)
+    wrong = [piece for (_, piece), ours, own in both if ours.replace(SPACE_MARK, " ") != own.replace(SPACE_MARK, " ")]
+    require(
+        not wrong,
+        f"{source}: a package has one SentencePiece model for both sides, and that of the source does not decode "
+        f"{len(wrong):,} of the target's {len(text):,} pieces, such as {one_line(repr((wrong or [''])[0]), 40)}",
+    )
+    texts = zip(vocabulary, tokenizer.target_texts, strict=True)
+    for number, token in ((i, token) for i, (token, text) in enumerate(texts) if not text and token not in pieces):
+        if not tokenizer.decode([number]):  # fields of a message in protobuf's format may have any order
+            name = token.encode()
+            entry = b"\x0a" + _varint(len(name)) + name + b"\x15" + struct.pack("<f", 0.0) + b"\x18\x03"
+            content += b"\x0a" + _varint(len(entry)) + entry
+    return content
+
+
+def _varint(number: int) -> bytes:
+    """Return a number in protobuf's format: seven bits per byte, the lowest first."""
+    return bytes([number % 128 + 128]) + _varint(number // 128) if number >= 128 else bytes([number])
 
 
 def _language(name: str) -> tuple[str, str]:

@@ -6,11 +6,12 @@
                       keys, values (layers, rows, heads, past, head_dim) of the previous target positions
                       -> log_probs (rows, vocab) of the next token; keys, values with one more position
     config.json       languages, ids of the special tokens, the bundle's search, shapes
-    tokenizer.model   SentencePiece model of both sides
+    tokenizer.model   SentencePiece model of both sides; an imported bundle has more tokenizer files
     README.md         the bundle's card
 
 Rows, src_len and past have any size; past starts at 0. Source rows are pieces and the end of sentence, padded on the
-right. examples/translate_onnx.py decodes with onnxruntime alone.
+right. Imported models may have other special tokens around the source, and given tokens before the target.
+examples/translate_onnx.py decodes with onnxruntime alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,11 +33,11 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from relattn import AttentionCache
-from relattn.translation.bundle import CARD, Bundle
+from relattn.translation.bundle import CARD, TOKENIZER_FILES, Bundle
 from relattn.translation.config import as_dict
 from relattn.translation.data.batching import collate
-from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
-from relattn.translation.errors import require, require_installed
+from relattn.translation.data.tokenizer import SpecialTokens
+from relattn.translation.errors import require_installed
 from relattn.translation.files import putting, require_outside, require_replaceable
 from relattn.translation.formats.exportable import require_exportable
 from relattn.translation.formats.parity import Reference, Report, check_lines
@@ -45,6 +45,7 @@ from relattn.translation.model.layers import DecoderLayer
 from relattn.translation.model.transformer import Cache, Transformer
 
 ENCODER, DECODER, CONFIG = "encoder.onnx", "decoder.onnx", "config.json"
+FILES = ENCODER, DECODER, CONFIG, *TOKENIZER_FILES["imported"], CARD
 ROWS, SRC_LEN, PAST = 3, 7, 5  # sizes that the graphs are traced with
 
 
@@ -103,10 +104,8 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
     require_outside(out, bundle.path)
     config, special = bundle.model, bundle.tokenizer.special
     require_exportable(config, "onnx", bundle.path)
-    has_one_file = isinstance(bundle.tokenizer, Tokenizer)
-    require(has_one_file, f"{bundle.path}: ONNX export does not support imported models, with several tokenizer files")
     out = out.resolve()
-    require_replaceable(out, (ENCODER, DECODER, CONFIG, TOKENIZER, CARD), "model for ONNX")
+    require_replaceable(out, FILES, "model for ONNX")
     translator = bundle.translator(precision="fp32")
     lines = check_lines(translator, sample)
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before the import, which writes an identifier into the home directory
@@ -116,9 +115,7 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
     about = {
         "src_lang": bundle.src_lang,
         "tgt_lang": bundle.tgt_lang,
-        "pad": special.pad,
-        "bos": special.bos,
-        "eos": special.eos,
+        **special._asdict(),
         **shape,
         "max_length": translator.max_length,
         "search": as_dict(bundle.search),
@@ -127,8 +124,9 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
         aside.mkdir(parents=True)
         _trace(translator.model, aside)
         (aside / CONFIG).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-        shutil.copyfile(bundle.path / TOKENIZER, aside / TOKENIZER)
-        parity = reference.compare(partial(_log_probs, aside, shape))
+        for name, content in bundle.tokenizer.files.items():
+            (aside / name).write_bytes(content)
+        parity = reference.compare(partial(_log_probs, aside, shape, special))
         parity.require_close(f"{out}: not exported")
         src_len, tgt_len = (max(map(len, ids)) for ids in (reference.src_ids, reference.tgt_ids))
         lengths = f"traced with {SRC_LEN} source and {PAST} target pieces, checked with up to {src_len} and {tgt_len}"
@@ -181,7 +179,11 @@ def _quiet() -> Iterator[None]:
 
 
 def _log_probs(
-    path: Path, shape: dict[str, int], src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]
+    path: Path,
+    shape: dict[str, int],
+    special: SpecialTokens,
+    src_ids: Sequence[Sequence[int]],
+    tgt_ids: Sequence[Sequence[int]],
 ) -> list[list[float]]:
     """Return the log-probability of each piece of given translations, and of the end, one step at a time."""
     import onnxruntime
@@ -190,7 +192,7 @@ def _log_probs(
     scores: list[list[float]] = []
     for start in range(0, len(src_ids), ROWS + 1):
         rows = slice(start, start + ROWS + 1)
-        batch = collate(src_ids[rows], tgt_ids[rows])
+        batch = collate(src_ids[rows], tgt_ids[rows], special)
         src, lengths, tgt_in, tgt_out = (t.numpy() for t in (batch.src, batch.src_lengths, batch.tgt_in, batch.tgt_out))
         source_keys, source_values = encoder.run(None, {"src": src, "src_lengths": lengths})
         source = {"src_lengths": lengths, "source_keys": source_keys, "source_values": source_values}
@@ -199,7 +201,8 @@ def _log_probs(
         for position in range(tgt_in.shape[1]):
             inputs = {"tokens": tgt_in[:, [position]], "keys": keys, "values": values, **source}
             log_probs, keys, values = decoder.run(None, inputs)
-            columns.append(np.take_along_axis(log_probs, tgt_out[:, [position]], axis=1)[:, 0])
+            if (place := position - len(special.tgt_begin)) >= 0:
+                columns.append(np.take_along_axis(log_probs, tgt_out[:, [place]], axis=1)[:, 0])
         table = np.stack(columns, axis=1)
         scores += [row[:length].tolist() for row, length in zip(table, batch.tgt_lengths.tolist(), strict=True)]
     return scores

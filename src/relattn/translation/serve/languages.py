@@ -73,7 +73,8 @@ def served_pairs(translator: Translator, languages: Sequence[str], name: str) ->
     wanted = {code for code in codes if not languages or any(same_language(codes[code], each) for each in languages)}
     wanted |= {code for code in codes if any(same_language(code, each) for each in languages)}
     pairs = [pair for pair in translator.pairs if wanted.issuperset(pair)]
-    require(bool(pairs), f"{name}: --languages must name at least two of {one_line(', '.join(codes.values()), 200)}")
+    all_codes, given = (one_line(", ".join(each), 200) for each in (codes.values(), languages))
+    require(bool(pairs), f"{name}: --languages must name at least two of {all_codes}, got {given}")
     message = (
         f"{name}: a model serves at most {MOST_LANGUAGES} languages, got {len(wanted)}: choose some with --languages"
     )

@@ -15,13 +15,13 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
+from relattn.translation.allocation import freed_memory_kept
 from relattn.translation.config import Recipe
 from relattn.translation.data.batching import Batch, Step
 from relattn.translation.data.encode import has_data, open_training_text, read_tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.files import as_size
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.training.allocation import freed_memory_kept
 from relattn.translation.training.objective import summed_loss
 from relattn.translation.training.run_directory import disk_space
 

@@ -22,13 +22,13 @@ from lightning.fabric.wrappers import _FabricModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from relattn.translation.allocation import return_freed_memory
 from relattn.translation.config import Recipe, TrainConfig, as_dict
 from relattn.translation.data.batching import Step
 from relattn.translation.data.encode import TranslationData
 from relattn.translation.errors import Diverged, InputError, one_line
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, shards
-from relattn.translation.training.allocation import return_freed_memory
 from relattn.translation.training.journal import Journal, Progress
 from relattn.translation.training.objective import learning_rate, summed_loss
 from relattn.translation.training.run_directory import CHECKPOINTS

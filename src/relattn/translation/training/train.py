@@ -14,6 +14,7 @@ from lightning.fabric import Fabric
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from relattn.translation import bundle
+from relattn.translation.allocation import freed_memory_kept
 from relattn.translation.config import Recipe, dump
 from relattn.translation.data.encode import (
     ValidationSet,
@@ -29,7 +30,6 @@ from relattn.translation.errors import require
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, estimate
-from relattn.translation.training.allocation import freed_memory_kept
 from relattn.translation.training.distributed import (
     ended_by_agent,
     fabric_of,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from relattn.translation.allocation import return_freed_memory
 from relattn.translation.config import Calibration, SearchConfig
 from relattn.translation.data.batching import Batch, collate
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
@@ -95,6 +96,7 @@ class TorchTranslator(Translator):
                 quantize(self.model)
             self._kernel, self.precision = int8_kernel(), "int8"
             self._decoder.release()
+            return_freed_memory()
 
     def with_languages(self, src_lang: str, tgt_lang: str) -> Translator:
         other = super().with_languages(src_lang, tgt_lang)

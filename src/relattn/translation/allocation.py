@@ -1,4 +1,4 @@
-"""Memory that training frees is kept for the next steps."""
+"""Memory that is freed: training keeps it for the next steps, and a quantized model returns it to the system."""
 
 from __future__ import annotations
 
