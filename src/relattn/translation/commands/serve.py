@@ -10,7 +10,7 @@ from relattn.translation.serve.access import check_access
 from relattn.translation.serve.limits import Limits
 
 PACKAGES = (  # imported names of the packages that the extra "serve" installs
-    *("anyio", "babel", "bs4", "docx", "fastapi", "prometheus_client", "py3langid", "pydantic", "python_multipart"),
+    *("anyio", "babel", "docx", "fastapi", "lxml", "prometheus_client", "py3langid", "pydantic", "python_multipart"),
     *("sentencex", "starlette", "uvicorn"),
 )
 
