@@ -36,7 +36,9 @@ def test_every_client_gets_its_own_translation(model):
 
 
 def test_unfinished_requests_block_nobody(model):
-    head = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    head = (
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    )
     with (
         tempfile.TemporaryFile("w+") as log,
         serving(model, "--limits.seconds", "2", log=log) as (_, address),

@@ -230,6 +230,9 @@ ORIGINS += [("https://cors.example", 200), ("moz-extension://5a1c", 200), ("app:
         *(((), {"Host": host}, 200) for host in LOCAL),
         *(((), {"Host": host, "Origin": f"http://{host}", SITE: "same-origin"}, 403) for host in FOREIGN),
         ((), {"Host": "evil.example", "X-Forwarded-Host": "localhost"}, 403),
+        *(((), {"Host": host, "X-Forwarded-For": "127.0.0.1"}, 403) for host in ("evil.example", "evil.example:80")),
+        ((), {"Host": "example.org:443", "X-Forwarded-For": "10.0.0.7"}, 200),  # the port of this server is 80
+        (["my-server"], {"Host": "example.org:443", "X-Forwarded-For": "10.0.0.7"}, 403),
         (["my-server", "example.org"], {"Host": "Example.org.:80"}, 200),
         (["my-server"], {"Host": "example.org"}, 403),
         (None, {"Host": "example.org"}, 200),

@@ -383,7 +383,7 @@ REVISED = "".join(
         ),
         (  # words outside of the pairs, an insertion that moves and occurs twice, and nothing of the others
             "<m0>so <m1>fett</m1></m0> ist <m0>es</m0> Eins",
-            "{ins [i:so] [b:fett]} ist {ins [i:es]} Eins<drawing><delgone><delold >",
+            "{ins [i:so] [b:fett]} ist {ins [i:es]} Eins<drawing><delgone><delold >{hyperlink {ins }}",
         ),
     ],
 )

@@ -10,7 +10,7 @@ from relattn.translation.serve.access import check_access
 from relattn.translation.serve.limits import Limits
 
 PACKAGES = (  # imported names of the packages that the extra "serve" installs
-    *("anyio", "babel", "bs4", "docx", "fastapi", "prometheus_client", "py3langid", "pydantic", "python_multipart"),
+    *("anyio", "babel", "docx", "fastapi", "lxml", "prometheus_client", "py3langid", "pydantic", "python_multipart"),
     *("sentencex", "starlette", "uvicorn"),
 )
 
@@ -43,8 +43,8 @@ def serve(
         pivot: Language to translate through if no model translates a pair directly. By default none.
         keys: File of API keys, one per line. Requests without one of them are refused. By default, no key is needed.
         hosts: Names that the header Host of a request may have, or * for all. IP addresses and localhost are always
-            accepted. By default no other name if the server listens on an address of this machine only such as
-            127.0.0.1, and otherwise all.
+            accepted. By default, a server on an address such as 127.0.0.1, which only this machine can reach, accepts
+            other names from a proxy only, and any other server accepts all.
         cors: Origins whose web pages may use the server, or * for all. By default none.
         proxies: Addresses or networks of proxies in front of the server, or * for all. The server takes the address of
             the client, and whether it uses HTTPS, from their headers X-Forwarded-For and X-Forwarded-Proto.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from relattn.translation.errors import one_line, require
 
 ANY = "*"
-_HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+_HOST = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d{1,5})?")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
@@ -26,17 +26,28 @@ class Access:
     """Requests that a server answers.
 
     Attributes:
-        hosts: names that `Host` may have besides addresses and localhost; None for any.
+        hosts: names that `Host` may have besides addresses and localhost, in lower case; None for any. If it is empty,
+            a proxy can use any name.
         origins: origins of web pages that may use the server besides its own; "*" for all.
     """
 
     hosts: Sequence[str] | None = None
     origins: Sequence[str] = ()
 
-    def refusal(self, method: str, headers: Mapping[str, str]) -> str:
-        """Return why a request is refused; empty if it is answered."""
+    def refusal(self, method: str, headers: Mapping[str, str], port: int | None) -> str:
+        """Return why a request is refused; empty if it is answered.
+
+        Args:
+            method: method of the request.
+            headers: its headers.
+            port: port of the server; None if it has none.
+        """
         host, origin = headers.get("host", "").lower(), headers.get("origin", "").lower()
-        if self.hosts is not None and not (_is_local(name := _name(host)) or name in self.hosts):
+        if self.hosts is not None and not (
+            _is_local(name := _name(host))
+            or name in self.hosts
+            or (not self.hosts and _is_proxied(headers, host, port))
+        ):
             return f"Host must be a name of the server, got {one_line(name, 100)}; --hosts allows other names"
         if method == "POST" and self._is_foreign(origin, host, headers.get("sec-fetch-site", "")):
             return f"Origin must be that of the server, got {one_line(origin, 100)}; --cors allows other web pages"
@@ -62,6 +73,16 @@ def _name(host: str) -> str:
 def _is_local(name: str) -> bool:
     """Return whether nobody else can own a name: it is an address or localhost, or HTTP/1.0 left it out."""
     return name in ("", "localhost") or name.endswith(".localhost") or _is_address(name)
+
+
+def _is_proxied(headers: Mapping[str, str], host: str, port: int | None) -> bool:
+    """Return whether a proxy has sent a request.
+
+    A page of a name that resolves to this machine can set any header except `Host`, which has the port of the server.
+    """
+    found = re.search(r":\d*?(\d{1,5})$", host)
+    is_forwarded = "x-forwarded-for" in headers or "x-forwarded-proto" in headers
+    return is_forwarded and int(found[1] if found else 80) != port
 
 
 def _is_address(text: str) -> bool:

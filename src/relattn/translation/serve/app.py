@@ -170,6 +170,7 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics, access: Access) -> A
         if scope["method"] == "HEAD":  # uvicorn leaves out the body
             scope["method"] = "GET"
         CLIENT.set(scope["client"][0] if scope.get("client") else "")
+        _, port = scope.get("server") or ("", None)  # none of a Unix socket
         start, status, size, is_complete = time.monotonic(), 500, 0, False
         is_file = scope["path"] == "/translate_file"
         max_bytes = OVERHEAD_BYTES + (limits.file if is_file else limits.characters * MAX_BYTES_PER_CHARACTER)
@@ -198,7 +199,7 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics, access: Access) -> A
             await send(message)
 
         try:
-            if refusal := access.refusal(scope["method"], Headers(scope=scope)):
+            if refusal := access.refusal(scope["method"], Headers(scope=scope), port):
                 await _error(403, refusal, CLOSE)(scope, receive, send_with_headers)
                 return
             if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:

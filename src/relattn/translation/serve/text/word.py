@@ -430,9 +430,8 @@ class _Builder:
         """Add what a translation has lost."""
         del self._opened[1:]
         for number, token in enumerate(self._tokens):
-            if token.text is None and token.atoms and number not in self._placed:
-                for atom in token.atoms:
-                    self._add_atom(atom.element, atom.run)
+            if token.text is None and number not in self._placed:
+                self.add_tag(number)
 
     def _add_atom(self, element: Any, run: Any) -> None:
         parent = self._opened[-1][1] if run is None else self._run_of(run, _format(run))
