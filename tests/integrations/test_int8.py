@@ -18,7 +18,7 @@ from relattn.integrations import transformers as faster
 
 EXACT = """
 import numpy as np, torch
-from relattn.integrations import int8
+from relattn.integrations.transformers import int8
 from tests.integrations.test_int8 import expected, extremes
 torch.manual_seed(0)
 for inputs, outputs in ((64, 64), (65, 130), (513, 77), (96, 259)):
@@ -147,6 +147,19 @@ def test_values_that_are_not_finite_stay_so():
     assert not output[:2].isfinite().any()
     assert output[2].isfinite().all()
     assert layer(torch.zeros(0, 64)).shape == (0, 64)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@torch.no_grad()
+def test_exports_compute_in_float32_and_compiled_layers_in_int8():
+    layer, input = nn.Sequential(nn.Linear(64, 96)), torch.randn(5, 64)
+    own = layer(input)
+    faster.enable(layer, linear="int8")
+    for exported in (torch.export.export(layer, (input,)).module(), torch.jit.trace(layer, (input,))):
+        torch.testing.assert_close(exported(input), own)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")(input)
+    torch.testing.assert_close(compiled, layer(input))
+    assert not torch.equal(compiled, own)
 
 
 def test_output_embeddings_and_small_layers_keep_float32():

@@ -19,7 +19,7 @@ from torch import nn
 
 from relattn.checks import check_window
 from relattn.functional import Window
-from relattn.integrations import int8
+from relattn.integrations.transformers import int8
 from relattn.integrations.transformers.forward_patch import SETTING, ForwardPatch, load_class, path_of
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ A weight is quantized per output, and the rows of an input as they come, each wi
 output in any batch. Sums are exact: PyTorch multiplies with oneDNN, and sums of pairs of products must fit into 16 bits
 on processors without VNNI. There, weights have 7 bits (`_largest_integer`).
 
-The weights in float32 stay as they are, so parameters keep their names and `restore` is exact.
+The weights in float32 stay as they are, so parameters keep their names and `restore` is exact. An exported model
+computes in float32, because integers that are exact here may not be so on another processor.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from relattn.integrations.transformers.forward_patch import is_exporting
 
 LEAST = 64  # inputs and outputs; smaller layers gain nothing
 _BLOCK = 128  # rows that are computed at once, so that their sums stay in the cache
@@ -36,7 +39,7 @@ class Int8Linear(nn.Linear):
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             _warn_of_gradients()
             is_plain = False
-        if not is_plain or input.numel() == 0:
+        if is_exporting() or not is_plain or input.numel() == 0:
             return super().forward(input)
         weight, scale = self._integers()
         rows = input.reshape(-1, self.in_features)
