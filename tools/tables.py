@@ -81,6 +81,20 @@ def int8_decoding() -> str:
     return markdown(table) + conditions(rows, DECODER)
 
 
+def int8_encoders() -> str:
+    """Return seconds of encoders with linear layers in int8, beside ONNX Runtime's, a line per model and length."""
+    rows = read(RESULTS / "int8-encoders-cpu.csv")
+    names = ("own code", "relattn", "relattn int8", "ONNX Runtime int8")
+    table = [["encoder", "length", *names, "ONNX Runtime ÷ relattn int8", "cosine: relattn int8", "ONNX Runtime"]]
+    for model, size, unit in dict.fromkeys((row["model"], row["size"], row["unit"]) for row in rows):
+        here = {row["method"]: row for row in rows if (row["model"], row["size"]) == (model, size)}
+        seconds = [f"{float(here[name]['seconds']):.3g}" for name in names]
+        ours, theirs = (here[name] for name in names[2:])
+        ratio = f"{float(theirs['seconds']) / float(ours['seconds']):.2f}"
+        table.append([model, f"{int(size):,} {unit}", *seconds, ratio, ours["cosine"], theirs["cosine"]])
+    return markdown(table) + conditions(rows, ENCODERS)
+
+
 def small_calls() -> str:
     """Return ratios of small calls at the first and the last commit of the file, by processor level."""
     rows = read(RESULTS / "small-calls-cpu.csv")
@@ -217,6 +231,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "small-calls": small_calls,
     "decoding": decoding,
     "int8-decoding": int8_decoding,
+    "int8-encoders": int8_encoders,
     "encoders": lambda: encoders("2026-11", "2027"),
     "encoders-earlier": lambda: encoders("", "2026-11"),
 }

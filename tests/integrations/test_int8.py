@@ -151,15 +151,17 @@ def test_values_that_are_not_finite_stay_so():
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
 @torch.no_grad()
-def test_exports_compute_in_float32_and_compiled_layers_in_int8():
+def test_exported_and_compiled_models_compute_in_float32():
     layer, input = nn.Sequential(nn.Linear(64, 96)), torch.randn(5, 64)
     own = layer(input)
     faster.enable(layer, linear="int8")
-    for exported in (torch.export.export(layer, (input,)).module(), torch.jit.trace(layer, (input,))):
+    for exported in (
+        torch.export.export(layer, (input,)).module(),
+        torch.jit.trace(layer, (input,), check_trace=False),
+    ):
         torch.testing.assert_close(exported(input), own)
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")(input)
-    torch.testing.assert_close(compiled, layer(input))
-    assert not torch.equal(compiled, own)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(input), own)
 
 
 def test_output_embeddings_and_small_layers_keep_float32():

@@ -5,7 +5,8 @@ output in any batch. Sums are exact: PyTorch multiplies with oneDNN, and sums of
 on processors without VNNI. There, weights have 7 bits (`_largest_integer`).
 
 The weights in float32 stay as they are, so parameters keep their names and `restore` is exact. An exported model
-computes in float32, because integers that are exact here may not be so on another processor.
+computes in float32, because integers that are exact here may not be so on another processor, and a compiled one too,
+because its graph would not notice changes of a weight.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ class Int8Linear(nn.Linear):
     _quantized: tuple[tuple[int, int], Tensor, Tensor] | None = None  # identity of the weight, integers, scales
 
     def forward(self, input: Tensor) -> Tensor:
+        if is_exporting() or torch.compiler.is_compiling():
+            return super().forward(input)
         tensors = input, self.weight, *(() if self.bias is None else (self.bias,))
         is_plain = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             _warn_of_gradients()
             is_plain = False
-        if is_exporting() or not is_plain or input.numel() == 0:
+        if not is_plain or input.numel() == 0:
             return super().forward(input)
         weight, scale = self._integers()
         rows = input.reshape(-1, self.in_features)
@@ -56,7 +59,7 @@ class Int8Linear(nn.Linear):
         """Return the weight as integers (in_features, out_features) and their scales, made again if it has changed."""
         weight = self.weight
         identity = weight.data_ptr(), 0 if weight.is_inference() else weight._version
-        if self._quantized is None or (self._quantized[0] != identity and not torch.compiler.is_compiling()):
+        if self._quantized is None or self._quantized[0] != identity:
             self._quantized = identity, *_quantize(weight.detach(), _largest_integer())
         return self._quantized[1:]
 
