@@ -106,6 +106,7 @@ FAMILIES = {
             "pad_token_id": 58100,
             "decoder_start_token_id": 58100,
             "eos_token_id": 0,
+            "forced_eos_token_id": 0,
         },
         lambda count, dim, pad: marian_sinusoids(count, dim),
     ),
