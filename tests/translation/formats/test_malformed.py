@@ -394,7 +394,7 @@ def edited(source: Path, path: Path, file: str, edit: Edit) -> Path:
         ("marian", "tokenizer_config.json", {"unk_token": "<none>"}, ["must have '<none>'"]),
         ("marian", "tokenizer_config.json", {"separate_vocabs": True}, ["it has no target_vocab.json"]),
         ("m2m_100", "tokenizer_config.json", {"language_codes": "all"}, ["language_codes must be m2m100 or wmt21"]),
-        ("m2m_100", "config.json", {"model_type": "mbart"}, ["got 'mbart'"]),
+        ("m2m_100", "config.json", {"model_type": "mbart"}, ["got 'mbart': a norm of its embeddings is not"]),
         ("nllb", "tokenizer.json", {"added_tokens": None}, ["tokenizer.json: must have model.vocab and added_tokens"]),
         ("nllb", "tokenizer.json", {"model": []}, ["tokenizer.json: must have model.vocab and added_tokens"]),
     ],
