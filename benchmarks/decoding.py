@@ -5,15 +5,20 @@
     relattn early pytorch the same on PyTorch
     relattn int8          the compiled decoder in int8, with early stopping
     ctranslate2, … int8   exports of the bundle in CTranslate2, whose threads share each product (`intra_threads`)
-    ctranslate2 int8 inter  the same, but each thread translates its own batches (`inter_threads`)
+    ctranslate2 … inter   the same, but each thread translates its own batches (`inter_threads`)
+    transformers          `generate()`, float32, only of the size opus-mt
 
 Each method runs in a new process, which translates some lines first. Generated tokens count, with the end. All methods
 sort lines by length and take batches of the same size. Without a bundle, models have random weights, and a vocabulary
 from the text; opus has the sizes of OPUS-MT's models. They never end by themselves: with `--pieces`, all translations
-have one length. The last lines are ratios: ours in int8, over the better of CTranslate2's.
+have one length. opus-mt is written by transformers with 58,101 pieces, and imported. The last lines are ratios: ours in
+int8, over the better of CTranslate2's.
 
     python -m benchmarks.decoding LINES --sizes d256 base opus --pieces 20 --repeats 5 --threads 1 \
         --methods "relattn int8" "ctranslate2 int8" "ctranslate2 int8 inter"
+    python -m benchmarks.decoding LINES --sizes opus-mt --lines 256 --pieces 20 --beams 1 4 6 --repeats 3 --threads 1 \
+        --out benchmarks/results/opus-mt-cpu.csv --methods "relattn early" "relattn int8" ctranslate2 \
+        "ctranslate2 inter" "ctranslate2 int8" "ctranslate2 int8 inter" transformers
 """
 
 import argparse
@@ -21,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,15 +39,19 @@ from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.formats.ctranslate2.directory import Quantization
 from relattn.translation.formats.ctranslate2.translator import CTranslate2Translator
 from relattn.translation.formats.ctranslate2.write import export
+from relattn.translation.formats.transformers.read import read
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import Translator
+from relattn.translation.translate.pipeline import MAX_SENTENCES, Translator
 from relattn.translation.translate.torch_translator import TorchTranslator
 
 KEY = ("name", "lines", "beam", "method", "threads", "device")
-INTER = "ctranslate2 int8 inter"
-EXPORTS: dict[str, Quantization] = {"ctranslate2": "float32", "ctranslate2 int8": "int8", INTER: "int8"}
-METHODS = ("relattn", "relattn early", "relattn early pytorch", "relattn int8", *EXPORTS)
+OPUS_MT = "opus-mt"
+EXPORTS: dict[str, Quantization] = {
+    **{"ctranslate2": "float32", "ctranslate2 inter": "float32"},
+    **{"ctranslate2 int8": "int8", "ctranslate2 int8 inter": "int8"},
+}
+METHODS = ("relattn", "relattn early", "relattn early pytorch", "relattn int8", *EXPORTS, "transformers")
 WARM_UP = 32  # lines
 NEVER = -50.0  # bias of the end of sentence
 
@@ -74,6 +83,50 @@ def make_random(path: Path, text: Path, size: str) -> None:
     search = SearchConfig(max_length_ratio=1.0, max_length_extra=1)
     recipe = Recipe(model=model_config, search=search, data=DataConfig(src_lang="en", tgt_lang="de"))
     bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card="")
+
+
+def make_opus_mt(path: Path, text: Path) -> None:
+    """Write a model of OPUS-MT's size and shape by transformers, next to the bundle, and the bundle."""
+    from benchmarks.serving_models import SIZES
+    from tests.translation.formats import transformers_models
+
+    lines, source = list(islice(read_lines(text), 20_000)), transformers_model(path)
+    options: dict[str, Any] = {**SIZES, "lines": lines, "vocab": 4000, "fill": 58_101, "draw": (0.0, 0.0)}
+    model, _ = transformers_models.marian(source, **options)
+    model.final_logits_bias[0, 0] = NEVER  # of the end of sentence
+    model.save_pretrained(source)
+    foreign = read(source, None, None)
+    search = SearchConfig(max_length_ratio=1.0, max_length_extra=1)
+    recipe = Recipe(model=foreign.config, search=search, data=DataConfig(src_lang="en", tgt_lang="de"))
+    bundle.save(path, model=foreign.model(), recipe=recipe, tokenizer=foreign.tokenizer, card="")
+
+
+def transformers_model(path: Path) -> Path:
+    """Return the path of the model of transformers for a bundle."""
+    return path.with_name(f"{path.name}-transformers")
+
+
+def generate(path: Path, beam_size: int, threads: int, lines: list[str]) -> Callable[[int], int]:
+    """Return a function that translates a number of the lines by transformers, and returns the number of tokens."""
+    from transformers import MarianMTModel
+
+    torch.set_num_threads(threads)
+    model = MarianMTModel.from_pretrained(transformers_model(path)).eval()
+    tokenizer = bundle.read_bundle(path).tokenizer
+    sources = [[*tokenizer.encode(line), *tokenizer.special.src_end] for line in lines]
+    assert len({len(source) for source in sources}) == 1, "transformers requires --pieces"
+    length = len(sources[0])  # the end included, as in the other methods
+
+    def run(count: int) -> int:
+        rows = torch.tensor(sources[:count]).split(MAX_SENTENCES)
+        with torch.inference_mode():
+            outputs = [
+                model.generate(input_ids=x, num_beams=beam_size, max_length=length + 1, early_stopping=beam_size > 1)
+                for x in rows
+            ]
+        return sum(int((x[:, 1:] != model.config.pad_token_id).sum()) for x in outputs)
+
+    return run
 
 
 def batches_per_thread(path: Path, threads: int) -> Translator:
@@ -111,9 +164,11 @@ def figures(path: Path, method: str, beam_size: int, threads: int, lines: list[s
 
 def prepare(path: Path, method: str, beam_size: int, threads: int, lines: list[str]) -> Callable[[int], int]:
     """Return a function that translates a number of the lines and returns the number of generated tokens."""
+    if method == "transformers":
+        return generate(path, beam_size, threads, lines)
     if method in EXPORTS:
-        model = exported(path, method)
-        translator = batches_per_thread(model, threads) if method == INTER else load(model, threads=threads)
+        model, inter = exported(path, method), method.endswith("inter")
+        translator = batches_per_thread(model, threads) if inter else load(model, threads=threads)
         search = translator.search
     else:
         translator = load(path, threads=threads, precision="int8" if "int8" in method else "fp32")
@@ -132,13 +187,17 @@ def main() -> None:
     parser.add_argument("--bundle", type=Path, help="bundle (default: random models, made in --work)")
     parser.add_argument("--name", default="", help="name of the rows (default: the size, random)")
     parser.add_argument(
-        "--sizes", nargs="+", choices=sizes(), default=["base"], help="sizes of the random models (%(default)s)"
+        "--sizes",
+        nargs="+",
+        choices=[*sizes(), OPUS_MT],
+        default=["base"],
+        help="sizes of the random models (%(default)s)",
     )
     parser.add_argument("--work", type=Path, default=Path("runs/decoding"), help="directory for models and exports")
     parser.add_argument("--lines", type=int, default=1000, help="number of lines; a shorter text is repeated")
     parser.add_argument("--pieces", type=int, help="use only lines with this number of pieces")
     parser.add_argument("--beams", type=int, nargs="+", default=[4, 1], help="beam sizes (%(default)s)")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS[:-1]))
     parser.add_argument("--repeats", type=int, default=1, help="alternating runs; a row has the median (%(default)s)")
     arguments = parse(parser, "decoding-cpu.csv", threads=1)
     preload([__name__])
@@ -150,7 +209,7 @@ def main() -> None:
 def measure_model(arguments: argparse.Namespace, path: Path) -> list[str]:
     """Record the rows of a model, and return its ratios."""
     if not path.exists():
-        make_random(path, arguments.text, path.name)
+        make_opus_mt(path, arguments.text) if path.name == OPUS_MT else make_random(path, arguments.text, path.name)
     parts = bundle.read_bundle(path)
     lines = [line for line in read_lines(arguments.text) if line.strip()]
     if arguments.pieces is not None:

@@ -26,19 +26,23 @@ FIXTURES = Path(__file__).parent / "fixtures"
 TEXT, LONGEST = [*LINES, *random_lines(range(1, 13))], 30
 
 
-def require_agreement(converted: Path, out: Path, *tokenizers: Path, compared: int) -> bundle.Bundle:
+def require_agreement(
+    converted: Path, out: Path, *tokenizers: Path, languages: tuple[str, str] = ("en", "de"), compared: int
+) -> bundle.Bundle:
     """Import what a converter wrote, and compare scores of given texts and all hypotheses, with and without a beam.
 
     Args:
         converted: directory for CTranslate2.
         out: directory of the bundle.
         tokenizers: SentencePiece models of the source, and of the target.
+        languages: source and target language.
         compared: minimum number of searches that are compared. Those of a beam at the length limit, or with tokens
             that only CTranslate2 generates, are not.
     """
     import_model(
-        converted, out, tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[-1], src_lang="en", tgt_lang="de", sample=TEXT
-    )
+        converted, out, tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[-1], src_lang=languages[0],
+        tgt_lang=languages[1], sample=TEXT,
+    )  # fmt: skip
     parts = bundle.read_bundle(out)
     ours, special = parts.translator(), parts.tokenizer.special
     src_pieces, tgt_pieces = parts.tokenizer.vocabularies
@@ -121,13 +125,16 @@ def test_opennmt_py(tmp_path):
     assert all((parts.state[name] == tensor).all() for name, tensor in own.state.items())
 
 
-def test_fairseq(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "end", "languages"), [("m2m_100", 3.5, ("en", "de")), ("nllb", 2.5, ("eng_Latn", "deu_Latn"))]
+)
+def test_fairseq(tmp_path, kind, end, languages):
     """Its converter writes a multilingual model as that of transformers does, but adds the end of a source."""
-    transformers_models.m2m_100(tmp_path / "model", end=3.5)
+    getattr(transformers_models, kind)(tmp_path / "model", end=end)  # so that the empty translation is unlikely
     TransformersConverter(str(tmp_path / "model")).convert(str(tmp_path / "converted"))
     config = json.loads((tmp_path / "converted" / "config.json").read_text())
     assert not config["add_source_eos"]
     (tmp_path / "converted" / "config.json").write_text(json.dumps(config | {"add_source_eos": True}))
     spm = tmp_path / "model" / "sentencepiece.bpe.model"
-    parts = require_agreement(tmp_path / "converted", tmp_path / "bundle", spm, compared=21)
-    assert len(parts.tokenizer.vocabulary.languages) == 100
+    parts = require_agreement(tmp_path / "converted", tmp_path / "bundle", spm, languages=languages, compared=20)
+    assert len(parts.tokenizer.vocabulary.languages) == (100 if kind == "m2m_100" else 3)

@@ -6,6 +6,7 @@ CTranslate2 3 moved the special tokens from model.bin to config.json (version 6 
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -112,19 +113,22 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     tensors = _with_current_names(weights(file.tensors, source), file)
     scales = {_RENAMED.get(name, name): scale for name, scale in int8_scales(file.tensors).items()}
     if file.version < 6:
-        config = _take_config(source, tensors)
+        config, settings = _take_config(source, tensors), source
     else:
         require_files(path, CONFIG, what=DIRECTORY)
-        config = read_json(path / CONFIG)
+        config, settings = read_json(path / CONFIG), path / CONFIG
     for name in ("add_source_bos", "add_source_eos"):
         value = config.get(name, False)
-        require(isinstance(value, bool), f"{path / CONFIG}: {name} must be true or false, got {one_line(value, 40)}")
-    unknown = config.get("unk_token", _TOKENS["unk_token"])
-    require(isinstance(unknown, str), f"{path / CONFIG}: unk_token must be a string, got {one_line(unknown, 40)}")
+        require(isinstance(value, bool), f"{settings}: {name} must be true or false, got {one_line(value, 40)}")
+    config = {"decoder_start_token": "<s>", **_TOKENS, **config}
+    starts_from_zeros = bool(_number(source, tensors, _ZERO_START))
+    used = {"bos_token": config.get("add_source_bos"), "decoder_start_token": not starts_from_zeros}
+    for name in (name for name in ("decoder_start_token", *_TOKENS) if used.get(name, True)):
+        value = one_line(json.dumps(config[name]), 40)
+        require(isinstance(config[name], str), f"{settings}: {name} must be a string, got {value}")
     require_weights({name: tensor for name, tensor in tensors.items() if _explain(name) == name}, source)
     tensors, number = _with_positions(tensors), partial(_number, source, tensors)
     scale = _scale(source, tensors)
-    starts_from_zeros = bool(number(_ZERO_START))
     is_ours = file.version >= 6 and read_settings(path) is not None
     vocabulary: dict[str, Any] = {} if is_ours else _vocabulary(path, config, starts_from_zeros)
     if starts_from_zeros and not is_ours:
@@ -173,9 +177,8 @@ def _vocabulary(path: Path, config: Mapping[str, Any], starts_from_zeros: bool) 
 
     The converter of transformers leaves the end after a source to the caller, and all converters leave language tokens.
     """
-    begin, end, unknown = (config.get(name, _TOKENS[name]) for name in ("bos_token", "eos_token", "unk_token"))
+    begin, end, unknown, start = (config[f"{name}_token"] for name in ("bos", "eos", "unk", "decoder_start"))
     source, target = read_vocabularies(path, unknown)
-    start = config.get("decoder_start_token", "<s>")
     around: dict[str, Any] = {
         "source_begin": [begin] if config.get("add_source_bos") else [],
         "source_end": [end] if config.get("add_source_eos") else [],

@@ -47,6 +47,7 @@ ACTIVATIONS = {
     "swish": "swish",
     "silu": "swish",
 }
+_WITH_EMBEDDING_NORM = "bart", "mbart", "plbart"
 _SIDES = ("source", "src"), ("target", "tgt")
 
 
@@ -106,6 +107,7 @@ FAMILIES = {
             "pad_token_id": 58100,
             "decoder_start_token_id": 58100,
             "eos_token_id": 0,
+            "forced_eos_token_id": 0,
         },
         lambda count, dim, pad: marian_sinusoids(count, dim),
     ),
@@ -143,7 +145,8 @@ def read_config(path: Path) -> dict[str, Any]:
     config = read_json(path / CONFIG)
     kind, supported = config.get("model_type"), "marian (OPUS-MT) or m2m_100 (M2M-100, NLLB)"
     if not (isinstance(kind, str) and kind in FAMILIES):
-        raise InputError(f"{path / CONFIG}: model_type must be {supported}, got {one_line(repr(kind), 40)}")
+        reason = ": a norm of its embeddings is not supported" if kind in _WITH_EMBEDDING_NORM else ""
+        raise InputError(f"{path / CONFIG}: model_type must be {supported}, got {one_line(repr(kind), 40)}{reason}")
     expected = [FAMILIES[kind].architecture]
     if (architectures := config.get("architectures") or expected) != expected:
         got = one_line(json.dumps(architectures), 80)

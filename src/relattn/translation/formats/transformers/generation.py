@@ -83,13 +83,15 @@ class Generation:
         penalty = self._number("repetition_penalty", 1.0, float)
         longest = self._number("max_new_tokens", None)
         longest = self._number("max_length", None) if longest is None else longest + 1
+        end = self.content.get("forced_eos_token_id")
+        if longest is not None and end is None:  # a translation of this length has no end; here, an end follows
+            longest += 1
         limits = {} if longest is None else {"max_length_ratio": 0.0, "max_length_extra": max(1, longest - 1 - given)}
         notes = []
         changed = [name for name, values in _OTHER_SETTINGS.items() if self._has_effect(name, values)]
         words = self._bad_words
         if any(word not in [[token] for token in banned] for word in words):
             changed.append("bad_words_ids other than padding")
-        end = self.content.get("forced_eos_token_id")
         if end is not None and end not in (self.token("eos_token_id"), [self.token("eos_token_id")]):
             changed.append("forced_eos_token_id")
         if not 0 <= alpha <= 5:
