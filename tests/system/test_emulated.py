@@ -141,10 +141,14 @@ def test_products_in_8_bits_are_exact(kernel, machine):
     structures = library.structures((decoder.FOLDER / "decoder.h").read_text(), ctypes.c_float)
     pack = Packing(structures, level.panel, ModelConfig(), kernel)
     for rows, outputs, inputs in [(1, 1, 1), (2, 17, 16), (3, 70, 33), (7, 65, 130), (50, 33, 64)]:
-        x, weight = torch.randint(-127, 128, (rows, inputs)).float(), torch.randint(-63, 64, (outputs, inputs)).float()
-        x[:, 0], weight[:, 0] = -127.0, -63.0  # so that all scales are 1
+        x, weight = (
+            torch.randint(-127, 128, (rows, inputs)).float(),
+            torch.randint(-127, 128, (outputs, inputs)).float(),
+        )
+        x[:, 0] = -127.0  # so that all scales are 1
         pack.kept.clear()
-        packed, out = pack.map(weight, torch.zeros(outputs)), torch.full((rows, -(-outputs // 16) * 16), torch.nan)
+        packed = pack.map(weight.to(torch.int8), torch.zeros(outputs), torch.ones(outputs))
+        out = torch.full((rows, -(-outputs // 16) * 16), torch.nan)
         call = structures["sublayer"](first=packed, rows=rows, x_row=inputs, to_row=out.stride(0), dim=inputs)
         fields, first = structures["sublayer"], structures["sublayer"].first.offset
         names = [getattr(structures["map"], name).offset for name in ("bias", "weight", "scales", "sums")]

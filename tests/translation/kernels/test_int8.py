@@ -103,6 +103,20 @@ def test_sums_are_exact(level, kernel):
 
 
 @pytest.mark.parametrize(("level", "kernel"), runnable() if decoder.KERNELS else [])
+@pytest.mark.parametrize("inputs", [[0, 1, 4, 5, 8, 9, 12, 13], [2, 3, 6, 7, 10, 11, 14, 15], list(range(8))])
+def test_sums_of_eight_products_are_exact_at_the_limit_of_16_bits(level, kernel, inputs):
+    """PAIRS adds eight products in 16 bits if they cannot be larger than 32,767 = 8 · 4,095.9."""
+    pairs = [(code, value) for code in range(1, CODE) for value in range(1, LARGEST + 1)]
+    near = [pair for pair in pairs if abs(pair[0] * pair[1] - 32767 / 8) < 70]
+    for sign, rows in product([1, -1], [1, 3, 4, 7]):
+        for code, value in near:
+            x, weight = torch.zeros(rows, 48), torch.zeros(17, 48)
+            x[:, 40], weight[:, 40] = CODE, 1  # so that scales are 1
+            x[rows // 2, inputs], weight[3 if code % 2 else 16, inputs] = code, sign * value
+            assert torch.equal(run(level, kernel, weight, torch.zeros(17), x), x @ weight.T)
+
+
+@pytest.mark.parametrize(("level", "kernel"), runnable() if decoder.KERNELS else [])
 def test_rows_are_quantized_to_the_same_bits_everywhere(level, kernel):
     torch.manual_seed(1)
     identity = torch.eye(131) * LARGEST

@@ -24,7 +24,7 @@ typedef struct { /* input of a linear layer, also quantized if its weights are *
     const real *x;
     idx ldx;
     const uint8_t *codes;
-    const real *scales; /* per row */
+    const real *scales; /* per row its scale, and the largest sum of squares of `int8.h` */
     idx codes_row;
 } operand;
 
@@ -73,9 +73,9 @@ static idx assign_buffers(buffers *b, const arguments *a, real *memory) {
                           num_rows,
                           num_rows,
                           quantizes * INT8_ROWS * s.hidden_dim / (idx)sizeof(real),
-                          INT8_ROWS,
+                          2 * INT8_ROWS,
                           quantizes * num_rows * max_dim / (idx)sizeof(real),
-                          num_rows};
+                          2 * num_rows};
     real **fields[] = {&b->x,          &b->y,        &b->hidden,       &b->strips,        &b->label_sums, &b->scores,
                        &b->logits,     &b->max_logits, &b->exp_sums,   &b->hidden_codes,  &b->hidden_scales,
                        &b->codes,      &b->scales};
@@ -178,13 +178,17 @@ enum { NO_ACTIVATION = -1 };
 /* Return m rows as the input of a linear layer. If its weights are quantized, the rows are quantized into `codes`. */
 static operand operand_of(const real *x, idx ldx, const map *w, idx m, real *codes, real *scales) {
     const operand a = {x, ldx, (uint8_t *)codes, scales, round_up(w->inputs, GROUP)};
-    for (idx r = 0; r < m && w->kernel != FLOAT; r++)
-        scales[r] = quantize_row((uint8_t *)codes + r * a.codes_row, x + r * ldx, w->inputs, CODE_OFFSET);
+    for (idx r = 0; r < m && w->kernel != FLOAT; r++) {
+        uint8_t *row = (uint8_t *)codes + r * a.codes_row;
+        scales[2 * r] = quantize_row(row, x + r * ldx, w->inputs, CODE_OFFSET);
+        if (w->kernel == PAIRS) scales[2 * r + 1] = max_square(row, w->inputs);
+    }
     return a;
 }
 
 INLINE operand operand_rows(const operand *a, idx first) {
-    return (operand){a->x + first * a->ldx, a->ldx, a->codes + first * a->codes_row, a->scales + first, a->codes_row};
+    return (operand){a->x + first * a->ldx, a->ldx, a->codes + first * a->codes_row, a->scales + 2 * first,
+                     a->codes_row};
 }
 
 /* Compute the columns from `first` to `end` of c (m, outputs) = or += x (m, inputs) W + b, then apply an activation. */
@@ -548,12 +552,12 @@ void relattn_step(const arguments *a) {
    codes and the scales of either. */
 idx relattn_sublayer_space(const sublayer *a) {
     const idx dim = a->x_row > a->first.outputs ? a->x_row : a->first.outputs;
-    return ROWS * (a->x_row + a->first.outputs + round_up(dim, GROUP) / (idx)sizeof(real) + 1);
+    return ROWS * (a->x_row + a->first.outputs + round_up(dim, GROUP) / (idx)sizeof(real) + 2);
 }
 
 /* Run a sub-layer of the encoder. */
 void relattn_sublayer(const sublayer *a) {
-    real *hidden = a->space + ROWS * a->x_row, *scales = hidden + ROWS * a->first.outputs, *codes = scales + ROWS;
+    real *hidden = a->space + ROWS * a->x_row, *scales = hidden + ROWS * a->first.outputs, *codes = scales + 2 * ROWS;
     const idx block = a->first.kernel == FLOAT ? ROWS : INT8_ROWS;
     for (idx i = 0; i < a->rows; i += block) {
         const idx num_rows = a->rows - i < block ? a->rows - i : block;
@@ -593,7 +597,7 @@ void relattn_memory(const sublayer *a, idx layer_count, idx heads, idx head_dim,
     const idx layer_size = 2 * heads * head_dim, memory_len = head_dim * row_len;
     const idx columns = layer_size % PANEL == 0 ? layer_size : a->first.outputs; /* at a time: whole panels */
     advise_large_pages(a->to, a->rows / src_len * layer_count * heads * 2 * memory_len * (idx)sizeof(real));
-    real *projected = a->space, *scales = projected + INT8_ROWS * columns, *codes = scales + INT8_ROWS;
+    real *projected = a->space, *scales = projected + INT8_ROWS * columns, *codes = scales + 2 * INT8_ROWS;
     for (idx i = 0; i < a->rows; i += INT8_ROWS) {
         const idx num_rows = a->rows - i < INT8_ROWS ? a->rows - i : INT8_ROWS;
         const operand input = operand_of(a->x + i * a->x_row, a->x_row, &a->first, num_rows, codes, scales);

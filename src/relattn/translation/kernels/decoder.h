@@ -16,7 +16,7 @@ typedef struct {
     const void *weight;
     /* (outputs,), allocated to the end of the last panel */
     const real *bias;
-    /* the same for 8 bits: scales of outputs, and -128 times the sums of their weights */
+    /* the same for 8 bits: scales of outputs, and numbers that `int8.h` describes */
     const real *scales;
     const int32_t *sums;
     /* kernel: 0 in float32, or a kernel of `int8.h` */

@@ -10,9 +10,13 @@
    DOTS     instructions that add four products. On x86, they multiply unsigned by signed bytes. So 128 is added to the
             codes of activations, and `sums` has -128 times the sum of the weights of each output.
    PAIRS    for codes of weights from -63 to 63: `maddubs`, which adds two products in 16 bits. It also multiplies unsigned
-            by signed bytes, and two products cannot saturate: 2 * 255 * 63 = 32130. The sum of two of its results may wrap around. Subtracting 128 times the
-            sum of the four weights leaves the sum of four products of signed codes, which 16 bits can hold:
-            4 * 128 * 63 = 32256. These numbers follow the codes of each eight inputs, (PANEL, 2) in 16 bits.
+            by signed bytes, and two products cannot saturate: 2 * 255 * 63 = 32130. The sum of some of its results may
+            wrap around. Subtracting 128 times the sum of their weights leaves the sum of products of signed codes, if 16
+            bits can hold it. They can hold four: 4 * 128 * 63 = 32256. They can hold eight, of codes a and weights w, if
+            |a|^2 |w|^2 <= 32767^2 (Cauchy-Schwarz). EIGHTS takes fewer instructions for these, and is chosen per tile of
+            rows and panel: each row has its largest |a|^2, and each panel its largest |w|^2 in `sums`. Of 16 inputs, 0,
+            1, 4, 5, 8, 9, 12 and 13 are one sum. The numbers to subtract follow the codes of each eight inputs, (PANEL,
+            2) in 16 bits: those of the first eight of 16 inputs, then those of all 16.
    GENERIC  products of 16 or 32 bits. With AVX2, `maddubs` of the magnitudes of activations and of weights with the signs
             of both, whose sums cannot saturate: 2 * 127 * 127 = 32258. */
 
@@ -31,6 +35,7 @@
 #endif
 
 enum { FLOAT, GENERIC, PAIRS, DOTS }; /* kernels */
+enum { EIGHTS = -1 };                 /* PAIRS with sums of eight products */
 enum { GROUP = 16 };                  /* inputs are padded to a multiple of this */
 
 #if defined(__AVX2__)
@@ -95,6 +100,23 @@ INLINE void convert_codes(uint8_t *to, const real *x, real inverse, int offset) 
 #endif
 }
 
+#if defined(__AVX512F__) || defined(__AVX2__)
+/* Return the largest sum of the squares of eight codes that PAIRS adds. */
+static real max_square(const uint8_t *codes, idx count) {
+    __m256i largest = _mm256_setzero_si256();
+    for (idx k = 0; k < count; k += GROUP) {
+        const __m128i bytes = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(codes + k)), _mm_set1_epi8((char)128));
+        const __m256i words = _mm256_cvtepi8_epi16(bytes), pairs = _mm256_madd_epi16(words, words),
+                      fours = _mm256_add_epi32(pairs, _mm256_permute2x128_si256(pairs, pairs, 1));
+        largest = _mm256_max_epi32(largest, _mm256_add_epi32(fours, _mm256_shuffle_epi32(fours, 0x4E)));
+    }
+    const int even = _mm256_extract_epi32(largest, 0), odd = _mm256_extract_epi32(largest, 1);
+    return (real)(even > odd ? even : odd);
+}
+#else
+static real max_square(const uint8_t *codes, idx count) { return (void)codes, (void)count, 0; }
+#endif
+
 /* Quantize a row, and return its scale. The scale of a row with NaN is NaN. */
 static real quantize_row(uint8_t *codes, const real *x, idx count, int offset) {
     ivec max_bits = {0}; /* of absolute values: as integers they have the same order, with NaN last */
@@ -135,19 +157,36 @@ INLINE ivec splat_codes(const int kernel, const uint8_t *codes) {
 
 #define IVEC(pointer) (*(const ivec *)(pointer))
 
-/* Return sums of eight products per lane, as PAIRS. */
-INLINE ivec pair_sums(ivec a0, ivec w0, ivec a1, ivec w1, ivec offsets) {
+typedef int16_t words __attribute__((vector_size(VECTOR_BYTES), may_alias));
+
+/* Return sums of two products per 16 bits. */
+INLINE words add_two(ivec a, ivec w) {
 #if defined(__AVX512F__)
-    const __m512i first = _mm512_maddubs_epi16((__m512i)a0, (__m512i)w0),
-                  second = _mm512_sub_epi16(_mm512_maddubs_epi16((__m512i)a1, (__m512i)w1), (__m512i)offsets);
-    return (ivec)_mm512_madd_epi16(_mm512_add_epi16(first, second), _mm512_set1_epi16(1));
+    return (words)_mm512_maddubs_epi16((__m512i)a, (__m512i)w);
 #elif defined(__AVX2__)
-    const __m256i first = _mm256_maddubs_epi16((__m256i)a0, (__m256i)w0),
-                  second = _mm256_sub_epi16(_mm256_maddubs_epi16((__m256i)a1, (__m256i)w1), (__m256i)offsets);
-    return (ivec)_mm256_madd_epi16(_mm256_add_epi16(first, second), _mm256_set1_epi16(1));
+    return (words)_mm256_maddubs_epi16((__m256i)a, (__m256i)w);
 #else
-    return a0 * w0 + a1 * w1 - offsets; /* never called */
+    return (words)(a + w); /* never called */
 #endif
+}
+
+/* Return the sums of both halves of each lane. */
+INLINE ivec add_halves(words x) {
+#if defined(__AVX512F__)
+    return (ivec)_mm512_madd_epi16((__m512i)x, _mm512_set1_epi16(1));
+#elif defined(__AVX2__)
+    return (ivec)_mm256_madd_epi16((__m256i)x, _mm256_set1_epi16(1));
+#else
+    return (ivec)x; /* never called */
+#endif
+}
+
+/* Add the products of 16 inputs, as PAIRS or EIGHTS. `first` points to the numbers to subtract for eight inputs. */
+INLINE ivec add_pairs(const int kernel, ivec sum, const ivec *a, const ivec *w, const int8_t *first, words offsets) {
+    const words x = add_two(a[0], w[0]) + add_two(a[1], w[1]), y = add_two(a[2], w[2]) + add_two(a[3], w[3]);
+    if (kernel == EIGHTS) return sum + add_halves(x + (y - offsets));
+    const words first_offsets = (words)IVEC(first);
+    return sum + (add_halves(x - first_offsets) + add_halves(y - (offsets - first_offsets)));
 }
 
 #if __ARM_FEATURE_SVE_BITS == 256
@@ -201,11 +240,11 @@ INLINE ivec add_products(ivec sum, ivec a, ivec w) {
 }
 
 /* Compute rows of a panel: c (num_rows, PANEL) = or += a (num_rows, inputs) W + b. Only the first `num_vecs` vectors of c
-   are written. With few rows, two accumulators hide the latency of additions. */
+   are written. With few rows, two accumulators of DOTS hide the latency of additions. */
 INLINE void panel_rows(const int kernel, const int num_rows, real *c, idx ldc, const operand *a, const map *w, idx row,
                        idx j, int num_vecs, int add) {
-    const int num_sums = num_rows <= 2 && kernel != GENERIC ? 2 : 1;
-    const idx record = (kernel == PAIRS ? 12 : 8) * PANEL, records = round_up(w->inputs, GROUP) / 8;
+    const int num_sums = num_rows <= 2 && kernel == DOTS ? 2 : 1, is_paired = kernel == PAIRS || kernel == EIGHTS;
+    const idx record = (is_paired ? 12 : 8) * PANEL, records = round_up(w->inputs, GROUP) / 8;
     const int8_t *weight = (const int8_t *)w->weight + j / PANEL * records * record;
     const uint8_t *codes = a->codes + row * a->codes_row;
     ivec sums[6][MICRO_VECS][2];
@@ -216,7 +255,24 @@ INLINE void panel_rows(const int kernel, const int num_rows, real *c, idx ldc, c
             sums[r][v][0] = sums[r][v][1] = (ivec){0};
             if (kernel == DOTS && CODE_OFFSET) sums[r][v][0] = IVEC(w->sums + j + v * LANES);
         }
-    for (idx k = 0; k < records; k += num_sums)
+    for (idx k = 0; is_paired && k < records; k += 2, weight += 2 * record, codes += GROUP)
+#pragma GCC unroll 4
+        for (int v = 0; v < MICRO_VECS; v++) {
+            const int8_t *own = weight + v * VECTOR_BYTES;
+            ivec w16[4] = {IVEC(own), IVEC(own + 4 * PANEL), IVEC(own + record), IVEC(own + record + 4 * PANEL)};
+            words offsets = (words)IVEC(own + record + 8 * PANEL);
+#if defined(__AVX2__) /* keep them in registers for all rows */
+            __asm__("" : "+x"(w16[0]), "+x"(w16[1]), "+x"(w16[2]), "+x"(w16[3]), "+x"(offsets));
+#endif
+#pragma GCC unroll 6
+            for (int r = 0; r < num_rows; r++) {
+                ivec a16[4];
+#pragma GCC unroll 4
+                for (int i = 0; i < 4; i++) a16[i] = splat_codes(kernel, codes + r * a->codes_row + 4 * i);
+                sums[r][v][0] = add_pairs(kernel, sums[r][v][0], a16, w16, own + 8 * PANEL, offsets);
+            }
+        }
+    for (idx k = 0; !is_paired && k < records; k += num_sums)
 #pragma GCC unroll 2
         for (int s = 0; s < num_sums; s++, weight += record, codes += 8)
 #pragma GCC unroll 6
@@ -225,11 +281,9 @@ INLINE void panel_rows(const int kernel, const int num_rows, real *c, idx ldc, c
                 const ivec a0 = splat_codes(kernel, own), a1 = splat_codes(kernel, own + 4);
 #pragma GCC unroll 4
                 for (int v = 0; v < MICRO_VECS; v++) {
-                    const int8_t *first = weight + v * VECTOR_BYTES, *second = first + 4 * PANEL,
-                                 *offsets = first + 8 * PANEL;
+                    const int8_t *first = weight + v * VECTOR_BYTES, *second = first + 4 * PANEL;
                     ivec *sum = &sums[r][v][s];
                     if (kernel == DOTS) *sum = add_dots(add_dots(*sum, a0, IVEC(first)), a1, IVEC(second));
-                    else if (kernel == PAIRS) *sum += pair_sums(a0, IVEC(first), a1, IVEC(second), IVEC(offsets));
                     else *sum = add_products(add_products(*sum, a0, IVEC(first)), a1, IVEC(second));
                 }
             }
@@ -240,24 +294,44 @@ INLINE void panel_rows(const int kernel, const int num_rows, real *c, idx ldc, c
             if (v >= num_vecs) break;
             real *to = c + (row + r) * ldc + v * LANES;
             const ivec total = sums[r][v][0] + sums[r][v][1];
-            const vec scale = a->scales[row + r] * VEC(w->scales + j + v * LANES);
+            const vec scale = a->scales[2 * (row + r)] * VEC(w->scales + j + v * LANES);
             vec y = __builtin_convertvector(total, vec) * scale + VEC(w->bias + j + v * LANES);
             if (add) y += VEC(to);
             VEC(to) = y;
         }
 }
 
+/* Return whether EIGHTS is exact for these rows and a panel. */
+INLINE int fits_eights(const operand *a, const map *w, idx row, idx num_rows, idx j) {
+    real largest = 0;
+    for (idx r = 0; r < num_rows; r++) {
+        const real square = a->scales[2 * (row + r) + 1];
+        largest = square > largest ? square : largest;
+    }
+    return (int64_t)largest * w->sums[j / PANEL] <= 32767 * 32767;
+}
+
+INLINE void tile_kernel(const int kernel, idx num_rows, real *c, idx ldc, const operand *a, const map *w, idx row,
+                        idx j, int num_vecs, int add) {
+    switch (num_rows) {
+        case 1: panel_rows(kernel, 1, c, ldc, a, w, row, j, num_vecs, add); break;
+        case 2: panel_rows(kernel, 2, c, ldc, a, w, row, j, num_vecs, add); break;
+        case 3: panel_rows(kernel, 3, c, ldc, a, w, row, j, num_vecs, add); break;
+        case 4: panel_rows(kernel, 4, c, ldc, a, w, row, j, num_vecs, add); break;
+        case 5: panel_rows(kernel, 5, c, ldc, a, w, row, j, num_vecs, add); break;
+        default: panel_rows(kernel, 6, c, ldc, a, w, row, j, num_vecs, add);
+    }
+}
+
 /* Compute m rows of the panel whose first output is j. */
 INLINE void panel_kernel(const int kernel, const int max_rows, real *c, idx ldc, const operand *a, const map *w, idx j,
                          int num_vecs, idx m, int add) {
-    for (idx i = 0; i < m; i += max_rows) switch (m - i < max_rows ? m - i : max_rows) {
-            case 1: panel_rows(kernel, 1, c, ldc, a, w, i, j, num_vecs, add); break;
-            case 2: panel_rows(kernel, 2, c, ldc, a, w, i, j, num_vecs, add); break;
-            case 3: panel_rows(kernel, 3, c, ldc, a, w, i, j, num_vecs, add); break;
-            case 4: panel_rows(kernel, 4, c, ldc, a, w, i, j, num_vecs, add); break;
-            case 5: panel_rows(kernel, 5, c, ldc, a, w, i, j, num_vecs, add); break;
-            default: panel_rows(kernel, 6, c, ldc, a, w, i, j, num_vecs, add);
-        }
+    for (idx i = 0; i < m; i += max_rows) {
+        const idx num_rows = m - i < max_rows ? m - i : max_rows;
+        if (kernel == PAIRS && fits_eights(a, w, i, num_rows, j))
+            tile_kernel(EIGHTS, num_rows, c, ldc, a, w, i, j, num_vecs, add);
+        else tile_kernel(kernel, num_rows, c, ldc, a, w, i, j, num_vecs, add);
+    }
 }
 
 static void int8_panel(real *c, idx ldc, const operand *a, const map *w, idx j, int num_vecs, idx m, int add) {

@@ -70,11 +70,9 @@ class Packing:
         kernel = GENERIC if self.kernel == PAIRS and weight.abs().max() > LARGEST else self.kernel
         codes = nn.functional.pad(weight, (0, -inputs % PADDING, 0, len(end)))
         scales = nn.functional.pad(scales, (0, len(end)))
-        ones = torch.ones(codes.shape[1])  # sums in float32 are fast, and exact up to 2^24
-        sums = torch.cat([part.float() @ ones for part in codes.split(4096)]).int() * -128
-        panels = self.keep(self.panels_of_codes(codes, kernel))
+        panels, sums = self.pairs(codes) if kernel == PAIRS else (self.panels_of_codes(codes), offset_sums(codes))
         return self.structures["map"](
-            panels, address, self.keep(scales), self.keep(sums), inputs, padded(outputs), kernel
+            self.keep(panels), address, self.keep(scales), self.keep(sums), inputs, padded(outputs), kernel
         )
 
     def table(self, module: nn.Module, name: str, bias: Tensor | None = None, padding: float = 0.0) -> Any:
@@ -86,16 +84,21 @@ class Packing:
         """Pack a linear layer."""
         return self.map(*rows_of(linear))
 
-    def panels_of_codes(self, codes: Tensor, kernel: int) -> Tensor:
+    def panels_of_codes(self, codes: Tensor) -> Tensor:
         """Return codes (outputs, inputs) in the panels of `int8.h`, (outputs / panel, inputs / 8, bytes)."""
         grouped = codes.view(torch.int32).unflatten(0, (-1, self.panel))  # (panels, panel, inputs / 4)
-        panels = grouped.mT.contiguous().view(torch.int8).unflatten(1, (-1, 2)).flatten(2)
-        if kernel == PAIRS:
-            pairs = codes.view(torch.int16)
-            sums = ((pairs << 8 >> 8) + (pairs >> 8)).unflatten(1, (-1, 2, 2))  # (outputs, inputs / 8, 2, 2)
-            offsets = (128 * (sums[..., 0, :] + sums[..., 1, :])).unflatten(0, (-1, self.panel))
-            panels = torch.cat([panels, offsets.transpose(1, 2).contiguous().view(torch.int8).flatten(2)], dim=2)
-        return panels
+        return grouped.mT.contiguous().view(torch.int8).unflatten(1, (-1, 2)).flatten(2)
+
+    def pairs(self, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the panels of the kernel PAIRS with their offsets, and the largest sum of squares of each panel."""
+        pairs = codes.view(torch.int16)
+        low, high = pairs << 8 >> 8, pairs >> 8
+        sums, squares = ((low + high).unflatten(1, (-1, 2, 2, 2)), (low * low + high * high).unflatten(1, (-1, 4, 2)))
+        offsets = 128 * sums.sum(3, dtype=torch.int16).cumsum(2, dtype=torch.int16)  # (outputs, inputs / 16, 2, 2)
+        offsets = offsets.flatten(1, 2).unflatten(0, (-1, self.panel)).transpose(1, 2).contiguous()
+        largest = squares.sum(2, dtype=torch.int16).flatten(1).amax(1).unflatten(0, (-1, self.panel)).amax(1)
+        panels = torch.cat([self.panels_of_codes(codes), offsets.view(torch.int8).flatten(2)], dim=2)
+        return panels, largest.int()
 
     def panels(self, matrices: Tensor) -> Tensor:
         """Return matrices (count, inputs, outputs) as panels (count, outputs / panel, inputs, panel)."""
@@ -197,6 +200,12 @@ class Packing:
         strips = nn.functional.pad(bias * self.scale, (MARGIN, MARGIN + padded(labels) - labels)).contiguous()
         own.rel_bias = strips.data_ptr()
         return [*kept, strips]
+
+
+def offset_sums(codes: Tensor) -> Tensor:
+    """Return -128 times the sum of the codes of each output. Sums in float32 are fast, and exact up to 2^24."""
+    ones = torch.ones(codes.shape[1])
+    return torch.cat([part.float() @ ones for part in codes.split(4096)]).int() * -128
 
 
 def weight_of(module: nn.Module, name: str) -> tuple[Tensor, list[Tensor]]:
