@@ -36,7 +36,12 @@ CASES: dict[str, tuple[Any, dict[str, Any], tuple[str, str]]] = {
     "marian": (models.marian, {"generation": {"renormalize_logits": True}}, ("en", "de")),
     "marian to several languages": (
         models.marian,
-        {"languages": ("deu", "fra"), "activation_function": "relu", "scale_embedding": False, "draw": (0.2, 3.0)},
+        {
+            "languages": ("deu", "fra"),
+            "activation_function": "quick_gelu",
+            "scale_embedding": False,
+            "draw": (0.2, 3.0),
+        },
         ("en", "fra"),
     ),
     "marian with two vocabularies": (
