@@ -177,9 +177,6 @@ def test_values_are_passed_on_as_flags_unchanged(tmp_path):
     expected = ["--seed=+7", "--data.src_lang=no", "--data.train_src=", "--data.max_words=null"]
     expected.append("--model.norm_epsilon=1E-3")
     assert recipe_flags(str(path)) == expected
-    for text in ("", "# only a comment\n", "---\n"):
-        path.write_text(text)
-        assert recipe_flags(str(path)) == []
     assert "nowhere.yaml" in refusal(recipe_flags, str(tmp_path / "nowhere.yaml"))
     assert "Is a directory" in refusal(recipe_flags, str(tmp_path))
 
@@ -192,7 +189,10 @@ LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" 
     {
         "unknown setting 'modell.dim'; did you mean model.dim?": ["modell: {dim: 3}"],
         "unknown setting '": ["xyzzy: {xyzzy: 3}", "7: 3", "seed: {a: 1}", "model: &m {dim: *m}", "? [a]\n: 3", LAUGHS],
-        "model must be a group of settings": ["model: 3", "model:", "model: [1]"],
+        "model must be a group with settings": ["model: 3", "model:", "model: [1]", "model: {}"],
+        "data.augment must be a group with settings": ["data: {augment: {}}"],
+        "unknown setting 'modle'": ["seed: 1\nmodle: {}"],
+        "must have settings, got an empty file": ["", "# only a comment\n", "---\n", "{}"],
         "must be a mapping": ["- seed", "words"],
         "not YAML: ": ["model: {", "a: b: c", b"seed: \x00", "seed: 1\n---\nseed: 2", "[" * 800, "{model: " * 800],
         "not UTF-8 at byte 6": [b"seed: \xff"],

@@ -100,7 +100,7 @@ def test_scheme_can_be_chosen_by_a_flag(relattn, tmp_path, train_calls, position
     """Options of the recipe that the scheme does not have are left out."""
     model = ModelConfig(positions=positions)
     path = tmp_path / "recipe.yaml"
-    path.touch()
+    path.write_text("seed: 1\n")
     relattn("train", path, "--model.positions", positions)
     path.write_text(dump(Recipe(model=ModelConfig(clip=5))))
     relattn("train", path, f"--model.positions={positions}")
@@ -122,7 +122,9 @@ def test_train_prints_the_path_of_the_bundle(relattn, recipe_file, finished):
     result = relattn("train", recipe_file)
     path = recipe_file.parent / "run" / "bundle"
     assert (result.code, result.out) == (0, f"{path}\n")
-    *steps, warning = result.err.splitlines()  # after six steps, word order is not used
+    *about, _, _, _, warning = result.err.splitlines()  # after six steps, word order is not used
+    steps = result.err.splitlines()[3:-1]
+    assert [line.split(": ")[0] for line in about] == ["model", "text", "run"]
     assert [line.split("  ")[0] for line in steps] == ["step 2", "step 4", "step 6"]
     assert "the model does not use word order" in warning
     ours, same = states(path, f"{finished.out}/bundle")

@@ -37,7 +37,7 @@ class Quoted(str):
 
 
 def read_yaml(path: str | Path) -> Settings:
-    """Read the settings in a YAML file of at most 1 MiB. Raise an InputError if it is not a mapping of names."""
+    """Read the settings in a YAML file of at most 1 MiB. Raise an InputError if it is not a mapping with settings."""
     require_regular(path)
     with reading(path, "not YAML"), open(path, "rb") as file:
         content = file.read(_MAX_BYTES + 1)
@@ -47,7 +47,9 @@ def read_yaml(path: str | Path) -> Settings:
 
 def _parse(text: str, path: str | Path) -> Settings:
     root = yaml.compose(text, Loader=yaml.BaseLoader)
-    return {} if root is None or not root.value else _settings(root, path, ("stages", "pairs"))
+    if root is None or not root.value:
+        raise InputError(f"{path}: must have settings, got an empty file")
+    return _settings(root, path, ("stages", "pairs"))
 
 
 def _settings(root: yaml.Node, path: str | Path, listed: tuple[str, ...]) -> Settings:
@@ -83,7 +85,7 @@ def _leaves(group: yaml.Node, prefix: str = "") -> Iterator[tuple[str, yaml.Node
     """Yield the full name and the value of each setting in a group."""
     for key, value in group.value:
         name = prefix + (one_line(key.value, 40) if isinstance(key, yaml.ScalarNode) else "a list or a group")
-        if isinstance(value, yaml.MappingNode) and prefix.count(".") < _MAX_DEPTH:
+        if isinstance(value, yaml.MappingNode) and value.value and prefix.count(".") < _MAX_DEPTH:
             yield from _leaves(value, f"{name}.")
         else:
             yield name, value
@@ -134,7 +136,7 @@ def _flags(settings: Settings, types: dict[str, Any], path: str | Path) -> list[
     flags = []
     for name, value in settings.items():
         is_group = any(setting.startswith(f"{name}.") for setting in types)
-        require(not is_group, f"{path}: {name} must be a group of settings")
+        require(not is_group, f"{path}: {name} must be a group with settings")
         if name not in types:
             raise InputError(f"{path}: {unknown('setting', name, types)}")
         if value is None:

@@ -10,6 +10,7 @@ the same units as one.
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -29,12 +30,14 @@ from relattn.translation.data.encode import TranslationData
 from relattn.translation.errors import Diverged, InputError, one_line
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, shards
+from relattn.translation.training.estimate import duration
 from relattn.translation.training.journal import Journal, Progress
 from relattn.translation.training.objective import learning_rate, summed_loss
 from relattn.translation.training.run_directory import CHECKPOINTS
 from relattn.translation.training.stop import Stop
 from relattn.translation.training.validation import Validated, ignores_order, validate
 
+_TIMED = 4  # steps of a session that are timed to estimate the rest
 _STEPS_PER_RETURN = 100  # of freed memory; the next step then takes about twice as long
 
 
@@ -76,6 +79,7 @@ def fit(fabric: Fabric, recipe: Recipe, start: Start, stop: Stop, *, show: bool)
         return progress.step
     origin = partial(data.train.origin, parts=recipe.micro_batches_per_step)
     journal = Journal(fabric, out, progress, origin, steps=train.steps)
+    timer: list[float] = []
     check_order = recipe.model.position_spec.order_warning is None
     split = {"accumulate": train.accumulate, "ranks": fabric.world_size, "rank": fabric.global_rank}
     with journal.opened(show=show):
@@ -88,6 +92,10 @@ def fit(fabric: Fabric, recipe: Recipe, start: Start, stop: Stop, *, show: bool)
             loss = take_step(fabric, called, optimizer, step.to(fabric.device), train, rate=rate, key=key)
             progress.step, progress.epoch, progress.index = progress.step + 1, step.epoch, step.index + 1
             journal.add(loss, step)
+            timer.append(time.monotonic())
+            if len(timer) == _TIMED and progress.step + train.log_every < train.steps:
+                left = (timer[-1] - timer[0]) / (_TIMED - 1) * (train.steps - progress.step)
+                journal.log(f"the remaining {train.steps - progress.step:,} steps take about {duration(left)}")
 
             last = progress.step >= train.steps
             validating = progress.step % train.valid_every == 0 or last

@@ -26,7 +26,7 @@ from relattn.translation.data.encode import (
 )
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.data.mixture import CorpusFiles
-from relattn.translation.errors import require
+from relattn.translation.errors import one_line, require
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, estimate
@@ -131,6 +131,7 @@ def _train_as_first(fabric: Fabric, recipe: Recipe, stop: Stop, *, resume: bool,
         start = _load(recipe, resume=resume, first=True)
         require_space(out, start.model, recipe.train.keep)
         _log_dropped(start.data.dropped)
+        _log_run(recipe, start)
         steps = _train_together(fabric, recipe, start, stop, show=show)
         stop.immediately(f"stopped after step {steps}; {again} continues from there")
         paths = checkpoints.list_checkpoints(out / CHECKPOINTS)[-recipe.train.average :]
@@ -180,6 +181,16 @@ def _wait_for_data(out: Path) -> None:
     """Wait until the first process has prepared the data, which may take longer than a process group waits."""
     while not has_data(out):
         time.sleep(0.2)
+
+
+def _log_run(recipe: Recipe, start: Start) -> None:
+    """Log what is trained, on what and how."""
+    model, text, train = recipe.model, start.data.train, recipe.train
+    weights, threads = sum(map(torch.numel, start.model.parameters())), train.threads or torch.get_num_threads()
+    layers = f"{model.encoder_layers} and {model.decoder_layers} layers"
+    _log.info(f"model: {model.positions} positions, dim {model.dim}, {layers}, {weights:,} weights")
+    _log.info(f"text: {len(text.pairs.src):,} pairs of {one_line(', '.join(text.names), 200)}")
+    _log.info(f"run: {train.steps:,} steps, {train.precision}, threads per process: {threads}")
 
 
 def _log_dropped(counts: dict[str, int]) -> None:
