@@ -18,8 +18,8 @@ from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError
 from relattn.translation.kernels import decoder
 from relattn.translation.kernels.decoder import INT8_KERNELS, NativeDecoder, int8_kernel
-from relattn.translation.kernels.packing import DOTS, PAIRS, Packing
-from relattn.translation.kernels.quantization import LARGEST, LARGEST_IMPORTED, quantize
+from relattn.translation.kernels.packing import DOTS, GENERIC, PAIRS, Packing
+from relattn.translation.kernels.quantization import LARGEST, LARGEST_IMPORTED, MAX_INPUTS, quantize
 from relattn.translation.model import transformer
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.linear import Linear
@@ -60,7 +60,8 @@ def run(level: str, kernel: int, weight: Tensor, bias: Tensor, x: Tensor, to: Te
     panel = ctypes.c_int32.in_dll(kernels.library, "relattn_panel").value
     pack = Packing(kernels.structures, panel, ModelConfig(), kernel)
     packed = pack.map(weight.to(torch.int8), bias, torch.ones(len(weight)))
-    assert packed.kernel == kernel
+    is_beyond_pairs = kernel == PAIRS and weight.abs().max() > LARGEST
+    assert packed.kernel == (GENERIC if is_beyond_pairs else kernel)
     out = torch.empty(len(x), packed.outputs) if to is None else F.pad(to, (0, packed.outputs - to.shape[1]))
     arguments = kernels.structures["sublayer"](
         first=packed, x=x.data_ptr(), to=out.data_ptr(), rows=len(x), x_row=x.stride(0), to_row=out.stride(0),
@@ -88,6 +89,7 @@ def test_sums_are_exact(level, kernel):
         *((7, outputs, 33) for outputs in range(1, 131)),
         *((5, 3, inputs) for inputs in range(1, 131)),
         (3, 5, 9000),
+        (1, 2, MAX_INPUTS),
     ]:
         x, weight = integers(-CODE, rows, inputs), integers(-largest, outputs, inputs)
         x[:, 0], weight[:, 0] = CODE, largest
@@ -95,6 +97,7 @@ def test_sums_are_exact(level, kernel):
         extreme[0][0], extreme[0][-1], extreme[1][0], extreme[1][-1] = CODE, -CODE, largest, -largest
         for one, two in ((x, weight), extreme):
             exact = one.double() @ two.double().T
+            assert exact.abs().max() < 2**31
             assert torch.equal(run(level, kernel, two, torch.zeros(outputs), one), exact.float())
             bias, before = integers(-1000, outputs), integers(-1000, rows, outputs)
             assert torch.allclose(
@@ -114,6 +117,14 @@ def test_sums_of_eight_products_are_exact_at_the_limit_of_16_bits(level, kernel,
             x[:, 40], weight[:, 40] = CODE, 1  # so that scales are 1
             x[rows // 2, inputs], weight[3 if code % 2 else 16, inputs] = code, sign * value
             assert torch.equal(run(level, kernel, weight, torch.zeros(17), x), x @ weight.T)
+
+
+@pytest.mark.parametrize(("level", "kernel"), runnable() if decoder.KERNELS else [])
+def test_sums_of_the_integers_of_other_toolkits_are_exact(level, kernel):
+    for rows, outputs, inputs in [(5, 130, 130), (130, 67, 70), (1, 17, 33)]:
+        x, weight = torch.full((rows, inputs), float(CODE)), torch.full((outputs, inputs), float(LARGEST_IMPORTED))
+        x[::2], weight[1::2], weight[::3, ::2] = -CODE, -LARGEST_IMPORTED, LARGEST_IMPORTED
+        assert torch.equal(run(level, kernel, weight, torch.zeros(outputs), x), x @ weight.T)
 
 
 @pytest.mark.parametrize(("level", "kernel"), runnable() if decoder.KERNELS else [])

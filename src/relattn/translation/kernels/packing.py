@@ -65,8 +65,8 @@ class Packing:
         end = torch.full((-outputs % self.panel,), padding)
         address = self.keep(torch.cat([bias, end]))
         if scales is None:
-            panels = self.keep(self.panels(weight.T[None]))
-            return self.structures["map"](panels, address, None, None, inputs, padded(outputs), FLOAT)
+            floats = self.keep(self.panels(weight.T[None]))
+            return self.structures["map"](floats, address, None, None, inputs, padded(outputs), FLOAT)
         kernel = GENERIC if self.kernel == PAIRS and weight.abs().max() > LARGEST else self.kernel
         codes = nn.functional.pad(weight, (0, -inputs % PADDING, 0, len(end)))
         scales = nn.functional.pad(scales, (0, len(end)))
