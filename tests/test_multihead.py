@@ -183,3 +183,19 @@ def test_bad_arguments_are_refused():
     for make, facts in refused:
         with pytest.raises(ValueError, match=facts):
             make()
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensor")
+def test_an_existing_encoder_with_padding():
+    """In inference, nn.TransformerEncoder passes nested tensors to layers that it was made with others of."""
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval()
+    x, padding = torch.randn(2, 5, 16), torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]]).bool()
+    with torch.inference_mode():
+        own = encoder(x, src_key_padding_mask=padding)
+        for layer in encoder.layers:
+            layer.self_attn = RelativeMultiheadAttention.from_module(layer.self_attn, clip=4)
+        with pytest.raises(TypeError, match="set use_nested_tensor = False"):
+            encoder(x, src_key_padding_mask=padding)
+        encoder.use_nested_tensor = False
+        ours = encoder(x, src_key_padding_mask=padding)
+    torch.testing.assert_close(ours[~padding], own[~padding])

@@ -206,7 +206,13 @@ class RelativeMultiheadAttention(nn.Module):
 
         Raises:
             ValueError: `need_weights` is True, or a shape or dtype does not fit.
+            TypeError: An input is a nested tensor.
         """
+        if query.is_nested:  # nn.TransformerEncoder makes one of padded inputs in inference
+            raise TypeError(
+                "query must be a padded tensor, got a nested tensor; set use_nested_tensor = False of the "
+                "nn.TransformerEncoder"
+            )
         if need_weights:
             raise ValueError("need_weights must be False, since attention weights are never stored, got True")
         for name, x, width in (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)):

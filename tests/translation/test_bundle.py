@@ -158,6 +158,10 @@ def test_missing_files_are_named(saved, tmp_path):
         moved = (saved / name).rename(saved.parent / name)
         assert_refused(saved, f"has no {name}")
         moved.rename(saved / name)
+    run = tmp_path / "run"
+    run.mkdir()
+    saved.rename(run / "bundle")
+    assert_refused(run, f"not a bundle; use {run / 'bundle'}")
 
 
 def change_weights(path: Path, change: Callable[[dict[str, Tensor]], object], **metadata: str) -> None:

@@ -283,6 +283,8 @@ def read_bundle(path: str | Path) -> Bundle:
     path = Path(path)
     if not path.is_dir():
         raise InputError(f"{path}: no such directory; a bundle is a directory")
+    inside = path / "bundle"
+    require((path / CONFIG).exists() or not (inside / CONFIG).exists(), f"{path}: not a bundle; use {inside}")
     require_files(path, CONFIG, WEIGHTS, TOKENIZER, what="bundle")
     config = _read_description(path / CONFIG)
     require_files(path, *TOKENIZER_FILES[config.tokenizer], what="bundle")

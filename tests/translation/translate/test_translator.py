@@ -271,6 +271,13 @@ def test_requests_that_are_refused(call: Callable[[TorchTranslator], object], fa
     assert "\n" not in str(refused.value)
 
 
+def test_one_string_is_not_a_list_of_lines(model):
+    translate = translator(model).translate
+    for call in (lambda: translate("a line"), lambda: translate(["a line"], prefixes="a")):
+        with pytest.raises(TypeError, match="must be a list of strings, got the string 'a"):
+            call()
+
+
 def test_longest_requests_that_a_model_can_hold(caplog):
     translate = translator(make_model(positions="learned", max_positions=6, ends=-5), max_length_extra=50)
     assert translate.translate(["4"], TERMS) == ["5 6 7 8 9"]

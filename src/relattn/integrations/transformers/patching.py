@@ -188,6 +188,8 @@ def enable(
         _check_model_takes_window(model, modules, window)
     if linear == "int8":
         enabled.in_int8 = int8.quantize(model)
+    elif not modules:
+        _log.warning("%s has no module of a class that relattn supports", type(model).__name__)
     for module, patched in modules:
         setting = getattr(module, SETTING, None) if window is None else module.__dict__.get(SETTING)
         is_used = setting is not None and patched.is_reached(module)

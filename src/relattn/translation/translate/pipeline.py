@@ -241,6 +241,7 @@ class Translator(ABC):
             InputError: `options.n_best` is larger than the beam size; a line is longer than the model can read, or than
                 LONGEST_LINE characters (the message has its line number, counted from 1); the number of prefixes is not
                 the number of lines, a blank line has a prefix, or a prefix leaves no room for a translation.
+            TypeError: lines or prefixes are one string.
         """
         return [best.text for best, *_ in self.n_best(lines, options, prefixes=prefixes, progress=progress)]
 
@@ -256,6 +257,9 @@ class Translator(ABC):
 
         With `options.sampling`, that many are drawn. Arguments and errors are those of `translate`.
         """
+        for name, given in (("lines", lines), ("prefixes", prefixes)):
+            if isinstance(given, str):  # an iterable of characters
+                raise TypeError(f"{name} must be a list of strings, got the string {given[:40]!r}")
         return list(self.stream([list(lines)], options, prefixes=prefixes, progress=progress))
 
     def stream(
