@@ -28,7 +28,7 @@ format: .venv/installed  ## format the code
 	$(BIN)/ruff check --fix --quiet
 
 site: .venv/site  ## build the documentation in build/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 notebooks: .venv/notebooks  ## execute the notebooks and keep their outputs; a notebook that fails is not changed
 	$(BIN)/python notebooks/execute.py notebooks/*.ipynb

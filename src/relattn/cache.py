@@ -24,7 +24,7 @@ class AttentionCache:
     Sequences are aligned left. Sequences of different lengths each continue at their own end.
 
     Args:
-        rooms: Buffers of the keys and the values, (batch, heads, capacity, head_dim) each.
+        buffers: Buffers of the keys and the values, (batch, heads, capacity, head_dim) each.
         length: Number of positions filled: the length of the longest sequence, or more.
         lengths: (batch,) numbers of positions per sequence. Default: `length` for all.
         appended: Whether the buffers may be in use after `length`, by another cache. Default: yes.

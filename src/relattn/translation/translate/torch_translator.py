@@ -53,7 +53,10 @@ class TorchTranslator(Translator):
         tokenizer: tokenizer of both sides.
         search: default beam size, length penalty and length limits.
         device: device to compute on.
-        languages, pairs, calibration, workers: as in `Translator`.
+        languages: as in `Translator`.
+        pairs: as in `Translator`.
+        calibration: as in `Translator`.
+        workers: as in `Translator`.
         int8: whether to compute in int8, with the compiled decoder, as a quantized model requires. Another model is
             quantized. The weights of the model are freed.
 
