@@ -19,6 +19,7 @@ NAMES = {
     **{f"relattn.{name}": getattr(relattn, name) for name in relattn.__all__},
     **{f"relattn.integrations.transformers.{name}": getattr(transformers, name) for name in transformers.__all__},
     "relattn.translation.load": relattn.translation.load,
+    "relattn.translation.BatchTranslator": relattn.translation.BatchTranslator,
     "relattn.translation.translate.torch_translator.TorchTranslator": TorchTranslator,
 }
 

@@ -54,3 +54,32 @@ def test_translating_does_not_import_compilers(saved):
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"
+
+
+FORKS = """
+import os, signal, sys, torch
+from torch.utils.data import DataLoader
+from relattn.translation import load
+
+def translate(*_):
+    return [translator.translate(lines) for lines in (LINES, LINES[:1])]
+
+LINES = [f"{'one cat ' * (i % 5)}sat on two mat {i}" for i in range(9)]
+translator = load(sys.argv[1], threads=2)
+want = translate()
+torch.ones(1 << 20).exp()  # on PyTorch's own threads
+for _ in range(2):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os._exit(translate() != want)
+    assert translate() == want
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+workers = DataLoader(range(3), None, num_workers=2, multiprocessing_context="fork", collate_fn=translate, timeout=60)
+assert list(workers) == [want] * 3
+"""
+
+
+def test_the_parent_and_the_children_of_a_fork_translate(model):
+    """As servers that fork their workers do, and the workers of a DataLoader."""
+    subprocess.run([sys.executable, "-c", FORKS, model], check=True, timeout=200)

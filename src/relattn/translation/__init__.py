@@ -1,6 +1,6 @@
 """A translation toolkit on top of the operator: train, evaluate, translate with and export relative-position models.
 
-Importing it is fast: `load` is imported on first use.
+Importing it is fast: its names are imported on first use.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from relattn.translation.batch_translator import BatchTranslator
     from relattn.translation.loading import load
 
-__all__ = ["load"]
+__all__ = ["BatchTranslator", "load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,4 +19,8 @@ def __getattr__(name: str) -> Any:
         from relattn.translation.loading import load
 
         return load
+    if name == "BatchTranslator":
+        from relattn.translation.batch_translator import BatchTranslator
+
+        return BatchTranslator
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ from relattn.translation.translate.pipeline import Translation
 
 def header_lines(style: Format, *, align: bool) -> list[str]:
     """Return the lines before all translations: the column names of a table."""
-    return ["\t".join(_columns(0, Translation("", 0.0, []), align=align))] if style == "tsv" else []
+    return ["\t".join(("line", *columns(Translation("", 0.0, []), align=align)))] if style == "tsv" else []
 
 
 def format_lines(
@@ -28,27 +28,30 @@ def format_lines(
         n_best: whether to write an n-best list.
         align: whether to write word alignments.
     """
-    rows = [_columns(number, translation, align=align) for translation in translations]
+    rows = [{"line": number, **columns(translation, align=align)} for translation in translations]
     if style == "tsv":
         return ["\t".join(str(value).replace("\t", " ") for value in row.values()) for row in rows]
     if style == "jsonl":
         return [json.dumps(row, ensure_ascii=False) for row in rows]
     lines = []
     for translation in translations:
-        columns = [str(number - 1), translation.text, f"{translation.score:.4f}"] if n_best else [translation.text]
-        lines.append(" ||| ".join([*columns, pharaoh(translation.alignment)] if align else columns))
+        parts = [str(number - 1), translation.text, f"{translation.score:.4f}"] if n_best else [translation.text]
+        lines.append(" ||| ".join([*parts, pharaoh(translation.alignment)] if align else parts))
     return lines
 
 
-def _columns(number: int, translation: Translation, *, align: bool) -> dict[str, Any]:
-    columns: dict[str, Any] = {
-        "line": number,
+def columns(translation: Translation, *, align: bool) -> dict[str, Any]:
+    """Return the columns of a translation in a table: numbers with four digits, and text.
+
+    The names of warnings are separated by spaces. With `align`, there is a column for the alignment.
+    """
+    row: dict[str, Any] = {
         "score": round(translation.score, 4),
         "confidence": round(translation.confidence, 4),
         "translation": translation.text,
         "warnings": " ".join(translation.warnings),
     }
-    return columns | {"alignment": pharaoh(translation.alignment)} if align else columns
+    return row | {"alignment": pharaoh(translation.alignment)} if align else row
 
 
 def pharaoh(alignment: Sequence[tuple[int, int]]) -> str:
