@@ -240,6 +240,25 @@ def test_files_are_dropped_or_chosen(page: Page, translator: TorchTranslator, tm
     expect(page.locator("#file-status")).to_have_class(re.compile("error"))
 
 
+def test_long_file_shows_progress_and_can_be_cancelled(page: Page, tmp_path: Path) -> None:
+    """The server stops working on a file that is cancelled."""
+    path = tmp_path / "long.txt"
+    path.write_text(f"{TEXT}\n" * 100_000)
+    page.select_option("#source", "en")
+    page.select_option("#target", "de")
+    status, bar = page.locator("#file-status"), page.locator("#file-status progress")
+    page.set_input_files("#file", path)
+    expect(bar).to_have_attribute("value", re.compile(r"0\.0*[1-9]"))
+    page.get_by_role("button", name="Cancel").click()
+    expect(status).to_contain_text("long.txt: cancelled")
+    page.wait_for_function(
+        "() => fetch('metrics').then((a) => a.text()).then((t) => t.includes('relattn_waiting_sentences 0.0'))"
+    )
+    path.write_text(TEXT)
+    page.set_input_files("#file", path)
+    expect(status).to_contain_text("long.txt is translated")
+
+
 def test_other_words_are_offered_in_place(page: Page, translator: TorchTranslator) -> None:
     type_text(page, "one apple.\ntwo pears")
     first, second = translator.translate(["one apple.", "two pears"])

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from html import unescape
 from typing import Any
 
@@ -33,6 +34,7 @@ from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.parsing import ParsingLimitExceeded
 from relattn.translation.serve.queue import QueueFull
 from relattn.translation.serve.routing import Router
+from relattn.translation.serve.text.documents import document_texts
 from relattn.translation.translate.options import TranslateOptions
 from tests.support.bundles import save_random_bundle
 from tests.translation.serve.support import LIMITS, client_of, translate, validated
@@ -189,6 +191,7 @@ def test_description_has_every_answer(with_model, monkeypatch):
             if method == "POST" and (not isinstance(error, ParsingLimitExceeded) or (method, path, 422) in described):
                 ask(method, path, "api.read_parameters", fail_with(error))
     assert with_model.get("/download_file/none").status_code == 404
+    ask("POST", "/translate_file", "api.read_parameters", fail_with(HTTPException(503)))
     assert ask("GET", "/health", "routing.Router.unavailable_reason", fail_with(HTTPException(503))) == 503
     by_connection = {(*route, status) for route in routes for status in (408, 429)}  # before there is a route
     assert described - by_connection == with_model.statuses - by_connection
@@ -302,6 +305,84 @@ def test_files_of_other_clients_are_kept():
     assert [store.get(each) is not None for each in (first, *others)] == [True, False, False, False, True, True]
     with pytest.raises(QueueFull):
         store.add(b"x" * 31, "c", ".txt", "third client")
+
+
+LINES = [f"line {i}" for i in range(400)]
+LONG = "\n".join(LINES).encode()  # longer than a request may be
+
+
+def test_long_file_is_translated_with_progress():
+    """Its sentences enter the queue in portions. An answer that takes long begins with empty lines."""
+    limits = replace(LIMITS, batch=4, waiting=40, seconds=1)
+    with client_of("de-en en-fr", limits=limits, pivot="en") as client:
+        first = client.translators["de", "en"]
+        first.running.clear()
+        with ThreadPoolExecutor(1) as threads:
+            answer = threads.submit(upload, client, "a.txt", LONG, source="de", target="fr")
+            time.sleep(0.8)
+            first.running.set()
+            plain = answer.result(60)
+        assert (plain.status_code, plain.text[0]) == (200, "\n")
+        answer = upload(client, "a.txt", LONG, source="auto", target="fr", progress="true")
+        assert answer.headers["content-type"] == "application/x-ndjson"
+        *lines, last = map(json.loads, answer.text.split("\n"))
+        shares = [each["progress"] for each in lines]
+        assert shares == sorted(shares)
+        assert shares[0] < 1
+        for result, language in ((plain.json(), "fr:EN"), (last, "fr")):  # "line 1" is English
+            expected = [f"{language}:{each.upper()}" for each in LINES]
+            assert client.get(result["translatedFileUrl"]).text == "\n".join(expected)
+        assert upload(client, "a.txt", b"x " * 50_001).status_code == 413
+        refused = upload(client, "a.txt", b"", source="de", target="xx", progress="true")
+        assert (refused.status_code, "no model" in refused.json()["error"]) == (400, True)
+
+
+def waiting(client: TestClient) -> float:
+    """Return the number of sentences in the queues."""
+    return float(re.findall(r"^relattn_waiting_sentences (\S+)", client.get("/metrics").text, re.MULTILINE)[0])
+
+
+def test_long_file_does_not_delay_a_text_of_the_same_client():
+    limits = replace(LIMITS, batch=4, waiting=40, files=2)
+    with client_of("en-de", limits=limits) as client, ThreadPoolExecutor(2) as threads:
+        translator = client.translators["en", "de"]
+        translator.running.clear()
+        file = threads.submit(upload, client, "a.txt", LONG)
+        while not (before := waiting(client)):
+            time.sleep(0.01)
+        second = upload(client, "b.txt", LONG)
+        assert (second.status_code, "too many files" in second.json()["error"]) == (429, True)
+        text = threads.submit(translate, client, q="short")
+        while waiting(client) == before:
+            time.sleep(0.01)
+        translator.running.set()
+        assert text.result(60).status_code == file.result(60).status_code == 200
+        assert sum("short" in batch for batch in translator.batches[:2]) == 1
+        assert all(len(batch) <= 4 for batch in translator.batches)
+        assert upload(client, "b.txt", LONG).status_code == 200
+
+
+def test_long_file_ends_with_its_client_and_with_the_server():
+    boundary = b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
+    body = b"".join(boundary % each for each in ((b"source", b"en"), (b"target", b"de"), (b"progress", b"true")))
+    body += (boundary % (b'file"; filename="a.txt', LONG)) + b"--x--\r\n"
+    message = {"type": "http.request", "body": body, "more_body": False}
+    with client_of("en-de", limits=replace(LIMITS, batch=4, files=1)) as client, ThreadPoolExecutor(1) as threads:
+        translator = client.translators["en", "de"]
+        translator.running.clear()
+        form = {"path": "/translate_file", "content_type": "multipart/form-data; boundary=x"}
+        assert client.portal.call(partial(send, client, message, {"type": "http.disconnect"}, **form)) == 499
+        file = threads.submit(upload, client, "a.txt", LONG, progress="true")
+        while not waiting(client):
+            time.sleep(0.01)
+        client.portal.call(client.app.state.stopping.set)
+        error = json.loads(file.result(60).text.split("\n")[-1])["error"]
+        assert "stopping" in error
+        assert upload(client, "a.txt", LONG).status_code == 503
+        assert waiting(client) == 0
+        translator.running.set()
+        assert translate(client, q="one").status_code == 200
+        assert sum(map(len, translator.batches)) <= 2 * 4 + 1
 
 
 @pytest.mark.parametrize("name", ["a.html", "a.docx"])
@@ -419,11 +500,13 @@ def test_parsing_has_limits(limit, html):
         assert translate(client, q="<p>Three</p>", format="html").json() == {"translatedText": "<p>de:THREE</p>"}
 
 
-async def send(client: TestClient, *messages: dict[str, Any]) -> int:
-    """Return the status of a request whose client sends these messages and no others."""
+async def send(
+    client: TestClient, *messages: dict[str, Any], path: str = "/translate", content_type: str = "application/json"
+) -> int:
+    """Return the status of a request whose client sends these messages and no others; 499 without an answer."""
     queue, statuses = list(messages), []
-    headers = [(b"content-type", b"application/json")]
-    scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/translate", "headers": headers}
+    headers = [(b"content-type", content_type.encode())]
+    scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": path, "headers": headers}
 
     async def receive() -> dict[str, Any]:
         if not queue:
@@ -433,8 +516,8 @@ async def send(client: TestClient, *messages: dict[str, Any]) -> int:
     async def note(message: dict[str, Any]) -> None:
         statuses.append(message.get("status"))
 
-    await client.app({**scope, "query_string": b"", "raw_path": b"/translate"}, receive, note)  # type: ignore[arg-type]
-    return statuses[0]
+    await client.app({**scope, "query_string": b"", "raw_path": path.encode()}, receive, note)  # type: ignore[arg-type]
+    return statuses[0] if statuses else 499
 
 
 def test_full_queue_and_deadlines():
@@ -675,9 +758,9 @@ def test_pages_and_documents_of_a_model_have_the_translation_of_their_text(with_
 
 
 def test_tags_do_not_count_as_characters_of_a_file(with_model):
-    assert upload(with_model, "a.html", b"<p>" + 150 * b"<b>a</b> ").status_code == 200
-    answer = upload(with_model, "a.html", b"<p>" + 501 * b"a ")
-    assert (answer.status_code, "at most 1,000 characters" in answer.text) == (400, True)
+    assert document_texts("a.html", b"<p>" + 150 * b"<b>a</b> ", True, 10_000, 300)
+    with pytest.raises(InputError, match="at most 300 characters"):
+        document_texts("a.html", b"<p>" + 151 * b"a ", True, 10_000, 300)
 
 
 @pytest.mark.parametrize("part", ["encoder", "decoder", "cross"])

@@ -445,7 +445,7 @@ def test_files_keep_their_encoding(name: str, encoding: str, mark: bytes) -> Non
     html = f"<meta http-equiv=x content='text/html; charset={name[:-5]}'><p>{letter}</p>"
     text = html if name.endswith(".html") else f"1\n00:00:01,000 --> 00:00:02,000\n{letter}\n"
     content = mark + text.encode(encoding)
-    texts = document_texts(name, content, True, 10_000)
+    texts = document_texts(name, content, True, 10_000, 10_000)
     assert letter in texts[-1]
     assert fill_document(name, content, True, 10_000, texts) == content
     if len(name) > 6:

@@ -86,7 +86,7 @@ def clean(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_export_is_served_without_pytorch_until_a_signal(model, clean, tmp_path, number):
-    """Requests that were accepted before the signal are answered."""
+    """Requests that were accepted before the signal are answered. A file ends with an error."""
     path = tmp_path / "exported"
     export(bundle.read_bundle(model), path, quantization="float32", sample=["one cat"])
     options = ["--port", "0", "--threads", "1", "--limits.batch", "1"]
@@ -127,7 +127,7 @@ def use_and_stop(process: subprocess.Popen[str], number: int, address: str, expe
     urllib.request.urlopen(urllib.request.Request(f"{address}languages", headers=headers), timeout=60).close()
     html = post(f"{address}translate", q="<p>one <b>pear</b></p>", format="html")["translatedText"]
     assert re.fullmatch(r"<p>[^<>]*<b>[^<>]*</b></p>", html)
-    text, answers = "one apple on two pears.\n" * 200, list[str]()
+    text, answers = "one apple on two pears.\n" * 190, list[str]()
 
     def ask() -> None:
         answers.append(client.translate(text, "en", "de", timeout=60))
@@ -140,6 +140,22 @@ def use_and_stop(process: subprocess.Popen[str], number: int, address: str, expe
             connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
             closed.append(connection.getresponse().getheader("connection"))
 
+    ends = list[Any]()
+
+    def translate_a_long_file() -> None:
+        head = "Content-Disposition: form-data; name="
+        fields = {"source": "en", "target": "de", "progress": "true", 'file"; filename="a.txt': text * 50}
+        body = "".join(f'--x\r\n{head}"{name}"\r\n\r\n{value}\r\n' for name, value in fields.items()) + "--x--\r\n"
+        form = {"Content-Type": "multipart/form-data; boundary=x"}
+        request = urllib.request.Request(f"{address}translate_file", body.encode(), form)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            ends.append(json.loads(answer.readline()))
+            ends.append(json.loads(answer.read().splitlines()[-1]))
+
+    file = threading.Thread(target=translate_a_long_file)
+    file.start()
+    while not ends:
+        time.sleep(0.01)
     threads = [threading.Thread(target=ask) for _ in range(4)]
     threads.append(threading.Thread(target=ask_on_a_connection_that_stays_open))
     before = characters(address)
@@ -148,9 +164,10 @@ def use_and_stop(process: subprocess.Popen[str], number: int, address: str, expe
     while characters(address) < before + 5 * len(text):  # until all are accepted
         time.sleep(0.01)
     process.send_signal(number)
-    for thread in threads:
+    for thread in (file, *threads):
         thread.join(60)
     assert closed == ["close"]
+    assert [list(each) for each in ends] == [["progress"], ["error"]]  # nobody could download it
     return answers
 
 

@@ -32,7 +32,8 @@ def serve(
 ) -> None:
     """Serve models over HTTP with the API of LibreTranslate, and a web page to translate on.
 
-    Ctrl-C, SIGTERM or SIGHUP stops the server after it has answered the requests that it accepted.
+    Ctrl-C, SIGTERM or SIGHUP stops the server after it has answered the requests that it accepted. Files that are being
+    translated end with an error.
 
     Args:
         models: Directory of a bundle or export, or name of a bundle on the hub. One model per language pair.

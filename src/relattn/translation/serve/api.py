@@ -9,7 +9,9 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -27,7 +29,8 @@ from relattn.translation.analysis import Part
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.serve.files import FileStore
 from relattn.translation.serve.languages import Detector, codes_by_name, language_name
-from relattn.translation.serve.queue import CLIENT
+from relattn.translation.serve.progress import Progress
+from relattn.translation.serve.queue import CLIENT, QueueFull
 from relattn.translation.serve.routing import Router, ScoredText
 from relattn.translation.serve.text.documents import FORMATS, file_suffix
 
@@ -71,6 +74,7 @@ class TranslateFileBody(BaseModel):
     source: str
     target: str
     keep_literals: bool = KEEP_LITERALS
+    progress: bool = Field(False, description="report progress: the answer is a JSON object per line")
     api_key: str = ""
     file: Annotated[InstanceOf[UploadedFile], WithJsonSchema({"type": "string", "format": "binary"})]
 
@@ -176,6 +180,7 @@ class Api:
         self._keys = None if keys is None else read_keys(keys)
         self._detector, self._files = Detector(router.sources), FileStore(self._limits.stored)
         self._codes = codes_by_name([*router.codes, AUTO])
+        self._working: Counter[str] = Counter()  # files that are translated, by client
 
     async def translate(self, request: Request) -> Response:
         """Translate a text or a list of texts."""
@@ -218,18 +223,34 @@ class Api:
 
     async def translate_file(self, request: Request) -> Response:
         """Translate a file. The response has the URL of the translation, which can be downloaded for half an hour."""
+        progress: Progress = request.state.progress
         body = await self._parse_body(TranslateFileBody, request)
         content, limit = body.file.content, self._limits.file
         if len(content) > limit:
             raise HTTPException(413, f"the file must have at most {limit:,} bytes, got {len(content):,}")
         name, source = body.file.name, body.source
-        if source == AUTO:
-            text = await self._router.readable_text(name, content)
-            self._router.check_characters([text])
-            ((source,), _) = self._sources([text], source)
-        translation = await self._router.document(name, content, source, body.target, keep_literals=body.keep_literals)
-        key = self._files.add(translation, name, file_suffix(name), CLIENT.get())
+        with self._place():
+            progress.is_wanted = body.progress
+            if source == AUTO:
+                text = await self._router.readable_text(name, content)
+                ((source,), _) = self._sources([text[: self._limits.characters]], source)
+            translation = await self._router.document(
+                name, content, source, body.target, keep_literals=body.keep_literals, report=progress.report
+            )
+            key = self._files.add(translation, name, file_suffix(name), CLIENT.get())
         return JSONResponse({"translatedFileUrl": str(request.url_for("download_file", name=key))})
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """Count a file that is translated. Raises QueueFull if there are too many, in total or of the client."""
+        client, most = CLIENT.get(), self._limits.files
+        if self._working.total() >= most or self._working[client] >= max(1, most // 2):
+            raise QueueFull("too many files are being translated")
+        self._working[client] += 1
+        try:
+            yield
+        finally:
+            self._working -= Counter([client])  # without entries of zero
 
     async def download_file(self, request: Request) -> Response:
         """Download a translated file. Its name is that of the uploaded file."""

@@ -13,10 +13,11 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from functools import wraps
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
@@ -31,15 +32,18 @@ from relattn.translation.errors import InputError, one_line
 from relattn.translation.serve import api as bodies
 from relattn.translation.serve.access import Access
 from relattn.translation.serve.api import PAGE, Api
+from relattn.translation.serve.api import TranslateFileBody as FileBody
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
 from relattn.translation.serve.parsing import ParsingLimitExceeded
+from relattn.translation.serve.progress import LongAnswer, Progress, disconnected, unless
 from relattn.translation.serve.queue import CLIENT, QueueFull
 from relattn.translation.serve.routing import Router
 from relattn.translation.serve.spec import ERRORS, describe
 
 RETRY_AFTER = {"Retry-After": "2"}  # seconds
 CLOSE = {"Connection": "close"}
+_STOPPING = "the server is stopping, and its files cannot be downloaded any more"
 DISCONNECTED = 499  # status in metrics and log of a request whose client did not wait for the response
 DRAIN_BYTES = 50_000_000  # read after the limit of a request, so that the client reads the response
 OVERHEAD_BYTES = 65_536  # maximum size of a request without its texts
@@ -54,7 +58,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 _log = logging.getLogger("relattn.serve")
-_Handler = Callable[[Request], Awaitable[Response]]
+_Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 def make_app(router: Router, *, keys: Path | None = None, access: Access = Access()) -> FastAPI:  # noqa: B008
@@ -68,7 +72,7 @@ def make_app(router: Router, *, keys: Path | None = None, access: Access = Acces
     Raises:
         InputError: the keys cannot be read.
     """
-    api = Api(router, keys)
+    api, stopping = Api(router, keys), asyncio.Event()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -81,10 +85,11 @@ def make_app(router: Router, *, keys: Path | None = None, access: Access = Acces
             router.close()
 
     app = FastAPI(title="relattn", openapi_url="/spec", docs_url=None, redoc_url=None, lifespan=lifespan)
-    routes: list[tuple[str, str, Callable[..., Awaitable[Response]], type[BaseModel] | None]] = [
+    app.state.stopping = stopping
+    routes: list[tuple[str, str, Callable[..., Coroutine[Any, Any, Response]], type[BaseModel] | None]] = [
         ("POST", "/translate", api.translate, bodies.TranslateBody),
         ("POST", "/detect", api.detect, bodies.DetectBody),
-        ("POST", "/translate_file", api.translate_file, bodies.TranslateFileBody),
+        ("POST", "/translate_file", _of_any_length(router.limits.seconds, stopping, api.translate_file), FileBody),
         ("GET", "/download_file/{name}", api.download_file, None),
         ("GET", "/languages", api.languages, None),
         ("POST", "/languages", api.languages, None),  # libretranslatepy 2.1.1
@@ -98,7 +103,7 @@ def make_app(router: Router, *, keys: Path | None = None, access: Access = Acces
     for method, path, handler, body in routes:
         app.add_api_route(
             path,
-            handler if body is None else _with_deadline(router.limits.seconds, handler),
+            handler if body is None or body is FileBody else _with_deadline(router.limits.seconds, handler),
             methods=[method],
             status_code=403 if path == "/suggest" else None,
             response_class=Response,  # the description has their content types
@@ -106,10 +111,8 @@ def make_app(router: Router, *, keys: Path | None = None, access: Access = Acces
         )
     for path in PAGE:
         app.add_api_route(path, api.page, include_in_schema=False)
-    app.add_exception_handler(InputError, lambda _, error: _error(400, one_line(error)))
-    app.add_exception_handler(QueueFull, lambda _, error: _error(429, "the queue is full", RETRY_AFTER))
-    app.add_exception_handler(ParsingLimitExceeded, lambda _, error: _error(422, ERRORS[422]))
-    app.add_exception_handler(HTTPException, _http_error)
+    for kind in (InputError, QueueFull, ParsingLimitExceeded, HTTPException):
+        app.add_exception_handler(kind, lambda _, error: _answer_to(error))
     if access.origins:
         app.add_middleware(CORSMiddleware, allow_origins=list(access.origins), allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(monitor, limits=router.limits, metrics=router.metrics, access=access)
@@ -122,34 +125,58 @@ def _with_deadline(seconds: float, handler: _Handler) -> _Handler:
     @wraps(handler)
     async def handle(request: Request) -> Response:
         await request.body()  # receiving the body has a separate deadline
-        response, disconnected = asyncio.ensure_future(handler(request)), asyncio.ensure_future(_disconnected(request))
+        response, gone = asyncio.ensure_future(handler(request)), asyncio.ensure_future(disconnected(request.receive))
         try:
-            await asyncio.wait({response, disconnected}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({response, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if response.done():
                 return response.result()
-            if disconnected.done():
+            if gone.done():
                 return _error(DISCONNECTED, "the client disconnected")
             return _error(429, f"the request took longer than {seconds:g} seconds", RETRY_AFTER)
         finally:
             response.cancel()
-            disconnected.cancel()
+            gone.cancel()
 
     return handle
 
 
-async def _disconnected(request: Request) -> None:
-    """Wait until the client disconnects."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+def _of_any_length(seconds: float, stopping: asyncio.Event, handler: _Handler) -> _Handler:
+    """Return a handler without a deadline, whose answer begins after half of the usual one. Shutdown ends it."""
+
+    @wraps(handler)
+    async def handle(request: Request) -> Response:
+        await request.body()
+        request.state.progress = progress = Progress()
+
+        async def work() -> Response:
+            try:
+                return await unless(stopping, handler(request), HTTPException(503, _STOPPING))
+            except Exception as error:
+                return _answer_to(error)
+
+        return LongAnswer(work(), progress, seconds / 2)
+
+    return handle
 
 
 def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     return JSONResponse({"error": message}, status, headers=headers)
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _error(error.status_code, error.detail, error.headers)
+def _answer_to(error: Exception) -> Response:
+    """Return the response to an error. If no client is at fault, log it without its message, which may have a text."""
+    match error:
+        case InputError():
+            return _error(400, one_line(error))
+        case QueueFull():
+            return _error(429, str(error), RETRY_AFTER)
+        case ParsingLimitExceeded():
+            return _error(422, ERRORS[422])
+        case HTTPException():
+            return _error(error.status_code, error.detail, error.headers)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    _log.error("%s at %s:%d", type(error).__name__, frame.filename, frame.lineno)
+    return _error(500, "internal server error")
 
 
 def monitor(app: ASGIApp, limits: Limits, metrics: Metrics, access: Access) -> ASGIApp:
@@ -209,11 +236,10 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics, access: Access) -> A
             await app(scope, limited_receive, send_with_headers)
         except ClientDisconnect:
             status = DISCONNECTED
-        except Exception as error:  # the log does not have its message, which may contain a text
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            _log.error("%s at %s:%d", type(error).__name__, frame.filename, frame.lineno)
+        except Exception as error:
+            answer = _answer_to(error)
             if status == 500:
-                await _error(500, "internal server error")(scope, receive, send)
+                await answer(scope, receive, send)
         finally:
             seconds = time.monotonic() - start
             path = getattr(scope.get("route"), "path", "none")

@@ -15,7 +15,9 @@ class Limits:
         characters: Maximum number of characters per request.
         sentences: Maximum number of sentences per request.
         texts: Maximum number of texts per request.
-        file: Maximum size of a file to translate, in bytes.
+        file: Maximum size of a file to translate, in bytes, and of its text, in characters.
+        files: Maximum number of files that are translated at a time. One client can have half of them. A further one
+            gets status 429.
         unpacked: Maximum size of the contents of a compressed file, in bytes.
         parsing: Maximum processor time to parse HTML or a file, in seconds. A request that exceeds it gets status 422.
         memory: Maximum memory of a process that parses, in bytes. A request that exceeds it gets status 422.
@@ -32,6 +34,7 @@ class Limits:
     sentences: int = 500
     texts: int = 100
     file: int = 5_000_000
+    files: int = 10
     unpacked: int = 50_000_000
     parsing: int = 2
     memory: int = 400_000_000
@@ -44,8 +47,8 @@ class Limits:
     connections: int = 800
 
     def __post_init__(self) -> None:
-        counts = ("characters", "sentences", "texts", "file", "unpacked", "stored", "waiting", "batch", "connections")
-        for name in (*counts, "parsing"):
+        counts = ("characters", "sentences", "texts", "file", "files", "unpacked", "stored", "waiting", "batch")
+        for name in (*counts, "connections", "parsing"):
             value = getattr(self, name)
             require(1 <= value <= 10**10, f"{name} must be at least 1 and at most 10,000,000,000, got {value}")
         require(self.sentences <= self.waiting, f"sentences must be at most waiting, got {self.sentences}")

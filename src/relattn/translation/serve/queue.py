@@ -29,7 +29,14 @@ _Item = tuple[Any, asyncio.Future[Any], int]  # an item, its future result and i
 
 
 class QueueFull(Exception):
-    """A request was refused because the queue has no room for it."""
+    """A request was refused because there is no room for it.
+
+    Args:
+        message: what is full.
+    """
+
+    def __init__(self, message: str = "the queue is full") -> None:
+        super().__init__(message)
 
 
 class BatchQueue:

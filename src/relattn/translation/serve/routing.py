@@ -24,7 +24,7 @@ from relattn.translation.serve.parsing import ParserPool
 from relattn.translation.serve.queue import BatchQueue, QueueFull
 from relattn.translation.serve.text.documents import document_texts, fill_document
 from relattn.translation.serve.text.html import fill_pages, page_texts
-from relattn.translation.serve.text.sentences import PLACEHOLDER, SplitText, split
+from relattn.translation.serve.text.sentences import PLACEHOLDER, SplitText, split, split_all
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import Translation, Translator
 from relattn.translation.translate.tags import LITERAL, restore_tags, strip_tags
@@ -36,6 +36,8 @@ Pair = tuple[str, str]  # source and target language
 Word = tuple[str, float | None]  # text and confidence; None for white space
 _Request = tuple[str, int, str, bool]  # item of the queues `plain` and `tagged` of a `Model`
 _PROBE_SECONDS = 1.0  # that a check of the server's health waits for a translation
+_PORTION = 2  # batches of a file that are in the queue at a time
+_FULL_SECONDS = 0.5  # until a file tries a full queue again
 MAX_INSPECTED = 60  # source tokens of a sentence whose attention is shown
 _KEPT = re.compile(f"{PLACEHOLDER.pattern}|{LITERAL.pattern}")  # what is not translated in a sentence with tags
 _WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spaces between words
@@ -308,17 +310,51 @@ class Router:
         (inspection,) = await model.attention.submit([(first[0], prefix)])
         return inspection
 
-    async def document(self, name: str, content: bytes, source: str, target: str, *, keep_literals: bool) -> bytes:
-        """Return the translation of a file. Errors are those of `read_document` and `translate`."""
+    async def document(
+        self,
+        name: str,
+        content: bytes,
+        source: str,
+        target: str,
+        *,
+        keep_literals: bool,
+        report: Callable[[float], object] = lambda share: None,
+    ) -> bytes:
+        """Return the translation of a file.
+
+        A file may be longer than a request. Its sentences enter the queue in portions, and only their translations are
+        kept.
+
+        Args:
+            name: name of the file.
+            content: its bytes.
+            source: language of its text.
+            target: language to translate into.
+            keep_literals: as in `translate`.
+            report: function that is called with the share of the work that is done.
+
+        Errors are those of `read_document` and `translate`, but if the queue is full, the file waits.
+        """
         if source == target and source in self.codes:
             return content
         route = self._require_route(source, target)
         keep_tags = _supports_tags(route)
         file = name, content, keep_tags, self.limits.unpacked
-        texts = await self._parsers.run(document_texts, *file)
-        self.check_characters([PLACEHOLDER.sub("", text) for text in texts])
-        translations = await self._translate_route(route, texts, keep_tags=keep_tags, keep_literals=keep_literals)
-        return await self._parsers.run(fill_document, *file, [each.ranked[0] for each in translations])
+        texts = await self._parsers.run(document_texts, *file, self.limits.file)
+        portion = max(1, min(_PORTION * self.limits.batch, self.limits.waiting // 4))
+        for number, model in enumerate(route):
+            separator = _separator(model)
+            split_texts = await self._parsers.run(split_all, texts, model.source, keep_tags, separator)
+            sentences = [sentence for text in split_texts for sentence in text.sentences]
+            report(number / len(route))
+            translations: list[str] = []
+            for begin in range(0, len(sentences), portion):
+                items = [(sentence, 1, "", keep_literals) for sentence in sentences[begin : begin + portion]]
+                translations += [best.text for (best,) in await self._submit_patiently(model, items, keep_tags)]
+                report((number + len(translations) / len(sentences)) / len(route))
+            remaining = iter(translations)
+            texts = [text.join([next(remaining) for _ in text.sentences]) for text in split_texts]
+        return await self._parsers.run(fill_document, *file, texts)
 
     async def readable_texts(self, texts: Sequence[str]) -> list[str]:
         """Return the texts of HTML without tags, to detect their languages."""
@@ -326,7 +362,8 @@ class Router:
 
     async def readable_text(self, name: str, content: bytes) -> str:
         """Return the text of a file without tags, to detect its language."""
-        return " ".join(await self._parsers.run(document_texts, name, content, False, self.limits.unpacked))
+        limits = self.limits.unpacked, self.limits.file
+        return " ".join(await self._parsers.run(document_texts, name, content, False, *limits))
 
     def check_characters(self, texts: Sequence[str]) -> None:
         """Raise an InputError if texts have too many characters in total."""
@@ -417,13 +454,17 @@ class Router:
         prefix: str = "",
     ) -> list[tuple[SplitText, list[list[Translation]]]]:
         """Return the sentences of each text, and up to `count` translations of each sentence, best first."""
-        separator = "" if model.target.partition("-")[0] in _WITHOUT_SPACES else " "
-        split_texts = [split(text, model.source, keep_tags=keep_tags, separator=separator) for text in texts]
+        split_texts = split_all(texts, model.source, keep_tags, _separator(model))
         items = [(sentence, count, prefix, keep_literals) for text in split_texts for sentence in text.sentences]
         max_sentences = self.limits.sentences
         require(
             len(items) <= max_sentences, f"a request must have at most {max_sentences:,} sentences, got {len(items):,}"
         )
+        translations = iter(await self._submit(model, items, keep_tags))
+        return [(text, [next(translations) for _ in text.sentences]) for text in split_texts]
+
+    async def _submit(self, model: Model, items: Sequence[_Request], keep_tags: bool) -> list[list[Translation]]:
+        """Return the translations of each sentence."""
         has_tags = [keep_tags and PLACEHOLDER.search(sentence) is not None for sentence, *_ in items]
         queues = {True: model.tagged, False: model.plain}  # a sentence without tags is translated as in a plain text
         results = {
@@ -432,8 +473,22 @@ class Router:
             )
             for key, queue in queues.items()
         }
-        translations = iter([next(results[key]) for key in has_tags])
-        return [(text, [next(translations) for _ in text.sentences]) for text in split_texts]
+        return [next(results[key]) for key in has_tags]
+
+    async def _submit_patiently(
+        self, model: Model, items: Sequence[_Request], keep_tags: bool
+    ) -> list[list[Translation]]:
+        """Return the translations of each sentence. Wait as long as the queue is full."""
+        while True:
+            try:
+                return await self._submit(model, items, keep_tags)
+            except QueueFull:
+                await asyncio.sleep(_FULL_SECONDS)
+
+
+def _separator(model: Model) -> str:
+    """Return the white space to insert between translations of sentences of a script without spaces."""
+    return "" if model.target.partition("-")[0] in _WITHOUT_SPACES else " "
 
 
 def _supports_tags(route: Sequence[Model]) -> bool:

@@ -36,7 +36,7 @@ def serve(
     proxies: Sequence[str] = (),
     limits: Limits,
 ) -> None:
-    """Serve translations until SIGTERM or Ctrl-C. Requests that were accepted by then are answered.
+    """Serve translations until SIGTERM or Ctrl-C. Accepted requests are answered, files with an error.
 
     Args:
         translators: translator of each (source, target) pair of languages.
@@ -81,7 +81,14 @@ def serve(
             timeout_graceful_shutdown=int(limits.seconds) + 1,
         )
         with _json_log():
-            uvicorn.Server(config).run(sockets=[listener])
+            _Server(config).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer the requests that were accepted. Files are not finished: nobody could download them."""
+        self.config.app.state.stopping.set()  # type: ignore[union-attr]
+        await super().shutdown(sockets)
 
 
 @contextmanager

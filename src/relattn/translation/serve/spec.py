@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from relattn.translation.serve.api import AUTO, FORM, MULTIPART
+from relattn.translation.serve.progress import JSON_LINES
 from relattn.translation.serve.routing import Router
 
 ERRORS = {
@@ -18,7 +19,7 @@ ERRORS = {
     422: "HTML or a file takes too much time or memory to parse",
     429: "the queue is full, the request took too long, or there are too many connections; try again after Retry-After",
     500: "internal server error",
-    503: "the server cannot translate",
+    503: "the server cannot translate, or is stopping",
 }
 _Schema = dict[str, Any]
 
@@ -61,7 +62,9 @@ _ANSWERS = {
         translatedText=_or_array(_STRING),
     ),
     "/detect": _array(_DETECTED),
-    "/translate_file": _object(translatedFileUrl={"type": "string", "format": "uri"}),
+    "/translate_file": {
+        "anyOf": [_object(translatedFileUrl={"type": "string", "format": "uri"}), _object(error=_STRING)]
+    },
     "/words": _object(
         {"detectedLanguage": _DETECTED},
         sentences=_array(_STRING),
@@ -100,7 +103,8 @@ _ANSWERS = {
 _CONTENT_TYPES = {"/download_file/{name}": "application/octet-stream", "/metrics": "text/plain"}  # others are JSON
 _ALWAYS = 400, 403, 408, 429, 500  # errors of every route
 _OTHER_ERRORS = {
-    **dict.fromkeys(("/translate", "/translate_file"), (413, 422)),
+    "/translate": (413, 422),
+    "/translate_file": (413, 422, 503),
     **dict.fromkeys(("/detect", "/words", "/attention"), (413,)),
     "/download_file/{name}": (404,),
     "/health": (503,),
@@ -117,6 +121,8 @@ def describe(path: str, body: type[BaseModel] | None, router: Router) -> _Schema
     responses["429"]["headers"] = {"Retry-After": {"description": "seconds to wait", "schema": _INTEGER}}
     if path in _ANSWERS:
         content = {_CONTENT_TYPES.get(path, "application/json"): {"schema": _ANSWERS[path]}}
+        if path == "/translate_file":  # with progress
+            content[JSON_LINES] = {"schema": _STRING}
         responses["200"] = {"description": "the result", "content": content}
     description: _Schema = {"responses": responses}
     if "{name}" in path:

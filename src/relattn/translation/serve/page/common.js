@@ -28,7 +28,8 @@ export function latest() {
 }
 
 // Send a JSON object or a FormData, or get a path, and return the answer. Errors have a message for the user.
-export async function request(path, body, signal) {
+// If the answer is several lines, `report` is called with the progress that each one but the last has.
+export async function request(path, body, signal, report) {
   const key = byId("key").value;
   const options = { signal };
   if (body instanceof FormData) {
@@ -41,20 +42,32 @@ export async function request(path, body, signal) {
   let response, text;
   try {
     response = await fetch(path, options);
-    text = await response.text();
+    const isLines = response.headers.get("Content-Type") === "application/x-ndjson";
+    text = isLines ? await lastLine(response, report) : await response.text();
   } catch (error) {
     if (signal && signal.aborted) throw error;
     throw new Error("The server cannot be reached.");
   }
   let content = null;
   try { content = JSON.parse(text); } catch { /* a proxy may answer with a page of its own */ }
-  if (response.ok && content !== null) return content;
+  if (response.ok && content !== null && !content.error) return content;
   const wait = response.headers.get("Retry-After");
   const again = wait ? ` Try again in ${wait} seconds.` : "";
   const messages = { 413: "The text or file is too large.", 429: "The server is busy.", 503: "The server is not available." };
   const other = response.ok ? "The server's answer cannot be read." : `The server answered with status ${response.status}.`;
   const reason = content && content.error;
   throw new Error((reason ? sentence(reason) : messages[response.status] || other) + again);
+}
+
+async function lastLine(response, report) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    const lines = (rest + part.value).split("\n");
+    rest = lines.pop();
+    if (lines.length) report(JSON.parse(lines.pop()).progress);
+  }
+  return rest;
 }
 
 export const sentence = (text) => text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");

@@ -196,11 +196,17 @@ async function translateFile(file) {
   const signal = files();
   const status = byId("file-status"), target = byId("target").value;
   status.className = "note busy";
-  status.textContent = `Translating ${file.name}…`;
+  const bar = element("progress", undefined, { value: 0 }, { "aria-label": "Progress" });
+  const cancel = () => {
+    files();
+    status.className = "note";
+    status.textContent = `${file.name}: cancelled`;
+  };
+  status.replaceChildren(`Translating ${file.name}… `, bar, " ", element("button", "Cancel", { type: "button", onclick: cancel }));
   const form = new FormData();
-  for (const [name, value] of Object.entries({ source: byId("source").value, target, file })) form.append(name, value);
+  for (const [name, value] of Object.entries({ source: byId("source").value, target, progress: true, file })) form.append(name, value);
   try {
-    const { translatedFileUrl } = await request("translate_file", form, signal);
+    const { translatedFileUrl } = await request("translate_file", form, signal, (share) => { bar.value = share; });
     if (signal.aborted) return;
     // Behind a proxy, the server may not know its public address, so only the end of the URL is used.
     const href = `download_file/${translatedFileUrl.split("/").pop()}`;

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from relattn.translation.errors import InputError, reading, require
 from relattn.translation.serve.text.html import Markup
+from relattn.translation.serve.text.sentences import PLACEHOLDER
 from relattn.translation.serve.text.subtitles import Subtitles
 from relattn.translation.serve.text.word import WordDocument
 
@@ -87,9 +88,16 @@ def read_document(name: str, content: bytes, *, keep_tags: bool, unpacked: int) 
     return FORMATS[suffix](text, keep_tags=keep_tags)
 
 
-def document_texts(name: str, content: bytes, keep_tags: bool, unpacked: int) -> list[str]:
-    """Return the texts of a file. Arguments and errors are those of `read_document`."""
-    return read_document(name, content, keep_tags=keep_tags, unpacked=unpacked).texts
+def document_texts(name: str, content: bytes, keep_tags: bool, unpacked: int, characters: int) -> list[str]:
+    """Return the texts of a file. Arguments and errors are those of `read_document`.
+
+    Raises:
+        InputError: also if the texts have more characters than `characters`, without placeholders.
+    """
+    texts = read_document(name, content, keep_tags=keep_tags, unpacked=unpacked).texts
+    count = sum(len(PLACEHOLDER.sub("", text)) for text in texts)
+    require(count <= characters, f"the text of a file must have at most {characters:,} characters, got {count:,}")
+    return texts
 
 
 def fill_document(name: str, content: bytes, keep_tags: bool, unpacked: int, translations: Sequence[str]) -> bytes:

@@ -101,6 +101,11 @@ def split(text: str, language: str, *, keep_tags: bool = False, separator: str =
     return SplitText(sentences, spaces, frozenset(divided))
 
 
+def split_all(texts: Sequence[str], language: str, keep_tags: bool, separator: str) -> list[SplitText]:
+    """Split several texts. The arguments are those of `split`."""
+    return [split(text, language, keep_tags=keep_tags, separator=separator) for text in texts]
+
+
 def _paired_names(text: str) -> set[str]:
     """Return the names of the placeholder tags that are opened once and then closed once."""
     tags: dict[str, list[str | None]] = {}

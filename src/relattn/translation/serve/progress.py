@@ -1,0 +1,102 @@
+"""Answers that may take long, such as the translation of a long file.
+
+An answer that is ready soon is sent as it is. Otherwise the answer begins with status 200 while the work continues, and
+its last line is the result, or {"error": …}. Before it, there is an empty line from time to time, which JSON allows and
+proxies wait for, or the progress, if the client wants it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import Any
+
+from fastapi import Response
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+JSON_LINES = "application/x-ndjson"
+_REPORT_SECONDS = 0.5  # between two reports of progress
+
+
+class Progress:
+    """Progress of the work for a request.
+
+    Attributes:
+        is_wanted: whether the client wants reports.
+        share: share of the work that is done.
+        began: whether there is something to report.
+    """
+
+    def __init__(self) -> None:
+        self.is_wanted, self.share, self.began = False, 0.0, asyncio.Event()
+
+    def report(self, share: float) -> None:
+        """Note the share of the work that is done."""
+        self.share = share
+        if self.is_wanted:
+            self.began.set()
+
+
+class LongAnswer(Response):
+    """Answer that is sent while work continues. If the client disconnects, the work is cancelled.
+
+    Args:
+        work: coroutine that returns the response. It raises no error of a client.
+        progress: progress of the work.
+        seconds: time after which the answer begins, and between two empty lines.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, Response], progress: Progress, seconds: float) -> None:
+        super().__init__()
+        self._work, self._progress, self._seconds = work, progress, seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer. Raises ClientDisconnect."""
+        work, gone = asyncio.ensure_future(self._work), asyncio.ensure_future(disconnected(receive))
+        began = asyncio.ensure_future(self._progress.began.wait())
+        try:
+            await asyncio.wait({work, gone, began}, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done() and not gone.done():
+                await self._send_lines(work, gone, send)
+            elif work.done():
+                await work.result()(scope, receive, send)
+            if not work.done():
+                raise ClientDisconnect
+        finally:
+            for task in (work, gone, began):
+                task.cancel()
+
+    async def _send_lines(self, work: asyncio.Task[Response], gone: asyncio.Task[None], send: Send) -> None:
+        """Send lines until the work is done or the client is gone."""
+        pause, media_type = self._seconds, "application/json"
+        if self._progress.is_wanted:
+            pause, media_type = _REPORT_SECONDS, JSON_LINES
+        headers = [(b"content-type", media_type.encode()), (b"x-accel-buffering", b"no")]  # nginx sends lines at once
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        while not work.done() and not gone.done():
+            line = json.dumps({"progress": round(self._progress.share, 4)}) if self._progress.is_wanted else ""
+            await send({"type": "http.response.body", "body": f"{line}\n".encode(), "more_body": True})
+            await asyncio.wait({work, gone}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            await send({"type": "http.response.body", "body": work.result().body, "more_body": False})
+
+
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client disconnects."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def unless(stopping: asyncio.Event, work: Coroutine[Any, Any, Response], error: Exception) -> Response:
+    """Return the response of a coroutine. If the event is set before it is ready, cancel it and raise an error."""
+    task, stop = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise error
+        return task.result()
+    finally:
+        task.cancel()
+        stop.cancel()
