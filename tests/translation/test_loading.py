@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
@@ -54,3 +55,21 @@ def test_translating_does_not_import_compilers(saved):
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ("widget:\n- text: one apple\n- {text: 'two: \"pears\"', example_title: fruit}", ["one apple", 'two: "pears"']),
+        ("widget:\n- src: a.png\n- text: [1]\n- text: ' '\n- two", []),
+        ("widget: one", []),
+        ("widget: [", []),
+        ("- widget", []),
+        ("language: en", []),
+    ],
+)
+def test_examples_come_from_the_card(saved, tmp_path, metadata, expected):
+    shutil.copytree(saved, tmp_path / "bundle")
+    (tmp_path / "bundle" / "README.md").write_text(f"---\n{metadata}\n---\n\n# A model\n", encoding="utf-8")
+    translator = relattn.translation.load(tmp_path / "bundle")
+    assert list(translator.examples) == expected

@@ -101,7 +101,6 @@ class Inspection:
         return layers[number - 1]
 
 
-@torch.inference_mode()
 def unsupported_reason(translator: TorchTranslator) -> str:
     """Return why `inspect` refuses a translator; empty if it does not."""
     model = translator.model
@@ -114,6 +113,7 @@ def unsupported_reason(translator: TorchTranslator) -> str:
     return ""
 
 
+@torch.inference_mode()
 def inspect(
     translator: TorchTranslator,
     line: str,

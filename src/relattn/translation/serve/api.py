@@ -40,7 +40,10 @@ CHUNK = 65_536  # bytes
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
-    **{f"/{name}": (name, "text/javascript; charset=utf-8") for name in ("page.js", "attention.js", "drawing.js", "common.js")},
+    **{
+        f"/{name}": (name, "text/javascript; charset=utf-8")
+        for name in ("page.js", "attention.js", "drawing.js", "common.js")
+    },
 }
 
 

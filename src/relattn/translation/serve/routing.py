@@ -240,9 +240,12 @@ class Router:
         self.default_pair = min(self._models)
         self.sources = sorted({source for source, _ in self._models})
         self.codes = sorted({code for pair in self._models for code in pair})
-        self.examples: dict[str, list[str]] = {}  # texts by language
-        for (source, _), model in self._models.items():
-            self.examples.setdefault(source, []).extend(model.translator.examples)
+        self.examples = {  # texts by language
+            code: list(
+                dict.fromkeys(text for pair, each in translators.items() if pair[0] == code for text in each.examples)
+            )
+            for code in self.sources
+        }
         if pivot and not (pivot in self.sources and any(target == pivot for _, target in self._models)):
             raise InputError(f"pivot must be a language that models translate from and into, got {one_line(pivot, 40)}")
 

@@ -1,18 +1,18 @@
 // Draws the linked view of one head as an SVG file: words that look, lines, words that they look at, and the parts of scores.
 const ROW = 30, EDGE = 16, LINES = 140, BARS = 160, PERCENT = 60; // pixels
-const FONT = "16px system-ui, sans-serif";
+const SIZE = 16, FONT = "system-ui, sans-serif";
 
 // Return the text of the file. rows: {text, weight, content, distance, isHidden} of each word that is looked at. scale: the
 // score at the end of the bars; null without bars. The colours are those of the page.
 export function drawingOf({ title, formula, queries, rows, query, key, scale }) {
   const style = getComputedStyle(document.documentElement), measure = document.createElement("canvas").getContext("2d");
-  measure.font = FONT;
+  measure.font = `${SIZE}px ${FONT}`;
   const colour = (name) => style.getPropertyValue(`--${name}`).trim();
   const longest = (texts) => Math.ceil(Math.max(...texts.map((text) => measure.measureText(text).width))) + 12;
   const left = EDGE + longest(queries), right = left + LINES, bars = right + longest(rows.map(({ text }) => text));
   const end = bars + (scale ? BARS : 0) + PERCENT, top = 60;
   const width = Math.max(end, longest([title, formula])) + EDGE, height = top + ROW * Math.max(queries.length, rows.length) + 50;
-  const svg = node("svg", { width, height, viewBox: `0 0 ${width} ${height}`, style: `font: ${FONT}` });
+  const svg = node("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "font-family": FONT, "font-size": SIZE });
   const add = (name, attributes, text) => svg.append(node(name, attributes, text));
   const write = (x, y, text, attributes = {}) => add("text", { x, y, fill: colour("ink"), ...attributes }, text);
   const middle = (index) => top + ROW * (index + 0.5);

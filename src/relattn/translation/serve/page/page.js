@@ -46,7 +46,7 @@ function remembered(id) {
 function showExamples() {
   const source = byId("source").value;
   const texts = Object.entries(state.examples).flatMap(([code, each]) => (["auto", code].includes(source) ? each : []));
-  const buttons = texts.slice(0, EXAMPLES).map((text) => element("button", text, { type: "button", onclick: () => setText(text) }));
+  const buttons = [...new Set(texts)].slice(0, EXAMPLES).map((text) => element("button", text, { type: "button", onclick: () => setText(text) }));
   byId("examples").replaceChildren("Try:", ...buttons);
   byId("examples").hidden = !buttons.length;
 }
