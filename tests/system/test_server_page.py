@@ -5,14 +5,18 @@ Numbers on the page are compared with those of the analysis in Python.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -25,16 +29,19 @@ from relattn.translation.analysis.attention import Inspection, inspect
 from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.formats.ctranslate2.write import export
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.routing import Router
+from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.pipeline import Translator
 from relattn.translation.translate.torch_translator import TorchTranslator
 
 BROWSER = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="the page is tested in chromium: apt-get install chromium")
 expect.set_options(timeout=30_000)  # milliseconds; a busy machine takes longer than the default of five seconds
-SIZES = {"desktop": (1280, 900), "phone": (375, 740)}
+SIZES = {"desktop": (1280, 900), "phone": (390, 740)}
 TEXT = "one apple and two pears"
 ITEMS = [  # number and noun in English and German
     ("one", "ein", "apple", "Apfel"),
@@ -69,7 +76,8 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> TorchTranslator:
         loss.backward()
         optimizer.step()
     path = tmp_path_factory.mktemp("page") / "bundle"
-    bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card="")
+    card = "---\nwidget:\n- text: three apples and one apple\n---\n\n# A model\n"
+    bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card)
     translator = load(path)
     assert isinstance(translator, TorchTranslator)
     return translator
@@ -77,7 +85,13 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> TorchTranslator:
 
 @pytest.fixture(scope="module")
 def address(translator: TorchTranslator) -> Iterator[str]:
-    app = make_app(Router({("en", "de"): translator, ("de", "en"): translator}, Limits(characters=500)))
+    with serving({("en", "de"): translator, ("de", "en"): translator}) as address:
+        yield address
+
+
+@contextmanager
+def serving(translators: dict[tuple[str, str], Translator]) -> Iterator[str]:
+    app = make_app(Router(translators, Limits(characters=500)))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -137,9 +151,10 @@ def numbers(text: str | None) -> list[float]:
 
 def test_text_is_translated_when_typing_stops(page: Page, translator: TorchTranslator) -> None:
     expect(page.locator("#source")).to_have_value("auto")
-    type_text(page, "one apple\n<b>two</b>")
+    type_text(page, "one apple")
     expect(page.locator("#target")).to_have_value("de")  # the default, English, is the language of the text
     expect(page.locator("#status")).to_have_text("Detected: English")
+    type_text(page, "one apple\n<b>two</b>")
     expected = translator.translate(["one apple", "<b>two</b>"])
     assert page.locator("#translation").text_content() == "\n".join(expected)
     assert page.locator("#translation b").count() == 0
@@ -152,7 +167,7 @@ def test_text_is_translated_when_typing_stops(page: Page, translator: TorchTrans
     page.click("#clear")
     expect(page.locator("#translation")).to_have_text("")
     assert page.evaluate("document.activeElement.id") == "text"
-    page.locator("#examples button").first.click()
+    page.click("text=three apples and one apple")  # from the card
     expect(page.locator("#copy")).to_be_enabled()
 
 
@@ -173,8 +188,8 @@ def test_nothing_stays_after_an_error(page: Page) -> None:
     [
         ({"status": 502, "body": "<html>Bad gateway</html>"}, "The server answered with status 502."),
         (
-            {"status": 429, "body": "busy", "headers": {"Retry-After": "7"}},
-            "The server is busy. Try again in 7 seconds.",
+            {"status": 429, "body": "busy", "headers": {"Retry-After": "1"}},
+            "The server is busy. Try again in 1 seconds.",  # after three times
         ),
         ({"status": 200, "body": "<html>Log in</html>"}, "The server's answer cannot be read."),
         (None, "The server cannot be reached."),
@@ -195,10 +210,12 @@ def test_late_answers_are_dropped(page: Page, translator: TorchTranslator) -> No
     type_text(page, TEXT)
     held[0].fulfill(
         json={
-            "words": [{"text": "late", "confidence": 1, "sentence": 0}],
+            "words": [{"text": "late", "confidence": 1, "sentence": 0, "sources": [[0, 1]]}],
             "sentences": ["x"],
             "alternatives": [],
             "warnings": [],
+            "hasAttention": True,
+            "hasChoices": True,
         }
     )
     page.wait_for_timeout(200)
@@ -280,6 +297,222 @@ def test_other_words_are_offered_in_place(page: Page, translator: TorchTranslato
     page.select_option("#part", "cross")
     page.select_option("#sentence", "1")
     expect(page.locator("#queries bdi")).to_have_text(expected.split())
+
+
+def test_source_words_are_marked(page: Page, translator: TorchTranslator) -> None:
+    text = "one 😀 apple.\n\ntwo pears and three apples"
+    type_text(page, text)
+    _, second = text.split("\n\n")
+    (translation,) = translator.translate([second])
+    (links,) = translator.align_batch(
+        [translator.tokenizer.encode(second)], [translator.tokenizer.encode_target(translation)]
+    )
+    words = page.locator("#translation .word")
+    marks = page.locator("#mirror mark")
+    first = words.count() - len(translation.split())
+    for source, target in links:
+        words.nth(first + target).hover()
+        expect(marks).to_have_text([second.split()[source]])
+    assert page.locator("#mirror").evaluate("mirror => mirror.offsetHeight === text.scrollHeight")
+    place = "element => [element.getBoundingClientRect().top, element.getBoundingClientRect().left]"
+    below = page.locator("#text").evaluate(place)[0] + 2 * 1.15 * 16 * 1.6  # the third line
+    assert marks.evaluate(place)[0] > below
+    page.hover("h1")
+    expect(marks).to_have_count(0)
+    words.nth(first).focus()
+    expect(marks).to_have_count(1)
+    expect(words.nth(first)).to_have_class(re.compile("marked"))
+    page.fill("#text", "two pears")
+    expect(marks).to_have_count(0)
+
+
+def test_other_translations_are_chosen(page: Page, translator: TorchTranslator) -> None:
+    type_text(page, TEXT)
+    (ranked,) = translator.n_best([TEXT], TranslateOptions(n_best=3))
+    texts = [each.text for each in ranked]
+    shown, others = page.locator("#translation"), page.locator("#others button")
+    for k in (1, 2):
+        before = shown.text_content() or ""
+        choice = others.nth(k - 1).text_content() or ""
+        assert choice in texts
+        marked = others.nth(k - 1).locator("mark").all_text_contents()
+        kept = [word for word in choice.split() if word not in marked]
+        assert marked
+        assert set(choice.split()) - set(before.split()) <= set(marked)
+        assert set(kept) <= set(before.split())
+        others.nth(k - 1).click()
+        expect(shown).to_have_text(choice)
+        expect(others).to_have_text([text for text in texts if text != choice])
+        assert shown.locator(".word").count() == len(choice.split())
+    page.click("summary")
+    page.select_option("#part", "cross")
+    expect(page.locator("#queries bdi")).to_have_text(choice.split())
+
+
+def test_other_words_stay_by_their_word(page: Page) -> None:
+    type_text(page, "\n".join(["two pears"] * 20))
+    height = page.viewport_size["height"]  # type: ignore[index]
+    rect = "element => element.getBoundingClientRect().toJSON()"
+    for word in (page.locator("#translation .word").first, page.locator("#translation .word").nth(-2)):
+        word.evaluate("element => element.scrollIntoView({block: 'center'})")
+        word.click()
+        expect(page.locator("#choices button").first).to_be_visible()
+        for offset in (0, 150, -150, -60):
+            page.mouse.wheel(0, offset)
+            page.wait_for_timeout(300)
+            box, place = page.locator("#choices").evaluate(rect), word.evaluate(rect)
+            assert 0 <= box["left"] <= box["right"] <= page.viewport_size["width"]  # type: ignore[index]
+            assert 0 <= box["top"] <= box["bottom"] <= height
+            if 0 <= place["top"] < place["bottom"] <= height:
+                assert min(abs(box["top"] - place["bottom"]), abs(place["top"] - box["bottom"])) < 10
+        page.keyboard.press("Escape")
+
+
+def test_nothing_scrolls_sideways_and_the_bar_stays(page: Page) -> None:
+    open_attention(page, "\n".join([TEXT] * 12))
+    for width in (320, page.viewport_size["width"]):  # type: ignore[index]
+        page.set_viewport_size({"width": width, "height": 700})
+        for part in ("encoder", "decoder", "cross"):
+            page.select_option("#part", part)
+            expect(page.locator("#attention-view")).not_to_have_attribute("aria-busy", "true")
+            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+            for y in (0, 300, 100_000):
+                page.evaluate(f"scrollTo(0, {y})")
+                for inner in ("#copy", "#status"):
+                    expect(page.locator(inner)).to_be_in_viewport()
+
+
+def test_languages_are_remembered(page: Page, address: str) -> None:
+    page.select_option("#source", "de")
+    page.goto("about:blank")
+    page.goto(address)
+    expect(page.locator("#source")).to_have_value("de")
+    page.goto("about:blank")
+    page.goto(f"{address}#source=en&target=de")
+    expect(page.locator("#source")).to_have_value("en")
+    page.goto("about:blank")
+    page.goto(address)
+    expect(page.locator("#source")).to_have_value("de")  # a link is not a choice
+
+
+@pytest.mark.parametrize("path", ["languages", "frontend/settings"])
+def test_page_recovers_from_a_server_that_starts_late(page: Page, address: str, path: str) -> None:
+    answers = iter([lambda route: route.abort(), lambda route: route.fulfill(status=502, body="<html>")])
+    answer_with(page, path, lambda route: next(answers, lambda route: route.continue_())(route))
+    page.goto("about:blank")
+    page.goto(address)
+    expect(page.locator("#status")).to_contain_text("Trying again")
+    page.fill("#text", TEXT)
+    page.click("#swap")  # does nothing yet
+    expect(page.locator("#copy")).to_be_enabled()
+    expect(page.locator("#status")).to_have_text("Detected: English")
+
+
+def test_busy_server_is_asked_again(page: Page) -> None:
+    answers: list[str] = []
+
+    def reply(route: Route) -> None:
+        answers.append(route.request.url)
+        busy = {"status": 429, "body": "busy", "headers": {"Retry-After": "1"}}
+        route.fulfill(**busy) if len(answers) == 1 else route.continue_()  # type: ignore[arg-type]
+
+    answer_with(page, "words", reply)
+    page.fill("#text", TEXT)
+    expect(page.locator("#status")).to_have_text("The server is busy. Trying again in 1 seconds.")
+    expect(page.locator("#copy")).to_be_enabled()
+    assert len(answers) in (2, 3)  # the target language was chosen by the detected one
+
+
+def test_detected_languages_are_swapped(page: Page, translator: TorchTranslator) -> None:
+    page.select_option("#target", "de")
+    page.click("#swap")
+    expect(page.locator("#source")).to_have_value("de")
+    expect(page.locator("#target")).to_have_value("en")
+    page.select_option("#source", "auto")
+    page.select_option("#target", "de")
+    type_text(page, TEXT)
+    page.click("#swap")
+    expect(page.locator("#source")).to_have_value("de")
+    expect(page.locator("#target")).to_have_value("en")
+    expect(page.locator("#text")).to_have_value(translator.translate([TEXT])[0])
+
+
+def test_exports_offer_only_what_they_can(browser: Browser, translator: TorchTranslator, tmp_path: Path) -> None:
+    early = replace(translator.search, early_stopping=True)
+    bundle.save(
+        tmp_path / "bundle",
+        model=translator.model,
+        recipe=Recipe(model=translator.model.config, data=DataConfig(src_lang="en", tgt_lang="de"), search=early),
+        tokenizer=translator.tokenizer,
+        card="",
+    )
+    export(bundle.read_bundle(tmp_path / "bundle"), tmp_path / "export", quantization="float32", sample=[TEXT])
+    with serving({("en", "de"): load(tmp_path / "export")}) as address, browser.new_context() as context:
+        page = context.new_page()
+        page.goto(address)
+        type_text(page, TEXT)
+        expect(page.locator("#attention")).to_be_hidden()
+        expect(page.locator("#choices-legend")).to_be_hidden()
+        assert page.locator("#translation .word").count() >= 4
+        assert page.locator("#translation [role=button], #translation [tabindex]").count() == 0
+
+
+def test_link_opens_a_head_and_a_pair_of_words(page: Page, browser: Browser) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    open_attention(page, "one apple.\n" + TEXT)
+    page.select_option("#sentence", "1")
+    page.select_option("#part", "decoder")
+    page.check("#marks")
+    page.locator("#heads button").nth(1).click()
+    page.focus("#queries")
+    page.keyboard.press("End")
+    page.focus("#keys")
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowDown")
+    views = ("#head-title", "#formula", "#queries [aria-selected=true]", "#keys [aria-selected=true]")
+    expected = [page.locator(each).text_content() for each in views]
+    page.click("#share")
+    expect(page.locator("#status")).to_have_text("Link copied")
+    link = page.url
+    for is_open in (False, True):  # in a new page, and in one that is open
+        page.goto("about:blank")
+        if is_open:
+            page.goto(link.partition("#")[0])
+            type_text(page, "two pears")
+        page.goto(link)
+        expect(page.locator("#head-title")).to_have_text(expected[0] or "")
+        expect(page.locator("#sentence")).to_have_value("1")
+        assert [page.locator(each).text_content() for each in views] == expected
+    page.goto("about:blank")
+    page.goto(link.replace("head=2", "head=99").replace("query=", "query=9").replace("key=2", "key=x"))
+    expect(page.locator("#head-title")).to_have_text("Layer 1, head 3")
+    expect(page.locator("#queries li").last).to_have_attribute("aria-selected", "true")
+
+
+@pytest.mark.parametrize("part", ["encoder", "cross"])
+def test_view_is_saved(page: Page, inspection: Inspection, part: str) -> None:
+    open_attention(page)
+    page.select_option("#part", part)
+    expect(page.locator("#heads section")).to_have_count(1)
+    page.locator("#heads button").nth(1).click()
+    page.locator("#queries li").nth(2).click()
+    with page.expect_download() as download:
+        page.click("#save-json")
+    assert download.value.suggested_filename == f"attention-{part}-layer-1-head-2.json"
+    saved = json.loads(download.value.path().read_text())
+    weights = inspection.encoder[0].weights if part == "encoder" else inspection.cross[0]
+    torch.testing.assert_close(torch.tensor(saved["weights"][1]), weights[1], atol=1e-3, rtol=0)
+    assert (saved["sentence"], saved["source"], saved["head"]) == (TEXT, "en", 2)
+    assert saved["query"]["text"] == page.locator("#queries bdi").nth(2).text_content()
+    with page.expect_download() as download:
+        page.click("#save-svg")
+    drawing = ElementTree.parse(download.value.path())
+    texts = [each.text for each in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    for shown in ("#queries bdi", "#keys bdi"):
+        assert set(page.locator(shown).all_text_contents()) <= set(texts)
+    assert texts[-1] == page.locator("#formula").text_content()
+    assert texts[0] == f"Layer 1, head 2. {page.locator('#summary').text_content()}"
+    assert all(box.get("width") for box in drawing.iter("{http://www.w3.org/2000/svg}rect"))
 
 
 @pytest.mark.parametrize("is_secure", [True, False])
@@ -437,10 +670,23 @@ def test_heads_and_sentences_are_chosen(page: Page) -> None:
     expect(page.locator("#head-title")).to_have_text("Layer 1, head 3")
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("colours", ["light", "dark", "forced"])
 def test_page_is_accessible(page: Page, colours: str) -> None:
-    page.emulate_media(color_scheme=colours)  # type: ignore[arg-type]
+    if colours == "forced":
+        page.emulate_media(forced_colors="active")
+    else:
+        page.emulate_media(color_scheme=colours)  # type: ignore[arg-type]
+    expect(page.locator("#examples")).to_be_visible()
+    assert violations(page) == []
+    answer_with(page, "translate_file", lambda route: route.fulfill(json={"translatedFileUrl": "x/y.txt"}))
+    page.set_input_files("#file", {"name": "a.txt", "mimeType": "text/plain", "buffer": b"x"})
+    expect(page.locator("#file-status a")).to_be_visible()
+    page.fill("#text", "x" * 501)
+    expect(page.locator("#status")).to_contain_text("at most 500")
+    assert violations(page) == []
     open_attention(page)
+    page.locator("#translation .word").first.hover()
+    expect(page.locator("#mirror mark")).to_have_count(1)
     for part in ("encoder", "decoder", "cross"):
         page.select_option("#part", part)
         expect(page.locator("#attention-view")).not_to_have_attribute("aria-busy", "true")
@@ -451,5 +697,6 @@ def test_page_is_accessible(page: Page, colours: str) -> None:
 
 
 def violations(page: Page) -> list[tuple[str, str, str]]:
-    found = Axe().run(page).response["violations"]
+    options = {"rules": {name: {"enabled": True} for name in ("label-content-name-mismatch", "target-size")}}
+    found = Axe().run(page, options=options).response["violations"]
     return [(each["id"], each["impact"], each["nodes"][0]["html"]) for each in found]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from relattn.translation import bundle, demo
+from relattn.translation import bundle, demo, load
 from relattn.translation.analysis.positions import by_position
 from relattn.translation.commands import main as cli
 from relattn.translation.data import encode
@@ -58,6 +58,8 @@ def test_demo_trains_compares_and_shows(small, tmp_path, capsys):
     assert f"translate {tmp_path / 'relative' / 'bundle'}" in out
     assert cli.main(command) == 0  # nothing is trained again
     assert capsys.readouterr().out == out
+    examples = load(tmp_path / "relative" / "bundle").examples  # from the card
+    assert examples == [src for src, _ in builtin("valid", lines=3)]
     assert cli.main([*command, "--seed", "2"]) == 2
     assert "seed: 1 → 2" in capsys.readouterr().err
 

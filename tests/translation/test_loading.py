@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
@@ -83,3 +84,21 @@ assert list(workers) == [want] * 3
 def test_the_parent_and_the_children_of_a_fork_translate(model):
     """As servers that fork their workers do, and the workers of a DataLoader."""
     subprocess.run([sys.executable, "-c", FORKS, model], check=True, timeout=200)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ("widget:\n- text: one apple\n- {text: 'two: \"pears\"', example_title: fruit}", ["one apple", 'two: "pears"']),
+        ("widget:\n- src: a.png\n- text: [1]\n- text: ' '\n- two", []),
+        ("widget: one", []),
+        ("widget: [", []),
+        ("- widget", []),
+        ("language: en", []),
+    ],
+)
+def test_examples_come_from_the_card(saved, tmp_path, metadata, expected):
+    shutil.copytree(saved, tmp_path / "bundle")
+    (tmp_path / "bundle" / "README.md").write_text(f"---\n{metadata}\n---\n\n# A model\n", encoding="utf-8")
+    translator = relattn.translation.load(tmp_path / "bundle")
+    assert list(translator.examples) == expected

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from relattn.translation.config import TrainConfig
 from relattn.translation.errors import InputError, one_line
@@ -11,6 +14,8 @@ from relattn.translation.formats.ctranslate2.directory import MODEL
 from relattn.translation.hub import resolve
 from relattn.translation.translate import Precision
 from relattn.translation.translate.pipeline import Translator
+
+_CARD, _MAX_CARD = "README.md", 1 << 20  # characters
 
 
 def load(
@@ -45,12 +50,14 @@ def load(
     exports = [each for each in paths if (each / MODEL).exists()]
     if not exports:
         translator = _load_bundles(paths, device=device, precision=precision, threads=threads)
+        translator.examples = _examples(paths[0])
         return translator.with_languages(src_lang or translator.src_lang, tgt_lang or translator.tgt_lang)
     if others:
         raise InputError(f"{exports[0]}: an export cannot be part of an ensemble; use the bundles")
     if precision is not None:
         raise InputError(f"{path}: the precision of an export is fixed; see relattn export --quantization")
-    export = ctranslate2.load(paths[0], device=device, threads=threads)
+    export: Translator = ctranslate2.load(paths[0], device=device, threads=threads)
+    export.examples = _examples(paths[0])
     return export.with_languages(src_lang or export.src_lang, tgt_lang or export.tgt_lang)
 
 
@@ -69,3 +76,17 @@ def _load_bundles(paths: list[Path], *, device: str, precision: Precision | None
     first, *others = map(bundle.read_bundle, paths)
     workers = torch.get_num_threads() if device.partition(":")[0] == "cpu" else 1
     return first.translator(*others, device=device, precision=precision, workers=workers)
+
+
+def _examples(directory: Path) -> list[str]:
+    """Return the texts that the metadata of a card lists as `widget`, as the hub does; none if it cannot be read."""
+    try:
+        with open(directory / _CARD, encoding="utf-8") as file:
+            card = file.read(_MAX_CARD)
+        head, is_complete, _ = card.removeprefix("---\n").partition("\n---\n")
+        metadata: Any = yaml.safe_load(head) if card.startswith("---\n") and is_complete else None
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return []
+    items = metadata.get("widget") if isinstance(metadata, dict) else None
+    texts = [each.get("text") for each in items if isinstance(each, dict)] if isinstance(items, list) else []
+    return [text for text in texts if isinstance(text, str) and text.strip()]

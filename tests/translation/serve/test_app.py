@@ -687,9 +687,38 @@ def test_words_and_confidences(with_model, text, source):
         detected = with_model.post("/words", json={**parameters, "source": "auto"}).json()
         assert detected["detectedLanguage"]["language"] == "en"
         same = with_model.post("/words", json={**parameters, "source": "de"}).json()
-        assert same["words"] == [{"text": text, "confidence": None, "sentence": None}]
+        assert same["words"] == [{"text": text, "confidence": None, "sentence": None, "sources": []}]
         assert answer["sentences"] == ["one apple and", "two pears"]
         assert [word["sentence"] for word in answer["words"] if word["confidence"]][:: len(confidences) - 1] == [0, 1]
+
+
+def test_source_words_of_each_word(with_model):
+    text = "one apple\u00a0and two.\n\nOne  pear https://example.org/a for you."
+    answer = with_model.post("/words", json={"q": text, "source": "en", "target": "de"}).json()
+    sentences = ["one apple\u00a0and two.", "One  pear https://example.org/a for you."]
+    assert answer["sentences"] == sentences
+    for number, sentence in enumerate(sentences):
+        words = [word for word in answer["words"] if word["sentence"] == number and word["confidence"] is not None]
+        translation = "".join(word["text"] for word in answer["words"] if word["sentence"] == number)
+        assert ("https://example.org/a" in translation) == bool(number)
+        encode, target = with_model.translator.tokenizer.encode, with_model.translator.tokenizer.encode_target
+        (links,) = with_model.translator.align_batch([encode(sentence)], [target(translation)])
+        assert links
+        shown = [(sentence[slice(*span)], word["text"]) for word in words for span in word["sources"]]
+        assert shown == [(sentence.split()[i], translation.split()[j]) for i, j in links]
+
+
+def test_words_of_another_translation(with_model):
+    parameters = {"q": "one apple.\nTwo pears", "source": "en", "target": "de", "alternatives": 2}
+    best = with_model.post("/words", json=parameters).json()
+    texts = ["".join(word["text"] for word in best["words"]), *best["alternatives"]]
+    assert len(set(texts)) == 2  # the beam size
+    for choice in texts:
+        answer = with_model.post("/words", json={**parameters, "choice": choice}).json()
+        assert "".join(word["text"] for word in answer["words"]) == choice
+        assert answer["alternatives"] == [text for text in texts if text != choice]
+    refused = with_model.post("/words", json={**parameters, "choice": "eins"})
+    assert (refused.status_code, refused.json()) == (400, {"error": "choice must be one of the translations"})
 
 
 def test_words_of_a_translation_that_begins_with_a_prefix(with_model):

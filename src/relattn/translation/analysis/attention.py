@@ -101,6 +101,18 @@ class Inspection:
         return layers[number - 1]
 
 
+def unsupported_reason(translator: TorchTranslator) -> str:
+    """Return why `inspect` refuses a translator; empty if it does not."""
+    model = translator.model
+    if translator.precision == "int8":
+        return "attention requires precision fp32 or bf16, got int8"
+    if not isinstance(model, Transformer):
+        return "attention requires one model, got an ensemble"
+    if not shows_terms(model.config):
+        return f"attention scores with {model.config.position_spec.name} positions have no terms to show separately"
+    return ""
+
+
 @torch.inference_mode()
 def inspect(
     translator: TorchTranslator,
@@ -124,11 +136,9 @@ def inspect(
             or too long.
     """
     model = translator.model
-    require(translator.precision != "int8", "attention requires precision fp32 or bf16, got int8")
-    if not isinstance(model, Transformer):
-        raise InputError("attention requires one model, got an ensemble")
+    if reason := unsupported_reason(translator):
+        raise InputError(reason)
     spec = model.config.position_spec
-    require(shows_terms(model.config), f"attention scores with {spec.name} positions have no terms to show separately")
     require(has_text(line), "the sentence must not be blank")
     require_readable(line, "the sentence")
     tokenizer, special = translator.tokenizer, translator.tokenizer.special

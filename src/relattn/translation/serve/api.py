@@ -31,7 +31,7 @@ from relattn.translation.serve.files import FileStore
 from relattn.translation.serve.languages import Detector, codes_by_name, language_name
 from relattn.translation.serve.progress import Progress
 from relattn.translation.serve.queue import CLIENT, QueueFull
-from relattn.translation.serve.routing import Router, ScoredText
+from relattn.translation.serve.routing import Router, ScoredText, Word
 from relattn.translation.serve.text.documents import FORMATS, file_suffix
 
 AUTO = "auto"  # source language: detect it
@@ -43,7 +43,10 @@ CHUNK = 65_536  # bytes
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
-    **{f"/{name}": (name, "text/javascript; charset=utf-8") for name in ("page.js", "attention.js", "common.js")},
+    **{
+        f"/{name}": (name, "text/javascript; charset=utf-8")
+        for name in ("page.js", "attention.js", "drawing.js", "common.js")
+    },
 }
 
 
@@ -93,6 +96,7 @@ class WordsBody(DetectBody):
     target: str
     alternatives: int = Field(0, ge=0, le=100)
     prefix: str = Field("", description="beginning of the translation; requires a text of one sentence")
+    choice: str = Field("", description="translation whose words are returned; one of those that `alternatives` allows")
 
 
 class AttentionBody(DetectBody):
@@ -274,6 +278,7 @@ class Api:
             {
                 "apiKeys": self._keys is not None,
                 "charLimit": self._limits.characters,
+                "examples": self._router.examples,
                 "filesTranslation": True,
                 "frontendTimeout": 500,
                 "keyRequired": self._keys is not None,
@@ -299,19 +304,18 @@ class Api:
         body = await self._parse_body(WordsBody, request)
         self._router.check_characters([body.q])
         (source,), detected = self._sources([body.q], body.source)
-        scored = ScoredText([], [((body.q, None), None)], [], [])
+        scored = ScoredText([], [Word(body.q)], [], [])
         if source != body.target:
             scored = await self._router.words(
-                body.q, source, body.target, count=body.alternatives + 1, prefix=body.prefix
+                body.q, source, body.target, count=body.alternatives + 1, prefix=body.prefix, choice=body.choice
             )
         response: dict[str, Any] = {
             "sentences": scored.sentences,
-            "words": [
-                {"text": text, "confidence": confidence, "sentence": sentence}
-                for (text, confidence), sentence in scored.words
-            ],
+            "words": [word._asdict() for word in scored.words],
             "alternatives": scored.others,
             "warnings": scored.warnings,
+            "hasAttention": scored.has_attention,
+            "hasChoices": scored.has_choices,
         }
         if detected:
             response["detectedLanguage"] = detected[0]

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.tokenizer import word_indices
@@ -31,9 +31,9 @@ from relattn.translation.translate.tags import LITERAL, restore_tags, strip_tags
 
 if TYPE_CHECKING:
     from relattn.translation.analysis.attention import Inspection
+    from relattn.translation.translate.torch_translator import TorchTranslator
 
 Pair = tuple[str, str]  # source and target language
-Word = tuple[str, float | None]  # text and confidence; None for white space
 _Request = tuple[str, int, str, bool]  # item of the queues `plain` and `tagged` of a `Model`
 _PROBE_SECONDS = 1.0  # that a check of the server's health waits for a translation
 _PORTION = 2  # batches of a file that are in the queue at a time
@@ -43,22 +43,42 @@ _KEPT = re.compile(f"{PLACEHOLDER.pattern}|{LITERAL.pattern}")  # what is not tr
 _WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spaces between words
 
 
+class Word(NamedTuple):
+    """Word of a translation, or white space.
+
+    Attributes:
+        text: the word.
+        confidence: its probability; None for white space.
+        sentence: index of its source sentence; None for white space between sentences, and for all words if the text
+            went through two models.
+        sources: ranges of characters of that sentence that it translates.
+    """
+
+    text: str
+    confidence: float | None = None
+    sentence: int | None = None
+    sources: Sequence[tuple[int, int]] = ()
+
+
 @dataclass(frozen=True)
 class ScoredText:
     """Translation of a text with confidences.
 
     Attributes:
         sentences: sentences of the source text.
-        words: words of the translation and the white space between them, each with the index of its source sentence;
-            None for white space between sentences, and for all words if the text went through two models.
+        words: words of the translation and the white space between them.
         others: other translations, best first.
         warnings: what is implausible in the translation of a sentence, as `implausibilities` names it.
+        has_attention: whether `Router.inspect` shows the attention.
+        has_choices: whether the words can be replaced, by a translation with a prefix.
     """
 
     sentences: list[str]
-    words: list[tuple[Word, int | None]]
+    words: list[Word]
     others: list[str]
     warnings: list[str]
+    has_attention: bool = False
+    has_choices: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,27 +166,42 @@ class Model:
         ]
 
     def _score_words(self, items: list[tuple[str, Translation]]) -> list[list[Word]]:
-        tokenizer = self.translator.tokenizer
-        pieces = tokenizer.vocabularies[1]
-        log_probs = self.translator.log_probs(
-            [tokenizer.encode(sentence) for sentence, _ in items], [translation.tokens for _, translation in items]
-        )
-        return [
-            _words(translation.text, [pieces[i] for i in translation.tokens], values)
-            for (_, translation), values in zip(items, log_probs, strict=True)
+        translator, tokenizer = self.translator, self.translator.tokenizer
+        src_pieces, tgt_pieces = tokenizer.vocabularies
+        src_ids = [tokenizer.encode(sentence) for sentence, _ in items]
+        tgt_ids = [
+            # its tokens have no literals, and none of a prefix in another spelling
+            tokens if tokenizer.decode(tokens) == text else tokenizer.encode_target(text)
+            for text, tokens in ((translation.text, translation.tokens) for _, translation in items)
         ]
+        held = [i for i in range(len(items)) if src_ids[i] and translator.holds(src_ids[i], tgt_ids[i])]
+        sides = [src_ids[i] for i in held], [tgt_ids[i] for i in held]
+        links = translator.align_batch(*sides) if translator.supports_alignment else [[] for _ in held]
+        words = [[Word(translation.text)] for _, translation in items]
+        for i, log_probs, alignment in zip(held, translator.log_probs(*sides), links, strict=True):
+            sentence, translation = items[i]
+            sources = _source_ranges(sentence, [src_pieces[piece] for piece in src_ids[i]], alignment)
+            words[i] = _words(translation.text, [tgt_pieces[piece] for piece in tgt_ids[i]], log_probs, sources)
+        return words
+
+    @cached_property
+    def attention_refusal(self) -> str:
+        """Why the attention of the model cannot be shown; empty if it can."""
+        if not self.translator.is_torch:
+            return "attention requires a bundle, got an export"
+
+        from relattn.translation.analysis.attention import unsupported_reason
+
+        return unsupported_reason(cast("TorchTranslator", self.translator))
 
     def _inspect(self, items: list[tuple[str, str]]) -> list[Inspection]:
-        if not self.translator.supports_alignment:
-            raise InputError("attention requires a bundle, got an export")
+        require(not self.attention_refusal, self.attention_refusal)
 
         from relattn.translation.analysis.attention import inspect
-        from relattn.translation.translate.torch_translator import TorchTranslator
 
-        assert isinstance(self.translator, TorchTranslator)
         options = TranslateOptions(search=self.search)
         return [
-            inspect(self.translator, sentence, options, prefix=prefix, longest=MAX_INSPECTED)
+            inspect(cast("TorchTranslator", self.translator), sentence, options, prefix=prefix, longest=MAX_INSPECTED)
             for sentence, prefix in items
         ]
 
@@ -207,6 +242,12 @@ class Router:
         self.default_pair = min(self._models)
         self.sources = sorted({source for source, _ in self._models})
         self.codes = sorted({code for pair in self._models for code in pair})
+        self.examples = {  # texts by language
+            code: list(
+                dict.fromkeys(text for pair, each in translators.items() if pair[0] == code for text in each.examples)
+            )
+            for code in self.sources
+        }
         if pivot and not (pivot in self.sources and any(target == pivot for _, target in self._models)):
             raise InputError(f"pivot must be a language that models translate from and into, got {one_line(pivot, 40)}")
 
@@ -271,8 +312,10 @@ class Router:
             for ranked, page in zip(filled, parts, strict=True)
         ]
 
-    async def words(self, text: str, source: str, target: str, *, count: int, prefix: str = "") -> ScoredText:
-        """Return the words of the best translation of a plain text, and up to count − 1 other translations.
+    async def words(
+        self, text: str, source: str, target: str, *, count: int, prefix: str = "", choice: str = ""
+    ) -> ScoredText:
+        """Return the words of a translation of a plain text, and up to count − 1 other translations.
 
         Args:
             text: plain text.
@@ -280,10 +323,12 @@ class Router:
             target: language to translate into.
             count: maximum number of translations; the beam size also limits it.
             prefix: text that each translation begins with; it requires a text of one sentence, and one model.
+            choice: translation whose words are returned, out of the `count` best ones; the best one if empty.
 
-        Errors are those of `translate`.
+        Errors are those of `translate`, or an InputError if `choice` is not among the translations.
         """
-        *earlier_models, model = self._require_route(source, target)
+        route = self._require_route(source, target)
+        *earlier_models, model = route
         sentences = split(text, source).sentences
         require(
             not prefix or (len(sentences) == 1 and not earlier_models),
@@ -293,14 +338,23 @@ class Router:
             text = (await self._translate_route(earlier_models, [text]))[0].ranked[0]
         count = min(count, model.search.beam_size)
         ((split_text, translations),) = await self._translate_sentences(model, [text], count=count, prefix=prefix)
-        best_translations = [best for best, *_ in translations]
-        words: list[tuple[Word, int | None]] = [((split_text.between[0], None), None)]
-        scored = await model.words.submit(list(zip(split_text.sentences, best_translations, strict=True)))
+        versions = _versions(split_text, translations)
+        require(not choice or choice in versions, "choice must be one of the translations")
+        chosen = versions.pop(choice or next(iter(versions)))
+        words = [Word(split_text.between[0])]
+        scored = await model.words.submit(list(zip(split_text.sentences, chosen, strict=True)))
         for number, (sentence, space) in enumerate(zip(scored, split_text.between[1:], strict=True)):
-            words += [*((word, None if earlier_models else number) for word in sentence), ((space, None), None)]
-        texts = _join_sentences(split_text, translations)
-        warnings = _union(best.warnings for best in best_translations)
-        return ScoredText(sentences, [word for word in words if word[0][0]], texts[1:], warnings)
+            # after two models, ranges are those of the text between them
+            words += [Word(*word[:2]) if earlier_models else word._replace(sentence=number) for word in sentence]
+            words.append(Word(space))
+        return ScoredText(
+            sentences,
+            [word for word in words if word.text],
+            list(versions),
+            _union(translation.warnings for translation in chosen),
+            has_attention=not route[0].attention_refusal,
+            has_choices=not earlier_models and model.translator.supports_prefixes,
+        )
 
     async def inspect(self, text: str, source: str, target: str, prefix: str = "") -> Inspection:
         """Return the attention of the first model of the route over the first sentence of a plain text."""
@@ -438,7 +492,7 @@ class Router:
         )
         return [
             TranslatedText(
-                _join_sentences(split_text, sentences), _union([before, *(best.warnings for best, *_ in sentences)])
+                list(_versions(split_text, sentences)), _union([before, *(best.warnings for best, *_ in sentences)])
             )
             for (split_text, sentences), before in zip(translated, earlier_warnings, strict=True)
         ]
@@ -506,20 +560,27 @@ def _union(names: Iterable[Iterable[str]]) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(names)))
 
 
-def _join_sentences(split_text: SplitText, translations: Sequence[Sequence[Translation]]) -> list[str]:
-    """Return the different translations of a text, best first, given those of its sentences."""
-    return list(
-        dict.fromkeys(
-            split_text.join([translation.text for translation in ranked]) for ranked in _combine(translations)
-        )
-    )
+def _versions(split_text: SplitText, translations: Sequence[Sequence[Translation]]) -> dict[str, Sequence[Translation]]:
+    """Return the different translations of a text, best first, each with those of its sentences."""
+    versions: dict[str, Sequence[Translation]] = {}
+    for chosen in _combine(translations):
+        versions.setdefault(split_text.join([translation.text for translation in chosen]), chosen)
+    return versions
 
 
-def _words(text: str, pieces: Sequence[str], log_probs: Sequence[float]) -> list[Word]:
+def _words(
+    text: str, pieces: Sequence[str], log_probs: Sequence[float], sources: Mapping[int, list[tuple[int, int]]]
+) -> list[Word]:
     """Return the words of a sentence and the spaces between them.
 
     The confidence of a word is the geometric mean of the probabilities of its pieces. If the pieces do not form the
     words of the text, the sentence is returned as one word without confidence.
+
+    Args:
+        text: the sentence.
+        pieces: its pieces.
+        log_probs: their log-probabilities, and that of the end.
+        sources: ranges of the source that a word translates, by its number.
     """
     by_word: dict[int, list[float]] = {}
     for word, log_prob in zip(word_indices(pieces), log_probs, strict=False):
@@ -527,6 +588,28 @@ def _words(text: str, pieces: Sequence[str], log_probs: Sequence[float]) -> list
             by_word.setdefault(word, []).append(log_prob)
     parts = re.split("( +)", text)  # words, and spaces at odd indices
     if sum(map(bool, parts[::2])) != len(by_word):
-        return [(text, None)]
-    means = (math.exp(min(0.0, sum(values) / len(values))) for values in by_word.values())
-    return [(part, None if i % 2 or not part else round(next(means), 4)) for i, part in enumerate(parts)]
+        return [Word(text)]
+    words, numbers = [], iter(by_word)
+    for i, part in enumerate(parts):
+        if i % 2 or not part:
+            words.append(Word(part))
+            continue
+        values = by_word[number := next(numbers)]
+        confidence = round(math.exp(min(0.0, sum(values) / len(values))), 4)
+        words.append(Word(part, confidence, sources=sources.get(number, [])))
+    return words
+
+
+def _source_ranges(
+    sentence: str, pieces: Sequence[str], links: Sequence[tuple[int, int]]
+) -> dict[int, list[tuple[int, int]]]:
+    """Return the ranges of characters that each target word translates; none if the pieces do not form the words."""
+    count = max((word for word in word_indices(pieces) if word is not None), default=-1) + 1
+    for pattern in (r"\S+", "[^ ]+"):  # a tokenizer may take a no-break space for a space, or not
+        words = [match.span() for match in re.finditer(pattern, sentence)]
+        if len(words) == count:
+            ranges: dict[int, list[tuple[int, int]]] = {}
+            for source, target in links:
+                ranges.setdefault(target, []).append(words[source])
+            return ranges
+    return {}

@@ -47,7 +47,8 @@ _PERCENT = {"type": "number", "minimum": 0, "maximum": 100}
 _PROBABILITY = {"type": "number", "minimum": 0, "maximum": 1}
 _DETECTED = _object(language=_STRING, confidence=_PERCENT)
 _LANGUAGE = _object(code=_STRING, name=_STRING)
-_WORD = _object(text=_STRING, confidence=_nullable(_PROBABILITY), sentence=_nullable(_INTEGER))
+_RANGE = {**_array(_INTEGER), "minItems": 2, "maxItems": 2}
+_WORD = _object(text=_STRING, confidence=_nullable(_PROBABILITY), sentence=_nullable(_INTEGER), sources=_array(_RANGE))
 _TERMS = _nullable(_array(_NUMBER, 3))  # (heads, queries, keys); null if the scheme has none
 _SIDE = _object(
     pieces=_array(_STRING), words=_array(_object(text=_STRING, begin=_INTEGER, end=_INTEGER, special=_BOOLEAN))
@@ -71,6 +72,8 @@ _ANSWERS = {
         words=_array(_WORD),
         alternatives=_array(_STRING),
         warnings=_array(_STRING),
+        hasAttention=_BOOLEAN,
+        hasChoices=_BOOLEAN,
     ),
     "/attention": _object(
         {
@@ -89,6 +92,7 @@ _ANSWERS = {
     "/frontend/settings": _object(
         apiKeys=_BOOLEAN,
         charLimit=_INTEGER,
+        examples={"type": "object", "additionalProperties": _array(_STRING)},
         filesTranslation=_BOOLEAN,
         frontendTimeout=_INTEGER,
         keyRequired=_BOOLEAN,

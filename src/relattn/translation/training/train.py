@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 import warnings
@@ -16,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from relattn.translation import bundle
 from relattn.translation.allocation import freed_memory_kept
 from relattn.translation.config import Recipe, dump
+from relattn.translation.data.builtin import builtin
 from relattn.translation.data.encode import (
     ValidationSet,
     check_text,
@@ -55,6 +57,7 @@ from relattn.translation.training.stop import Stop
 from relattn.translation.translate.calibration import calibrate
 from relattn.translation.translate.torch_translator import TorchTranslator
 
+_EXAMPLES = 3  # lines of the built-in corpus in the card of a bundle
 _log = logging.getLogger(__name__)
 
 
@@ -262,8 +265,10 @@ def _card(recipe: Recipe, paths: list[Path]) -> str:
     files = f"`{data.train_list}`" if data.train_list else f"`{data.train_src}` and `{data.train_tgt}`"
     source = "the built-in corpus" if data.builtin else files
     steps = ", ".join(str(checkpoints.step_of(path)) for path in paths)
+    lines = builtin("valid", src_lang=data.src_lang, tgt_lang=data.tgt_lang, lines=_EXAMPLES) if data.builtin else []
+    texts = "".join(f"- text: {json.dumps(src, ensure_ascii=False)}\n" for src, _ in lines)
     return (
-        f"# {data.src_lang} → {data.tgt_lang}\n\n"
+        (f"---\nwidget:\n{texts}---\n\n" if texts else "") + f"# {data.src_lang} → {data.tgt_lang}\n\n"
         f"A Transformer with {recipe.model.positions} positions, trained with relattn on {source}; "
         f"the mean of the weights after steps {steps}.\n\n"
         "    relattn translate PATH < in.txt > out.txt\n\n"

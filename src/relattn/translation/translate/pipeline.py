@@ -84,6 +84,9 @@ class Translator(ABC):
     """
 
     supports_alignment = True  # whether words can be aligned, which keeping tags requires
+    supports_prefixes = True
+    is_torch = False  # whether PyTorch runs the model, so that it can be analyzed
+    examples: Sequence[str] = ()  # source lines from the card of the model
     precision = "fp32"  # of weights and arithmetic, unless they are chosen or those of an export
 
     def __init__(
@@ -130,6 +133,8 @@ class Translator(ABC):
                     raise unknown(name, code, codes)
             raise InputError(f"the languages must differ, got {given}")
         translator = copy.copy(self)
+        if not same_language(src_lang, self.src_lang):
+            translator.examples = ()
         translator.src_lang, translator.tgt_lang = pairs[0]
         translator.tokenizer = self.tokenizer.with_languages(*pairs[0])
         return translator
@@ -213,6 +218,12 @@ class Translator(ABC):
         ids = self.tokenizer.encode(line)
         self._require_held(len(ids), self.tokenizer.special.per_source, where)
         return ids
+
+    def holds(self, src_ids: Sequence[int], tgt_ids: Sequence[int]) -> bool:
+        """Return whether a sentence and a translation, without special tokens, are short enough for the model."""
+        special = self.tokenizer.special
+        longest = max(len(src_ids) + special.per_source, len(tgt_ids) + special.per_target)
+        return self.max_length is None or longest <= self.max_length
 
     def _require_held(self, pieces: int, special: int, where: str) -> None:
         """Raise an InputError if a line with `special` special tokens is longer than the model can hold."""

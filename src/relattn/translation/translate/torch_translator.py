@@ -64,6 +64,7 @@ class TorchTranslator(Translator):
         InputError: `int8` is not supported for this model.
     """
 
+    is_torch = True
     model: Any  # Transformer | Ensemble, whose caches have different types
 
     def __init__(

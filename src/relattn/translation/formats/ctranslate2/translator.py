@@ -53,6 +53,7 @@ class CTranslate2Translator(Translator):
     """
 
     supports_alignment = False
+    supports_prefixes = False
 
     def __init__(
         self,

@@ -1,11 +1,14 @@
 // Shows the attention of a model: all heads as pictures, and one head word by word, with the two parts of its scores.
-import { byId, element, fill, latest, request } from "./common.js";
+import { byId, element, fill, latest, request, save } from "./common.js";
+import { drawingOf } from "./drawing.js";
 
 const ROW = 30; // height of a word in the linked view in pixels, as in the style sheet
 const NO_TEXT = "Translate a text first.";
+const NUMBERS = ["layer", "head", "sentence", "query", "key"]; // in the state, and in links from 1
 const requests = latest();
 // text: what the page translated. data: the layer that the server described. query, key: chosen words.
-const state = { text: null, data: null, layer: 0, head: null, sentence: 0, query: 0, key: null };
+// linked: the words that a link names, until there is a text.
+const state = { text: null, data: null, layer: 0, head: null, sentence: 0, query: 0, key: null, linked: {} };
 
 const isCausal = () => state.data.part === "decoder";
 const isVisible = (i, j) => !isCausal() || j <= i; // piece j for piece i
@@ -45,6 +48,8 @@ export function setUpAttention() {
   byId("part").addEventListener("change", () => { Object.assign(state, { layer: 0, head: null, query: 0, key: null }); inspect(); });
   byId("sentence").addEventListener("change", () => { Object.assign(state, { sentence: Number(byId("sentence").value), query: 0, key: null }); inspect(); });
   for (const id of ["merge", "marks"]) byId(id).addEventListener("change", () => { Object.assign(state, { query: 0, key: null }); show(); });
+  byId("save-svg").addEventListener("click", () => save(`${nameOfView()}.svg`, "image/svg+xml", svgOfView()));
+  byId("save-json").addEventListener("click", () => save(`${nameOfView()}.json`, "application/json", JSON.stringify(viewAsData(), null, 1)));
   followList("queries", (index) => choose(index, null));
   followList("keys", (index) => choose(state.query, index));
   addEventListener("resize", () => { if (state.data) drawLines(); });
@@ -53,11 +58,30 @@ export function setUpAttention() {
 
 // Show the attention of another text: its sentences, the translations that the user chose, and its languages.
 export function showAttentionOf(text) {
-  Object.assign(state, { text, query: 0, key: null });
+  Object.assign(state, { text, query: 0, key: null }, state.linked);
+  state.linked = {};
   state.sentence = Math.min(state.sentence, text.sentences.length - 1);
   fill(byId("sentence"), text.sentences.map((sentence, i) => [i, `${i + 1}: ${sentence.length > 40 ? sentence.slice(0, 40) + "…" : sentence}`]), state.sentence);
   byId("sentence-choice").hidden = text.sentences.length < 2;
   if (isOpen()) inspect();
+}
+
+// Parameters of a link to the view, with numbers from 1; none if it is closed.
+export function linkOfView() {
+  if (!isOpen() || byId("attention-view").hidden) return {};
+  const numbers = Object.fromEntries(NUMBERS.map((name) => [name, state[name] + 1]));
+  return { part: byId("part").value, ...numbers, ...(byId("merge").checked ? {} : { pieces: 1 }), ...(byId("marks").checked ? { marks: 1 } : {}) };
+}
+
+// Open the view that a link names, if it names one. Words that do not exist are replaced by the last ones.
+export function openView(parameters) {
+  if (!parameters.has("head")) return;
+  const [layer, head, sentence, query, key] = NUMBERS.map((name) => Math.max(0, (parseInt(parameters.get(name)) || 1) - 1));
+  Object.assign(state, { layer, head, linked: { sentence, query, key } });
+  if ([...byId("part").options].some(({ value }) => value === parameters.get("part"))) byId("part").value = parameters.get("part");
+  byId("merge").checked = !parameters.has("pieces");
+  byId("marks").checked = parameters.has("marks");
+  byId("attention").open = true;
 }
 
 // Forget the text. If another is being translated, what is shown stays, dimmed, until the answer.
@@ -170,7 +194,7 @@ function showHead() {
   }
   byId("keys").classList.toggle("plain", !data.content);
   showDistances();
-  choose(Math.min(state.query, queries.length - 1), state.key);
+  choose(Math.min(state.query, queries.length - 1), state.key === null ? null : Math.min(state.key, keys.length - 1));
 }
 
 function termsOf(query, key) {
@@ -192,7 +216,7 @@ function choose(queryIndex, keyIndex) {
   Object.assign(state, { query: queryIndex, key: keyIndex });
   select("queries", queryIndex);
   select("keys", keyIndex);
-  terms.forEach((term, i) => showTerm(byId("keys").children[i], keys[i], term));
+  terms.forEach((term, i) => showTerm(byId("keys").children[i], term));
   state.weights = terms.map(({ weight }) => weight);
   drawLines();
   showFormula(query, keys[keyIndex], terms[keyIndex]);
@@ -205,7 +229,7 @@ function clipped(distance) {
   return distances?.length ? Math.max(distances[0], Math.min(distances.at(-1), distance)) : distance;
 }
 
-function showTerm(row, key, { weight, content, distance }) {
+function showTerm(row, { weight, content, distance }) {
   const isHidden = content === null && state.data.content;
   row.classList.toggle("later", Boolean(isHidden));
   row.style.setProperty("--weight", weight.toFixed(3));
@@ -221,9 +245,8 @@ function showTerm(row, key, { weight, content, distance }) {
     }
     row.append(bars);
   }
-  row.append(element("span", isHidden ? "later" : percent(weight), { className: "percent" }));
   const parts = [["content", content], ["distance", distance]].filter(([, value]) => value !== null).map(([name, value]) => `, ${name} ${signed(value)}`);
-  row.setAttribute("aria-label", `${key.text}: ${isHidden ? "not yet written" : percent(weight) + parts.join("")}`);
+  row.append(element("span", ": ", { className: "spoken" }), element("span", isHidden ? "later" : percent(weight), { className: "percent" }), element("span", parts.join(""), { className: "spoken" }));
 }
 
 function drawLines() {
@@ -255,6 +278,21 @@ function showFormula(query, key, { weight, content, distance }) {
   }
   box.append(element("b", percent(weight)), " of its attention");
   if (pairs > 1 && content !== null) box.append(element("span", ` (scores are means over ${pairs} pairs of pieces)`, { className: "note" }));
+}
+
+const nameOfView = () => `attention-${byId("part").value}-layer-${state.layer + 1}-head-${state.head + 1}`;
+
+function viewAsData() {
+  const { data, layer, head, queries, keys, query, key, text, sentence } = state;
+  const { source, target, sentences } = text;
+  return { source, target, sentence: sentences[sentence], layer: layer + 1, head: head + 1, query: queries[query], key: keys[key], ...data };
+}
+
+function svgOfView() {
+  const { data, layer, head, queries, keys, query, key, scale } = state;
+  const rows = keys.map((each) => ({ text: each.text, isHidden: !pairsOf(queries[query], each).length, ...termsOf(queries[query], each) }));
+  const title = `Layer ${layer + 1}, head ${head + 1}. ${data.overview[layer][head].summary}`;
+  return drawingOf({ title, formula: byId("formula").textContent, queries: queries.map(({ text }) => text), rows, query, key, scale: data.content && scale });
 }
 
 // The mean distance part as a bar per distance, with labelled axes.

@@ -1,5 +1,8 @@
 // Shared by the parts of the page: elements, requests, and the rule that the latest choice wins.
 
+const TRIES = 3; // requests to a server that is busy
+const LONGEST_WAIT = 10; // seconds
+
 export const byId = (id) => document.getElementById(id);
 
 // Return an element. Its text is never parsed as HTML.
@@ -27,9 +30,15 @@ export function latest() {
   };
 }
 
-// Send a JSON object or a FormData, or get a path, and return the answer. Errors have a message for the user.
-// If the answer is several lines, `report` is called with the progress that each one but the last has.
-export async function request(path, body, signal, report) {
+export const pause = (seconds, signal) => new Promise((resolve, reject) => {
+  setTimeout(resolve, 1000 * seconds);
+  signal?.addEventListener("abort", () => reject(signal.reason));
+});
+
+// Send a JSON object or a FormData, or get a path, and return the answer. A server that is busy is asked again, after a
+// call of `onWait` with the reason. If the answer is several lines, `report` is called with the progress that each one
+// but the last has. Errors have a message for the user.
+export async function request(path, body, signal, onWait = () => {}, report = () => {}) {
   const key = byId("key").value;
   const options = { signal };
   if (body instanceof FormData) {
@@ -40,13 +49,19 @@ export async function request(path, body, signal, report) {
     Object.assign(options, { method: "POST", headers: { "Content-Type": "application/json" }, body: content });
   }
   let response, text;
-  try {
-    response = await fetch(path, options);
-    const isLines = response.headers.get("Content-Type") === "application/x-ndjson";
-    text = isLines ? await lastLine(response, report) : await response.text();
-  } catch (error) {
-    if (signal && signal.aborted) throw error;
-    throw new Error("The server cannot be reached.");
+  for (let tries = 1; ; tries++) {
+    try {
+      response = await fetch(path, options);
+      const isLines = response.headers.get("Content-Type") === "application/x-ndjson";
+      text = isLines ? await lastLine(response, report) : await response.text();
+    } catch (error) {
+      if (signal && signal.aborted) throw error;
+      throw new Error("The server cannot be reached.");
+    }
+    if (response.status !== 429 || tries === TRIES) break;
+    const seconds = Math.min(LONGEST_WAIT, Number(response.headers.get("Retry-After")) || 2);
+    onWait(`The server is busy. Trying again in ${seconds} seconds.`);
+    await pause(seconds, signal);
   }
   let content = null;
   try { content = JSON.parse(text); } catch { /* a proxy may answer with a page of its own */ }
@@ -85,4 +100,10 @@ export async function copy(text) {
     focused?.focus();
     if (!copied) throw new Error("The browser does not allow copying.");
   }
+}
+
+export function save(name, type, content) {
+  const href = URL.createObjectURL(new Blob([content], { type }));
+  element("a", undefined, { href, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
 }

@@ -1,16 +1,13 @@
 // Translates text when typing stops, and files when they are dropped. Words of the translation offer alternatives.
-import { byId, copy, element, fill, latest, request } from "./common.js";
-import { clearAttention, setUpAttention, showAttentionOf } from "./attention.js";
+import { byId, copy, element, fill, latest, pause, request } from "./common.js";
+import { clearAttention, linkOfView, openView, setUpAttention, showAttentionOf } from "./attention.js";
 
 const PAUSE = 350; // milliseconds without a keystroke before the text is translated
 const ALTERNATIVES = 3; // number of other translations to request
 const CERTAIN = 0.85; // confidence from which a word is not underlined
-const EXAMPLES = {
-  en: ["one hundred and fourteen; 74,156.8; in 33 seconds; 91%", "Good morning! The train leaves on May 3, 2027."],
-  de: ["Guten Morgen! Der Zug fährt am 3. Mai 2027 um halb zehn."],
-  es: ["¡Buenos días! El tren sale a las nueve y media."],
-  fr: ["Bonjour ! Le train part à neuf heures et demie."],
-};
+const GAP = 8, SMALLEST = 96; // pixels: between the other words, their word and the window; their height
+const EXAMPLES = 3; // number of examples shown
+const LONGEST_PAUSE = 30; // seconds between two attempts to load the languages
 const WARNINGS = {
   empty: "a sentence has no translation",
   repetition: "a part is repeated",
@@ -18,7 +15,11 @@ const WARNINGS = {
   tags: "the addresses or placeholders differ from those of the text",
   length: "the length is unlikely",
 };
-const state = { languages: [], names: {}, limit: 0, timer: 0, isTargetChosen: false, detected: "", words: [], sentences: [], chosen: {} };
+// starts: places of the sentences in the text. chosen: translations of sentences that the user chose.
+const state = {
+  languages: [], names: {}, examples: {}, limit: 0, timer: 0, isTargetChosen: false, hasChoices: false,
+  detected: "", words: [], sentences: [], starts: [], chosen: {},
+};
 const translations = latest(), choices = latest(), files = latest();
 
 const languageName = (code) => state.names[code] || code;
@@ -32,6 +33,24 @@ function fillTargets(chosen) {
   fill(byId("target"), codes.map((code) => [code, languageName(code)]), chosen);
 }
 
+function remember() {
+  try {
+    for (const id of ["source", "target"]) localStorage.setItem(`relattn-${id}`, byId(id).value);
+  } catch { /* the browser may refuse to store anything */ }
+}
+
+function remembered(id) {
+  try { return localStorage.getItem(`relattn-${id}`); } catch { return null; }
+}
+
+function showExamples() {
+  const source = byId("source").value;
+  const texts = Object.entries(state.examples).flatMap(([code, each]) => (["auto", code].includes(source) ? each : []));
+  const buttons = [...new Set(texts)].slice(0, EXAMPLES).map((text) => element("button", text, { type: "button", onclick: () => setText(text) }));
+  byId("examples").replaceChildren("Try:", ...buttons);
+  byId("examples").hidden = !buttons.length;
+}
+
 function showStatus(text, look = "") {
   byId("status").textContent = text;
   byId("status").className = `note ${look}`;
@@ -43,12 +62,15 @@ function showWords() {
   output.lang = byId("target").value;
   output.replaceChildren(...state.words.map((word, index) => {
     if (word.confidence === null) return document.createTextNode(word.text);
-    const node = element("span", word.text, { className: "word", title: `certain to ${Math.round(100 * word.confidence)} %` });
+    const origin = rangesOf(word).map(([begin, end]) => `“${byId("text").value.slice(begin, end)}” → `).join("");
+    const node = element("span", word.text, { className: "word", title: `${origin}certain to ${Math.round(100 * word.confidence)} %` });
+    for (const event of ["pointerenter", "focus"]) node.addEventListener(event, () => markSources(node, word));
+    for (const event of ["pointerleave", "blur"]) node.addEventListener(event, () => markSources());
     if (word.confidence < CERTAIN) {
       node.classList.add("doubtful");
       node.style.textDecorationColor = `rgb(var(--doubt) / ${(1 - word.confidence * 0.8).toFixed(2)})`;
     }
-    if (word.sentence !== null) {
+    if (state.hasChoices) {
       Object.assign(node, { tabIndex: -1, onclick: () => offerChoices(node, index) });
       node.setAttribute("role", "button");
     }
@@ -57,8 +79,32 @@ function showWords() {
   const buttons = [...output.querySelectorAll("[role=button]")];
   if (buttons.length) buttons[0].tabIndex = 0;
   for (const id of ["copy", "share"]) byId(id).disabled = !state.words.length;
-  byId("legend").hidden = !buttons.length;
+  byId("legend").hidden = !output.querySelector(".word");
+  byId("choices-legend").hidden = !buttons.length;
+  markSources();
   output.removeAttribute("aria-busy");
+}
+
+// Places of the source words of a word of the translation, in the text.
+function rangesOf({ sentence, sources }) {
+  const start = state.starts[sentence] ?? -1;
+  if (start < 0) return [];
+  const units = (end) => [...state.sentences[sentence]].slice(0, end).join("").length; // the server counts characters
+  return sources.map(([begin, end]) => [start + units(begin), start + units(end)]);
+}
+
+// Mark a word of the translation, and its source words behind the text; without a word, none.
+function markSources(node, word) {
+  const text = byId("text").value, parts = [];
+  let at = 0;
+  const isCurrent = word && !byId("translation").matches("[aria-busy]"); // and not of a text that was changed
+  for (const [begin, end] of isCurrent ? rangesOf(word) : []) {
+    parts.push(text.slice(at, begin), element("mark", text.slice(begin, end)));
+    at = end;
+  }
+  byId("mirror").replaceChildren(...parts, text.slice(at) + "\n");
+  for (const each of byId("translation").querySelectorAll(".marked")) each.classList.remove("marked");
+  if (isCurrent) node.classList.add("marked");
 }
 
 function moveInTranslation(event) {
@@ -79,7 +125,7 @@ function moveInTranslation(event) {
 
 // Forget everything that belongs to a text that is not in the box any more.
 function showNothing() {
-  Object.assign(state, { words: [], sentences: [], chosen: {}, detected: "" });
+  Object.assign(state, { words: [], sentences: [], starts: [], chosen: {}, detected: "" });
   showWords();
   byId("alternatives").hidden = true;
   clearAttention(false);
@@ -98,8 +144,10 @@ function expectTranslation() {
   return translations();
 }
 
-async function translate() {
+// Translate the text, or show another of its translations.
+async function translate(choice = "") {
   clearTimeout(state.timer);
+  if (!state.languages.length) return; // `start` tries again
   const signal = expectTranslation();
   const q = byId("text").value;
   byId("clear").hidden = !q;
@@ -111,7 +159,8 @@ async function translate() {
   showStatus("Translating…", "busy");
   const target = byId("target").value;
   try {
-    const result = await request("words", { q, source: byId("source").value, target, alternatives: ALTERNATIVES }, signal);
+    const parameters = { q, source: byId("source").value, target, alternatives: ALTERNATIVES, choice };
+    const result = await request("words", parameters, signal, (reason) => showStatus(reason, "busy"));
     if (signal.aborted) return;
     const detected = result.detectedLanguage?.language || "";
     const other = state.languages.find(({ code }) => code === detected)?.targets.find((code) => code !== detected);
@@ -119,12 +168,18 @@ async function translate() {
       byId("target").value = other;
       return translate();
     }
-    Object.assign(state, { words: result.words, sentences: result.sentences, chosen: {}, detected });
+    let end = 0;
+    const starts = result.sentences.map((sentence) => {
+      const start = q.indexOf(sentence, end);
+      end = start < 0 ? end : start + sentence.length;
+      return start;
+    });
+    Object.assign(state, { words: result.words, sentences: result.sentences, starts, chosen: {}, detected, hasChoices: result.hasChoices });
+    if (choice) for (const { text, sentence } of result.words) if (sentence !== null) state.chosen[sentence] = (state.chosen[sentence] || "") + text;
     showWords();
     byId("text").lang = sourceLanguage();
-    byId("others").lang = target;
-    byId("others").replaceChildren(...result.alternatives.map((text) => element("li", text)));
-    byId("alternatives").hidden = result.alternatives.length === 0;
+    showOthers(result.alternatives, target);
+    byId("attention").hidden = !result.hasAttention;
     const warning = result.warnings.map((name) => WARNINGS[name]).join(", ");
     const language = !detected ? "" : detected === target ? `The text seems to be ${languageName(target)} already.` : `Detected: ${languageName(detected)}`;
     showStatus(warning ? `Check the translation: ${warning}.` : language, warning ? "error" : "");
@@ -134,6 +189,51 @@ async function translate() {
     showNothing();
     showStatus(error.message, "error");
   }
+}
+
+// Show other translations, with the words marked that the one shown does not have.
+function showOthers(texts, lang) {
+  const words = translatedText().match(/\s+|\S+/g) || [];
+  byId("others").lang = lang;
+  byId("others").replaceChildren(...texts.map((text) => {
+    const button = element("button", undefined, { type: "button", onclick: async () => {
+      await translate(text);
+      byId("others").querySelector("button")?.focus();
+    } });
+    button.append(...differences(words, text.match(/\s+|\S+/g) || []));
+    const item = element("li");
+    item.append(button);
+    return item;
+  }));
+  byId("alternatives").hidden = !texts.length;
+}
+
+// The parts of a text, those marked that are not in another one; both are words and white space. Where the text leaves
+// something out, the next part is marked, or the last one.
+function differences(words, parts) {
+  const [rows, columns] = [words.length + 1, parts.length + 1];
+  const longest = new Uint16Array(rows * columns); // number of equal parts of both texts, from (i, j) on
+  for (let i = words.length - 1; i >= 0; i--) {
+    for (let j = parts.length - 1; j >= 0; j--) {
+      longest[i * columns + j] = words[i] === parts[j]
+        ? 1 + longest[(i + 1) * columns + j + 1]
+        : Math.max(longest[(i + 1) * columns + j], longest[i * columns + j + 1]);
+    }
+  }
+  let i = 0, isAfterGap = false;
+  const marked = parts.map((part, j) => {
+    while (i < words.length && words[i] !== part && longest[(i + 1) * columns + j] >= longest[i * columns + j + 1]) {
+      isAfterGap ||= Boolean(words[i].trim());
+      i++;
+    }
+    const isEqual = words[i] === part;
+    if (isEqual) i++;
+    if (!part.trim() || (isEqual && !isAfterGap)) return part;
+    isAfterGap = false;
+    return element("mark", part);
+  });
+  if (words.slice(i).some((word) => word.trim()) && typeof marked.at(-1) === "string") marked.push(element("mark", marked.pop()));
+  return marked;
 }
 
 function showAttention() {
@@ -147,13 +247,13 @@ async function offerChoices(node, index) {
   const before = state.words.slice(0, index).filter(({ sentence }) => sentence === word.sentence);
   const prefix = before.map(({ text }) => text).join("");
   const parameters = { q, source: sourceLanguage(), target: byId("target").value };
-  const place = node.getBoundingClientRect();
   box.replaceChildren(element("p", "Looking for other words…", { className: "note busy" }));
   if (!box.matches(":popover-open")) box.showPopover();
-  box.style.left = `${Math.max(8, Math.min(place.left, innerWidth - box.offsetWidth - 8))}px`;
-  box.style.top = `${place.bottom + 6}px`;
+  state.origin = node;
+  placeChoices();
   try {
-    const result = await request("words", { ...parameters, prefix, alternatives: 9 }, signal);
+    const wait = (reason) => box.replaceChildren(element("p", reason, { className: "note busy" }));
+    const result = await request("words", { ...parameters, prefix, alternatives: 9 }, signal, wait);
     if (signal.aborted) return;
     const texts = [result.words.map(({ text }) => text).join(""), ...result.alternatives];
     const offers = new Map();
@@ -182,13 +282,30 @@ async function offerChoices(node, index) {
       return button;
     }));
     if (!offers.size) box.append(element("p", "The model has no other word to offer here.", { className: "note" }));
+    placeChoices();
     box.querySelector("button")?.focus();
   } catch (error) {
     fail(error);
   }
   function fail(error) {
-    if (!signal.aborted) box.replaceChildren(element("p", error.message, { className: "note error" }));
+    if (signal.aborted) return;
+    box.replaceChildren(element("p", error.message, { className: "note error" }));
+    placeChoices();
   }
+}
+
+// Place the other words below their word, or above it where there is more room, within the window.
+function placeChoices() {
+  const box = byId("choices");
+  if (!box.matches(":popover-open")) return;
+  const { left, top, bottom } = state.origin.getBoundingClientRect();
+  const room = { width: document.documentElement.clientWidth, height: innerHeight };
+  const below = room.height - bottom - GAP, above = top - GAP;
+  const isBelow = box.scrollHeight <= below || below >= above;
+  box.style.maxHeight = `${Math.max(SMALLEST, (isBelow ? below : above) - GAP)}px`;
+  const y = isBelow ? bottom + GAP : top - GAP - box.offsetHeight;
+  box.style.top = `${Math.max(GAP, Math.min(y, room.height - box.offsetHeight - GAP))}px`;
+  box.style.left = `${Math.max(GAP, Math.min(left, room.width - box.offsetWidth - GAP))}px`;
 }
 
 async function translateFile(file) {
@@ -202,11 +319,13 @@ async function translateFile(file) {
     status.className = "note";
     status.textContent = `${file.name}: cancelled`;
   };
-  status.replaceChildren(`Translating ${file.name}… `, bar, " ", element("button", "Cancel", { type: "button", onclick: cancel }));
+  const note = document.createTextNode(`Translating ${file.name}… `);
+  status.replaceChildren(note, bar, " ", element("button", "Cancel", { type: "button", onclick: cancel }));
   const form = new FormData();
   for (const [name, value] of Object.entries({ source: byId("source").value, target, progress: true, file })) form.append(name, value);
   try {
-    const { translatedFileUrl } = await request("translate_file", form, signal, (share) => { bar.value = share; });
+    const wait = (reason) => { note.data = `${reason} `; };
+    const { translatedFileUrl } = await request("translate_file", form, signal, wait, (share) => { bar.value = share; });
     if (signal.aborted) return;
     // Behind a proxy, the server may not know its public address, so only the end of the URL is used.
     const href = `download_file/${translatedFileUrl.split("/").pop()}`;
@@ -242,6 +361,7 @@ function edited() {
   const length = [...byId("text").value].length;
   byId("count").textContent = state.limit ? `${length.toLocaleString("en")} of ${state.limit.toLocaleString("en")} characters` : "";
   byId("clear").hidden = !length;
+  markSources();
   expectTranslation(); // an answer for the old text must not be shown
   clearTimeout(state.timer);
   state.timer = setTimeout(translate, PAUSE);
@@ -254,18 +374,21 @@ function setText(text) {
 }
 
 function swap() {
-  const source = sourceLanguage(), target = byId("target").value;
-  const back = state.languages.find(({ code }) => code === target);
-  if (!back?.targets.includes(source)) return showStatus("No model translates in this direction.", "error");
+  const target = byId("target").value, others = state.languages.find(({ code }) => code === target)?.targets || [];
+  const isOpen = byId("source").value === "auto" && !others.includes(state.detected); // no text, or another language
+  const source = isOpen ? others.find((code) => code !== target) : sourceLanguage();
+  if (!others.includes(source)) return showStatus(`No model translates from ${languageName(target)}${source ? ` to ${languageName(source)}` : ""}.`, "error");
   const text = translatedText();
   byId("source").value = target;
   fillTargets(source);
   state.isTargetChosen = true;
+  remember();
+  showExamples();
   setText(text || byId("text").value);
 }
 
 async function share() {
-  const parameters = { source: byId("source").value, target: byId("target").value, q: byId("text").value };
+  const parameters = { source: byId("source").value, target: byId("target").value, q: byId("text").value, ...linkOfView() };
   history.replaceState(null, "", `#${new URLSearchParams(parameters)}`); // browsers do not send this part to servers
   await copy(location.href);
 }
@@ -276,10 +399,10 @@ function copies(action, done) {
 
 async function start() {
   byId("text").addEventListener("input", edited);
-  byId("key").addEventListener("change", translate);
+  byId("key").addEventListener("change", () => translate());
   byId("form").addEventListener("submit", (event) => { event.preventDefault(); translate(); });
-  byId("source").addEventListener("change", () => { fillTargets(); translate(); });
-  byId("target").addEventListener("change", () => { state.isTargetChosen = true; translate(); });
+  byId("source").addEventListener("change", () => { fillTargets(); remember(); showExamples(); translate(); });
+  byId("target").addEventListener("change", () => { state.isTargetChosen = true; remember(); translate(); });
   byId("translation").addEventListener("keydown", moveInTranslation);
   byId("swap").addEventListener("click", swap);
   byId("clear").addEventListener("click", () => setText(""));
@@ -287,29 +410,48 @@ async function start() {
   byId("share").addEventListener("click", copies(share, "Link copied"));
   byId("choose-file").addEventListener("click", () => byId("file").click());
   byId("file").addEventListener("change", () => { translateFile(byId("file").files[0]); byId("file").value = ""; });
+  for (const event of ["scroll", "resize"]) addEventListener(event, placeChoices, { passive: true });
   acceptDrops();
   setUpAttention();
-  try {
-    const [languages, settings] = await Promise.all([request("languages"), request("frontend/settings")]);
-    state.languages = languages.filter(({ targets }) => targets.length);
-    state.names = Object.fromEntries(languages.map(({ code, name }) => [code, name]));
-    state.limit = settings.charLimit;
-    for (const node of document.querySelectorAll(".key")) node.hidden = !settings.keyRequired;
-    byId("file").accept = settings.supportedFilesFormat.join(",");
-    byId("file").disabled = byId("choose-file").disabled = !settings.filesTranslation;
-    const shared = new URLSearchParams(location.hash.slice(1));
-    state.isTargetChosen = shared.has("target");
-    const entries = [["auto", "Detect language"], ...state.languages.map(({ code, name }) => [code, name])];
-    fill(byId("source"), entries, shared.get("source") ?? "auto");
-    fillTargets(shared.get("target") ?? settings.language.target.code);
-    const examples = state.languages.flatMap(({ code }) => EXAMPLES[code] || []).slice(0, 3);
-    byId("examples").append(...examples.map((text) => element("button", text, { type: "button", onclick: () => setText(text) })));
-    byId("examples").hidden = !examples.length;
-    if (shared.has("q")) byId("text").value = shared.get("q");
-    edited();
-  } catch (error) {
-    showStatus(error.message, "error");
+  edited();
+  for (let seconds = 1; ; seconds = Math.min(2 * seconds, LONGEST_PAUSE)) {
+    try {
+      const answers = await Promise.all([request("languages"), request("frontend/settings")]);
+      showStatus("");
+      return useSettings(...answers);
+    } catch (error) {
+      showStatus(`${error.message} Trying again…`, "error");
+    }
+    await pause(seconds);
   }
+}
+
+function useSettings(languages, settings) {
+  state.languages = languages.filter(({ targets }) => targets.length);
+  state.names = Object.fromEntries(languages.map(({ code, name }) => [code, name]));
+  state.limit = settings.charLimit;
+  for (const node of document.querySelectorAll(".key")) node.hidden = !settings.keyRequired;
+  byId("file").accept = settings.supportedFilesFormat.join(",");
+  byId("file").disabled = byId("choose-file").disabled = !settings.filesTranslation;
+  state.examples = settings.examples;
+  fill(byId("source"), [["auto", "Detect language"], ...state.languages.map(({ code, name }) => [code, name])], remembered("source") ?? "auto");
+  fillTargets(remembered("target") ?? settings.language.target.code);
+  state.isTargetChosen = byId("target").value === remembered("target");
+  addEventListener("hashchange", openLink);
+  openLink();
+}
+
+// Show what the fragment of the address has: languages, a text, and a view of its attention.
+function openLink() {
+  const shared = new URLSearchParams(location.hash.slice(1));
+  const entries = [...byId("source").options].map(({ value }) => value);
+  if (entries.includes(shared.get("source"))) byId("source").value = shared.get("source");
+  fillTargets(shared.get("target") ?? undefined);
+  state.isTargetChosen ||= shared.has("target");
+  if (shared.has("q")) byId("text").value = shared.get("q");
+  openView(shared);
+  showExamples();
+  edited();
 }
 
 start();
