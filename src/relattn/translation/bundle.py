@@ -364,13 +364,11 @@ def _require_fit(model: Transformer, state: dict[str, Tensor], source: str | Pat
     for name in tensors.keys() & state.keys():
         if tensors[name].shape != state[name].shape:
             errors.append(f"{name} must be {tuple(tensors[name].shape)}, got {tuple(state[name].shape)}")
-        elif (
-            state[name].dtype != torch.int8
-            if tensors[name].dtype == torch.int8
-            else not state[name].is_floating_point()
-        ):
-            expected = "int8" if tensors[name].dtype == torch.int8 else "floating point"
-            errors.append(f"{name} must be {expected}, got {str(state[name].dtype).removeprefix('torch.')}")
+            continue
+        expected, dtype = tensors[name].dtype, state[name].dtype
+        if expected != dtype and not (expected.is_floating_point and dtype.is_floating_point):
+            kind = "floating point" if expected.is_floating_point else "int8"
+            errors.append(f"{name} must be {kind}, got {str(dtype).removeprefix('torch.')}")
     if errors:
         listed = sorted(errors)[:_MAX_LISTED]
         omitted = f"; and {len(errors) - len(listed)} more" if len(errors) > len(listed) else ""
