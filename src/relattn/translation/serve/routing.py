@@ -140,7 +140,7 @@ class Model:
                 n_best=max(counts),
                 search=self.search,
                 align=align,
-                keep_literals=keep_literals and self.translator.supports_alignment,
+                keep_literals=keep_literals,
             )
             translations = self.translator.n_best(sentences, options, prefixes=prefixes if any(prefixes) else None)
             results |= {i: best[:count] for i, best, count in zip(chosen, translations, counts, strict=True)}
@@ -174,9 +174,10 @@ class Model:
         ]
         held = [i for i in range(len(items)) if src_ids[i] and translator.holds(src_ids[i], tgt_ids[i])]
         sides = [src_ids[i] for i in held], [tgt_ids[i] for i in held]
-        links = translator.align_batch(*sides) if translator.supports_alignment else [[] for _ in held]
         words = [[Word(translation.text)] for _, translation in items]
-        for i, log_probs, alignment in zip(held, translator.log_probs(*sides), links, strict=True):
+        for i, log_probs, alignment in zip(
+            held, translator.log_probs(*sides), translator.align_batch(*sides), strict=True
+        ):
             sentence, translation = items[i]
             sources = _source_ranges(sentence, [src_pieces[piece] for piece in src_ids[i]], alignment)
             words[i] = _words(translation.text, [tgt_pieces[piece] for piece in tgt_ids[i]], log_probs, sources)
@@ -271,7 +272,7 @@ class Router:
             target: language to translate into.
             html: whether the texts are HTML.
             count: maximum number of translations per text; the beam size also limits it.
-            keep_literals: whether to copy literals, as the option of that name does. An export never does.
+            keep_literals: whether to copy literals, as the option of that name does.
 
         Raises:
             InputError: no model translates the languages, a text cannot be read, or there are too many sentences.
@@ -294,17 +295,14 @@ class Router:
         self, route: Sequence[Model], texts: Sequence[str], *, count: int, keep_literals: bool
     ) -> list[TranslatedText]:
         """Return up to `count` translations of each HTML text."""
-        keep_tags = _supports_tags(route)
-        pages = await self._parsers.run(page_texts, texts, keep_tags)
+        pages = await self._parsers.run(page_texts, texts, True)
         texts_of_pages = list(chain(*pages))
         translated = iter(
-            await self._translate_route(
-                route, texts_of_pages, keep_tags=keep_tags, count=count, keep_literals=keep_literals
-            )
+            await self._translate_route(route, texts_of_pages, keep_tags=True, count=count, keep_literals=keep_literals)
         )
         parts = [[next(translated) for _ in page] for page in pages]
         options = [_combine([part.ranked for part in page]) for page in parts]
-        filled = await self._parsers.run(fill_pages, texts, keep_tags, options)
+        filled = await self._parsers.run(fill_pages, texts, True, options)
         return [
             TranslatedText(ranked, _union(part.warnings for part in page))
             for ranked, page in zip(filled, parts, strict=True)
@@ -367,11 +365,10 @@ class Router:
         if source == target and source in self.codes:
             return content
         route = self._require_route(source, target)
-        keep_tags = _supports_tags(route)
-        file = name, content, keep_tags, self.limits.unpacked
+        file = name, content, True, self.limits.unpacked
         texts = await self._parsers.run(document_texts, *file)
         self.check_characters([PLACEHOLDER.sub("", text) for text in texts])
-        translations = await self._translate_route(route, texts, keep_tags=keep_tags, keep_literals=keep_literals)
+        translations = await self._translate_route(route, texts, keep_tags=True, keep_literals=keep_literals)
         return await self._parsers.run(fill_document, *file, [each.ranked[0] for each in translations])
 
     async def readable_texts(self, texts: Sequence[str]) -> list[str]:
@@ -488,10 +485,6 @@ class Router:
         }
         translations = iter([next(results[key]) for key in has_tags])
         return [(text, [next(translations) for _ in text.sentences]) for text in split_texts]
-
-
-def _supports_tags(route: Sequence[Model]) -> bool:
-    return all(model.translator.supports_alignment for model in route)
 
 
 def _combine(options: Sequence[Sequence[Any]]) -> list[list[Any]]:
