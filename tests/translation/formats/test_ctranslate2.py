@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import statistics
 import sys
@@ -101,6 +102,14 @@ def test_export_agrees_with_the_bundle(
     src, tgt = ([ours.tokenizer.encode(line) for line in lines] for lines in (sample, sample[::-1]))
     for mine, its in zip(ours.log_probs(src, tgt), theirs.log_probs(src, tgt), strict=True):
         assert its == pytest.approx(mine, abs=1e-4)
+    sides, lines = ([[], *src, src[0]], [tgt[0], *tgt, []]), ["", *sample, ""]
+    alignments = [
+        # without positions, the same word in two places has the same weight
+        [[(line.split()[i], j) for i, j in links] for line, links in zip(lines, each.align_batch(*sides), strict=True)]
+        for each in (ours, theirs)
+    ]
+    assert alignments[0] == alignments[1]
+    assert any(alignments[0])
     greedy, banned = TranslateOptions(search=GREEDY), ours.tokenizer.special.banned  # CTranslate2 bans no tokens
     for (mine,), (its,) in zip(ours.n_best(sample, greedy), theirs.n_best(sample, greedy), strict=True):
         end = next((i for i, token in enumerate(its.tokens) if token in banned), None)
@@ -113,6 +122,16 @@ def correlation(some: Sequence[Sequence[float]], others: Sequence[Sequence[float
     """Return the correlation of scores. Without AVX512-VNNI the sums of int8 saturate, and random weights are the worst
     case, so no tolerance would hold. A model with a wrong weight has no correlation."""
     return statistics.correlation(*(list(chain.from_iterable(rows)) for rows in (some, others)))
+
+
+def test_an_export_keeps_tags_as_its_bundle_does(made):
+    parts, out = made
+    ours, theirs = parts.translator(), load(out, threads=1)
+    lines = [re.sub(r"(\w+) (\w+)$", r"<b>\1</b> {x} \2", line) for line in LINES]
+    for options in (TranslateOptions(keep_tags=True), TranslateOptions(keep_literals=True)):
+        found = theirs.translate(lines, replace(options, search=theirs.search))
+        assert found == ours.translate(lines, replace(options, search=theirs.search))
+        assert all("{x}" in line for line in found)
 
 
 def test_types_of_weights(make, tmp_path):
@@ -308,7 +327,6 @@ def test_requests_that_are_refused(short):
         ("line 1 has .* at most 39", " ".join(random_lines([40])), TranslateOptions(), None),
         ("glossary", LINES[0], TranslateOptions(glossary=glossary), None),
         ("early stopping", LINES[0], TranslateOptions(search=replace(theirs.search, early_stopping=False)), None),
-        ("alignment", LINES[0], TranslateOptions(align=True), None),
         ("sampling", LINES[0], TranslateOptions(sampling=SamplingOptions()), None),
         ("prefixes", LINES[0], TranslateOptions(), ["Katze"]),
     ):
@@ -431,6 +449,7 @@ def test_pairs_of_languages(tmp_path):
             ids = [ours.tokenizer.encode(line) for line in LINES]
             for one, two in zip(directed.log_probs(ids, ids), ours.log_probs(ids, ids), strict=True):
                 assert one == pytest.approx(two, abs=1e-4)
+            assert directed.align_batch(ids, ids[::-1]) == ours.align_batch(ids, ids[::-1])
     packaged = bundle.read_bundle(tmp_path / "again-x.argosmodel").translator()
     assert packaged.pairs == [("en", "de")]
     ours = [best.tokens for (best,) in parts.translator().n_best(LINES, search)]

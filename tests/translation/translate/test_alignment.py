@@ -15,9 +15,10 @@ from relattn.translation.data.batching import collate
 from relattn.translation.data.tokenizer import SpecialTokens, word_indices
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.translate.alignment import attention, links
+from relattn.translation.translate.alignment import links
 from relattn.translation.translate.output_formats import format_lines, header_lines, pharaoh
 from relattn.translation.translate.pipeline import Translation
+from relattn.translation.translate.torch_translator import cross_attention
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_attention_is_that_of_the_last_layer_but_one(monkeypatch, norm, layers):
     """Compare with PyTorch's attention in that layer, whose values are replaced by unit vectors."""
     model = make_model(1, norm=norm, decoder_layers=layers)
     batch = collate([[5, 6, 7], [8]], [[9, 10], [11, 12, 13, 14]])
-    found = attention(model, batch)
+    found = cross_attention(model, batch)
     seen = []
     sdpa = F.scaled_dot_product_attention
 
@@ -85,15 +86,15 @@ def test_attention_is_that_of_the_last_layer_but_one(monkeypatch, norm, layers):
 @torch.no_grad()
 def test_attention_of_an_ensemble_is_the_mean_of_its_models():
     models, batch = [make_model(1), make_model(2, decoder_layers=2)], collate([[5, 6]], [[9, 10, 11]])
-    expected = (attention(models[0], batch) + attention(models[1], batch)) / 2
-    torch.testing.assert_close(attention(Ensemble(models), batch), expected)
+    expected = (cross_attention(models[0], batch) + cross_attention(models[1], batch)) / 2
+    torch.testing.assert_close(cross_attention(Ensemble(models), batch), expected)
     assert not any(layer.cross_attention._forward_pre_hooks for model in models for layer in model.decoder)
 
 
 def test_attention_ignores_other_threads():
     """Another thread uses the model at the same time."""
     model, batch, other = make_model(1), collate([[5, 6, 7]], [[9, 10]]), collate([[8, 9, 11]], [[12, 13]])
-    expected = attention(model, batch)
+    expected = cross_attention(model, batch)
 
     def use(*_: object) -> None:
         hook.remove()
@@ -101,7 +102,7 @@ def test_attention_ignores_other_threads():
             pool.submit(model, other.src, other.src_lengths, other.tgt_in).result()
 
     hook = model.encoder[0].register_forward_pre_hook(use)
-    torch.testing.assert_close(attention(model, batch), expected)
+    torch.testing.assert_close(cross_attention(model, batch), expected)
 
 
 TWO = [

@@ -23,12 +23,12 @@ from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.types import Hypothesis, SamplingOptions
 from relattn.translation.translate import pipeline
-from relattn.translation.translate.alignment import attention, links
+from relattn.translation.translate.alignment import links
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import LONGEST_LINE, Translation
 from relattn.translation.translate.tags import restore_tags, strip_tags
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.torch_translator import TorchTranslator, cross_attention
 
 VOCAB = 41
 NEAR_TIE = 1e-4  # rounding can change the order of scores that differ by less
@@ -155,7 +155,7 @@ def expected(model) -> list[list[Translation]]:
         found.append(hypotheses)
         for h in hypotheses if line.strip() else ():
             src = WordTokenizer().encode(line)
-            (weights,) = attention(model, collate([src], [h.tokens])).numpy()
+            (weights,) = cross_attention(model, collate([src], [h.tokens])).numpy()
             sides = [pieces[i] for i in src], [pieces[i] for i in h.tokens]
             assert h.alignment == links(weights, *sides, WordTokenizer.special)
     assert len({two[0].text for two in found}) > 10

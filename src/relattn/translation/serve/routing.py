@@ -142,7 +142,7 @@ class Model:
                 n_best=max(counts),
                 search=self.search,
                 align=align,
-                keep_literals=keep_literals and self.translator.supports_alignment,
+                keep_literals=keep_literals,
             )
             translations = self.translator.n_best(sentences, options, prefixes=prefixes if any(prefixes) else None)
             results |= {i: best[:count] for i, best, count in zip(chosen, translations, counts, strict=True)}
@@ -176,9 +176,10 @@ class Model:
         ]
         held = [i for i in range(len(items)) if src_ids[i] and translator.holds(src_ids[i], tgt_ids[i])]
         sides = [src_ids[i] for i in held], [tgt_ids[i] for i in held]
-        links = translator.align_batch(*sides) if translator.supports_alignment else [[] for _ in held]
         words = [[Word(translation.text)] for _, translation in items]
-        for i, log_probs, alignment in zip(held, translator.log_probs(*sides), links, strict=True):
+        for i, log_probs, alignment in zip(
+            held, translator.log_probs(*sides), translator.align_batch(*sides), strict=True
+        ):
             sentence, translation = items[i]
             sources = _source_ranges(sentence, [src_pieces[piece] for piece in src_ids[i]], alignment)
             words[i] = _words(translation.text, [tgt_pieces[piece] for piece in tgt_ids[i]], log_probs, sources)
@@ -273,7 +274,7 @@ class Router:
             target: language to translate into.
             html: whether the texts are HTML.
             count: maximum number of translations per text; the beam size also limits it.
-            keep_literals: whether to copy literals, as the option of that name does. An export never does.
+            keep_literals: whether to copy literals, as the option of that name does.
 
         Raises:
             InputError: no model translates the languages, a text cannot be read, or there are too many sentences.
@@ -296,17 +297,14 @@ class Router:
         self, route: Sequence[Model], texts: Sequence[str], *, count: int, keep_literals: bool
     ) -> list[TranslatedText]:
         """Return up to `count` translations of each HTML text."""
-        keep_tags = _supports_tags(route)
-        pages = await self._parsers.run(page_texts, texts, keep_tags)
+        pages = await self._parsers.run(page_texts, texts, True)
         texts_of_pages = list(chain(*pages))
         translated = iter(
-            await self._translate_route(
-                route, texts_of_pages, keep_tags=keep_tags, count=count, keep_literals=keep_literals
-            )
+            await self._translate_route(route, texts_of_pages, keep_tags=True, count=count, keep_literals=keep_literals)
         )
         parts = [[next(translated) for _ in page] for page in pages]
         options = [_combine([part.ranked for part in page]) for page in parts]
-        filled = await self._parsers.run(fill_pages, texts, keep_tags, options)
+        filled = await self._parsers.run(fill_pages, texts, True, options)
         return [
             TranslatedText(ranked, _union(part.warnings for part in page))
             for ranked, page in zip(filled, parts, strict=True)
@@ -392,19 +390,18 @@ class Router:
         if source == target and source in self.codes:
             return content
         route = self._require_route(source, target)
-        keep_tags = _supports_tags(route)
-        file = name, content, keep_tags, self.limits.unpacked
+        file = name, content, True, self.limits.unpacked
         texts = await self._parsers.run(document_texts, *file, self.limits.file)
         portion = max(1, min(_PORTION * self.limits.batch, self.limits.waiting // 4))
         for number, model in enumerate(route):
             separator = _separator(model)
-            split_texts = await self._parsers.run(split_all, texts, model.source, keep_tags, separator)
+            split_texts = await self._parsers.run(split_all, texts, model.source, True, separator)
             sentences = [sentence for text in split_texts for sentence in text.sentences]
             report(number / len(route))
             translations: list[str] = []
             for begin in range(0, len(sentences), portion):
                 items = [(sentence, 1, "", keep_literals) for sentence in sentences[begin : begin + portion]]
-                translations += [best.text for (best,) in await self._submit_patiently(model, items, keep_tags)]
+                translations += [best.text for (best,) in await self._submit_patiently(model, items, True)]
                 report((number + len(translations) / len(sentences)) / len(route))
             remaining = iter(translations)
             texts = [text.join([next(remaining) for _ in text.sentences]) for text in split_texts]
@@ -543,10 +540,6 @@ class Router:
 def _separator(model: Model) -> str:
     """Return the white space to insert between translations of sentences of a script without spaces."""
     return "" if model.target.partition("-")[0] in _WITHOUT_SPACES else " "
-
-
-def _supports_tags(route: Sequence[Model]) -> bool:
-    return all(model.translator.supports_alignment for model in route)
 
 
 def _combine(options: Sequence[Sequence[Any]]) -> list[list[Any]]:

@@ -83,7 +83,6 @@ class Translator(ABC):
         workers: number of batches that are searched at the same time, if the subclass supports it.
     """
 
-    supports_alignment = True  # whether words can be aligned, which keeping tags requires
     supports_prefixes = True
     is_torch = False  # whether PyTorch runs the model, so that it can be analyzed
     examples: Sequence[str] = ()  # source lines from the card of the model
@@ -181,9 +180,6 @@ class Translator(ABC):
         Args:
             src_ids: source pieces, without special tokens.
             tgt_ids: target pieces, without special tokens.
-
-        Raises:
-            InputError: alignment is not supported.
         """
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[int, float]]]:

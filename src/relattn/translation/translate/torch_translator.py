@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,14 @@ from relattn.translation.kernels.decoder import (
 )
 from relattn.translation.kernels.packing import FLOAT
 from relattn.translation.kernels.quantization import SCALE, quantize
+from relattn.translation.model.attention import CrossAttention
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search import beam, constrained
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.sampling import sample
 from relattn.translation.search.types import Hypothesis, Request, SearchRules
-from relattn.translation.translate.alignment import Links, alignment_layer, attention, links
+from relattn.translation.translate.alignment import Links, alignment_layer, links
 from relattn.translation.translate.glossary import continue_words
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import MAX_TOKENS, Translator
@@ -239,8 +241,8 @@ class TorchTranslator(Translator):
     def _attention(self, batch: Batch) -> Tensor:
         """Return the attention weights (rows, tgt_len, src_len) that give the alignment."""
         if self._kernel == FLOAT:
-            return attention(self.model, batch)
-        weights = self._decoder.attention(batch.tgt_in, self._start(batch), alignment_layer(self.model))
+            return cross_attention(self.model, batch)
+        weights = self._decoder.attention(batch.tgt_in, self._start(batch), alignment_layer(len(self.model.decoder)))
         return weights[:, -batch.tgt_out.shape[1] :]
 
     def _start(self, batch: Batch) -> Any:
@@ -264,3 +266,24 @@ def _without(given: Sequence[int], hypotheses: list[list[Hypothesis]]) -> list[l
     if not given:
         return hypotheses
     return [[replace(each, tokens=each.tokens[len(given) :]) for each in sentence] for sentence in hypotheses]
+
+
+@torch.inference_mode()
+def cross_attention(model: Transformer | Ensemble, batch: Batch) -> Tensor:
+    """Return the mean attention weights (rows, tgt_len, src_len) with which each target piece and the end are read."""
+    weights: list[Tensor] = []
+    thread = get_ident()
+
+    def record(module: CrossAttention, arguments: tuple[Any, ...]) -> None:
+        if get_ident() == thread:  # other threads may use the model at the same time
+            weights.append(module.weights(*arguments).mean(1))
+
+    members = model.members if isinstance(model, Ensemble) else [model]
+    layers: list[Any] = [member.decoder[alignment_layer(len(member.decoder))] for member in members]
+    hooks = [layer.cross_attention.register_forward_pre_hook(record) for layer in layers]
+    try:
+        model(batch.src, batch.src_lengths, batch.tgt_in)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return torch.stack(weights).mean(0)[:, -batch.tgt_out.shape[1] :]

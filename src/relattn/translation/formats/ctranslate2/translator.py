@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn.translation.data.tokenizer import TOKENIZER
@@ -29,6 +31,7 @@ from relattn.translation.formats.ctranslate2.directory import (
     read_vocabularies,
 )
 from relattn.translation.search.types import Hypothesis, Request
+from relattn.translation.translate.alignment import Links, links
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import MAX_TOKENS, Translator
 
@@ -52,7 +55,6 @@ class CTranslate2Translator(Translator):
             the device.
     """
 
-    supports_alignment = False
     supports_prefixes = False
 
     def __init__(
@@ -133,10 +135,31 @@ class CTranslate2Translator(Translator):
         )
         return [result.log_probs[len(self._tgt_begin) :] for result in results]
 
-    def align_batch(
-        self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]
-    ) -> list[list[tuple[int, int]]]:
-        raise InputError(_UNSUPPORTED.format("alignment"))
+    def align_batch(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[Links]:
+        special, given = self.tokenizer.special, len(self._tgt_begin)
+        begin = len(special.src_begin) - self._adds[0]  # tokens before the sources; CTranslate2 leaves out its own
+        aligned = [i for i, (src, tgt) in enumerate(zip(src_ids, tgt_ids, strict=True)) if src and tgt]
+        sources, targets = ([side[i] for i in aligned] for side in (src_ids, tgt_ids))
+        results = self._model.translate_batch(
+            self._sources(sources),
+            target_prefix=[self._tgt_begin + row for row in _pieces(self._tgt_pieces, targets)],
+            beam_size=1,
+            max_batch_size=MAX_TOKENS,
+            batch_type="tokens",
+            max_input_length=0,
+            max_decoding_length=given + max(map(len, targets), default=0),
+            return_attention=True,
+        )
+        alignments: list[Links] = [[]] * len(src_ids)
+        for i, src, tgt, result in zip(aligned, sources, targets, results, strict=True):
+            weights = np.array(result.attention[0], dtype=np.float32)[given:, begin : begin + len(src)]
+            before, after = len(special.src_begin), len(special.src_end)
+            rows = np.pad(weights, ((0, 0), (before, after)))
+            if before or after:  # the links need only the sum of these columns
+                rows[:, 0 if before else -1] = 1 - weights.sum(1)
+            sides = _pieces(self._src_pieces, [src])[0], _pieces(self._tgt_pieces, [tgt])[0]
+            alignments[i] = links(rows, *sides, special)
+        return alignments
 
     def _search(
         self, src_ids: Sequence[Sequence[int]], limit: int, search: SearchConfig, n: int

@@ -44,6 +44,7 @@ from relattn.translation.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIO
 from relattn.translation.formats.parity import Reference, Report, check_lines
 from relattn.translation.model.positions.absolute import sinusoids
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.translate.alignment import alignment_layer
 
 FILES = MODEL, CONFIG, *(f"{name}.json" for name in (SHARED, SOURCE, TARGET)), *TOKENIZER_FILES["imported"], CARD
 POSITIONS = 4096  # length of the table of our sinusoids, which differ from CTranslate2's
@@ -164,6 +165,8 @@ def _spec(model: Transformer) -> Any:
         pre_norm=config.norm == "pre",
         with_relative_position=config.position_spec.signal is None,  # without positions, tables of zeros
         activation=common_spec.Activation(CTRANSLATE2_ACTIVATIONS[config.activation]),
+        alignment_layer=alignment_layer(config.decoder_layers),
+        alignment_heads=config.heads,
     )
     spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = config.scaled_embeddings
     for name, tensor in CTRANSLATE2.scatter(_state(model), config).items():

@@ -41,6 +41,7 @@ function mean(matrix, query, key) {
 }
 
 const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
+const shareOf = (query, key) => (pairsOf(query, key).length ? percent(termsOf(query, key).weight) : "later");
 const percent = (value) => (value > 0 && value < 0.005 ? "<1\u00a0%" : `${Math.round(100 * value)}\u00a0%`);
 
 export function setUpAttention() {
@@ -290,9 +291,10 @@ function viewAsData() {
 
 function svgOfView() {
   const { data, layer, head, queries, keys, query, key, scale } = state;
-  const rows = keys.map((each) => ({ text: each.text, isHidden: !pairsOf(queries[query], each).length, ...termsOf(queries[query], each) }));
+  const rows = keys.map((each) => ({ text: each.text, share: shareOf(queries[query], each), ...termsOf(queries[query], each) }));
   const title = `Layer ${layer + 1}, head ${head + 1}. ${data.overview[layer][head].summary}`;
-  return drawingOf({ title, formula: byId("formula").textContent, queries: queries.map(({ text }) => text), rows, query, key, scale: data.content && scale });
+  const formula = [...byId("formula").childNodes].filter((node) => node.className !== "note").map((node) => node.textContent).join("");
+  return drawingOf({ title, formula, queries: queries.map(({ text }) => text), rows, query, key, scale: data.content && scale });
 }
 
 // The mean distance part as a bar per distance, with labelled axes.

@@ -2,7 +2,7 @@
 const ROW = 30, EDGE = 16, LINES = 140, BARS = 160, PERCENT = 60; // pixels
 const SIZE = 16, FONT = "system-ui, sans-serif";
 
-// Return the text of the file. rows: {text, weight, content, distance, isHidden} of each word that is looked at. scale: the
+// Return the text of the file. rows: {text, share, weight, content, distance} of each word that is looked at. scale: the
 // score at the end of the bars; null without bars. The colours are those of the page.
 export function drawingOf({ title, formula, queries, rows, query, key, scale }) {
   const style = getComputedStyle(document.documentElement), measure = document.createElement("canvas").getContext("2d");
@@ -19,15 +19,17 @@ export function drawingOf({ title, formula, queries, rows, query, key, scale }) 
   add("title", {}, title);
   add("rect", { width, height, fill: colour("panel") });
   write(EDGE, 32, title);
+  const parts = scale ? ["content", "distance"].filter((name) => rows.some((row) => row[name] !== null)) : [];
+  parts.forEach((name, i) => write(bars + BARS * i, top - 4, name, { fill: colour(name), "text-anchor": i ? "end" : "start" }));
   add("rect", { x: EDGE - 6, y: middle(query) - 14, width: left - EDGE + 4, height: 28, rx: 6, fill: colour("accent") });
   queries.forEach((text, i) => write(left - 8, middle(i) + 5, text, { "text-anchor": "end", ...(i === query ? { fill: colour("on-accent") } : {}) }));
-  rows.forEach(({ text, weight, content, distance, isHidden }, i) => {
+  rows.forEach(({ text, share, weight, content, distance }, i) => {
     const [from, to] = [middle(query), middle(i)];
     const path = `M${left} ${from}C${left + LINES / 2} ${from} ${left + LINES / 2} ${to} ${right} ${to}`;
     if (weight >= 0.01) add("path", { d: path, fill: "none", stroke: colour("accent"), "stroke-width": 1 + 7 * weight, "stroke-opacity": Math.min(1, 0.15 + weight) });
     add("rect", { x: right, y: to - 14, width: end - right, height: 28, rx: 6, fill: colour("accent"), "fill-opacity": 0.25 * weight, stroke: i === key ? colour("accent") : "none" });
-    write(right + 8, to + 5, text, isHidden ? { fill: colour("soft") } : {});
-    write(end - 8, to + 5, isHidden ? "later" : `${Math.round(100 * weight)} %`, { "text-anchor": "end" });
+    write(right + 8, to + 5, text);
+    write(end - 8, to + 5, share, { "text-anchor": "end" });
     if (!scale) return;
     const zero = bars + BARS / 2;
     add("path", { d: `M${zero} ${to - 14}v28`, stroke: colour("edge") });
