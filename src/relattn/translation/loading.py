@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from relattn.translation.config import TrainConfig
-from relattn.translation.errors import InputError, one_line
+from relattn.translation.errors import InputError, one_line, reading
 from relattn.translation.formats.ctranslate2 import translator as ctranslate2
 from relattn.translation.formats.ctranslate2.directory import MODEL
 from relattn.translation.hub import resolve
@@ -69,3 +70,14 @@ def _load_bundles(paths: list[Path], *, device: str, precision: Precision | None
     first, *others = map(bundle.read_bundle, paths)
     workers = torch.get_num_threads() if device.partition(":")[0] == "cpu" else 1
     return first.translator(*others, device=device, precision=precision, workers=workers)
+
+
+def weights_digest(path: str) -> str:
+    """Return the SHA-256 of the weights of a bundle or an export."""
+    file = resolve(path) / MODEL
+    if not file.exists():
+        from relattn.translation.bundle import WEIGHTS  # imports PyTorch; exports do without
+
+        file = file.with_name(WEIGHTS)
+    with reading(file, "cannot be read"), file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
