@@ -1,4 +1,4 @@
-"""Kill training runs and distillations at random moments, continue them, and compare them with complete ones.
+"""Kill trainings, distillations and translations at random moments, continue them, and compare them with complete ones.
 
 Runs of one process and of two are killed with SIGKILL, to any one of their processes including the agent: during
 imports, while data are prepared, between steps, while a checkpoint is written. A continued run must have the same bits
@@ -7,6 +7,7 @@ as one that was not killed, except for times. Runs of two processes must equal t
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -20,6 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from relattn.translation import bundle
@@ -349,3 +352,46 @@ def test_compiled_run_differs_by_rounding_only(tmp_path, make_recipe, strategy, 
     finish(compiled)
     assert loss_values(compiled) == pytest.approx(loss_values(one), rel=TOLERANCE)
     assert layout(state_of(compiled)["model"]) == layout(state_of(one)["model"])
+
+
+TRANSLATE = """
+import sys
+from relattn.translation import bulk
+from relattn.translation.commands.main import main
+bulk.PART = 8
+sys.exit(main(["translate", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_killed_shards_continue_to_the_bytes_of_one_run(tmp_path, whole, kind):
+    """Eight tasks in any order, each killed once at a random moment."""
+    chance, given, (recipe, _) = random.Random(3), tmp_path / f"in.{kind}", whole(1)
+    rows = [{"id": i, "text": " ".join(chance.choices("abcdefghij", k=1 + i % 12))} for i in range(800)]
+    if kind == "jsonl":
+        given.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), given)
+
+    def command(out: str, *flags: str) -> list[str]:
+        files = ("--input", str(given), "--output", str(tmp_path / f"{out}.{kind}"), "--threads", "1")
+        return [sys.executable, "-c", TRANSLATE, f"{recipe.out}/bundle", *files, *flags]
+
+    subprocess.run(command("whole"), check=True, capture_output=True)
+    shards = chance.sample(range(1, 9), 8)
+    for shard in shards:
+        process = subprocess.Popen(command("out", f"--shard={shard}/8"), stderr=subprocess.DEVNULL)
+        while process.poll() is None and not [*tmp_path.glob(f".out-0000{shard}-*/part-*")]:
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, 0.3))
+        process.kill()
+        process.wait()
+    assert len({path.parent for path in tmp_path.glob(".out-*/part-*")}) >= 2  # were interrupted between parts
+    for shard in shards:
+        subprocess.run(command("out", f"--shard={shard}/8"), check=True, capture_output=True)
+    paths = sorted(tmp_path.glob("out-*"))
+    assert len(paths) == 8
+    if kind == "jsonl":
+        assert b"".join(path.read_bytes() for path in paths) == (tmp_path / "whole.jsonl").read_bytes()
+    else:
+        assert pa.concat_tables(map(pq.read_table, paths)) == pq.read_table(tmp_path / "whole.parquet")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from relattn.translation.config import TrainConfig
-from relattn.translation.errors import InputError, one_line
+from relattn.translation.errors import InputError, one_line, reading
 from relattn.translation.formats.ctranslate2 import translator as ctranslate2
 from relattn.translation.formats.ctranslate2.directory import MODEL
 from relattn.translation.hub import resolve
@@ -90,3 +91,14 @@ def _examples(directory: Path) -> list[str]:
     items = metadata.get("widget") if isinstance(metadata, dict) else None
     texts = [each.get("text") for each in items if isinstance(each, dict)] if isinstance(items, list) else []
     return [text for text in texts if isinstance(text, str) and text.strip()]
+
+
+def weights_digest(path: str) -> str:
+    """Return the SHA-256 of the weights of a bundle or an export."""
+    file = resolve(path) / MODEL
+    if not file.exists():
+        from relattn.translation.bundle import WEIGHTS  # imports PyTorch; exports do without
+
+        file = file.with_name(WEIGHTS)
+    with reading(file, "cannot be read"), file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

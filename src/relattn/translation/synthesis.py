@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from relattn.translation import processor
-from relattn.translation.bundle import WEIGHTS
 from relattn.translation.config import Recipe, SyntheticCleaningConfig, as_dict
 from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.corpus.filter_pool import Pair
@@ -36,10 +35,9 @@ from relattn.translation.corpus.sources import OpenCorpus, file_name
 from relattn.translation.data.mixture import CorpusFiles, read_corpus_list
 from relattn.translation.data.normalization import normalize
 from relattn.translation.data.text_files import has_text, read_lines, read_parallel
-from relattn.translation.errors import InputError, escape, reading, require, require_language
+from relattn.translation.errors import InputError, escape, require, require_language
 from relattn.translation.files import as_size, require_regular, write_atomically
-from relattn.translation.formats.ctranslate2.directory import MODEL
-from relattn.translation.hub import resolve
+from relattn.translation.loading import weights_digest
 from relattn.translation.training import estimate
 from relattn.translation.training.train import check, train
 from relattn.translation.translate.options import TranslateOptions
@@ -167,14 +165,6 @@ class SyntheticText:
         seconds = (time.perf_counter() - begin) / len(sample) * (total - first)
         took = f"measured on {len(sample):,} lines"
         _log.info("translating %s lines takes about %s, %s", f"{total - first:,}", estimate.duration(seconds), took)
-
-
-def weights_digest(path: str) -> str:
-    """Return the SHA-256 of the weights of a bundle or an export."""
-    directory = resolve(path)
-    file = directory / (MODEL if (directory / MODEL).exists() else WEIGHTS)
-    with reading(file, "cannot be read"), file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def synthesize(text: SyntheticText, out: Path, *, parallel: Sequence[str] = (), weight: float = 1.0) -> FilterStats:

@@ -1,15 +1,26 @@
 """`relattn translate`"""
 
 import sys
+from pathlib import Path
 
-from relattn.translation.commands.options import DeviceOptions, SamplingFlags, SearchOptions
-from relattn.translation.errors import InputError
+from relattn.translation.commands.options import (
+    DeviceOptions,
+    SamplingFlags,
+    SearchOptions,
+    require_new_output,
+)
+from relattn.translation.config import as_dict
+from relattn.translation.errors import InputError, require
 from relattn.translation.translate import Format
 
 
 def translate(
     bundles: list[str],
     *,
+    input: str = "",
+    output: str = "",
+    column: str = "",
+    shard: str = "",
     src_lang: str = "",
     tgt_lang: str = "",
     n_best: int | None = None,
@@ -28,8 +39,17 @@ def translate(
 ) -> None:
     """Translate standard input to standard output, one sentence per line: relattn translate BUNDLE < in.txt > out.txt
 
+    With --input and --output, translate a file: text, or a column of a table. The output is complete or absent. After
+    an interruption, the same command continues.
+
     Args:
         bundles: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.
+        input: File to translate: a table, .jsonl or .parquet, or else text. Text and .jsonl may be compressed. The
+            columns score, confidence, translation and warnings are added to a table.
+        output: File to write, in the format of the input.
+        column: Column of a table to translate. By default text.
+        shard: Translate only the i-th of n shards of the input: i/n, with i from 1 on. --output out.jsonl --shard 3/8
+            writes out-00003-of-00008.jsonl. All shards in order are the output of one run.
         src_lang: Source language, for a model of several languages. By default, the one of the bundle.
         tgt_lang: Target language. By default, the one of the bundle.
         n_best: Number of translations to print per line, best first, as "line number ||| translation ||| score". At
@@ -48,12 +68,20 @@ def translate(
         sampling: Draw translations at random instead of searching for the best.
         verbose: Print to standard error which implementation of the search runs, and why a faster one does not.
     """
+    from relattn.translation.bulk import parse_shard, source_of, translate_file
     from relattn.translation.data.text_files import read_lines, stream_lines
+    from relattn.translation.loading import weights_digest
     from relattn.translation.translate.glossary import Glossary
     from relattn.translation.translate.options import TranslateOptions
     from relattn.translation.translate.output_formats import format_lines, header_lines
 
-    if sys.stdin is None:
+    require(bool(input) == bool(output), "--input and --output must be given together")
+    for flag, value in (("column", column), ("shard", shard)):
+        require(not value or bool(input), f"--{flag} requires --input and --output")
+    require(not (input and prefix), "--prefix does not work with --input")
+    require_new_output(output, [input, glossary], bundles)
+    shards = parse_shard(shard) if shard else None
+    if sys.stdin is None and not input:
         raise InputError("standard input is closed")
     drawn = draws.options(sampling, search)
     terms = Glossary.read(glossary) if glossary else None
@@ -70,6 +98,23 @@ def translate(
         copy=not no_copy,
         align=align,
     )
+    if input:
+        source = source_of(Path(input), Path(output), options, column=column, style=format, n_best=n_best is not None)
+        settings = {
+            "models": [weights_digest(path) for path in bundles],
+            "languages": [translator.src_lang, translator.tgt_lang],
+            "precision": f"{device.precision or translator.precision} on {device.device}",
+            "calibration": as_dict(translator.calibration),
+            "output": [column, format, n_best is not None],
+            "options": {
+                **vars(options),
+                "search": as_dict(search.override(translator.search)),
+                "sampling": None if drawn is None else as_dict(drawn),
+                "glossary": None if terms is None else terms.translations,
+            },
+        }
+        print(translate_file(translator, source, Path(output), settings, shards))
+        return
     results = translator.stream(
         stream_lines(sys.stdin.fileno()),
         options,
