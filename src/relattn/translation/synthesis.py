@@ -27,6 +27,7 @@ from typing import Any
 from relattn.translation import processor
 from relattn.translation.config import Recipe, SyntheticCleaningConfig, as_dict
 from relattn.translation.config.yaml import read_yaml, to_config
+from relattn.translation.console import duration
 from relattn.translation.corpus.filter_pool import Pair
 from relattn.translation.corpus.filters import split_words
 from relattn.translation.corpus.pipeline import prepare
@@ -164,7 +165,7 @@ class SyntheticText:
         self.translator.translate(sample, self.options)
         seconds = (time.perf_counter() - begin) / len(sample) * (total - first)
         took = f"measured on {len(sample):,} lines"
-        _log.info("translating %s lines takes about %s, %s", f"{total - first:,}", estimate.duration(seconds), took)
+        _log.info("translating %s lines takes about %s, %s", f"{total - first:,}", duration(seconds), took)
 
 
 def synthesize(text: SyntheticText, out: Path, *, parallel: Sequence[str] = (), weight: float = 1.0) -> FilterStats:
@@ -227,7 +228,7 @@ def read_student(
             )
     check(recipe, files, {*resolved})
     seconds = recipe.train.steps * estimate.seconds_per_step(recipe, 2)
-    _log.info("training the student takes at most about %s", estimate.duration(seconds))
+    _log.info("training the student takes at most about %s", duration(seconds))
     return recipe
 
 

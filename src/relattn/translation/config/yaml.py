@@ -37,7 +37,7 @@ class Quoted(str):
 
 
 def read_yaml(path: str | Path) -> Settings:
-    """Read the settings in a YAML file of at most 1 MiB. Raise an InputError if it is not a mapping with settings."""
+    """Read the settings in a YAML file of at most 1 MiB. Raise an InputError if it is not a mapping of names."""
     require_regular(path)
     with reading(path, "not YAML"), open(path, "rb") as file:
         content = file.read(_MAX_BYTES + 1)
@@ -47,9 +47,7 @@ def read_yaml(path: str | Path) -> Settings:
 
 def _parse(text: str, path: str | Path) -> Settings:
     root = yaml.compose(text, Loader=yaml.BaseLoader)
-    if root is None or not root.value:
-        raise InputError(f"{path}: must have settings, got an empty file")
-    return _settings(root, path, ("stages", "pairs"))
+    return {} if root is None or not root.value else _settings(root, path, ("stages", "pairs"))
 
 
 def _settings(root: yaml.Node, path: str | Path, listed: tuple[str, ...]) -> Settings:
@@ -101,6 +99,7 @@ def recipe_flags(path: str, overriding: Sequence[str] = ()) -> list[str]:
     exists = Path(path).exists()
     require(exists or path in PRESETS, f"{path}: no such file; {unknown('recipe', path, PRESETS)}")
     settings = read_yaml(path) if exists else _parse(dump(PRESETS[path]), path)
+    require(bool(settings), f"{path}: must have settings, got an empty file")
     words = [word for flag in overriding for word in flag.split("=", 1)]
     schemes = [value for name, value in pairwise(words) if name == "--model.positions"]
     if schemes and schemes[-1] in SCHEMES:
@@ -120,6 +119,7 @@ def to_config(kind: type[_C], settings: Settings, path: str | Path, *, complete:
     """
     from jsonargparse import ArgumentError, ArgumentParser
 
+    require(bool(settings) or kind is not Recipe, f"{path}: must have settings, got an empty file")
     types = setting_types(kind)
     flags = _flags(settings, types, path)
     missing = [name for name in types if name not in settings]

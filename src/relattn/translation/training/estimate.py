@@ -17,6 +17,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from relattn.translation.allocation import freed_memory_kept
 from relattn.translation.config import Recipe
+from relattn.translation.console import duration
 from relattn.translation.data.batching import Batch, Step
 from relattn.translation.data.encode import has_data, open_training_text, read_tokenizer
 from relattn.translation.errors import InputError
@@ -197,11 +198,3 @@ def plan(recipe: Recipe, *, seconds: float | None = None) -> str:
             f"per second{' if communication took no time' if train.processes > 1 else ''}"
         )
     return "\n".join([*(f"{name}: {value}" for name, value in lines.items()), PAPER])
-
-
-def duration(seconds: float) -> str:
-    """Return a time in the largest unit of which there are at least two."""
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} seconds"

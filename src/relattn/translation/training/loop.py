@@ -25,12 +25,12 @@ from torch.optim import Optimizer
 
 from relattn.translation.allocation import return_freed_memory
 from relattn.translation.config import Recipe, TrainConfig, as_dict
+from relattn.translation.console import duration
 from relattn.translation.data.batching import Step
 from relattn.translation.data.encode import TranslationData
 from relattn.translation.errors import Diverged, InputError, one_line
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, shards
-from relattn.translation.training.estimate import duration
 from relattn.translation.training.journal import Journal, Progress
 from relattn.translation.training.objective import learning_rate, summed_loss
 from relattn.translation.training.run_directory import CHECKPOINTS
