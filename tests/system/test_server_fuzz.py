@@ -28,7 +28,8 @@ PIECES = ["a", "\n", "\0", "\x1b[0m", "\ufeff", "\u202e", "😀", "\U0010ffff", 
 PIECES += ["<b>", "</b>", "<p class='", "<!--", "]]>", "<m0>", "</m0>", "<m0/>"]
 PIECES += ["&lt;", "&#xd800;", "<script>", "{name}"]
 PIECES += ["one apple. ", "../", "%00", "%s", "${x}", "' OR 1=1", "http://x.org/?a=b", "5 km", "1" * 50, "a" * 300]
-FILES = ["a.txt", "a.srt", "a.html", "a.docx", "../../a.txt", "a.pdf", "", "x" * 300 + ".txt", "a\0.txt"]
+KINDS = ["txt", "srt", "html", "docx", "xlsx", "odt", "epub", "md", "po", "xlf", "json"]
+FILES = [*(f"a.{kind}" for kind in KINDS), "../../a.txt", "a.pdf", "", "x" * 300 + ".txt", "a\0.txt"]
 CONTENTS = [b"1\n00:00:01,000 --> 00:00:02,000\nHello\n", b"PK\x03\x04" + b"\x9c" * 40, b"<p>one <b>apple</b></p>"]
 
 

@@ -34,7 +34,7 @@ from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.parsing import ParsingLimitExceeded
 from relattn.translation.serve.queue import QueueFull
 from relattn.translation.serve.routing import Router
-from relattn.translation.serve.text.documents import document_texts
+from relattn.translation.serve.text.documents import FORMATS, document_texts
 from relattn.translation.translate.options import TranslateOptions
 from tests.support.bundles import save_random_bundle
 from tests.translation.serve.support import LIMITS, client_of, translate, validated
@@ -128,7 +128,7 @@ def test_description_of_the_server(client):
     answer = client.get("/frontend/settings").json()
     assert (answer["charLimit"], answer["keyRequired"]) == (1000, False)
     assert answer["language"]["source"] == {"code": "de", "name": "German"}
-    assert answer["supportedFilesFormat"] == [".txt", ".srt", ".vtt", ".html", ".htm", ".docx"]
+    assert answer["supportedFilesFormat"] == list(FORMATS)
     assert client.get("/health").json() == {"status": "ok"}
     body = client.get("/spec").json()["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]
     assert body["schema"]["required"] == ["q", "source", "target"]
@@ -458,7 +458,7 @@ TEXTS = st.one_of(st.text(max_size=20), st.lists(st.sampled_from(PIECES), max_si
 
 
 @settings(max_examples=60)
-@given(TEXTS, st.sampled_from(["text", "html", "a.txt", "a.srt", "a.html", "a.docx", "x"]), st.integers(0, 4))
+@given(TEXTS, st.sampled_from(["text", "html", "x", *(f"a{suffix}" for suffix in FORMATS)]), st.integers(0, 4))
 def test_any_text_is_answered(client, text, kind, alternatives):
     """A text, or a file with it, never causes an internal error."""
     if "." in kind:

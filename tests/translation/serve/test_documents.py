@@ -6,8 +6,10 @@ import itertools
 import random
 import re
 import time
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from html import unescape
 from operator import itemgetter
 from typing import Any
@@ -32,6 +34,7 @@ from relattn.translation.serve.text.documents import (
 )
 from relattn.translation.serve.text.html import Markup
 from relattn.translation.serve.text.sentences import split
+from tests.translation.serve.files import Maker, archive, members_of
 
 SUBTITLES = (
     "1\n00:00:01,000 --> 00:00:02,000\nOne <i>two</i>\nthree & 4 <3\n\n"
@@ -421,12 +424,193 @@ def test_time_is_linear_in_the_size(request: pytest.FixtureRequest) -> None:
         assert seconds[2] < 10 * seconds[1] + 0.1, (name, seconds)
 
 
-def test_unpacked_size_is_limited() -> None:
+ARCHIVES = (".docx", ".pptx", ".xlsx", ".odt", ".odp", ".epub")
+
+
+def with_member(suffix: str, content: str) -> bytes:
+    """Return an archive whose member with text has this content."""
+    name = {".epub": "a.xhtml", ".odt": "content.xml", ".odp": "content.xml"}.get(suffix, "b.xml")
+    members = {
+        each: file for each, file in members_of(Maker(1).file(suffix)).items() if not each.endswith((".xml", "html"))
+    }
+    types = members_of(Maker(1).file(suffix)).get("[Content_Types].xml", b"").decode()
+    types = types.replace("/s.xml", "/b.xml").replace("/s1.xml", "/b.xml")
+    return archive(
+        {**{each: file.decode() for each, file in members.items()}, "[Content_Types].xml": types, name: content}
+    )
+
+
+@pytest.mark.parametrize("suffix", ARCHIVES)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("0" * 20_000_000, "at most 10,000,000 bytes"),
+        ("<a>" * 100_000, ""),
+        ("<a>" * 100_000 + "</a>" * 100_000, ""),
+        ('<!DOCTYPE a [<!ENTITY x SYSTEM "/etc/passwd">]><text:p>&x;</text:p>', None),
+        (f"<text:p>{'<text:span>' * 300}{'a' * 9_000_000}{'</text:span>' * 300}</text:p>", None),
+    ],
+)
+def test_hostile_archives_are_refused_or_unchanged(suffix: str, content: str, message: str | None) -> None:
+    """Large contents, deep nesting, entities, huge texts; with None, also the texts of the file may be returned."""
+    file, error = with_member(suffix, content), ""
+    try:
+        document = read(f"a{suffix}", file)
+    except InputError as caught:
+        error = str(caught)
+    assert error or message is None
+    assert (message or "") in error
+    assert "\n" not in error
+    assert error or (document.fill(document.texts) == file and "root:" not in "".join(document.texts))
+
+
+def test_archives_need_different_names() -> None:
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("word/document.xml", b"0" * 20_000_000)
-    with pytest.raises(InputError, match="at most 10,000,000 bytes"):
-        read("a.docx", out.getvalue())
+    with zipfile.ZipFile(out, "w") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        file.writestr("a.xhtml", "x")
+        file.writestr("a.xhtml", "y")
+    with pytest.raises(InputError, match="names in a zip archive must be different"):
+        read("a.epub", out.getvalue())
+
+
+def runs_of(element: Any) -> list[tuple[str, str]]:
+    """Return the text of each run, with the format that it has."""
+    return [
+        ("".join(run.itertext()), "".join(etree.QName(each).localname for each in run.iterfind("{*}rPr/*")))
+        for run in element.iterfind("{*}r")
+    ]
+
+
+def office_file(suffix: str, content: str, **others: str) -> bytes:
+    """Return a document of PowerPoint or Excel with one part with text, and other parts by their types."""
+    main, kind, namespace, root = {
+        ".pptx": ("presentationml.presentation.main", "presentationml.slide", "drawingml", "sld"),
+        ".xlsx": ("spreadsheetml.sheet.main", "spreadsheetml.sharedStrings", "spreadsheetml", "sst"),
+    }[suffix]
+    types = {"main.xml": main, "a.xml": kind, **{f"{name}.xml": f"spreadsheetml.{name}" for name in others}}
+    overrides = "".join(
+        f'<Override PartName="/{name}" ContentType="application/vnd.openxmlformats-officedocument.{each}+xml"/>'
+        for name, each in types.items()
+    )
+    parts = {f"{name}.xml": each for name, each in others.items()}
+    text = f'<{root} xmlns="http://schemas.openxmlformats.org/{namespace}/2006/main">{content}</{root}>'
+    return archive({"[Content_Types].xml": f"<Types>{overrides}</Types>", "main.xml": "<x/>", "a.xml": text, **parts})
+
+
+def test_slides_keep_formats_fields_and_breaks() -> None:
+    content = (
+        '<p><pPr/><r><rPr lang="en"/><t>The </t></r><r><rPr lang="en" dirty="0"/><t>green </t></r>'
+        '<r><rPr b="1"><x/></rPr><t>house</t></r><br/><r><t>page </t></r><fld id="1"><t>7</t></fld><endParaRPr/></p>'
+    )
+    document = read("a.pptx", office_file(".pptx", content))
+    assert document.texts == ["The green <m0>house</m0>", "page "]
+    filled = etree.fromstring(members_of(document.fill(["<m0>Haus</m0>, das grüne", "Seite"]))["a.xml"])[0]
+    assert [etree.QName(each).localname for each in filled] == ["pPr", "r", "r", "br", "r", "fld", "endParaRPr"]
+    assert runs_of(filled) == [("Haus", "x"), (", das grüne", ""), ("Seite", "")]
+    assert filled.findtext("{*}fld/{*}t") == "7"
+    assert not [name for each in filled.iter("{*}t") for name in each.attrib]
+
+
+def test_workbook_keeps_formulas_and_names_of_columns() -> None:
+    """Strings that are shared or in a cell are texts. Names of columns are not, because formulas have them."""
+    content = "<si><t>Price_x000D_\n of a house</t></si><si><t>Price</t></si>"
+    content += "<si><r><t>a </t></r><r><rPr><b/></rPr><t>b</t></r></si>"
+    sheet = (
+        '<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><c><f>SUM("a b")</f><v>1</v></c>'
+        '<c t="inlineStr"><is><t>In a cell </t></is></c></worksheet>'
+    )
+    table = (
+        '<table xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><tableColumn name="Price"/></table>'
+    )
+    document = read("a.xlsx", office_file(".xlsx", content, worksheet=sheet, table=table))
+    assert document.texts == ["Price<m0/>\n of a house", "a <m0>b</m0>", "In a cell "]
+    members = members_of(document.fill(["Preis<m0/>\n & Haus", "<m0>B</m0> a", "Im Feld "]))
+    strings = etree.fromstring(members["a.xml"])
+    assert [each.findtext("{*}t") for each in strings][:2] == ["Preis_x000D_\n & Haus", "Price"]
+    assert runs_of(strings[2]) == [("B", "b"), (" a", "")]
+    expected = sheet.replace("In a cell </t>", "Im Feld </t>").replace("<is><t>", '<is><t xml:space="preserve">')
+    assert members["worksheet.xml"].decode().endswith(expected)
+    assert members["table.xml"].decode() == table
+
+
+def test_notes_of_open_documents_are_separate_texts() -> None:
+    text = (
+        "<x><text:p>One<text:note><text:note-citation>1</text:note-citation><text:p>A note</text:p></text:note> or "
+        '<text:span a="b">two<text:tab/>three</text:span>&#10; four</text:p></x>'
+    )
+    document = read("a.odt", with_member(".odt", text))
+    assert document.texts == ["A note", "One<m0/> or ", "two", "three", " four"]
+    filled = members_of(document.fill(["Notiz", "Oder <m0/>eins", "zwei", "drei", "vier & <5"]))["content.xml"].decode()
+    note = "<text:note><text:note-citation>1</text:note-citation><text:p>Notiz</text:p></text:note>"
+    assert (
+        filled
+        == f'<x><text:p>Oder {note}eins<text:span a="b">zwei<text:tab/>drei</text:span>vier &amp; &lt;5</text:p></x>'
+    )
+
+
+def test_markdown_is_escaped() -> None:
+    """A translation does not become a list, emphasis or a link; marks that were text stay so."""
+    content = "> May 3 was *good* \\[x\\] 2 * 2\n> so\n\n- [a](b) c\n"
+    document = read("a.md", content.encode())
+    assert document.texts == ["May 3 was <m0>good</m0> [x] 2 * 2 so", "<m0>a</m0> c"]
+    filled = document.fill(["3. Mai <m0>gut_er</m0> [x] * `y`", "- <m0>a</m0> &amp; <b>"])
+    assert filled == "> 3\\. Mai *gut\\_er* \\[x\\] * \\`y\\`\n\n- \\- [a](b) \\&amp; \\<b>\n"
+
+
+def test_po_file_is_filled() -> None:
+    """An entry with a translation stays, and so does one that is marked as fuzzy. Plural forms are filled."""
+    content = (
+        'msgid ""\nmsgstr "Content-Type: text/plain; charset=latin-1\\n"\n\n#, fuzzy\nmsgid "a"\nmsgstr "b"\n\n'
+        'msgctxt "menu"\nmsgid ""\n"Open %s\\n"\n"now \\"x\\""\nmsgstr ""\n\n'
+        'msgid "%d file"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\nmsgstr[2] ""\n'
+    )
+    assert document_texts("a.po", content.encode("latin-1"), True, 10_000, 10_000) == [
+        'Open <m0/>\nnow "x"',
+        " file",
+        " files",
+    ]
+    fill = partial(fill_document, "a.po", content.encode("latin-1"), True, 10_000)
+    filled = fill(["Öffne\t<m0/>", " Datei", " Dateien"]).decode("latin-1")
+    assert [line for line in filled.split("\n") if line.startswith("msgstr")][2:] == [
+        'msgstr "Öffne\\t%s"',
+        'msgstr[0] "%d Datei"',
+        'msgstr[1] "%d Dateien"',
+        'msgstr[2] "%d Dateien"',
+    ]
+    with pytest.raises(InputError, match="convert the file to UTF-8"):
+        fill(["中", "", ""])
+    with pytest.raises(InputError, match="line 1 is not"):
+        read("a.po", b'"a"\n')
+    assert read("a.po", b"").texts == []
+
+
+def test_json_keeps_numbers_and_escapes() -> None:
+    content = '{"key": ["\\u00e9 {x}", 1.0E5, "\\ud800", ""], "https://x": "a\\nb"}'
+    document = read("a.json", content.encode())
+    assert document.texts == ["é ", "a\nb"]
+    assert document.fill(['ö"', "c"]) == content.replace("\\u00e9 ", '\\u00f6\\"').replace("a\\nb", "c")
+    for wrong in (b"{", b"[" * 100_000, b'["a\n"]', b"1" * 5000):
+        with pytest.raises(InputError, match="must be JSON"):
+            read("a.json", wrong)
+
+
+def test_xliff_fills_targets_that_are_empty() -> None:
+    units = [
+        '<unit><segment><source>A <pc id="1">b</pc></source></segment>',
+        "<segment><source>c</source><target>d</target></segment></unit>",
+        '<trans-unit translate="no"><source>e</source></trans-unit>',
+        "<trans-unit><alt-trans><source>f</source></alt-trans><source>g</source><seg-source>g</seg-source></trans-unit>",
+    ]
+    content = f"<xliff>{''.join(units)}</xliff>"
+    document = read("a.xliff", content.encode())
+    assert document.texts == ["A <m0>b</m0>", "g"]
+    filled = document.fill(["<m0>B</m0> & a", "G"])
+    expected = content.replace("</pc></source>", '</pc></source><target><pc id="1">B</pc> &amp; a</target>')
+    assert filled == expected.replace("</seg-source>", "</seg-source><target>G</target>")
+    for wrong in ("<a/>", "<xliff><a></xliff>", "<xliff>"):
+        with pytest.raises(InputError, match="must be"):
+            read("a.xlf", wrong.encode())
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from relattn.translation.serve.access import check_access
 from relattn.translation.serve.limits import Limits
 
 PACKAGES = (  # imported names of the packages that the extra "serve" installs
-    *("anyio", "babel", "docx", "fastapi", "lxml", "prometheus_client", "py3langid", "pydantic", "python_multipart"),
-    *("sentencex", "starlette", "uvicorn"),
+    *("anyio", "babel", "fastapi", "lxml", "markdown_it", "prometheus_client", "py3langid", "pydantic"),
+    *("python_multipart", "sentencex", "starlette", "uvicorn"),
 )
 
 

@@ -87,10 +87,7 @@ def _run_limited(seconds: int, memory: int, function: Callable[..., Any], argume
 
 @cache
 def _prepare() -> None:
-    """Set up a process of the pool, before the time of its first request is measured."""
-    import docx
-
-    assert docx
+    """Set up a process of the pool."""
     for number in STOPPING_SIGNALS:  # the server ends it, after requests have been answered
         signal.signal(number, signal.SIG_IGN)
     if hasattr(os, "nice"):

@@ -27,7 +27,7 @@ from relattn.translation.serve.text.html import fill_pages, page_texts
 from relattn.translation.serve.text.sentences import PLACEHOLDER, SplitText, split, split_all
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import Translation, Translator
-from relattn.translation.translate.tags import LITERAL, restore_tags, strip_tags
+from relattn.translation.translate.tags import LITERAL, StrippedLine, restore_tags, strip_tags
 
 if TYPE_CHECKING:
     from relattn.translation.analysis.attention import Inspection
@@ -158,10 +158,7 @@ class Model:
         ]
         translations = self._translate(lines, align=True)
         return [
-            [
-                replace(translation, text=restore_tags(source, translation.text, translation.alignment)[0])
-                for translation in ranked
-            ]
+            [replace(translation, text=_with_tags(source, translation)) for translation in ranked]
             for source, ranked in zip(stripped, translations, strict=True)
         ]
 
@@ -535,6 +532,13 @@ class Router:
                 return await self._submit(model, items, keep_tags)
             except QueueFull:
                 await asyncio.sleep(_FULL_SECONDS)
+
+
+def _with_tags(source: StrippedLine, translation: Translation) -> str:
+    """Return a translation with the tags of its source. If no word changes, no tag moves and all spaces stay."""
+    if translation.text == source.line:
+        return source.original
+    return restore_tags(source, translation.text, translation.alignment)[0]
 
 
 def _separator(model: Model) -> str:

@@ -1,4 +1,4 @@
-"""Files to translate: plain text, subtitles, HTML and Word documents.
+"""Files to translate, by the suffix of their names.
 
 Files come from strangers. Their unpacked size is checked before they are parsed, and nothing in them is used as the
 name of another file.
@@ -6,18 +6,19 @@ name of another file.
 
 from __future__ import annotations
 
-import codecs
-import io
-import re
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from relattn.translation.errors import InputError, reading, require
+from relattn.translation.errors import InputError, require
+from relattn.translation.serve.text.archives import Archive, XmlArchive
+from relattn.translation.serve.text.encodings import decode
 from relattn.translation.serve.text.html import Markup
+from relattn.translation.serve.text.markdown import Markdown
+from relattn.translation.serve.text.office import OfficeDocument
 from relattn.translation.serve.text.sentences import PLACEHOLDER
+from relattn.translation.serve.text.strings import Json, Po
 from relattn.translation.serve.text.subtitles import Subtitles
-from relattn.translation.serve.text.word import WordDocument
+from relattn.translation.serve.text.xliff import Xliff
 
 
 @dataclass(frozen=True)
@@ -37,30 +38,29 @@ def _plain_text(content: str, *, keep_tags: bool) -> Document:
     return Document([content], lambda translations: translations[0])
 
 
-_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
-_CHARSET = re.compile(rb"<meta[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
-
-
-def _require_small(content: bytes, unpacked: int) -> None:
-    """Raise an InputError if an archive has more bytes than `unpacked`, whatever sizes it declares."""
-    with reading("the file", "not a Word document"), zipfile.ZipFile(io.BytesIO(content)) as archive:
-        left = unpacked
-        for entry in archive.infolist():
-            with archive.open(entry) as file:
-                while chunk := file.read(min(left + 1, 1 << 20)):
-                    left -= len(chunk)
-                    require(left >= 0, f"the contents of the file must have at most {unpacked:,} bytes")
-
-
-File = Document | Markup | Subtitles | WordDocument
-FORMATS: dict[str, Callable[..., File]] = {
+_REFERENCES = (".html", ".htm", ".xlf", ".xliff")  # which can have any character as a reference
+File = Document | Markup | Subtitles | Markdown | Json | Po | Xliff | OfficeDocument | XmlArchive
+_TEXTS: dict[str, Callable[..., File]] = {
     ".txt": _plain_text,
     ".srt": Subtitles,
     ".vtt": Subtitles,
     ".html": Markup,
     ".htm": Markup,
-    ".docx": WordDocument,
+    ".md": Markdown,
+    ".po": Po,
+    ".xlf": Xliff,
+    ".xliff": Xliff,
+    ".json": Json,
 }
+_ARCHIVES: dict[str, Callable[..., File]] = {
+    ".docx": OfficeDocument,
+    ".pptx": OfficeDocument,
+    ".xlsx": OfficeDocument,
+    ".odt": XmlArchive,
+    ".odp": XmlArchive,
+    ".epub": XmlArchive,
+}
+FORMATS = (*_TEXTS, *_ARCHIVES)
 
 
 def read_document(name: str, content: bytes, *, keep_tags: bool, unpacked: int) -> File:
@@ -77,15 +77,9 @@ def read_document(name: str, content: bytes, *, keep_tags: bool, unpacked: int) 
     """
     suffix = file_suffix(name)
     require(suffix in FORMATS, f"the name of the file must end in {', '.join(FORMATS)}")
-    if suffix == ".docx":
-        _require_small(content, unpacked)
-        return WordDocument(content, keep_tags=keep_tags)
-    mark, encoding = _encoding(content, suffix)
-    try:
-        text = content.removeprefix(mark).decode(encoding)
-    except UnicodeDecodeError as error:
-        raise InputError(f"the file must be text in {encoding}, which byte {error.start + 1} is not") from error
-    return FORMATS[suffix](text, keep_tags=keep_tags)
+    if suffix in _ARCHIVES:
+        return _ARCHIVES[suffix](Archive(content, unpacked), suffix, keep_tags=keep_tags)
+    return _TEXTS[suffix](decode(content, suffix)[2], keep_tags=keep_tags)
 
 
 def document_texts(name: str, content: bytes, keep_tags: bool, unpacked: int, characters: int) -> list[str]:
@@ -105,25 +99,14 @@ def fill_document(name: str, content: bytes, keep_tags: bool, unpacked: int, tra
     filled = read_document(name, content, keep_tags=keep_tags, unpacked=unpacked).fill(translations)
     if isinstance(filled, bytes):
         return filled
-    mark, encoding = _encoding(content, file_suffix(name))
-    return mark + filled.encode(encoding, "xmlcharrefreplace")  # UTF-8 and UTF-16 have all characters
-
-
-def _encoding(content: bytes, suffix: str) -> tuple[bytes, str]:
-    """Return the byte order mark of a text file, and its encoding: UTF-8, UTF-16, or what HTML declares."""
-    for mark, encoding in _MARKS.items():
-        if content.startswith(mark):
-            return mark, encoding
-    declared = _CHARSET.search(content[:1024]) if suffix in (".html", ".htm") else None
-    if declared is None:
-        return b"", "utf-8"
-    label = declared[1].decode().lower()
-    try:
-        encoding = codecs.lookup(label).name
-    except LookupError as error:
-        raise InputError(f"the file declares an unknown charset: {label[:40]}") from error
-    # As in the Encoding Standard: a declaration that can be read is not in UTF-16, and Latin-1 is windows-1252.
-    return b"", {"ascii": "cp1252", "iso8859-1": "cp1252"}.get(encoding, "utf-8" if "utf-16" in encoding else encoding)
+    suffix = file_suffix(name)
+    mark, encoding, _ = decode(content, suffix)
+    try:  # UTF-8 and UTF-16 have all characters
+        return mark + filled.encode(encoding, "xmlcharrefreplace" if suffix in _REFERENCES else "strict")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"the translation has characters that {encoding} has not: convert the file to UTF-8"
+        ) from error
 
 
 def file_suffix(name: str) -> str:

@@ -3,7 +3,7 @@
 The source is divided into tags, comments and text as in the HTML standard (section 13.2.5), and only what is translated
 changes: text, and attributes that a reader sees. Text with inline elements (`<b>`, `<a href=…>`) is one text with
 placeholder tags (`TaggedText`). Scripts, code and elements with `translate="no"` or the class `notranslate` are left
-unchanged.
+unchanged. XML is read in the same way, with `Rules` that say which of its elements have text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from relattn.translation.data.text_files import has_text
 from relattn.translation.errors import require
-from relattn.translation.serve.text.tagged import TaggedText, pair_tags, unused_prefix
+from relattn.translation.serve.text.tagged import INVALID, TaggedText, pair_tags, unused_prefix
 
 MAX_TAGS = 50_000  # checked before parsing
 _CODE = "code", "kbd", "samp", "var"
@@ -48,6 +48,7 @@ _CLOSES = {name: frozenset(names.split()) for name, names in _CLOSED_BY.items()}
 _VISIBLE = {"title", "alt", "placeholder", "label", "abbr", "aria-label"}  # attributes with text
 _BUTTONS = {"button", "submit", "reset"}  # inputs whose value is text
 _META = {"description", "keywords", "og:title", "og:description", "twitter:title", "twitter:description"}
+_CDATA = "<![CDATA["
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 _NAME = re.compile(r"</?([A-Za-z][^\s/>]*)")
 _ATTRIBUTE = re.compile(r"""[\s/]*([^\s/>][^\s/>=]*)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s>"'][^\s>]*))?""")
@@ -55,14 +56,33 @@ _TAG_END = re.compile(r"[\s/]*>")
 _COMMENT = re.compile(r"<!--(?:-?>|.*?--!?>)", re.DOTALL)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """How the texts of XML are found.
+
+    Attributes:
+        paragraphs: elements with text. An element in a paragraph is an object, which has a place in its text and may
+            have paragraphs of its own, if it is none of the following.
+        inline: elements around words.
+        breaks: elements across which no text moves.
+        skipped: elements whose contents are left unchanged.
+    """
+
+    paragraphs: frozenset[str]
+    inline: frozenset[str] = frozenset()
+    breaks: frozenset[str] = frozenset()
+    skipped: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True)
-class _Token:
+class Token:
     """A tag, a comment or a piece of text.
 
     Attributes:
         source: as it is in the document.
-        name: lower-case name of a tag; empty for anything else.
+        name: name of a tag, in lower case in HTML; empty for anything else.
         is_closing: whether it is an end tag.
+        is_void: whether it is a tag without an end tag.
         is_text: whether it is a piece of text.
         attributes: lower-case name, value, and its range in the source with quotes, of each attribute with a value.
     """
@@ -70,6 +90,7 @@ class _Token:
     source: str
     name: str = ""
     is_closing: bool = False
+    is_void: bool = False
     is_text: bool = False
     attributes: list[tuple[str, str, int, int]] = field(default_factory=list)
 
@@ -84,37 +105,39 @@ class Markup:
     Args:
         source: HTML, which may be malformed, as in a browser.
         keep_tags: whether text with inline elements is one text with placeholder tags, or one text per piece.
+        rules: rules of XML; None for HTML.
+        is_xml: whether it is XHTML, with the texts of HTML.
 
     Attributes:
         texts: texts to translate: those of the document, and then those of attributes.
 
     Raises:
-        InputError: the HTML has too many tags.
+        InputError: there are too many tags, or XML is not well-formed.
     """
 
-    def __init__(self, source: str, *, keep_tags: bool) -> None:
-        require(source.count("<") <= MAX_TAGS, f"HTML must have at most {MAX_TAGS:,} tags")
-        self._tokens = list(_tokens(source))
+    def __init__(self, source: str, *, keep_tags: bool, rules: Rules | None = None, is_xml: bool = False) -> None:
+        require(source.count("<") <= MAX_TAGS, f"HTML or XML must have at most {MAX_TAGS:,} tags")
+        self._tokens = list(tokens_of(source, is_xml or rules is not None))
         prefix = unused_prefix(source)
-        translated = list(_translated(self._tokens))
-        self._runs: list[tuple[int, int, TaggedText]] = []  # ranges of tokens, and their text
+        translated = [True] * len(self._tokens) if rules else list(_translated(self._tokens))
+        self._runs: list[tuple[list[tuple[int, int]], TaggedText]] = []  # ranges of tokens, and their text
         self._attributes: list[tuple[int, int, int]] = []  # token, and range of a value in its source
         texts = []
-        for begin, end in _runs(self._tokens):
-            run = self._tokens[begin:end]
+        for run in _runs_of_xml(self._tokens, rules) if rules else _runs(self._tokens):
+            first_tokens = [self._tokens[begin] for begin, _ in run]
             texts_of_run = [
-                _SPACE.sub(" ", html.unescape(token.source)) if token.is_text and translated[i] else None
-                for i, token in enumerate(run, start=begin)
+                _SPACE.sub(" ", _text(token.source)) if token.is_text and translated[begin] else None
+                for (begin, _), token in zip(run, first_tokens, strict=True)
             ]
             tags = [
                 (i, token.name, token.is_closing)
-                for i, token in enumerate(run)
-                if token.name and token.name not in _VOID
+                for i, ((begin, end), token) in enumerate(zip(run, first_tokens, strict=True))
+                if token.name and not token.is_void and end == begin + 1
             ]
             text = TaggedText(texts_of_run, pair_tags(tags), prefix, keep_tags=keep_tags)
-            self._runs.append((begin, end, text))
+            self._runs.append((run, text))
             texts += text.texts
-        for i, token in enumerate(self._tokens):
+        for i, token in enumerate(self._tokens if rules is None else ()):
             for name, value, begin, end in token.attributes if translated[i] else ():
                 if has_text(value) and _is_visible(token, name):
                     self._attributes.append((i, begin, end))
@@ -130,12 +153,20 @@ class Markup:
             if translation != before:
                 value = f'"{html.escape(translation)}"'
                 sources[i] = sources[i][:begin] + value + sources[i][end:]
-        remaining, parts, done = iter(translations), [], 0
-        for begin, end, run in self._runs:
-            parts += sources[done:begin]
-            parts.append(run.fill(remaining, sources[begin:end], lambda each: html.escape(each, quote=False)))
-            done = end
-        return "".join([*parts, *sources[done:]])
+        remaining = iter(translations)
+        for ranges, run in self._runs:  # that of an object is before that around it
+            run_sources = ["".join(sources[begin:end]) for begin, end in ranges]
+            begin, end = ranges[0][0], ranges[-1][1]
+            sources[begin:end] = [
+                run.fill(remaining, run_sources, escape),
+                *[""] * (end - begin - 1),
+            ]
+        return "".join(sources)
+
+
+def escape(text: str) -> str:
+    """Return the source of a text in HTML or XML."""
+    return html.escape(INVALID.sub("", text), quote=False)
 
 
 def page_texts(pages: Sequence[str], keep_tags: bool) -> list[list[str]]:
@@ -154,54 +185,67 @@ def fill_pages(
     return filled
 
 
-def _tokens(source: str) -> Iterator[_Token]:
+def _text(source: str) -> str:
+    """Return the characters of a piece of text, which may be a section of XML without entities."""
+    if source.startswith(_CDATA):
+        return source.removeprefix(_CDATA).removesuffix("]]>")
+    return html.unescape(source)
+
+
+def tokens_of(source: str, is_xml: bool) -> Iterator[Token]:
     """Yield the tokens of a document. Their sources are the whole document."""
     end = 0  # of the last token
     at = source.find("<")
     while at >= 0:
-        token, after = _token_at(source, at)
+        token, after = _token_at(source, at, is_xml)
         if token is not None:
             if at > end:
-                yield _Token(source[end:at], is_text=True)
+                yield Token(source[end:at], is_text=True)
             yield token
             end = after
-            if token.name in _RAW and not token.is_closing:
+            if token.name in _RAW and not token.is_closing and not is_xml:
                 end = re.compile(rf"</{token.name}(?=[\s/>])|\Z", re.IGNORECASE).search(source, after).start()  # type: ignore[union-attr]
                 if end > after:
-                    yield _Token(source[after:end], is_text=token.name == "title")
+                    yield Token(source[after:end], is_text=token.name == "title")
         at = source.find("<", max(end, after))
     if end < len(source):
-        yield _Token(source[end:], is_text=True)
+        yield Token(source[end:], is_text=True)
 
 
-def _token_at(source: str, at: int) -> tuple[_Token | None, int]:
+def _token_at(source: str, at: int, is_xml: bool) -> tuple[Token | None, int]:
     """Return the tag or comment that begins at a "<", or None for text, and the offset after it."""
     found = _NAME.match(source, at)
     if found is None:
         if source.startswith("<!--", at):
             comment = _COMMENT.match(source, at)
             end = comment.end() if comment else len(source)
+        elif is_xml and source.startswith((_CDATA, "<?"), at):
+            is_text = source.startswith(_CDATA, at)
+            end = source.find("]]>" if is_text else "?>", at)
+            end = len(source) if end < 0 else end + (3 if is_text else 2)
+            return Token(source[at:end], is_text=is_text), end
         elif source[at + 1 : at + 2] in ("!", "?") or (source[at + 1 : at + 2] == "/" and len(source) > at + 2):
             end = source.find(">", at) + 1 or len(source)
         else:
             return None, at + 1
-        return _Token(source[at:end]), end
+        return Token(source[at:end]), end
     attributes, end = [], found.end()
     while (closing := _TAG_END.match(source, end)) is None:
         attribute = _ATTRIBUTE.match(source, end)
         if attribute is None or attribute.end() == len(source):  # the document ends in the tag
-            return _Token(source[at:]), len(source)
+            return Token(source[at:]), len(source)
         if attribute[2] is not None:
             begin, value = attribute.start(2) - at, attribute[2]
             value = value[1:-1] if value[0] in "\"'" else value
             attributes.append((attribute[1].lower(), html.unescape(value), begin, attribute.end(2) - at))
         end = attribute.end()
     end = closing.end()
-    is_closing = source[at + 1] == "/"
-    return _Token(source[at:end], found[1].lower(), is_closing, attributes=attributes), end
+    is_closing, name = source[at + 1] == "/", found[1] if is_xml else found[1].lower()
+    is_void = source[end - 2] == "/" if is_xml else name in _VOID
+    return Token(source[at:end], name, is_closing, is_void, attributes=attributes), end
 
 
-def _translated(tokens: Sequence[_Token]) -> Iterator[bool]:
+def _translated(tokens: Sequence[Token]) -> Iterator[bool]:
     """Yield for each token whether the element that it is in, or begins, is translated."""
     opened: list[tuple[str, bool]] = [("", True)]
     counts: Counter[str] = Counter()
@@ -230,22 +274,77 @@ def _translated(tokens: Sequence[_Token]) -> Iterator[bool]:
         if value is not None and value.lower() in ("", "yes", "no"):
             state = value.lower() != "no"
         yield state
-        if token.name not in _VOID:
+        if not token.is_void:
             opened.append((token.name, state))
             counts[token.name] += 1
 
 
-def _runs(tokens: Sequence[_Token]) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of tokens between tags of elements that are not inline."""
+def _runs(tokens: Sequence[Token]) -> Iterator[list[tuple[int, int]]]:
+    """Yield the tokens between tags of elements that are not inline, each as a range."""
     begin = 0
-    for i, token in enumerate([*tokens, _Token("", name="end")]):
+    for i, token in enumerate([*tokens, Token("", name="end")]):
         if token.name and token.name not in _INLINE:
             if i > begin:
-                yield begin, i
+                yield [(each, each + 1) for each in range(begin, i)]
             begin = i + 1
 
 
-def _is_visible(tag: _Token, attribute: str) -> bool:
+@dataclass
+class _Opened:
+    """Element of XML that is open: its name, its first token, the parts of its text so far, whether it is skipped."""
+
+    name: str
+    begin: int
+    run: list[tuple[int, int]] | None
+    is_skipped: bool
+
+
+def _runs_of_xml(tokens: Sequence[Token], rules: Rules) -> Iterator[list[tuple[int, int]]]:
+    """Yield the parts of each paragraph between breaks, each as a range of tokens. Those in an object come first."""
+    opened = [_Opened("", 0, None, False)]
+    for i, token in enumerate(tokens):
+        outer = opened[-1]
+        if token.is_closing:
+            inner = opened.pop()
+            require(inner.name == token.name, "XML must be well-formed")
+            outer = opened[-1]
+            if inner.run and inner.run is not outer.run:
+                yield from _balanced(tokens, inner.run)
+            part = (i, i + 1) if inner.run is outer.run else (inner.begin, i + 1)
+        elif token.name and not token.is_void:
+            is_inline = token.name in rules.inline and outer.run is not None
+            is_skipped = outer.is_skipped or token.name in rules.skipped
+            is_paragraph = token.name in rules.paragraphs and not is_skipped
+            opened.append(_Opened(token.name, i, outer.run if is_inline else [] if is_paragraph else None, is_skipped))
+            if not is_inline:
+                continue  # an object has its place when it ends
+            part = (i, i + 1)
+        else:
+            part = (i, i + 1)
+        if outer.run is not None and token.name in rules.breaks:
+            yield from _balanced(tokens, outer.run)
+            outer.run.clear()
+        elif outer.run is not None:
+            outer.run.append(part)
+    require(len(opened) == 1, "XML must be well-formed")
+
+
+def _balanced(tokens: Sequence[Token], run: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Yield the parts of a run between tags whose partners are not in it, so that the elements stay nested."""
+    tags = [
+        (number, tokens[begin].name, tokens[begin].is_closing)
+        for number, (begin, end) in enumerate(run)
+        if tokens[begin].name and not tokens[begin].is_void and end == begin + 1
+    ]
+    partners = pair_tags(tags)
+    begin = 0
+    for number in [*(number for number, *_ in tags if number not in partners), len(run)]:
+        if number > begin:
+            yield list(run[begin:number])
+        begin = number + 1
+
+
+def _is_visible(tag: Token, attribute: str) -> bool:
     """Return whether readers see the value of an attribute."""
     if attribute == "value":
         return tag.name == "input" and (tag.get("type") or "").lower() in _BUTTONS

@@ -37,17 +37,19 @@ class SplitText:
 
     Attributes:
         sentences: the sentences.
-        between: the white space.
+        between: the white space, with a separator between sentences of a script without spaces.
+        original: the white space without separators.
         divided: names of the placeholder tags of elements with several sentences, which have a pair of tags in each.
     """
 
     sentences: list[str]
     between: list[str]
+    original: list[str]
     divided: frozenset[str] = frozenset()
 
     def join(self, translations: Sequence[str]) -> str:
-        """Return the text with its sentences replaced by their translations."""
-        before, *after = self.between
+        """Return the text with its sentences replaced by their translations. If none changes, it is the same text."""
+        before, *after = self.original if list(translations) == self.sentences else self.between
         text = before + "".join(sentence + space for sentence, space in zip(translations, after, strict=True))
         return _BOUNDARY.sub(self._join_elements, text) if self.divided else text
 
@@ -98,7 +100,7 @@ def split(text: str, language: str, *, keep_tags: bool = False, separator: str =
                 between.append(after)
     inner = (space or (separator if is_end else "") for space, is_end in zip(between[1:-1], ends, strict=False))
     spaces = [between[0], *inner, *between[1:][-1:]]
-    return SplitText(sentences, spaces, frozenset(divided))
+    return SplitText(sentences, spaces, between, frozenset(divided))
 
 
 def split_all(texts: Sequence[str], language: str, keep_tags: bool, separator: str) -> list[SplitText]:

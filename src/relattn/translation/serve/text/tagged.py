@@ -10,6 +10,8 @@ from itertools import accumulate
 from relattn.translation.data.text_files import has_text
 from relattn.translation.errors import require
 
+INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
+_NAME = re.compile(r"<(/?)([A-Za-z][\w:-]*)")
 MAX_PREFIX = 20  # characters in the names of placeholders
 
 
@@ -122,6 +124,31 @@ class TaggedText:
             parts.append("".join(sources[slice(*self._tags[part])]))
         parts += ["".join(sources[slice(*self._tags[f"</{each}>"])]) for each in reversed(opened)]
         return "".join(parts)
+
+
+class Message:
+    """String of a program or a cell whose placeholders, such as `%s` and `<b>`, are tags.
+
+    Args:
+        text: the string.
+        pattern: placeholders. Its groups must not capture.
+        keep_tags: as in `TaggedText`.
+
+    Attributes:
+        texts: texts to translate; none if the string has no words.
+    """
+
+    def __init__(self, text: str, pattern: re.Pattern[str], *, keep_tags: bool) -> None:
+        self._sources = re.split(f"({pattern.pattern})", text)  # placeholders at odd indices
+        tokens = [None if i % 2 else each for i, each in enumerate(self._sources)]
+        names = [(i, _NAME.match(each)) for i, each in enumerate(self._sources) if i % 2]
+        pairs = pair_tags([(i, name[2], bool(name[1])) for i, name in names if name])
+        self._text = TaggedText(tokens, pairs, unused_prefix(text), keep_tags=keep_tags)
+        self.texts = self._text.texts
+
+    def fill(self, translations: Iterator[str]) -> str:
+        """Return the string with the next translations in the places of its texts."""
+        return self._text.fill(translations, self._sources, lambda text: text)
 
 
 def pair_tags(tags: Sequence[tuple[int, str, bool]]) -> dict[int, int]:

@@ -1,17 +1,17 @@
-"""Extraction of the texts to translate from Word documents, and insertion of their translations.
+"""Extraction of the texts to translate from documents of Word, PowerPoint and Excel, and insertion of translations.
 
 A paragraph is divided at tabs and breaks. Each part is a text with tags (`TaggedText`), in which runs do not matter:
 text in the most frequent format has no tags, and text in another format has a pair of them, as `<b>` in HTML. Links,
 content controls, tracked insertions, bookmarks and comments are pairs too. Anything else has a single tag: pictures,
 references to notes, deleted text, and fields with their result, which Word computes. A paragraph is built anew if its
-text changes. All others stay as they are.
+text changes. All others stay as they are. A paragraph of a slide (DrawingML) and a text with formats of a workbook
+(SpreadsheetML) have runs too.
 """
 
 from __future__ import annotations
 
 import copy
 import html
-import io
 import itertools
 import re
 from collections import Counter
@@ -23,23 +23,41 @@ from lxml import etree
 
 from relattn.translation.data.text_files import has_text
 from relattn.translation.errors import reading, require
+from relattn.translation.serve.text.archives import Archive
 from relattn.translation.serve.text.html import MAX_TAGS
-from relattn.translation.serve.text.tagged import TaggedText, pair_tags, unused_prefix
+from relattn.translation.serve.text.tagged import INVALID, Message, TaggedText, pair_tags, unused_prefix
 
-_NAMESPACES = (
-    "http://schemas.openxmlformats.org/wordprocessingml/2006/main",
-    "http://purl.oclc.org/ooxml/wordprocessingml/main",
+_LANGUAGES = "wordprocessingml", "drawingml", "spreadsheetml"
+_NAMESPACES = tuple(
+    namespace
+    for name in _LANGUAGES
+    for namespace in (
+        f"http://schemas.openxmlformats.org/{name}/2006/main",
+        f"http://purl.oclc.org/ooxml/{name}/main",
+    )
 )
+_PARAGRAPHS = {  # elements with runs, by language
+    "wordprocessingml": ("p",),
+    "drawingml": ("p",),
+    "spreadsheetml": ("si", "is", "text"),  # a shared string, one in a cell, a comment
+}
+_MAIN = {  # kinds of documents, and the content types of their parts with text
+    ".docx": ("Word document", r"wordprocessingml\.(document\.main|footnotes|endnotes|header|footer)"),
+    ".pptx": ("PowerPoint document", r"presentationml\.(presentation\.main|slide|notesSlide)"),
+    ".xlsx": ("Excel document", r"spreadsheetml\.(sheet\.main|sharedStrings|worksheet|comments)"),
+}
+_DRAWINGS = r"drawingml\.(chart|diagramData|diagramDrawing)|drawing"
+_NAMED = r"spreadsheetml\.(table|pivotCacheDefinition)"  # parts that refer to cells by their texts
+_ESCAPED = re.compile("_x[0-9A-Fa-f]{4}_")  # a character in SpreadsheetML
 _CONTAINERS = {"hyperlink", "ins", "moveTo", "sdt", "smartTag", "customXml", "dir", "bdo", "fldSimple"}
 _COPIED = {"hyperlink", "ins", "moveTo"}  # containers that may occur twice
-_PROPERTIES = {"pPr", "rPr", "sdtPr", "sdtEndPr", "smartTagPr", "customXmlPr", "fldData"}
+_PROPERTIES = {"pPr", "rPr", "sdtPr", "sdtEndPr", "smartTagPr", "customXmlPr", "fldData", "endParaRPr"}
 _TRANSIENT = {"proofErr", "lastRenderedPageBreak", "softHyphen"}  # they belong to the words of the source
 _BREAKS = {"tab", "ptab", "br", "cr"}
 _FIELDS = {"HYPERLINK", "FORMTEXT", "TOC"}  # fields whose result is text that somebody wrote
 _FILLED_CONTROLS = {"date", "dropDownList", "comboBox", "checkbox", "dataBinding", "citation", "picture", "equation"}
-_IGNORED_FORMATS = {"lang", "noProof"}
+_IGNORED_FORMATS = {"lang", "altLang", "noProof", "dirty", "err", "smtClean"}
 _MAX_DEPTH = 20  # of fields within fields
-_INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
 _MARK = re.compile(r"<(\d+)>")
 
 
@@ -80,60 +98,93 @@ class _Token:
     is_break: bool = False
 
 
-class WordDocument:
-    """Word document whose texts can be replaced.
+class OfficeDocument:
+    """Document of Word, PowerPoint or Excel whose texts can be replaced.
+
+    The names of columns in tables of Excel are left unchanged, because formulas refer to them.
 
     Args:
-        content: bytes of the file.
+        archive: the file.
+        suffix: ".docx", ".pptx" or ".xlsx".
         keep_tags: as in `Markup`.
 
     Attributes:
         texts: texts to translate.
 
     Raises:
-        InputError: the file is not a Word document, or has too many tags.
+        InputError: the file is not such a document, or has too many tags.
     """
 
-    def __init__(self, content: bytes, *, keep_tags: bool) -> None:
-        with reading("the file", "not a Word document"):
-            self._package, parts = _open(content)
-            elements = [each for part in parts for each in part.element.iter(*(f"{{{n}}}p" for n in _NAMESPACES))]
-        tokens = [_tokens(element) for element in elements]
+    def __init__(self, archive: Archive, suffix: str, *, keep_tags: bool) -> None:
+        self._archive = archive
+        self._roots, names = _open(archive, suffix)
+        elements = [
+            (part, element)
+            for part, root in self._roots.items()
+            for element in root.iter(*_paragraph_names())
+            if not names or "".join(element.itertext()) not in names
+        ]
+        tokens = [_tokens(element) for _, element in elements]
         count = sum(token.text is None for each in tokens for token in each)
-        require(count <= MAX_TAGS, f"a Word document must have at most {MAX_TAGS:,} formats, fields and objects")
+        require(count <= MAX_TAGS, f"a document must have at most {MAX_TAGS:,} formats, fields and objects")
         prefix = unused_prefix("\n".join(token.text or "" for each in tokens for token in each))
         self._paragraphs = [
-            _Paragraph(element, each, prefix, keep_tags=keep_tags)
-            for element, each in zip(elements, tokens, strict=True)
+            (
+                part,
+                _Paragraph(element, each, prefix, keep_tags=keep_tags) if each else _Cell(element, keep_tags=keep_tags),
+            )
+            for (part, element), each in zip(elements, tokens, strict=True)
         ]
-        self.texts = [text for paragraph in self._paragraphs for text in paragraph.texts]
+        self.texts = [text for _, paragraph in self._paragraphs for text in paragraph.texts]
 
     def fill(self, translations: Sequence[str]) -> bytes:
         """Return the file with its texts replaced. Call it once."""
-        begin = 0
-        for paragraph in self._paragraphs:
+        begin, changed = 0, set()
+        for part, paragraph in self._paragraphs:
             end = begin + len(paragraph.texts)
             if list(translations[begin:end]) != paragraph.texts:
                 paragraph.fill(translations[begin:end])
+                changed.add(part)
             begin = end
-        out = io.BytesIO()
-        self._package.save(out)
-        return out.getvalue()
+        return self._archive.with_members(
+            {
+                part: etree.tostring(self._roots[part].getroottree(), encoding="UTF-8", standalone=True)
+                for part in changed
+            }
+        )
 
 
-def _open(content: bytes) -> tuple[Any, list[Any]]:
-    """Return the package of a Word document, and its parts with text: the body, headers, footers and notes."""
-    import docx
-    from docx.opc.constants import CONTENT_TYPE
-    from docx.opc.part import PartFactory, XmlPart
+def _open(archive: Archive, suffix: str) -> tuple[dict[str, Any], set[str]]:
+    """Return the XML of each part with text, and texts of a workbook that are names."""
+    kind, pattern = _MAIN[suffix]
+    with reading("the file", f"not a {kind}"):
+        types = _parse(archive.members["[Content_Types].xml"])
+        parts = [(each.get("PartName", "")[1:], each.get("ContentType", "")) for each in types]
+        parts.sort(key=lambda each: ".main+" not in each[1])
+        require(bool(parts) and re.search(pattern, parts[0][1]) is not None, f"the file must be a {kind}")
+        found = {
+            name: _parse(archive.members[name])
+            for name, content_type in parts
+            if re.search(rf"\.({pattern}|{_DRAWINGS})\+xml$", content_type) and ".sheet.main" not in content_type
+        }
+        named = [_parse(archive.members[name]) for name, each in parts if re.search(rf"\.{_NAMED}\+xml$", each)]
+        columns = [each for root in named for each in root.iter("{*}tableColumn", "{*}cacheField")]
+    names = {_ESCAPED.sub(lambda match: chr(int(match[0][2:6], 16)), each.get("name", "")) for each in columns}
+    return found, names
 
-    notes = CONTENT_TYPE.WML_FOOTNOTES, CONTENT_TYPE.WML_ENDNOTES
-    for content_type in notes:  # python-docx does not parse them by itself
-        PartFactory.part_type_for.setdefault(content_type, XmlPart)
-    body = docx.Document(io.BytesIO(content)).part
-    content_types = {CONTENT_TYPE.WML_HEADER, CONTENT_TYPE.WML_FOOTER, *notes}
-    others = [part for part in body.package.iter_parts() if part.content_type in content_types]
-    return body.package, [body, *sorted(others, key=lambda part: part.partname)]
+
+def _parse(content: bytes) -> Any:
+    """Return the root of XML without a document type, which could define entities."""
+    root = etree.fromstring(content, etree.XMLParser(resolve_entities=False, no_network=True))
+    require(not root.getroottree().docinfo.doctype, "the XML of a document must have no document type")
+    return root
+
+
+def _paragraph_names() -> Iterator[str]:
+    """Yield the names of the elements with runs."""
+    for namespace in _NAMESPACES:
+        language = next(each for each in _LANGUAGES if each in namespace)
+        yield from (f"{{{namespace}}}{name}" for name in _PARAGRAPHS[language])
 
 
 def _name(element: Any) -> str:
@@ -166,12 +217,19 @@ def _format(run: Any) -> Any:
 
 def _key(format_: Any) -> bytes:
     """Return a key that is equal for formats that look the same."""
-    children = () if format_ is None else format_
-    return b"".join(etree.tostring(each, with_tail=False) for each in children if _name(each) not in _IGNORED_FORMATS)
+    if format_ is None:
+        return b""
+    attributes = sorted(f"{name}={value};" for name, value in format_.attrib.items() if name not in _IGNORED_FORMATS)
+    children = (etree.tostring(each, with_tail=False) for each in format_ if _name(each) not in _IGNORED_FORMATS)
+    return "".join(attributes).encode() + b"".join(children)
 
 
 def _tokens(paragraph: Any) -> list[_Token]:
-    """Return the tokens of a paragraph."""
+    """Return the tokens of a paragraph; none if it has no runs, as a cell without formats."""
+    if etree.QName(paragraph).namespace.find("spreadsheetml") >= 0 and not any(
+        _name(each) == "r" for each in paragraph
+    ):
+        return []
     return _tokens_of(list(_atoms(paragraph)), map(str, itertools.count()), 0)
 
 
@@ -194,7 +252,7 @@ def _tokens_of(atoms: Sequence[_Atom], names: Iterator[str], depth: int) -> list
         elif atom.run is not None and name in ("t", "noBreakHyphen"):
             text = atom.element.text or "" if name == "t" else "-"
             tokens.append(_Token(text, _format(atom.run), [atom]))
-        elif name in _BREAKS and atom.run is not None:
+        elif name in _BREAKS:
             tokens.append(_Token(atoms=[atom], is_break=True))
         elif _is_container(atom):
             inner = _tokens_of(list(_atoms(_content(atom.element))), names, depth)
@@ -333,6 +391,28 @@ def _with_formats(tokens: Sequence[_Token], names: Iterator[str]) -> Iterator[_T
             yield _Token(kind="format", name=name, is_closing=True)
 
 
+class _Cell:
+    """Text of a workbook without formats. The arguments and the attribute are those of `_Paragraph`."""
+
+    def __init__(self, element: Any, *, keep_tags: bool) -> None:
+        self._element = next((child for child in element if _name(child) == "t"), None)
+        text = "" if self._element is None else self._element.text or ""
+        self._message = Message(text, _ESCAPED, keep_tags=keep_tags)
+        self.texts = self._message.texts
+
+    def fill(self, translations: Sequence[str]) -> None:
+        """Replace the text."""
+        if self._element is not None:
+            _set_text(self._element, self._message.fill(iter(translations)))
+
+
+def _set_text(element: Any, text: str) -> None:
+    """Set the text of an element named `t`. Space at its ends is kept; DrawingML always keeps it."""
+    element.text = INVALID.sub("", text)
+    if element.text != element.text.strip() and "drawingml" not in etree.QName(element).namespace:
+        element.set("{http://www.w3.org/XML/1998/namespace}space", "preserve")
+
+
 class _Paragraph:
     """Paragraph whose texts can be replaced.
 
@@ -399,9 +479,7 @@ class _Builder:
         run = self._run_of(format_, format_)
         if len(run) == 0 or _name(run[-1]) != "t":
             run.append(run.makeelement(f"{{{self._namespace}}}t"))
-        run[-1].text = (run[-1].text or "") + _INVALID.sub("", text)
-        if run[-1].text != run[-1].text.strip():
-            run[-1].set("{http://www.w3.org/XML/1998/namespace}space", "preserve")
+        _set_text(run[-1], (run[-1].text or "") + text)
 
     def add_tag(self, number: int) -> None:
         """Add what a tag stands for."""
@@ -427,11 +505,14 @@ class _Builder:
             self._opened.append((token.name, parent, format_ if token.kind == "range" else token.format))
 
     def finish(self) -> None:
-        """Add what a translation has lost."""
+        """Add what a translation has lost, and what is last in a paragraph."""
         del self._opened[1:]
         for number, token in enumerate(self._tokens):
             if token.text is None and number not in self._placed:
                 self.add_tag(number)
+        paragraph = self._opened[0][1]
+        for each in [child for child in paragraph if _name(child) == "endParaRPr"]:
+            paragraph.append(each)
 
     def _add_atom(self, element: Any, run: Any) -> None:
         parent = self._opened[-1][1] if run is None else self._run_of(run, _format(run))

@@ -1,0 +1,113 @@
+"""Zip archives: their members, and OpenDocument files and EPUB books, whose members are XML."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+
+from relattn.translation.errors import InputError, reading, require
+from relattn.translation.serve.text.encodings import decode
+from relattn.translation.serve.text.html import Markup, Rules
+
+_OPEN_DOCUMENT = Rules(
+    paragraphs=frozenset({"text:p", "text:h"}),
+    inline=frozenset({"text:span", "text:a", "text:meta"}),
+    breaks=frozenset({"text:tab", "text:line-break"}),
+    skipped=frozenset({"text:tracked-changes", "text:ruby-text", "office:annotation-end"}),
+)
+_CONTENTS = Rules(paragraphs=frozenset({"text", "ncx:text"}))  # of navLabel and docTitle
+_BOOK = re.compile(r"\.(xhtml|html?|ncx)$", re.IGNORECASE)
+_TYPES = {".odt": "vnd.oasis.opendocument.text", ".odp": "vnd.oasis.opendocument.presentation", ".epub": "epub+zip"}
+
+
+class Archive:
+    """Zip archive whose members can be replaced.
+
+    Args:
+        content: bytes of the archive.
+        unpacked: maximum number of bytes of its members, whatever sizes it declares.
+
+    Attributes:
+        members: content of each member by its name.
+
+    Raises:
+        InputError: the archive cannot be read, has two members of the same name, or is too large.
+    """
+
+    def __init__(self, content: bytes, unpacked: int) -> None:
+        self._content, self.members = content, dict[str, bytes]()
+        with reading("the file", "not a zip archive"), zipfile.ZipFile(io.BytesIO(content)) as archive:
+            self._entries, self._comment = archive.infolist(), archive.comment
+            left = unpacked
+            for entry in self._entries:
+                parts = []
+                with archive.open(entry) as file:
+                    while chunk := file.read(min(left + 1, 1 << 20)):
+                        left -= len(chunk)
+                        require(left >= 0, f"the contents of the file must have at most {unpacked:,} bytes")
+                        parts.append(chunk)
+                self.members[entry.filename] = b"".join(parts)
+        require(len(self.members) == len(self._entries), "the names in a zip archive must be different")
+
+    def with_members(self, changed: Mapping[str, bytes]) -> bytes:
+        """Return the archive with other contents of some members. Order, names, dates and compression stay."""
+        if all(self.members[name] == content for name, content in changed.items()):
+            return self._content
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w") as archive:
+            archive.comment = self._comment
+            for entry in self._entries:
+                archive.writestr(entry, changed.get(entry.filename, self.members[entry.filename]))
+        return out.getvalue()
+
+
+class XmlArchive:
+    """OpenDocument file or EPUB book whose texts can be replaced.
+
+    Args:
+        archive: the file.
+        suffix: ".odt", ".odp" or ".epub".
+        keep_tags: as in `Markup`.
+
+    Attributes:
+        texts: texts to translate.
+
+    Raises:
+        InputError: the file is not of that kind, is encrypted, or `Markup` refuses a member.
+    """
+
+    def __init__(self, archive: Archive, suffix: str, *, keep_tags: bool) -> None:
+        declared = archive.members.get("mimetype", b"").strip()
+        require(declared == f"application/{_TYPES[suffix]}".encode(), f"the file must be {suffix[1:]}, as it is named")
+        self._archive = archive
+        self._members: list[tuple[str, bytes, str, Markup]] = []  # name, byte order mark, encoding, texts
+        for name, is_xhtml, rules in _members(archive, suffix):
+            try:
+                mark, encoding, text = decode(archive.members[name], ".xml")
+            except InputError as error:
+                raise InputError("the XML in the file cannot be read; it may be encrypted") from error
+            markup = Markup(text, keep_tags=keep_tags, rules=rules, is_xml=is_xhtml)
+            self._members.append((name, mark, encoding, markup))
+        self.texts = [text for *_, markup in self._members for text in markup.texts]
+
+    def fill(self, translations: Sequence[str]) -> bytes:
+        """Return the file with its texts replaced."""
+        begin, changed = 0, {}
+        for name, mark, encoding, markup in self._members:
+            end = begin + len(markup.texts)
+            filled = markup.fill(translations[begin:end])
+            changed[name] = mark + filled.encode(encoding, "xmlcharrefreplace")
+            begin = end
+        return self._archive.with_members(changed)
+
+
+def _members(archive: Archive, suffix: str) -> Iterator[tuple[str, bool, Rules | None]]:
+    """Yield the name of each member with texts, whether it is XHTML, and the rules of other XML."""
+    for name in archive.members:
+        if suffix == ".epub" and _BOOK.search(name):
+            is_contents = name.lower().endswith(".ncx")
+            yield name, not is_contents, _CONTENTS if is_contents else None
+        elif suffix != ".epub" and name in ("content.xml", "styles.xml"):
+            yield name, False, _OPEN_DOCUMENT

@@ -1,0 +1,54 @@
+"""Encodings of text files: a byte order mark, what the file declares, or UTF-8."""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+from relattn.translation.errors import InputError
+
+_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_HTML = re.compile(rb"<meta[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_XML = re.compile(rb"\A\s*<\?xml[^>]*?encoding\s*=\s*[\"']([\w.:-]+)")
+_PO = re.compile(rb"Content-Type:[^\n]*?charset=([\w.:-]+)", re.IGNORECASE)
+_DECLARATIONS = {
+    **dict.fromkeys((".html", ".htm"), _HTML),
+    **dict.fromkeys((".xml", ".xlf", ".xliff"), _XML),
+    **dict.fromkeys((".po", ".pot"), _PO),
+}
+
+
+def decode(content: bytes, suffix: str) -> tuple[bytes, str, str]:
+    """Return the byte order mark of a text file, its encoding, and its text.
+
+    Args:
+        content: bytes of the file.
+        suffix: suffix of its name, which says how it may declare its encoding.
+
+    Raises:
+        InputError: the encoding is unknown, or the file is not in it.
+    """
+    mark, encoding = _encoding(content, suffix)
+    try:
+        return mark, encoding, content.removeprefix(mark).decode(encoding)
+    except UnicodeDecodeError as error:
+        raise InputError(f"the file must be text in {encoding}, which byte {error.start + 1} is not") from error
+
+
+def _encoding(content: bytes, suffix: str) -> tuple[bytes, str]:
+    for mark, encoding in _MARKS.items():
+        if content.startswith(mark):
+            return mark, encoding
+    declaration = _DECLARATIONS.get(suffix)
+    declared = declaration.search(content[:1024]) if declaration else None
+    if declared is None or declared[1] == b"CHARSET":  # as in the template of a .po file
+        return b"", "utf-8"
+    label = declared[1].decode().lower()
+    try:
+        encoding = codecs.lookup(label).name
+        "".encode(encoding)  # refuse a codec between bytes, such as base64
+    except LookupError as error:
+        raise InputError(f"the file declares an unknown charset: {label[:40]}") from error
+    # As in the Encoding Standard: a declaration that can be read is not in UTF-16, and Latin-1 is windows-1252.
+    latin = {"ascii": "cp1252", "iso8859-1": "cp1252"} if declaration is _HTML else {}
+    return b"", latin.get(encoding, "utf-8" if "utf-16" in encoding else encoding)

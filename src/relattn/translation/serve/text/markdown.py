@@ -1,0 +1,219 @@
+"""Markdown files: the text of paragraphs, headings, list items and cells of tables.
+
+markdown-it-py divides a file into blocks. Code, HTML, front matter, definitions of links and everything around the text
+stay as they are. In a text, emphasis and links are tags around words; code, addresses, images, mathematics and HTML are
+single tags. A paragraph that its translation changes becomes one line per hard line break.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from markdown_it import MarkdownIt
+from markdown_it.common.utils import normalizeReference
+
+from relattn.translation.errors import require
+from relattn.translation.serve.text.html import MAX_TAGS
+from relattn.translation.serve.text.tagged import TaggedText, pair_tags, unused_prefix
+
+_FRONT = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)")
+_LINE_ENDS = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
+_ADDRESS = r"(?:<[^<>\n]*>|(?:[^()\s<]|\([^()\s]*\))*)"
+_TITLE = r"""(?:\s+(?:"[^"]*"|'[^']*'|\([^()]*\)))?"""
+_PLACE = rf"\(\s*{_ADDRESS}{_TITLE}\s*\)|\[[^\[\]]*\]"
+_ESCAPE = re.compile(r"\\[!-/:-@\[-`{-~]")
+_INLINE = re.compile(
+    rf"(?P<escape>{_ESCAPE.pattern})"
+    r"|(?P<break>(?: {2,}|\\)\n[ \t]*)"
+    r"|(?P<single>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)"
+    r"|\$\$[^$]+\$\$|\$(?![\s$])[^$\n]*(?<!\s)\$(?!\d)"
+    rf"|!\[[^\[\]]*\](?:{_PLACE})|\[\^[^\[\]\s]+\]|\A\[[ xX]\](?=\s)"
+    r"|https?://[^\s<>()\[\]]+|<https?://[^<>\s]*>|:[a-z0-9_+-]+:(?!\w))"
+    r"|(?P<reference>\[[^\[\]]+\](?:\[\])?(?![\[(]))"
+    rf"|(?P<open>\[)|(?P<close>\](?:{_PLACE}))"
+    r"|(?P<tag></?[A-Za-z][^<>]*>|<!--.*?-->)"
+    r"|(?P<mark>\*+|(?<![^\W_])_+|_+(?![^\W_])|~~)",
+    re.DOTALL,
+)
+_NAME = re.compile(r"<(/?)([A-Za-z][\w-]*)")
+_SOFT_BREAK = re.compile(r"[ \t]*\n[ \t]*")
+_SPECIAL = "\\`*_[]<$|"
+_BLOCK = re.compile(r"(\d{1,9})(?=[.)](?:\s|$))|(?=[-+#>=~])")  # at the beginning of a line
+
+
+@dataclass(frozen=True)
+class _Token:
+    """A piece of text, or a tag (`text` is None), and its range in the file."""
+
+    text: str | None
+    begin: int
+    end: int
+    name: str = ""  # of a tag that may be one of a pair
+    is_closing: bool = False
+
+
+class Markdown:
+    """Markdown file whose texts can be replaced.
+
+    Args:
+        content: the file.
+        keep_tags: as in `Markup`.
+
+    Attributes:
+        texts: texts to translate.
+
+    Raises:
+        InputError: the file has too many tags.
+    """
+
+    def __init__(self, content: str, *, keep_tags: bool) -> None:
+        self._content = content
+        prefix = unused_prefix(content)
+        self._segments: list[tuple[list[_Token], TaggedText]] = []
+        count = 0
+        for lines, references in _texts(content):
+            for segment in filter(None, _segments(lines, content, references)):
+                tags = [(i, each.name, each.is_closing) for i, each in enumerate(segment) if each.name]
+                count += sum(each.text is None for each in segment)
+                require(count <= MAX_TAGS, f"Markdown must have at most {MAX_TAGS:,} tags")
+                tokens = [each.text for each in segment]
+                self._segments.append((segment, TaggedText(tokens, pair_tags(tags), prefix, keep_tags=keep_tags)))
+        self.texts = [text for _, each in self._segments for text in each.texts]
+
+    def fill(self, translations: Sequence[str]) -> str:
+        """Return the file with its texts replaced."""
+        remaining, parts, done = iter(translations), [], 0
+        for segment, text in self._segments:
+            begin, end = segment[0].begin, segment[-1].end
+            sources = [self._content[each.begin : each.end] for each in segment]
+            texts = "".join(source for source, each in zip(sources, segment, strict=True) if each.text is not None)
+            plain = set(_ESCAPE.sub("", texts)) - set("".join(_ESCAPE.findall(texts)))  # what needs no escape here
+            special = re.compile("[" + re.escape("".join(set(_SPECIAL) - plain)) + "]|&(?=#?\\w+;)")
+            filled = text.fill(remaining, sources, lambda each: special.sub(r"\\\g<0>", each))  # noqa: B023
+            if filled != "".join(sources):
+                filled = _BLOCK.sub(r"\1\\", filled, count=1) if _BLOCK.match(filled) else filled
+                parts += [self._content[done:begin], filled]
+                done = end
+        return "".join([*parts, self._content[done:]])
+
+
+def _texts(content: str) -> Iterator[tuple[list[tuple[int, int]], set[str]]]:
+    """Yield the lines of each text, as ranges in the file, and the names of the links that the file defines."""
+    front = _FRONT.match(content)
+    offset = front.end() if front else 0
+    lines = _LINE_ENDS.split(content[offset:])
+    begins = [offset, *accumulate(map(len, lines), initial=offset)][1:]
+    environment: dict[str, dict[str, object]] = {}
+    parser = MarkdownIt("commonmark").enable("table").disable("inline")
+    done: dict[int, int] = {}  # where the last cell of a line of a table ended
+    before = ""
+    for token in parser.parse(content[offset:], environment):
+        kind, before = before, token.type
+        if token.type != "inline" or token.map is None:
+            continue
+        found = []
+        for number, part in enumerate(token.content.split("\n"), start=token.map[0]):
+            text, line = part.strip(), lines[number].rstrip()
+            if kind in ("th_open", "td_open"):
+                place = line.find(text, done.get(number, 0))
+            else:
+                place = line.rfind(text) if kind == "heading_open" else len(line) - len(text)
+            if not text or place < 0 or not line.startswith(text, place):
+                break  # the parser has changed it, such as a tab
+            done[number] = place + len(text)
+            begin = begins[number] + place
+            found.append((begin, begin + len(text) + len(part) - len(part.rstrip())))
+        else:
+            yield found, set(environment.get("references", ()))
+
+
+def _segments(lines: Sequence[tuple[int, int]], content: str, references: set[str]) -> Iterator[list[_Token]]:
+    """Yield the tokens of a text between hard line breaks.
+
+    Args:
+        lines: its lines, as ranges in the file.
+        content: the file.
+        references: names of the links that the file defines.
+    """
+    text = "\n".join(content[begin:end] for begin, end in lines)
+    starts = [0, *accumulate(end - begin + 1 for begin, end in lines)][:-1]  # of each line in the text
+
+    def place(offset: int) -> int:
+        line = bisect_right(starts, offset) - 1
+        return lines[line][0] + offset - starts[line]
+
+    tokens: list[_Token] = []
+    openings: list[int] = []  # tokens with "["
+    marks: list[tuple[str, int]] = []  # kinds and tokens of open emphasis
+    counts: Counter[str] = Counter()  # of open emphasis by kind
+    done = 0
+
+    def add_text(begin: int, end: int) -> None:
+        if begin < end:
+            plain = _SOFT_BREAK.sub(" ", html.unescape(text[begin:end]))
+            tokens.append(_Token(plain, place(begin), place(end)))
+
+    for found in _INLINE.finditer(text):
+        kind, (begin, end), source = found.lastgroup, found.span(), found[0]
+        if kind == "ticks":
+            kind = "single"
+        if kind == "reference" and normalizeReference(source.removesuffix("[]")[1:-1]) not in references:
+            continue
+        name, is_closing = "", False
+        if kind == "close":
+            if not openings:
+                continue
+            name, is_closing = f"[{openings.pop()}", True
+        elif kind == "tag" and (tag := _NAME.match(source)):
+            name, is_closing = ("" if source.endswith("/>") else tag[2].lower()), bool(tag[1])
+        elif kind == "mark":
+            can_open = not text[end : end + 1].isspace() and end < len(text)
+            can_close = begin > 0 and not text[begin - 1].isspace()
+            if can_close and counts[source]:
+                kept, number = "", 0
+                while kept != source:  # those within it stay open, and are text
+                    kept, number = marks.pop()
+                    counts[kept] -= 1
+                name, is_closing = f"{source}{number}", True
+            elif not can_open:
+                continue
+        add_text(done, begin)
+        done = end
+        token = _Token(None, place(begin), place(end), name, is_closing)
+        if kind == "escape":
+            token = _Token(source[1], token.begin, token.end)
+        elif kind == "break":
+            yield _with_pairs(tokens)
+            tokens, openings, marks, counts = [], [], [], Counter()
+            continue
+        elif kind == "open":
+            openings.append(len(tokens))
+            token = replace(token, name=f"[{len(tokens)}")
+        elif kind == "mark" and not is_closing:
+            marks.append((source, len(tokens)))
+            counts[source] += 1
+            token = replace(token, name=f"{source}{len(tokens)}")
+        tokens.append(token)
+    add_text(done, len(text))
+    yield _with_pairs(tokens)
+
+
+def _with_pairs(tokens: Sequence[_Token]) -> list[_Token]:
+    """Return tokens in which an opening bracket or mark that is not closed is text. Text that touches is joined."""
+    counts = Counter(each.name for each in tokens)
+    joined: list[_Token] = []
+    for token in tokens:
+        text = token.text
+        if token.name and token.name[0] in "[*_~" and counts[token.name] == 1:
+            text = token.name.rstrip("0123456789")
+        if text is not None and joined and joined[-1].text is not None:
+            joined[-1] = _Token(joined[-1].text + text, joined[-1].begin, token.end)
+        else:
+            joined.append(token if text == token.text else _Token(text, token.begin, token.end))
+    return joined

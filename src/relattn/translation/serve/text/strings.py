@@ -1,0 +1,148 @@
+"""Files with the strings of programs: JSON, and PO files of gettext.
+
+Only the strings change, so the layout of a file stays. Placeholders in strings, such as `%s`, `{name}` and `<b>`, are
+tags, so a translation has them all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+
+from relattn.translation.errors import InputError
+from relattn.translation.serve.text.tagged import Message
+
+_BRACES = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"  # nested in messages of ICU
+_FORMAT = r"%(?:\d+\$|\([\w.-]+\))?[-+#0]*(?:\*|\d+)?(?:\.\d+)?(?:hh?|ll?|[Ljzt])?[diouxXeEfFgGaAcspn@]"
+_PLACEHOLDER = re.compile(
+    rf"%%|(?<!\d){_FORMAT}|{_FORMAT}(?![^\W_])"  # in "100%discount" there is none
+    rf"|%\w+%|\$?{_BRACES}|\$t\([^()]*\)|</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);"
+)
+_STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
+_JSON = re.compile(rf"({_STRING})(\s*:)?")
+_LINE = re.compile(rf"[ \t]*(?:#.*|(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)?[ \t]*({_STRING})[ \t]*)?\r?")
+_Entry = dict[str, tuple[int, list[str]]]  # line and strings of each keyword, such as msgid
+_ESCAPE = re.compile(r'\\(?:([abfnrtv"\\])|x([0-9A-Fa-f]{1,2})|([0-7]{1,3}))')
+_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", '"': '"', "\\": "\\"}
+_UNESCAPED = {text: f"\\{name}" for name, text in _ESCAPES.items()}
+_SPECIAL = re.compile('["\\\\\a\b\f\n\r\t\v]')
+
+
+class Json:
+    """JSON whose strings can be replaced. Names and other values are left unchanged.
+
+    Args:
+        content: the file.
+        keep_tags: as in `Markup`.
+
+    Attributes:
+        texts: texts to translate.
+
+    Raises:
+        InputError: the file is not JSON.
+    """
+
+    def __init__(self, content: str, *, keep_tags: bool) -> None:
+        try:
+            json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"the file must be JSON, and not nested too deeply: {type(error).__name__}") from error
+        self._content = content
+        self._strings: list[tuple[int, int, str, Message]] = []  # range in the file, string and its texts
+        for found in _JSON.finditer(content):
+            text = json.loads(found[1]) if found[2] is None else ""
+            if text and not re.search("[\ud800-\udfff]", text):  # half of a character cannot be translated
+                message = Message(text, _PLACEHOLDER, keep_tags=keep_tags)
+                self._strings.append((*found.span(1), text, message))
+        self.texts = [text for *_, message in self._strings for text in message.texts]
+
+    def fill(self, translations: Sequence[str]) -> str:
+        """Return the file with its strings replaced. Characters outside of ASCII are escaped if the file does so."""
+        remaining, parts, done = iter(translations), [], 0
+        is_ascii = self._content.isascii() and "\\u" in self._content
+        for begin, end, text, message in self._strings:
+            filled = message.fill(remaining)
+            if filled != text:
+                source = json.dumps(filled, ensure_ascii=is_ascii)
+                parts += [self._content[done:begin], source]
+                done = end
+        return "".join([*parts, self._content[done:]])
+
+
+class Po:
+    """PO file of gettext whose translations can be filled.
+
+    Entries with a translation are left unchanged, also if it is marked as fuzzy, and so are obsolete entries.
+
+    Args:
+        content: the file.
+        keep_tags: as in `Markup`.
+
+    Attributes:
+        texts: texts to translate.
+
+    Raises:
+        InputError: the file is not a PO file.
+    """
+
+    def __init__(self, content: str, *, keep_tags: bool) -> None:
+        self._lines = content.split("\n")
+        self._fills: list[tuple[list[int], Message]] = []  # lines of empty translations, and their source
+        for entry in _entries(self._lines):
+            source, plural = (_joined(entry, name) for name in ("msgid", "msgid_plural"))
+            lines = {name: line for name, (line, _) in entry.items() if name.startswith("msgstr")}
+            if not source or any(_joined(entry, name) for name in lines):
+                continue
+            first = [line for name, line in lines.items() if name in ("msgstr", "msgstr[0]")]
+            others = [line for line in lines.values() if line not in first]
+            for places, text in ((first, source), (others, plural)):
+                if places and text:
+                    self._fills.append((places, Message(text, _PLACEHOLDER, keep_tags=keep_tags)))
+        self.texts = [text for _, message in self._fills for text in message.texts]
+
+    def fill(self, translations: Sequence[str]) -> str:
+        """Return the file with its translations filled."""
+        remaining, lines = iter(translations), self._lines.copy()
+        for places, message in self._fills:
+            filled = _SPECIAL.sub(lambda found: _UNESCAPED[found[0]], message.fill(remaining))
+            for place in places:
+                lines[place] = lines[place].replace('""', f'"{filled}"', 1)
+        return "\n".join(lines)
+
+
+def _entries(lines: Sequence[str]) -> Iterator[_Entry]:
+    """Yield the entries of a PO file."""
+    entry: _Entry = {}
+    strings: list[str] | None = None
+    for number, line in enumerate(lines):
+        found = _LINE.fullmatch(line)
+        if found is None or (found[2] and not found[1] and strings is None):
+            raise InputError(f"a PO file must have comments and strings after keywords, which line {number + 1} is not")
+        if found[1]:
+            if found[1] in ("msgctxt", "msgid") and any(name.startswith("msgstr") for name in entry):
+                yield entry
+                entry = {}
+            strings = []
+            entry[found[1]] = number, strings
+        if found[2] and strings is not None:
+            strings.append(found[2])
+    if entry:
+        yield entry
+
+
+def _joined(entry: _Entry, keyword: str) -> str:
+    """Return the text of a keyword in an entry; empty if there is none."""
+    _, strings = entry.get(keyword, (0, ()))
+    return "".join(map(_unescaped, strings))
+
+
+def _unescaped(string: str) -> str:
+    """Return the text of a string with quotation marks."""
+
+    def replace(found: re.Match[str]) -> str:
+        if found[1]:
+            return _ESCAPES[found[1]]
+        return chr(int(found[2], 16) if found[2] else int(found[3], 8))
+
+    return _ESCAPE.sub(replace, string[1:-1])

@@ -1,0 +1,100 @@
+"""XLIFF files, versions 1.2 and 2: the source of each unit without a translation is a text, which fills its target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from relattn.translation.errors import require
+from relattn.translation.serve.text.html import MAX_TAGS, Markup, Rules, Token, tokens_of
+
+_RULES = Rules(paragraphs=frozenset({"source"}), inline=frozenset({"g", "pc", "mrk"}))
+_UNITS = {"trans-unit", "segment"}
+_TO_TRANSLATE = {"new", "needs-translation"}  # states of a target that is filled although it is not empty
+
+
+@dataclass
+class _Element:
+    """Element that is open, with the ranges of tokens of its children `source`, `seg-source` and `target`."""
+
+    name: str
+    begin: int
+    is_translated: bool
+    children: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+class Xliff:
+    """XLIFF file whose targets can be filled. Targets with a text are left unchanged.
+
+    Args:
+        content: the file.
+        keep_tags: as in `Markup`.
+
+    Attributes:
+        texts: texts to translate.
+
+    Raises:
+        InputError: the file is not XLIFF, or has too many tags.
+    """
+
+    def __init__(self, content: str, *, keep_tags: bool) -> None:
+        require(content.count("<") <= MAX_TAGS, f"XLIFF must have at most {MAX_TAGS:,} tags")
+        self._tokens = list(tokens_of(content, True))
+        root = next((token.name for token in self._tokens if token.name), "")
+        require(root.rpartition(":")[2] == "xliff", "the file must be XLIFF")
+        self._units = [
+            (unit, Markup(self._source(unit["source"]), keep_tags=keep_tags, rules=_RULES))
+            for unit in _units(self._tokens)
+        ]
+        self.texts = [text for _, markup in self._units for text in markup.texts]
+
+    def fill(self, translations: Sequence[str]) -> str:
+        """Return the file with its targets filled."""
+        sources = [token.source for token in self._tokens]
+        begin = 0
+        for unit, markup in self._units:
+            end = begin + len(markup.texts)
+            if end > begin:
+                filled = markup.fill(translations[begin:end])
+                self._set_target(sources, unit, filled[filled.index(">") + 1 : filled.rindex("</")])
+            begin = end
+        return "".join(sources)
+
+    def _source(self, place: tuple[int, int]) -> str:
+        return "".join(token.source for token in self._tokens[slice(*place)])
+
+    def _set_target(self, sources: list[str], unit: dict[str, tuple[int, int]], text: str) -> None:
+        """Replace the source of a target, or write one after the source of the unit, with the same indentation."""
+        if "target" in unit:
+            begin, end = unit["target"]
+            tag = self._tokens[begin].source.removesuffix("/>").removesuffix(">").rstrip()
+            sources[begin:end] = [f"{tag}>{text}</{self._tokens[begin].name}>", *[""] * (end - begin - 1)]
+            return
+        begin = unit["source"][0]
+        before = self._tokens[begin - 1]
+        space = before.source if before.is_text and not before.source.strip() else ""
+        last = unit.get("seg-source", unit["source"])[1] - 1
+        name = self._tokens[begin].name.replace("source", "target")
+        sources[last] += f"{space}<{name}>{text}</{name}>"
+
+
+def _units(tokens: Sequence[Token]) -> Iterator[dict[str, tuple[int, int]]]:
+    """Yield the ranges of the source of each unit to translate, and of its target and its segments, if it has them."""
+    opened = [_Element("", 0, True)]
+    for i, token in enumerate(tokens):
+        outer = opened[-1]
+        if token.is_closing:
+            inner = opened.pop()
+            require(inner.name == token.name, "XML must be well-formed")
+            opened[-1].children.setdefault(token.name, (inner.begin, i + 1))
+            if token.name in _UNITS and inner.is_translated and "source" in inner.children:
+                target = tokens[slice(*inner.children.get("target", (0, 0)))]
+                is_empty = not any(each.is_text and each.source.strip() for each in target)
+                if is_empty or target[0].get("state") in _TO_TRANSLATE:
+                    yield inner.children
+        elif token.is_void:
+            outer.children.setdefault(token.name, (i, i + 1))
+        elif token.name:
+            is_translated = {"no": False, "yes": True}.get(token.get("translate") or "", outer.is_translated)
+            opened.append(_Element(token.name, i, is_translated))
+    require(len(opened) == 1, "XML must be well-formed")

@@ -1,0 +1,301 @@
+"""Files of all kinds, made of random words."""
+
+from __future__ import annotations
+
+import io
+import random
+import zipfile
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+WORDS = ["one", "two", "Mr. Smith", "e.g. this", "3.5", "Über", "中文", "“so”", "5%", "-", "(x"]
+MORE_WORDS = [
+    *WORDS,
+    "a & b",
+    "x < y",
+    "{x}",
+    "%s",
+    "#tag",
+    "https://example.org/a?b=C.d",
+    "ASP.NET",
+    "😀",
+    "&amp;",
+    "<",
+]
+ENDS = ["", "", "", ".", "!", "?", "…", ",", "。"]
+SPACES = [" ", " ", " ", "  ", "\u00a0", "\u2009", "\u3000"]
+LINE_ENDS = ["\t", "\n", "\r\n", "\r", "\n\n \n", "\v", "\u2028", "\x85", "\u200b"]
+
+
+class Maker:
+    """Makes texts and files. With the same seed, they differ only in their words, each of which is changed.
+
+    Args:
+        seed: seed of a random generator.
+        change: function that changes words that are translated.
+        is_exact: whether a translation with other words has the same spaces and runs.
+    """
+
+    def __init__(self, seed: int, change: Callable[[str], str] = str, *, is_exact: bool = False) -> None:
+        self.draw, self.change, self.is_exact = random.Random(seed), change, is_exact
+
+    def pick(self, choices: Sequence[Any]) -> Any:
+        return self.draw.choice(choices)
+
+    def some(self, *makers: Callable[[], str], most: int = 5, between: str = "") -> str:
+        """Return what some of the functions return."""
+        return between.join(self.pick(makers)() for _ in range(self.draw.randint(1, most)))
+
+    def words(self) -> str:
+        """Return some words."""
+        return " ".join(map(self.change, self.draw.choices(WORDS[:7], k=self.draw.randint(1, 4))))
+
+    def text(self, spaces: Sequence[str] = SPACES) -> str:
+        """Return any words, marks and spaces."""
+        if self.is_exact:
+            return self.words()
+        return self.some(lambda: self.pick(MORE_WORDS) + self.pick(ENDS) + self.pick(spaces), most=8)
+
+    def xml(self, tags: Sequence[str], others: Sequence[str]) -> str:
+        """Return words, elements with words, and other elements."""
+
+        def element() -> str:
+            tag = self.pick(tags)
+            return f"<{tag}>{self.xml_text()}</{tag.split()[0]}>"
+
+        between = " " if self.is_exact else ""
+        return self.some(self.xml_text, element, lambda: self.xml_text() + self.pick(others), between=between)
+
+    def xml_text(self) -> str:
+        return escape(self.text(), quote=False)
+
+    def html(self, *, is_xml: bool = False) -> str:
+        others = ["<br/>", '<img alt="" src="?a=1&amp;b=2"/>', "<!-- no -->", '<a id="p1"/>', "<i>  </i>"]
+        others += [] if is_xml else ["<br>", "<wbr>", "<a href=?a=1&section=2></a>", "</u>"]
+        others += [] if is_xml or self.is_exact else ["&nbsp;", "&copy x"]
+
+        def inner() -> str:
+            return self.xml(["b", "i", 'a href="x"', 'span class="y"'], others)
+
+        return self.some(
+            lambda: f"<p>{inner()}</p>\n",
+            lambda: f"<div>{inner()}<p>{inner()}</p>\r\n</div>",
+            lambda: f"<ul>\n  <li>{inner()}{'</li>' if is_xml else '<li>'}</ul>",
+            lambda: '<pre> no  x</pre><p translate="no">no</p>',
+            lambda: "<script/>" if is_xml else "<script>x = '<b>'</script>",
+        )
+
+    def subtitles(self, head: str = "", comma: str = ",") -> str:
+        end = self.pick(["\n", "\r\n"])
+
+        def line() -> str:
+            text = self.words()
+            return self.pick([text, f"<i>{text}</i>", f"- {text}", f"{text} <b>{text}</b>"])
+
+        times = [f"{i}{end}00:00:0{i}{comma}000 --> 00:00:0{i}{comma}900 X1:4{end}" for i in range(1, 5)]
+        return head + "".join(f"{time}{end.join(line() for _ in range(2))}{end}{end}" for time in times)
+
+    def markdown(self) -> str:
+        pieces = [
+            "`no  x`",
+            "**{}**",
+            "*{}*",
+            "[{}](http://x.org/a_(b) 'no')",
+            "![no](a.png)",
+            "<b>{}</b>",
+            "{}",
+            "[{}][ref]",
+        ]
+        pieces += [
+            "[ref]",
+            "[^1]",
+            "$a + b$",
+            "https://example.org/a",
+            r"\*{}\*",
+            "{} * {}",
+            "*{}",
+            "{}\n  {}",
+            "a_b_c",
+        ]
+
+        def text() -> str:
+            parts = self.draw.choices(pieces[: -4 if self.is_exact else None], k=3)
+            return " ".join(part.replace("{}", self.words()) for part in parts)
+
+        front = self.pick(["", "---\ntitle: no\n---\n", "+++\ntitle = 'no'\n+++\n\n"])
+        blocks = self.some(
+            lambda: f"{'#' * self.draw.randint(1, 4)} {text()}{self.pick(['', ' ##'])}\n\n".replace("\n  ", " "),
+            lambda: f"{text()}\n\n",
+            lambda: f"{text()}  \n{text()}\\\n{text()}\n\n",
+            lambda: f"> {text()}\n>\n> - {text()}\n\n",
+            lambda: f"1. {text()}\n2. [ ] {text()}\n   - {text()}\n\n     {text()}\n\n         no\n\n",
+            lambda: f"| {self.words()} | {self.words()} |\n|---|:-:|\n| {self.words()} | `no` |\n\n",
+            lambda: "```python\nno = 1\n```\n\n    no\n\n<div>\nno\n</div>\n\n",
+            lambda: f"{self.words()}\n=====\n\n",
+        )
+        return f"{front}{blocks}[ref]: http://x.org 'no'\n"
+
+    def json(self) -> str:
+        strings = [
+            "{name}",
+            "%s",
+            "<b>{}</b>",
+            "{{x}} {}",
+            "{}",
+            "%1$s {}",
+            "{n, plural, one {# x}}",
+            r"\n{}\t",
+            r"\"{}",
+        ]
+
+        def string() -> str:
+            return '"' + self.pick(strings).replace("{}", self.words()) + '"'
+
+        def value() -> str:
+            return self.pick([string(), "1.50e5", "null", f"[{string()},\n {string()}]", f'{{ "no" :{string()} }}'])
+
+        return "{" + ",\r\n\t".join(f'"no {i}": {value()}' for i in range(5)) + "}\n"
+
+    def po(self, *, is_filled: bool) -> str:
+        known = '#, fuzzy\nmsgctxt "no"\nmsgid "no"\nmsgstr "no"\n\n#~ msgid "no"\n#~ msgstr ""\n\n'
+        parts = ['msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n\n']
+        for mark in ("", r"\n", " %s", "{x}"):
+            source, target = self.pair(lambda: self.words() + mark)  # noqa: B023
+            target = target if is_filled else ""
+            plural = f'msgid_plural "{source}"\nmsgstr[0] "{target}"\nmsgstr[1] "{target}"'
+            parts.append(
+                f'#: a.c:1\nmsgid ""\n"{source}"\n{self.pick([plural, f"msgstr {chr(34)}{target}{chr(34)}"])}\n\n'
+            )
+        return known.join(parts)
+
+    def xliff(self, *, is_filled: bool) -> str:
+        parts = []
+        for mark in ("", ' <g id="1">x</g>', '<x id="2"/>', " <ph>%s</ph> <mrk>x</mrk>"):
+            source, target = self.pair(lambda: self.words() + mark.replace("x<", f"{self.words()}<"))  # noqa: B023
+            empty, full = self.pick(
+                [("", "\n <target>{}</target>"), ("<target/>", "<target>{}</target>")]
+                + [(f'<target state="new">{text}</target>', '<target state="new">{}</target>') for text in ("", "no")]
+            )
+            target = full.replace("{}", target) if is_filled else empty
+            parts.append(f'<trans-unit id="1">\n <source>{source}</source>{target}\n <note>no</note></trans-unit>')
+        return f'<?xml version="1.0"?><xliff version="1.2"><file><body>{"".join(parts)}</body></file></xliff>'
+
+    def pair(self, make: Callable[[], str]) -> tuple[str, str]:
+        """Return a text with the words that it has, and with changed ones."""
+        state, change = self.draw.getstate(), self.change
+        target = make()
+        self.draw.setstate(state)
+        self.change = str
+        source = make()
+        self.change = change
+        return source, target
+
+    def office(self, suffix: str) -> bytes:
+        """Return a document of Word, PowerPoint or Excel."""
+        name, main, parts, namespace, root, paragraph, run, others = OFFICE[suffix]
+
+        def one_run() -> str:
+            space = "" if suffix == ".pptx" else ' xml:space="preserve"'
+            return run.replace("$", self.pick(["", "<b/>", "<i/>"])).replace("{}", f"<t{space}>{self.xml_text()}</t>")
+
+        def element() -> str:
+            return paragraph.replace("{}", self.some(one_run, one_run, lambda: self.pick(others)))
+
+        prefix = "application/vnd.openxmlformats-officedocument."
+        names = [(f"/{name}", main), *((f"/{part}.xml", kind) for part, kind in parts)]
+        types = "".join(f'<Override PartName="{n}" ContentType="{prefix}{kind}+xml"/>' for n, kind in names)
+        members = {"[Content_Types].xml": f"<Types>{types}</Types>", name: "<x/>"}
+        for part, _ in parts:
+            members[f"{part}.xml"] = f'<{root} xmlns="{namespace}">{self.some(element)}</{root}>'
+        return archive(members)
+
+    def open_document(self, suffix: str) -> bytes:
+        others = ["<text:s/>", "<text:tab/>", "<text:line-break/>", '<text:bookmark text:name="x"/>']
+        others.append("<text:note><text:note-citation>1</text:note-citation><text:p>{}</text:p></text:note>")
+        tags = ['text:span text:style-name="x"', 'text:a xlink:href="y"']
+
+        def inner() -> str:
+            return self.xml(tags, [each.replace("{}", self.xml_text()) for each in others])
+
+        parts = (
+            "<text:tracked-changes><text:p>no</text:p></text:tracked-changes>",
+            "<text:h>{}</text:h>\n<text:p>{}</text:p>",
+        )
+        body = self.some(lambda: self.pick(parts).replace("{}", inner()))
+        kind = {".odt": "text", ".odp": "presentation"}[suffix]
+        mimetype = f"application/vnd.oasis.opendocument.{kind}"
+        return archive({"mimetype": mimetype, "content.xml": f"<?xml version='1.0'?>\n<office:x>{body}</office:x>"})
+
+    def epub(self) -> bytes:
+        head = '<?xml version="1.0" encoding="UTF-8"?><!DOCTYPE html><html><head><title/></head><body>'
+        pages = {f"b/{i}.xhtml": f"{head}{self.html(is_xml=True)}</body></html>" for i in range(2)}
+        contents = f"<ncx><navLabel><text>{self.xml_text()}</text></navLabel></ncx>"
+        return archive({"mimetype": "application/epub+zip", "b/x.css": "no", **pages, "b/toc.ncx": contents})
+
+    def file(self, suffix: str, *, is_filled: bool = False) -> bytes:
+        """Return a file of a kind; with `is_filled`, as its translation must be."""
+        match suffix:
+            case ".txt":
+                return self.text([*SPACES, *LINE_ENDS]).encode()
+            case ".html" | ".htm":
+                return self.html().encode(self.pick(["utf-8", "utf-16"]))
+            case ".srt":
+                return self.subtitles().encode()
+            case ".vtt":
+                return self.subtitles("WEBVTT\n\nNOTE no\n\n", ".").encode()
+            case ".md":
+                return self.markdown().encode()
+            case ".json":
+                return self.json().encode()
+            case ".po":
+                return self.po(is_filled=is_filled).encode()
+            case ".xlf" | ".xliff":
+                return self.xliff(is_filled=is_filled).encode()
+            case ".odt" | ".odp":
+                return self.open_document(suffix)
+            case ".epub":
+                return self.epub()
+        return self.office(suffix)
+
+
+S = "http://schemas.openxmlformats.org/{}/2006/main"
+OFFICE = {  # main part, its type, other parts and types, namespace, root, paragraph, run, objects
+    ".docx": (
+        *(
+            "a.xml",
+            "wordprocessingml.document.main",
+            [("b", "wordprocessingml.header"), ("c", "wordprocessingml.footnotes")],
+        ),
+        *(S.format("wordprocessingml"), "hdr", "<p><pPr/>{}</p>", "<r><rPr>$</rPr>{}</r>"),
+        ["<r><tab/></r>", '<bookmarkStart id="1"/>', "<r><drawing/></r>", "<proofErr/>"],
+    ),
+    ".pptx": (
+        *(
+            "p.xml",
+            "presentationml.presentation.main",
+            [("s1", "presentationml.slide"), ("s2", "presentationml.notesSlide")],
+        ),
+        *(S.format("drawingml"), "sld", "<p><pPr/>{}<endParaRPr/></p>", "<r><rPr>$</rPr>{}</r>"),
+        ["<br><rPr/></br>", '<fld id="x"><rPr/><t>7</t></fld>'],
+    ),
+    ".xlsx": (
+        *("w.xml", "spreadsheetml.sheet.main", [("s", "spreadsheetml.sharedStrings"), ("c", "spreadsheetml.comments")]),
+        *(S.format("spreadsheetml"), "sst", "<si>{}</si>", "<r><rPr>$</rPr>{}</r>"),
+        ["<rPh><t>no</t></rPh>"],
+    ),
+}
+
+
+def archive(members: dict[str, str]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_STORED if name == "mimetype" else None)
+    return out.getvalue()
+
+
+def members_of(content: bytes) -> dict[str, bytes]:
+    """Return the members of an archive."""
+    with zipfile.ZipFile(io.BytesIO(content)) as file:
+        return {name: file.read(name) for name in file.namelist()}

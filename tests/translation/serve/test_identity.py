@@ -1,0 +1,96 @@
+"""Texts and files of all kinds come back as they were from a translator that returns its source."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from relattn.translation.config import SearchConfig
+from relattn.translation.serve.limits import Limits
+from relattn.translation.serve.routing import Router
+from relattn.translation.serve.text.documents import FORMATS
+from relattn.translation.translate.pipeline import Translation, Translator
+from tests.translation.serve.files import LINE_ENDS, SPACES, Maker, members_of
+
+COUNT = 500  # texts and files
+
+
+class Source(Translator):
+    """Translator that returns its source after a change."""
+
+    search_batch = log_probs = align_batch = None  # type: ignore[assignment]
+
+    def __init__(self, change: Callable[[str], str]) -> None:
+        self.change, self.search = change, SearchConfig()
+        self.tokenizer = SimpleNamespace(encode=str.split)  # type: ignore[assignment]
+
+    def n_best(self, lines: Sequence[str], options: Any, **_: Any) -> list[list[Translation]]:  # type: ignore[override]
+        links = [[(i, i) for i in range(len(line.split(" ")))] if options.align else [] for line in lines]
+        return [
+            [Translation(self.change(line), 0.0, [], alignment=each)] for line, each in zip(lines, links, strict=True)
+        ]
+
+
+Source.__abstractmethods__ = frozenset()
+
+
+def translated(change: Callable[[str], str], inputs: Sequence[tuple[str, Any]]) -> list[Any]:
+    """Return the translations of texts, pages and files, each given with its kind."""
+
+    async def run() -> list[Any]:
+        router = Router({("en", "de"): Source(change)}, Limits(waiting=100_000))
+        queues = [asyncio.create_task(queue.run()) for queue in router.queues]
+
+        async def one(kind: str, content: Any) -> Any:
+            if kind.startswith("."):
+                return await router.document(f"a{kind}", content, "en", "de", keep_literals=True)
+            options = {"html": kind == "html", "count": 1, "keep_literals": True}
+            (answer,) = await router.translate([content], ["en"], "de", **options)
+            return answer.ranked[0]
+
+        try:
+            return await asyncio.gather(*(one(*each) for each in inputs))
+        finally:
+            for queue in queues:
+                queue.cancel()
+            router.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_every_text_and_file_comes_back_equal(aligned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tags in their texts, and with a text per piece between tags, as from an export."""
+    monkeypatch.setattr(Source, "supports_alignment", aligned)
+    kinds = ["text", "html", *FORMATS]
+    inputs, expected = [], []
+    for seed in range(COUNT):
+        kind, maker = kinds[seed % len(kinds)], Maker(seed)
+        if kind.startswith("."):
+            inputs.append((kind, maker.file(kind)))
+            expected.append(Maker(seed).file(kind, is_filled=True))
+        else:
+            inputs.append((kind, maker.html() if kind == "html" else maker.text([*SPACES, *LINE_ENDS])))
+            expected.append(inputs[-1][1])
+    for (kind, content), wanted, got in zip(inputs, expected, translated(str, inputs), strict=True):
+        assert got == wanted, (kind, content)
+
+
+@pytest.mark.parametrize("kind", [".html", ".md", ".json", ".odt", ".odp", ".epub", ".po", ".xlf"])
+def test_all_words_are_translated_and_nothing_else(kind: str) -> None:
+    """Capitals of the words, in a file that is otherwise the same."""
+    inputs, expected = [], []
+    for seed in range(20):
+        inputs.append((kind, Maker(seed, is_exact=True).file(kind)))
+        expected.append(Maker(seed, str.upper, is_exact=True).file(kind, is_filled=True))
+    for (_, content), wanted, got in zip(inputs, expected, translated(str.upper, inputs), strict=True):
+        assert members(got) == members(wanted), content
+
+
+def members(content: Any) -> Any:
+    """Return the members of an archive; any other content as it is."""
+    return members_of(content) if content.startswith(b"PK") else content
