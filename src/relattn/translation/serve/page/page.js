@@ -1,5 +1,5 @@
 // Translates text when typing stops, and files when they are dropped. Words of the translation offer alternatives.
-import { byId, copy, element, fill, latest, pause, request } from "./common.js";
+import { byId, copy, element, fill, latest, pause, request, requestPatiently } from "./common.js";
 import { clearAttention, linkOfView, openView, setUpAttention, showAttentionOf } from "./attention.js";
 
 const PAUSE = 350; // milliseconds without a keystroke before the text is translated
@@ -161,7 +161,7 @@ async function translate(choice = "") {
   const target = byId("target").value;
   try {
     const parameters = { q, source: byId("source").value, target, alternatives: ALTERNATIVES, choice };
-    const result = await request("words", parameters, signal, (reason) => showStatus(reason, "busy"));
+    const result = await requestPatiently("words", parameters, signal, (reason) => showStatus(reason, "busy"));
     if (signal.aborted) return;
     const detected = result.detectedLanguage?.language || "";
     const other = state.languages.find(({ code }) => code === detected)?.targets.find((code) => code !== detected);
@@ -253,7 +253,7 @@ async function offerChoices(node, index) {
   placeChoices();
   try {
     const wait = (reason) => box.replaceChildren(element("p", reason, { className: "note busy" }));
-    const result = await request("words", { ...parameters, prefix, alternatives: 9 }, signal, wait);
+    const result = await requestPatiently("words", { ...parameters, prefix, alternatives: 9 }, signal, wait);
     if (signal.aborted) return;
     const texts = [result.words.map(({ text }) => text).join(""), ...result.alternatives];
     const offers = new Map();
@@ -263,7 +263,7 @@ async function offerChoices(node, index) {
     }
     const use = async (first, more) => {
       const [space] = /^\s*/.exec(more); // without it, the word may be the beginning of another one
-      const answer = await request("words", { ...parameters, prefix: prefix + first + space }, signal);
+      const answer = await requestPatiently("words", { ...parameters, prefix: prefix + first + space }, signal);
       if (signal.aborted) return;
       const at = state.words.findIndex(({ sentence }) => sentence === word.sentence);
       const length = state.words.filter(({ sentence }) => sentence === word.sentence).length;
