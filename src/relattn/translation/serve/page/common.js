@@ -1,9 +1,5 @@
 // Shared by the parts of the page: elements, requests, and the rule that the latest choice wins.
 
-export const pause = (seconds, signal) => new Promise((resolve, reject) => {
-  setTimeout(resolve, 1000 * seconds);
-  signal?.addEventListener("abort", () => reject(signal.reason));
-});
 const TRIES = 3; // requests to a server that is busy
 const LONGEST_WAIT = 10; // seconds
 
@@ -33,6 +29,11 @@ export function latest() {
     return controller.signal;
   };
 }
+
+export const pause = (seconds, signal) => new Promise((resolve, reject) => {
+  setTimeout(resolve, 1000 * seconds);
+  signal?.addEventListener("abort", () => reject(signal.reason));
+});
 
 // Send a JSON object or a FormData, or get a path, and return the answer. Errors have a message for the user.
 export async function request(path, body, signal) {
