@@ -387,6 +387,13 @@ def test_languages_are_remembered(page: Page, address: str) -> None:
     page.goto("about:blank")
     page.goto(address)
     expect(page.locator("#source")).to_have_value("de")
+    page.select_option("#source", "auto")
+    page.goto("about:blank")
+    page.goto(address)
+    expect(page.locator("#source")).to_have_value("auto")
+    type_text(page, TEXT)
+    expect(page.locator("#target")).to_have_value("de")  # by the detected language, since none was chosen
+    page.select_option("#source", "de")
     page.goto("about:blank")
     page.goto(f"{address}#source=en&target=de")
     expect(page.locator("#source")).to_have_value("en")

@@ -1,5 +1,5 @@
 // Shows the attention of a model: all heads as pictures, and one head word by word, with the two parts of its scores.
-import { byId, element, fill, latest, request, save } from "./common.js";
+import { byId, element, fill, latest, requestPatiently, save } from "./common.js";
 import { drawingOf } from "./drawing.js";
 
 const ROW = 30; // height of a word in the linked view in pixels, as in the style sheet
@@ -107,7 +107,7 @@ async function inspect() {
   const view = byId("attention-view");
   view.setAttribute("aria-busy", "true");
   try {
-    const data = await request("attention", { ...parameters, prefix: chosen[state.sentence] || "" }, signal);
+    const data = await requestPatiently("attention", { ...parameters, prefix: chosen[state.sentence] || "" }, signal);
     if (signal.aborted) return;
     state.data = data;
     byId("attention-note").textContent = "";

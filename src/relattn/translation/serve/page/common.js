@@ -35,10 +35,9 @@ export const pause = (seconds, signal) => new Promise((resolve, reject) => {
   signal?.addEventListener("abort", () => reject(signal.reason));
 });
 
-// Send a JSON object or a FormData, or get a path, and return the answer. A server that is busy is asked again, after a
-// call of `onWait` with the reason. If the answer is several lines, `report` is called with the progress that each one
-// but the last has. Errors have a message for the user.
-export async function request(path, body, signal, onWait = () => {}, report = () => {}) {
+// Send a JSON object or a FormData, or get a path, and return the answer. Errors have a message for the user.
+// If the answer is several lines, `report` is called with the progress that each one but the last has.
+export async function request(path, body, signal, report = () => {}) {
   const key = byId("key").value;
   const options = { signal };
   if (body instanceof FormData) {
@@ -49,19 +48,13 @@ export async function request(path, body, signal, onWait = () => {}, report = ()
     Object.assign(options, { method: "POST", headers: { "Content-Type": "application/json" }, body: content });
   }
   let response, text;
-  for (let tries = 1; ; tries++) {
-    try {
-      response = await fetch(path, options);
-      const isLines = response.headers.get("Content-Type") === "application/x-ndjson";
-      text = isLines ? await lastLine(response, report) : await response.text();
-    } catch (error) {
-      if (signal && signal.aborted) throw error;
-      throw new Error("The server cannot be reached.");
-    }
-    if (response.status !== 429 || tries === TRIES) break;
-    const seconds = Math.min(LONGEST_WAIT, Number(response.headers.get("Retry-After")) || 2);
-    onWait(`The server is busy. Trying again in ${seconds} seconds.`);
-    await pause(seconds, signal);
+  try {
+    response = await fetch(path, options);
+    const isLines = response.headers.get("Content-Type") === "application/x-ndjson";
+    text = isLines ? await lastLine(response, report) : await response.text();
+  } catch (error) {
+    if (signal && signal.aborted) throw error;
+    throw new Error("The server cannot be reached.");
   }
   let content = null;
   try { content = JSON.parse(text); } catch { /* a proxy may answer with a page of its own */ }
@@ -71,7 +64,22 @@ export async function request(path, body, signal, onWait = () => {}, report = ()
   const messages = { 413: "The text or file is too large.", 429: "The server is busy.", 503: "The server is not available." };
   const other = response.ok ? "The server's answer cannot be read." : `The server answered with status ${response.status}.`;
   const reason = content && content.error;
-  throw new Error((reason ? sentence(reason) : messages[response.status] || other) + again);
+  const message = (reason ? sentence(reason) : messages[response.status] || other) + again;
+  throw Object.assign(new Error(message), { isBusy: response.status === 429, wait });
+}
+
+// Do what `request` does, and again while the server is busy. `onWait` is called with a message for the user.
+export async function requestPatiently(path, body, signal, onWait = () => {}) {
+  for (let tries = 1; ; tries++) {
+    try {
+      return await request(path, body, signal);
+    } catch (error) {
+      if (!error.isBusy || tries === TRIES) throw error;
+      const seconds = Math.min(LONGEST_WAIT, Number(error.wait) || 2);
+      onWait(`The server is busy. Trying again in ${seconds} seconds.`);
+      await pause(seconds, signal);
+    }
+  }
 }
 
 async function lastLine(response, report) {

@@ -1,5 +1,5 @@
 // Translates text when typing stops, and files when they are dropped. Words of the translation offer alternatives.
-import { byId, copy, element, fill, latest, pause, request } from "./common.js";
+import { byId, copy, element, fill, latest, pause, request, requestPatiently } from "./common.js";
 import { clearAttention, linkOfView, openView, setUpAttention, showAttentionOf } from "./attention.js";
 
 const PAUSE = 350; // milliseconds without a keystroke before the text is translated
@@ -35,7 +35,8 @@ function fillTargets(chosen) {
 
 function remember() {
   try {
-    for (const id of ["source", "target"]) localStorage.setItem(`relattn-${id}`, byId(id).value);
+    localStorage.setItem("relattn-source", byId("source").value);
+    if (state.isTargetChosen) localStorage.setItem("relattn-target", byId("target").value);
   } catch { /* the browser may refuse to store anything */ }
 }
 
@@ -160,7 +161,7 @@ async function translate(choice = "") {
   const target = byId("target").value;
   try {
     const parameters = { q, source: byId("source").value, target, alternatives: ALTERNATIVES, choice };
-    const result = await request("words", parameters, signal, (reason) => showStatus(reason, "busy"));
+    const result = await requestPatiently("words", parameters, signal, (reason) => showStatus(reason, "busy"));
     if (signal.aborted) return;
     const detected = result.detectedLanguage?.language || "";
     const other = state.languages.find(({ code }) => code === detected)?.targets.find((code) => code !== detected);
@@ -191,16 +192,18 @@ async function translate(choice = "") {
   }
 }
 
+const wordsOf = (text) => text.split(/\s+/).filter(Boolean);
+
 // Show other translations, with the words marked that the one shown does not have.
 function showOthers(texts, lang) {
-  const words = translatedText().match(/\s+|\S+/g) || [];
+  const words = wordsOf(translatedText());
   byId("others").lang = lang;
   byId("others").replaceChildren(...texts.map((text) => {
     const button = element("button", undefined, { type: "button", onclick: async () => {
       await translate(text);
       byId("others").querySelector("button")?.focus();
     } });
-    button.append(...differences(words, text.match(/\s+|\S+/g) || []));
+    button.append(...differences(words, text));
     const item = element("li");
     item.append(button);
     return item;
@@ -208,32 +211,29 @@ function showOthers(texts, lang) {
   byId("alternatives").hidden = !texts.length;
 }
 
-// The parts of a text, those marked that are not in another one; both are words and white space. Where the text leaves
-// something out, the next part is marked, or the last one.
-function differences(words, parts) {
-  const [rows, columns] = [words.length + 1, parts.length + 1];
-  const longest = new Uint16Array(rows * columns); // number of equal parts of both texts, from (i, j) on
-  for (let i = words.length - 1; i >= 0; i--) {
-    for (let j = parts.length - 1; j >= 0; j--) {
-      longest[i * columns + j] = words[i] === parts[j]
+// The parts of a text, with those words marked that are not among others. Where the text leaves some out, the next word is
+// marked, or the last one.
+function differences(others, text) {
+  const words = wordsOf(text), parts = text.split(/(\s+)/);
+  const columns = words.length + 1;
+  const longest = new Uint16Array((others.length + 1) * columns); // number of equal words, from others[i] and words[j] on
+  for (let i = others.length - 1; i >= 0; i--) {
+    for (let j = words.length - 1; j >= 0; j--) {
+      longest[i * columns + j] = others[i] === words[j]
         ? 1 + longest[(i + 1) * columns + j + 1]
         : Math.max(longest[(i + 1) * columns + j], longest[i * columns + j + 1]);
     }
   }
-  let i = 0, isAfterGap = false;
-  const marked = parts.map((part, j) => {
-    while (i < words.length && words[i] !== part && longest[(i + 1) * columns + j] >= longest[i * columns + j + 1]) {
-      isAfterGap ||= Boolean(words[i].trim());
-      i++;
-    }
-    const isEqual = words[i] === part;
-    if (isEqual) i++;
-    if (!part.trim() || (isEqual && !isAfterGap)) return part;
-    isAfterGap = false;
-    return element("mark", part);
+  let i = 0;
+  const isMarked = words.map((word, j) => {
+    const first = i;
+    while (i < others.length && others[i] !== word && longest[(i + 1) * columns + j] >= longest[i * columns + j + 1]) i++;
+    if (others[i] !== word) return true;
+    return i++ > first;
   });
-  if (words.slice(i).some((word) => word.trim()) && typeof marked.at(-1) === "string") marked.push(element("mark", marked.pop()));
-  return marked;
+  if (i < others.length && words.length) isMarked[words.length - 1] = true;
+  let j = 0;
+  return parts.map((part) => (part.trim() && isMarked[j++] ? element("mark", part) : part));
 }
 
 function showAttention() {
@@ -253,7 +253,7 @@ async function offerChoices(node, index) {
   placeChoices();
   try {
     const wait = (reason) => box.replaceChildren(element("p", reason, { className: "note busy" }));
-    const result = await request("words", { ...parameters, prefix, alternatives: 9 }, signal, wait);
+    const result = await requestPatiently("words", { ...parameters, prefix, alternatives: 9 }, signal, wait);
     if (signal.aborted) return;
     const texts = [result.words.map(({ text }) => text).join(""), ...result.alternatives];
     const offers = new Map();
@@ -263,7 +263,7 @@ async function offerChoices(node, index) {
     }
     const use = async (first, more) => {
       const [space] = /^\s*/.exec(more); // without it, the word may be the beginning of another one
-      const answer = await request("words", { ...parameters, prefix: prefix + first + space }, signal);
+      const answer = await requestPatiently("words", { ...parameters, prefix: prefix + first + space }, signal);
       if (signal.aborted) return;
       const at = state.words.findIndex(({ sentence }) => sentence === word.sentence);
       const length = state.words.filter(({ sentence }) => sentence === word.sentence).length;
@@ -319,13 +319,11 @@ async function translateFile(file) {
     status.className = "note";
     status.textContent = `${file.name}: cancelled`;
   };
-  const note = document.createTextNode(`Translating ${file.name}… `);
-  status.replaceChildren(note, bar, " ", element("button", "Cancel", { type: "button", onclick: cancel }));
+  status.replaceChildren(`Translating ${file.name}… `, bar, " ", element("button", "Cancel", { type: "button", onclick: cancel }));
   const form = new FormData();
   for (const [name, value] of Object.entries({ source: byId("source").value, target, progress: true, file })) form.append(name, value);
   try {
-    const wait = (reason) => { note.data = `${reason} `; };
-    const { translatedFileUrl } = await request("translate_file", form, signal, wait, (share) => { bar.value = share; });
+    const { translatedFileUrl } = await request("translate_file", form, signal, (share) => { bar.value = share; });
     if (signal.aborted) return;
     // Behind a proxy, the server may not know its public address, so only the end of the URL is used.
     const href = `download_file/${translatedFileUrl.split("/").pop()}`;
@@ -375,6 +373,7 @@ function setText(text) {
 
 function swap() {
   const target = byId("target").value, others = state.languages.find(({ code }) => code === target)?.targets || [];
+  if (!target) return; // the languages are not loaded
   const isOpen = byId("source").value === "auto" && !others.includes(state.detected); // no text, or another language
   const source = isOpen ? others.find((code) => code !== target) : sourceLanguage();
   if (!others.includes(source)) return showStatus(`No model translates from ${languageName(target)}${source ? ` to ${languageName(source)}` : ""}.`, "error");
