@@ -69,6 +69,8 @@ FILES: dict[str, tuple[str, Callable[[], bytes]]] = {  # name of the file, and i
     "Word, 1,000,000 empty paragraphs": ("a.docx", lambda: word_file("<w:p/>" * 1_000_000)),
     "Word, a paragraph of 300,000 runs": ("a.docx", lambda: word_file(f"<w:p>{RUN * 300_000}</w:p>")),
     "text of 20,000 characters, no space": ("a.txt", lambda: b"a" * 19_900),
+    "text of 4.8 MB, no space": ("a.txt", lambda: b"a" * 4_800_000),
+    "text of 100,000 sentences": ("a.txt", lambda: b"Two dogs run, and 33 sleep in 1999.\n" * 100_000),
 }
 
 

@@ -488,14 +488,21 @@ def office_file(suffix: str, content: str, **others: str) -> bytes:
         ".pptx": ("presentationml.presentation.main", "presentationml.slide", "drawingml", "sld"),
         ".xlsx": ("spreadsheetml.sheet.main", "spreadsheetml.sharedStrings", "spreadsheetml", "sst"),
     }[suffix]
-    types = {"main.xml": main, "a.xml": kind, **{f"{name}.xml": f"spreadsheetml.{name}" for name in others}}
+    types = {
+        "main.xml": main,
+        "a.xml": kind,
+        "missing.xml": kind,
+        **{f"{name}.xml": f"spreadsheetml.{name}" for name in others},
+    }
     overrides = "".join(
         f'<Override PartName="/{name}" ContentType="application/vnd.openxmlformats-officedocument.{each}+xml"/>'
         for name, each in types.items()
     )
     parts = {f"{name}.xml": each for name, each in others.items()}
     text = f'<{root} xmlns="http://schemas.openxmlformats.org/{namespace}/2006/main">{content}</{root}>'
-    return archive({"[Content_Types].xml": f"<Types>{overrides}</Types>", "main.xml": "<x/>", "a.xml": text, **parts})
+    return archive(
+        {"[Content_Types].xml": f"<Types><!-- x -->{overrides}</Types>", "main.xml": "<x/>", "a.xml": text, **parts}
+    )
 
 
 def test_slides_keep_formats_fields_and_breaks() -> None:

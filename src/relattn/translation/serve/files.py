@@ -48,7 +48,7 @@ class FileStore:
         while client_keys and total > self._size // 2:
             total -= len(self._files.pop(client_keys.pop(0)).content)
         if len(content) + sum(len(file.content) for file in self._files.values()) > self._size:
-            raise QueueFull
+            raise QueueFull("too many translated files wait for their download")
         key = secrets.token_urlsafe(18) + suffix
         self._files[key] = StoredFile(name, content, client, time.monotonic() + LIFETIME)
         return key

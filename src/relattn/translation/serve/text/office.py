@@ -42,9 +42,9 @@ _PARAGRAPHS = {  # elements with runs, by language
     "spreadsheetml": ("si", "is", "text"),  # a shared string, one in a cell, a comment
 }
 _MAIN = {  # kinds of documents, and the content types of their parts with text
-    ".docx": ("Word document", r"wordprocessingml\.(document\.main|footnotes|endnotes|header|footer)"),
-    ".pptx": ("PowerPoint document", r"presentationml\.(presentation\.main|slide|notesSlide)"),
-    ".xlsx": ("Excel document", r"spreadsheetml\.(sheet\.main|sharedStrings|worksheet|comments)"),
+    ".docx": ("a Word document", r"wordprocessingml\.(document\.main|footnotes|endnotes|header|footer)"),
+    ".pptx": ("a PowerPoint document", r"presentationml\.(presentation\.main|slide|notesSlide)"),
+    ".xlsx": ("an Excel document", r"spreadsheetml\.(sheet\.main|sharedStrings|worksheet|comments)"),
 }
 _DRAWINGS = r"drawingml\.(chart|diagramData|diagramDrawing)|drawing"
 _NAMED = r"spreadsheetml\.(table|pivotCacheDefinition)"  # parts that refer to cells by their texts
@@ -156,12 +156,13 @@ class OfficeDocument:
 
 def _open(archive: Archive, suffix: str) -> tuple[dict[str, Any], set[str]]:
     """Return the XML of each part with text, and texts of a workbook that are names."""
-    kind, pattern = _MAIN[suffix]
-    with reading("the file", f"not a {kind}"):
+    document, pattern = _MAIN[suffix]
+    with reading("the file", f"not {document}"):
         types = _parse(archive.members["[Content_Types].xml"])
-        parts = [(each.get("PartName", "")[1:], each.get("ContentType", "")) for each in types]
+        declared = [(each.get("PartName", ""), each.get("ContentType", "")) for each in types.iter("{*}Override")]
+        parts = [(name.lstrip("/"), kind) for name, kind in declared if name.lstrip("/") in archive.members]
         parts.sort(key=lambda each: ".main+" not in each[1])
-        require(bool(parts) and re.search(pattern, parts[0][1]) is not None, f"the file must be a {kind}")
+        require(bool(parts) and re.search(pattern, parts[0][1]) is not None, f"the file must be {document}")
         found = {
             name: _parse(archive.members[name])
             for name, content_type in parts
