@@ -62,10 +62,7 @@ def translated(change: Callable[[str], str], inputs: Sequence[tuple[str, Any]]) 
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("aligned", [True, False])
-def test_every_text_and_file_comes_back_equal(aligned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With tags in their texts, and with a text per piece between tags, as from an export."""
-    monkeypatch.setattr(Source, "supports_alignment", aligned)
+def test_every_text_and_file_comes_back_equal() -> None:
     kinds = ["text", "html", *FORMATS]
     inputs, expected = [], []
     for seed in range(COUNT):
