@@ -126,7 +126,7 @@ def test_wrong_targets_are_errors(monkeypatch):
 
 def test_imports_of_the_toolkit_are_declared():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    needs = (need for extra in ("translation", "hub", "export", "serve") for need in extras[extra])
+    needs = (need for extra in ("translation", "hub", "export", "serve", "ray") for need in extras[extra])
     declared = {re.match(r"[\w-]+", need)[0].lower().replace("_", "-") for need in needs}
     files = (path.read_text(encoding="utf-8") for path in (ROOT / "src/relattn/translation").rglob("*.py"))
     imported = {name for text in files for name in re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE)}

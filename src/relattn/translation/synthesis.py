@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, islice, tee
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from relattn.translation.data.text_files import has_text, read_lines, read_paral
 from relattn.translation.errors import InputError, escape, require, require_language
 from relattn.translation.files import as_size, require_regular, write_atomically
 from relattn.translation.loading import weights_digest
+from relattn.translation.ray_pool import RayPool
 from relattn.translation.training import estimate
 from relattn.translation.training.train import check, train
 from relattn.translation.translate.options import TranslateOptions
@@ -64,6 +65,7 @@ class SyntheticText:
         precision: precision and device of the translator, which the last digits of its scores depend on.
         exclude: files of held-out lines.
         tag: for back-translation, the word before each synthetic source. None for distillation.
+        pool: processes of a Ray cluster that translate instead of `translator`. The text is the same.
     """
 
     translator: Translator
@@ -74,6 +76,7 @@ class SyntheticText:
     precision: str
     exclude: tuple[str, ...] = ()
     tag: str | None = None
+    pool: RayPool | None = None
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -117,18 +120,35 @@ class SyntheticText:
         """Yield the pairs from an index on, which is a multiple of the number of pairs per part."""
         n_best = self.options.n_best
         first, total = start // n_best, self.identity["pairs"] // n_best
-        self._measure(first, total)
+        if self.pool is None:
+            self._measure(first, total)
+        chunks, again = tee(self._chunks(first, total))
+        parts = (
+            ([line if self._is_read(line) else "" for line in chunk], first + 1 + PART * i)
+            for i, chunk in enumerate(again)
+        )
+        for chunk, results in zip(chunks, self._translate(parts), strict=True):
+            for line, translations in zip(chunk, results, strict=True):
+                for i in range(n_best):
+                    best = translations[i] if i < len(translations) else Translation("", 0.0, [])
+                    yield self._pair(line, best)
+
+    def _chunks(self, first: int, total: int) -> Iterator[list[str]]:
+        """Yield the lines of each part from an index on."""
         lines = islice(self._lines(), first, None)
         for number in range(first, total, PART):
             chunk = list(islice(lines, min(PART, total - number)))
             complete = len(chunk) == min(PART, total - number)
             require(complete, f"{', '.join(self.files)}: must have {total} lines as before, got {number + len(chunk)}")
-            sources = [line if self._is_read(line) else "" for line in chunk]
-            results = self.translator.stream([sources], self.options, first_line=number + 1)
-            for line, translations in zip(chunk, results, strict=True):
-                for i in range(n_best):
-                    best = translations[i] if i < len(translations) else Translation("", 0.0, [])
-                    yield self._pair(line, best)
+            yield chunk
+
+    def _translate(self, parts: Iterator[tuple[list[str], int]]) -> Iterator[list[list[Translation]]]:
+        """Yield the translations of parts, each of which is lines and the number of the first."""
+        if self.pool is not None:
+            yield from self.pool.map(parts, self.options)
+            return
+        for lines, first_line in parts:
+            yield list(self.translator.stream([lines], self.options, first_line=first_line))
 
     def _pair(self, line: str, best: Translation) -> Pair:
         if self._is_long(line):
