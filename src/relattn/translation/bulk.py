@@ -269,26 +269,29 @@ def translate_file(
     work = out.with_name(f".{out.name}.relattn")
     with locked(work, "writing this output"):
         record = work / "settings.json"
-        if record.exists():
+        require(record.exists() or not out.exists(), f"{out}: exists, and another program made it; choose another name")
+        if out.exists() or any(work.glob("part-*")):
             with reading(record, "not a record of an output"):
                 before = json.loads(record.read_bytes())
             changes = "; ".join(differences(before, settings))
-            require(not changes, f"{out}: was made from other text or with other options: {changes}; remove {work}")
-        require(record.exists() or not out.exists(), f"{out}: exists, and another program made it; choose another name")
+            require(not changes, f"{out}: was made from other text or with other options: {changes}; use another name")
         if out.exists():
             _log.info("%s is complete", out)
             remove_parts(work)
             return out
-        write_atomically(record, json.dumps(settings).encode())
         paths = [work / f"part-{index:06}" for index in range(first, last)]
         done = sum(1 for _ in takewhile(Path.exists, paths))
         total, initial = (min(rows, index * PART) - first * PART for index in (last, first + done))
         with tqdm(total=total, initial=initial, unit="row", file=sys.stderr, disable=None) as bar:
-            for path, part in zip(paths[done:], source.parts(first + done), strict=False):
-                lines, first_line = source.lines(part), 1 + PART * int(path.name.removeprefix("part-"))
+            for index, part in zip(range(first + done, last), source.parts(first + done), strict=False):
+                lines, first_line = source.lines(part), 1 + PART * index
                 results = list(translator.stream([lines], source.options, first_line=first_line))
-                write_atomically(path, source.encode(part, first_line, results))
+                if index == first:
+                    write_atomically(record, json.dumps(settings).encode())
+                write_atomically(paths[index - first], source.encode(part, first_line, results))
                 bar.update(len(lines))
+        if not paths:
+            write_atomically(record, json.dumps(settings).encode())
         require(all(map(Path.exists, paths)), f"{source.path}: must have {rows:,} rows as before; it was changed")
         with putting(out) as aside, aside.open("wb") as file:
             source.join(paths, file)

@@ -197,6 +197,7 @@ def parquet(**columns: object) -> bytes:
         ("in.parquet", parquet(text=[b"a"]), "", "in.parquet: row 1: column 'text' must be text, got bytes"),
         ("in.parquet", parquet(text=["a"], warnings=["a"]), "", "in.parquet must not have a column warnings"),
         ("in.txt", b"a\n" + b"b" * 20_000, "", "in.txt: line 2 has 20,000 characters"),
+        ("in.txt", b"a\n", "--n_best=9", "n_best must be at most the beam size 2, got 9"),
         ("in.txt", b"a\n", "--column=text", "--column requires a table"),
         *(
             ("in.txt", b"a\n", f"--shard={shard}", f"shard must be i/n with 1 ≤ i ≤ n, such as 3/8, got '{shard}'")

@@ -68,9 +68,7 @@ def translate(
         sampling: Draw translations at random instead of searching for the best.
         verbose: Print to standard error which implementation of the search runs, and why a faster one does not.
     """
-    from relattn.translation.bulk import parse_shard, source_of, translate_file
     from relattn.translation.data.text_files import read_lines, stream_lines
-    from relattn.translation.loading import weights_digest
     from relattn.translation.translate.glossary import Glossary
     from relattn.translation.translate.options import TranslateOptions
     from relattn.translation.translate.output_formats import format_lines, header_lines
@@ -80,7 +78,12 @@ def translate(
         require(not value or bool(input), f"--{flag} requires --input and --output")
     require(not (input and prefix), "--prefix does not work with --input")
     require_new_output(output, [input, glossary], bundles)
-    shards = parse_shard(shard) if shard else None
+    shards = None
+    if input:
+        from relattn.translation.bulk import parse_shard, source_of, translate_file  # needs more packages
+        from relattn.translation.loading import weights_digest
+
+        shards = parse_shard(shard) if shard else None
     if sys.stdin is None and not input:
         raise InputError("standard input is closed")
     drawn = draws.options(sampling, search)
