@@ -25,7 +25,11 @@ class BatchTranslator:
         bundle: directory of a bundle or export, or name of a bundle on the hub, as in `load`.
         options: options of all calls, with an `n_best` of 1.
         column: name of the column of text.
-        device, precision, threads, src_lang, tgt_lang: as in `load`.
+        device: as in `load`.
+        precision: as in `load`.
+        threads: as in `load`.
+        src_lang: as in `load`.
+        tgt_lang: as in `load`.
 
     Raises:
         InputError: `options.n_best` is not 1.
