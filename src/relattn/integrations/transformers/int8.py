@@ -73,8 +73,8 @@ def quantize(model: nn.Module) -> list[Int8Linear]:
     Layers with less than 64 inputs or outputs and the layer of the output embeddings keep float32.
 
     Raises:
-        ValueError: a weight is not on the CPU, not in float32, not finite or made in inference mode; there is no such
-            layer; or the processor has no exact product of integers. Nothing is changed.
+        ValueError: a weight is not finite, not in float32, not on the CPU, or was made in inference mode; the model has
+            no such layer; or no product of integers is exact on this processor. Nothing is changed.
     """
     find_head: Any = getattr(model, "get_output_embeddings", lambda: None)
     head = find_head()

@@ -29,7 +29,7 @@ _Item = tuple[Any, asyncio.Future[Any], int]  # an item, its future result and i
 
 
 class QueueFull(Exception):
-    """A request was refused because there is no room for it.
+    """Raised if there is no room for a request.
 
     Args:
         message: what is full.

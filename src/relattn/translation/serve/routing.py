@@ -398,7 +398,7 @@ class Router:
             translations: list[str] = []
             for begin in range(0, len(sentences), portion):
                 items = [(sentence, 1, "", keep_literals) for sentence in sentences[begin : begin + portion]]
-                translations += [best.text for (best,) in await self._submit_patiently(model, items, True)]
+                translations += [best.text for (best,) in await self._submit_patiently(model, items)]
                 report((number + len(translations) / len(sentences)) / len(route))
             remaining = iter(translations)
             texts = [text.join([next(remaining) for _ in text.sentences]) for text in split_texts]
@@ -523,13 +523,11 @@ class Router:
         }
         return [next(results[key]) for key in has_tags]
 
-    async def _submit_patiently(
-        self, model: Model, items: Sequence[_Request], keep_tags: bool
-    ) -> list[list[Translation]]:
-        """Return the translations of each sentence. Wait as long as the queue is full."""
+    async def _submit_patiently(self, model: Model, items: Sequence[_Request]) -> list[list[Translation]]:
+        """Return the translations of each sentence of a file. Wait as long as the queue is full."""
         while True:
             try:
-                return await self._submit(model, items, keep_tags)
+                return await self._submit(model, items, keep_tags=True)
             except QueueFull:
                 await asyncio.sleep(_FULL_SECONDS)
 

@@ -92,10 +92,11 @@ def fit(fabric: Fabric, recipe: Recipe, start: Start, stop: Stop, *, show: bool)
             loss = take_step(fabric, called, optimizer, step.to(fabric.device), train, rate=rate, key=key)
             progress.step, progress.epoch, progress.index = progress.step + 1, step.epoch, step.index + 1
             journal.add(loss, step)
-            timer.append(time.monotonic())
-            if len(timer) == _TIMED and progress.step + train.log_every < train.steps:
-                left = (timer[-1] - timer[0]) / (_TIMED - 1) * (train.steps - progress.step)
-                journal.log(f"the remaining {train.steps - progress.step:,} steps take about {duration(left)}")
+            if len(timer) < _TIMED:
+                timer.append(time.monotonic())
+                if len(timer) == _TIMED and progress.step + train.log_every < train.steps:
+                    left = (timer[-1] - timer[0]) / (_TIMED - 1) * (train.steps - progress.step)
+                    journal.log(f"the remaining {train.steps - progress.step:,} steps take about {duration(left)}")
 
             last = progress.step >= train.steps
             validating = progress.step % train.valid_every == 0 or last

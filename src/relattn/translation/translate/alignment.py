@@ -39,5 +39,5 @@ def links(weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[s
 
 
 def alignment_layer(layers: int) -> int:
-    """Return the index of the layer, of a decoder with so many, whose attention gives the alignment."""
+    """Return the index of the decoder layer whose attention gives the alignment, in a decoder of `layers` layers."""
     return max(0, layers - 2)

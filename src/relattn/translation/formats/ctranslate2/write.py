@@ -60,7 +60,7 @@ def export(
 ) -> Report:
     """Write a bundle for CTranslate2 and check that both agree.
 
-    CTranslate2 adds no tokens of languages, which users of its own interface put around a source themselves.
+    CTranslate2 does not add the tokens of languages: callers of its own interface must add them to each source.
 
     Args:
         bundle: the bundle.

@@ -105,7 +105,7 @@ def fill_document(name: str, content: bytes, keep_tags: bool, unpacked: int, tra
         return mark + filled.encode(encoding, "xmlcharrefreplace" if suffix in _REFERENCES else "strict")
     except UnicodeEncodeError as error:
         raise InputError(
-            f"the translation has characters that {encoding} has not: convert the file to UTF-8"
+            f"the translation has characters that {encoding} does not have: convert the file to UTF-8"
         ) from error
 
 

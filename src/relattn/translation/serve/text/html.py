@@ -58,11 +58,11 @@ _COMMENT = re.compile(r"<!--(?:-?>|.*?--!?>)", re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """How the texts of XML are found.
+    """Rules for finding the texts of XML.
 
     Attributes:
-        paragraphs: elements with text. An element in a paragraph is an object, which has a place in its text and may
-            have paragraphs of its own, if it is none of the following.
+        paragraphs: elements that contain text. An element inside a paragraph that is none of the following is an
+            object: it keeps a place in the text, and may contain paragraphs of its own.
         inline: elements around words.
         breaks: elements across which no text moves.
         skipped: elements whose contents are left unchanged.

@@ -341,7 +341,7 @@ def _ranges(atoms: Sequence[_Atom]) -> dict[int, str]:
 
 
 def _is_container(atom: _Atom) -> bool:
-    """Return whether an element has text of its own, and not what Word fills in."""
+    """Return whether the text of an element was written by somebody, and not computed by Word."""
     if atom.run is not None or atom.name not in _CONTAINERS:
         return False
     if atom.name == "fldSimple":
