@@ -1,4 +1,4 @@
-"""Attention classes of other packages, unmodified, and the calls of docs/family.md that replace them.
+"""Attention classes of other packages, unmodified, and the calls of docs/reference/packages.md that replace them.
 
 They need a separate environment. `packages.txt` has their versions and those of what they import:
 
@@ -31,7 +31,8 @@ from torch import Tensor, nn
 from benchmarks.measure import alternate, command
 from relattn import relative_attention
 
-PAGE = (Path(__file__).parents[1] / "docs" / "family.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE, CLASSES = ((DOCS / name).read_text(encoding="utf-8") for name in ("family.md", "reference/packages.md"))
 TOLERANCE = 1e-5
 # Imported by the packages, and not used by their attention.
 UNUSED = (
@@ -74,9 +75,9 @@ def blocks(section: str) -> list[str]:
 
 
 def functions() -> SimpleNamespace:
-    """Return the functions of the page."""
+    """Return the functions of the second page."""
     names: dict[str, Any] = {"torch": torch, "relative_attention": relative_attention}
-    exec("".join(blocks(PAGE.partition("\n## Classes of other packages\n")[2])), names)
+    exec("".join(blocks(CLASSES)), names)
     return SimpleNamespace(**names)
 
 

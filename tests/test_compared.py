@@ -1,4 +1,4 @@
-"""Tests of docs/compared.md: our operator next to PyTorch's attention, derivatives, and meta tensors."""
+"""Tests of the table in docs/arguments.md: our operator next to PyTorch's attention, derivatives, and meta tensors."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ TEXTS = {
     ]
 }
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
-# test_family.py and integrations/test_elsewhere.py run the first page, and a test below runs the second.
-RUN_ELSEWHERE = ("docs/family.md", "docs/models.md")
+# By test_family.py, integrations/test_elsewhere.py and a test below.
+RUN_ELSEWHERE = ("docs/family.md", "docs/reference/packages.md", "docs/models.md")
 
 
 def variables_of(page: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Write docs/coverage.md: classes of the installed transformers with a relative term, and which of them relattn covers.
+"""Write docs/reference/coverage.md: classes of transformers with a relative term, and which of them relattn covers.
 
     python -m tools.coverage
 
@@ -17,7 +17,7 @@ import transformers
 from relattn.integrations.transformers.families import load_families
 from tools import DOCS
 
-PAGE = DOCS / "coverage.md"
+PAGE = DOCS / "reference" / "coverage.md"
 SCHEMES = (  # names in the code of a class, and the heading of docs/family.md; the first that matches counts
     (r"c2p|p2c", "DeBERTa"),
     (r"rel_pos_h|decomposed_rel_pos", "SAM"),
@@ -88,11 +88,11 @@ def status(class_name: str, scheme: str) -> str:
         return f"*not expressible*: {reason}"
     if not scheme:
         return "*not examined*"
-    return f"*expressible*, see [{scheme}](family.md#{scheme.lower().replace(' ', '-')})"
+    return f"*expressible*, see [{scheme}](../family.md#{scheme.lower().replace(' ', '-')})"
 
 
 def page() -> str:
-    """Return the text of docs/coverage.md."""
+    """Return the text of docs/reference/coverage.md."""
     rows = list(coverage())
     enabled, expressible, others = (
         sum(word in row[2] for row in rows) for word in ("*enabled*", "*expressible*", "*not expressible*")
@@ -104,8 +104,8 @@ def page() -> str:
 sources of all models for attention with a relative term. Rotary positions are not among them: they add no term.
 
 Of {len(rows)} classes, {counts}, and {others} are not. Where
-sequences are short, as in the windows of an image, a call gains little time. [Models](models.md) has measurements of
-the models that are enabled. Of T5 and its kin, the encoders are.
+sequences are short, as in the windows of an image, a call gains little time. [Models](../models.md) has measurements of
+the models that are enabled. Of T5 and models like it, only the encoders are enabled.
 
 | model | class | status |
 |---|---|---|

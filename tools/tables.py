@@ -44,14 +44,14 @@ def number(text: str) -> str:
 
 
 def decoding() -> str:
-    """Return target tokens per second of translators, a line per method, a column per model and beam size."""
-    rows = [row for row in read(RESULTS / "decoding-cpu.csv") if row["method"] in DECODERS]
+    """Return target tokens per second of translators on one thread, a line per method, a column per model and beam."""
+    rows = [row for row in read(RESULTS / "decoding-cpu.csv") if row["method"] in DECODERS and row["threads"] == "1"]
     columns = list(dict.fromkeys((row["name"], row["beam"]) for row in rows))
     table = [["", *(f"{name}, beam {beam}" for name, beam in columns)]]
-    for device, threads in sorted({(row["device"], row["threads"]) for row in rows}):
-        those = [row for row in rows if (row["device"], row["threads"]) == (device, threads)]
+    for device in sorted({row["device"] for row in rows}):
+        those = [row for row in rows if row["device"] == device]
         speed = {(row["name"], row["beam"], row["method"]): int(row["tokens_per_second"]) for row in those}
-        group = f"{'AVX2' if 'AVX2' in device else 'AVX-512'}, {threads} thread{'s' * (threads != '1')}"
+        group = "AVX2" if "AVX2" in device else "AVX-512"
         for method, label in DECODERS.items():
             table.append([f"{group}: {label}", *(f"{speed[*column, method]:,}" for column in columns)])
         ratios = (speed[*column, "relattn early"] / speed[*column, "ctranslate2"] for column in columns)
@@ -96,35 +96,34 @@ def int8_encoders() -> str:
 
 
 def small_calls() -> str:
-    """Return ratios of small calls at the first and the last commit of the file, by processor level."""
+    """Return ratios of small calls at the last commit of the file, by processor level."""
     rows = read(RESULTS / "small-calls-cpu.csv")
-    first, *_, last = dict.fromkeys(row["commit"] for row in rows)
-    ratios = {(row["case"], row["pass"], row["device"], row["commit"]): number(row["ratio"]) for row in rows}
-    columns = [(device, commit) for device in sorted({row["device"] for row in rows}) for commit in (first, last)]
-    table = [["", *(f"{'AVX2' if 'AVX2' in device else 'AVX-512'}, {commit}" for device, commit in columns)]]
+    rows = [row for row in rows if row["commit"] == rows[-1]["commit"]]
+    ratios = {(row["case"], row["pass"], row["device"]): number(row["ratio"]) for row in rows}
+    devices = sorted({row["device"] for row in rows})
+    table = [["", *("AVX2" if "AVX2" in device else "AVX-512" for device in devices)]]
     for case, phase in dict.fromkeys((row["case"], row["pass"]) for row in rows):
-        table.append([f"{case}, {phase}", *(ratios[case, phase, *column] for column in columns)])
-    return markdown(table) + conditions([row for row in rows if row["commit"] == last], KERNELS)
+        table.append([f"{case}, {phase}", *(ratios[case, phase, device] for device in devices)])
+    return markdown(table) + conditions(rows, KERNELS)
 
 
 def encoders(since: str, until: str) -> str:
-    """Return seconds and memory of encoders of transformers that were measured in a range of dates."""
+    """Return seconds and memory of encoders of transformers, of the fastest own code and ours, in a range of dates."""
     rows = [row for row in read(RESULTS / "models-cpu.csv") if since <= row["date"] < until]
     sizes: dict[tuple[str, str, str], dict[str, Row]] = {}
     for row in rows:
         sizes.setdefault((row["model"], row["size"], row["unit"]), {})[row["method"]] = row
-    columns = ("own code, eager", "own code, SDPA", "relattn", "relattn ÷ fastest own", "attention: own", "relattn")
+    columns = ("own code", "relattn", "relattn ÷ own")
     table = [["encoder", "length", *columns]]
     last = ""
     for (model, size, unit), methods in sizes.items():
         length = f"{int(size):,} × {int(size):,} pixels" if unit == "pixels" else f"{int(size):,} {unit}"
-        cells = [seconds_and_memory(methods.get(method)) for method in ("eager", "sdpa", "relattn")]
-        own = [row for method, row in methods.items() if method != "relattn" and row["seconds"]]
-        fastest = min(own, key=lambda row: float(row["seconds"]), default=None)
+        own = [row for method, row in methods.items() if method != "relattn"]
+        fastest = min((row for row in own if row["seconds"]), key=lambda row: float(row["seconds"]), default=None)
         ours = methods["relattn"]
+        cells = [seconds_and_memory(fastest or next(iter(own), None)), seconds_and_memory(ours)]
         ratio = f"{float(ours['seconds']) / float(fastest['seconds']):.2f}" if fastest else "–"
-        shares = [f"{float(row['attention']):.0%}".replace("%", " %") if row else "–" for row in (fastest, ours)]
-        table.append([model if model != last else "", length, *cells, ratio, *shares])
+        table.append([model if model != last else "", length, *cells, ratio])
         last = model
     return markdown(table) + conditions(rows, ENCODERS)
 
@@ -161,7 +160,6 @@ PEERS = ("OpenNMT-py", "eole", "W2V-BERT", "VITS")
 DECODERS = {
     "relattn early": "relattn",
     "ctranslate2": "CTranslate2, float32",
-    "ctranslate2 int8": "CTranslate2, int8",
     "relattn early pytorch": "relattn on PyTorch",
 }
 FLOAT32 = {"dtype": "float32", "dropout": "0.0"}
@@ -221,7 +219,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "attention-time": lambda: by_length("attention-cpu.csv", TIMES, "time ratio"),
     "attention-avx2": lambda: by_length("attention-avx2-cpu.csv", TIMES, "time ratio"),
     "peers-time": lambda: by_length("attention-cpu.csv", PEER_TIMES, "time ratio"),
-    "peers-memory": lambda: by_length("attention-cpu.csv", PEER_TIMES, "peak MiB"),
     "attention-memory": lambda: by_length("attention-cpu.csv", MEMORY, "peak MiB"),
     "anchors": lambda: by_length("anchors-cpu.csv", ANCHORS, "time ratio"),
     "forms": lambda: by_length("family-cpu.csv", FORMS, "time ratio"),

@@ -1,4 +1,4 @@
-"""Tests of the functions for other packages in docs/family.md.
+"""Tests of the functions for other packages in docs/reference/packages.md.
 
 ESPnet's function is compared with the class of ESPnet. For the others, modules with the names that the page uses get
 the weights of classes that transformers has of the same models, or the bias that the page describes.

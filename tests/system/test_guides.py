@@ -39,7 +39,8 @@ def script_of(page: str) -> str:
             lines += [f"cat > {block['file']} <<'END OF FILE'", block["text"].rstrip("\n"), "END OF FILE"]
             continue
         for command in map(str.rstrip, COMMAND.findall(block["text"])):
-            lines += [f"printf '$ %s\\n' {shlex.quote(command)}", command]
+            installed = re.sub(r'^pip install ("?)\.', r"pip install \1relattn", command)  # the wheel, not a checkout
+            lines += [f"printf '$ %s\\n' {shlex.quote(command)}", installed]
     return "\n".join(lines) + "\n"
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.integrations.test_transformers import FAMILIES
 from tests.support.model_exports import EXPORTERS, outcome
 
-NOT_RIGHT = {  # with transformers 5.23 and PyTorch 2.13; the table of docs/models.md has the same
+NOT_RIGHT = {  # with transformers 5.23 and PyTorch 2.13; docs/models.md has the same table
     ("granite-speech", "torch.jit.trace"): "refused",
     ("granite-speech", "torch.export"): "refused",
     ("granite-speech", "ONNX, dynamo=False"): "refused",
