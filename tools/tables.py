@@ -96,14 +96,14 @@ def int8_encoders() -> str:
 
 
 def small_calls() -> str:
-    """Return ratios of small calls at the last commit of the file, by processor level."""
+    """Return ratios of small calls at the last commit of the file, a column per processor level and pass."""
     rows = read(RESULTS / "small-calls-cpu.csv")
     rows = [row for row in rows if row["commit"] == rows[-1]["commit"]]
-    ratios = {(row["case"], row["pass"], row["device"]): number(row["ratio"]) for row in rows}
-    devices = sorted({row["device"] for row in rows})
-    table = [["", *("AVX2" if "AVX2" in device else "AVX-512" for device in devices)]]
-    for case, phase in dict.fromkeys((row["case"], row["pass"]) for row in rows):
-        table.append([f"{case}, {phase}", *(ratios[case, phase, device] for device in devices)])
+    ratios = {(row["case"], row["device"], row["pass"]): number(row["ratio"]) for row in rows}
+    columns = sorted({(row["device"], row["pass"]) for row in rows})
+    table = [["", *(f"{'AVX2' if 'AVX2' in device else 'AVX-512'}, {phase}" for device, phase in columns)]]
+    for case in dict.fromkeys(row["case"] for row in rows):
+        table.append([case, *(ratios.get((case, *column), "–") for column in columns)])
     return markdown(table) + conditions(rows, KERNELS)
 
 
