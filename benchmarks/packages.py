@@ -32,7 +32,7 @@ from benchmarks.measure import alternate, command
 from relattn import relative_attention
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE, CLASSES = ((DOCS / name).read_text(encoding="utf-8") for name in ("family.md", "reference/packages.md"))
+PAGE, PACKAGES_PAGE = ((DOCS / name).read_text(encoding="utf-8") for name in ("family.md", "reference/packages.md"))
 TOLERANCE = 1e-5
 # Imported by the packages, and not used by their attention.
 UNUSED = (
@@ -75,9 +75,9 @@ def blocks(section: str) -> list[str]:
 
 
 def functions() -> SimpleNamespace:
-    """Return the functions of the second page."""
+    """Return the functions of docs/reference/packages.md."""
     names: dict[str, Any] = {"torch": torch, "relative_attention": relative_attention}
-    exec("".join(blocks(CLASSES)), names)
+    exec("".join(blocks(PACKAGES_PAGE)), names)
     return SimpleNamespace(**names)
 
 
