@@ -79,6 +79,8 @@ def onnx_runtime(model: nn.Module, read: Tensor, directory: Path, threads: int) 
 def rows_of(name: str, size: int, threads: int) -> list[Row]:
     """Return the rows of one encoder on one input."""
     own, ours, in_int8 = (make(name, ENCODERS[name].own[-1]) for _ in range(3))
+    for other in (ours, in_int8):
+        other.load_state_dict(own.state_dict(), assign=True)  # one copy of the weights in memory
     faster.enable(ours)
     faster.enable(in_int8, linear="int8")
     models = {"own code": own, "relattn": ours, "relattn int8": in_int8}

@@ -172,7 +172,7 @@ def test_a_line_has_the_same_translation_in_any_batch(model, expected, data, wor
     chunks = [[LINES[i] for i in order[start:end]] for start, end in pairwise(cuts)]
     options = TranslateOptions(n_best=2, align=data.draw(st.booleans()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "MAX_SENTENCES", most)
+        patch.setattr(TorchTranslator, "max_sentences", lambda *_: most)
         found = list(translator(model, workers=workers, beam_size=3).stream(iter(chunks), options))
     assert_same(found, [expected[i] for i in order], aligned=options.align)
 
@@ -183,7 +183,7 @@ def test_in_int8_a_line_has_exactly_the_same_translation_in_any_batch(positions,
     """Also alignments, scores of given translations, and translations with prefixes and draws."""
     exact, model = make_model(positions=positions), make_model(positions=positions)
     translate = translator(model, beam_size=3, int8=True, workers=2)
-    monkeypatch.setattr(pipeline, "MAX_SENTENCES", 5)
+    monkeypatch.setattr(TorchTranslator, "max_sentences", lambda *_: 5)
     options = TranslateOptions(n_best=2, align=True)
     together = translate.n_best(LINES, options)
     assert together == [translate.n_best([line], options)[0] for line in LINES]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from relattn.integrations.transformers.forward_patch import is_exporting
 
 LEAST = 64  # inputs and outputs; smaller layers gain nothing
-_BLOCK = 128  # rows that are computed at once, so that their sums stay in the cache
+_BLOCK = 512  # rows that are computed at once, which bounds the memory of their sums
 _TINY = torch.finfo(torch.float32).tiny
 _log = logging.getLogger(__name__)
 

@@ -43,6 +43,11 @@ LONGEST_LINE = 1 << 14  # characters per line; the time of attention grows with 
 _log = logging.getLogger(__name__)
 
 
+def cached_sentences(beam_size: int) -> int:
+    """Return the number of sentences per batch with which keys, values and logits stay in the cache of most CPUs."""
+    return max(1, min(64, 128 // beam_size))
+
+
 @dataclass(frozen=True)
 class Translation:
     """One translation of a line.
@@ -142,6 +147,10 @@ class Translator(ABC):
     def engine(self) -> str:
         """Name of the implementation that runs the searches, and why no faster one does, in one line."""
         return type(self).__name__
+
+    def max_sentences(self, beam_size: int) -> int:
+        """Return the largest number of sentences per batch."""
+        return MAX_SENTENCES
 
     @abstractmethod
     def search_batch(
@@ -348,7 +357,7 @@ class Translator(ABC):
         lengths = np.array(
             [len(request.src_ids) + self.tokenizer.special.per_source for request in requests], dtype=np.int64
         )
-        max_sentences = min(MAX_SENTENCES, -(-len(requests) // self.workers))
+        max_sentences = min(self.max_sentences(search.beam_size), -(-len(requests) // self.workers))
         prefix_lengths = np.array([len(request.prefix) for request in requests])  # equal ones are read in one pass
         batch_indices = batch_by_size(np.lexsort((-lengths, prefix_lengths)), lengths, MAX_TOKENS, max_sentences)
         batches = [[requests[i] for i in indices] for indices in batch_indices]

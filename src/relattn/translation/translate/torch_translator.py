@@ -41,7 +41,7 @@ from relattn.translation.search.types import Hypothesis, Request, SearchRules
 from relattn.translation.translate.alignment import Links, alignment_layer, links
 from relattn.translation.translate.glossary import continue_words
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import MAX_TOKENS, Translator
+from relattn.translation.translate.pipeline import MAX_TOKENS, Translator, cached_sentences
 
 
 class TorchTranslator(Translator):
@@ -119,6 +119,9 @@ class TorchTranslator(Translator):
         if self._kernel != FLOAT:
             return f"compiled decoder for {KERNELS.level}, int8 {INT8_KERNELS[self._kernel]}"
         return f"compiled decoder for {KERNELS.level}; PyTorch for limits above {MOST_POSITIONS:,} pieces"
+
+    def max_sentences(self, beam_size: int) -> int:
+        return cached_sentences(beam_size) if self.pytorch_reason is None else super().max_sentences(beam_size)
 
     def map_batches(self, work: Callable[[list[Request]], Any], batches: list[list[Request]]) -> Iterator[Any]:
         if min(self.workers, len(batches)) == 1:

@@ -33,7 +33,7 @@ from relattn.translation.formats.ctranslate2.directory import (
 from relattn.translation.search.types import Hypothesis, Request
 from relattn.translation.translate.alignment import Links, links
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import MAX_TOKENS, Translator
+from relattn.translation.translate.pipeline import MAX_TOKENS, Translator, cached_sentences
 
 _UNSUPPORTED = "an export for CTranslate2 does not support {}; use the bundle"
 
@@ -108,6 +108,9 @@ class CTranslate2Translator(Translator):
     @property
     def engine(self) -> str:
         return "CTranslate2"
+
+    def max_sentences(self, beam_size: int) -> int:
+        return cached_sentences(beam_size) if self._model.device == "cpu" else super().max_sentences(beam_size)
 
     def search_batch(
         self, requests: list[Request], search: SearchConfig, options: TranslateOptions
