@@ -104,7 +104,7 @@ class TorchTranslator(Translator):
             self._decoder.release()
             return_freed_memory()
 
-    def with_languages(self, src_lang: str, tgt_lang: str) -> Translator:
+    def with_languages(self, src_lang: str = "", tgt_lang: str = "") -> Translator:
         other = super().with_languages(src_lang, tgt_lang)
         if other is not self:
             vars(other)["_decoder"] = self._decoder  # all pairs share the packed weights
