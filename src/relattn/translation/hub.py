@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import relattn
+from relattn.translation.console import is_quiet
 from relattn.translation.errors import InputError
 
 if TYPE_CHECKING:
@@ -156,17 +157,22 @@ def hub_errors(prefix: str, repository_type: str = "model") -> Iterator[HfApi]:
     The name and version of relattn, huggingface_hub and Python are sent with each request; nothing else about the
     system is. Warnings of `huggingface_hub`, one per attempt to connect, are not shown: the error has the reason.
 
+    Downloads show progress unless `is_quiet`.
+
     Args:
         prefix: beginning of error messages.
         repository_type: the hub's term for the repository: "model" or "dataset".
     """
     try:
         from huggingface_hub import HfApi, constants
+        from huggingface_hub.utils import disable_progress_bars
     except ImportError as error:
         raise InputError(f'{prefix}: needs huggingface_hub: pip install "relattn[hub]"') from error
     log = logging.getLogger("huggingface_hub")
     level, telemetry = log.level, constants.HF_HUB_DISABLE_TELEMETRY
     log.setLevel(logging.ERROR)
+    if is_quiet():
+        disable_progress_bars()
     constants.HF_HUB_DISABLE_TELEMETRY = True
     try:
         with warnings.catch_warnings():

@@ -10,6 +10,7 @@ from relattn.translation.commands.options import (
     require_new_output,
 )
 from relattn.translation.config import as_dict
+from relattn.translation.console import shows_progress
 from relattn.translation.errors import InputError, require
 from relattn.translation.translate import Format
 
@@ -124,7 +125,7 @@ def translate(
         stream_lines(sys.stdin.fileno()),
         options,
         prefixes=read_lines(prefix) if prefix else None,
-        progress=sys.stderr.isatty(),
+        progress=shows_progress(),
     )
     for line in header_lines(format, align=align):
         print(line)

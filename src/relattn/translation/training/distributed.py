@@ -28,6 +28,7 @@ from lightning.fabric.strategies import ModelParallelStrategy
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from relattn.translation.config import Recipe, TrainConfig, dump
+from relattn.translation.console import is_quiet
 from relattn.translation.errors import InputError, Interrupted, LostProcess, require
 from relattn.translation.training.run_directory import TENSORBOARD, describe_progress
 from relattn.translation.training.shards import shard
@@ -142,7 +143,8 @@ def launch(recipe: Recipe, *, resume: bool) -> None:
             logs_specs=DefaultLogsSpecs(log_dir=directory, redirects=Std.OUT),  # this process prints the result
             signals_to_handle=",".join(signals),
         )
-        command = ["-m", "relattn", "train", str(path), *(["--resume"] if resume else [])]
+        flags = [*(["--resume"] if resume else []), *(["--quiet"] if is_quiet() else [])]
+        command = ["-m", "relattn", "train", str(path), *flags]
         try:
             elastic_launch(config, sys.executable)(*command)
         except SignalException as error:

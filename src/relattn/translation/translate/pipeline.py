@@ -109,6 +109,15 @@ class Translator(ABC):
         self._pairs = list(pairs)
         self.calibration, self.workers = calibration, workers
 
+    def __repr__(self) -> str:
+        pair = f"{self.src_lang or 'unknown'} to {self.tgt_lang or 'unknown'}"
+        pair += f" of {len(self.pairs):,} pairs" if len(self.pairs) > 1 else ""
+        return f"{type(self).__name__}({', '.join([pair, *self._description()])})"
+
+    def _description(self) -> list[str]:
+        """Return what `repr` says about the model and how it computes."""
+        return []
+
     @property
     def pairs(self) -> list[tuple[str, str]]:
         """The pairs of source and target language that the model translates."""
@@ -317,12 +326,12 @@ class Translator(ABC):
                 if len(of_chunk) < len(chunk):
                     lines = before + len(chunk) + sum(map(len, remaining))
                     raise InputError(f"there are {before + len(of_chunk)} prefixes for {lines} lines")
-                yield from self._translate_chunk(chunk, of_chunk, options, first_line + before, bar.update)
+                yield from self.translate_chunk(chunk, of_chunk, options, first_line + before, bar.update)
                 before += len(chunk)
         if given is not None and (more := sum(1 for _ in given)):
             raise InputError(f"there are {before + more} prefixes for {before} lines")
 
-    def _translate_chunk(
+    def translate_chunk(
         self,
         lines: Sequence[str],
         prefixes: Sequence[str],
