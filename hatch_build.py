@@ -1,4 +1,6 @@
-"""Compile the kernels for the wheel: per processor level, one shared object per dtype that the kernels compute in.
+"""Compile the kernels for the wheel, and make README's links absolute.
+
+Kernels are, per processor level, one shared object per dtype that they compute in.
 
 By default, the C compiler of this machine compiles them for this machine. RELATTN_TARGET selects another machine and
 system, for which `ziglang` compiles, a cross compiler on the package index:
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 NATIVE = Path("src/relattn/backends/native")
 DECODER = Path("src/relattn/translation/kernels")
@@ -161,3 +164,40 @@ class CompileKernels(BuildHookInterface):
         if any(is_compiled.values()):
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{target.tag}"  # for every version of Python
+
+
+LINK = re.compile(r"```.*?```|`[^`\n]*`|(!?)\[([^][]*)\]\((?!https?:)([^)\s]+)\)", re.DOTALL)  # or code
+
+
+def with_absolute_links(text: str, repository: str, revision: str) -> str:
+    """Return Markdown for a package index, which does not have the other files of the repository.
+
+    Args:
+        text: Markdown with links to files of the repository.
+        repository: URL of the repository on GitHub. If it is empty, links become their text, and pictures are left out.
+        revision: Branch, tag or commit to link to.
+    """
+
+    def absolute(match: re.Match[str]) -> str:
+        picture, label, target = match.groups()
+        if target is None:  # code
+            return match[0]
+        if not repository:
+            return "" if picture else label
+        path = f"README.md{target}" if target.startswith("#") else target
+        return f"{picture}[{label}]({repository}/{'raw' if picture else 'blob'}/{revision}/{path})"
+
+    return LINK.sub(absolute, text)
+
+
+class Readme(MetadataHookInterface):
+    """The description of the package: README. In a workflow of GitHub, it links to the files of the release there."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        text, package = (
+            (Path(self.root) / name).read_text(encoding="utf-8") for name in ("README.md", "src/relattn/__init__.py")
+        )
+        name, version = os.environ.get("GITHUB_REPOSITORY"), re.search('__version__ = "(.*)"', package)
+        assert version is not None
+        text = with_absolute_links(text, f"https://github.com/{name}" if name else "", f"v{version[1]}")
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}

@@ -17,6 +17,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
+from markdown_it import MarkdownIt
 
 import hatch_build
 
@@ -133,3 +136,21 @@ def test_imports_of_the_toolkit_are_declared():
     modules = metadata.packages_distributions()
     third_party = {modules[name][0].lower().replace("_", "-") for name in imported - {"relattn"} if name in modules}
     assert third_party - {"torch"} <= declared
+
+
+@pytest.mark.parametrize("repository", ["", "owner/relattn"])
+def test_description_on_an_index_has_absolute_links_only(repository, monkeypatch):
+    monkeypatch.setenv("GITHUB_REPOSITORY", repository)
+    page = MarkdownIt().render(ProjectMetadata(str(ROOT), PluginManager()).core.readme)
+    links = re.findall(r'(?:href|src)="([^"]*)"', page)
+    assert [link for link in links if not link.startswith("https://")] == []
+    paths = [link.split("/", 7)[7].partition("#")[0] for link in links if repository and repository in link]
+    assert {"docs/serving.md", "docs/attention.svg", "README.md"} <= set(paths) or not repository
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    readme = MarkdownIt().render((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert re.sub("<.*?>", "", page).split() == re.sub("<.*?>", "", readme).split()  # nothing but links has changed
+
+
+def test_the_extra_all_has_every_extra_for_users():
+    extras = ProjectMetadata(str(ROOT), PluginManager()).core.optional_dependencies
+    assert {*extras["all"]} == {need for name, needs in extras.items() if name != "dev" for need in needs}

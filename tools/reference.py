@@ -33,7 +33,10 @@ def commands() -> str:
     parts = [
         GENERATED,
         "# Command line\n",
-        "`relattn COMMAND --help` prints the same options. Their names may be written with hyphens or underscores. A "
+        "`relattn help COMMAND` and `relattn COMMAND --help` print the same options. Every command also has "
+        "`--version`, and `--quiet`, which leaves only warnings and errors on standard error. Progress bars are shown "
+        "only if standard error is a terminal. `relattn completion` prints a script with which a shell completes "
+        "commands and options. The names of options may be written with hyphens or underscores. A "
         "flag has no value. A list takes several values after its name, and may be given in several parts. Any other "
         "option may be given once.\n",
         "Names of files are taken literally: a shell expands `~` and `$HOME`, the commands do not. An output file that "

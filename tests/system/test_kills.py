@@ -11,6 +11,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -29,6 +30,8 @@ from relattn.translation import bundle
 from relattn.translation.config import DataConfig, ModelConfig, Recipe, TrainConfig, dump
 from relattn.translation.training import checkpoints
 from relattn.translation.training.train import train
+from tests.support.environments import ROOT
+from tests.support.processes import family, kill_family
 from tests.translation.training.states import assert_same, layout, loss_values, losses, state_of
 
 KILLS_OF_ONE = int(os.environ.get("KILLS_OF_ONE", "10"))
@@ -42,22 +45,12 @@ STARTED: list[subprocess.Popen[str]] = []  # runs whose end no test has seen
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
 
 
-def family(pid: int) -> list[int]:
-    """Return the id of a process and the ids of its descendants."""
-    try:
-        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    except OSError:
-        return [pid]
-    return [pid, *(each for child in " ".join(lists).split() for each in family(int(child)))]
-
-
 @pytest.fixture(autouse=True)
 def _kill_runs_of_a_failed_test() -> Iterator[None]:
     yield
     for process in STARTED:
-        for pid in family(process.pid) if process.poll() is None else ():  # torchrun starts sessions of their own
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        if process.poll() is None:
+            kill_family(process.pid)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
@@ -108,11 +101,13 @@ def begin(run: Recipe, *, prefix: tuple[str, ...] = (), **environment: str) -> s
     return launch(command, out.parent, **environment)
 
 
-def launch(command: Sequence[str], directory: Path, **environment: str) -> subprocess.Popen[str]:
-    """Start Python in a session of its own, with temporary files in the given directory."""
+def launch(
+    command: Sequence[str], directory: Path, *, program: str = sys.executable, **environment: str
+) -> subprocess.Popen[str]:
+    """Start Python, or a program, in a session of its own, with temporary files in the given directory."""
     pipe, variables = subprocess.PIPE, {**os.environ, "TMPDIR": str(directory), **environment}
     options = {"stdout": pipe, "stderr": pipe, "text": True, "start_new_session": True, "env": variables}
-    STARTED.append(subprocess.Popen([sys.executable, *command], **options))
+    STARTED.append(subprocess.Popen([program, *command], **options))
     return STARTED[-1]
 
 
@@ -262,6 +257,71 @@ def test_restarted_processes_continue(tmp_path, make_recipe, whole, prefix, stra
     assert (code, out) == (0, f"{run.out}/bundle\n"), err
     assert err.count("restart 1") == 1
     assert_same(content(run), content(whole(2, strategy)[0]))
+
+
+def lose(process: subprocess.Popen[str]) -> None:
+    """Kill all processes of a run at once, as if their machine were lost."""
+    kill_family(process.pid)
+    assert end(process)[0] == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("nodes", ["2", "1:2"])
+def test_nodes_of_torchrun_continue_after_one_is_killed(tmp_path, make_recipe, whole, nodes):
+    """Another node takes its place, or the rest continues alone."""
+    run = make_recipe(tmp_path / "run", 2, devices=1, nodes=2)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    prefix = ("-m", "torch.distributed.run", "--nnodes", nodes, "--nproc-per-node", "1", "--max-restarts", "1")
+    prefix += ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--local-addr", "127.0.0.1")
+    prefix += ("--rdzv-id", "x", "--rdzv-conf", "keep_alive_interval=1,last_call_timeout=15")
+    settings = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+    first = begin(run, prefix=prefix, **settings)
+    while first.poll() is None and not is_open(port):
+        time.sleep(0.1)  # the first node keeps the store of the rendezvous
+    second = begin(run, prefix=prefix, **settings)
+    wait_for_step(first, run, 50)
+    lose(second)
+    if nodes == "2":
+        second = begin(run, prefix=prefix, **settings)
+        assert end(second)[0] == 0
+    code, out, err = end(first)
+    assert (code, out) == (0, f"{run.out}/bundle\n"), err
+    assert err.count("restart 1 continues") == 1
+    assert err.count("torchrun started 1 processes instead of 2; train.accumulate is now 4") == (nodes == "1:2")
+    if nodes == "2":
+        assert_same(content(run), content(whole(2)[0]))
+    assert loss_values(run) == pytest.approx(loss_values(whole(1)[0]), rel=TOLERANCE)
+
+
+def is_open(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+SLURM = {"scontrol": "echo 127.0.0.1", "srun": '"$@" & "$@" & wait $! && wait'}  # commands of a job of two nodes
+
+
+def test_job_of_slurm_that_is_killed_and_requeued_continues(tmp_path, make_recipe, whole):
+    run, bin = make_recipe(tmp_path / "run", 2, devices=1, nodes=2), tmp_path / "bin"
+    bin.mkdir()
+    for name, script in {**SLURM, "torchrun": f'exec {sys.executable} -m torch.distributed.run "$@"'}.items():
+        (bin / name).write_text(f"#!/bin/sh\n{script}\n")
+        (bin / name).chmod(0o755)
+    sizes = {"SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1", "SLURM_CPUS_PER_TASK": "1"}
+    variables = {"PATH": f"{bin}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "x", "SLURM_JOB_ID": "1", **sizes}
+    (tmp_path / "run.yaml").write_text(dump(run))
+
+    def submit() -> subprocess.Popen[str]:
+        command = [str(ROOT / "deploy/slurm.sh"), str(tmp_path / "run.yaml"), run.out]
+        return launch(command, tmp_path, program="sh", **variables)
+
+    job = submit()
+    wait_for_step(job, run, 50)
+    lose(job)
+    code, out, err = end(submit())
+    assert (code, out) == (0, f"{run.out}/bundle\n"), err
+    assert_same(content(run), content(whole(2)[0]))
 
 
 @pytest.mark.parametrize("rank", [0, 1])

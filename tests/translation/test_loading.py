@@ -36,6 +36,7 @@ def test_load_a_bundle_an_export_and_a_name_on_the_hub(server: Hub, saved, tmp_p
     scores = [[log_prob for line in each.score(pairs) for _, log_prob in line] for each in (local, exported)]
     assert scores[1] == pytest.approx(scores[0], abs=1e-3)
     assert (exported.src_lang, exported.tgt_lang) == (local.src_lang, local.tgt_lang)
+    assert repr(exported) == f"CTranslate2Translator({local.src_lang} to {local.tgt_lang}, float32 on cpu)"
     for call, fact in (
         (lambda: exported.translate(LINES, TranslateOptions(sampling=SamplingOptions())), "sampling"),
         (lambda: relattn.translation.load(tmp_path / "export", saved), "ensemble"),

@@ -52,6 +52,12 @@ class BatchTranslator:
         self._arguments = str(bundle), device, precision, threads, src_lang, tgt_lang
         self._translator: Translator | None = None
 
+    def __repr__(self) -> str:
+        bundle, device, precision, threads, src_lang, tgt_lang = self._arguments
+        values = {"column": self.column, "device": device, "precision": precision, "threads": threads}
+        values |= {"src_lang": src_lang, "tgt_lang": tgt_lang}
+        return f"BatchTranslator({', '.join([repr(bundle), *(f'{k}={v!r}' for k, v in values.items() if v)])})"
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_translator": None}
 

@@ -29,6 +29,7 @@ from tqdm import tqdm
 
 from relattn.translation.batch_translator import new_columns, require_column, require_text
 from relattn.translation.config import differences
+from relattn.translation.console import shows_progress
 from relattn.translation.data.text_files import read_lines
 from relattn.translation.errors import one_line, reading, require
 from relattn.translation.files import putting, remove, require_regular, write_atomically
@@ -282,14 +283,13 @@ def translate_file(
         paths = [work / f"part-{index:06}" for index in range(first, last)]
         done = sum(1 for _ in takewhile(Path.exists, paths))
         total, initial = (min(rows, index * PART) - first * PART for index in (last, first + done))
-        with tqdm(total=total, initial=initial, unit="row", file=sys.stderr, disable=None) as bar:
+        with tqdm(total=total, initial=initial, unit="row", file=sys.stderr, disable=not shows_progress()) as bar:
             for index, part in zip(range(first + done, last), source.parts(first + done), strict=False):
                 lines, first_line = source.lines(part), 1 + PART * index
-                results = list(translator.stream([lines], source.options, first_line=first_line))
+                results = translator.translate_chunk(lines, [""] * len(lines), source.options, first_line, bar.update)
                 if index == first:
                     write_atomically(record, json.dumps(settings).encode())
                 write_atomically(paths[index - first], source.encode(part, first_line, results))
-                bar.update(len(lines))
         if not paths:
             write_atomically(record, json.dumps(settings).encode())
         require(all(map(Path.exists, paths)), f"{source.path}: must have {rows:,} rows as before; it was changed")

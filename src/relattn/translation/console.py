@@ -1,4 +1,4 @@
-"""Log messages on standard error, one line each, above a progress bar if there is one, and times in words."""
+"""Log messages on standard error, one line each, above a progress bar if there is one; times in words."""
 
 from __future__ import annotations
 
@@ -13,17 +13,27 @@ from relattn.translation.errors import escape
 
 
 @contextmanager
-def log_to_stderr() -> Iterator[None]:
-    """Print log messages: those of this package from level INFO, those of other packages from WARNING."""
+def log_to_stderr(*, quiet: bool = False) -> Iterator[None]:
+    """Print log messages: those of this package from level INFO unless `quiet`, and all others from WARNING."""
     package, root, handler = logging.getLogger("relattn"), logging.getLogger(), _Lines()
     level = package.level
-    package.setLevel(logging.INFO)
+    package.setLevel(logging.WARNING if quiet else logging.INFO)
     root.addHandler(handler)
     try:
         yield
     finally:
         root.removeHandler(handler)
         package.setLevel(level)
+
+
+def is_quiet() -> bool:
+    """Return whether the logger of this package is set to print warnings and errors only, as by `--quiet`."""
+    return logging.getLogger("relattn").level > logging.INFO
+
+
+def shows_progress() -> bool:
+    """Return whether to show progress: standard error is a terminal, and `is_quiet` is False."""
+    return sys.stderr.isatty() and not is_quiet()
 
 
 class _Lines(logging.Handler):

@@ -17,6 +17,7 @@ from relattn.translation import bundle
 from relattn.translation.analysis.positions import PositionBin, aligned, by_position, draw
 from relattn.translation.analysis.table_norms import draw_norms, table_norms
 from relattn.translation.config import SCHEMES, DataConfig, ModelConfig, Positions, Recipe, TrainConfig
+from relattn.translation.console import shows_progress
 from relattn.translation.data.builtin import builtin
 from relattn.translation.data.encode import ENCODED
 from relattn.translation.data.storage import open_pairs
@@ -91,7 +92,8 @@ def demo(out: Path, schemes: Sequence[Positions], *, steps: int, seed: int, src_
         )
         translator = bundle.read_bundle(path).translator()
         test, long = (builtin(split, src_lang=src_lang, tgt_lang=tgt_lang, lines=LINES) for split in ("test", "long"))
-        translations = translator.translate([src for src, _ in test])
+        _log.info("measuring the model on %d lines of test and %d of long", len(test), len(long))
+        translations = translator.translate([src for src, _ in test], progress=shows_progress())
         bins = [b for b in by_position(translator, long, width=WIDTH) if b.tokens >= LINES]
         results.append(Result(scheme, translator, read_log(run / "log.csv")[-1].seconds, test, translations, bins))
     trained = int(open_pairs(run / ENCODED).tgt.lengths().max())

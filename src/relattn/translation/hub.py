@@ -1,4 +1,4 @@
-"""Bundles and models of transformers on the Hugging Face hub, in repositories named `org/name`.
+"""Models by name: those of this package, and bundles and models of transformers on the Hugging Face hub (`org/name`).
 
 Downloaded files stay in the cache of `huggingface_hub` (under HF_HOME), and load from there without a network.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import relattn
+from relattn.translation.console import is_quiet
 from relattn.translation.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from relattn.translation import bundle
 
+PACKAGED = Path(__file__).with_name("models")  # a bundle per directory
 _NAME = re.compile(r"(\w[\w.-]*/\w[\w.-]*)(?:@(\S+))?", re.ASCII)  # org/name, org/name@revision
 
 
@@ -28,8 +30,8 @@ def resolve(path: str | Path) -> Path:
     """Return the directory of a bundle, which is downloaded if `path` is a name on the hub.
 
     Args:
-        path: a directory, which takes precedence if it exists; or `org/name`; or `org/name@revision` with a branch, tag
-            or commit.
+        path: a directory, which takes precedence if it exists; or the name of a model of this package, such as
+            "everyday-en-de"; or `org/name`; or `org/name@revision` with a branch, tag or commit.
 
     Returns:
         The directory, unchecked; `path` itself if it exists or is not a valid name.
@@ -39,7 +41,8 @@ def resolve(path: str | Path) -> Path:
     """
     name, revision = _name_on_hub(path)
     if not name:
-        return Path(path)
+        is_packaged = str(path) in packaged_models() and not Path(path).exists()
+        return PACKAGED / path if is_packaged else Path(path)
     from relattn.translation.bundle import CONFIG, TOKENIZER_FILES, WEIGHTS  # imports PyTorch; exports do without
     from relattn.translation.config.yaml import read_yaml
 
@@ -50,6 +53,11 @@ def resolve(path: str | Path) -> Path:
         for file in (*TOKENIZER_FILES["imported" if imported else "own"], WEIGHTS):  # the largest last
             api.hf_hub_download(name, file, revision=commit)
     return config.parent
+
+
+def packaged_models() -> list[str]:
+    """Return the names of the models of this package."""
+    return sorted(path.name for path in PACKAGED.glob("*"))
 
 
 def _name_on_hub(path: str | Path) -> tuple[str, str | None]:
@@ -149,17 +157,22 @@ def hub_errors(prefix: str, repository_type: str = "model") -> Iterator[HfApi]:
     The name and version of relattn, huggingface_hub and Python are sent with each request; nothing else about the
     system is. Warnings of `huggingface_hub`, one per attempt to connect, are not shown: the error has the reason.
 
+    Downloads show progress unless `is_quiet`.
+
     Args:
         prefix: beginning of error messages.
         repository_type: the hub's term for the repository: "model" or "dataset".
     """
     try:
         from huggingface_hub import HfApi, constants
+        from huggingface_hub.utils import disable_progress_bars
     except ImportError as error:
         raise InputError(f'{prefix}: needs huggingface_hub: pip install "relattn[hub]"') from error
     log = logging.getLogger("huggingface_hub")
     level, telemetry = log.level, constants.HF_HUB_DISABLE_TELEMETRY
     log.setLevel(logging.ERROR)
+    if is_quiet():
+        disable_progress_bars()
     constants.HF_HUB_DISABLE_TELEMETRY = True
     try:
         with warnings.catch_warnings():

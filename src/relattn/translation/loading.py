@@ -31,15 +31,17 @@ def load(
     """Load a translator: ``load("my-bundle").translate(["A sentence."])``. Loading runs no code from a model.
 
     Args:
-        path: directory of a bundle or of an export for CTranslate2, or the name of a bundle on the Hugging Face hub:
-            ``"org/name"`` or, with a branch, tag or commit, ``"org/name@v1.0"``.
+        path: directory of a bundle or of an export for CTranslate2; or ``"everyday-en-de"``, the model of this package;
+            or the name of a bundle on the Hugging Face hub: ``"org/name"`` or, with a branch, tag or commit,
+            ``"org/name@v1.0"``.
         others: further bundles. The result is an ensemble, which averages their probabilities.
         device: device to translate on: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
         precision: ``"fp32"``, ``"bf16"`` or ``"int8"``. By default ``"fp32"``, and ``"int8"`` for a quantized bundle on
             a CPU. The precision of an export is fixed.
         threads: number of CPU threads; PyTorch's or CTranslate2's default if None.
-        src_lang: source language of a model of several languages; by default, the one of the bundle.
-        tgt_lang: target language; by default, the one of the bundle.
+        src_lang: source language of a model of several languages. By default, the one of the bundle, or the only other
+            one if `tgt_lang` is that language.
+        tgt_lang: target language. By default likewise.
 
     Raises:
         InputError: a model is missing, damaged, of another version, cannot be downloaded, does not fit the others or
@@ -52,14 +54,14 @@ def load(
     if not exports:
         translator = _load_bundles(paths, device=device, precision=precision, threads=threads)
         translator.examples = _examples(paths[0])
-        return translator.with_languages(src_lang or translator.src_lang, tgt_lang or translator.tgt_lang)
+        return translator.with_languages(src_lang, tgt_lang)
     if others:
         raise InputError(f"{exports[0]}: an export cannot be part of an ensemble; use the bundles")
     if precision is not None:
         raise InputError(f"{path}: the precision of an export is fixed; see relattn export --quantization")
     export: Translator = ctranslate2.load(paths[0], device=device, threads=threads)
     export.examples = _examples(paths[0])
-    return export.with_languages(src_lang or export.src_lang, tgt_lang or export.tgt_lang)
+    return export.with_languages(src_lang, tgt_lang)
 
 
 def _load_bundles(paths: list[Path], *, device: str, precision: Precision | None, threads: int | None) -> Translator:

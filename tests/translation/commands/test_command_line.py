@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from relattn import __version__
 from relattn.translation.commands import main as cli
 from relattn.translation.commands.parser import parse
 from relattn.translation.console import log_to_stderr
@@ -60,20 +62,66 @@ def test_directory_for_temporary_files_that_others_can_change_is_not_used(tmp_pa
 
 
 def test_help_and_version(relattn):
-    for arguments in ((), ("--help",), ("-h",), ("analyze", "--help")):
+    for arguments in ((), ("--help",), ("-h",), ("help",), ("analyze", "--help"), ("help", "analyze")):
         result = relattn(*arguments)
         assert (result.code, result.err) == (0, "")
         assert all(f"\n  {name} " in result.out for name in cli.COMMANDS)
-    assert relattn("--version").out.startswith("relattn ")
+    assert relattn("--version") == (0, f"relattn {__version__}\n", "")
 
 
 @pytest.mark.parametrize("command", list(cli.COMMANDS))
-def test_every_command_has_help(relattn, command):
+def test_every_command_has_help_and_a_version(relattn, command):
     result = relattn(*command.split(), "--help")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith(f"usage: relattn {command}")
+    assert relattn("help", *command.split()) == result
+    assert relattn(*command.split(), "--version") == relattn("--version")
     settings = ("--model.clip", "--train.warmup_steps", "--search.alpha", "--seed", "--resume")
     assert command != "train" or all(setting in result.out for setting in settings)
+    of_python = (
+        r"type:|<class|\b(Optional|Union|Literal|NoneType|tuple|dict|str|int|float|bool|True|False|None)\b|\w\[\w"
+    )
+    assert re.findall(of_python, result.out) == []
+
+
+def test_quiet_prints_no_progress_and_no_notes(relattn, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    text = tmp_path / "in.txt"
+    text.write_text("one cat\n", encoding="utf-8")
+    for command in (
+        f"translate {model} --input {text} --output {tmp_path}/out",
+        f"evaluate {model} --src {text} --ref {text}",
+        f"export onnx {model} --check_count 2 --out {tmp_path}/onnx",
+    ):
+        assert "100%" in relattn(*command.split()).err
+        result = relattn(*command.split(), "--quiet")
+        assert (result.code, result.err) == (0, "")
+    assert_refused(relattn("translate", model, "--quiet", "--input", text), "--output")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", {*(name.split()[0] for name in cli.COMMANDS), "help", "--help", "--version"}),
+        ("tra", {"train", "translate"}),
+        ("help exp", {"export"}),
+        ("analyze ", {"attention", "positions"}),
+        ("export ", {"ctranslate2", "argos", "onnx"}),
+        ("translate --format ", {"text", "tsv", "jsonl"}),
+        ("analyze attention x --pa", {"--part"}),
+        ("train my.yaml --train.warm", {"--train.warmup_steps"}),
+        ("train ", set()),  # the shell completes files
+    ],
+)
+def test_completion(relattn, shell, words, expected):
+    script = relattn("completion", shell).out.removeprefix("autoload -U +X bashcompinit && bashcompinit\n")
+    given = ["relattn", *words.split(" ")]
+    call = f"COMP_WORDS=({' '.join(map(shlex.quote, given))}); COMP_CWORD={len(given) - 1}"
+    call += f"\n_relattn relattn {shlex.quote(given[-1])} {shlex.quote(given[-2])}\nprintf '%s\\n' ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-c", script + call], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == expected
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize(

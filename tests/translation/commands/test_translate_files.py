@@ -87,15 +87,15 @@ def test_shards_in_any_order_are_one_run_byte_by_byte(relattn, model, tmp_path, 
     flags = ["--format=tsv", "--n_best=2"] if kind == "tsv" else []
     command = ["translate", model, "--input", given, *flags, "--output"]
     assert relattn(*command, tmp_path / f"whole.{kind}").code == 0
-    search, calls = TorchTranslator.stream, []
+    translate_chunk, calls = TorchTranslator.translate_chunk, []
 
-    def stream(self, chunks, options, *, first_line):
+    def counted(self, lines, prefixes, options, first_line, report_done):
         calls.append(first_line)
         if first_line in stops:
             raise KeyboardInterrupt
-        return search(self, chunks, options, first_line=first_line)
+        return translate_chunk(self, lines, prefixes, options, first_line, report_done)
 
-    monkeypatch.setattr(TorchTranslator, "stream", stream)
+    monkeypatch.setattr(TorchTranslator, "translate_chunk", counted)
     out, stops = tmp_path / f"out.{kind}", {16, 40}  # the last part of the third shard, and of the seventh
     for shard in (3, 8, 1, 7, 2, 5, 4, 6):
         if shard in (3, 7):
@@ -237,3 +237,16 @@ def test_wrong_files(relattn, reading, model, tmp_path, monkeypatch, flags, mess
     Path("in.jsonl").write_text('{"text": "one"}\n')
     assert_refused(relattn("translate", model, *flags.split()), message)
     assert {path.name for path in tmp_path.iterdir()} - {"stdin"} == {"in.txt", "in.jsonl"}
+
+
+def test_progress_is_shown_within_a_part(relattn, model, tmp_path, monkeypatch):
+    class Bar(bulk.tqdm):
+        def update(self, n: float = 1) -> None:
+            counts.append(n)
+
+    counts: list[float] = []
+    monkeypatch.setattr(bulk, "PART", 100)
+    monkeypatch.setattr(bulk, "tqdm", Bar)
+    relattn("translate", model, "--input", write(tmp_path / "in", "txt"), "--output", tmp_path / "out.txt")
+    assert sum(counts) == len(LINES)
+    assert len(counts) > 1

@@ -22,7 +22,7 @@ from relattn.translation.serve.routing import Router
 from relattn.translation.translate import torch_translator
 from tests.support.bundles import save_random_bundle
 from tests.translation.formats import transformers_models as models
-from tests.translation.formats.bundles import LINES
+from tests.translation.formats.bundles import LINES, make_bundle
 
 MODELS: dict[str, tuple[Any, dict[str, Any], tuple[str, str], tuple[str, str]]] = {
     "m2m_100": (models.m2m_100, {}, ("en", "de"), ("fr", "pt")),
@@ -87,6 +87,17 @@ def test_a_pair_that_the_model_does_not_translate_is_refused(multilingual, tmp_p
         load(save_random_bundle(tmp_path / "plain"), tgt_lang="fr")
 
 
+def test_one_language_decides_the_pair_if_only_one_fits(tmp_path):
+    both = (("en", "de"), ("de", "en"))
+    make_bundle(tmp_path / "two", languages=("en", "de"), pairs=both)
+    make_bundle(tmp_path / "three", languages=("en", "de"), pairs=(*both, ("fr", "en")))
+    for given, pair in (({}, 0), ({"tgt_lang": "de"}, 0), ({"tgt_lang": "en"}, 1), ({"src_lang": "DE"}, 1)):
+        translator = load(tmp_path / "two", **given)
+        assert (translator.src_lang, translator.tgt_lang) == both[pair]
+    with pytest.raises(InputError, match="languages must differ"):
+        load(tmp_path / "three", tgt_lang="en")
+
+
 def test_languages_that_are_not_served_are_not_detected():
     detector = Detector(["en", "de", "fr"])
     sentences = {
@@ -104,7 +115,14 @@ def test_languages_that_are_not_served_are_not_detected():
             assert best["confidence"] > 70
         else:
             assert best["confidence"] == 0
-    for word in ("Hello", "ok", "yes", "water"):  # of many languages
+    words = {
+        "en": ("Hello", "yes", "Good morning"),
+        "de": ("Wasser", "vier", "Guten Tag!"),
+        "fr": ("Bonjour", "eau", "s'il vous plaît"),
+    }
+    for language, texts in words.items():
+        assert [detector.rank(text)[0]["language"] for text in texts] == [language] * len(texts)
+    for word in ("casa", "perro", "ok"):  # of another language, or of several
         assert detector.rank(word)[0]["confidence"] < 50
 
 

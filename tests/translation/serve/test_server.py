@@ -33,7 +33,7 @@ from relattn.translation.commands import main as cli
 from relattn.translation.commands.serve import PACKAGES
 from relattn.translation.formats.ctranslate2.translator import load
 from relattn.translation.formats.ctranslate2.write import export
-from relattn.translation.serve import api
+from relattn.translation.serve import api, server
 from tests.support.bundles import save_random_bundle
 
 ROOT = Path(__file__).parents[3]
@@ -246,3 +246,27 @@ def test_errors_before_a_server_starts(model, tmp_path, capsys, monkeypatch):
             error = capsys.readouterr().err
             assert message in error
             assert error.count("\n") == 1
+
+
+def test_environment_variables_set_options(model, monkeypatch, capsys):
+    served: dict[str, Any] = {}
+    monkeypatch.setattr(server, "serve", lambda translators, **options: served.update(options))
+    for name, value in {
+        "PORT": "80", "HOST": "0.0.0.0", "HOSTS": "a.org b.org", "LIMITS_FILE": "7", "BEAM_SIZE": "3", "KEYS": "",
+        "QUIET": "true",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(f"RELATTN_SERVE_{name}", value)
+    assert cli.main(["serve", "--host", "::1", "--", str(model)]) == 0
+    assert (served["host"], served["port"], served["hosts"]) == ("::1", 80, ["a.org", "b.org"])
+    assert (served["limits"].file, served["keys"]) == (7, None)
+    assert {search.beam_size for search in served["searches"].values()} == {3}
+    for name, value, message in (
+        ("PORT", "x", "RELATTN_SERVE_PORT must be a whole number, got 'x'"),
+        ("PORT", "0x10", "RELATTN_SERVE_PORT must be a whole number in decimal notation, got '0x10'"),
+        ("QUIET", "yes", "RELATTN_SERVE_QUIET must be true or false, got 'yes'"),
+        ("PROT", "80", "'RELATTN_SERVE_PROT'; did you mean RELATTN_SERVE_PORT?"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(f"RELATTN_SERVE_{name}", value)
+            assert cli.main(["serve", str(model)]) == 2
+        assert message in capsys.readouterr().err

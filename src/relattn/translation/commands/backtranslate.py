@@ -20,7 +20,8 @@ def backtranslate(
     interruption, the same command continues.
 
     Args:
-        teachers: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.
+        teachers: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub. Several
+            bundles form an ensemble.
         data: Files of lines in the target language of the model to be trained, plain or compressed.
         tag: Word to put before each synthetic source. A single character becomes a single token. '' adds no
             tag.

@@ -1,9 +1,9 @@
 """`relattn calibrate`"""
 
-import sys
 from pathlib import Path
 
 from relattn.translation.commands.options import DeviceOptions, SearchOptions, TestText
+from relattn.translation.console import shows_progress
 from relattn.translation.errors import InputError, require
 
 
@@ -24,7 +24,7 @@ def calibrate(bundle: str, *, text: TestText, search: SearchOptions, device: Dev
     translator = device.load_bundle(bundle)
     options = search.options(translator)
     pairs = text.pairs(translator)
-    results = translator.n_best([src for src, _ in pairs], options, progress=sys.stderr.isatty())
+    results = translator.n_best([src for src, _ in pairs], options, progress=shows_progress())
     calibration = fit([best for best, *_ in results], [reference for _, reference in pairs])
     if calibration is None:
         raise InputError("calibration requires at least two lines with different scores; the bundle is unchanged")

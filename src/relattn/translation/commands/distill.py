@@ -16,7 +16,8 @@ def distill(
     continues.
 
     Args:
-        teachers: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.
+        teachers: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub. Several
+            bundles form an ensemble.
         data: Files of source lines, plain or compressed.
         student: Recipe of the student, which trains on the corpus. By default, only the corpus is written.
     """

@@ -1,6 +1,5 @@
 """`relattn evaluate`"""
 
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from relattn.translation.commands.options import DeviceOptions, SearchOptions, TestText, require_new_output
 from relattn.translation.config import Perturbation
+from relattn.translation.console import shows_progress
 from relattn.translation.errors import require
 
 if TYPE_CHECKING:
@@ -36,9 +36,11 @@ def evaluate(
     correct.
 
     Args:
-        bundles: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.
-        src_lang: Source language, for a model of several languages. By default, the one of the bundle.
-        tgt_lang: Target language. By default, the one of the bundle.
+        bundles: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub. Several
+            bundles form an ensemble.
+        src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
+            other one if tgt_lang is that language.
+        tgt_lang: Target language. By default likewise.
         compare: Score each bundle by itself, and compare it with the first by a paired bootstrap with 1,000 samples.
         out: File to write the translations to, one per line.
         perturb: Also score the text with capital letters, typing errors and more: join_lines, drop_punctuation, typos,
@@ -64,7 +66,7 @@ def evaluate(
         return
     references = [reference for _, reference in pairs]
     with output(Path(out)) if out else nullcontext() as write:  # an unwritable file is refused before translating
-        translations = translator.translate([src for src, _ in pairs], options, progress=sys.stderr.isatty())
+        translations = translator.translate([src for src, _ in pairs], options, progress=shows_progress())
         print(score(translations, references))
         if write:
             write("".join(f"{line}\n" for line in translations).encode())
@@ -83,7 +85,7 @@ def _comparison(bundles: list[str], text: TestText, search: SearchOptions, load:
     for name in bundles:
         translator = load(name)
         sources, references = zip(*text.pairs(translator), strict=True)
-        translations = translator.translate(sources, search.options(translator), progress=sys.stderr.isatty())
+        translations = translator.translate(sources, search.options(translator), progress=shows_progress())
         scores = score(translations, references)
         p = f"{paired_bootstrap(baseline, translations, references):.3f}" if baseline else ""
         baseline = baseline or translations
@@ -106,7 +108,7 @@ def _perturbed_scores(
     sets = {"none": pairs} | {name: perturb_set(name, pairs, ITEM_SEPARATOR if builtin else " ") for name in names}
     for name, text in sets.items():
         sources, references = zip(*text, strict=True) if text else ((), ())
-        translations = translator.translate(sources, options, progress=sys.stderr.isatty())
+        translations = translator.translate(sources, options, progress=shows_progress())
         scores = score(translations, references)
         changed = sum(one != other for one, other in zip(text, pairs, strict=True))
         accuracy = [f"{100 * item_accuracy(translations, references).items:.1f} %"] if builtin else []

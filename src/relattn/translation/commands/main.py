@@ -23,7 +23,10 @@ from relattn import __version__
 from relattn.translation.errors import InputError, Interrupted, one_line, reason, unknown
 
 GROUPS = {
-    "Get started": {"demo": "Train a small model in minutes, with nothing to download"},
+    "Get started": {
+        "demo": "Train a small model in minutes, with nothing to download",
+        "completion": "Print a script that completes commands and options in a shell",
+    },
     "Train": {
         "prepare": "Download or read a parallel corpus and clean it",
         "recipe": "Print a known recipe, as a start for your own",
@@ -52,15 +55,17 @@ GROUPS = {
 }
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 _TRAINING = ("demo", "train", "distill", "backtranslate", "reproduce")  # end with a model, even if nothing is printed
-_HELP = ("-h", "--help")
+_HELP, _VERSION = ("-h", "--help"), "--version"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, or with those of the process. Return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["help"]:
+        argv = [*argv[1:], "--help"]
     _set_caches()
     try:
-        if argv and argv[0] in _TRAINING and not set(_HELP) & set(argv):
+        if argv and argv[0] in _TRAINING and not {*_HELP, _VERSION} & set(argv):
             return _run_training(argv)
         if sys.stdout is None:
             raise InputError("standard output is closed")
@@ -88,17 +93,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> None:
-    if not argv or argv[0] in _HELP or [*argv[:1], *argv[1:2]] in [["analyze", word] for word in _HELP]:
-        print(_summary())
-    elif argv == ["--version"]:
+    if _VERSION in (argv[: argv.index("--")] if "--" in argv else argv):
         print(f"relattn {__version__}")
+    elif not argv or argv[0] in _HELP or [*argv[:1], *argv[1:2]] in [["analyze", word] for word in _HELP]:
+        print(_summary())
     else:
         from relattn.translation.commands.parser import parse
         from relattn.translation.console import log_to_stderr
 
-        name, function, arguments = command_of(argv)
-        with log_to_stderr():
-            function(**parse(name, function, arguments))
+        name, function, words = command_of(argv)
+        arguments, quiet = parse(name, function, words)
+        with log_to_stderr(quiet=quiet):
+            function(**arguments)
 
 
 def _run_training(argv: Sequence[str]) -> int:
@@ -149,7 +155,7 @@ def command_of(argv: Sequence[str]) -> tuple[str, Any, Sequence[str]]:
 
 
 def _summary() -> str:
-    lines = ["usage: relattn COMMAND [options]", "       relattn COMMAND --help"]
+    lines = ["usage: relattn COMMAND [options]", "       relattn help [COMMAND]", "       relattn --version"]
     for group, commands in GROUPS.items():
         lines += ["", f"{group}:", *(f"  {name:18} {summary}" for name, summary in commands.items())]
     return "\n".join(lines)

@@ -5,11 +5,15 @@ be given several times, others once. A parameter whose type is a
 dataclass adds the fields of the dataclass as flags; one with a default adds them as a group, `--limits.file`. If the
 dataclass requires other dataclasses, its fields count as parameters of the command. A parameter of type `Recipe` is the
 path or name of a recipe, with a flag for each setting.
+
+Every command has the flag `--quiet`. The options of `relattn serve` can also be set by environment variables.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from argparse import SUPPRESS, Action
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
@@ -17,13 +21,13 @@ from inspect import Parameter, cleandoc, getdoc, signature
 from itertools import chain
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter
 
 from relattn.translation.config import Recipe
 from relattn.translation.config.base import setting_types
 from relattn.translation.config.presets import PRESETS
 from relattn.translation.config.yaml import add_settings, recipe_flags, require_decimal, type_message
-from relattn.translation.errors import InputError, require, unknown
+from relattn.translation.errors import InputError, one_line, require, unknown
 
 _MESSAGES = (  # of argparse, and ours
     (r"argument (\S+): expected .*one argument", "{0} must have a value"),
@@ -32,6 +36,7 @@ _MESSAGES = (  # of argparse, and ours
     (r"unrecognized arguments: (.*)", "unexpected argument: {0}"),
 )
 _OPTION = re.compile(r"--([a-zA-Z][\w.-]*)(=.*)?", re.DOTALL)
+_QUIET = "Print no progress and no notes to standard error, only warnings and errors."
 
 
 class Argument(NamedTuple):
@@ -59,32 +64,45 @@ class Argument(NamedTuple):
         return self.required and isinstance(self.kind, type) and is_dataclass(self.kind)
 
 
+class _Help(DefaultHelpFormatter):
+    """Help with defaults in the words of the command line, and without types."""
+
+    def _get_help_string(self, action: Action) -> str:
+        text, default = action.help or "", action.default
+        if action.dest == "help":
+            return super()._get_help_string(action)
+        if action.nargs == 0 or default in (None, SUPPRESS, "", (), []):  # a flag has no value
+            return text
+        if isinstance(default, bool):
+            default = str(default).lower()
+        values = default if isinstance(default, (list, tuple)) else [default]
+        return f"{text} (default: {' '.join(map(str, values))})"
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n\n".join(fill(paragraph, width, indent) for paragraph in text.split("\n\n"))
+
+
 class _Parser(ArgumentParser):
     def print_help(self, file: object = None) -> None:
-        """Print the help without types. Unlike the inherited method, raise an OSError if it cannot be written."""
+        """Print the help. Unlike the inherited method, raise an OSError if it cannot be written."""
         of_jsonargparse = r"\n +--\S+( CONFIG\s+Path to a configuration file\.|\.help +Show the help for .*)"
-        text = re.sub(of_jsonargparse, "", self.format_help())
-        text = re.sub(r"\s+\((required|type:|default:)([^()]*)\)$", _default, text, flags=re.MULTILINE)
-        print(text, end="", flush=True)
+        print(re.sub(of_jsonargparse, "", self.format_help()), end="", flush=True)
 
 
-def _default(match: re.Match[str]) -> str:
-    """Shorten "(type: …, default: …)" at the end of a help text to the default, if there is one."""
-    default = " ".join("".join(match.groups()).partition("default:")[2].split())
-    flag = match[1] == "default:" and default == "False"
-    return "" if flag or default in ("", "null", "[]") else f" (default: {default})"
-
-
-def parse(name: str, function: Callable[..., None], argv: Sequence[str]) -> dict[str, Any]:
-    """Return the arguments to call the function of a command with.
+def parse(name: str, function: Callable[..., None], argv: Sequence[str]) -> tuple[dict[str, Any], bool]:
+    """Return the arguments to call the function of a command with, and whether the command is quiet.
 
     Raises:
         InputError: the arguments are not those of the command.
         SystemExit: the help was printed.
     """
     arguments = arguments_of(function)
-    parser, types = _parser(name, function, arguments)
+    parser, types = make_parser(name, function, arguments)
     argv = _normalize(argv, arguments, types, name)
+    variables: dict[str, str] = {}  # names of the environment variables that set options, by option
+    if name == "serve" and not {"-h", "--help"} & set(argv):
+        argv, variables = _with_environment(argv, arguments, types)
     recipe = ""
     try:
         parsed = parser.parse_args(argv)
@@ -98,14 +116,57 @@ def parse(name: str, function: Callable[..., None], argv: Sequence[str]) -> dict
 
         def label(key: str) -> str:
             positional = key in arguments and arguments[key].positional
-            return key.removesuffix("s").upper() if positional else f"{recipe or '--'}{key}"
+            return key.removesuffix("s").upper() if positional else variables.get(key, f"{recipe or '--'}{key}")
 
         message = type_message(error, types, label)
         for pattern, ours in _MESSAGES:
             if match := re.fullmatch(pattern, message):
                 message = ours.format(match[1], label(match[1]))
         raise InputError(message) from None
-    return _instances(function, values)
+    return _instances(function, values), values["quiet"]
+
+
+def variable_of(option: str) -> str:
+    """Return the name of the environment variable for an option of `relattn serve`."""
+    return f"RELATTN_SERVE_{option.replace('.', '_').upper()}"
+
+
+def _with_environment(
+    argv: list[str], arguments: dict[str, Argument], types: dict[str, Any]
+) -> tuple[list[str], dict[str, str]]:
+    """Add options that are not given, but set by environment variables, to the arguments of `relattn serve`.
+
+    An empty variable counts as not set. The values of a list are separated by spaces.
+
+    Returns:
+        The arguments, and the names of the variables by option.
+
+    Raises:
+        InputError: a variable with this prefix is not that of an option, or a number is not decimal.
+    """
+    end = argv.index("--") if "--" in argv else len(argv)
+    given = {option[1] for word in argv[:end] if (option := _OPTION.fullmatch(word))}
+    positional = {key for key, argument in arguments.items() if argument.positional}
+    options = {variable_of(key): key for key in types if key not in {"help", *positional}}
+    flags, variables = list[str](), dict[str, str]()
+    for variable, value in os.environ.items():
+        if not value or not variable.startswith(variable_of("")):
+            continue
+        if variable not in options:
+            raise unknown("environment variable", variable, options)
+        key = options[variable]
+        if key in given:
+            continue
+        variables[key] = variable
+        require_decimal(variable, value, types[key])
+        if key in arguments and get_origin(arguments[key].kind) is list:
+            flags += [f"--{key}", *value.split()]
+        elif types[key] is bool:
+            require(value in ("true", "false"), f"{variable} must be true or false, got {one_line(value, 40)!r}")
+            flags += [f"--{key}"] if value == "true" else []
+        else:
+            flags.append(f"--{key}={value}")
+    return [*argv[:end], *flags, *argv[end:]], variables
 
 
 def _instances(function: Callable[..., Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -147,13 +208,17 @@ def documentation(obj: Any) -> tuple[str, dict[str, str]]:
     return (getdoc(obj) or "").partition("\n\nArgs:\n")[0], helps
 
 
-def _parser(
+def make_parser(
     name: str, function: Callable[..., None], arguments: dict[str, Argument]
 ) -> tuple[ArgumentParser, dict[str, Any]]:
     """Return the parser of a command, and the type of each argument."""
     usage = f"relattn {name}"
-    types: dict[str, Any] = {"help": bool}
-    parser = _Parser(prog=usage, description=documentation(function)[0], exit_on_error=False, allow_abbrev=False)
+    types: dict[str, Any] = {"help": bool, "quiet": bool}
+    description = documentation(function)[0]
+    parser = _Parser(
+        prog=usage, description=description, formatter_class=_Help, exit_on_error=False, allow_abbrev=False
+    )
+    parser.add_argument("--quiet", action="store_true", help=_QUIET)
     for key, (kind, default, positional, text) in arguments.items():
         required = default is Parameter.empty
         if kind is not Recipe and isinstance(kind, type) and is_dataclass(kind):

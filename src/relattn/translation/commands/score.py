@@ -16,11 +16,13 @@ def score(
     """Print the log-probability of each given translation, in nats, one per line.
 
     Args:
-        bundles: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.
+        bundles: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub. Several
+            bundles form an ensemble.
         src: File of source lines, plain or compressed.
         tgt: File of their translations, one per source line.
-        src_lang: Source language, for a model of several languages. By default, the one of the bundle.
-        tgt_lang: Target language. By default, the one of the bundle.
+        src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
+            other one if tgt_lang is that language.
+        tgt_lang: Target language. By default likewise.
         tokens: Also print each token with its log-probability, after a tab.
     """
     from relattn.translation.data.text_files import read_parallel

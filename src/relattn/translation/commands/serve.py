@@ -11,7 +11,7 @@ from relattn.translation.serve.limits import Limits
 
 PACKAGES = (  # imported names of the packages that the extra "serve" installs
     *("anyio", "babel", "fastapi", "lxml", "markdown_it", "prometheus_client", "py3langid", "pydantic"),
-    *("python_multipart", "sentencex", "starlette", "uvicorn"),
+    *("python_multipart", "sentencex", "starlette", "uvicorn", "wordfreq"),
 )
 
 
@@ -36,7 +36,8 @@ def serve(
     translated end with an error.
 
     Args:
-        models: Directory of a bundle or export, or name of a bundle on the hub. One model per language pair.
+        models: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub. One model
+            per language pair.
             A model of several languages serves all pairs among them, or among --languages.
         host: Address to listen on. 0.0.0.0 accepts connections from other machines.
         port: Port to listen on. 0 chooses a free port.

@@ -10,6 +10,7 @@ from relattn.translation.commands.options import (
     require_new_output,
 )
 from relattn.translation.config import as_dict
+from relattn.translation.console import shows_progress
 from relattn.translation.errors import InputError, require
 from relattn.translation.translate import Format
 
@@ -43,15 +44,17 @@ def translate(
     an interruption, the same command continues.
 
     Args:
-        bundles: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.
+        bundles: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub. Several
+            bundles form an ensemble.
         input: File to translate: a table, .jsonl or .parquet, or else text. Text and .jsonl may be compressed. The
             columns score, confidence, translation and warnings are added to a table.
         output: File to write, in the format of the input.
         column: Column of a table to translate. By default text.
         shard: Translate only the i-th of n shards of the input: i/n, with i from 1 on. --output out.jsonl --shard 3/8
             writes out-00003-of-00008.jsonl. All shards in order are the output of one run.
-        src_lang: Source language, for a model of several languages. By default, the one of the bundle.
-        tgt_lang: Target language. By default, the one of the bundle.
+        src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
+            other one if tgt_lang is that language.
+        tgt_lang: Target language. By default likewise.
         n_best: Number of translations to print per line, best first, as "line number ||| translation ||| score". At
             most the beam size. By default, only the best translation is printed.
         format: Output format. tsv and jsonl have the line number, score, confidence and translation, and warnings about
@@ -122,7 +125,7 @@ def translate(
         stream_lines(sys.stdin.fileno()),
         options,
         prefixes=read_lines(prefix) if prefix else None,
-        progress=sys.stderr.isatty(),
+        progress=shows_progress(),
     )
     for line in header_lines(format, align=align):
         print(line)

@@ -22,6 +22,7 @@ from filelock import FileLock
 from tqdm import tqdm
 
 import relattn
+from relattn.translation.console import shows_progress
 from relattn.translation.data.text_files import read_parallel
 from relattn.translation.errors import InputError, one_line, reason
 from relattn.translation.files import remove
@@ -96,7 +97,9 @@ def _append_missing(file: RemoteFile, partial_file: Path) -> None:
         start = output.tell()
         if start >= file.size:
             return
-        bar = tqdm(total=file.size, initial=start, desc=file.name, unit="B", unit_scale=True, disable=None)
+        bar = tqdm(
+            total=file.size, initial=start, desc=file.name, unit="B", unit_scale=True, disable=not shows_progress()
+        )
         with bar, closing(_request(file, start)) as pieces:
             for piece in pieces:
                 output.write(piece)

@@ -28,6 +28,7 @@ import numpy as np
 from tqdm import tqdm
 
 from relattn.translation.config import CleaningConfig, as_dict, differences
+from relattn.translation.console import shows_progress
 from relattn.translation.corpus.dedup import SeenPairs
 from relattn.translation.corpus.filter_pool import FilteredChunk, filter_pool, split_chunks
 from relattn.translation.corpus.filters import REASONS, Cleaner
@@ -145,7 +146,12 @@ def _write_parts(
     with (
         filter_pool(processes, make_cleaner) as filter_chunks,
         tqdm(
-            source.pairs(stats.read), total=source.total, initial=stats.read, unit="pair", file=sys.stderr, disable=None
+            source.pairs(stats.read),
+            total=source.total,
+            initial=stats.read,
+            unit="pair",
+            file=sys.stderr,
+            disable=not shows_progress(),
         ) as bar,
     ):
         pairs = iter(bar)  # once: a loop over the bar closes it

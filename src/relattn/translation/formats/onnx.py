@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,10 +32,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import Dim
+from tqdm import tqdm
 
 from relattn import AttentionCache
 from relattn.translation.bundle import CARD, TOKENIZER_FILES, Bundle
 from relattn.translation.config import as_dict
+from relattn.translation.console import shows_progress
 from relattn.translation.data.batching import collate
 from relattn.translation.data.tokenizer import SpecialTokens
 from relattn.translation.errors import require_installed
@@ -47,6 +50,7 @@ from relattn.translation.model.transformer import Cache, Transformer
 ENCODER, DECODER, CONFIG = "encoder.onnx", "decoder.onnx", "config.json"
 FILES = ENCODER, DECODER, CONFIG, *TOKENIZER_FILES["imported"], CARD
 ROWS, SRC_LEN, PAST = 3, 7, 5  # sizes that the graphs are traced with
+_log = logging.getLogger(__name__)
 
 
 class _Graph(nn.Module):
@@ -110,6 +114,7 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
     lines = check_lines(translator, sample)
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before the import, which writes an identifier into the home directory
     require_installed("onnx", "onnxscript", "onnxruntime", extra="export")
+    _log.info("translating %s lines with the bundle", f"{len(lines):,}")
     reference = Reference(translator, lines, bundle.search)
     shape = {"layers": config.decoder_layers, "heads": config.heads, "head_dim": config.dim // config.heads}
     about = {
@@ -122,10 +127,12 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
     }
     with putting(out) as aside:
         aside.mkdir(parents=True)
+        _log.info("tracing the encoder and a step of the decoder")
         _trace(translator.model, aside)
         (aside / CONFIG).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         for name, content in bundle.tokenizer.files.items():
             (aside / name).write_bytes(content)
+        _log.info("scoring the translations with onnxruntime")
         parity = reference.compare(partial(_log_probs, aside, shape, special))
         parity.require_close(f"{out}: not exported")
         src_len, tgt_len = (max(map(len, ids)) for ids in (reference.src_ids, reference.tgt_ids))
@@ -190,7 +197,8 @@ def _log_probs(
 
     encoder, decoder = (onnxruntime.InferenceSession(str(path / name)) for name in (ENCODER, DECODER))
     scores: list[list[float]] = []
-    for start in range(0, len(src_ids), ROWS + 1):
+    starts = range(0, len(src_ids), ROWS + 1)
+    for start in tqdm(starts, unit="batch", file=sys.stderr, disable=not shows_progress()):
         rows = slice(start, start + ROWS + 1)
         batch = collate(src_ids[rows], tgt_ids[rows], special)
         src, lengths, tgt_in, tgt_out = (t.numpy() for t in (batch.src, batch.src_lengths, batch.tgt_in, batch.tgt_out))

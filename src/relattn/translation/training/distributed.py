@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +29,7 @@ from lightning.fabric.strategies import ModelParallelStrategy
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from relattn.translation.config import Recipe, TrainConfig, dump
+from relattn.translation.console import is_quiet
 from relattn.translation.errors import InputError, Interrupted, LostProcess, require
 from relattn.translation.training.run_directory import TENSORBOARD, describe_progress
 from relattn.translation.training.shards import shard
@@ -38,6 +40,7 @@ _GRACE = 5.0  # seconds in which the agent ends a process whose partner was lost
 _SHUTDOWN = "120"  # seconds that a process has to finish its step and write a checkpoint
 _USER_ERROR = 2  # exit code
 _AGENT = "RELATTN_AGENT"  # environment variable with the process number of the agent that `launch` runs
+_log = logging.getLogger(__name__)
 
 
 def is_first_process() -> bool:
@@ -105,6 +108,24 @@ class _TensorBoard(TensorBoardLogger):
         return str(Path(self.root_dir) / self.name)
 
 
+def fit_to_started(recipe: Recipe) -> Recipe:
+    """Return a recipe for the processes that torchrun started, which may be fewer after a node was lost.
+
+    A step has the same micro-batches as before. If they cannot be divided among the processes, the recipe is returned
+    unchanged.
+    """
+    train, micro_batches = recipe.train, recipe.micro_batches_per_step
+    started = int(os.environ.get("WORLD_SIZE", train.processes))
+    if "TORCHELASTIC_RUN_ID" not in os.environ or started == train.processes or micro_batches % started:
+        return recipe
+    devices, accumulate = int(os.environ["LOCAL_WORLD_SIZE"]), micro_batches // started
+    if is_first_process():
+        message = "torchrun started %d processes instead of %d; train.accumulate is now %d, so steps stay the same"
+        _log.warning(message, started, train.processes, accumulate)
+    train = replace(train, devices=devices, nodes=max(1, started // devices), accumulate=accumulate)
+    return replace(recipe, train=train)
+
+
 def must_launch(fabric: Fabric) -> bool:
     """Return whether a run needs several processes that nothing has started yet."""
     environment = getattr(fabric.strategy, "cluster_environment", None)  # a single device has none
@@ -142,7 +163,8 @@ def launch(recipe: Recipe, *, resume: bool) -> None:
             logs_specs=DefaultLogsSpecs(log_dir=directory, redirects=Std.OUT),  # this process prints the result
             signals_to_handle=",".join(signals),
         )
-        command = ["-m", "relattn", "train", str(path), *(["--resume"] if resume else [])]
+        flags = [*(["--resume"] if resume else []), *(["--quiet"] if is_quiet() else [])]
+        command = ["-m", "relattn", "train", str(path), *flags]
         try:
             elastic_launch(config, sys.executable)(*command)
         except SignalException as error:
@@ -190,10 +212,10 @@ def _agent_settings(defaults: dict[str, str]) -> Iterator[list[str]]:
 def join_restarted(device: torch.device) -> None:
     """Join the process group of restarted processes, which Fabric then uses.
 
-    torchrun keeps one store for all starts. It has the addresses of processes that are gone, so each restart needs a
-    prefix of its own.
+    torchrun keeps one store for all starts, unless TORCH_DISABLE_SHARE_RDZV_TCP_STORE is set. It has the addresses of
+    processes that are gone, so each restart needs a prefix of its own.
     """
-    if restarts() == 0:
+    if restarts() == 0 or os.environ["TORCHELASTIC_USE_AGENT_STORE"] != "True":
         return
     store = torch.distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
     torch.distributed.init_process_group(

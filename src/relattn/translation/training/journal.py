@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from relattn.translation.console import shows_progress
 from relattn.translation.data.batching import Step
 from relattn.translation.errors import Diverged, reading
 from relattn.translation.files import as_csv, write_atomically
@@ -143,7 +144,7 @@ class Journal:
                 if (self.out / name).exists():
                     rows = [row for row in _read_csv(self.out / name, columns) if int(row[0]) <= step]
                     write_atomically(self.out / name, as_csv([columns, *rows]).encode())
-        if first and show and sys.stderr.isatty():
+        if first and show and shows_progress():
             self._bar = tqdm(total=self.steps, initial=step, unit="step", dynamic_ncols=True, file=sys.stderr)
         try:
             yield

@@ -35,6 +35,7 @@ from relattn.translation.training import checkpoints, estimate
 from relattn.translation.training.distributed import (
     ended_by_agent,
     fabric_of,
+    fit_to_started,
     is_first_process,
     join_restarted,
     launch,
@@ -68,7 +69,7 @@ def train(
 
     With several devices, this starts one process per device, unless torchrun, SLURM or MPI started this process. Then
     all processes call this function, and the first one prepares the data and writes all files. Processes that torchrun
-    restarts continue the run.
+    restarts continue the run. If it starts more or fewer than the recipe has, `accumulate` changes, and steps do not.
 
     Args:
         recipe: Recipe of the run.
@@ -82,6 +83,7 @@ def train(
         LostProcess: A process of the run was killed or failed.
         Interrupted: A signal stopped the run. Resumed, it continues as if it had never stopped.
     """
+    recipe = fit_to_started(recipe)
     with _quiet_lightning(), _threads_kept(), freed_memory_kept():
         fabric = fabric_of(recipe)
         if must_launch(fabric):
@@ -93,7 +95,7 @@ def train(
                 if is_first_process():
                     _train_as_first(fabric, recipe, stop, resume=resume, show=show, again=again)
                 else:
-                    _train_as_other(fabric, recipe, stop, resume=resume)
+                    _train_as_other(fabric, recipe, stop)
     return Path(recipe.out) / BUNDLE
 
 
@@ -141,11 +143,14 @@ def _train_as_first(fabric: Fabric, recipe: Recipe, stop: Stop, *, resume: bool,
         write_bundle(recipe, paths, start.data.tokenizer, language_pairs(out), start.data.valid, out / BUNDLE)
 
 
-def _train_as_other(fabric: Fabric, recipe: Recipe, stop: Stop, *, resume: bool) -> None:
-    """Train as another process of a run, which waits for the data of the first one."""
+def _train_as_other(fabric: Fabric, recipe: Recipe, stop: Stop) -> None:
+    """Train as another process of a run, which waits for the data of the first one.
+
+    It starts from the newest checkpoint, as the first one does: a run that is not continued has none.
+    """
     stop.kill()
     _wait_for_data(Path(recipe.out))
-    start = _load(recipe, resume=resume, first=False)
+    start = _load(recipe, resume=True, first=False)
     _train_together(fabric, recipe, start, stop, show=False)
 
 

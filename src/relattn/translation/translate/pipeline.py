@@ -109,6 +109,15 @@ class Translator(ABC):
         self._pairs = list(pairs)
         self.calibration, self.workers = calibration, workers
 
+    def __repr__(self) -> str:
+        pair = f"{self.src_lang or 'unknown'} to {self.tgt_lang or 'unknown'}"
+        pair += f" of {len(self.pairs):,} pairs" if len(self.pairs) > 1 else ""
+        return f"{type(self).__name__}({', '.join([pair, *self._description()])})"
+
+    def _description(self) -> list[str]:
+        """Return what `repr` says about the model and how it computes."""
+        return []
+
     @property
     def pairs(self) -> list[tuple[str, str]]:
         """The pairs of source and target language that the model translates."""
@@ -118,12 +127,27 @@ class Translator(ABC):
         sources = vocabulary.languages if vocabulary.reads_source_language else [self.src_lang]
         return [(source, target) for source in sources for target in vocabulary.languages if source != target]
 
-    def with_languages(self, src_lang: str, tgt_lang: str) -> Translator:
+    def with_languages(self, src_lang: str = "", tgt_lang: str = "") -> Translator:
         """Return a translator of the same model for another pair of languages.
+
+        Args:
+            src_lang: source language. By default that of this translator, or if `tgt_lang` is that language, the only
+                other one.
+            tgt_lang: target language. By default likewise.
 
         Raises:
             InputError: the model does not translate this pair.
         """
+        wanted = src_lang, tgt_lang
+        src_lang, tgt_lang = src_lang or self.src_lang, tgt_lang or self.tgt_lang
+        if not all(wanted) and same_language(src_lang, tgt_lang):
+            fitting = [
+                (src, tgt)
+                for src, tgt in self.pairs
+                if (not wanted[0] or same_language(wanted[0], src)) and (not wanted[1] or same_language(wanted[1], tgt))
+            ]
+            if len(fitting) == 1:
+                ((src_lang, tgt_lang),) = fitting
         if same_language(src_lang, self.src_lang) and same_language(tgt_lang, self.tgt_lang):
             return self
         pairs = [pair for pair in self.pairs if all(map(same_language, pair, (src_lang, tgt_lang)))]
@@ -302,12 +326,12 @@ class Translator(ABC):
                 if len(of_chunk) < len(chunk):
                     lines = before + len(chunk) + sum(map(len, remaining))
                     raise InputError(f"there are {before + len(of_chunk)} prefixes for {lines} lines")
-                yield from self._translate_chunk(chunk, of_chunk, options, first_line + before, bar.update)
+                yield from self.translate_chunk(chunk, of_chunk, options, first_line + before, bar.update)
                 before += len(chunk)
         if given is not None and (more := sum(1 for _ in given)):
             raise InputError(f"there are {before + more} prefixes for {before} lines")
 
-    def _translate_chunk(
+    def translate_chunk(
         self,
         lines: Sequence[str],
         prefixes: Sequence[str],

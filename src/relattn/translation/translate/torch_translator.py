@@ -104,7 +104,16 @@ class TorchTranslator(Translator):
             self._decoder.release()
             return_freed_memory()
 
-    def with_languages(self, src_lang: str, tgt_lang: str) -> Translator:
+    def _description(self) -> list[str]:
+        dtype = str(next(self.model.parameters()).dtype).removeprefix("torch.")
+        precision = f"{dtype if self._kernel == FLOAT else self.precision} on {self.device}"
+        if isinstance(self.model, Ensemble):
+            return [f"ensemble of {len(self.model.members)} models", precision]
+        config = self.model.config
+        layers = f"{config.encoder_layers} and {config.decoder_layers} layers"
+        return [layers, f"dim {config.dim}", f"{config.positions} positions", precision]
+
+    def with_languages(self, src_lang: str = "", tgt_lang: str = "") -> Translator:
         other = super().with_languages(src_lang, tgt_lang)
         if other is not self:
             vars(other)["_decoder"] = self._decoder  # all pairs share the packed weights

@@ -97,6 +97,9 @@ class CTranslate2Translator(Translator):
                 compute_type=compute_type,
             )
 
+    def _description(self) -> list[str]:
+        return [f"{self._model.compute_type} on {self._model.device}"]
+
     @property
     def pairs(self) -> list[tuple[str, str]]:
         return [(self.src_lang, self.tgt_lang)] if self._adds[0] else super().pairs
