@@ -144,15 +144,16 @@ def markdown(table: Sequence[Sequence[str]]) -> str:
 
 
 def conditions(rows: Sequence[Row], code: Sequence[str]) -> str:
-    """Return a paragraph with the processors, versions, dates and commits of rows."""
-    parts = []
-    for column, prefix in (("device", ""), ("threads", "threads: "), ("torch", "torch "), ("commit", "commit ")):
-        values = sorted({row[column].removesuffix("+cpu") for row in rows})
-        parts.append(prefix + ", ".join(values))
+    """Return a paragraph with the processors, dates and commits of rows, and what differs from the usual conditions."""
+    values = {name: sorted({row[name].removesuffix("+cpu") for row in rows}) for name in ("device", "threads", "torch")}
+    parts = [", ".join(device.removesuffix(", 2 cores") for device in values["device"])]
+    parts += [f"threads: {', '.join(values['threads'])}"] if values["threads"] != ["2"] else []
+    parts += [f"torch {', '.join(values['torch'])}"] if values["torch"] != ["2.13.0"] else []
+    commits = sorted({row["commit"] for row in rows})
     dates = sorted({row["date"] for row in rows if row.get("date")})
-    parts += [f"measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}"] if dates else []
-    commits = {row["commit"].rstrip("+") for row in rows}
-    is_old = any(git("log", "--oneline", f"{commit}..HEAD", "--", *code) for commit in commits)
+    parts.append(f"commit {', '.join(commits)}")
+    parts += [" to ".join(dict.fromkeys((dates[0], dates[-1])))] if dates else []
+    is_old = any(git("log", "--oneline", f"{commit.rstrip('+')}..HEAD", "--", *code) for commit in commits)
     return f"\n({'; '.join(parts)}.{' The code has changed since.' if is_old else ''})\n"
 
 
