@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import lzma
 import statistics
 import subprocess
 import sys
@@ -69,7 +70,7 @@ def small(monkeypatch, make_recipe, tmp_path, caplog):
 @pytest.fixture
 def first(tmp_path):
     """Path of the first row's file."""
-    return tmp_path / "results/tiny/rows/relative-seed1.json"
+    return tmp_path / "results/tiny/rows/relative-seed1.json.xz"
 
 
 def test_table_is_trained_measured_and_written(small, tmp_path, text, caplog, first, monkeypatch):
@@ -82,7 +83,7 @@ def test_table_is_trained_measured_and_written(small, tmp_path, text, caplog, fi
     assert "\n(1) not trained yet\n" in page
 
     page = small(seeds=[1, 2])
-    names = [f"relative{x}-seed{seed}.json" for x in ("-relative_tables=keys", "") for seed in (1, 2)]
+    names = [f"relative{x}-seed{seed}.json.xz" for x in ("-relative_tables=keys", "") for seed in (1, 2)]
     assert sorted(path.name for path in first.parent.iterdir()) == names
     row, pairs = rows.read(first), list(read_parallel(text["valid_src"], text["valid_tgt"]))
     assert len(row.translations) == len(pairs)
@@ -94,7 +95,9 @@ def test_table_is_trained_measured_and_written(small, tmp_path, text, caplog, fi
     assert row.conditions["code"] == reproduce.code_digest()
     rows.write(tmp_path / "again.json", row)
     assert (tmp_path / "again.json").read_bytes() == first.read_bytes()
-    mean = statistics.mean(rows.read(first.with_name(f"relative-seed{seed}.json")).figures["bleu"] for seed in (1, 2))
+    mean = statistics.mean(
+        rows.read(first.with_name(f"relative-seed{seed}.json.xz")).figures["bleu"] for seed in (1, 2)
+    )
     assert f"| both | {mean:.1f}" in page
     assert "| 25.8 |" in page
     assert "trained differently" not in page
@@ -150,7 +153,7 @@ def test_run_that_diverged_is_a_row_with_a_note(small, monkeypatch, first):
     with pytest.raises(InputError, match=r"pair\.md: there must be a row"):
         small(models=["relative"])
     monkeypatch.setitem(SCALES, "tiny", scale)
-    fault = json.loads(first.read_bytes())["fault"]
+    fault = rows.read(first).fault
     assert "diverged" in fault
     page = small()
     assert "| both (1) |" in page
@@ -161,22 +164,23 @@ def test_table_of_short_sentences_has_its_own_rows(small, tmp_path, monkeypatch,
     page = small("clip")
     assert "![clip-k](clip-k.png)" in page  # although BLEU is 0, and the picture is relative to it
     assert "| 0.0 |" in page
-    row = rows.read(first.with_name("relative-clip=2-6words-seed1.json"))
+    row = rows.read(first.with_name("relative-clip=2-6words-seed1.json.xz"))
     assert row.recipe["data"]["max_words"] == 6
     assert row.figures["longest"] < 12
     monkeypatch.setitem(SCALES, "tiny", SCALES["tiny"]._replace(short=None))
     small("clip")  # if all lines of the corpus are short, the rows are those of other tables
-    assert first.with_name("relative-clip=2-seed1.json").exists()
+    assert first.with_name("relative-clip=2-seed1.json.xz").exists()
 
 
 def test_committed_rows_can_be_read_and_damaged_ones_are_refused(tmp_path):
-    paths = list((Path(__file__).parents[2] / "docs/results").glob("*/rows/*.json"))
+    paths = list((Path(__file__).parents[2] / "docs/results").glob("*/rows/*.json.xz"))
     assert paths
     assert all(rows.read(path).figures for path in paths)
     for content in (b"", b"[]", b'{"version": 1}', b"\xff", b"{}", b'{"version": 2}'):
-        (tmp_path / "row.json").write_bytes(content)
-        with pytest.raises(InputError, match=f"^{tmp_path}/row.json: .*$"):
-            rows.read(tmp_path / "row.json")
+        for written in (content, lzma.compress(content), lzma.compress(paths[0].read_bytes())[:-9]):
+            (tmp_path / "row.json.xz").write_bytes(written)
+            with pytest.raises(InputError, match=f"^{tmp_path}/row.json.xz: .*$"):
+                rows.read(tmp_path / "row.json.xz")
 
 
 @pytest.mark.parametrize(

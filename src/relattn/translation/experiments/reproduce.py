@@ -70,18 +70,18 @@ def reproduce(
             entry = entries[name]
             path = rows.path_of(out / scale / "rows", entry, chosen, seed)
             model = entry.model(chosen.recipe.model)
-            recipes[path] = replace(chosen.recipe, out=str(runs / scale / path.stem), seed=seed, model=model)
+            recipes[path] = replace(chosen.recipe, out=str(runs / scale / rows.name_of(path)), seed=seed, model=model)
     for path, recipe in recipes.items():
         try:
             with FileLock(f"{recipe.out}.lock", timeout=0):
                 if not path.exists():
                     done = sum(row.exists() for row in recipes)
-                    _log.info(f"{path.stem}: training; {done} of {len(recipes)} rows are done")
+                    _log.info(f"{rows.name_of(path)}: training; {done} of {len(recipes)} rows are done")
                     rows.write(path, train_row(recipe, sets))
                     for name in ("checkpoints", "data"):
                         remove(Path(recipe.out) / name)
         except Timeout:
-            _log.info(f"{path.stem}: skipped, because another process is training it")
+            _log.info(f"{rows.name_of(path)}: skipped, because another process is training it")
     pairs, *_ = sets.values()
     return report.write(TABLES[table], chosen, out / scale, pairs)
 

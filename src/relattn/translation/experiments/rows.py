@@ -1,8 +1,9 @@
-"""Rows of a table. A row is one model, trained from one seed and measured; it is kept as a JSON file."""
+"""Rows of a table. A row is one model, trained from one seed and measured; it is kept as compressed JSON."""
 
 from __future__ import annotations
 
 import json
+import lzma
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from relattn.translation.experiments.tables import Entry, Scale
 from relattn.translation.files import write_atomically
 
 VERSION = 1  # of the files
+_SUFFIX = ".json.xz"
 MIN_TOKENS = 300  # bins of positions with fewer tokens are not shown
 
 
@@ -70,7 +72,12 @@ class Model(NamedTuple):
 def path_of(directory: Path, entry: Entry, scale: Scale, seed: int | str) -> Path:
     """Return the path of a row's file."""
     words = scale.recipe.data.max_words
-    return directory / f"{entry.name}{'' if words is None else f'-{words}words'}-seed{seed}.json"
+    return directory / f"{entry.name}{'' if words is None else f'-{words}words'}-seed{seed}{_SUFFIX}"
+
+
+def name_of(path: Path) -> str:
+    """Return the name of a row's run: the name of its file without its suffixes."""
+    return path.name.removesuffix(_SUFFIX)
 
 
 def read_model(directory: Path, entry: Entry, scale: Scale) -> Model:
@@ -85,7 +92,7 @@ def write(path: Path, row: Row) -> None:
     """Write the file of a row."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = json.dumps({"version": VERSION} | row._asdict(), ensure_ascii=False, indent=0)
-    write_atomically(path, f"{content}\n".encode())
+    write_atomically(path, lzma.compress(f"{content}\n".encode(), preset=9))
 
 
 def read(path: Path) -> Row:
@@ -95,7 +102,7 @@ def read(path: Path) -> Row:
         InputError: the file cannot be read, or is not a row of this version.
     """
     with reading(path, "not a row of a table"):
-        content = json.loads(path.read_bytes())
+        content = json.loads(lzma.decompress(path.read_bytes()))
         version = content.pop("version", None)
         if version != VERSION:
             raise ValueError(f"version must be {VERSION}, got {version}")
