@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import venv
 from collections.abc import Iterable
 from importlib import metadata
@@ -67,4 +68,15 @@ def new_environment(directory: Path, packages: Iterable[str] | None = None) -> P
         for top in {file.parts[0] for file in package.files or [] if file.parts[0] != ".."}:
             if not (to / top).exists():
                 (to / top).symlink_to(str(package.locate_file(top)))
+    return directory / "bin"
+
+
+def environment_with(directory: Path, *requirements: str) -> Path:
+    """Create an environment with the packages of this one and others from the index. Return its programs' directory."""
+    subprocess.run([sys.executable, "-m", "venv", directory], check=True)
+    (packages,) = directory.glob("lib/python*/site-packages")
+    (packages / "fallback.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    install = [directory / "bin" / "python", "-m", "pip", "install", "--quiet", *requirements]
+    done = subprocess.run(install, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     return directory / "bin"

@@ -1,6 +1,7 @@
 """Ray clusters of two nodes on this machine, in a new environment. Needs the package index.
 
-A process that is killed in the middle loses no line, and the results are those without Ray.
+A process that is killed in the middle loses no line, and the results are those without Ray. A server loses no request
+if its client sends those again that get status 500.
 """
 
 from __future__ import annotations
@@ -8,17 +9,15 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
-import sysconfig
 
 import pytest
 
-from tests.support.environments import ROOT
+from tests.support.environments import ROOT, environment_with
 from tests.translation.formats.bundles import make_bundle
 
 VERSION = "2.60.0"
 CLUSTER = """
-import os, signal, sys, threading, time
+import os, random, signal, sys, threading, time
 from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
@@ -103,6 +102,88 @@ for flags, message in (
     ray.shutdown()
 """
 
+UNLIKE = """
+import atexit, contextlib, io, subprocess
+ray.init(cluster.address, log_to_driver=False)
+distill = ["distill", str(bundle), "--data", str(directory / "in.txt"), "--out", str(directory / "refused")]
+
+def add_machine(mount):
+    nodes = len(ray.nodes())
+    start = f"{sys.executable} -m ray.scripts.scripts start --address {cluster.address} --num-cpus 2 --block"
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", f"mount {mount} && exec {start}"]
+    machines.append(subprocess.Popen(command))
+    atexit.register(machines[-1].terminate)
+    while len(ray.nodes()) == nodes:
+        time.sleep(0.1)
+
+def assert_refused(message):
+    ray.shutdown()
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+        assert main([*distill, "--ray", cluster.address]) == 2
+    assert message in err.getvalue(), err.getvalue()
+    assert len(err.getvalue().splitlines()) == 1
+    assert not (directory / "refused").exists()
+
+machines = []
+add_machine(f"--bind {directory}/another {bundle}")
+assert_refused("relattn: error: all machines of the Ray cluster must have the same bundles")
+add_machine(f"-t tmpfs none {bundle}")
+assert_refused(f"relattn: error: on a machine of the Ray cluster: {bundle}/model.safetensors: cannot be read: No such")
+ray.__version__ = "2.0.0"
+assert_refused(f"relattn: error: {cluster.address}: no usable Ray cluster: Version mismatch")
+for machine in machines:
+    machine.terminate()
+    machine.wait()
+"""
+SERVE = """
+import json, socket, urllib.error, urllib.request
+from concurrent.futures import ThreadPoolExecutor
+import ray_serve
+from ray import serve
+
+ray.init(cluster.address, log_to_driver=False)
+with socket.create_server(("127.0.0.1", 0)) as free:
+    port = free.getsockname()[1]
+serve.start(http_options={"host": "127.0.0.1", "port": port})
+serve.run(ray_serve.app(ray_serve.Options(models=str(bundle), threads=1, least=2, most=2)))
+failures, answers = [], []
+
+def ask(line):
+    body = json.dumps({"q": line, "source": "en", "target": "pt_BR"}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/translate", body, {"Content-Type": "application/json"})
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.load(answer)["translatedText"]
+        except urllib.error.HTTPError as error:
+            failures.append(error.code)
+            time.sleep(0.2)
+
+def send(seed):
+    draw = random.Random(seed)
+    while time.monotonic() < end:
+        line = draw.choice(lines)
+        assert ask(line) == want[line]
+        answers.append(line)
+
+def running():
+    return serve.status().applications["default"].deployments["relattn"].replica_states.get("RUNNING")
+
+lines = sorted({*(directory / "in.txt").read_text().splitlines()})[:100]
+want = {line: ask(line) for line in lines}
+assert failures == []
+end = time.monotonic() + 20
+start_killer(b"ray::ServeReplica", lambda: len(answers) > 200)
+with ThreadPoolExecutor(20) as pool:
+    list(pool.map(send, range(20)))
+assert len(killed) == 1
+assert {*failures} <= {500, 503} and len(failures) <= 20
+while running() != 2:
+    time.sleep(0.5)
+assert ask(lines[0]) == want[lines[0]]
+serve.shutdown()
+"""
+
 END = """
 ray.shutdown()
 cluster.shutdown()
@@ -112,22 +193,20 @@ cluster.shutdown()
 @pytest.fixture(scope="module")
 def python(tmp_path_factory) -> str:
     """Python with Ray and the packages of this environment."""
-    directory = tmp_path_factory.mktemp("ray")
-    subprocess.run([sys.executable, "-m", "venv", directory], check=True)
-    (packages,) = directory.glob("lib/python*/site-packages")
-    (packages / "fallback.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
-    install = [directory / "bin/python", "-m", "pip", "install", "--quiet", f"ray[data]=={VERSION}"]
-    done = subprocess.run(install, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return str(directory / "bin/python")
+    return str(environment_with(tmp_path_factory.mktemp("ray"), f"ray[data,serve]=={VERSION}") / "python")
 
 
-@pytest.mark.parametrize("script", [SYNTHESIS, DATA, REFUSED], ids=["synthesis", "data", "refused"])
+SCRIPTS = {"synthesis": SYNTHESIS, "data": DATA, "refused": REFUSED, "unlike": UNLIKE, "serve": SERVE}
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_a_cluster_of_two_nodes(python, tmp_path, script):
     bundle, chance = make_bundle(tmp_path / "bundle"), random.Random(4)
+    make_bundle(tmp_path / "another", clip=4)
     words = ["ein", "Hund", "zwei", "Katzen", "und", "ab"]
     (tmp_path / "in.txt").write_text("".join(" ".join(chance.choices(words, k=1 + i % 9)) + "\n" for i in range(1200)))
-    variables = os.environ | {"PYTHONPATH": str(ROOT / "src"), "RAY_USAGE_STATS_ENABLED": "0"}
+    variables = os.environ | {"PYTHONPATH": f"{ROOT}/src:{ROOT}/deploy", "RAY_USAGE_STATS_ENABLED": "0"}
+    variables |= {"RAY_raylet_start_wait_time_s": "200", "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}  # if it is busy
     command = [python, "-c", CLUSTER + script + END, tmp_path, bundle.path]
     done = subprocess.run(command, capture_output=True, text=True, env=variables, cwd=tmp_path, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -25,7 +25,9 @@ from typing import Any
 
 import pytest
 import uvicorn
+import yaml
 from libretranslatepy import LibreTranslateAPI
+from prometheus_client import generate_latest
 from starlette.testclient import TestClient
 
 from relattn.translation import bundle
@@ -34,6 +36,8 @@ from relattn.translation.commands.serve import PACKAGES
 from relattn.translation.formats.ctranslate2.translator import load
 from relattn.translation.formats.ctranslate2.write import export
 from relattn.translation.serve import api, server
+from relattn.translation.serve.limits import Limits
+from relattn.translation.serve.metrics import Metrics
 from tests.support.bundles import save_random_bundle
 
 ROOT = Path(__file__).parents[3]
@@ -68,6 +72,18 @@ def test_packages_of_the_extra_and_of_the_container(monkeypatch, capsys):
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines()[1:])
     assert {name: pinned.get(name) for name in LISTED} == LISTED
     assert "torch" not in LISTED
+
+
+def test_manifest_for_kubernetes_fits_the_server(capsys):
+    deployment, _, autoscaler = yaml.safe_load_all((ROOT / "deploy/kubernetes.yaml").read_text())
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert cli.main(["serve", "no such model", *container["args"]]) == 2
+    assert "no such model" in capsys.readouterr().err
+    (metric,) = autoscaler["spec"]["metrics"]
+    assert f"\n{metric['pods']['metric']['name']} " in generate_latest(Metrics(Limits()).registry).decode()
+    _, pause = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert pod["terminationGracePeriodSeconds"] > int(pause) + Limits().seconds + 1
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from relattn.translation.commands.options import DeviceOptions, SearchOptions
-from relattn.translation.errors import InputError, require, require_installed
+from relattn.translation.errors import require, require_installed
 from relattn.translation.serve.access import check_access
 from relattn.translation.serve.limits import Limits
 
@@ -55,17 +55,10 @@ def serve(
     check_access(hosts, cors, proxies)
     require_installed(*PACKAGES, extra="serve")
 
-    from relattn.translation.serve.languages import served_pairs
+    from relattn.translation.serve.languages import load_pairs
     from relattn.translation.serve.server import serve as run
 
-    translators, searches = {}, {}
-    for model in models:
-        first = device.load(model)
-        for pair, translator in served_pairs(first, languages, model).items():
-            if pair in translators:
-                pair_name = " to ".join(pair)
-                raise InputError(f"{model}: there must be one model per language pair, got two from {pair_name}")
-            translators[pair], searches[pair] = translator, search.override(translator.search)
+    translators = load_pairs(models, languages, device.load)
     # After a graceful shutdown, uvicorn sends SIGTERM again. For systemd, an end by SIGTERM is a success, but exit code
     # 143 is a failure.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -73,7 +66,7 @@ def serve(
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))  # uvicorn does not handle it
     run(
         translators,
-        searches=searches,
+        searches={pair: search.override(translator.search) for pair, translator in translators.items()},
         host=host,
         port=port,
         pivot=pivot,

@@ -6,7 +6,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from babel import Locale, UnknownLocaleError
@@ -58,6 +58,23 @@ def codes_by_name(codes: Sequence[str]) -> dict[str, str]:
         if name in names and other not in names:
             names |= dict.fromkeys((other, *more), names[name])
     return names | served
+
+
+def load_pairs(
+    models: Sequence[str], languages: Sequence[str], load: Callable[[str], Translator]
+) -> dict[tuple[str, str], Translator]:
+    """Load models, and return a translator for each pair of languages. Arguments are those of `served_pairs`.
+
+    Raises:
+        InputError: as `load` and `served_pairs`, or two models translate the same pair.
+    """
+    translators: dict[tuple[str, str], Translator] = {}
+    for model in models:
+        for pair, translator in served_pairs(load(model), languages, model).items():
+            name = " to ".join(pair)
+            require(pair not in translators, f"{model}: there must be one model per language pair, got two from {name}")
+            translators[pair] = translator
+    return translators
 
 
 def served_pairs(translator: Translator, languages: Sequence[str], name: str) -> dict[tuple[str, str], Translator]:
