@@ -11,6 +11,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -151,6 +152,22 @@ def test_types_of_weights(make, tmp_path):
         assert weights < (tmp_path / "out" / "model.bin").stat().st_size < weights * 1.5 + 8000
 
 
+@pytest.mark.parametrize("quantization", ["int8", "bfloat16"])
+def test_an_export_in_another_type_that_is_far_from_its_bundle_is_refused(make, tmp_path, monkeypatch, quantization):
+    write = module._write
+
+    def with_wrong_weights(out, bundle, model, search, weights, **options):
+        if weights == quantization:
+            model = deepcopy(model)
+            model.encoder[0].load_state_dict({name: -t for name, t in model.encoder[0].state_dict().items()})
+        write(out, bundle, model, search, weights, **options)
+
+    monkeypatch.setattr(module, "_write", with_wrong_weights)
+    with pytest.raises(InputError, match=f"not exported: {quantization}: .* on average: log-probabilities of"):
+        export(make(), tmp_path / "out", quantization=quantization, sample=LINES)
+    assert not (tmp_path / "out").exists()
+
+
 def test_ctranslate2_alone_uses_an_export(made):
     """As other programs do: with pieces, without special tokens. Lines with more than 1024 pieces are not cut."""
     parts, out = made
@@ -262,7 +279,7 @@ def test_exports_that_are_refused_change_nothing(make, tmp_path, monkeypatch):
     export(parts, out, quantization="float32", sample=LINES)
     before, state = (out / "model.bin").read_bytes(), module._state
     monkeypatch.setattr(module, "_state", lambda model: {name: tensor.flip(0) for name, tensor in state(model).items()})
-    with pytest.raises(InputError, match=f"{out}: not exported: log-probabilities must differ"):
+    with pytest.raises(InputError, match=f"{out}: not exported: float32: log-probabilities must differ"):
         export(parts, out, quantization="float32", sample=LINES)
     with pytest.raises(InputError, match="at least one line"):
         export(parts, tmp_path / "other", quantization="float32", sample=["", "  "])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from relattn.translation.config import SearchConfig
+from relattn.translation.console import shows_progress
 from relattn.translation.data.text_files import has_text
 from relattn.translation.data.tokenizer import SPACE_MARK
 from relattn.translation.errors import InputError, require
@@ -18,6 +19,7 @@ from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import Translator
 
 TOLERANCE = 1e-4  # largest difference of a token's log-probability in float32, in nats
+MEAN_TOLERANCE = 0.2  # largest mean difference in other types, in nats, about ten times what int8 has
 TIE = 1e-3  # scores that differ by less count as equal, in nats
 LONGEST = 64  # pieces of a random line
 
@@ -57,10 +59,21 @@ class Parity:
         same = f"{self.same:,} of {self.lines:,} translations are identical"
         return f"{scores}; {same} (of the others: {reasons})" if reasons else f"{scores}; {same}"
 
-    def require_close(self, refusal: str) -> None:
-        """Raise an InputError, which begins with `refusal`, if the difference is too large or not a number."""
-        if not self.mean <= self.worst <= TOLERANCE:
-            raise InputError(f"{refusal}: log-probabilities must differ by at most {TOLERANCE:.0e}: {self}")
+    def require_close(self, refusal: str, weights: str = "float32") -> None:
+        """Raise an InputError, which begins with `refusal`, if the difference is too large or not a number.
+
+        Args:
+            refusal: beginning of the message.
+            weights: type of the weights. In float32 each difference is limited, in all others their mean.
+        """
+        is_close = self.mean <= self.worst <= TOLERANCE if weights == "float32" else self.mean <= MEAN_TOLERANCE
+        if not is_close:
+            raise InputError(f"{refusal}: log-probabilities must differ by {limit(weights)}: {self}")
+
+
+def limit(weights: str) -> str:
+    """Return how far log-probabilities may differ with weights of a type."""
+    return f"at most {TOLERANCE:.0e}" if weights == "float32" else f"at most {MEAN_TOLERANCE} on average"
 
 
 @dataclass(frozen=True)
@@ -76,7 +89,8 @@ class Report:
     parities: dict[str, Parity]
 
     def __str__(self) -> str:
-        return "\n\n".join([*self.notes, *(f"{weights}: {parity}" for weights, parity in self.parities.items())])
+        parities = (f"{weights}: {parity}; required: {limit(weights)}" for weights, parity in self.parities.items())
+        return "\n\n".join([*self.notes, *parities])
 
     def append_to(self, card: str) -> str:
         """Return a bundle's card with the report of its export."""
@@ -95,7 +109,7 @@ class Reference:
     def __init__(self, translator: Translator, lines: Sequence[str], search: SearchConfig) -> None:
         self.translator, self.lines, self.options = translator, lines, TranslateOptions(search=search, copy=False)
         self.src_ids = [translator.tokenizer.encode(line) for line in lines]
-        self.best = [best for (best,) in translator.n_best(lines, self.options)]
+        self.best = [best for (best,) in translator.n_best(lines, self.options, progress=shows_progress())]
         self.tgt_ids = [best.tokens for best in self.best]
         self.scores = translator.log_probs(self.src_ids, self.tgt_ids)
 
@@ -110,7 +124,8 @@ class Reference:
         gaps = [np.abs(np.subtract(mine, its)) for mine, its in zip(self.scores, scores, strict=True)]
         largest, flat = np.array([gap.max() for gap in gaps]), np.concatenate(gaps)
         reasons = Counter[str]()
-        for i, (its,) in enumerate(other.n_best(self.lines, self.options) if other else []):
+        others = other.n_best(self.lines, self.options, progress=shows_progress()) if other else []
+        for i, (its,) in enumerate(others):
             if its.text != self.best[i].text:
                 reasons[self._reason(i, its.tokens)] += 1
         return Parity(

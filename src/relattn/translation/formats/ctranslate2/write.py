@@ -12,6 +12,7 @@ embeddings. `formats/exportable.py` refuses other models.
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ from torch import Tensor
 from relattn.translation.bundle import CARD, TOKENIZER_FILES, Bundle, weights_of
 from relattn.translation.config import SearchConfig, as_dict
 from relattn.translation.config.positions import ClippedTables, LearnedVectors, Sinusoids
+from relattn.translation.console import shows_progress
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.errors import require_installed
 from relattn.translation.files import putting, require_outside, require_replaceable
@@ -48,6 +50,7 @@ from relattn.translation.translate.alignment import alignment_layer
 
 FILES = MODEL, CONFIG, *(f"{name}.json" for name in (SHARED, SOURCE, TARGET)), *TOKENIZER_FILES["imported"], CARD
 POSITIONS = 4096  # length of the table of our sinusoids, which differ from CTranslate2's
+_log = logging.getLogger(__name__)
 
 
 def export(
@@ -81,7 +84,8 @@ def export(
     require_replaceable(out, FILES, DIRECTORY)
     ours = bundle.translator(precision="fp32")
     lines = check_lines(ours, sample)
-    lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(lines)]
+    _log.info("translating %s lines with the bundle", f"{len(lines):,}")
+    lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(lines, progress=shows_progress())]
     search = ctranslate2_search(bundle.search, sum(lengths) / len(lengths))
     reference = Reference(ours, lines, search)
     own, its = (f"{each.length_penalty}, α = {each.alpha}" for each in (bundle.search, search))
@@ -89,11 +93,12 @@ def export(
     with putting(out) as aside:
         kinds: list[Quantization] = ["float32", quantization]
         for weights in dict.fromkeys(kinds):
+            _log.info("converting to %s, and translating the lines with CTranslate2", weights)
             shutil.rmtree(aside, ignore_errors=True)
             _write(aside, bundle, ours.model, search, weights, one_pair=one_pair)
             theirs = load(aside)
-            report.parities[weights] = reference.compare(theirs.log_probs, theirs)
-            report.parities["float32"].require_close(f"{out}: not exported")
+            report.parities[weights] = parity = reference.compare(theirs.log_probs, theirs)
+            parity.require_close(f"{out}: not exported: {weights}", weights)
         (aside / CARD).write_text(report.append_to(bundle.card), encoding="utf-8")
     return report
 
