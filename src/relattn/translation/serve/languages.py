@@ -12,7 +12,6 @@ from typing import Any
 from babel import Locale, UnknownLocaleError
 from babel.core import get_global
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
-from wordfreq import available_languages, get_frequency_dict
 
 from relattn.translation.errors import one_line, require, same_language
 from relattn.translation.translate.pipeline import Translator
@@ -134,6 +133,8 @@ class Detector:
     @functools.cached_property
     def _frequencies(self) -> dict[str, dict[str, float]]:
         """Frequencies of the 29,000 to 50,000 commonest words of each language."""
+        from wordfreq import available_languages, get_frequency_dict  # takes half a second, and 15 MB of memory
+
         listed = available_languages("small")
         return {code: get_frequency_dict(label, "small") for label, code in self._codes.items() if label in listed}
 
