@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -118,3 +120,15 @@ def test_step_equals_float64_however_it_is_split(tmp_path, make_recipe, clip, ac
     assert {name: value for name, value in found.items() if not value <= allowed} == {}
     steps = load_data(split).train.steps(accumulate=accumulate)
     assert max(len(step.micro_batches) for step in islice(steps, STEPS)) == accumulate
+
+
+@pytest.mark.parametrize(("threads", "used", "advice"), [(2, 0.9, [1]), (4, 2.2, [2]), (2, 1.8, []), (1, 0.5, [])])
+def test_threads_that_wait_for_other_programs_are_reported(
+    tmp_path, make_recipe, monkeypatch, caplog, threads, used, advice
+):
+    clock = SimpleNamespace(monotonic=time.monotonic, process_time=lambda: used * time.monotonic())
+    monkeypatch.setattr(loop, "time", clock)
+    settings = {"steps": 8, "threads": threads, "log_every": 1, "valid_bleu_lines": 0}
+    train(make_recipe(tmp_path / "run", train=settings), show=False)
+    warnings = [record.getMessage() for record in caplog.records if record.name.endswith(".journal")]
+    assert [int(text.rpartition("--train.threads ")[2]) for text in warnings if "--train" in text] == advice

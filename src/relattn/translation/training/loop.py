@@ -38,6 +38,7 @@ from relattn.translation.training.stop import Stop
 from relattn.translation.training.validation import Validated, ignores_order, validate
 
 _TIMED = 4  # steps of a session that are timed to estimate the rest
+_SHARE = 0.7  # of the time of its threads that a process uses if no other program needs the processor
 _STEPS_PER_RETURN = 100  # of freed memory; the next step then takes about twice as long
 
 
@@ -79,7 +80,7 @@ def fit(fabric: Fabric, recipe: Recipe, start: Start, stop: Stop, *, show: bool)
         return progress.step
     origin = partial(data.train.origin, parts=recipe.micro_batches_per_step)
     journal = Journal(fabric, out, progress, origin, steps=train.steps)
-    timer: list[float] = []
+    timer: list[tuple[float, float]] = []  # seconds, and seconds of the processor
     check_order = recipe.model.position_spec.order_warning is None
     split = {"accumulate": train.accumulate, "ranks": fabric.world_size, "rank": fabric.global_rank}
     with journal.opened(show=show):
@@ -93,10 +94,13 @@ def fit(fabric: Fabric, recipe: Recipe, start: Start, stop: Stop, *, show: bool)
             progress.step, progress.epoch, progress.index = progress.step + 1, step.epoch, step.index + 1
             journal.add(loss, step)
             if len(timer) < _TIMED:
-                timer.append(time.monotonic())
+                timer.append((time.monotonic(), time.process_time()))
                 if len(timer) == _TIMED and progress.step + train.log_every < train.steps:
-                    left = (timer[-1] - timer[0]) / (_TIMED - 1) * (train.steps - progress.step)
+                    seconds, used = (last - first for first, last in zip(timer[0], timer[-1], strict=True))
+                    left = seconds / (_TIMED - 1) * (train.steps - progress.step)
                     journal.log(f"the remaining {train.steps - progress.step:,} steps take about {duration(left)}")
+                    if fabric.device.type == "cpu":
+                        _warn_if_busy(journal, used / seconds)
 
             last = progress.step >= train.steps
             validating = progress.step % train.valid_every == 0 or last
@@ -126,6 +130,20 @@ def fit(fabric: Fabric, recipe: Recipe, start: Start, stop: Stop, *, show: bool)
             if progress.step % _STEPS_PER_RETURN == 0:
                 return_freed_memory()
     return progress.step
+
+
+def _warn_if_busy(journal: Journal, used: float) -> None:
+    """Warn if this process used fewer processors than it has threads, so that its threads wait for each other.
+
+    The number is not changed during a run, because the last digits of the results depend on it.
+    """
+    threads = torch.get_num_threads()
+    if threads > 1 and used < _SHARE * threads:
+        journal.log(
+            f"other programs use the processor: {threads} threads got the time of {used:.1f}; fewer may be faster: "
+            f"--train.threads {max(1, round(used))}",
+            logging.WARNING,
+        )
 
 
 def _finished(progress: Progress, train: TrainConfig) -> bool:
