@@ -161,8 +161,7 @@ def test_commands_parse(page, tmp_path, monkeypatch):
     monkeypatch.setattr(ArgumentParser, "parse_args", stop)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
-    recipes = re.findall(r'```yaml title="(.*?)"\n(.*?)```', TEXTS[page], re.DOTALL)
-    recipes += [("my.yaml", re.search(r"```yaml\n(.*?)```", TEXTS["README.md"], re.DOTALL)[1])]
+    recipes = re.findall(r'```yaml title="(.*?)"\n(.*?)```', TEXTS["docs/training.md"] + TEXTS[page], re.DOTALL)
     for file, text in recipes:
         (tmp_path / file).write_text(text, encoding="utf-8")
     for _, name, *words in (command for command in COMMANDS if command[0] == page):

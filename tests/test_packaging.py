@@ -145,7 +145,7 @@ def test_description_on_an_index_has_absolute_links_only(repository, monkeypatch
     links = re.findall(r'(?:href|src)="([^"]*)"', page)
     assert [link for link in links if not link.startswith("https://")] == []
     paths = [link.split("/", 7)[7].partition("#")[0] for link in links if repository and repository in link]
-    assert {"docs/serving.md", "docs/attention.svg", "README.md"} <= set(paths) or not repository
+    assert {"docs/import.md", "docs/serve-desktop.png", "README.md"} <= set(paths) or not repository
     assert [path for path in paths if not (ROOT / path).exists()] == []
     readme = MarkdownIt().render((ROOT / "README.md").read_text(encoding="utf-8"))
     assert re.sub("<.*?>", "", page).split() == re.sub("<.*?>", "", readme).split()  # nothing but links has changed

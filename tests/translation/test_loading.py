@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import relattn.translation
+from relattn.translation import hub
 from relattn.translation.errors import InputError
 from relattn.translation.formats.ctranslate2.write import export
 from relattn.translation.search.types import SamplingOptions
@@ -46,6 +47,18 @@ def test_load_a_bundle_an_export_and_a_name_on_the_hub(server: Hub, saved, tmp_p
     ):
         with pytest.raises(InputError, match=fact):
             call()
+
+
+def test_the_model_of_the_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    forth, back = (relattn.translation.load("everyday-en-de", tgt_lang=language) for language in ("", "en"))
+    assert forth.translate(["Where is the nearest station?"]) == ["Wo ist der nächste Bahnhof?"]
+    assert back.translate(["Mein Haus steht auf einem Hügel."]) == ["My house is on a hill."]
+    assert all(forth.translate(forth.examples))
+    assert sum(file.stat().st_size for file in (hub.PACKAGED / "everyday-en-de").iterdir()) < 12e6
+    (tmp_path / "everyday-en-de").mkdir()  # a directory takes precedence
+    with pytest.raises(InputError, match=r"config\.yaml"):
+        relattn.translation.load("everyday-en-de")
 
 
 def test_translating_does_not_import_compilers(saved):
