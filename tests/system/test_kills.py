@@ -429,7 +429,7 @@ sys.exit(main(["translate", *sys.argv[1:]]))
 def test_killed_shards_continue_to_the_bytes_of_one_run(tmp_path, whole, kind):
     """Eight tasks in any order, each killed once at a random moment."""
     chance, given, (recipe, _) = random.Random(3), tmp_path / f"in.{kind}", whole(1)
-    rows = [{"id": i, "text": " ".join(chance.choices("abcdefghij", k=1 + i % 12))} for i in range(800)]
+    rows = [{"id": i, "text": " ".join(chance.choices("abcdefghij", k=1 + i % 12))} for i in range(3200)]
     if kind == "jsonl":
         given.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     else:
@@ -445,7 +445,7 @@ def test_killed_shards_continue_to_the_bytes_of_one_run(tmp_path, whole, kind):
         process = subprocess.Popen(command("out", f"--shard={shard}/8"), stderr=subprocess.DEVNULL)
         while process.poll() is None and not [*tmp_path.glob(f".out-0000{shard}-*/part-*")]:
             time.sleep(0.002)
-        time.sleep(chance.uniform(0, 0.3))
+        time.sleep(chance.uniform(0, 0.2))
         process.kill()
         process.wait()
     assert len({path.parent for path in tmp_path.glob(".out-*/part-*")}) >= 2  # were interrupted between parts
