@@ -47,8 +47,8 @@ class RayPool:
         arguments: other arguments of `load`.
 
     Raises:
-        InputError: Ray is not installed, there is no such cluster, it cannot be used, or a machine does not have the
-            bundles.
+        InputError: Ray is not installed, the cluster does not exist or cannot be used, or the bundles are missing on a
+            machine.
     """
 
     def __init__(self, address: str, bundles: Sequence[str], *, threads: int | None, **arguments: Any) -> None:

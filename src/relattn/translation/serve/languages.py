@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections import Counter
@@ -12,6 +11,7 @@ from typing import Any
 from babel import Locale, UnknownLocaleError
 from babel.core import get_global
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
+from wordfreq import available_languages, get_frequency_dict
 
 from relattn.translation.errors import one_line, require, same_language
 from relattn.translation.translate.pipeline import Translator
@@ -129,14 +129,10 @@ class Detector:
         by_label = {code.partition("-")[0]: code for code in sorted(codes, reverse=True)}
         self._codes = {label: code for label, code in by_label.items() if label in self._identifier.labels}
         self._unknown = {"confidence": 0.0, "language": min(codes, default="")}
-
-    @functools.cached_property
-    def _frequencies(self) -> dict[str, dict[str, float]]:
-        """Frequencies of the 29,000 to 50,000 commonest words of each language."""
-        from wordfreq import available_languages, get_frequency_dict  # takes half a second, and 15 MB of memory
-
         listed = available_languages("small")
-        return {code: get_frequency_dict(label, "small") for label, code in self._codes.items() if label in listed}
+        self._frequencies = {  # of the 29,000 to 50,000 commonest words; read here, because a request must not wait
+            code: get_frequency_dict(label, "small") for label, code in self._codes.items() if label in listed
+        }
 
     def _rank_words(self, words: list[str]) -> list[tuple[str, float]]:
         """Return languages with probabilities, likeliest first; none if no list has one of the words."""

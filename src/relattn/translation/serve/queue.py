@@ -29,7 +29,7 @@ _Item = tuple[Any, asyncio.Future[Any], int]  # an item, its future result and i
 
 
 class QueueFull(Exception):
-    """Raised if there is no room for a request.
+    """Raised if a limit on waiting requests is reached.
 
     Args:
         message: what is full.

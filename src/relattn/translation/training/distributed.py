@@ -213,7 +213,7 @@ def join_restarted(device: torch.device) -> None:
     """Join the process group of restarted processes, which Fabric then uses.
 
     torchrun keeps one store for all starts, unless TORCH_DISABLE_SHARE_RDZV_TCP_STORE is set. It has the addresses of
-    processes that are gone, so each restart needs a prefix of its own.
+    processes that are gone, so each restart needs another prefix.
     """
     if restarts() == 0 or os.environ["TORCHELASTIC_USE_AGENT_STORE"] != "True":
         return

@@ -127,6 +127,14 @@ class Translator(ABC):
         sources = vocabulary.languages if vocabulary.reads_source_language else [self.src_lang]
         return [(source, target) for source in sources for target in vocabulary.languages if source != target]
 
+    def _pairs_with(self, *languages: str) -> list[tuple[str, str]]:
+        """Return the pairs with a source and a target language. An empty one fits all."""
+        return [
+            pair
+            for pair in self.pairs
+            if all(not code or same_language(code, own) for code, own in zip(languages, pair, strict=True))
+        ]
+
     def with_languages(self, src_lang: str = "", tgt_lang: str = "") -> Translator:
         """Return a translator of the same model for another pair of languages.
 
@@ -138,19 +146,13 @@ class Translator(ABC):
         Raises:
             InputError: the model does not translate this pair.
         """
-        wanted = src_lang, tgt_lang
+        fitting = self._pairs_with(src_lang, tgt_lang)
         src_lang, tgt_lang = src_lang or self.src_lang, tgt_lang or self.tgt_lang
-        if not all(wanted) and same_language(src_lang, tgt_lang):
-            fitting = [
-                (src, tgt)
-                for src, tgt in self.pairs
-                if (not wanted[0] or same_language(wanted[0], src)) and (not wanted[1] or same_language(wanted[1], tgt))
-            ]
-            if len(fitting) == 1:
-                ((src_lang, tgt_lang),) = fitting
+        if same_language(src_lang, tgt_lang) and len(fitting) == 1:
+            ((src_lang, tgt_lang),) = fitting
         if same_language(src_lang, self.src_lang) and same_language(tgt_lang, self.tgt_lang):
             return self
-        pairs = [pair for pair in self.pairs if all(map(same_language, pair, (src_lang, tgt_lang)))]
+        pairs = self._pairs_with(src_lang, tgt_lang)
         if not pairs:
             given = f"{one_line(src_lang, 40)} to {one_line(tgt_lang, 40)}"
             if len(self.pairs) == 1:

@@ -63,7 +63,7 @@ def export(
 ) -> Report:
     """Write a bundle for CTranslate2 and check that both agree.
 
-    CTranslate2 does not add the tokens of languages: callers of its own interface must add them to each source.
+    CTranslate2 does not add language tokens. Programs that call CTranslate2 directly must add them to each source.
 
     Args:
         bundle: the bundle.

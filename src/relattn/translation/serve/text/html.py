@@ -62,7 +62,7 @@ class Rules:
 
     Attributes:
         paragraphs: elements that contain text. An element inside a paragraph that is none of the following is an
-            object: it keeps a place in the text, and may contain paragraphs of its own.
+            object: a tag stands for it in the text, and it may contain paragraphs.
         inline: elements around words.
         breaks: elements across which no text moves.
         skipped: elements whose contents are left unchanged.
