@@ -33,14 +33,11 @@ def compile_kernels(root: Path, source: str) -> tuple[dict[str, Any], list[str]]
     """Build another source in place of the kernels, and return the build data and the warnings."""
     folder = root / hatch_build.NATIVE
     folder.mkdir(parents=True)
-    for name in ("arguments.h", "vectors.h"):
-        shutil.copy(ROOT / hatch_build.NATIVE / name, folder)
     decoder = root / hatch_build.DECODER
     decoder.mkdir(parents=True)
-    shutil.copy(ROOT / hatch_build.DECODER / "decoder.h", decoder)
-    for path in (folder / "attention.c", decoder / "decoder.c"):
-        (header,) = {"arguments.h", "decoder.h"} & {file.name for file in path.parent.iterdir()}
-        path.write_text(f'#include "{header}"\n{source}\n', encoding="utf-8")
+    for kernel, header in ((folder / "attention.c", "arguments.h"), (decoder / "decoder.c", "decoder.h")):
+        kernel.with_name(header).touch()
+        kernel.write_text(f"{source}\n", encoding="utf-8")
     (folder / f"attention-{LEVELS[-1].name}-float64.so").touch()  # of an earlier build
     data: dict[str, Any] = {"artifacts": []}
     warnings: list[str] = []
@@ -61,7 +58,7 @@ def test_cc_may_contain_flags_and_a_wrapper(tmp_path, monkeypatch):
     wrapper.write_text('#!/bin/sh\nexec "$@"\n', encoding="utf-8")
     wrapper.chmod(0o755)
     monkeypatch.setenv("CC", f"'{wrapper}' cc -DGIVEN")
-    source = "#ifndef GIVEN\n#error\n#endif\nconst uint32_t relattn_checksum = CHECKSUM;"
+    source = "#ifndef GIVEN\n#error\n#endif\nconst unsigned relattn_checksum = CHECKSUM;"
     data, warnings = compile_kernels(tmp_path, source)
     assert warnings == []
     assert set(data["artifacts"]) == objects(*REALS)

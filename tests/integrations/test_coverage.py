@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
+import runpy
 
 from relattn.integrations.transformers.families import load_families
 from tools import DOCS, coverage
@@ -34,7 +33,6 @@ def test_the_page_lists_every_class():
     assert not {"llama", "reformer", "whisper"} & {model for model, _ in rows}
 
 
-def test_the_command_prints_the_supported_classes():
-    command = [sys.executable, "-m", "relattn.integrations.transformers"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) == PATCHED
+def test_the_command_prints_the_supported_classes(capsys):
+    runpy.run_module("relattn.integrations.transformers", run_name="__main__")
+    assert set(capsys.readouterr().out.split()) == PATCHED

@@ -5,10 +5,12 @@ tests/system/test_onnx_exports.py exports a model with each position scheme, whi
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +42,11 @@ MODELS = {name: options for name, options in VARIANTS.items() if "onnx" in forma
 Graph = Callable[[dict[str, np.ndarray]], list[np.ndarray]]
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def make(path: Path, **options: object) -> Bundle:
     return make_bundle(path / "bundle", search=GREEDY, encoder_layers=1, **options)
 
@@ -50,8 +57,10 @@ def exported(tmp_path_factory) -> tuple[Bundle, Path]:
     path = tmp_path_factory.mktemp("exported")
     parts, sample = make(path), path / "sample.txt"
     sample.write_text("".join(f"{line}\n" for line in ["", *random_lines([1, 9, 24])]))
-    command = ["export", "onnx", str(parts.path), "--out", str(path / "out"), "--check_lines", str(sample)]
-    assert cli.main(command) == 0
+    command = ["export", "onnx", str(parts.path), "--out", str(path / "out"), "--check_lines", str(sample), "--quiet"]
+    with redirect_stderr(Terminal()) as errors:
+        assert cli.main(command) == 0
+    assert errors.getvalue() == ""
     return parts, path / "out"
 
 
@@ -132,7 +141,9 @@ def test_imported_models(tmp_path):
     parts = read_bundle(tmp_path / "bundle")
     assert parts.tokenizer.special.tgt_begin == (9,)
     search = replace(parts.search, beam_size=1, max_length_ratio=0.0, max_length_extra=4 * PAST + 1)
-    report = export(replace(parts, search=search), tmp_path / "out", sample=LINES)
+    with redirect_stderr(Terminal()) as errors:
+        report = export(replace(parts, search=search), tmp_path / "out", sample=LINES)
+    assert "100%" in errors.getvalue()
     assert report.parities["float32"].worst < 1e-4
     ours, model = parts.translator(), Model(tmp_path / "out")
     lines = [*LINES, *random_lines([1, 9]), "\N{SNOWMAN} pears"]
