@@ -22,6 +22,7 @@ from relattn.backends.triton.configs import Config, padded
 from relattn.backends.triton.row_stats import BACKWARD_STATS, FORWARD_STATS
 from relattn.call import Call
 from tests.support.calls import Case, call_of, cases, name_of
+from tests.support.covering import pairwise
 from tests.support.interpreter import patch_language_once
 from tests.support.numerics import Shape, assert_within_budget, error, make_inputs, outputs_and_gradients
 
@@ -225,17 +226,18 @@ WINDOWS = [(15, 0), (16, 17), (17, 1), (33, None), (None, 15), (0, 31)]  # tiles
 CHUNKS = [(16, 1), (15, 0), (17, 1), (5, None), (16, 0, 1), (7, None, 2), (15, 1, None)]
 
 
-@pytest.mark.parametrize("clip", [3, 30])
-@pytest.mark.parametrize(
-    "limits", [*({"window": sides} for sides in WINDOWS), *({"chunk": chunk} for chunk in CHUNKS)], ids=str
+@pairwise(
+    limits=[*({"window": sides} for sides in WINDOWS), *({"chunk": chunk} for chunk in CHUNKS)],
+    clip=[3, 30],
+    offset=[-20, 30],
+    program=["tiles", "split"],
 )
-def test_windows_around_the_ends_of_tiles(monkeypatch, limits, clip):
+def test_windows_around_the_ends_of_tiles(monkeypatch, limits, clip, offset, program):
     """With the narrow clipping range, windows cut far tiles. The wide one has several chunks of labels."""
     sizes = Shape(batch=1, heads=1, key_heads=1, queries=33, keys=65, dim=5, value_dim=7, left=clip, right=clip)
-    inputs = make_inputs(sizes, dtype=torch.float32)
-    for offset, program in ((-20, "tiles"), (30, "split")):
-        configure(monkeypatch, program=program)
-        assert_within_budget(relative_attention, inputs, "triton", clip=clip, query_offset=offset, **limits)
+    configure(monkeypatch, program=program)
+    options = {"clip": clip, "query_offset": offset, **limits}
+    assert_within_budget(relative_attention, make_inputs(sizes, dtype=torch.float32), "triton", **options)
 
 
 @pytest.mark.parametrize("limits", [{"window": (20, 9)}, {"chunk": (8, 2)}, {"window": (20, None), "is_causal": True}])

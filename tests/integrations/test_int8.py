@@ -8,66 +8,25 @@ import pickle
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 from transformers import DebertaV2Config, DebertaV2Model, T5Config, T5ForConditionalGeneration
 
 from relattn.integrations import transformers as faster
-
-EXACT = """
-import numpy as np, torch
-from relattn.integrations.transformers import int8
-from tests.integrations.test_int8 import expected, extremes
-torch.manual_seed(0)
-for inputs, outputs in ((64, 64), (65, 130), (513, 77), (96, 259)):
-    for rows in (1, 2, 15, 16, 17, 127, 128, 129, 300):
-        for layer, input in extremes(rows, inputs, outputs):
-            (changed,) = int8.quantize(layer)
-            with torch.inference_mode():
-                output = layer(input)
-            np.testing.assert_allclose(output, expected(layer, input, int8._largest_integer()), rtol=1e-5, atol=1e-30)
-print(int8._largest_integer())
-"""
+from tests.support.integer_sums import assert_sums_are_exact
 
 
-def expected(layer, input, largest):
-    """Return the output of a layer with exact sums of integers, in float64."""
-    weight, rows, bias = (tensor.detach().double().numpy() for tensor in (layer.weight, input, layer.bias))
-    scale, row_scale = (np.abs(x).max(1, keepdims=True) for x in (weight, rows))
-    scale, row_scale = (np.where(x == 0, 1, x) for x in (scale, row_scale))
-    integers, weights = np.rint(rows / row_scale * 127), np.rint(weight / scale * largest)
-    return (integers @ weights.T) * (scale.T / largest) * (row_scale / 127) + bias
+def test_sums_are_exact():
+    assert_sums_are_exact()
 
 
-def extremes(rows, inputs, outputs):
-    """Yield layers and inputs with small integers as values, so that they are quantized without ties."""
-    for draw in (
-        lambda *shape: torch.where(torch.rand(shape) < 0.5, -1.0, 1.0),
-        lambda *shape: torch.ones(shape),
-        lambda *shape: torch.zeros(shape),
-        lambda *shape: torch.randint(-1, 2, shape).float() * 1e-30,
-        lambda *shape: torch.randint(-1, 2, shape).float() * 1e15,
-    ):
-        layer, input = nn.Linear(inputs, outputs), draw(rows, inputs)
-        with torch.no_grad():
-            layer.weight.copy_(draw(outputs, inputs))
-            layer.bias.zero_()
-        yield layer, input
-
-
-@pytest.mark.parametrize("isa", ["AVX2", ""])
-def test_sums_are_exact(isa):
-    """Also where oneDNN sums pairs of products in 16 bits, as on processors without VNNI."""
-    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    if not isa:
-        environment.pop("ONEDNN_MAX_CPU_ISA")
-    run = subprocess.run(
-        [sys.executable, "-c", EXACT], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.strip() in ("127", "63")
+def test_sums_are_exact_without_vnni():
+    """On such processors, oneDNN sums pairs of products in 16 bits."""
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "PYTHONPATH": path}
+    code = "from tests.support.integer_sums import assert_sums_are_exact; assert_sums_are_exact()"
+    subprocess.run([sys.executable, "-c", code], env=environment, timeout=300, check=True)
 
 
 def small_deberta():
