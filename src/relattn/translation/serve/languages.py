@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import Counter
@@ -117,6 +118,12 @@ def _short_codes(codes: Sequence[str]) -> dict[str, str]:
     }
 
 
+@functools.cache
+def _load_identifier() -> LanguageIdentifier:
+    """Return the model of py3langid, whose file takes half a second to decompress."""
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
 class Detector:
     """Detects the language of a text: of up to three words by their frequencies, of a longer one with py3langid.
 
@@ -125,7 +132,7 @@ class Detector:
     """
 
     def __init__(self, codes: Sequence[str]) -> None:
-        self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+        self._identifier = _load_identifier()
         by_label = {code.partition("-")[0]: code for code in sorted(codes, reverse=True)}
         self._codes = {label: code for label, code in by_label.items() if label in self._identifier.labels}
         self._unknown = {"confidence": 0.0, "language": min(codes, default="")}
