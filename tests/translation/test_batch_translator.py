@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import pickle
 
@@ -19,6 +20,7 @@ LINES = ["one cat sat", "", "on two mat and one cat", "-", "two"] * 3
 IDS = list(range(len(LINES)))
 
 
+@functools.cache
 def expected(model: str, **options: bool) -> dict[str, list]:
     results = [best for (best,) in load(model).n_best(LINES, TranslateOptions(**options))]
     table = {
@@ -60,7 +62,7 @@ def test_a_table_of_datasets_and_one_of_pandas(model, tmp_path):
 def test_other_processes_get_a_copy(model, method):
     translate = BatchTranslator(model, threads=1)
     translate({"text": LINES})
-    with multiprocessing.get_context(method).Pool(2) as pool:
+    with multiprocessing.get_context(method).Pool(1) as pool:
         results = pool.map(translate, [{"text": LINES[:7]}, {"text": LINES[7:]}, {"text": []}], chunksize=1)
     want = expected(model)
     assert {name: [*results[0][name], *results[1][name], *results[2][name]] for name in want} == want
