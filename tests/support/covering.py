@@ -52,10 +52,15 @@ def combinations(
 
 
 def pairwise(
-    n: int = 2, valid: Callable[..., bool] = lambda **case: True, **options: Iterable[Any]
+    n: int = 2,
+    valid: Callable[..., bool] = lambda **case: True,
+    in_turn: dict[str, Iterable[Any]] | None = None,
+    **options: Iterable[Any],
 ) -> pytest.MarkDecorator:
     """Parametrize a test with a covering array of its arguments: `@pairwise(backend=NAMES, causal=[False, True])`.
 
-    The arguments are those of `combinations`.
+    The arguments are those of `combinations`. Cases take the values of each option `in_turn` one after the other.
     """
-    return pytest.mark.parametrize(list(options), [tuple(case.values()) for case in combinations(n, valid, **options)])
+    turns = {name: itertools.cycle(values) for name, values in (in_turn or {}).items()}
+    cases = [case | {name: next(turn) for name, turn in turns.items()} for case in combinations(n, valid, **options)]
+    return pytest.mark.parametrize((*options, *turns), [tuple(case.values()) for case in cases])

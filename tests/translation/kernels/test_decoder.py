@@ -33,6 +33,7 @@ SCHEMES = {name: options for name, options in VARIANTS.items() if supports_posit
     "asymmetric": {"positions": "relative+sinusoidal", "clip": 17, "clip_right": 2},
     "zero beyond, per head": {"clip": 3, "beyond": "zero", "tables_per_head": True},
 }
+ACTIVATIONS = ["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish"]
 SIZES = {"exact": (64, 4, 48), "narrow": (12, 3, 20), "odd": (38, 1, 33)}  # dim, heads, feed_forward_dim
 
 
@@ -84,9 +85,9 @@ def start(model: Transformer, own: NativeDecoder, capacity: int = 40) -> tuple[A
     scheme=SCHEMES,
     size=SIZES,
     norm=["pre", "post"],
-    activation=["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish"],
     scaled=[False, True],
     biased=[False, True],
+    in_turn={"activation": ACTIVATIONS},
 )
 def test_logits_of_reordered_hypotheses(scheme, size, norm, activation, scaled, biased):
     model = make_model(

@@ -27,6 +27,7 @@ from relattn.translation.model.linear import Linear
 from relattn.translation.search import beam
 from tests.support.covering import combinations, pairwise
 from tests.translation.kernels.test_decoder import (
+    ACTIVATIONS,
     LENGTHS,
     SCHEMES,
     SIZES,
@@ -179,8 +180,7 @@ def logits_of(step: Any, cache: Any, tokens: Tensor) -> Tensor:
     scheme=SCHEMES,
     size=SIZES,
     norm=["pre", "post"],
-    activation=["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish"],
-    shared=["all", "inputs", "target", "none"],
+    in_turn={"activation": ACTIVATIONS, "shared": ["all", "inputs", "target", "none"]},
 )
 def test_the_decoder_agrees_with_quantized_layers(scheme, size, norm, activation, shared, monkeypatch):
     """Sums of attention in another order change codes by one step, which is less than what quantization changes."""

@@ -221,7 +221,7 @@ def test_process_ends_itself_if_its_agent_is_gone(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", lambda thread: (threads.append(thread), start(thread))[1])
     kills: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda *call: kills.append(call))
-    monkeypatch.setenv("RELATTN_AGENT", "1")  # not the parent
+    monkeypatch.setenv("RELATTN_AGENT", str(os.getpid()))  # not the parent
     distributed.stop_with_agent()
     assert threads == []
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
