@@ -129,13 +129,13 @@ def rules_of(beam_size: int, **options: Any) -> SearchRules:
 
 @pairwise(
     scheme=SCHEMES,
-    beam_size=[1, 2, 4, 8],
     sentences=[1, 3, 67],
     early_stopping=[False, True, "heuristic"],
     given=[(), (7,), (9, 5)],
     n_best=[1, 2],
     ties=[False, True],
     penalty=[("gnmt", 0.6), ("average", 1.0), ("none", 0.0)],
+    in_turn={"beam_size": [1, 2, 4, 8]},
 )
 def test_searches_find_the_same(scheme, beam_size, sentences, early_stopping, given, n_best, ties, penalty):
     model = make_model(scheme, output_bias=True)
