@@ -428,8 +428,8 @@ class Translator(ABC):
             for hypothesis in line_hypotheses
         ]
         alignments: list[list[tuple[int, int]]] = [[]] * len(pairs)
-        if options.align or options.keep_tags:
-            aligned = [i for i, (request, _) in enumerate(pairs) if options.align or request.number in tagged]
+        aligned = [i for i, (request, _) in enumerate(pairs) if options.align or request.number in tagged]
+        if aligned:
             sides = [pairs[i][0].src_ids for i in aligned], [pairs[i][1].tokens for i in aligned]
             for i, links in zip(aligned, self.align_batch(*sides), strict=True):
                 alignments[i] = links
