@@ -43,20 +43,20 @@ class Stop:
             signal.signal(number, handler)
 
     def kill(self) -> None:
-        """From now on, a signal kills the process, even while it waits for others, and so does one that came before."""
+        """Let signals kill the process from now on, even while it waits for others. An earlier signal kills it now."""
         for number in self._handlers:
             signal.signal(number, signal.SIG_DFL)
         if self.signal is not None:
             signal.raise_signal(self.signal)
 
     def immediately(self, message: str) -> None:
-        """From now on, a signal raises `Interrupted(message)`. One that came before raises it now."""
+        """Let signals raise `Interrupted(message)` from now on. An earlier signal raises it now."""
         self._message = message
         if self.signal is not None:
             raise Interrupted(message, self.signal)
 
     def after_step(self) -> None:
-        """From now on, a signal is only recorded, and `agreed` reports it."""
+        """Only record signals from now on. `agreed` reports them."""
         self._message = None
         for number in self._handlers:
             signal.signal(number, self._handle)
