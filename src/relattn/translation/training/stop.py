@@ -15,7 +15,7 @@ from relattn.translation.errors import STOPPING_SIGNALS, Interrupted
 
 
 class Stop:
-    """Context in which the first SIGINT, SIGTERM or SIGHUP requests the end of a run. A second one acts as outside.
+    """Context in which the first SIGINT, SIGTERM or SIGHUP requests the end of a run. A second has its usual effect.
 
     A second SIGHUP is ignored, which often comes from the shell and from the system. Under torchrun any second signal
     is ignored: a scheduler may signal all processes, and torchrun then signals them again. Signals are only handled in
