@@ -78,7 +78,7 @@ def _about(scale: Scale, row: Row, texts: Mapping[str, Pairs]) -> str:
 
 def _claims(models: Mapping[str, Sequence[Model]], texts: Mapping[str, Pairs]) -> str:
     """Return whether the paper's claims hold: for each of them and each text, the difference and the p-values."""
-    by_name = {model.entry.name: model for members in reversed(models.values()) for model in members}
+    by_name = {model.entry.name: model for members in reversed(list(models.values())) for model in members}
     lines = []
     for claim in CLAIMS:
         if not {claim.first, claim.second} <= by_name.keys():
@@ -130,18 +130,18 @@ def _table(table: Table, models: Sequence[Model], first: Row, texts: Mapping[str
         for name, pairs in texts.items():
             prefix = _prefix(name, texts)
             for heading, score, digits, factor in (
-                ("items correct, %", "items", 1, 100),
-                ("lines correct, %", "lines", 1, 100),
-                ("BLEU", "bleu", 1, 1),
-                ("chrF", "chrf", 1, 1),
+                ("items correct, %", "items", 1, 100.0),
+                ("lines correct, %", "lines", 1, 100.0),
+                ("BLEU", "bleu", 1, 1.0),
+                ("chrF", "chrf", 1, 1.0),
             ):
                 values = [factor * row.scores[name][score] for row in model.rows if score in row.scores[name]]
                 line[f"{prefix}{heading}"] = mean_and_range(values, digits)
             compared = [] if model is base else _compare(model, base, name, pairs)
             line[f"{prefix}p"] = ", ".join(f"{p:.3f}" for _, p in compared)
         for heading, figure, digits, factor in (
-            ("validation loss", "valid_nats", 3, 1),
-            ("parameters", "parameters", 0, 1),
+            ("validation loss", "valid_nats", 3, 1.0),
+            ("parameters", "parameters", 0, 1.0),
             ("minutes of training", "seconds", 0, 1 / 60),
         ):
             line[heading] = mean_and_range([factor * row.figures[figure] for row in model.rows], digits)
