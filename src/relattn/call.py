@@ -1,7 +1,7 @@
 """A call of either operator: its arguments, checked and with every default resolved.
 
-`Call.from_arguments` is the only entry point. It applies the checks of `checks.py` in one visible order and resolves
-every default. A backend gets the result. The fields are also the schema of the registered operators
+`Call.from_arguments` is the only entry point. It applies the checks of `checks.py` in a fixed order and resolves every
+default. A backend gets the result. The fields are also the schema of the registered operators
 (`backends/custom_ops.py`).
 """
 

@@ -6,9 +6,9 @@
 Here r_i is q_i, as in the paper, or an optional separate query for the relative term, which covers Transformer-XL,
 WavLM and others (docs/family.md). The other terms are optional too, and the paper has none of them: aQ_ij · k_j is
 DeBERTa's, b_ij is a bias per label, T5's or ALiBi's, and B_ij is one per pair. `relative_attention` takes aK_ij, aQ_ij,
-aV_ij and b_ij from tables by clip(j − i), key position
-minus query position (Shaw, Uszkoreit, Vaswani 2018, section 3.2). `relation_attention` takes them by a label that the
-caller gives for every pair (section 3.1). `Call.from_arguments` checks the arguments.
+aV_ij and b_ij from tables by clip(j − i), key position minus query position (Shaw, Uszkoreit, Vaswani 2018, section
+3.2). `relation_attention` takes them by a label that the caller gives for every pair (section 3.1).
+`Call.from_arguments` checks the arguments.
 """
 
 from typing import Literal, TypedDict, Unpack, overload
@@ -103,18 +103,18 @@ def relative_attention(
             `is_causal`, the window and the lengths. Keys and values that a mask hides must be finite.
         bias: The bias per pair, broadcastable to (batch, heads, queries, keys), in the dtype of `query`. It is added to
             the scores after they are scaled, and has a gradient. A value of −inf hides a pair. On a GPU "auto" then
-            takes "dense". The memory of a bias is quadratic in the length; a bias that follows from the distance or
-            from a label needs no memory of that kind as `rel_bias`.
+            takes "dense". The memory of a bias is quadratic in the length. For a bias that follows from the
+            distance or from a label, use `rel_bias`, which does not need this memory.
         dropout_p: Probability of dropping an attention probability, after normalisation; kept ones are scaled up.
             Pass 0.0 for evaluation.
-        scale: Factor on both products of the score, not on the biases. Default: dim ** -0.5.
+        scale: Factor on the products of the score, not on the biases. Default: dim ** -0.5.
         backend: "auto", or one of `relattn.backends.NAMES`, which is used or refused with its reasons. On a GPU "auto"
             tests "triton" on the first call of a kind and uses it if the test passes (docs/backends.md).
         return_lse: Also return the log-sum-exp of the scores.
 
     Returns:
         The output, (batch, heads, queries, value_dim). With `return_lse`, a pair of the output and the log-sum-exp
-        (batch, heads, queries): natural logarithm, before dropout, float32 for half types, without gradient. A query
+        (batch, heads, queries): natural logarithm, before dropout, at least float32, without gradient. A query
         that is padding or has nothing to attend to gets zeros and −inf, and passes no gradient. There are first
         derivatives, by autograd or `torch.func.grad`. Forward mode and higher derivatives need backend="reference".
         Under autocast, query, key, value, the tables, `rel_query` and both biases are converted to its dtype.

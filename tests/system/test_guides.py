@@ -1,12 +1,13 @@
-"""The guides of docs/guides, run from top to bottom with the wheels.
+"""README.md, docs/index.md and the guides of docs/guides, run from top to bottom with the wheels.
 
-Blocks with a title are files. The other blocks are commands, which run in one shell, in an empty directory and a new
-environment. Trainings are cut short. `RELATTN_GUIDES=full` runs them at full length, in an environment that pip fills
-from the package index (gigabytes), and writes what they print beside the guides.
+Commands run in one shell, in an empty directory and a new environment; in the guides, blocks with a title are files.
+Trainings are cut short. `RELATTN_GUIDES=full` runs the guides at full length, in an environment that pip fills from the
+package index (gigabytes), and writes what they print beside the guides.
 """
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from relattn.translation.data.builtin import builtin
 from tests.support.environments import ROOT, build_wheels, new_environment
 from tests.translation.formats.transformers_models import marian
 
@@ -48,30 +50,86 @@ def script_of(page: str) -> str:
 def test_guides_run(guide, tmp_path, tmp_path_factory):
     page, is_full = guide.read_text(encoding="utf-8"), os.environ.get("RELATTN_GUIDES") == "full"
     assert len(BLOCK.findall(page)) == len(re.findall(r"^```\w", page, re.MULTILINE))
-    variables = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_QUIET": "3"}
-    variables["PIP_FIND_LINKS"] = str(build_wheels(tmp_path_factory))
-    environment, work, shown = tmp_path / "new", tmp_path / "work", guide.with_suffix(".txt")
-    work.mkdir()
+    environment, shown = tmp_path / "new", guide.with_suffix(".txt")
     if is_full:
         venv.create(environment, with_pip=True)
     else:
         new_environment(environment)
-        variables["PIP_NO_INDEX"] = "1"
         for long, short in SHORTER.items():
             page = re.sub(long, short, page)
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            page = page.replace("5000", str(server.getsockname()[1]))
+        page = page.replace("5000", free_port())
         if PUBLISHED in page:  # nothing is shown of a model that is downloaded only at full length
             marian(tmp_path / "marian")
             page = page.replace(PUBLISHED, str(tmp_path / "marian"))
         else:
             kept = re.findall(r"^\$ ((?:.*\\\n)*.+\n)", shown.read_text(encoding="utf-8"), re.MULTILINE)
             assert script_of(page).count("printf '$ ") == len(kept), f"{shown.name} must show the commands of the guide"
+    printed = run_script(script_of(page), environment, tmp_path / "work", build_wheels(tmp_path_factory), index=is_full)
+    if is_full:
+        shown.write_text(printed.replace(str(tmp_path), "DIR"), encoding="utf-8")
+
+
+SERVER = """\
+server=
+stop() { if [ -n "$server" ]; then kill $server; wait $server || true; server=; fi }
+trap stop EXIT
+relattn() {
+    if [ "$1" != serve ]; then command relattn "$@"; return; fi
+    stop
+    command relattn "$@" --port 5000 & server=$!
+    until curl --silent --fail --output /dev/null http://127.0.0.1:5000/health; do kill -0 $server; sleep 0.2; done
+    curl --silent --show-error --fail --output page.html http://127.0.0.1:5000/
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md"])
+def test_first_pages_run(name, tmp_path, tmp_path_factory):
+    """A server runs until the next one starts. Its text and recipe are those of docs/training.md, made short."""
+    work = tmp_path / "work"
+    work.mkdir()
+    for split in ("train", "valid", "test"):
+        for language, lines in zip(("en", "de"), zip(*builtin("test", lines=200), strict=True), strict=True):
+            file = work / (f"{split}.{language}" + (".gz" if split == "train" else ""))
+            with (gzip.open if split == "train" else open)(file, "wt", encoding="utf-8") as opened:
+                opened.write("".join(f"{line}\n" for line in lines))
+    recipe = re.search(r'```yaml title="my.yaml"\n(.*?)```', (ROOT / "docs/training.md").read_text("utf-8"), re.DOTALL)[
+        1
+    ]
+    recipe = recipe.replace("steps: 4000", "steps: 4").replace("vocab_size: 6000", "vocab_size: 400")
+    (work / "my.yaml").write_text(recipe, encoding="utf-8")
+    marian(tmp_path / "marian")
+    page = (ROOT / name).read_text(encoding="utf-8").replace(PUBLISHED, str(tmp_path / "marian"))
+    lines = ["set -eu", SERVER]
+    for code, command in re.findall(r"^```python\n(.*?)^```|^ {4}(\S.*?)$", page, re.DOTALL | re.MULTILINE):
+        if code:
+            lines += ["python - <<'END OF CODE'", code + "END OF CODE"]
+        elif not re.search("^make |notebook", command):  # a clone's own, and what test_notebooks.py runs
+            command = re.sub(r" --index-url \S+", "", command)
+            lines.append(re.sub(r'^pip install ("?)\.', r"pip install \1relattn", command))
+    script = "\n".join(lines).replace("5000", free_port()) + "\n"
+    environment = tmp_path / "new"
+    new_environment(environment)
+    printed = run_script(script, environment, work, build_wheels(tmp_path_factory), index=False)
+    assert "Wo ist der nächste Bahnhof?" in printed
+    assert (work / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])
+
+
+def run_script(script: str, environment: Path, work: Path, wheels: Path, *, index: bool) -> str:
+    """Run a script with the programs of an environment, with or without the package index. Return what it prints."""
+    work.mkdir(exist_ok=True)
+    variables = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_QUIET": "3", "PIP_FIND_LINKS": str(wheels)}
+    variables |= {} if index else {"PIP_NO_INDEX": "1"}
     variables["PATH"] = f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    with (tmp_path / "printed").open("w+", encoding="utf-8") as file:
+    with (work.parent / "printed").open("w+", encoding="utf-8") as file:
         done = subprocess.run(
-            ["bash", "-c", script_of(page)], cwd=work, env=inherited | variables, stdout=file, stderr=subprocess.STDOUT
+            ["bash", "-c", script], cwd=work, env=inherited | variables, stdout=file, stderr=subprocess.STDOUT
         )
         file.seek(0)
         printed = file.read()
@@ -81,5 +139,4 @@ def test_guides_run(guide, tmp_path, tmp_path_factory):
     python = [environment / "bin" / "python", "-c", where]
     imported = subprocess.run(python, cwd=work, env=inherited, capture_output=True, text=True, check=True).stdout
     assert Path(imported).is_relative_to(environment)
-    if is_full:
-        shown.write_text(printed.replace(str(tmp_path), "DIR"), encoding="utf-8")
+    return printed

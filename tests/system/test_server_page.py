@@ -171,6 +171,25 @@ def test_text_is_translated_when_typing_stops(page: Page, translator: TorchTrans
     expect(page.locator("#copy")).to_be_enabled()
 
 
+def test_the_model_of_the_package_translates_both_directions(browser: Browser) -> None:
+    forth, back = (load("everyday-en-de", precision="fp32", tgt_lang=language) for language in ("de", "en"))
+    with serving({("en", "de"): forth, ("de", "en"): back}) as address, browser.new_context() as context:
+        page = context.new_page()
+        page.goto(address)
+        for translator, name, other, text in (
+            (forth, "English", "de", "Where is the nearest station? 😀\n\nIt is cold."),
+            (back, "German", "en", "Wo ist der nächste Bahnhof? 😀\n\nEs ist kalt."),
+        ):
+            type_text(page, text)
+            expect(page.locator("#status")).to_have_text(f"Detected: {name}")
+            expect(page.locator("#target")).to_have_value(other)
+            first, second = translator.translate([text.split(" 😀")[0], text.split("\n\n")[1]])
+            expect(page.locator("#translation")).to_have_text(f"{first} 😀\n\n{second}", use_inner_text=False)
+            assert page.locator("#others li").count() >= 1
+        page.click("summary")
+        expect(page.locator("#queries li").first).to_be_visible()
+
+
 def test_nothing_stays_after_an_error(page: Page) -> None:
     open_attention(page)
     page.fill("#text", "x" * 501)

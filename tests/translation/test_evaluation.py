@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from relattn.translation import evaluation
 from relattn.translation.data.builtin import ITEM_SEPARATOR
 from relattn.translation.errors import InputError
-from relattn.translation.evaluation import by_length, common_subsequence, item_accuracy, score
+from relattn.translation.evaluation import common_subsequence, item_accuracy, score
 
 REFERENCES = ["The cat sat on the mat.", "A dog barked at the moon all night long.", "It rains again today, you see."]
 HYPOTHESES = ["The cat sat on a mat.", "A dog barked at the moon all day long.", "It rains again today, you see."]
@@ -28,15 +28,11 @@ def test_scores_match_sacrebleu():
     assert evaluation.sentence_chrf(HYPOTHESES, REFERENCES) == expected
 
 
-def bucketed(hypotheses: list[str], references: list[str]) -> object:
-    return by_length(hypotheses, references, [1] * len(references), [])
-
-
 def other_compared(others: list[str], references: list[str]) -> object:
     return evaluation.paired_bootstrap(references, others, references)
 
 
-@pytest.mark.parametrize("measure", [score, evaluation.sentence_chrf, item_accuracy, bucketed, other_compared])
+@pytest.mark.parametrize("measure", [score, evaluation.sentence_chrf, item_accuracy, other_compared])
 def test_number_of_lines_must_agree(measure):
     with pytest.raises(InputError, match="one translation per reference, got 2 and 3"):
         measure(HYPOTHESES[:2], REFERENCES)
@@ -69,25 +65,3 @@ def test_common_subsequence_matches_brute_force(a, b):
     subsequences = {each for n in range(len(a) + 1) for each in combinations(a, n)}
     expected = max(len(each) for n in range(len(b) + 1) for each in combinations(b, n) if each in subsequences)
     assert common_subsequence(a, b) == expected
-
-
-def test_each_length_bucket_is_scored_by_itself():
-    rows = by_length(HYPOTHESES, REFERENCES, [3, 4, 9], [3, 6, 7])
-    assert [(row.label, row.sentences) for row in rows] == [("1–3", 1), ("4–6", 1), ("8+", 1)]
-    for row, hypothesis, reference in zip(rows, HYPOTHESES, REFERENCES, strict=True):
-        assert row.bleu == score([hypothesis], [reference]).bleu
-    assert [(row.label, row.sentences) for row in by_length(HYPOTHESES, REFERENCES, [1, 2, 3], [])] == [("1+", 3)]
-    assert sum(row.sentences for row in by_length(HYPOTHESES * 9, REFERENCES * 9, range(1, 28), [5, 10, 99])) == 27
-
-
-@pytest.mark.parametrize(
-    ("lengths", "edges", "message"),
-    [
-        *(([1, 2, 3], edges, "edges must increase") for edges in ([0, 5], [5, 5], [7, 3])),
-        ([1, 2], [3], "one length per reference, got 2 and 3"),
-        ([0, 1, 2], [3], "lengths must be at least 1, got 0"),
-    ],
-)
-def test_invalid_length_buckets(lengths, edges, message):
-    with pytest.raises(InputError, match=message):
-        by_length(HYPOTHESES, REFERENCES, lengths, edges)

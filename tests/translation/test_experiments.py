@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import lzma
@@ -17,14 +16,18 @@ import pytest
 from filelock import FileLock
 
 from relattn.translation.commands import main as cli
+from relattn.translation.config import as_dict
 from relattn.translation.data.text_files import read_parallel
 from relattn.translation.errors import InputError, Interrupted
-from relattn.translation.evaluation import paired_bootstrap
+from relattn.translation.evaluation import paired_bootstrap, score
 from relattn.translation.experiments import report, reproduce, rows
-from relattn.translation.experiments.tables import SCALES, TABLES, Entry, Scale, Table, joined
+from relattn.translation.experiments.tables import SCALES, TABLES, Claim, Entry, Scale, Table, joined
 from tests.support.commands import Result, assert_refused
 
 ENTRIES = (Entry("both", "relative", paper=25.8), Entry("keys", "relative", {"relative_tables": "keys"}))
+
+RECIPE = SCALES["demo"].recipe
+FIGURES = {"valid_nats": 1.0, "parameters": 2, "seconds": 60.0, "longest": 5}
 
 
 def test_equal_models_have_equal_names_in_all_tables():
@@ -52,16 +55,15 @@ def test_lines_are_joined():
 def small(monkeypatch, make_recipe, tmp_path, caplog):
     """A function that calls `reproduce` on a table of models that train in moments, and returns the page."""
     recipe = make_recipe(tmp_path / "unused", train={"steps": 4, "valid_bleu_lines": 0})
-    monkeypatch.setitem(SCALES, "tiny", Scale("tiny", recipe, 6, (4, 8)))
+    monkeypatch.setitem(SCALES, "tiny", Scale("tiny", recipe, "valid", (("other", "train.src", "train.tgt"),)))
     monkeypatch.setitem(TABLES, "pair", Table("pair", "Two models", ENTRIES, "none"))
-    monkeypatch.setitem(TABLES, "clip", Table("clip", "Short", (Entry("k = 2", "relative", {"clip": 2}),), "", True))
     monkeypatch.setattr(rows, "MIN_TOKENS", 3)
     caplog.set_level(logging.INFO, "relattn.translation.experiments")
 
     def run(table: str = "pair", **changes):
         options = {"seeds": [1], "models": [], "steps": None, "data": "", **changes}
         page = reproduce.reproduce(table, "tiny", **options, out=tmp_path / "results", runs=tmp_path / "runs")
-        assert page == tmp_path / f"results/tiny/{table}.md"
+        assert page == tmp_path / "results/tiny.md"
         return page.read_text(encoding="utf-8")
 
     return run
@@ -70,7 +72,7 @@ def small(monkeypatch, make_recipe, tmp_path, caplog):
 @pytest.fixture
 def first(tmp_path):
     """Path of the first row's file."""
-    return tmp_path / "results/tiny/rows/relative-seed1.json.xz"
+    return tmp_path / "results/rows/tiny/relative-seed1.json.xz"
 
 
 def test_table_is_trained_measured_and_written(small, tmp_path, text, caplog, first, monkeypatch):
@@ -79,50 +81,76 @@ def test_table_is_trained_measured_and_written(small, tmp_path, text, caplog, fi
         page = small()
     assert [path.name for path in first.parent.iterdir()] == [first.name]
     assert any("keys-seed1: skipped" in message for message in caplog.messages)
-    assert "| keys (1) |" in page
-    assert "\n(1) not trained yet\n" in page
+    assert "\n| both | " in page
+    assert " Not trained: keys.\n" in page
 
     page = small(seeds=[1, 2])
     names = [f"relative{x}-seed{seed}.json.xz" for x in ("-relative_tables=keys", "") for seed in (1, 2)]
     assert sorted(path.name for path in first.parent.iterdir()) == names
-    row, pairs = rows.read(first), list(read_parallel(text["valid_src"], text["valid_tgt"]))
-    assert len(row.translations) == len(pairs)
-    assert sum(b["tokens"] for b in row.positions["single lines"] if b["label"] == "end") == len(pairs)
-    assert list(row.positions) == ["single lines", "2 lines joined", "4 lines joined", "6 lines joined"]
-    layers, left, norms = row.norms["aV"]
-    assert (len(layers), left, len(norms[0])) == (2, 2, 5)
+    row = rows.read(first)
+    texts = {split: list(read_parallel(text[f"{split}_src"], text[f"{split}_tgt"])) for split in ("valid", "train")}
+    assert {name: len(lines) for name, lines in row.translations.items()} == {"valid": 7, "other": 48}
+    assert sum(b["tokens"] for b in row.positions if b["label"] == "end") == len(joined(texts["valid"], 6))
     assert row.log[-1]["step"] == 4
     assert row.conditions["code"] == reproduce.code_digest()
     rows.write(tmp_path / "again.json", row)
     assert (tmp_path / "again.json").read_bytes() == first.read_bytes()
-    mean = statistics.mean(
-        rows.read(first.with_name(f"relative-seed{seed}.json.xz")).figures["bleu"] for seed in (1, 2)
-    )
-    assert f"| both | {mean:.1f}" in page
+    header = "| model | valid: BLEU | valid: chrF | valid: p | other: BLEU | other: chrF | other: p | validation loss |"
+    assert header in page
+    both = [rows.read(first.with_name(f"relative-seed{seed}.json.xz")) for seed in (1, 2)]
+    for name, pairs in zip(("valid", "other"), texts.values(), strict=True):
+        for row in both:
+            scores = score(row.translations[name], [reference for _, reference in pairs])
+            assert row.scores[name] == vars(scores)
+    cells = page.partition("\n| both |")[2].split("\n")[0].split(" | ")
+    assert cells[1].startswith(f"{statistics.mean(row.scores['valid']['chrf'] for row in both):.1f}")
+    assert cells[4].startswith(f"{statistics.mean(row.scores['other']['chrf'] for row in both):.1f}")
     assert "| 25.8 |" in page
     assert "trained differently" not in page
-    for name in ("training", "positions", "lengths", "learned"):
-        assert f"![pair-{name}](pair-{name}.png)" in page
-        assert (tmp_path / f"results/tiny/pair-{name}.png").read_bytes().startswith(b"\x89PNG")
-    with open(tmp_path / "results/tiny/pair.csv", newline="", encoding="utf-8") as file:
-        table = list(csv.DictReader(file))
-    assert [(line["model"], line["seed"]) for line in table] == [(m, s) for m in ("both", "keys") for s in "12"]
-    assert {line["code"] for line in table} == {row.conditions["code"]}
+    assert "](tiny.png)" in page
+    assert (tmp_path / "results/tiny.png").read_bytes().startswith(b"\x89PNG")
     assert not list((tmp_path / "runs/tiny").glob("*/checkpoints"))
 
     with pytest.raises(InputError, match=r"'rope'.* relative"):
         small(models=["rope"])
     monkeypatch.setattr(reproduce, "train", Mock(side_effect=reproduce.train))
+    code = row.conditions["code"]
     monkeypatch.setattr(reproduce, "code_digest", lambda: "deadbeef")
     page = small(seeds=[1, 2, 3], models=[names[0].partition("-seed")[0]], steps=2)
     reproduce.train.assert_called_once()  # rows that exist are not trained again
-    code = row.conditions["code"]
     assert "| keys (1) |" in page
-    assert f"\n(1) seed 3 was trained differently: code: {code} → deadbeef; train.steps: 4 → 2\n" in page
+    assert f"\n(1) trained differently: code: {code} → deadbeef; train.steps: 4 → 2 (seed 3)\n" in page
+
+
+def test_claims_of_the_paper_are_tested_on_each_text(monkeypatch, tmp_path):
+    """Against scores and p-values of evaluation.py: of two models, the second has errors in many lines of one text."""
+    references = [f"the {i}th cat sat on the mat of dog {i * i} today" for i in range(60)]
+    wrong = [line.replace("sat on", "saw a") if i % 2 else line for i, line in enumerate(references)]
+    pairs = {"valid": [(line, line) for line in references], "other": [(line, line) for line in references]}
+    monkeypatch.setattr(Scale, "long", lambda scale: ("long", []))
+    for relation, found in ((">", "1"), ("=", "0"), ("≤", "0")):
+        claim = Claim("relative", relation, "relative-relative_tables=keys")
+        monkeypatch.setattr(report, "CLAIMS", (claim, claim._replace(second="rope")))
+        monkeypatch.setattr(report, "TABLES", {"pair": Table("pair", "Two models", ENTRIES, "none")})
+        for entry, lines in zip(ENTRIES, (references, wrong), strict=True):
+            translations = {"valid": lines, "other": references}
+            scores = {name: vars(score(translations[name], references)) for name in pairs}
+            row = rows.Row(1, as_dict(RECIPE), reproduce.conditions(RECIPE), "", FIGURES, [], scores, translations, [])
+            rows.write(rows.path_of(tmp_path / "rows/tiny", entry, 1), row)
+        page = report.write(Scale("tiny", RECIPE, "valid"), tmp_path, pairs).read_text(encoding="utf-8")
+        difference = score(references, references).bleu - score(wrong, references).bleu
+        p = paired_bootstrap(wrong, references, references)
+        assert p < 0.05
+        claims = page.partition("## The paper's claims\n\n")[2].partition("\n\n")[0].split("\n")
+        assert len(claims) == 3
+        assert claims[2].split(" | ")[1:] == [
+            *(f"+{difference:.1f}", f"{p:.3f}", f"{found} of 1"),
+            *("+0.0", "1.000", f"{int(relation != '>')} of 1 |"),
+        ]
 
 
 def test_stopped_row_continues_and_is_the_same(small, tmp_path, monkeypatch, first):
-    monkeypatch.setattr(report, "draw_all", lambda *_: {})
+    monkeypatch.setattr(report, "draw", lambda *_: b"")
     small(models=["relative"])
     whole, train = rows.read(first), reproduce.train
     first.unlink()
@@ -140,17 +168,17 @@ def test_stopped_row_continues_and_is_the_same(small, tmp_path, monkeypatch, fir
     assert not first.exists()
     small(models=["relative"])
     again = rows.read(first)
-    for name in ("recipe", "conditions", "translations", "positions", "norms"):
+    for name in ("recipe", "conditions", "scores", "translations", "positions"):
         assert getattr(again, name) == getattr(whole, name)
     assert {**again.figures, "seconds": 0} == {**whole.figures, "seconds": 0}
 
 
 def test_run_that_diverged_is_a_row_with_a_note(small, monkeypatch, first):
-    monkeypatch.setattr(report, "draw_all", lambda *_: {})
+    monkeypatch.setattr(report, "draw", lambda *_: b"")
     scale = SCALES["tiny"]
     wild = replace(scale.recipe, train=replace(scale.recipe.train, learning_rate_factor=1e6, steps=60))
     monkeypatch.setitem(SCALES, "tiny", scale._replace(recipe=wild))
-    with pytest.raises(InputError, match=r"pair\.md: there must be a row"):
+    with pytest.raises(InputError, match=r"tiny\.md: there must be a row"):
         small(models=["relative"])
     monkeypatch.setitem(SCALES, "tiny", scale)
     fault = rows.read(first).fault
@@ -160,23 +188,11 @@ def test_run_that_diverged_is_a_row_with_a_note(small, monkeypatch, first):
     assert f"\n(1) seed 1: {fault}\n" in page
 
 
-def test_table_of_short_sentences_has_its_own_rows(small, tmp_path, monkeypatch, first):
-    page = small("clip")
-    assert "![clip-k](clip-k.png)" in page  # although BLEU is 0, and the picture is relative to it
-    assert "| 0.0 |" in page
-    row = rows.read(first.with_name("relative-clip=2-6words-seed1.json.xz"))
-    assert row.recipe["data"]["max_words"] == 6
-    assert row.figures["longest"] < 12
-    monkeypatch.setitem(SCALES, "tiny", SCALES["tiny"]._replace(short=None))
-    small("clip")  # if all lines of the corpus are short, the rows are those of other tables
-    assert first.with_name("relative-clip=2-seed1.json.xz").exists()
-
-
 def test_committed_rows_can_be_read_and_damaged_ones_are_refused(tmp_path):
-    paths = list((Path(__file__).parents[2] / "docs/results").glob("*/rows/*.json.xz"))
+    paths = list((Path(__file__).parents[2] / "docs/results/rows").glob("*/*.json.xz"))
     assert paths
     assert all(rows.read(path).figures for path in paths)
-    for content in (b"", b"[]", b'{"version": 1}', b"\xff", b"{}", b'{"version": 2}'):
+    for content in (b"", b"[]", b'{"version": 1}', b"\xff", b"{}", b'{"version": 3}'):
         for written in (content, lzma.compress(content), lzma.compress(paths[0].read_bytes())[:-9]):
             (tmp_path / "row.json.xz").write_bytes(written)
             with pytest.raises(InputError, match=f"^{tmp_path}/row.json.xz: .*$"):

@@ -256,8 +256,8 @@ def translate_file(
         shard: i and n.
 
     Raises:
-        InputError: a row cannot be translated, the output exists and other settings or another program made it, or it
-            cannot be written.
+        InputError: a row cannot be translated; the input cannot be read or was changed; the output exists and was made
+            with other settings or by another program, is being written by another process, or cannot be written.
     """
     i, n = shard or (1, 1)
     if shard:

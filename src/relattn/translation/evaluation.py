@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 from relattn.translation.errors import InputError
@@ -35,14 +34,6 @@ class ItemAccuracy(NamedTuple):
 
     items: float  # items of the references that the translations have, in order
     lines: float  # lines that equal their reference
-
-
-class LengthBucket(NamedTuple):
-    """BLEU of the sentences in a range of lengths."""
-
-    label: str
-    sentences: int
-    bleu: float
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
@@ -78,38 +69,6 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[
         chrf.sentence_score(hypothesis, [reference]).score
         for hypothesis, reference in zip(hypotheses, references, strict=True)
     ]
-
-
-def by_length(
-    hypotheses: Sequence[str], references: Sequence[str], lengths: Sequence[int], edges: Sequence[int]
-) -> list[LengthBucket]:
-    """Compute the BLEU of `score` per length bucket. Empty buckets are left out.
-
-    Args:
-        hypotheses: translations.
-        references: one per translation.
-        lengths: length of each sentence in any unit, at least 1; commonly the number of source words.
-        edges: longest length of each bucket except the last, open one: [10, 20] makes 1–10, 11–20 and 21+.
-
-    Raises:
-        InputError: the numbers differ or are 0, a length is below 1, or edges do not increase from at least 1.
-    """
-    require_pairs(hypotheses, references)
-    if len(lengths) != len(references):
-        raise InputError(f"there must be one length per reference, got {len(lengths)} and {len(references)}")
-    if min(lengths) < 1:
-        raise InputError(f"lengths must be at least 1, got {min(lengths)}")
-    bounds = [0, *edges]
-    if any(low >= high for low, high in pairwise(bounds)):
-        raise InputError(f"edges must increase from at least 1, got {list(edges)}")
-    buckets = []
-    for low, high in pairwise([*bounds, max(*lengths, bounds[-1]) + 1]):
-        indices = [i for i, length in enumerate(lengths) if low < length <= high]
-        if indices:
-            label = f"{low + 1}+" if low == bounds[-1] else f"{low + 1}–{high}"
-            bleu = score([hypotheses[i] for i in indices], [references[i] for i in indices]).bleu
-            buckets.append(LengthBucket(label, len(indices), bleu))
-    return buckets
 
 
 def paired_bootstrap(hypotheses: Sequence[str], other_hypotheses: Sequence[str], references: Sequence[str]) -> float:

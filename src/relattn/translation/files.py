@@ -77,7 +77,7 @@ def require_replaceable(path: Path, names: Collection[str], what: str) -> None:
 
 
 def require_regular(*paths: str | Path) -> None:
-    """Raise an InputError if a path is a pipe or a device, which may wait for ever and can be read only once."""
+    """Raise an InputError if a path is a pipe or a device, which may block forever and can be read only once."""
     for path in map(Path, paths):
         special = path.exists() and not (path.is_file() or path.is_dir())
         require(not special, f"{path} must be a regular file, got a pipe or a device")

@@ -41,7 +41,7 @@ def load(
         threads: number of CPU threads; PyTorch's or CTranslate2's default if None.
         src_lang: source language of a model of several languages. By default, the one of the bundle, or the only other
             one if `tgt_lang` is that language.
-        tgt_lang: target language. By default likewise.
+        tgt_lang: target language. The default is chosen as for `src_lang`.
 
     Raises:
         InputError: a model is missing, damaged, of another version, cannot be downloaded, does not fit the others or

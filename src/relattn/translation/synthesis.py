@@ -47,7 +47,7 @@ from relattn.translation.translate.pipeline import LONGEST_LINE, Translation, Tr
 
 PART = 2048  # lines that are translated at once, and lost if the process is killed
 CORPORA = "corpora.tsv"
-_SAMPLE = 50, 256  # one of so many lines is translated to measure the time, and at most so many
+_SAMPLE = 50, 256  # every 50th line, and at most 256 lines, are translated to estimate the time
 _LEAST_KEPT = 0.5  # share of the pairs that must be left to train a student
 _log = logging.getLogger(__name__)
 

@@ -61,3 +61,13 @@ def test_every_translation_has_them_once(tmp_path, options):
 def test_not_with_alignments():
     with pytest.raises(InputError, match="keep_literals does not work with align"):
         TranslateOptions(keep_literals=True, align=True)
+
+
+def test_a_literal_stands_where_keep_tags_puts_it():
+    translator = load("everyday-en-de", tgt_lang="de")
+    lines = ["The red 😀 house is old.", "Please write to me@example.org tomorrow.", "It is cold."]
+    literals, tags = (
+        translator.translate(lines, TranslateOptions(**{name: True})) for name in ("keep_literals", "keep_tags")
+    )
+    assert literals == tags
+    assert not literals[0].endswith("😀")

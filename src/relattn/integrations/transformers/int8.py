@@ -4,9 +4,9 @@ A weight is quantized per output, and the rows of an input as they come, each wi
 output in any batch. Sums are exact: PyTorch multiplies with oneDNN, and sums of pairs of products must fit into 16 bits
 on processors without VNNI. There, weights have 7 bits (`_largest_integer`).
 
-The weights in float32 stay as they are, so parameters keep their names and `restore` is exact. An exported model
-computes in float32, because integers that are exact here may not be so on another processor, and a compiled one too,
-because its graph would not notice changes of a weight.
+The weights in float32 do not change, so parameters keep their names and `restore` is exact. Exported models compute in
+float32, because integers that are exact here may not be exact on another processor. Compiled models do so too, because
+their graphs would not notice changes of a weight.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Int8Linear(nn.Linear):
 def quantize(model: nn.Module) -> list[Int8Linear]:
     """Let the linear layers of a model compute in int8, and return those that did not do so before.
 
-    Layers with less than 64 inputs or outputs and the layer of the output embeddings keep float32.
+    Layers with fewer than 64 inputs or outputs and the layer of the output embeddings keep float32.
 
     Raises:
         ValueError: a weight is not finite, not in float32, not on the CPU, or was made in inference mode; the model has

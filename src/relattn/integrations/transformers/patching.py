@@ -153,7 +153,7 @@ def enable(
             `relative_attention`. Time and memory are then linear in the length. It changes the outputs, unless no
             input is longer than the window. Default: the model's own attention.
         linear: "int8" also lets the linear layers of one model compute in int8 on a CPU, in inference, if the model is
-            not compiled or exported. It changes the outputs slightly. Layers with less than 64 inputs or outputs and
+            not compiled or exported. It changes the outputs slightly. Layers with fewer than 64 inputs or outputs and
             that of the output embeddings keep float32.
 
     Returns:

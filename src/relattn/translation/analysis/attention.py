@@ -234,7 +234,10 @@ def numbers(x: Tensor) -> Any:
 
 
 def as_png(inspection: Inspection, part: Part, layer: int) -> bytes:
-    """Return a picture of one layer. Self-attention has a row per head: content, relative, weights and distances.
+    """Return a picture of one layer as PNG.
+
+    Self-attention has a row per head: content term, relative term, weights, and relative term by distance. Terms that
+    the position scheme does not have are left out. Cross-attention has a panel of weights per head.
 
     Args:
         inspection: result of `inspect`.

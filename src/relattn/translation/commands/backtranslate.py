@@ -27,7 +27,7 @@ def backtranslate(
             tag.
         parallel: Source file and target file of real pairs. Both corpora are then listed in corpora.tsv in the output
             directory, for data.train_list of a recipe.
-        weight: Weight of the real pairs in this list, the number of passes over them per epoch.
+        weight: Number of passes over the real pairs per epoch, written to corpora.tsv.
         student: Recipe of the model to be trained. By default, only the corpus is written.
     """
     require(len(parallel) in (0, 2), f"--parallel must be a source file and a target file, got {len(parallel)} files")

@@ -14,7 +14,7 @@ def calibrate(bundle: str, *, text: TestText, search: SearchOptions, device: Dev
     reach on this text. Training does this with the validation set.
 
     Args:
-        bundle: Directory of the bundle. It is changed.
+        bundle: Directory of the bundle, which is changed.
     """
     require(Path(bundle).is_dir(), f"{bundle}: no such directory")
 

@@ -40,7 +40,7 @@ def evaluate(
             bundles form an ensemble.
         src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
             other one if tgt_lang is that language.
-        tgt_lang: Target language. By default likewise.
+        tgt_lang: Target language. The default is chosen as for src_lang.
         compare: Score each bundle by itself, and compare it with the first by a paired bootstrap with 1,000 samples.
         out: File to write the translations to, one per line.
         perturb: Also score the text with capital letters, typing errors and more: join_lines, drop_punctuation, typos,

@@ -30,7 +30,7 @@ def import_(
         tgt_tokenizer: SentencePiece model of the target side, if it has its own.
         src_lang: Source language. By default, the one that the model names. In a model of several languages, its code
             there.
-        tgt_lang: Target language, likewise.
+        tgt_lang: Target language, as for src_lang.
         check_lines: File of source lines for the check. By default, random text from the vocabulary.
         check_count: Number of lines for the check.
         overwrite: Replace the bundle in the output directory.

@@ -1,10 +1,10 @@
 """Parse the arguments of a command: flags come from the signature of its function, help from its docstring.
 
 Parameters before `*` are positional. Flags may be written with hyphens or underscores. A flag with a list of values may
-be given several times, others once. A parameter whose type is a
-dataclass adds the fields of the dataclass as flags; one with a default adds them as a group, `--limits.file`. If the
-dataclass requires other dataclasses, its fields count as parameters of the command. A parameter of type `Recipe` is the
-path or name of a recipe, with a flag for each setting.
+be given several times, others once. A parameter whose type is a dataclass adds the fields of the dataclass as flags;
+one with a default adds them as a group, `--limits.file`. If the dataclass requires other dataclasses, its fields count
+as parameters of the command. A parameter of type `Recipe` is the path or name of a recipe, with a flag for each
+setting.
 
 Every command has the flag `--quiet`. The options of `relattn serve` can also be set by environment variables.
 """

@@ -8,7 +8,7 @@ def push(bundle: str, name: str, *, private: bool = False, license: str = "") ->
         bundle: Directory of the bundle.
         name: Name on the hub, USER/MODEL or ORGANISATION/MODEL.
         private: Make the repository private.
-        license: Licence of the model, as the hub spells it: mit, apache-2.0, ...
+        license: Licence of the model, by its name on the hub: mit, apache-2.0, ...
     """
     from relattn.translation import hub
 

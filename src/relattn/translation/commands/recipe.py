@@ -4,8 +4,7 @@
 def recipe(name: str) -> None:
     """Print a known recipe as YAML, or one that continues the training of a bundle on other text.
 
-    relattn recipe wmt14-en-de-base > my.yaml
-    relattn recipe opus-en-de > tune.yaml
+    Examples: `relattn recipe wmt14-en-de-base > my.yaml`, and `relattn recipe opus-en-de > tune.yaml` for a bundle.
 
     Args:
         name: Name of a recipe: wmt14-en-de-base, wmt14-en-de-big, wmt14-en-fr-base, wmt14-en-fr-big or

@@ -5,7 +5,7 @@ from typing import Literal
 
 
 def reproduce(
-    table: Literal["positions", "clip", "tables", "length"],
+    table: Literal["positions", "clip", "tables"],
     *,
     scale: Literal["demo", "multi30k", "medium", "wmt14"] = "demo",
     seeds: list[int] = [1, 2, 3],  # noqa: B006
@@ -17,16 +17,18 @@ def reproduce(
 ) -> None:
     """Train the models of a table of the paper and write a page. Models that have been trained are not trained again.
 
+    The page is SCALE.md. It has all tables whose models have been trained.
+
     Args:
-        table: Models to compare: position schemes (positions), clipping distances (clip), aK and aV (tables), or
-            position schemes trained on short sentences (length).
-        scale: Corpus, model size and number of steps. Training takes minutes per model, and weeks on one GPU for wmt14.
+        table: Models to compare: position schemes (positions), clipping distances (clip), or aK and aV (tables).
+        scale: Corpus, model size and number of steps. A model takes minutes (demo, multi30k), hours (medium),
+            or weeks on one GPU (wmt14).
         seeds: Random seeds. Each model is trained once per seed.
         rows: Names of the models to train. By default, all of the table.
         steps: Number of training steps, instead of the scale's.
         data: Directory of the training and validation text. By default, data/multi30k, data/medium_en_de or
             data/wmt14-en-de.
-        out: Directory of the pages, with one file per model and seed.
+        out: Directory of the pages, with one file per model and seed under rows/SCALE.
         runs: Directory of the training runs.
     """
     from relattn.translation.experiments.reproduce import reproduce as run

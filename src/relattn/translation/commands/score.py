@@ -22,7 +22,7 @@ def score(
         tgt: File of their translations, one per source line.
         src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
             other one if tgt_lang is that language.
-        tgt_lang: Target language. By default likewise.
+        tgt_lang: Target language. The default is chosen as for src_lang.
         tokens: Also print each token with its log-probability, after a tab.
     """
     from relattn.translation.data.text_files import read_parallel

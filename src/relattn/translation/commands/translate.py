@@ -54,7 +54,7 @@ def translate(
             writes out-00003-of-00008.jsonl. All shards in order are the output of one run.
         src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
             other one if tgt_lang is that language.
-        tgt_lang: Target language. By default likewise.
+        tgt_lang: Target language. The default is chosen as for src_lang.
         n_best: Number of translations to print per line, best first, as "line number ||| translation ||| score". At
             most the beam size. By default, only the best translation is printed.
         format: Output format. tsv and jsonl have the line number, score, confidence and translation, and warnings about

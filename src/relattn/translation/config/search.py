@@ -19,10 +19,10 @@ class SearchConfig(Config):
             length^alpha, or "none".
         alpha: Exponent of the length penalty. Larger values prefer longer translations.
         early_stopping: End the search of a sentence as soon as beam_size hypotheses have finished, as fairseq and
-            CTranslate2 do, not only when no better one can come. "heuristic": also wait until the best unfinished one
-            has no better score than these, as transformers does by default.
+            CTranslate2 do. By default it ends when no better one is possible. "heuristic": also wait until the best
+            unfinished one has no better score than these, as transformers does by default.
         no_repeat_ngram: Size of the n-grams that a translation must not repeat. 0: no limit.
-        repetition_penalty: Penalty of tokens that the translation already has: logits are divided by it if positive,
+        repetition_penalty: Penalty on tokens that are in the translation already: logits are divided by it if positive,
             else multiplied. 1: no penalty.
         max_length_ratio: A translation has at most max_length_ratio × source tokens + max_length_extra tokens.
         max_length_extra: Constant part of the maximum length, in tokens (see max_length_ratio).

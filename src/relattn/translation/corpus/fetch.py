@@ -187,7 +187,7 @@ def _read_pairs(name: str, languages: str, folder: Path) -> list[tuple[str, str]
 
 @contextmanager
 def _sacrebleu_errors(name: str) -> Iterator[None]:
-    """Turn errors of sacreBLEU into an InputError. It may also log an error and exit, or wait for a server for ever."""
+    """Turn errors of sacreBLEU into an InputError. It may also log an error and exit, or wait for a server forever."""
     log, handler = logging.getLogger("sacrebleu"), BufferingHandler(capacity=100)
     handler.setLevel(logging.ERROR)
     propagate, log.propagate = log.propagate, False

@@ -35,7 +35,7 @@ class FilteredChunk:
     Attributes:
         numbers: numbers of the pairs in the corpus, from 1.
         src: source lines, each with its line end.
-        tgt: target lines, likewise.
+        tgt: target lines, each with its line end.
         digests: digests of the pairs, uint64 (kept,).
         stats: counts of the pairs that were dropped; `kept` is left for the search for duplicates.
     """

@@ -113,7 +113,7 @@ class Cleaner:
 
         Args:
             src: source line, with `normalize` applied.
-            tgt: target line, likewise.
+            tgt: target line, also normalized.
             score: mean log-probability per token of a synthetic side, in nats.
         """
         config, held_out = self.config, self._held_out

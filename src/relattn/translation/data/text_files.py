@@ -184,7 +184,8 @@ def _lines(blocks: Iterator[bytes], name: str | Path) -> Iterator[list[str]]:
         for raw in complete:
             number += 1
             if number == 1 and (kind := _format(raw)) is not None:
-                raise InputError(f"{name}: must be text, got {kind}; files may be compressed with gzip or bzip2")
+                supported = "files may be compressed with gzip, bzip2, xz or zstd"
+                raise InputError(f"{name}: must be text, got {kind}; {supported}")
             if number == 1 and raw.startswith(codecs.BOM_UTF8):
                 raw, offset = raw.removeprefix(codecs.BOM_UTF8), len(codecs.BOM_UTF8)
             try:

@@ -1,168 +1,184 @@
-"""Page of a table: Markdown with the paper's figures, pictures, and a CSV file."""
+"""Page of a scale: its conditions, the paper's claims, the tables with the paper's figures, and a picture."""
 
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from relattn.translation.config import differences
 from relattn.translation.errors import require
 from relattn.translation.evaluation import paired_bootstrap
-from relattn.translation.experiments.pictures import draw_all
-from relattn.translation.experiments.rows import MIN_TOKENS, Model, Row, read_model
-from relattn.translation.experiments.tables import Pairs, Scale, Table
-from relattn.translation.files import as_csv, write_atomically
+from relattn.translation.experiments.pictures import draw
+from relattn.translation.experiments.rows import Model, Row, read_model
+from relattn.translation.experiments.tables import CLAIMS, TABLES, Pairs, Scale, Table
+from relattn.translation.files import write_atomically
 
-COLUMNS = (  # heading, figure, digits, factor
-    ("items correct, %", "items", 1, 100),
-    ("lines correct, %", "lines", 1, 100),
-    ("BLEU", "bleu", 1, 1),
-    ("chrF", "chrf", 1, 1),
-    ("validation loss", "valid_nats", 3, 1),
-    ("parameters", "parameters", 0, 1),
-    ("training, minutes", "seconds", 0, 1 / 60),
-)
+LEVEL = 0.05  # differences with a p-value of at most this are significant
+_RELATIONS = {">": "better than", "=": "as good as", "≤": "not better than"}
 
 
-def write(table: Table, scale: Scale, out: Path, pairs: Pairs) -> Path:
-    """Write the page of a table with all rows that have a file, and return its path.
+def write(scale: Scale, out: Path, texts: Mapping[str, Pairs]) -> Path:
+    """Write the page of a scale with all rows that have a file, and return its path.
 
     Args:
-        table: the table.
-        scale: its scale.
-        out: directory of the page. The rows are under `rows`.
-        pairs: pairs that the models translated.
+        scale: the scale.
+        out: directory of the page and its picture. The rows are in `out/rows/SCALE`.
+        texts: texts that the models translated.
 
     Raises:
-        InputError: the table has no row with figures, or a file is not a row.
+        InputError: there is no row with figures, or a file is not a row.
     """
-    page = out / f"{table.name}.md"
-    models = [read_model(out / "rows", entry, scale) for entry in table.entries]
-    trained = [model for model in models if model.rows]
-    require(bool(trained), f"{page}: there must be a row with figures, got none")
-    first = trained[0].rows[0]
-    images = draw_all(table, scale, trained, pairs)
-    for name, png in images.items():
-        write_atomically(out / f"{name}.png", png)
+    page, directory = out / f"{scale.name}.md", out / "rows" / scale.name
+    models = {name: [read_model(directory, entry) for entry in table.entries] for name, table in TABLES.items()}
+    trained = {name: sum(bool(model.rows) for model in members) for name, members in models.items()}
+    most = max(trained.values())
+    require(most > 0, f"{page}: there must be a row with figures, got none")
+    models = {name: members for name, members in models.items() if trained[name] >= min(most, 2)}
+    first = next(model.rows[0] for members in models.values() for model in members if model.rows)
+    long, _ = scale.long()
     parts = [
-        f"# {table.title}, scale {scale.name}",
-        f"    relattn reproduce {table.name} --scale {scale.name}",
-        _about(first, len(pairs)),
-        _main_table(table, models, trained[0], pairs),
-        *(f"![{name}]({name}.png)" for name in images),
-        *(_position_table(trained, lines) for lines in first.positions),
+        f"# The paper's tables, scale {scale.name}",
+        _about(scale, first, texts),
+        _claims(models, texts),
+        *(_table(TABLES[name], members, first, texts) for name, members in models.items()),
+        f"## Losses\n\n![Validation loss by step, and loss by target position in long lines]({scale.name}.png)\n\n"
+        f"Left: loss on the validation text during training. Right: loss by target position in long lines ({long}). "
+        f"Each token is predicted from the source and the reference before it.",
     ]
+    picture = draw({TABLES[name].title: members for name, members in models.items()}, long)
+    write_atomically(page.with_suffix(".png"), picture)
     write_atomically(page, ("\n\n".join(parts) + "\n").encode())
-    write_atomically(page.with_suffix(".csv"), as_csv(_grid(_records(models))).encode())
     return page
 
 
-def _about(row: Row, lines: int) -> str:
+def _about(scale: Scale, row: Row, texts: Mapping[str, Pairs]) -> str:
     """Return the recipe and the conditions of the first row. Other rows get a note if theirs differ."""
     model, data, train, search = (row.recipe[name] for name in ("model", "data", "train", "search"))
-    words = "" if data["max_words"] is None else f" on lines of at most {data['max_words']} words"
-    conditions = row.conditions
+    conditions, scores = row.conditions, row.scores[scale.valid]
+    lines = ", ".join(f"{name} ({len(pairs):,} lines)" for name, pairs in texts.items())
     return (
         f"- Model: {model['encoder_layers']} + {model['decoder_layers']} layers, dimension {model['dim']}, "
         f"feed-forward dimension {model['feed_forward_dim']}, {model['heads']} heads, dropout {model['dropout']}, "
         f"vocabulary: at most {data['vocab_size']:,} tokens.\n"
-        f"- Training: {train['steps']:,} steps{words}, warm-up: {train['warmup_steps']:,} steps, batches of at most "
+        f"- Training: {train['steps']:,} steps, warm-up: {train['warmup_steps']:,} steps, batches of at most "
         f"{train['accumulate']} × {data['max_tokens']:,} tokens with padding, {train['precision']}. The last "
         f"{train['average']} checkpoints are averaged; there is one every {train['checkpoint_every']:,} steps.\n"
-        f"- Translation: {lines:,} lines, beam size {search['beam_size']}, length penalty {search['length_penalty']}, "
+        f"- Translation: {lines}; beam size {search['beam_size']}, length penalty {search['length_penalty']}, "
         f"alpha {search['alpha']}.\n"
         f"- Conditions: relattn {conditions['relattn']} (code {conditions['code']}), torch {conditions['torch']}, "
-        f"Python {conditions['python']}, {conditions['processor']}; threads per run: {conditions['threads']}."
+        f"Python {conditions['python']}, {conditions['processor']}; threads per run: {conditions['threads']}.\n"
+        f"- Figures are means over seeds, with the range in brackets. BLEU: `{scores['bleu_signature']}`. "
+        f"Validation loss: nats per token of {scale.valid}.\n"
+        f"- p: p-value of a difference in BLEU for each seed, by sacreBLEU's paired bootstrap with 1,000 samples. A "
+        f"difference with p ≤ {LEVEL} is significant."
     )
 
 
-def _main_table(table: Table, models: Sequence[Model], base: Model, pairs: Pairs) -> str:
-    """Return the table, its legend, and notes on missing rows and on rows that differ from the first one of `base`."""
-    first = base.rows[0]
+def _claims(models: Mapping[str, Sequence[Model]], texts: Mapping[str, Pairs]) -> str:
+    """Return whether the paper's claims hold: for each of them and each text, the difference and the p-values."""
+    by_name = {model.entry.name: model for members in reversed(list(models.values())) for model in members}
     lines = []
-    notes: dict[str, int] = {}  # text and number
-    for model in models:
-        texts = [*model.faults, *_differences(model, first)]
-        marks = "".join(f" ({notes.setdefault(text, len(notes) + 1)})" for text in texts)
-        line = {"model": f"{model.entry.label}{marks}"}
-        for heading, figure, digits, factor in COLUMNS:
-            values = [factor * row.figures[figure] for row in model.rows if figure in row.figures]
-            line[heading] = mean_and_range(values, digits)
-        line[f"p, against {base.entry.label}"] = ", ".join(_p_values(model, base, pairs))
-        line["BLEU in the paper"] = str(model.entry.paper or "")
+    for claim in CLAIMS:
+        if not {claim.first, claim.second} <= by_name.keys():
+            continue
+        first, second = by_name[claim.first], by_name[claim.second]
+        line = {"in the paper": f"{first.entry.label}: {_RELATIONS[claim.relation]} {second.entry.label}"}
+        for name, pairs in texts.items():
+            if compared := _compare(first, second, name, pairs):
+                prefix = _prefix(name, texts)
+                found = [(difference > 0) - (difference < 0) if p <= LEVEL else 0 for difference, p in compared]
+                right = {">": {1}, "=": {0}, "≤": {-1, 0}}[claim.relation]
+                line[f"{prefix}difference in BLEU"] = mean_and_range([difference for difference, _ in compared], 1, "+")
+                line[f"{prefix}p"] = ", ".join(f"{p:.3f}" for _, p in compared)
+                line[f"{prefix}seeds as in the paper"] = f"{sum(x in right for x in found)} of {len(found)}"
         lines.append(line)
-    seeds = ", ".join(str(row.seed) for row in base.rows)
-    legend = (
-        f"Figures are means over seeds, with the range in brackets; the seeds of {base.entry.label} are {seeds}. BLEU: "
-        f"`{first.figures['bleu_signature']}`. Validation loss: nats per token. p: p-value of the difference in BLEU, "
-        f"per seed, by sacreBLEU's paired bootstrap with 1,000 samples; p ≤ 0.05 is a significant difference. The "
-        f"paper's figures: {table.source}."
-    )
-    return "\n\n".join([markdown_table(lines), legend, *(f"({number}) {text}" for text, number in notes.items())])
+    return f"## The paper's claims\n\n{markdown_table([line for line in lines if len(line) > 1])}"
 
 
-def _differences(model: Model, first: Row) -> list[str]:
-    """Return a note per row whose recipe or conditions differ from the first row's."""
-    same = {"seed": first.seed, "model": first.recipe["model"]}  # differ by design
-    notes = []
-    for row in model.rows:
-        if changes := differences(first.recipe | first.conditions, row.recipe | row.conditions | same):
-            notes.append(f"seed {row.seed} was trained differently: {'; '.join(changes)}")
-    return notes
+def _prefix(name: str, texts: Mapping[str, Pairs]) -> str:
+    """Return the prefix of a text's columns: none if there is only one text."""
+    return f"{name}: " if len(texts) > 1 else ""
 
 
-def _p_values(model: Model, base: Model, pairs: Pairs) -> list[str]:
+def _compare(model: Model, other: Model, text: str, pairs: Pairs) -> list[tuple[float, float]]:
+    """Return the difference in BLEU on a text, and its p-value, for each seed of both models."""
     references = [reference for _, reference in pairs]
-    others = {row.seed: row.translations for row in base.rows if model is not base}
+    others = {row.seed: row for row in other.rows}
     return [
-        f"{paired_bootstrap(others[row.seed], row.translations, references):.3f}"
+        (
+            row.scores[text]["bleu"] - others[row.seed].scores[text]["bleu"],
+            paired_bootstrap(others[row.seed].translations[text], row.translations[text], references),
+        )
         for row in model.rows
         if row.seed in others
     ]
 
 
-def _position_table(models: Sequence[Model], name: str) -> str:
-    """Return a table of a set of lines: the mean over seeds of the nats per token, by target position."""
+def _table(table: Table, models: Sequence[Model], first: Row, texts: Mapping[str, Pairs]) -> str:
+    """Return a table, and notes on missing models and on rows that differ from the page's first one."""
+    base = next(model for model in models if model.rows)
     lines = []
+    notes: dict[str, int] = {}  # text and number
     for model in models:
-        nats = model.curve(lambda row: row.nats_by_position(name, "label"))
-        lines.append({"model": model.entry.label} | {label: f"{value:.2f}" for label, value in nats.items()})
-    return (
-        f"## Nats per token by target position: {name}\n\n"
-        f"Each token is predicted from the source and the reference before it. The longest training target has "
-        f"{models[0].rows[0].figures['longest']} tokens. Bins with fewer than {MIN_TOKENS} tokens are left out.\n\n"
-    ) + markdown_table(lines)
+        if not model.rows and not model.faults:
+            continue
+        texts_of_notes = [*model.faults, *_differences(model, first)]
+        marks = "".join(f" ({notes.setdefault(note, len(notes) + 1)})" for note in texts_of_notes)
+        line = {"model": f"{model.entry.label}{marks}"}
+        for name, pairs in texts.items():
+            prefix = _prefix(name, texts)
+            for heading, score, digits, factor in (
+                ("items correct, %", "items", 1, 100.0),
+                ("lines correct, %", "lines", 1, 100.0),
+                ("BLEU", "bleu", 1, 1.0),
+                ("chrF", "chrf", 1, 1.0),
+            ):
+                values = [factor * row.scores[name][score] for row in model.rows if score in row.scores[name]]
+                line[f"{prefix}{heading}"] = mean_and_range(values, digits)
+            compared = [] if model is base else _compare(model, base, name, pairs)
+            line[f"{prefix}p"] = ", ".join(f"{p:.3f}" for _, p in compared)
+        for heading, figure, digits, factor in (
+            ("validation loss", "valid_nats", 3, 1.0),
+            ("parameters", "parameters", 0, 1.0),
+            ("minutes of training", "seconds", 0, 1 / 60),
+        ):
+            line[heading] = mean_and_range([factor * row.figures[figure] for row in model.rows], digits)
+        line["BLEU in the paper"] = str(model.entry.paper or "")
+        lines.append(line)
+    seeds = ", ".join(str(row.seed) for row in base.rows)
+    legend = (
+        f"Seeds of {base.entry.label}: {seeds}; p: against {base.entry.label}. The paper's figures: {table.source}."
+    )
+    missing = [model.entry.label for model in models if not model.rows and not model.faults]
+    if missing:
+        legend += f" Not trained: {', '.join(missing)}."
+    notes_of_rows = (f"({number}) {note}" for note, number in notes.items())
+    return "\n\n".join([f"## {table.title}", markdown_table(lines), legend, *notes_of_rows])
 
 
-def _records(models: Sequence[Model]) -> list[dict[str, Any]]:
-    """Return a record per row for the CSV file."""
-    return [
-        {"model": model.entry.label, "seed": row.seed}
-        | row.figures
-        | {"paper": model.entry.paper, "steps": row.recipe["train"]["steps"]}
-        | row.conditions
-        for model in models
-        for row in model.rows
-    ]
+def _differences(model: Model, first: Row) -> list[str]:
+    """Return a note for each group of rows whose recipe or conditions differ in the same way from the first row's."""
+    same = {"seed": first.seed, "model": first.recipe["model"]}  # differ by design
+    seeds: dict[str, list[str]] = defaultdict(list)
+    for row in model.rows:
+        if changes := differences(first.recipe | first.conditions, row.recipe | row.conditions | same):
+            seeds["; ".join(changes)].append(str(row.seed))
+    return [f"trained differently: {changes} (seed {', '.join(numbers)})" for changes, numbers in seeds.items()]
 
 
-def mean_and_range(values: Sequence[float], digits: int) -> str:
+def mean_and_range(values: Sequence[float], digits: int, sign: str = "") -> str:
     """Return "98.1 (97.9 – 98.4)", or "98.1" if all values are equal, or "" if there are none."""
     if not values:
         return ""
-    low, mean, high = (f"{x:,.{digits}f}" for x in (min(values), statistics.mean(values), max(values)))
+    low, mean, high = (f"{x:{sign},.{digits}f}" for x in (min(values), statistics.mean(values), max(values)))
     return mean if min(values) == max(values) else f"{mean} ({low} – {high})"
 
 
 def markdown_table(lines: Sequence[Mapping[str, str]]) -> str:
-    """Return records as a Markdown table."""
-    header, *body = _grid(lines)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [header, ["---"] * len(header), *body])
-
-
-def _grid(records: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
-    """Return a header, and a list of cells per record. Columns without any value are left out."""
-    names = dict.fromkeys(name for record in records for name, value in record.items() if value not in ("", None))
-    return [list(names), *([record.get(name, "") for name in names] for record in records)]
+    """Return records as a Markdown table. Columns without any value are left out."""
+    filled = {name for line in lines for name, value in line.items() if value}
+    names = [name for name in dict.fromkeys(name for line in lines for name in line) if name in filled]
+    rows = [names, ["---"] * len(names), *([line.get(name, "") for name in names] for line in lines)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)

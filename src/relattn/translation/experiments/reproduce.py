@@ -1,4 +1,4 @@
-"""Train and measure the models of a table that have no row yet, and write the table's page."""
+"""Train and measure the models of a table that have no row yet, and write the page of the scale."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from filelock import FileLock, Timeout
 import relattn
 from relattn.translation import bundle, demo, processor
 from relattn.translation.analysis.positions import by_position
-from relattn.translation.analysis.table_norms import table_norms
 from relattn.translation.config import Recipe, as_dict
 from relattn.translation.data.storage import open_pairs
 from relattn.translation.errors import Diverged, require, unknown
 from relattn.translation.evaluation import item_accuracy, score
 from relattn.translation.experiments import report, rows
-from relattn.translation.experiments.tables import SCALES, TABLES, Pairs, Scale, Table, in_directory
+from relattn.translation.experiments.tables import SCALES, TABLES, Pairs, Scale, in_directory
 from relattn.translation.files import remove
 from relattn.translation.training.journal import read_log
 from relattn.translation.training.train import train
@@ -40,7 +39,7 @@ def reproduce(
     out: Path,
     runs: Path,
 ) -> Path:
-    """Train the models of a table that have no row yet, and return the path of its page.
+    """Train the models of a table that have no row yet, and return the path of the scale's page, which has all tables.
 
     A row that has a file is never trained again, even if the recipe has changed. Several processes can share a table:
     each skips the rows that another one is training.
@@ -52,23 +51,23 @@ def reproduce(
         models: names of the models to train, as in the files of rows; all if empty.
         steps: training steps, instead of the scale's.
         data: directory of the scale's text, instead of the usual one if not empty.
-        out: directory of the pages, and under `rows` of the rows.
+        out: directory of the pages, and under `rows` of the rows of each scale.
         runs: directory of the training runs.
 
     Raises:
         InputError, Interrupted: as `train`. Finished rows are kept, and the next call continues.
     """
-    chosen = scale_of(TABLES[table], SCALES[scale], steps, data)
+    chosen = with_options(SCALES[scale], steps, data)
     entries = {entry.name: entry for entry in TABLES[table].entries}
     for name in models:
         if name not in entries:
             raise unknown("model", name, entries)
-    sets = chosen.sets()  # fails before training if the text cannot be read
+    texts = chosen.texts()  # fails before training if a text cannot be read
     recipes: dict[Path, Recipe] = {}
     for seed in seeds:
         for name in models or entries:
             entry = entries[name]
-            path = rows.path_of(out / scale / "rows", entry, chosen, seed)
+            path = rows.path_of(out / "rows" / scale, entry, seed)
             model = entry.model(chosen.recipe.model)
             recipes[path] = replace(chosen.recipe, out=str(runs / scale / rows.name_of(path)), seed=seed, model=model)
     for path, recipe in recipes.items():
@@ -77,70 +76,64 @@ def reproduce(
                 if not path.exists():
                     done = sum(row.exists() for row in recipes)
                     _log.info(f"{rows.name_of(path)}: training; {done} of {len(recipes)} rows are done")
-                    rows.write(path, train_row(recipe, sets))
+                    rows.write(path, train_row(recipe, texts, chosen.long()[1]))
                     for name in ("checkpoints", "data"):
                         remove(Path(recipe.out) / name)
         except Timeout:
             _log.info(f"{rows.name_of(path)}: skipped, because another process is training it")
-    pairs, *_ = sets.values()
-    return report.write(TABLES[table], chosen, out / scale, pairs)
+    return report.write(chosen, out, texts)
 
 
-def scale_of(table: Table, scale: Scale, steps: int | None, directory: str) -> Scale:
-    """Return a scale with the number of steps and the directory of the command line, and short sentences if wanted."""
+def with_options(scale: Scale, steps: int | None, directory: str) -> Scale:
+    """Return a scale with the number of steps and the directory of the command line."""
     data, train_config = scale.recipe.data, scale.recipe.train
     if directory:
         require(not data.builtin, f"--data must not be set for {scale.name}, which has the built-in corpus")
         data = in_directory(data, directory)
     if steps is not None:
         train_config = replace(train_config, steps=steps)
-    if table.short:
-        data = replace(data, max_words=scale.short)
     return scale._replace(recipe=replace(scale.recipe, data=data, train=train_config))
 
 
-def train_row(recipe: Recipe, sets: dict[str, Pairs]) -> rows.Row:
+def train_row(recipe: Recipe, texts: dict[str, Pairs], long: Pairs) -> rows.Row:
     """Train a model, or continue its training, and measure it. A run that diverges gives a row without figures.
 
     Args:
         recipe: recipe of the run.
-        sets: sets of lines. The first one is translated; in all of them, tokens are predicted by position.
+        texts: texts to translate.
+        long: lines whose tokens are predicted, by position.
 
     Raises:
         InputError, Interrupted: as `train`.
     """
     out = Path(recipe.out)
-    row = rows.Row(recipe.seed, as_dict(recipe) | {"out": ""}, conditions(recipe), "", {}, [], [], {}, {})
+    row = rows.Row(recipe.seed, as_dict(recipe) | {"out": ""}, conditions(recipe), "", {}, [], {}, {}, [])
     try:
         trained = train(recipe, resume=(out / "recipe.yaml").exists(), again="the same command")
     except Diverged as error:
         return row._replace(fault=str(error))
     translator = bundle.read_bundle(trained).translator()
-    pairs, *_ = sets.values()
-    sources, references = zip(*pairs, strict=True)
-    translations = translator.translate(sources)
+    translations, scores = {}, {}
+    for name, pairs in texts.items():
+        sources, references = zip(*pairs, strict=True)
+        lines = translations[name] = translator.translate(sources)
+        items = item_accuracy(lines, references)._asdict() if recipe.data.builtin else {}
+        scores[name] = vars(score(lines, references)) | items
     log = read_log(out / "log.csv")
-    figures = {
-        **vars(score(translations, references)),
-        **(item_accuracy(translations, references)._asdict() if recipe.data.builtin else {}),
-        "valid_nats": [row.valid_loss for row in log if row.valid_loss is not None][-1],
-        "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
-        "seconds": log[-1].seconds,
-        "longest": int(open_pairs(out / "data" / "train.arrow").tgt.lengths().max()),
-    }
-    positions = {
-        name: [
-            {"label": b.label, "middle": b.middle, "tokens": b.tokens, "correct": b.correct, "nats": b.nats}
-            for b in by_position(translator, lines, width=demo.WIDTH)
-        ]
-        for name, lines in sets.items()
-    }
     return row._replace(
-        figures=figures,
+        figures={
+            "valid_nats": [row.valid_loss for row in log if row.valid_loss is not None][-1],
+            "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
+            "seconds": log[-1].seconds,
+            "longest": int(open_pairs(out / "data" / "train.arrow").tgt.lengths().max()),
+        },
         log=list(map(asdict, log)),
+        scores=scores,
         translations=translations,
-        positions=positions,
-        norms=table_norms(translator.model),
+        positions=[
+            {"label": b.label, "middle": b.middle, "tokens": b.tokens, "correct": b.correct, "nats": b.nats}
+            for b in by_position(translator, long, width=demo.WIDTH)
+        ],
     )
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from relattn.translation.errors import reading
-from relattn.translation.experiments.tables import Entry, Scale
+from relattn.translation.experiments.tables import Entry
 from relattn.translation.files import write_atomically
 
-VERSION = 1  # of the files
+VERSION = 2  # of the files
 _SUFFIX = ".json.xz"
 MIN_TOKENS = 300  # bins of positions with fewer tokens are not shown
 
@@ -26,14 +26,13 @@ class Row(NamedTuple):
         recipe: recipe of the run, without its directory.
         conditions: versions, code, processor and threads, without which figures cannot be compared.
         fault: error if training diverged, or empty. After an error, all of the following are empty.
-        figures: `evaluation.Scores`, valid_nats (validation loss per token), parameters, seconds (of training, without
-            validation and saving), longest (tokens of the longest training target). If the lines are lists of items,
-            also `evaluation.ItemAccuracy`.
+        figures: valid_nats (validation loss per token), parameters, seconds (of training, without validation and
+            saving), longest (tokens of the longest training target).
         log: rows of the training log (`journal.Row`).
-        translations: translations of the scale's first set of lines.
-        positions: bins of target positions per set of lines: label, middle, tokens, correct (fraction) and nats (per
+        scores: `evaluation.Scores` of each text, by name, with `evaluation.ItemAccuracy` if its lines are lists.
+        translations: translations of each text, by name.
+        positions: bins of target positions in the long lines: label, middle, tokens, correct (fraction) and nats (per
             token).
-        norms: norms of the relative-position vectors (`table_norms.Norms`), if the model has any.
     """
 
     seed: int
@@ -42,17 +41,18 @@ class Row(NamedTuple):
     fault: str
     figures: dict[str, Any]
     log: list[dict[str, Any]]
-    translations: list[str]
-    positions: dict[str, list[dict[str, Any]]]
-    norms: dict[str, Any]
+    scores: dict[str, dict[str, Any]]
+    translations: dict[str, list[str]]
+    positions: list[dict[str, Any]]
 
     def valid_losses(self) -> dict[int, float]:
         """Return the validation loss by training step."""
         return {row["step"]: row["valid_loss"] for row in self.log if row["valid_loss"] is not None}
 
-    def nats_by_position(self, lines: str, x: str) -> dict[Any, float]:
-        """Return the nats per token in a set of lines, by the "label" or the "middle" of each bin."""
-        return {b[x]: b["nats"] for b in self.positions[lines] if b["tokens"] >= MIN_TOKENS and b[x] is not None}
+    def nats_by_position(self) -> dict[float, float]:
+        """Return the nats per token of the long lines by the middle of each bin, without the end of the sentence."""
+        enough = (b for b in self.positions if b["tokens"] >= MIN_TOKENS)
+        return {b["middle"]: b["nats"] for b in enough if b["middle"] is not None}
 
 
 class Model(NamedTuple):
@@ -69,10 +69,9 @@ class Model(NamedTuple):
         return {x: statistics.mean(curve[x] for curve in curves if x in curve) for x in xs}
 
 
-def path_of(directory: Path, entry: Entry, scale: Scale, seed: int | str) -> Path:
+def path_of(directory: Path, entry: Entry, seed: int | str) -> Path:
     """Return the path of a row's file."""
-    words = scale.recipe.data.max_words
-    return directory / f"{entry.name}{'' if words is None else f'-{words}words'}-seed{seed}{_SUFFIX}"
+    return directory / f"{entry.name}-seed{seed}{_SUFFIX}"
 
 
 def name_of(path: Path) -> str:
@@ -80,12 +79,12 @@ def name_of(path: Path) -> str:
     return path.name.removesuffix(_SUFFIX)
 
 
-def read_model(directory: Path, entry: Entry, scale: Scale) -> Model:
+def read_model(directory: Path, entry: Entry) -> Model:
     """Return a model with all rows that have a file, by seed."""
-    paths = directory.glob(path_of(directory, entry, scale, "*").name)
+    paths = directory.glob(path_of(directory, entry, "*").name)
     rows = sorted(map(read, paths), key=lambda row: row.seed)
     faults = [f"seed {row.seed}: {row.fault}" for row in rows if row.fault]
-    return Model(entry, [row for row in rows if not row.fault], faults if rows else ["not trained yet"])
+    return Model(entry, [row for row in rows if not row.fault], faults)
 
 
 def write(path: Path, row: Row) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from relattn.translation import demo
 from relattn.translation.config import SCHEMES, DataConfig, ModelConfig, Positions, Recipe, TrainConfig
@@ -13,6 +13,7 @@ from relattn.translation.data.builtin import builtin
 from relattn.translation.data.text_files import read_parallel
 
 Pairs = list[tuple[str, str]]
+JOINED = 6  # lines of the validation text per long line
 
 
 @dataclass(frozen=True)
@@ -53,14 +54,25 @@ class Table(NamedTuple):
         title: title of the page.
         entries: the models.
         source: source of the paper's figures.
-        short: train on short sentences only.
     """
 
     name: str
     title: str
     entries: tuple[Entry, ...]
     source: str
-    short: bool = False
+
+
+class Claim(NamedTuple):
+    """What the paper says about two models: that one has more BLEU, or that there is no difference.
+
+    Attributes:
+        first, second: names of the models, as `Entry.name`.
+        relation: ">", "=" or "≤" (the first model has no more BLEU than the second).
+    """
+
+    first: str
+    relation: Literal[">", "=", "≤"]
+    second: str
 
 
 class Scale(NamedTuple):
@@ -69,22 +81,31 @@ class Scale(NamedTuple):
     Attributes:
         name: name on the command line.
         recipe: recipe of every run, except for its position scheme, seed and directory.
-        short: maximum number of words in tables that train on short sentences; None if the corpus has no long ones.
-        edges: largest length of each bucket for BLEU by length, in words of the source.
+        valid: name of the validation text.
+        others: names and files (source and target) of other texts to translate, in the directory of the validation
+            text.
     """
 
     name: str
     recipe: Recipe
-    short: int | None
-    edges: tuple[int, ...]
+    valid: str
+    others: tuple[tuple[str, str, str], ...] = ()
 
-    def sets(self) -> dict[str, Pairs]:
-        """Return sets of lines that are not part of the training text; all but the first have longer lines."""
+    def texts(self) -> dict[str, Pairs]:
+        """Return the texts that each model translates, by name. No line is part of the training text."""
         data = self.recipe.data
         if data.builtin:
-            return {split: builtin(split, lines=demo.LINES) for split in ("test", "long")}  # English to German
-        pairs = list(read_parallel(data.valid_src, data.valid_tgt))
-        return {"single lines": pairs} | {f"{count} lines joined": joined(pairs, count) for count in (2, 4, 6)}
+            return {self.valid: builtin(self.valid, lines=demo.LINES)}  # English to German
+        directory = Path(data.valid_src).parent
+        files = {self.valid: (data.valid_src, data.valid_tgt)}
+        files |= {name: (str(directory / src), str(directory / tgt)) for name, src, tgt in self.others}
+        return {name: list(read_parallel(*paths)) for name, paths in files.items()}
+
+    def long(self) -> tuple[str, Pairs]:
+        """Return the name and the lines of a text of long lines."""
+        if self.recipe.data.builtin:
+            return "long", builtin("long", lines=demo.LINES)
+        return f"{self.valid}, {JOINED} lines joined", joined(self.texts()[self.valid], JOINED)
 
 
 def joined(pairs: Pairs, count: int) -> Pairs:
@@ -134,15 +155,17 @@ TABLES = {
             KEYS_AND_VALUES,
             "Table 3, base model, newstest2013",
         ),
-        Table(
-            "length",
-            "Trained on short sentences, tested on long ones",
-            ENTRIES,
-            "Table 1, base model, newstest2014; trained on sentences of all lengths",
-            short=True,
-        ),
     )
 }
+_KEYS, _VALUES = "relative-relative_tables=keys", "relative-relative_tables=values"
+CLAIMS = (
+    Claim("relative", "=", _KEYS),
+    Claim(_KEYS, ">", _VALUES),
+    Claim(_VALUES, ">", "none"),
+    Claim("relative", ">", "sinusoidal"),
+    Claim("relative+sinusoidal", "≤", "relative"),
+    *(Claim("relative", "=", f"relative-clip={k}") for k in (2, 4, 64, 256)),
+)
 
 _demo = demo.recipe(Path("run"), "none", steps=2000, seed=1, src_lang="en", tgt_lang="de")
 _DEMO = replace(_demo, train=replace(_demo.train, threads=1))
@@ -158,29 +181,25 @@ _MULTI30K = Recipe(  # the small Transformer that is common on this corpus, for 
     ),
     train=TrainConfig(steps=2000, warmup_steps=600, threads=1, log_every=100, valid_every=500, checkpoint_every=100),
 )
-_MEDIUM = replace(  # the same model, seven times as many pairs of several domains, the paper's development set
+_MEDIUM = replace(  # seven times as many pairs of several domains, the paper's development set, two hours on one core
     _MULTI30K,
+    model=ModelConfig(dim=256, heads=4, feed_forward_dim=1024, encoder_layers=4, decoder_layers=4),
     data=replace(
         in_directory(_MULTI30K.data, "data/medium_en_de"),
         valid_src="data/medium_en_de/newstest2013.en.gz",
         valid_tgt="data/medium_en_de/newstest2013.de.gz",
+        vocab_size=8000,
+        max_tokens=4096,
     ),
-    train=replace(
-        _MULTI30K.train,
-        steps=3500,
-        warmup_steps=1000,
-        precision="bf16-mixed",
-        valid_every=1000,
-        checkpoint_every=200,
-    ),
+    train=replace(_MULTI30K.train, steps=6000, warmup_steps=1000, precision="bf16-mixed"),
 )
 
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("demo", _DEMO, None, (4, 8, 12, 16)),
-        Scale("multi30k", _MULTI30K, 12, (8, 10, 12, 14, 16, 20)),
-        Scale("medium", _MEDIUM, 12, (10, 15, 20, 25, 30, 40)),
-        Scale("wmt14", PRESETS["wmt14-en-de-base"], 25, (10, 20, 30, 40, 50, 60)),
+        Scale("demo", _DEMO, "test"),
+        Scale("multi30k", _MULTI30K, "valid"),
+        Scale("medium", _MEDIUM, "newstest2013", (("Tatoeba", "valid.en.gz", "valid.de.gz"),)),
+        Scale("wmt14", PRESETS["wmt14-en-de-base"], "newstest2013"),
     )
 }

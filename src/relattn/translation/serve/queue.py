@@ -4,10 +4,11 @@ A model translates one batch at a time, in a thread. Requests that arrive meanwh
 takes one sentence of each client in turn until it is full, and of the requests of a client in turn, so neither a long
 text nor many requests of one client delay others. If nothing is being translated, the first sentence waits a few
 milliseconds for others. The translation of a sentence does not depend on the rest of its batch. The queue is bounded: a
-request that would overflow it is refused, and so is one after which a client has more than half of the queue.
+request that would overflow it is refused. So is a further request of a client that would then have more than half of
+the queue.
 
 A batch cannot be interrupted, so its work is limited too: the squared lengths of its sentences have a maximum sum. A
-sentence of the maximum length has a separate batch.
+sentence that alone exceeds it has a separate batch.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class BatchQueue:
         """Return the result of each item. If the caller is cancelled, its items leave the queue.
 
         Raises:
-            QueueFull: the queue has no room for the items, or the client has half of it.
+            QueueFull: the queue has no room for the items, or the client would have more than half of it.
             Exception: `work` raised it for one of the items alone.
         """
         client, waiting = CLIENT.get(), self._limits.waiting

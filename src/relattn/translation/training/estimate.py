@@ -1,7 +1,8 @@
 """Estimate what a training run needs before it starts: memory per device, disk space, tokens and time.
 
 The memory is that of two steps with the longest batch, which are run on tensors without data and counted by PyTorch's
-MemTracker. It counts tensors only: on a CPU, glibc's allocator keeps a quarter to a half more.
+MemTracker. It counts tensors only: on a CPU, the process takes up to four times as much, because training keeps freed
+memory.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from relattn.translation.errors import STOPPING_SIGNALS, Interrupted
 
 
 class Stop:
-    """Context in which the first SIGINT, SIGTERM or SIGHUP requests the end of a run. A second one acts as outside.
+    """Context in which the first SIGINT, SIGTERM or SIGHUP requests the end of a run. A second has its usual effect.
 
     A second SIGHUP is ignored, which often comes from the shell and from the system. Under torchrun any second signal
     is ignored: a scheduler may signal all processes, and torchrun then signals them again. Signals are only handled in
@@ -43,20 +43,20 @@ class Stop:
             signal.signal(number, handler)
 
     def kill(self) -> None:
-        """From now on, a signal kills the process, even while it waits for others, and so does one that came before."""
+        """Let signals kill the process from now on, even while it waits for others. An earlier signal kills it now."""
         for number in self._handlers:
             signal.signal(number, signal.SIG_DFL)
         if self.signal is not None:
             signal.raise_signal(self.signal)
 
     def immediately(self, message: str) -> None:
-        """From now on, a signal raises `Interrupted(message)`. One that came before raises it now."""
+        """Let signals raise `Interrupted(message)` from now on. An earlier signal raises it now."""
         self._message = message
         if self.signal is not None:
             raise Interrupted(message, self.signal)
 
     def after_step(self) -> None:
-        """From now on, a signal is only recorded, and `agreed` reports it."""
+        """Only record signals from now on. `agreed` reports them."""
         self._message = None
         for number in self._handlers:
             signal.signal(number, self._handle)

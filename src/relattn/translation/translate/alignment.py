@@ -1,9 +1,9 @@
 """Word alignment: the source word that cross-attention looks at most while a target word is generated.
 
-The model reads the whole translation again. The attention weights are those of the last decoder layer but one, averaged
-over heads; Garg et al. 2019 found that layer the best of six. Words are separated by spaces. The weight of a target
-word on a source word is the sum over the pieces of both, and the largest weight gives the link. A target word has no
-link if the special tokens around the source, mostly its end, have more weight than every word.
+The model reads the whole translation again. The attention weights are those of the second-to-last decoder layer,
+averaged over heads; Garg et al. 2019 found that layer the best of six. Words are separated by spaces. The weight of a
+target word on a source word is the sum over the pieces of both, and the largest weight gives the link. A target word
+has no link if the special tokens around the source, mostly its end, have more weight than every word.
 """
 
 from __future__ import annotations

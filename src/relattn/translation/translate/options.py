@@ -24,7 +24,8 @@ class TranslateOptions:
             and other symbols, numbers of 8 digits or more, and identifiers.
         copy: copy lines such as ``-`` or ``1.`` instead of translating them: they have no letter of any script, and no
             number such as ``1,204.5``.
-        align: align the words of source and translation. It cannot be combined with `keep_tags`.
+        align: align the words of source and translation. It cannot be combined with `keep_tags` or
+            `keep_literals`.
 
     Raises:
         InputError: options contradict each other or are out of range.

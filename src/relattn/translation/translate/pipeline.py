@@ -141,7 +141,7 @@ class Translator(ABC):
         Args:
             src_lang: source language. By default that of this translator, or if `tgt_lang` is that language, the only
                 other one.
-            tgt_lang: target language. By default likewise.
+            tgt_lang: target language. The default is chosen as for `src_lang`.
 
         Raises:
             InputError: the model does not translate this pair.
@@ -327,11 +327,13 @@ class Translator(ABC):
                 of_chunk = [""] * len(chunk) if given is None else list(islice(given, len(chunk)))
                 if len(of_chunk) < len(chunk):
                     lines = before + len(chunk) + sum(map(len, remaining))
-                    raise InputError(f"there are {before + len(of_chunk)} prefixes for {lines} lines")
+                    raise InputError(
+                        f"there must be a prefix per line, got {before + len(of_chunk)} prefixes for {lines} lines"
+                    )
                 yield from self.translate_chunk(chunk, of_chunk, options, first_line + before, bar.update)
                 before += len(chunk)
         if given is not None and (more := sum(1 for _ in given)):
-            raise InputError(f"there are {before + more} prefixes for {before} lines")
+            raise InputError(f"there must be a prefix per line, got {before + more} prefixes for {before} lines")
 
     def translate_chunk(
         self,
@@ -428,8 +430,8 @@ class Translator(ABC):
             for hypothesis in line_hypotheses
         ]
         alignments: list[list[tuple[int, int]]] = [[]] * len(pairs)
-        if options.align or options.keep_tags:
-            aligned = [i for i, (request, _) in enumerate(pairs) if options.align or request.number in tagged]
+        aligned = [i for i, (request, _) in enumerate(pairs) if options.align or request.number in tagged]
+        if aligned:
             sides = [pairs[i][0].src_ids for i in aligned], [pairs[i][1].tokens for i in aligned]
             for i, links in zip(aligned, self.align_batch(*sides), strict=True):
                 alignments[i] = links
@@ -463,8 +465,8 @@ class Translator(ABC):
         spelled = int(spelling.needed[-1]) if spelling else 0
         required = len(prefix_ids) + spelled + sum(map(len, phrases))
         if max_length is not None and required >= max_length:
-            description = f"prefix and terms of line {number} have {required} pieces"
-            raise InputError(f"{description}, but this model holds at most {max_length - 1}")
+            most = f"at most {max_length - 1} pieces, the maximum of this model"
+            raise InputError(f"prefix and terms of line {number} must have {most}, got {required} pieces")
         limit = max(self.limit(len(src_ids), search), required + 1)
         return Request(number, src_ids, limit, prefix_ids, phrases, spelling)
 
@@ -473,7 +475,7 @@ class Translator(ABC):
         return Prefixes(self.tokenizer)
 
     def limit(self, src_pieces: int, search: SearchConfig | None = None) -> int:
-        """Return the maximum number of generated tokens for so many source pieces, end of sentence included."""
+        """Return the maximum number of generated tokens for a number of source pieces, end of sentence included."""
         search_limit = _limit(src_pieces, search or self.search)
         return search_limit if self._max_target is None else min(search_limit, self._max_target)
 
@@ -505,7 +507,7 @@ def _limit(src_pieces: int, search: SearchConfig) -> int:
 def require_readable(line: str, name: str) -> None:
     """Raise an InputError if a line has too many characters or is not Unicode text. Messages begin with `name`."""
     if len(line) > LONGEST_LINE:
-        raise InputError(f"{name} has {len(line):,} characters; at most {LONGEST_LINE:,} are read")
+        raise InputError(f"{name} must have at most {LONGEST_LINE:,} characters, got {len(line):,}")
     try:
         line.encode()
     except UnicodeEncodeError as error:  # a surrogate, which stands for a byte of an argument that is not UTF-8

@@ -2,13 +2,12 @@
 
 These are tags of markup (`<b>`, `</b>`, `<br/>`), numbers with a unit (`5 km`, `12.5%`) and literals: placeholders
 (`{name}`, `%s`, `%(n)d`), web and e-mail addresses, handles (`@name`), hashtags, emoji and other symbols, long numbers
-and identifiers. Below, all of them are called tags. Each occurs
-exactly once in the translation, unchanged. The word alignment determines its place: a pair of tags encloses the words
-that are aligned with the words it enclosed, and any other tag stands next to the word that is aligned with its
-neighbour. An emoji or symbol at the beginning or the end of the line stays there. If the neighbours have no alignment,
-the place is a guess, and the tag is reported. A tag of a pair within a
-word, as in `H<sub>2</sub>O`, is put within the translation of the word if the part before it or the part after it is
-the same there.
+and identifiers. Below, all of them are called tags. Each occurs exactly once in the translation, unchanged. The word
+alignment determines its place: a pair of tags encloses the words that are aligned with the words it enclosed, and any
+other tag stands next to the word that is aligned with its neighbour. An emoji or symbol at the beginning or the end of
+the line stays there. If the neighbours have no alignment, the place is a guess, and the tag is reported. A tag of a
+pair within a word, as in `H<sub>2</sub>O`, stays within the translated word if that word has the same text before or
+after the tag.
 
 Tags that touch each other stay together, and so does a pair with what it encloses if that has no word. An item of a
 list takes a comma or semicolon with it, so that the model does not read an empty item.

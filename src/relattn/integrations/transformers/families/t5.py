@@ -53,7 +53,7 @@ def umt5_attention(
     output_attentions: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Compute the self-attention of one UMT5 layer, each of which has its own buckets: (batch, length, dim)."""
+    """Compute the self-attention of one UMT5 layer: (batch, length, dim). Each layer has its own table of buckets."""
     options = mask_options(attention_mask)
     if options is None or needs_attention_weights(module, output_attentions):
         return own()

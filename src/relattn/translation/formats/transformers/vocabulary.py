@@ -44,7 +44,7 @@ def read_vocabulary(
     else:
         pieces = _pieces(path / "tokenizer.json", sizes[0])
         languages = languages_of(pieces, NLLB_LANGUAGE)
-        require(bool(languages), f"{path / 'tokenizer.json'}: must have languages such as eng_Latn")
+        require(bool(languages), f"{path / 'tokenizer.json'}: must have tokens of languages such as eng_Latn, got none")
     fields = {"source": pieces, "target": pieces, "languages": languages}
     token = next(iter(languages.values()))
     if tokenizer.get("legacy_behaviour") is True:
