@@ -128,6 +128,9 @@ def test_threads_that_wait_for_other_programs_are_reported(
 ):
     clock = SimpleNamespace(monotonic=time.monotonic, process_time=lambda: used * time.monotonic())
     monkeypatch.setattr(loop, "time", clock)
+    numbers = [1]  # threads would take time from other tests
+    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: numbers[-1])
     settings = {"steps": 8, "threads": threads, "log_every": 1, "valid_bleu_lines": 0}
     train(make_recipe(tmp_path / "run", train=settings), show=False)
     warnings = [record.getMessage() for record in caplog.records if record.name.endswith(".journal")]
