@@ -153,7 +153,7 @@ def _table(table: Table, models: Sequence[Model], first: Row, texts: Mapping[str
     )
     missing = [model.entry.label for model in models if not model.rows and not model.faults]
     if missing:
-        legend += f" Not trained: {', '.join(missing)}."
+        legend += f" Not trained: {'; '.join(missing)}."
     notes_of_rows = (f"({number}) {note}" for note, number in notes.items())
     return "\n\n".join([f"## {table.title}", markdown_table(lines), legend, *notes_of_rows])
 
