@@ -78,7 +78,7 @@ def test_other_processes_get_a_copy(model, method):
         ({"text": np.array([1, 2])}, "line 1: column 'text' must be text, got int"),
         ({"text": pa.array([b"a"])}, "line 1: column 'text' must be text, got bytes"),
         ({"text": pd.Series(["a", float("nan")], dtype=object)}, "line 2: column 'text' must be text, got float"),
-        ({"text": ["a", "a" * 20_000]}, "line 2 has 20,000 characters"),
+        ({"text": ["a", "a" * 20_000]}, "line 2 must have at most 16,384 characters, got 20,000"),
         (["a"], "a batch must be a dict of columns, got list"),
     ],
 )

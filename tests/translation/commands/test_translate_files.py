@@ -185,7 +185,7 @@ def parquet(**columns: object) -> bytes:
         ("in.jsonl", b"[" * 100_000, "", "in.jsonl: line 1: must be a JSON object"),
         ("in.jsonl", b'{"text": "a", "score": 1}\n', "", "must not have a column score, because translations add it"),
         ("in.jsonl", b'{"text": "\\ud800"}\n', "", "in.jsonl: line 1 must be UTF-8"),
-        ("in.jsonl", b'{"text": "' + b"a" * 20_000 + b'"}\n', "", "in.jsonl: line 1 has 20,000 characters"),
+        ("in.jsonl", b'{"text": "' + b"a" * 20_000 + b'"}\n', "", "in.jsonl: line 1 must have at most 16,384 characters, got 20,000"),
         ("in.jsonl", b"", "", "in.jsonl: the file is empty"),
         ("in.jsonl", b'{"text": "a"}\n', "--n_best=2", "do not work with a table"),
         ("in.jsonl", b'{"text": "a"}\n', "--format=tsv", "do not work with a table"),
@@ -196,7 +196,7 @@ def parquet(**columns: object) -> bytes:
         ("in.parquet", parquet(text=["a", None]), "", "in.parquet: row 2: column 'text' must be text, got null"),
         ("in.parquet", parquet(text=[b"a"]), "", "in.parquet: row 1: column 'text' must be text, got bytes"),
         ("in.parquet", parquet(text=["a"], warnings=["a"]), "", "in.parquet must not have a column warnings"),
-        ("in.txt", b"a\n" + b"b" * 20_000, "", "in.txt: line 2 has 20,000 characters"),
+        ("in.txt", b"a\n" + b"b" * 20_000, "", "in.txt: line 2 must have at most 16,384 characters, got 20,000"),
         ("in.txt", b"a\n", "--n_best=9", "n_best must be at most the beam size 2, got 9"),
         ("in.txt", b"a\n", "--column=text", "--column requires a table"),
         *(
