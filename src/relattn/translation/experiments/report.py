@@ -28,7 +28,7 @@ def write(scale: Scale, out: Path, texts: Mapping[str, Pairs]) -> Path:
         texts: texts that the models translated.
 
     Raises:
-        InputError: there is no row with figures, or a file is not a row.
+        InputError: no row has figures, or a file is not a row.
     """
     page, directory = out / f"{scale.name}.md", out / "rows" / scale.name
     models = {name: [read_model(directory, entry) for entry in table.entries] for name, table in TABLES.items()}
@@ -37,17 +37,16 @@ def write(scale: Scale, out: Path, texts: Mapping[str, Pairs]) -> Path:
     require(most > 0, f"{page}: there must be a row with figures, got none")
     models = {name: members for name, members in models.items() if trained[name] >= min(most, 2)}
     first = next(model.rows[0] for members in models.values() for model in members if model.rows)
-    long, _ = scale.long()
     parts = [
         f"# The paper's tables, scale {scale.name}",
         _about(scale, first, texts),
         _claims(models, texts),
         *(_table(TABLES[name], members, first, texts) for name, members in models.items()),
         f"## Losses\n\n![Validation loss by step, and loss by target position in long lines]({scale.name}.png)\n\n"
-        f"Left: loss on the validation text during training. Right: loss by target position in long lines ({long}). "
-        f"Each token is predicted from the source and the reference before it.",
+        f"Left: loss on the validation text during training. Right: loss by target position in long lines "
+        f"({scale.long_name}). Each token is predicted from the source and the reference before it.",
     ]
-    picture = draw({TABLES[name].title: members for name, members in models.items()}, long)
+    picture = draw({TABLES[name].title: members for name, members in models.items()}, scale.long_name)
     write_atomically(page.with_suffix(".png"), picture)
     write_atomically(page, ("\n\n".join(parts) + "\n").encode())
     return page
@@ -119,13 +118,12 @@ def _compare(model: Model, other: Model, text: str, pairs: Pairs) -> list[tuple[
 def _table(table: Table, models: Sequence[Model], first: Row, texts: Mapping[str, Pairs]) -> str:
     """Return a table, and notes on missing models and on rows that differ from the page's first one."""
     base = next(model for model in models if model.rows)
+    missing = [model.entry.label for model in models if not (model.rows or model.faults)]
     lines = []
     notes: dict[str, int] = {}  # text and number
-    for model in models:
-        if not model.rows and not model.faults:
-            continue
-        texts_of_notes = [*model.faults, *_differences(model, first)]
-        marks = "".join(f" ({notes.setdefault(note, len(notes) + 1)})" for note in texts_of_notes)
+    for model in (model for model in models if model.rows or model.faults):
+        own_notes = [*model.faults, *_differences(model, first)]
+        marks = "".join(f" ({notes.setdefault(note, len(notes) + 1)})" for note in own_notes)
         line = {"model": f"{model.entry.label}{marks}"}
         for name, pairs in texts.items():
             prefix = _prefix(name, texts)
@@ -151,7 +149,6 @@ def _table(table: Table, models: Sequence[Model], first: Row, texts: Mapping[str
     legend = (
         f"Seeds of {base.entry.label}: {seeds}; p: against {base.entry.label}. The paper's figures: {table.source}."
     )
-    missing = [model.entry.label for model in models if not model.rows and not model.faults]
     if missing:
         legend += f" Not trained: {'; '.join(missing)}."
     notes_of_rows = (f"({number}) {note}" for note, number in notes.items())

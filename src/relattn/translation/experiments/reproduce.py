@@ -63,6 +63,7 @@ def reproduce(
         if name not in entries:
             raise unknown("model", name, entries)
     texts = chosen.texts()  # fails before training if a text cannot be read
+    long = chosen.long(texts)
     recipes: dict[Path, Recipe] = {}
     for seed in seeds:
         for name in models or entries:
@@ -76,7 +77,7 @@ def reproduce(
                 if not path.exists():
                     done = sum(row.exists() for row in recipes)
                     _log.info(f"{rows.name_of(path)}: training; {done} of {len(recipes)} rows are done")
-                    rows.write(path, train_row(recipe, texts, chosen.long()[1]))
+                    rows.write(path, train_row(recipe, texts, long))
                     for name in ("checkpoints", "data"):
                         remove(Path(recipe.out) / name)
         except Timeout:

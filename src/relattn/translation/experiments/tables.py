@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -63,7 +64,7 @@ class Table(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What the paper says about two models: that one has more BLEU, or that there is no difference.
+    """A claim of the paper about two models: one has more BLEU, or their BLEU does not differ.
 
     Attributes:
         first, second: names of the models, as `Entry.name`.
@@ -101,11 +102,14 @@ class Scale(NamedTuple):
         files |= {name: (str(directory / src), str(directory / tgt)) for name, src, tgt in self.others}
         return {name: list(read_parallel(*paths)) for name, paths in files.items()}
 
-    def long(self) -> tuple[str, Pairs]:
-        """Return the name and the lines of a text of long lines."""
-        if self.recipe.data.builtin:
-            return "long", builtin("long", lines=demo.LINES)
-        return f"{self.valid}, {JOINED} lines joined", joined(self.texts()[self.valid], JOINED)
+    @property
+    def long_name(self) -> str:
+        """Name of the text of long lines."""
+        return "long" if self.recipe.data.builtin else f"{self.valid}, {JOINED} lines joined"
+
+    def long(self, texts: Mapping[str, Pairs]) -> Pairs:
+        """Return the text of long lines, given the result of `texts`."""
+        return builtin("long", lines=demo.LINES) if self.recipe.data.builtin else joined(texts[self.valid], JOINED)
 
 
 def joined(pairs: Pairs, count: int) -> Pairs:
