@@ -107,7 +107,9 @@ def test_links_resolve():
     for path in ROOT.glob("notebooks/*.ipynb"):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         prose = [line for cell in cells if cell["cell_type"] == "markdown" for line in cell["source"]]
-        texts[path.relative_to(ROOT).as_posix()] = "".join(prose)
+        code = [line for cell in cells if cell["cell_type"] == "code" for line in cell["source"]]
+        read = re.findall(r'"(\.\./[^"]+)"', "".join(code))  # files that the notebook reads
+        texts[path.relative_to(ROOT).as_posix()] = "".join((*prose, *(f"[]({target})" for target in read)))
     for page, text in texts.items():
         for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
             if not (ROOT / page).parent.joinpath(target).exists():
