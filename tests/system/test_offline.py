@@ -25,7 +25,7 @@ SMALL += ["--train.valid_every=2", "--data.builtin_lines=40", "--data.vocab_size
 def test_training_is_local(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
-    (tmp_path / "recipe.yaml").touch()
+    (tmp_path / "recipe.yaml").write_text("seed: 1\n", encoding="utf-8")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "HF_", "MPL"))}
     environment = {**inherited, "HOME": str(home), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", SCRIPT, "train", "recipe.yaml", *SMALL]

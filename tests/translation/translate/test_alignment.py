@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -19,6 +21,7 @@ from relattn.translation.translate.alignment import links
 from relattn.translation.translate.output_formats import format_lines, header_lines, pharaoh
 from relattn.translation.translate.pipeline import Translation
 from relattn.translation.translate.torch_translator import cross_attention
+from tests.translation.formats.bundles import tokenizer
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,16 @@ from relattn.translation.translate.torch_translator import cross_attention
 )
 def test_word_indices(pieces, words):
     assert word_indices(pieces) == words
+
+
+def test_there_are_as_many_words_as_in_the_text():
+    """Also with the byte pieces of spaces and line breaks."""
+    draw, own = random.Random(1), tokenizer()
+    pieces = own.vocabularies[1]
+    for _ in range(3_000):
+        ids = [draw.randrange(4, len(pieces)) for _ in range(draw.randrange(1, 6))]
+        indices = [index for index in word_indices([pieces[i] for i in ids]) if index is not None]
+        assert len(re.findall("[^ ]+", own.decode(ids))) == max(indices, default=-1) + 1
 
 
 def test_a_word_is_linked_to_the_word_with_the_most_weight():

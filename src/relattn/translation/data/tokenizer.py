@@ -32,6 +32,7 @@ SPACE_MARK, _STAND_IN = "\u2581", "\U0010ffff"
 _LONGEST_LINE = 1 << 30  # bytes, SentencePiece's maximum; by default it would skip lines of more than 4,192 bytes
 LONGEST_PIECE = 16  # maximum characters of a learned piece
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a piece that is one byte of a character
+_SPACE_BYTES = ("<0x0A>", "<0x20>")
 TOKENIZER = "tokenizer.model"  # file name
 _LANGUAGE = re.compile(r">>(.+)<<")  # token of a language
 _UNKNOWN = 3  # id, follows the special tokens
@@ -346,7 +347,9 @@ def word_indices(pieces: Sequence[str]) -> list[int | None]:
     word, inside = -1, False
     for piece in pieces:
         index = None
-        for character in "x" if BYTE.fullmatch(piece) else piece:
+        if BYTE.fullmatch(piece):
+            piece = SPACE_MARK if piece in _SPACE_BYTES else "x"
+        for character in piece:
             if character == SPACE_MARK:
                 inside = False
                 continue
