@@ -177,7 +177,7 @@ def prepare(path: Path, method: str, beam_size: int, threads: int, lines: list[s
             translator.pytorch_reason = "this is a benchmark"
             translator.model.prepack()
         search = replace(translator.search, early_stopping=method != "relattn")
-    options = TranslateOptions(search=replace(search, beam_size=beam_size))
+    options = TranslateOptions(search=replace(search, beam_size=beam_size), keep_literals=False)
     return lambda count: sum(len(best.tokens) + 1 for (best,) in translator.n_best(lines[:count], options))
 
 

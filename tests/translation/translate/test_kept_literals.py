@@ -6,9 +6,11 @@ import pytest
 
 from relattn.translation import load
 from relattn.translation.errors import InputError
+from relattn.translation.search.types import SamplingOptions
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.tags import LITERAL, strip_tags
 from tests.support.bundles import save_random_bundle
+from tests.translation.formats.bundles import make_bundle
 
 KEPT = [
     "12345678",
@@ -46,7 +48,7 @@ def test_what_is_left_to_the_model(text):
     assert not strip_tags(f"one {text}, two", LITERAL).tags
 
 
-@pytest.mark.parametrize("options", [TranslateOptions(keep_literals=True), TranslateOptions(keep_tags=True, n_best=2)])
+@pytest.mark.parametrize("options", [TranslateOptions(n_best=2), TranslateOptions(keep_tags=True, n_best=2)])
 def test_every_translation_has_them_once(tmp_path, options):
     translator, source = load(save_random_bundle(tmp_path / "bundle")), random.Random(1)
     numbers = ["".join(source.choice("123456789") for _ in range(length)) for length in range(8, 201, 4)]
@@ -54,20 +56,59 @@ def test_every_translation_has_them_once(tmp_path, options):
     for number, translations in zip(numbers, translator.n_best(lines, options), strict=True):
         for each in translations:
             assert each.text.split().count(number) == 1
-    plain = translator.translate(["one 17 apples"])
-    assert translator.translate(["one 17 apples"], TranslateOptions(keep_literals=True)) == plain
 
 
-def test_not_with_alignments():
-    with pytest.raises(InputError, match="keep_literals does not work with align"):
-        TranslateOptions(keep_literals=True, align=True)
+def test_lines_without_literals_are_the_same(tmp_path):
+    translator = load(save_random_bundle(tmp_path / "bundle"))
+    lines = ["one 17 apples", "", "me@example.org", "two 12345678 apples", "three"]
+    raw, kept = (
+        translator.n_best(lines, TranslateOptions(keep_literals=keep, n_best=2, sampling=SamplingOptions(seed=3)))
+        for keep in (False, True)
+    )
+    assert [i for i, (some, others) in enumerate(zip(raw, kept, strict=True)) if some != others] == [2, 3]
+    assert all(each.text == "me@example.org" for each in kept[2])
 
 
-def test_a_literal_stands_where_keep_tags_puts_it():
+def test_a_line_that_is_too_long_with_its_literals(tmp_path):
+    translator = make_bundle(tmp_path / "bundle", positions="learned", max_positions=20).translator()
+    line = f"one {'12345678' * 10} apple"
+    with pytest.raises(InputError, match="line 1 has"):
+        translator.translate([line], TranslateOptions(keep_literals=False))
+    assert "12345678" * 10 in translator.translate([line])[0]
+
+
+def test_none_with_alignments(tmp_path):
+    translator = load(save_random_bundle(tmp_path / "bundle"))
+    lines = ["one 12345678 apple"]
+    aligned = translator.n_best(lines, TranslateOptions(align=True))
+    assert [best.text for (best,) in aligned] == translator.translate(lines, TranslateOptions(keep_literals=False))
+
+
+def test_a_literal_that_the_model_copies_stays_where_it_is():
+    translator, lines = load("everyday-en-de", tgt_lang="de"), ["Hello {name}, you have %d messages."]
+    raw = translator.translate(lines, TranslateOptions(keep_literals=False))
+    assert "{name}" in raw[0]
+    assert "%d" in raw[0]
+    assert translator.translate(lines) == raw
+
+
+def test_a_lost_literal_stands_where_keep_tags_puts_it():
     translator = load("everyday-en-de", tgt_lang="de")
-    lines = ["The red 😀 house is old.", "Please write to me@example.org tomorrow.", "It is cold."]
-    literals, tags = (
-        translator.translate(lines, TranslateOptions(**{name: True})) for name in ("keep_literals", "keep_tags")
+    lines = ["Please write to bob@example.com tomorrow.", "It is cold."]
+    raw, literals, tags = (
+        translator.translate(lines, options)
+        for options in (TranslateOptions(keep_literals=False), TranslateOptions(), TranslateOptions(keep_tags=True))
     )
     assert literals == tags
-    assert not literals[0].endswith("😀")
+    assert "bob@example.com" in literals[0]
+    assert "bob@example.com" not in raw[0]
+
+
+def test_all_of_several_translations_have_them():
+    translator, lines = load("everyday-en-de", tgt_lang="de"), ["Call me at 4006381333931."]
+    (raw,), (kept,) = (
+        translator.n_best(lines, TranslateOptions(n_best=4, keep_literals=keep)) for keep in (False, True)
+    )
+    assert "4006381333931" in raw[0].text
+    assert "4006381333931" not in raw[1].text
+    assert all("4006381333931" in each.text for each in kept)

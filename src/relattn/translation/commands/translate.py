@@ -28,7 +28,7 @@ def translate(
     format: Format = "text",
     align: bool = False,
     keep_tags: bool = False,
-    keep_literals: bool = False,
+    no_keep_literals: bool = False,
     no_copy: bool = False,
     prefix: str = "",
     glossary: str = "",
@@ -60,10 +60,10 @@ def translate(
         format: Output format. tsv and jsonl have the line number, score, confidence and translation, and warnings about
             what is implausible in it: empty, repetition, numbers, tags, length.
         align: Also print word alignments in Pharaoh format, pairs of source and target word counted from 0.
-        keep_tags: Copy tags of markup, numbers with a unit, and all that keep_literals copies unchanged into the
-            translation.
-        keep_literals: Copy placeholders, web and e-mail addresses, @names, hashtags, emoji and other symbols, numbers
-            of 8 digits or more, and identifiers such as AB-12345 unchanged into the translation.
+        keep_tags: Copy tags of markup, numbers with a unit, and literals unchanged into the translation.
+        no_keep_literals: Leave literals to the model: emoji and other symbols, placeholders, web and e-mail addresses,
+            @names, hashtags, numbers of 8 digits or more, and identifiers such as AB-12345. By default, they are copied
+            into the translation unless the model has done so. With align or a prefix they never are.
         no_copy: Also translate lines such as "-" or "1.", without a letter of any script and without a number such as
             1,204.5. By default they are copied.
         prefix: File with the text that each translation must begin with, one line per input line.
@@ -100,7 +100,7 @@ def translate(
         sampling=drawn,
         glossary=terms,
         keep_tags=keep_tags,
-        keep_literals=keep_literals,
+        keep_literals=not no_keep_literals,
         copy=not no_copy,
         align=align,
     )

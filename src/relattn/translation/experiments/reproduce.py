@@ -24,6 +24,7 @@ from relattn.translation.experiments.tables import SCALES, TABLES, Pairs, Scale,
 from relattn.translation.files import remove
 from relattn.translation.training.journal import read_log
 from relattn.translation.training.train import train
+from relattn.translation.translate.options import TranslateOptions
 
 _log = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ def train_row(recipe: Recipe, texts: dict[str, Pairs], long: Pairs) -> rows.Row:
     translations, scores = {}, {}
     for name, pairs in texts.items():
         sources, references = zip(*pairs, strict=True)
-        lines = translations[name] = translator.translate(sources)
+        lines = translations[name] = translator.translate(sources, TranslateOptions(keep_literals=False))
         items = item_accuracy(lines, references)._asdict() if recipe.data.builtin else {}
         scores[name] = vars(score(lines, references)) | items
     log = read_log(out / "log.csv")

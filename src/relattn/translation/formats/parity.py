@@ -107,7 +107,8 @@ class Reference:
     """
 
     def __init__(self, translator: Translator, lines: Sequence[str], search: SearchConfig) -> None:
-        self.translator, self.lines, self.options = translator, lines, TranslateOptions(search=search, copy=False)
+        self.translator, self.lines = translator, lines
+        self.options = TranslateOptions(search=search, copy=False, keep_literals=False)
         self.src_ids = [translator.tokenizer.encode(line) for line in lines]
         self.best = [best for (best,) in translator.n_best(lines, self.options, progress=shows_progress())]
         self.tgt_ids = [best.tokens for best in self.best]

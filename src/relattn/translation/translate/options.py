@@ -19,13 +19,14 @@ class TranslateOptions:
         search: beam size, length penalty and length limits; None takes those of the translator.
         sampling: draw translations at random; None searches for the best.
         glossary: terms whose translations are given. It requires a search.
-        keep_tags: copy tags, numbers with units and literals unchanged into the translation.
-        keep_literals: copy only literals, in lines without a prefix: placeholders, addresses, handles, hashtags, emoji
-            and other symbols, numbers of 8 digits or more, and identifiers.
+        keep_tags: copy tags, numbers with units and literals unchanged into the translation. It cannot be combined with
+            `align`.
+        keep_literals: copy emoji and other symbols, and literals that the model changes or leaves out: placeholders,
+            addresses, handles, hashtags, numbers of 8 digits or more, and identifiers. It has no effect on lines with a
+            prefix, and none with `align`.
         copy: copy lines such as ``-`` or ``1.`` instead of translating them: they have no letter of any script, and no
             number such as ``1,204.5``.
-        align: align the words of source and translation. It cannot be combined with `keep_tags` or
-            `keep_literals`.
+        align: align the words of source and translation.
 
     Raises:
         InputError: options contradict each other or are out of range.
@@ -36,16 +37,14 @@ class TranslateOptions:
     sampling: SamplingOptions | None = None
     glossary: Glossary | None = None
     keep_tags: bool = False
-    keep_literals: bool = False
+    keep_literals: bool = True
     copy: bool = True
     align: bool = False
 
     def __post_init__(self) -> None:
         require(self.n_best >= 1, f"n_best must be at least 1, got {self.n_best}")
         require(not (self.sampling and self.glossary), "a glossary requires a search; it does not work with sampling")
-        for name in ("keep_tags", "keep_literals"):
-            restores = getattr(self, name) and self.align
-            require(not restores, f"{name} does not work with align: restoring tags moves words")
+        require(not (self.keep_tags and self.align), "keep_tags does not work with align: restoring tags moves words")
 
 
 DEFAULTS = TranslateOptions()

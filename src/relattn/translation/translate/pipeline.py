@@ -33,7 +33,7 @@ from relattn.translation.translate.confidence import confidence
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
 from relattn.translation.translate.plausibility import implausibilities
 from relattn.translation.translate.prefixes import Prefixes
-from relattn.translation.translate.tags import LITERAL, TAG, StrippedLine, restore_tags, strip_tags
+from relattn.translation.translate.tags import LITERAL, SYMBOL, TAG, StrippedLine, literals, restore_tags, strip_tags
 
 MAX_SENTENCES = 128  # per batch, before the beam: enough to keep the processor busy
 MAX_TOKENS = 4096  # padded source pieces per batch, which bounds memory
@@ -359,12 +359,39 @@ class Translator(ABC):
             require_readable(prefix, f"prefix {number}")
             if has_text(prefix) and not has_text(line):
                 raise InputError(f"line {number} is blank, so its prefix must be blank too")
-        kept = TAG if options.keep_tags else LITERAL if options.keep_literals else None
+        numbered = list(zip(range(first_line, first_line + len(lines)), lines, prefixes, strict=True))
+        if not options.keep_literals or options.keep_tags or options.align:
+            kept = TAG if options.keep_tags else None
+            return self._translate_lines(numbered, options, search, kept, report_done)
+        # A sentence is complete without its symbols. Without another literal it may lack its subject or object.
+        own = {i: found for i, (_, line, prefix) in enumerate(numbered) if not prefix and (found := literals(line))}
+        too_long = {i for i in own if not self.holds(self.tokenizer.encode(lines[i]), ())}
+        report_done(len(too_long))
+        first = [i for i in range(len(lines)) if i not in too_long]
+        translations = self._translate_lines([numbered[i] for i in first], options, search, SYMBOL, report_done)
+        results = dict(zip(first, translations, strict=True))
+        lost = [i for i in own if i in too_long or any(literals(each.text) != own[i] for each in results[i])]
+        translations = self._translate_lines([numbered[i] for i in lost], options, search, LITERAL, lambda count: None)
+        results.update(zip(lost, translations, strict=True))
+        return [results[i] for i in range(len(lines))]
+
+    def _translate_lines(
+        self,
+        numbered: Sequence[tuple[int, str, str]],
+        options: TranslateOptions,
+        search: SearchConfig,
+        kept: re.Pattern[str] | None,
+        report_done: Callable[[int], object],
+    ) -> list[list[Translation]]:
+        """Translate lines, each with its number and prefix. What `kept` matches is removed before, and restored."""
+        numbers = [number for number, _, _ in numbered]
+        given = [line for _, line, _ in numbered]
+        prefixes = [prefix for _, _, prefix in numbered]
+        index = {number: i for i, number in enumerate(numbers)}
         stripped = {}  # by index, of the lines with tags
-        for i, line in enumerate(lines):
+        for i, line in enumerate(given):
             if kept is not None and not prefixes[i] and (source := strip_tags(line, kept)).tags:
                 stripped[i] = source
-        given = lines
         lines = [stripped[i].line if i in stripped else self.tokenizer.normalize(line) for i, line in enumerate(given)]
         results = [[Translation("", 0.0, [])] for _ in lines]
         copied = {
@@ -373,15 +400,13 @@ class Translator(ABC):
             if options.copy and not needs_translation(line) and not has_text(prefixes[i])
         }
         encoded = {
-            i: self._encode_source(line, f"line {first_line + i}")
+            i: self._encode_source(line, f"line {numbers[i]}")
             for i, line in enumerate(lines)
             if i not in copied and has_text(line)
         }
         pieces = {i: ids for i, ids in encoded.items() if ids}  # normalization may leave nothing of a line
         report_done(len(lines) - len(pieces))
-        requests = [
-            self._request(first_line + i, lines[i], ids, prefixes[i], options, search) for i, ids in pieces.items()
-        ]
+        requests = [self._request(numbers[i], lines[i], ids, prefixes[i], options, search) for i, ids in pieces.items()]
         lengths = np.array(
             [len(request.src_ids) + self.tokenizer.special.per_source for request in requests], dtype=np.int64
         )
@@ -390,13 +415,15 @@ class Translator(ABC):
         batch_indices = batch_by_size(np.lexsort((-lengths, prefix_lengths)), lengths, MAX_TOKENS, max_sentences)
         batches = [[requests[i] for i in indices] for indices in batch_indices]
 
-        tagged = {first_line + i for i in stripped}
+        tagged = {numbers[i] for i in stripped}
         batch_results = self.map_batches(lambda batch: self._translate_batch(batch, search, options, tagged), batches)
         for batch, translations in zip(batches, batch_results, strict=True):
             for request in batch:
-                prefix = prefixes[request.number - first_line]
-                results[request.number - first_line] = [
-                    replace(each, text=self._prefixes.complete(prefix, request, each.tokens)) if prefix else each
+                i = index[request.number]
+                results[i] = [
+                    replace(each, text=self._prefixes.complete(prefixes[i], request, each.tokens))
+                    if prefixes[i]
+                    else each
                     for each in translations[request.number]
                 ]
                 self._warn_if_cut(request, translations[request.number][0], search)
@@ -408,7 +435,7 @@ class Translator(ABC):
                 results[i] = [Translation(given[i], 0.0, tokens, alignment=[(word, word) for word in words])]
         for i, source in stripped.items():
             if i not in copied:
-                results[i] = [self._with_tags(source, result, first_line + i) for result in results[i]]
+                results[i] = [self._with_tags(source, result, numbers[i]) for result in results[i]]
         for i, ids in pieces.items():
             results[i] = [
                 replace(each, warnings=implausibilities(given[i], each.text, len(ids), len(each.tokens)))

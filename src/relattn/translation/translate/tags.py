@@ -49,6 +49,7 @@ _LITERALS = (
     r"(?<![\w&#/.])#\w*[^\W\d_]\w*",
     rf"[{_SYMBOLS}][{_SYMBOLS}\u200d\ufe0e\ufe0f\U000e0020-\U000e007f]*|[0-9#*]\ufe0f?\u20e3",
 )
+SYMBOL = re.compile(_LITERALS[-1])
 LITERAL = re.compile("|".join((*_LITERALS, _LONG_NUMBER)))
 TAG = re.compile(
     "|".join(
@@ -168,6 +169,11 @@ def strip_tags(line: str, pattern: re.Pattern[str] = TAG) -> StrippedLine:
     numbers = {part.match: number for number, part in enumerate(parts) if part.kind != "single"}
     opening = {numbers[last]: numbers[first] for last, first in pairs.items() if last in numbers}
     return StrippedLine(text, tuple(tags), opening, line, pattern)
+
+
+def literals(text: str) -> Counter[str]:
+    """Return how often each literal occurs in a text."""
+    return Counter(match[0] for match in LITERAL.finditer(text))
 
 
 def _pairs(matches: Sequence[re.Match[str]]) -> dict[int, int]:
