@@ -172,7 +172,7 @@ def test_text_is_translated_when_typing_stops(page: Page, translator: TorchTrans
 
 
 def test_the_model_of_the_package_translates_both_directions(browser: Browser) -> None:
-    forth, back = (load("everyday-en-de", precision="fp32", tgt_lang=language) for language in ("de", "en"))
+    forth, back = (load("everyday-en-de", tgt_lang=language) for language in ("de", "en"))
     with serving({("en", "de"): forth, ("de", "en"): back}) as address, browser.new_context() as context:
         page = context.new_page()
         page.goto(address)

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from relattn.translation.analysis.attention import as_json, inspect, shows_terms, view
+from relattn.translation.bundle import quantize_bundle, read_bundle
 from relattn.translation.commands import main as cli
 from relattn.translation.config import SCHEMES
 from relattn.translation.errors import InputError
+from relattn.translation.kernels import decoder
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.support.commands import Result, assert_refused
@@ -65,6 +67,24 @@ def test_a_sentence_is_inspected_with_its_translation(translator: TorchTranslato
     torch.testing.assert_close(found.cross[0].sum(-1), torch.ones(3, len(found.written)))
     assert bool((found.decoder[0].weights.triu(1) == 0).all())
     assert json.loads(as_json(found))["decoder"][0]["weights"][0][0][0] == 1.0
+
+
+@pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
+@pytest.mark.parametrize("is_quantized", [False, True])
+def test_int8_shows_what_float32_does(tmp_path: Path, is_quantized: bool) -> None:
+    bundle = make_bundle(tmp_path / "bundle", clip=2)
+    if is_quantized:
+        quantize_bundle(bundle, tmp_path / "int8")
+        bundle = read_bundle(tmp_path / "int8")
+    int8, float32 = (bundle.translator(precision=precision) for precision in ("int8", "fp32"))
+    found, expected = (inspect(each, "one apple", prefix="two pears") for each in (int8, float32))
+    assert found.written[:2] == expected.written[:2]
+    torch.testing.assert_close(found.encoder[1].weights, expected.encoder[1].weights, rtol=0, atol=0)
+    torch.testing.assert_close(found.cross[0][:, :2], expected.cross[0][:, :2])
+    rewritten = bundle.path / "model.safetensors"
+    rewritten.write_bytes(rewritten.read_bytes())
+    with pytest.raises(InputError, match="changed since the model was loaded"):
+        inspect(int8, "one apple")
 
 
 def test_what_cannot_be_inspected(tmp_path: Path, translator: TorchTranslator) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import get_ident
 from typing import Any, cast
 
@@ -104,8 +104,8 @@ class Inspection:
 def unsupported_reason(translator: TorchTranslator) -> str:
     """Return why `inspect` refuses a translator; empty if it does not."""
     model = translator.model
-    if translator.precision == "int8":
-        return "attention requires precision fp32 or bf16, got int8"
+    if translator.precision == "int8" and translator.read_again is None:
+        return "attention in int8 requires the files of the model"
     if not isinstance(model, Transformer):
         return "attention requires one model, got an ensemble"
     if not shows_terms(model.config):
@@ -125,27 +125,27 @@ def inspect(
     """Return the attention of a model over a line and its best translation.
 
     Args:
-        translator: translator with one model.
+        translator: translator with one model. In int8, its weights are read again, and attention is in float32.
         line: line to translate.
         options: options of the translation.
         prefix: text that the translation begins with.
         longest: maximum number of source tokens.
 
     Raises:
-        InputError: the model is an ensemble or in int8, its position scheme has no separate terms, or the line is blank
-            or too long.
+        InputError: the model is an ensemble, its files have changed, its position scheme has no separate terms, or the
+            line is blank or too long.
     """
-    model = translator.model
     if reason := unsupported_reason(translator):
         raise InputError(reason)
-    spec = model.config.position_spec
+    spec = translator.model.config.position_spec
     require(has_text(line), "the sentence must not be blank")
     require_readable(line, "the sentence")
     tokenizer, special = translator.tokenizer, translator.tokenizer.special
     src_ids = tokenizer.encode(line)
     require(len(src_ids) <= longest, f"the sentence must have at most {longest:,} tokens, got {len(src_ids):,}")
-    ((best,),) = translator.n_best([line], options, prefixes=[prefix])
+    ((best,),) = translator.n_best([line], replace(options, keep_literals=False), prefixes=[prefix])
     batch = collate([src_ids], [best.tokens], special).to(translator.device)
+    model: Transformer = translator.model if translator.read_again is None else translator.read_again()
     views: dict[nn.Module, Any] = {}
     thread = get_ident()
 
