@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relattn.translation.translate.tags import restore_tags, strip_tags
+from relattn.translation.translate.tag_restoration import restore_tags
+from relattn.translation.translate.tags import strip_tags
 
 TAGS = [
     *("<b>", "<i>", "<u>", "</b>", "</i>", "</u>", "<br/>", "{name}", "{{v}}", "%s", "%d", "%(n)s", "%%"),

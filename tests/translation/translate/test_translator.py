@@ -27,7 +27,8 @@ from relattn.translation.translate.alignment import links
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import LONGEST_LINE, Translation
-from relattn.translation.translate.tags import restore_tags, strip_tags
+from relattn.translation.translate.tag_restoration import restore_tags
+from relattn.translation.translate.tags import strip_tags
 from relattn.translation.translate.torch_translator import TorchTranslator, cross_attention
 
 VOCAB = 41

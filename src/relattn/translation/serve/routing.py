@@ -27,7 +27,8 @@ from relattn.translation.serve.text.html import fill_pages, page_texts
 from relattn.translation.serve.text.sentences import PLACEHOLDER, SplitText, split, split_all
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import Translation, Translator
-from relattn.translation.translate.tags import LITERAL, StrippedLine, restore_tags, strip_tags
+from relattn.translation.translate.tag_restoration import restore_tags
+from relattn.translation.translate.tags import LITERAL, StrippedLine, strip_tags
 
 if TYPE_CHECKING:
     from relattn.translation.analysis.attention import Inspection

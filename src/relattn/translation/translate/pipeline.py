@@ -33,7 +33,8 @@ from relattn.translation.translate.confidence import confidence
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
 from relattn.translation.translate.plausibility import implausibilities
 from relattn.translation.translate.prefixes import Prefixes
-from relattn.translation.translate.tags import LITERAL, SYMBOL, TAG, StrippedLine, literals, restore_tags, strip_tags
+from relattn.translation.translate.tag_restoration import restore_tags
+from relattn.translation.translate.tags import LITERAL, SYMBOL, TAG, StrippedLine, literals, strip_tags
 
 MAX_SENTENCES = 128  # per batch, before the beam: enough to keep the processor busy
 MAX_TOKENS = 4096  # padded source pieces per batch, which bounds memory

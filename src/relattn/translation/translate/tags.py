@@ -1,13 +1,8 @@
-"""Tags and other parts of a line that are not translated: removed before, and restored in the translation.
+"""Parts of a line that are not translated: removed before, and restored in the translation by `tag_restoration.py`.
 
 These are tags of markup (`<b>`, `</b>`, `<br/>`), numbers with a unit (`5 km`, `12.5%`) and literals: placeholders
 (`{name}`, `%s`, `%(n)d`), web and e-mail addresses, handles (`@name`), hashtags, emoji and other symbols, long numbers
-and identifiers. Below, all of them are called tags. Each occurs exactly once in the translation, unchanged. The word
-alignment determines its place: a pair of tags encloses the words that are aligned with the words it enclosed, and any
-other tag stands next to the word that is aligned with its neighbour. An emoji or symbol at the beginning or the end of
-the line stays there. If the neighbours have no alignment, the place is a guess, and the tag is reported. A tag of a
-pair within a word, as in `H<sub>2</sub>O`, stays within the translated word if that word has the same text before or
-after the tag.
+and identifiers. Below, all of them are called tags.
 
 Tags that touch each other stay together, and so does a pair with what it encloses if that has no word. An item of a
 list takes a comma or semicolon with it, so that the model does not read an empty item.
@@ -16,19 +11,12 @@ list takes a comma or semicolon with it, so that the model does not read an empt
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-from relattn.translation.data.text_files import has_text
-
-if TYPE_CHECKING:
-    from relattn.translation.translate.alignment import Links
-
-_UNITS = (
+UNITS = (
     "km/h|m/s|km|cm|mm|nm|m|ft|mi|kg|mg|g|lb|oz|ml|cl|l|kB|MB|GB|TB|Hz|kHz|MHz|GHz|kWh|kW|MW|W|mV|V|mA|A|dB|px|pt"
     "|°C|°F|°|%|‰|€|£|¥|\\$"
 )
@@ -58,24 +46,19 @@ TAG = re.compile(
             r"(?P<single><[A-Za-z][^<>]*/>|<!--(?:(?!<!--).)*?-->)",
             r"(?P<open><[A-Za-z][^<>]*>)",
             *_LITERALS,
-            rf"(?<![\w.,]){_NUMBER}[ \u00a0]?(?:{_UNITS})(?!\w)",
+            rf"(?<![\w.,]){_NUMBER}[ \u00a0]?(?:{UNITS})(?!\w)",
             rf"(?<!\w)[€£¥$]{_NUMBER}(?!\w|[.,]\d)",
             _LONG_NUMBER,
         )
     )
 )
-_SPACE = " "
-_WORD = re.compile(r"[^ ]+")
-_OPENING_MARKS, _CLOSING_MARKS = "([{«„“‘¿¡\"'", ".,;:!?)]}»”’…\"'"
-_OPENING, _CLOSING = tuple(_OPENING_MARKS), tuple(_CLOSING_MARKS)
-_SEPARATORS = tuple(",;，；、")
-_SEPARATOR = re.compile(f"[{''.join(_SEPARATORS)}](?!\\d)")
+SPACE = " "
+OPENING_MARKS, CLOSING_MARKS = "([{«„“‘¿¡\"'", ".,;:!?)]}»”’…\"'"
+OPENING, CLOSING = tuple(OPENING_MARKS), tuple(CLOSING_MARKS)
+SEPARATORS = tuple(",;，；、")
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "«": "»", "»": "«", "„": "“", "“": "”", "‘": "’", '"': '"', "'": "'"}
-_BEGINS_WORD, _ENDS_WORD = re.compile(r"\w|[€£¥$]\d"), re.compile(rf"\w$|\d ?(?:{_UNITS})$")
-_HAS_WORD = re.compile(r"\w")
-_MARKUP = re.compile("<[^<>]*>")
 _ENDS = ("", *".,;:!?)]}…。，；、")  # what follows the last item of a list, or another item
-_NO_SPACE_AFTER, _NO_SPACE_BEFORE = ("", _SPACE, *_OPENING), ("", _SPACE, *_CLOSING)
+NO_SPACE_AFTER, NO_SPACE_BEFORE = ("", SPACE, *OPENING), ("", SPACE, *CLOSING)
 
 
 @dataclass
@@ -148,10 +131,10 @@ def strip_tags(line: str, pattern: re.Pattern[str] = TAG) -> StrippedLine:
     tags: list[Tag] = []
     for number, part in enumerate([*parts, None]):
         after = line[end : len(line) if part is None else part.start]
-        if tags and (not text or text.endswith(_SPACE)):  # the spaces on both sides of the tag are left
-            after = after.lstrip(_SPACE)
-            if after[:1] in _CLOSING or (not after and part is None):
-                text = text.rstrip(_SPACE)
+        if tags and (not text or text.endswith(SPACE)):  # the spaces on both sides of the tag are left
+            after = after.lstrip(SPACE)
+            if after[:1] in CLOSING or (not after and part is None):
+                text = text.rstrip(SPACE)
                 for tag in reversed(tags):
                     if tag.at <= len(text):
                         break
@@ -159,12 +142,12 @@ def strip_tags(line: str, pattern: re.Pattern[str] = TAG) -> StrippedLine:
         text += after
         if part is not None:
             end = part.end
-            left = line[: outer_left[number]][-1:] not in _NO_SPACE_AFTER
-            right = line[outer_right[number] :][:1] not in _NO_SPACE_BEFORE
+            left = line[: outer_left[number]][-1:] not in NO_SPACE_AFTER
+            right = line[outer_right[number] :][:1] not in NO_SPACE_BEFORE
             if part.kind == "close":
-                left = line[part.start - 1] != _SPACE
+                left = line[part.start - 1] != SPACE
             elif part.kind == "open":
-                right = line[part.end] != _SPACE
+                right = line[part.end] != SPACE
             tags.append(Tag(line[part.start : part.end], part.kind, len(text), left, right))
     numbers = {part.match: number for number, part in enumerate(parts) if part.kind != "single"}
     opening = {numbers[last]: numbers[first] for last, first in pairs.items() if last in numbers}
@@ -201,7 +184,7 @@ def _parts(line: str, matches: Sequence[re.Match[str]], pairs: dict[int, int]) -
     texts, spaces, end, after_pair = [0], [0], 0, True  # numbers of texts and of such spaces before each tag
     for number, match in enumerate(matches):
         text, is_paired = line[end : match.start()], number in pairs or number in closing
-        texts.append(texts[-1] + bool(text.strip(_SPACE)))
+        texts.append(texts[-1] + bool(text.strip(SPACE)))
         spaces.append(spaces[-1] + bool(text and (is_paired or after_pair)))
         end, after_pair = match.end(), is_paired
     parts: list[_Part] = []
@@ -211,7 +194,7 @@ def _parts(line: str, matches: Sequence[re.Match[str]], pairs: dict[int, int]) -
         if number in closing:
             last, kind = closing[number], "single"
             start, end = matches[number].start(), matches[last].end()
-            is_apart = line[start - 1 : start] in ("", _SPACE) or line[end : end + 1] in ("", _SPACE)
+            is_apart = line[start - 1 : start] in ("", SPACE) or line[end : end + 1] in ("", SPACE)
             is_bare = spaces[last + 1] == spaces[number + 1] or (is_apart and last > number + 1)
             if texts[last + 1] > texts[number + 1] or not is_bare:
                 last, kind = number, "open"
@@ -228,12 +211,12 @@ def _with_punctuation(line: str, parts: list[_Part]) -> list[_Part]:
         if part.kind == "single":
             while end < part.start and part.end < following and _BRACKETS.get(line[part.start - 1]) == line[part.end]:
                 part.start, part.end = part.start - 1, part.end + 1
-            before = line[end : part.start].rstrip(_SPACE)
-            if before.endswith(_SEPARATORS) and (has_text or before[:-1].strip()):
+            before = line[end : part.start].rstrip(SPACE)
+            if before.endswith(SEPARATORS) and (has_text or before[:-1].strip()):
                 if _next_character(line, parts, number) in _ENDS:
                     part.start = end + len(before) - 1
-            elif not has_text and not before and line[part.end : following][:1] in _SEPARATORS:
-                part.end += line[part.end + 1 :][:1] == _SPACE and bool(line[part.end + 1 :].strip())
+            elif not has_text and not before and line[part.end : following][:1] in SEPARATORS:
+                part.end += line[part.end + 1 :][:1] == SPACE and bool(line[part.end + 1 :].strip())
         has_text = has_text or bool(line[end : part.start].strip())
         end = part.end
     return parts
@@ -243,7 +226,7 @@ def _next_character(line: str, parts: list[_Part], number: int) -> str:
     """Return the first character of the text after a part and tags of pairs; empty at the end of the line."""
     while True:
         part, following = parts[number], parts[number + 1] if number + 1 < len(parts) else None
-        text = line[part.end : len(line) if following is None else following.start].strip(_SPACE)
+        text = line[part.end : len(line) if following is None else following.start].strip(SPACE)
         if text or following is None:
             return text[:1]
         if following.kind == "single":
@@ -275,414 +258,5 @@ def _outer_offsets(parts: list[_Part]) -> tuple[list[int], list[int]]:
     return left, right
 
 
-def restore_tags(stripped: StrippedLine, translation: str, links: Links) -> tuple[str, list[str]]:
-    """Return a translation with the tags of its source, and the tags whose place is a guess.
-
-    Args:
-        stripped: source line.
-        translation: translation of `stripped.line`.
-        links: word alignment, with at most one link per target word.
-    """
-    if not has_text(stripped.line):
-        return stripped.original, []
-    source, target = (list(_WORD.finditer(text)) for text in (stripped.line, translation))
-    aligned: dict[int, list[int]] = {}  # source word -> target words
-    for source_index, target_index in sorted(links):
-        aligned.setdefault(source_index, []).append(target_index)
-    offsets: dict[int, int] = {}  # index of the tag -> offset in the translation
-    uncertain = []
-    tags = list(stripped.tags)
-    spans = _target_spans(stripped, source, target, links)
-    cuts = _cuts(stripped, source, target, links)
-    separators = _separator_offsets(stripped.line), _separator_offsets(translation)
-    for number, tag in enumerate(stripped.tags):
-        if number in spans:
-            offsets[number] = _offset_of_paired_tag(number, stripped, target, spans[number], cuts)
-        else:
-            anchor = stripped.opening.get(number, number)  # a pair whose words are not aligned stays together
-            offsets[number], certain = _offset_in_list(
-                tag, stripped.line, translation, *separators
-            ) or _offset_by_neighbour(anchor, stripped, source, target, aligned)
-            if not certain:
-                uncertain.append(tag.text)
-                if tag.kind == "single":  # it must not touch another word
-                    tags[number] = replace(tag, left=False, right=False)
-    _move_into_pairs(offsets, {number: tags[number] for number in spans}, stripped.line, translation)
-    _nest_pairs(offsets, stripped.opening)
-    for number in _keep_in_pairs(offsets, stripped):
-        at, text = offsets[number], _MARKUP.sub("", tags[number].text)
-        if translation[at - 1 : at].strip() and translation[at : at + 1].strip():  # a pair ends within a word
-            left, right = not _BEGINS_WORD.match(text), not _ENDS_WORD.search(text)
-            tags[number] = replace(tags[number], left=left, right=right)
-    lost = {  # tags of pairs whose words have no translation
-        number
-        for closing, opening in stripped.opening.items()
-        for number in (opening, closing)
-        if offsets[opening] == offsets[closing] and tags[opening].at < tags[closing].at
-    }
-    text = _insert(translation, _sort_tags(offsets, stripped.opening), tags, lost)
-    return text, [*uncertain, *_damaged(stripped, translation, text)]
-
-
-def _damaged(stripped: StrippedLine, translation: str, text: str) -> list[str]:
-    """Return what was not translated and occurs less often in a text than in its line and in the translation alone."""
-    line, alone, found = (
-        Counter(match[0] for match in stripped.pattern.finditer(each))
-        for each in (stripped.original, translation, text)
-    )
-    return list((line & (line + alone - found)).elements())
-
-
-def _target_spans(
-    stripped: StrippedLine, source: list[re.Match[str]], target: list[re.Match[str]], links: Links
-) -> dict[int, tuple[int, int]]:
-    """Return the first and the last target word that each opening and closing tag encloses."""
-    spans: dict[int, tuple[int, int]] = {}
-    outermost: list[int] = []  # opening tags of the pairs so far that are in none of the others
-    sources = _aligned_sources(target, links)
-    bare_ranges = [[word.start() + offset for offset in _range_without_punctuation(word[0])] for word in source]
-    for closing, opening in stripped.opening.items():  # inner pairs first
-        begin, end = stripped.tags[opening].at, stripped.tags[closing].at
-        inner = {i for i, (first, last) in enumerate(bare_ranges) if last > begin and first < end}
-        words = inner or {
-            i for i, word in enumerate(source) if word.end() > begin and word.start() < end and begin < end
-        }
-        aligned_range = _longest_aligned_range(sources, words)
-        ranges = [aligned_range] if aligned_range else []
-        while outermost and outermost[-1] > opening:
-            ranges.append(spans[outermost.pop()])
-        if ranges:
-            spans[opening] = spans[closing] = min(s[0] for s in ranges), max(s[1] for s in ranges)
-            outermost.append(opening)
-    return spans
-
-
-def _longest_aligned_range(source_of: Sequence[int | None], words: set[int]) -> tuple[int, int] | None:
-    """Return the first and the last target word of the run with the most target words aligned with `words`.
-
-    A run may contain words without alignment, but none that are aligned with other words. The spans of different source
-    words therefore never overlap.
-    """
-    best: tuple[int, int, int] | None = None
-    first, count = 0, 0
-    for target_index, source_index in enumerate(source_of):
-        if source_index in words:
-            first, count = (target_index, 1) if count == 0 else (first, count + 1)
-            if best is None or count > best[0]:
-                best = count, first, target_index
-        elif source_index is not None:
-            count = 0
-    return None if best is None else best[1:]
-
-
-def _aligned_sources(target: list[re.Match[str]], links: Links) -> list[int | None]:
-    """Return the source word that each target word is aligned with."""
-    source_of = {target_index: source_index for source_index, target_index in links}
-    return [source_of.get(target_index) for target_index in range(len(target))]
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """Place of a tag within a word: an offset in the translation of the word, from target word `first` to `last`."""
-
-    offset: int
-    first: int
-    last: int
-
-
-def _cuts(
-    stripped: StrippedLine, source: list[re.Match[str]], target: list[re.Match[str]], links: Links
-) -> dict[int, _Cut]:
-    """Return the places of those tags of pairs that stand within a word."""
-    starts = [word.start() for word in source]
-    tags_by_word: dict[int, list[int]] = {}  # source word -> tags
-    for number in sorted({*stripped.opening, *stripped.opening.values()}):
-        tag = stripped.tags[number]
-        i = bisect_right(starts, tag.at) - 1
-        if i >= 0 and source[i].start() < tag.at < source[i].end():
-            tags_by_word.setdefault(i, []).append(number)
-    cuts: dict[int, _Cut] = {}
-    sources = _aligned_sources(target, links) if tags_by_word else []
-    for i, numbers in tags_by_word.items():
-        aligned_range = _longest_aligned_range(sources, {i})
-        if aligned_range is not None:
-            begin, end = target[aligned_range[0]].start(), target[aligned_range[1]].end()
-            word_offsets = [stripped.tags[number].at - starts[i] for number in numbers]
-            closes = {
-                stripped.tags[number].at - starts[i]
-                for number in numbers
-                if number in stripped.opening and stripped.tags[stripped.opening[number]].at < stripped.tags[number].at
-            }
-            target_offsets = _match(source[i][0], target[0].string[begin:end], word_offsets, closes)
-            cuts |= {
-                number: _Cut(begin + target_offsets[word_offset], *aligned_range)
-                for word_offset, number in zip(word_offsets, numbers, strict=True)
-            }
-    return cuts
-
-
-def _match(word: str, translation: str, word_offsets: Sequence[int], closes: set[int]) -> dict[int, int]:
-    """Return the offset in a translation for each of some offsets in a word, in the same order.
-
-    If neither the part before it nor the part after it is the same in the translation, the offset is the end of the
-    translation if a tag is closed there, and its start otherwise, or as near to that as the order allows.
-    """
-    target_offsets: dict[int, int] = {}
-    begin, end = _range_without_punctuation(translation)
-    for offset in word_offsets:
-        if not word[:offset].strip(_OPENING_MARKS):
-            target_offsets[offset] = begin
-        elif not word[offset:].strip(_CLOSING_MARKS):
-            target_offsets[offset] = end
-        elif translation.startswith(word[:offset]):
-            target_offsets[offset] = offset
-        elif translation.endswith(word[offset:]):
-            target_offsets[offset] = len(translation) - len(word) + offset
-            if offset in closes:
-                target_offsets[offset] = len(translation[: target_offsets[offset]].rstrip(_SPACE))
-    lower = 0
-    for offset in sorted(set(word_offsets)):
-        if offset in target_offsets:
-            lower = target_offsets[offset] = max(lower, target_offsets[offset])
-    next_offset = len(translation)
-    upper: dict[int, int] = {}
-    for offset in sorted(set(word_offsets), reverse=True):
-        next_offset = target_offsets.get(offset, next_offset)
-        upper[offset] = next_offset
-    lower, result = 0, {}
-    for offset in sorted(set(word_offsets)):
-        lower = result[offset] = upper[offset] if offset in target_offsets or offset in closes else lower
-    return result
-
-
-def _offset_of_paired_tag(
-    number: int,
-    stripped: StrippedLine,
-    target: list[re.Match[str]],
-    span: tuple[int, int],
-    cuts: dict[int, _Cut],
-) -> int:
-    """Return the offset in the translation of a tag of a pair that encloses words."""
-    tag, line, cut = stripped.tags[number], stripped.line, cuts.get(number)
-    first, last = target[span[0]], target[span[1]]
-    if tag.kind == "open":
-        return cut.offset if cut is not None and cut.first == span[0] else _offset_before(first, line, tag)
-    return cut.offset if cut is not None and cut.last == span[1] else _offset_after(last, line, tag)
-
-
-def _move_into_pairs(offsets: dict[int, int], tags: dict[int, Tag], line: str, translation: str) -> None:
-    """Move tags over a space of the translation that the pair encloses in the line. No two pairs enclose the same."""
-    ends = set()
-    for number, tag in tags.items():
-        if tag.kind == "close" and translation[offsets[number] :][:1] == line[: tag.at][-1:] == _SPACE:
-            offsets[number] += 1
-            ends.add(offsets[number])
-    for number, tag in tags.items():
-        start = offsets[number]
-        is_moved = tag.kind == "open" and line[tag.at :][:1] == translation[:start][-1:] == _SPACE
-        offsets[number] -= is_moved and start not in ends
-
-
-def _nest_pairs(offsets: dict[int, int], opening: dict[int, int]) -> None:
-    """Move the tags of a pair that is within another pair in the line into that pair."""
-    enclosing: list[int] = []  # closing tags of the pairs around a pair
-    for opening_tag, closing_tag in sorted((opening_tag, closing_tag) for closing_tag, opening_tag in opening.items()):
-        while enclosing and enclosing[-1] < opening_tag:
-            enclosing.pop()
-        offsets[closing_tag] = max(offsets[opening_tag], offsets[closing_tag])
-        if enclosing:
-            lower, upper = offsets[opening[enclosing[-1]]], offsets[enclosing[-1]]
-            for number in (opening_tag, closing_tag):
-                offsets[number] = min(max(lower, offsets[number]), upper)
-        enclosing.append(closing_tag)
-
-
-def _sort_tags(offsets: dict[int, int], opening: dict[int, int]) -> list[tuple[int, int]]:
-    """Return (offset, tag) in the order of the translation. A pair that would overlap another ends earlier."""
-    closing = {first: last for last, first in opening.items()}
-    ranks = _ranks(offsets, opening)
-    inserted: list[tuple[int, int]] = []
-    opened: list[int] = []
-    ended: set[int] = set()
-    for number in sorted(offsets, key=lambda number: (offsets[number], ranks[number], number)):
-        if number in ended:
-            continue
-        if number in closing:
-            opened.append(number)
-        while number in opening and (first := opened.pop()) != opening[number]:
-            inserted.append((offsets[number], closing[first]))
-            ended.add(closing[first])
-        inserted.append((offsets[number], number))
-    return inserted
-
-
-def _ranks(offsets: dict[int, int], opening: dict[int, int]) -> dict[int, int]:
-    """Return, for each tag, its rank among those with the same offset, so that pairs are nested.
-
-    Pairs that end there come first, with what they enclose, and those that begin there come last.
-    """
-    closing = {first: last for last, first in opening.items()}
-    ranks: dict[int, int] = {}
-    enclosing: list[int] = []  # opening tags of pairs that have a length, innermost last
-    for number, offset in offsets.items():
-        first, last = opening.get(number, number), closing.get(opening.get(number, number), number)
-        has_length = offsets[first] < offsets[last]
-        if number == first and has_length:
-            enclosing.append(number)
-        ranks[number] = 1
-        if enclosing:
-            begin, end = offsets[enclosing[-1]], offsets[closing[enclosing[-1]]]
-            ranks[number] = 0 if offset == end else 2 if offset == begin else 1
-        if number == last and has_length:
-            enclosing.pop()
-    return ranks
-
-
 def _name(tag: str) -> str:
     return tag.strip("</>").split(maxsplit=1)[0].lower()
-
-
-def _range_without_punctuation(text: str) -> tuple[int, int]:
-    """Return the range of a text without punctuation around it."""
-    begin = len(text) - len(text.lstrip(_OPENING_MARKS))
-    return begin, max(begin, len(text.rstrip(_CLOSING_MARKS)))
-
-
-def _offset_before(word: re.Match[str], line: str, tag: Tag) -> int:
-    """Return the offset before a target word, or after its opening brackets if the tag stood after such in `line`."""
-    return word.start() + (_range_without_punctuation(word[0])[0] if line[: tag.at][-1:] in _OPENING else 0)
-
-
-def _offset_after(word: re.Match[str], line: str, tag: Tag) -> int:
-    """Return the offset after a target word, or before its punctuation if the tag stood before such in `line`."""
-    return word.start() + (_range_without_punctuation(word[0])[1] if line[tag.at :][:1] in _CLOSING else len(word[0]))
-
-
-def _separator_offsets(text: str) -> dict[str, list[int]]:
-    """Return the offsets of each separator of items in a text, without those between digits."""
-    offsets: dict[str, list[int]] = defaultdict(list)
-    for match in _SEPARATOR.finditer(text):
-        offsets[match[0]].append(match.start())
-    return offsets
-
-
-def _offset_in_list(
-    tag: Tag, line: str, translation: str, source: dict[str, list[int]], target: dict[str, list[int]]
-) -> tuple[int, bool] | None:
-    """Return what `_offset_by_neighbour` does for an item of a list that has as many separators in the translation.
-
-    `source` and `target` are the offsets of the separators in the line and in the translation.
-    """
-    if tag.text.endswith(_SEPARATORS) and not tag.at:
-        return 0, True
-    if not tag.text.startswith(_SEPARATORS):
-        return None
-    if not line[tag.at :].strip():
-        return len(translation.rstrip()), True
-    offsets, target_offsets = source.get(line[tag.at], []), target.get(line[tag.at], [])
-    index = bisect_left(offsets, tag.at)
-    if offsets[index : index + 1] != [tag.at] or len(offsets) != len(target_offsets):
-        return None
-    return target_offsets[index], True
-
-
-def _offset_by_neighbour(
-    number: int,
-    stripped: StrippedLine,
-    source: list[re.Match[str]],
-    target: list[re.Match[str]],
-    aligned: dict[int, list[int]],
-) -> tuple[int, bool]:
-    """Return the offset in the translation of a tag beside a word, and whether that is its neighbour."""
-    tag, line, tags = stripped.tags[number], stripped.line, stripped.tags
-    before = bisect_left(source, tag.at, key=re.Match.start) - 1
-    after = bisect_right(source, tag.at, key=re.Match.end)
-    follows = not (tag.right and not tag.left)  # whether it belongs to the word before it
-    if (edge := _edge(number, stripped)) is not None:
-        follows = tags[edge].kind == "close"
-    begin, end = 0, target[-1].end() if target else 0
-    is_first, is_last = not line[: tag.at].strip(), not line[tag.at :].strip()
-    if edge is None and tag.kind == "single" and not _HAS_WORD.search(tag.text) and is_first != is_last:
-        return begin if is_first else end, True
-    words = list(aligned)
-    place = bisect_right(words, before), bisect_left(words, after)
-    choices = [(before - words[place[0] - 1], not follows, True)] if place[0] else []
-    if place[1] < len(words):
-        choices.append((words[place[1]] - after, follows, False))
-    if not choices:
-        return begin if is_first else end, False
-    distance, _, is_before = min(choices)
-    if is_before:
-        return _offset_after(target[max(aligned[words[place[0] - 1]])], line, tag), distance == 0
-    return _offset_before(target[min(aligned[words[place[1]]])], line, tag), distance == 0
-
-
-def _edge(number: int, stripped: StrippedLine) -> int | None:
-    """Return the tag of a pair whose first or last word a single tag stands for, if any."""
-    tags, line = stripped.tags, stripped.line
-    edges = []
-    if tags[number].kind == "single":
-        if number > 0 and tags[number - 1].kind == "open" and not line[tags[number - 1].at : tags[number].at].strip():
-            edges.append(number - 1)
-        following = tags[number + 1] if number + 1 < len(tags) else None
-        if following is not None and following.kind == "close" and not line[tags[number].at : following.at].strip():
-            edges.append(number + 1)
-    return edges[0] if len(edges) == 1 else None
-
-
-def _keep_in_pairs(offsets: dict[int, int], stripped: StrippedLine) -> list[int]:
-    """Move single tags that a pair encloses into it, or to its end if they stand there, and return those that moved."""
-    closing = {first: last for last, first in stripped.opening.items()}
-    enclosing: list[int] = []  # opening tags
-    moved = []
-    for number, tag in enumerate(stripped.tags):
-        if tag.kind == "open":
-            enclosing.append(number)
-        elif tag.kind == "close":
-            enclosing.pop()
-        elif enclosing:
-            edge = _edge(number, stripped)
-            lower, upper = offsets[enclosing[-1]], offsets[closing[enclosing[-1]]]
-            at = min(max(lower, offsets[number]), upper) if edge is None else offsets[edge]
-            if at != offsets[number]:
-                moved.append(number)
-            offsets[number] = at
-    return moved
-
-
-def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Tag], lost: set[int]) -> str:
-    """Insert tags at offsets of a translation, with spaces where the source had them, but not next to `lost` tags."""
-    text, at, needs_space = "", 0, False  # needs_space: a space precedes the next segment
-    last_character = ""  # before the tags of pairs at the end of the text
-    previous = ""  # kind of the last tag since the last segment; a closing tag after a single tag does not count
-    after_word = False  # whether a single tag before ends with a number or a word, which must not touch another one
-    for offset, number in inserted:
-        tag = tags[number]
-        segment, at = translation[at:offset], offset
-        text = _join(text, segment, needs_space or (after_word and segment[:1].isalnum()))
-        if segment:
-            needs_space, last_character, previous, after_word = False, segment[-1:], "", False
-        if number in lost:
-            text += tag.text
-            continue
-        if tag.kind == "close" and previous == "single":  # the space after the single tag follows the pair
-            text = _join(text, tag.text, not tag.left)
-            continue
-        visible = _MARKUP.sub("", tag.text)
-        is_word = bool(_BEGINS_WORD.match(visible))
-        is_first = previous == "open" and not (is_word and last_character.isalnum())  # of a pair
-        space = needs_space or (tag.kind == "single" and not tag.left and not is_first)
-        touches = text[-1:].isalnum() and (visible[:1] == tag.text[:1] or not tag.left)
-        text = _join(text, tag.text, space or (is_word and touches))
-        after_word = tag.kind == "single" and bool(_ENDS_WORD.search(visible))
-        needs_space, previous = tag.kind != "close" and not tag.right, tag.kind
-        if tag.kind == "open" and (last_character == _SPACE or (not last_character and tag.at)):
-            needs_space = False
-        if tag.kind == "single":
-            last_character = tag.text[-1:]
-    return _join(text, translation[at:], needs_space or (after_word and translation[at : at + 1].isalnum()))
-
-
-def _join(text: str, segment: str, needs_space: bool) -> str:
-    needs_space = needs_space and text[-1:] not in _NO_SPACE_AFTER and segment[:1] not in _NO_SPACE_BEFORE
-    return text + (_SPACE if needs_space else "") + segment
