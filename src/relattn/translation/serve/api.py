@@ -29,9 +29,10 @@ from relattn.translation.analysis import Part
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.serve.files import FileStore
 from relattn.translation.serve.languages import Detector, codes_by_name, language_name
+from relattn.translation.serve.model import Word
 from relattn.translation.serve.progress import Progress
 from relattn.translation.serve.queue import CLIENT, QueueFull
-from relattn.translation.serve.routing import Router, ScoredText, Word
+from relattn.translation.serve.routing import Router, ScoredText
 from relattn.translation.serve.text.documents import FORMATS, file_suffix
 
 AUTO = "auto"  # source language: detect it

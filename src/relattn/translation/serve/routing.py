@@ -6,59 +6,32 @@ A text between two languages goes through one model, or through two if the serve
 from __future__ import annotations
 
 import asyncio
-import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any
 
 from relattn.translation.config import SearchConfig
-from relattn.translation.data.tokenizer import word_indices
 from relattn.translation.errors import InputError, one_line, require
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
+from relattn.translation.serve.model import Model, Pair, Request, Word
 from relattn.translation.serve.parsing import ParserPool
 from relattn.translation.serve.queue import BatchQueue, QueueFull
 from relattn.translation.serve.text.documents import document_texts, fill_document
 from relattn.translation.serve.text.html import fill_pages, page_texts
 from relattn.translation.serve.text.sentences import PLACEHOLDER, SplitText, split, split_all
-from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import Translation, Translator
-from relattn.translation.translate.tag_restoration import restore_tags
-from relattn.translation.translate.tags import LITERAL, StrippedLine, strip_tags
 
 if TYPE_CHECKING:
     from relattn.translation.analysis.attention import Inspection
-    from relattn.translation.translate.torch_translator import TorchTranslator
 
-Pair = tuple[str, str]  # source and target language
-_Request = tuple[str, int, str, bool]  # item of the queues `plain` and `tagged` of a `Model`
 _PROBE_SECONDS = 1.0  # that a check of the server's health waits for a translation
 _PORTION = 2  # batches of a file that are in the queue at a time
 _FULL_SECONDS = 0.5  # until a file tries a full queue again
-MAX_INSPECTED = 60  # source tokens of a sentence whose attention is shown
-_KEPT = re.compile(f"{PLACEHOLDER.pattern}|{LITERAL.pattern}")  # what is not translated in a sentence with tags
 _WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spaces between words
-
-
-class Word(NamedTuple):
-    """Word of a translation, or white space.
-
-    Attributes:
-        text: the word.
-        confidence: its probability; None for white space.
-        sentence: index of its source sentence; None for white space between sentences, and for all words if the text
-            went through two models.
-        sources: ranges of characters of that sentence that it translates.
-    """
-
-    text: str
-    confidence: float | None = None
-    sentence: int | None = None
-    sources: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True)
@@ -93,116 +66,6 @@ class TranslatedText:
 
     ranked: list[str]
     warnings: list[str]
-
-
-class Model:
-    """Translator of one language pair, with a queue for each kind of work.
-
-    Args:
-        pair: source and target language.
-        translator: translator to use.
-        search: its search options.
-        make_queue: function that makes a queue for a function that works on batches, with the argument `size` of
-            `BatchQueue`.
-
-    Attributes:
-        plain: queue of (sentence, count, prefix, keep_literals): up to `count` translations that begin with the prefix,
-            best first.
-        tagged: the same, for sentences with tags.
-        words: queue of (sentence, translation): the words of the translation, with confidences.
-        attention: queue of (sentence, prefix): the attention of the model over each and its translation.
-    """
-
-    def __init__(
-        self,
-        pair: Pair,
-        translator: Translator,
-        search: SearchConfig,
-        make_queue: Callable[..., BatchQueue],
-    ) -> None:
-        self.source, self.target = pair
-        self.translator, self.search = translator, search
-        self.plain = make_queue(self._translate, size=self._pieces)
-        self.tagged = make_queue(self._translate_tagged, size=self._pieces)
-        self.words = make_queue(self._score_words, size=self._pieces)
-        self.attention = make_queue(self._inspect, size=self._pieces)
-        self.queues = [self.plain, self.tagged, self.words, self.attention]
-
-    def _pieces(self, item: tuple[Any, ...]) -> int:
-        """Return the number of pieces of the sentence that an item of a queue begins with."""
-        return len(self.translator.tokenizer.encode(item[0]))
-
-    def _translate(self, items: list[_Request], *, align: bool = False) -> list[list[Translation]]:
-        results: dict[int, list[Translation]] = {}
-        for keep_literals in (False, True):  # one batch cannot have both
-            chosen = [i for i, (*_, keep) in enumerate(items) if keep == keep_literals]
-            if not chosen:
-                continue
-            sentences, counts, prefixes, _ = zip(*(items[i] for i in chosen), strict=True)
-            options = TranslateOptions(
-                n_best=max(counts),
-                search=self.search,
-                align=align,
-                keep_literals=keep_literals,
-            )
-            translations = self.translator.n_best(sentences, options, prefixes=prefixes if any(prefixes) else None)
-            results |= {i: best[:count] for i, best, count in zip(chosen, translations, counts, strict=True)}
-        return [results[i] for i in range(len(items))]
-
-    def _translate_tagged(self, items: list[_Request]) -> list[list[Translation]]:
-        """Translate sentences with tags. The option `keep_tags` would also keep numbers with units and other words."""
-        stripped = [
-            strip_tags(sentence, _KEPT if keep_literals else PLACEHOLDER) for sentence, *_, keep_literals in items
-        ]
-        lines = [
-            (source.line, count, prefix, False) for source, (_, count, prefix, _) in zip(stripped, items, strict=True)
-        ]
-        translations = self._translate(lines, align=True)
-        return [
-            [replace(translation, text=_with_tags(source, translation)) for translation in ranked]
-            for source, ranked in zip(stripped, translations, strict=True)
-        ]
-
-    def _score_words(self, items: list[tuple[str, Translation]]) -> list[list[Word]]:
-        translator, tokenizer = self.translator, self.translator.tokenizer
-        src_pieces, tgt_pieces = tokenizer.vocabularies
-        src_ids = [tokenizer.encode(sentence) for sentence, _ in items]
-        tgt_ids = [
-            # its tokens have no literals, and none of a prefix in another spelling
-            tokens if tokenizer.decode(tokens) == text else tokenizer.encode_target(text)
-            for text, tokens in ((translation.text, translation.tokens) for _, translation in items)
-        ]
-        held = [i for i in range(len(items)) if src_ids[i] and translator.holds(src_ids[i], tgt_ids[i])]
-        sides = [src_ids[i] for i in held], [tgt_ids[i] for i in held]
-        words = [[Word(translation.text)] for _, translation in items]
-        for i, log_probs, alignment in zip(
-            held, translator.log_probs(*sides), translator.align_batch(*sides), strict=True
-        ):
-            sentence, translation = items[i]
-            sources = _source_ranges(sentence, [src_pieces[piece] for piece in src_ids[i]], alignment)
-            words[i] = _words(translation.text, [tgt_pieces[piece] for piece in tgt_ids[i]], log_probs, sources)
-        return words
-
-    @cached_property
-    def attention_refusal(self) -> str:
-        """Why the attention of the model cannot be shown; empty if it can."""
-        if not self.translator.is_torch:
-            return "attention requires a bundle, got an export"
-
-        from relattn.translation.analysis.attention import unsupported_reason
-
-        return unsupported_reason(cast("TorchTranslator", self.translator))
-
-    def _inspect(self, items: list[tuple[str, str]]) -> list[Inspection]:
-        require(not self.attention_refusal, self.attention_refusal)
-
-        from relattn.translation.analysis.attention import inspect
-
-        options = TranslateOptions(search=self.search)
-        return [
-            inspect(cast("TorchTranslator", self.translator), sentence, options, prefix=prefix, longest=MAX_INSPECTED)
-            for sentence, prefix in items
-        ]
 
 
 class Router:
@@ -512,7 +375,7 @@ class Router:
         translations = iter(await self._submit(model, items, keep_tags))
         return [(text, [next(translations) for _ in text.sentences]) for text in split_texts]
 
-    async def _submit(self, model: Model, items: Sequence[_Request], keep_tags: bool) -> list[list[Translation]]:
+    async def _submit(self, model: Model, items: Sequence[Request], keep_tags: bool) -> list[list[Translation]]:
         """Return the translations of each sentence."""
         has_tags = [keep_tags and PLACEHOLDER.search(sentence) is not None for sentence, *_ in items]
         queues = {True: model.tagged, False: model.plain}  # a sentence without tags is translated as in a plain text
@@ -524,20 +387,13 @@ class Router:
         }
         return [next(results[key]) for key in has_tags]
 
-    async def _submit_patiently(self, model: Model, items: Sequence[_Request]) -> list[list[Translation]]:
+    async def _submit_patiently(self, model: Model, items: Sequence[Request]) -> list[list[Translation]]:
         """Return the translations of each sentence of a file. Wait as long as the queue is full."""
         while True:
             try:
                 return await self._submit(model, items, keep_tags=True)
             except QueueFull:
                 await asyncio.sleep(_FULL_SECONDS)
-
-
-def _with_tags(source: StrippedLine, translation: Translation) -> str:
-    """Return a translation with the tags of its source. If no word changes, no tag moves and all spaces stay."""
-    if translation.text == source.line:
-        return source.original
-    return restore_tags(source, translation.text, translation.alignment)[0]
 
 
 def _separator(model: Model) -> str:
@@ -562,50 +418,3 @@ def _versions(split_text: SplitText, translations: Sequence[Sequence[Translation
     for chosen in _combine(translations):
         versions.setdefault(split_text.join([translation.text for translation in chosen]), chosen)
     return versions
-
-
-def _words(
-    text: str, pieces: Sequence[str], log_probs: Sequence[float], sources: Mapping[int, list[tuple[int, int]]]
-) -> list[Word]:
-    """Return the words of a sentence and the spaces between them.
-
-    The confidence of a word is the geometric mean of the probabilities of its pieces. If the pieces do not form the
-    words of the text, the sentence is returned as one word without confidence.
-
-    Args:
-        text: the sentence.
-        pieces: its pieces.
-        log_probs: their log-probabilities, and that of the end.
-        sources: ranges of the source that a word translates, by its number.
-    """
-    by_word: dict[int, list[float]] = {}
-    for word, log_prob in zip(word_indices(pieces), log_probs, strict=False):
-        if word is not None:
-            by_word.setdefault(word, []).append(log_prob)
-    parts = re.split("( +)", text)  # words, and spaces at odd indices
-    if sum(map(bool, parts[::2])) != len(by_word):
-        return [Word(text)]
-    words, numbers = [], iter(by_word)
-    for i, part in enumerate(parts):
-        if i % 2 or not part:
-            words.append(Word(part))
-            continue
-        values = by_word[number := next(numbers)]
-        confidence = round(math.exp(min(0.0, sum(values) / len(values))), 4)
-        words.append(Word(part, confidence, sources=sources.get(number, [])))
-    return words
-
-
-def _source_ranges(
-    sentence: str, pieces: Sequence[str], links: Sequence[tuple[int, int]]
-) -> dict[int, list[tuple[int, int]]]:
-    """Return the ranges of characters that each target word translates; none if the pieces do not form the words."""
-    count = max((word for word in word_indices(pieces) if word is not None), default=-1) + 1
-    for pattern in (r"\S+", "[^ ]+"):  # a tokenizer may take a no-break space for a space, or not
-        words = [match.span() for match in re.finditer(pattern, sentence)]
-        if len(words) == count:
-            ranges: dict[int, list[tuple[int, int]]] = {}
-            for source, target in links:
-                ranges.setdefault(target, []).append(words[source])
-            return ranges
-    return {}

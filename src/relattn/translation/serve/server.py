@@ -19,7 +19,8 @@ from relattn.translation.serve.access import ANY, Access, is_loopback
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.connections import connection_type
 from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.routing import Pair, Router
+from relattn.translation.serve.model import Pair
+from relattn.translation.serve.routing import Router
 from relattn.translation.translate.pipeline import Translator
 
 
