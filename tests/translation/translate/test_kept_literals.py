@@ -112,3 +112,5 @@ def test_all_of_several_translations_have_them():
     assert "4006381333931" in raw[0].text
     assert "4006381333931" not in raw[1].text
     assert all("4006381333931" in each.text for each in kept)
+    assert kept[0] == raw[0]
+    assert translator.translate(lines) == [kept[0].text]

@@ -361,20 +361,39 @@ class Translator(ABC):
             if has_text(prefix) and not has_text(line):
                 raise InputError(f"line {number} is blank, so its prefix must be blank too")
         numbered = list(zip(range(first_line, first_line + len(lines)), lines, prefixes, strict=True))
-        if not options.keep_literals or options.keep_tags or options.align:
-            kept = TAG if options.keep_tags else None
-            return self._translate_lines(numbered, options, search, kept, report_done)
-        # A sentence is complete without its symbols. Without another literal it may lack its subject or object.
+        if options.keep_literals and not options.keep_tags and not options.align:
+            return self._translate_keeping_literals(numbered, options, search, report_done)
+        return self._translate_lines(numbered, options, search, TAG if options.keep_tags else None, report_done)
+
+    def _translate_keeping_literals(
+        self,
+        numbered: Sequence[tuple[int, str, str]],
+        options: TranslateOptions,
+        search: SearchConfig,
+        report_done: Callable[[int], object],
+    ) -> list[list[Translation]]:
+        """Translate lines without symbols, and then without other literals those whose translations have lost some.
+
+        A sentence is complete without its symbols. Without another literal it may lack its subject or object. The best
+        translation does not depend on how many are wanted.
+        """
         own = {i: found for i, (_, line, prefix) in enumerate(numbered) if not prefix and (found := literals(line))}
-        too_long = {i for i in own if not self.holds(self.tokenizer.encode(lines[i]), ())}
+        too_long = {i for i in own if not self.holds(self.tokenizer.encode(numbered[i][1]), ())}
         report_done(len(too_long))
-        first = [i for i in range(len(lines)) if i not in too_long]
+        first = [i for i in range(len(numbered)) if i not in too_long]
         translations = self._translate_lines([numbered[i] for i in first], options, search, SYMBOL, report_done)
         results = dict(zip(first, translations, strict=True))
-        lost = [i for i in own if i in too_long or any(literals(each.text) != own[i] for each in results[i])]
+        kept = {i: [literals(each.text) == own[i] for each in results.get(i, ())] for i in own}
+        lost = [i for i in own if i in too_long or not all(kept[i])]
         translations = self._translate_lines([numbered[i] for i in lost], options, search, LITERAL, lambda count: None)
-        results.update(zip(lost, translations, strict=True))
-        return [results[i] for i in range(len(lines))]
+        for i, others in zip(lost, translations, strict=True):
+            if kept[i][:1] == [True]:
+                others = [
+                    each if is_kept else others[min(place, len(others) - 1)]
+                    for place, (each, is_kept) in enumerate(zip(results[i], kept[i], strict=True))
+                ]
+            results[i] = others
+        return [results[i] for i in range(len(numbered))]
 
     def _translate_lines(
         self,
