@@ -94,7 +94,7 @@ def test_a_literal_that_the_model_copies_stays_where_it_is():
 
 def test_a_lost_literal_stands_where_keep_tags_puts_it():
     translator = load("everyday-en-de", tgt_lang="de")
-    lines = ["Please write to bob@example.com tomorrow.", "It is cold."]
+    lines = ["Please write to bob@example.com tomorrow.", "The red 😀 house is old.", "It is cold."]
     raw, literals, tags = (
         translator.translate(lines, options)
         for options in (TranslateOptions(keep_literals=False), TranslateOptions(), TranslateOptions(keep_tags=True))
@@ -102,6 +102,7 @@ def test_a_lost_literal_stands_where_keep_tags_puts_it():
     assert literals == tags
     assert "bob@example.com" in literals[0]
     assert "bob@example.com" not in raw[0]
+    assert not literals[1].endswith("😀")
 
 
 def test_all_of_several_translations_have_them():

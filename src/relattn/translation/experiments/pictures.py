@@ -25,8 +25,8 @@ def draw(tables: Mapping[str, Sequence[Model]], long: str) -> bytes:
         trained = [model for model in models if model.rows]
         _draw(training, trained, Row.valid_losses)
         training.set(title=title, xlabel="steps", ylabel="validation loss, nats per token", yscale="log")
-        for which in ("major", "minor"):  # 3 and 0.5 instead of powers of ten
-            getattr(training.yaxis, f"set_{which}_formatter")(lambda value, _: f"{value:g}")
+        training.yaxis.set_major_formatter("{x:g}")  # instead of powers of ten
+        training.yaxis.set_minor_formatter("{x:g}")
         _draw(positions, trained, Row.nats_by_position)
         positions.axvline(trained[0].rows[0].figures["longest"], color="black", linewidth=1)
         labels = {"xlabel": "target position (line: longest in training)", "ylabel": "nats per token"}

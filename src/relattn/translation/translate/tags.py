@@ -124,6 +124,8 @@ def strip_tags(line: str, pattern: re.Pattern[str] = TAG) -> StrippedLine:
         pattern: pattern of a tag, with groups named "open" and "close" for those of a pair.
     """
     matches = list(pattern.finditer(line))
+    if not matches:
+        return StrippedLine(line, (), {}, line, pattern)
     pairs = _pairs(matches)
     parts = _join_touching(_with_punctuation(line, _join_touching(_parts(line, matches, pairs))))
     outer_left, outer_right = _outer_offsets(parts)
