@@ -20,7 +20,7 @@ from markdown_it.common.utils import normalizeReference
 
 from relattn.translation.errors import require
 from relattn.translation.serve.text.html import MAX_TAGS
-from relattn.translation.serve.text.tagged import TaggedText, pair_tags, unused_prefix
+from relattn.translation.serve.text.tagged import LINE_BREAK, TaggedText, pair_tags, unused_prefix
 
 _FRONT = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)")
 _LINE_ENDS = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
@@ -83,7 +83,10 @@ class Markdown:
                 count += sum(each.text is None for each in segment)
                 require(count <= MAX_TAGS, f"Markdown must have at most {MAX_TAGS:,} tags")
                 tokens = [each.text for each in segment]
-                self._segments.append((segment, TaggedText(tokens, pair_tags(tags), prefix, keep_tags=keep_tags)))
+                sources = [content[each.begin : each.end] for each in segment]
+                breaks = {i for i, text in enumerate(tokens) if text is None and LINE_BREAK.fullmatch(sources[i])}
+                tagged = TaggedText(tokens, pair_tags(tags), prefix, keep_tags=keep_tags, breaks=breaks)
+                self._segments.append((segment, tagged))
         self.texts = [text for _, each in self._segments for text in each.texts]
 
     def fill(self, translations: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from relattn.translation.data.text_files import has_text
@@ -12,6 +12,7 @@ from relattn.translation.errors import require
 
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
 _NAME = re.compile(r"<(/?)([A-Za-z][\w:-]*)")
+LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 MAX_PREFIX = 20  # characters in the names of placeholders
 
 
@@ -20,20 +21,27 @@ class TaggedText:
 
     Tags before the first word, after the last word or around all words stay there. With `keep_tags`, the others become
     placeholder tags in one text: `<m0>` and `</m0>` for a pair, `<m1/>` for a single tag or a pair without text.
-    Without it, each piece of text is a text.
+    `breaks` divide it. Without `keep_tags`, each piece of text is a text.
 
     Args:
         tokens: text of each token; None for a tag.
         partners: indices of the tags of each pair, in both directions. Pairs are nested.
         prefix: beginning of the names of placeholders, as `unused_prefix` returns it.
         keep_tags: whether to make one text with placeholders.
+        breaks: indices of single tags across which no text moves.
 
     Attributes:
         texts: texts to translate.
     """
 
     def __init__(
-        self, tokens: Sequence[str | None], partners: Mapping[int, int], prefix: str, *, keep_tags: bool
+        self,
+        tokens: Sequence[str | None],
+        partners: Mapping[int, int],
+        prefix: str,
+        *,
+        keep_tags: bool,
+        breaks: Collection[int] = (),
     ) -> None:
         words = [text is not None and has_text(text) for text in tokens]
         counts = [0, *accumulate(words)]  # of tokens with words before each token
@@ -64,8 +72,11 @@ class TaggedText:
         if not keep_tags:
             self.texts = [str(tokens[i]) for i in self._places]
             return
+        self.texts = []
+        self._breaks: list[str] = []  # placeholders between the texts
         names: dict[int, str] = {}  # of opening tags, by token
-        count, parts = 0, []
+        parts: list[str] = []
+        count = 0
         for start, end in inner:
             part = tokens[start]
             if part is None:
@@ -77,8 +88,14 @@ class TaggedText:
                     part = f"<{names[start]}{'/' * (partner is None)}>"
                     count += 1
                 self._tags[part] = (start, end)
+                if start in breaks:
+                    self._breaks.append(part)
+                    self.texts.append("".join(parts))
+                    parts = []
+                    continue
             parts.append(part)
-        self.texts = ["".join(parts)] if inner else []
+        if inner:
+            self.texts.append("".join(parts))
 
     def fill(self, translations: Iterator[str], sources: Sequence[str], escape: Callable[[str], str]) -> str:
         """Return the source of the text with the next translations in the places of its texts.
@@ -92,9 +109,10 @@ class TaggedText:
         """
         filled = list(sources)
         if self._keep_tags and self.texts:
-            translation = next(translations)
-            if translation != self.texts[0]:
-                filled[self._begin : self._end] = [self._with_tags(translation, sources, escape)]
+            texts = [next(translations) for _ in self.texts]
+            if texts != self.texts:
+                joined = "".join(map("".join, zip(texts, [*self._breaks, ""], strict=True)))
+                filled[self._begin : self._end] = [self._with_tags(joined, sources, escape)]
         elif not self._keep_tags:
             for i, text in zip(self._places, self.texts, strict=True):
                 translation = next(translations)
@@ -143,7 +161,8 @@ class Message:
         tokens = [None if i % 2 else each for i, each in enumerate(self._sources)]
         names = [(i, _NAME.match(each)) for i, each in enumerate(self._sources) if i % 2]
         pairs = pair_tags([(i, name[2], bool(name[1])) for i, name in names if name])
-        self._text = TaggedText(tokens, pairs, unused_prefix(text), keep_tags=keep_tags)
+        breaks = {i for i in range(1, len(tokens), 2) if LINE_BREAK.fullmatch(self._sources[i])}
+        self._text = TaggedText(tokens, pairs, unused_prefix(text), keep_tags=keep_tags, breaks=breaks)
         self.texts = self._text.texts
 
     def fill(self, translations: Iterator[str]) -> str:
