@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relattn.translation.data.normalization import normalize
 from relattn.translation.translate.tag_restoration import restore_tags
 from relattn.translation.translate.tags import strip_tags
 
@@ -48,6 +49,9 @@ def identity(line: str) -> list[tuple[int, int]]:
         ("a<br/>$5 <br/>b 5 km<sup>2</sup>", "a b 2"),
         ("a < b > c, 100 % {not a name} 5 kmh 10%s", "a < b > c, {not a name} 5 kmh 10%s"),
         ("no tags  at   all ", "no tags  at   all "),
+        # two words without a space between them stay two
+        ("b→c? 😀d, x{n}y<br>z <br/>e", "b c? d, x y z e"),
+        ("a<b>😀b</b>{x}c (→d)", "a b c (d)"),
         ("", ""),
     ],
 )
@@ -72,6 +76,11 @@ def test_stripped_lines_and_their_restoration(line, left):
         ("<b>a <i>b</i> c d</b> e", "B E A C D", "14023", "<b><i>B</i> E A C D</b>", []),
         ("a {x} b", "A B A", "010", "A B A {x}", []),
         ("<b>a <i>b</i></b> c", "B C A", "120", "<b><i>B</i></b> C A", []),
+        # as much punctuation stays within a pair as in the line
+        ("a <b>(b)</b>. <i>“c</i>”, d", "A (B). “C”; D", "0123", "A <b>(B)</b>. <i>“C</i>”; D", []),
+        ("a (<b>“b” c</b>). d", "A („B“ C). D", "0123", "A (<b>„B“ C</b>). D", []),
+        # a literal between two words without spaces
+        ("a→b c", "B A C", "102", "B A→C", []),
         # neighbours without alignment
         ("a {x} b", "A B", "--", "A B {x}", ["{x}"]),
         ("a b {x} c d", "A D", "03", "A {x} D", ["{x}"]),
@@ -112,6 +121,18 @@ def test_stripped_lines_and_their_restoration(line, left):
 def test_tags_follow_their_words(line, translation, sources, expected, guessed):
     links = [(int(source), place) for place, source in enumerate(sources) if source != "-"]
     assert restore_tags(strip_tags(line), translation, links) == (expected, guessed)
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\t", "\u202f", " \u200b ", "\u200e \u2060\u200f", "\ufeff  "])
+def test_words_are_those_of_the_tokenizer(space):
+    """All spaces separate words, and invisible characters are none, so that alignments point to the right words."""
+    line = "a {x} b <i>c</i> «&»: 5\u00a0km d 😀 e"
+    stripped, plain = strip_tags(line.replace(" ", space)), strip_tags(line)
+    assert normalize(stripped.line) == plain.line == re.sub(" +", " ", stripped.line)
+    assert [(tag.text, tag.left, tag.right) for tag in stripped.tags] == [
+        (tag.text, tag.left, tag.right) for tag in plain.tags
+    ]
+    assert restore_tags(stripped, plain.line, identity(plain.line))[0] == line
 
 
 def test_pairs_of_tags():

@@ -17,13 +17,13 @@ import sentencepiece
 
 from relattn.translation.config import Normalization
 
-_CONTROL = frozenset(map(chr, (*range(0x01, 0x09), *range(0x0E, 0x20), *range(0x7F, 0x85), *range(0x86, 0xA0))))
-_SPACES = "\t\n\v\f\r\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029"
-_SPACES += "\u202f\u205f\u3000"
+CONTROL = frozenset(map(chr, (*range(0x01, 0x09), *range(0x0E, 0x20), *range(0x7F, 0x85), *range(0x86, 0xA0))))
+SPACES = "\t\n\v\f\r\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029"
+SPACES += "\u202f\u205f\u3000"
 # Soft hyphen, grapheme joiner, zero-width space, marks of direction, word joiner, byte order mark. The joiners U+200C
 # and U+200D are part of the spelling of Persian, of Indic languages and of emoji.
-_INVISIBLE = "\xad\u034f\u061c\u180e\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2061\u2062\u2063\u2064"
-_INVISIBLE += "\u2066\u2067\u2068\u2069\u206a\u206b\u206c\u206d\u206e\u206f\ufeff"
+INVISIBLE = "\xad\u034f\u061c\u180e\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2061\u2062\u2063\u2064"
+INVISIBLE += "\u2066\u2067\u2068\u2069\u206a\u206b\u206c\u206d\u206e\u206f\ufeff"
 _JOINERS = "\u200c\u200d"
 _WITHOUT_JOINERS = [*map(chr, (*range(0x20, 0x7F), *range(0xA1, 0x530)))]  # Latin, Greek, Cyrillic
 _PRESENTATION = (  # other forms of characters: ligatures, Arabic letters in a word, full width, mathematical letters
@@ -51,14 +51,14 @@ def trainer_options(rule: Normalization) -> dict[str, Any]:
 def normalize(text: str) -> str:
     """Return a text after the rule `nfc`. Of a text with control characters, only the spaces are normalized."""
     text = " ".join(text.split())
-    is_kept = text.isascii() or _affected().isdisjoint(text) or not _CONTROL.isdisjoint(text)
+    is_kept = text.isascii() or _affected().isdisjoint(text) or not CONTROL.isdisjoint(text)
     return text if is_kept else normalizer().normalize(text)
 
 
 @cache
 def _affected() -> frozenset[str]:
     """Return characters of which every text that a rule changes has one, if its spaces are normalized."""
-    keys = _nfc_rules().keys() - _CONTROL
+    keys = _nfc_rules().keys() - CONTROL
     return frozenset(key[0] if len(key) == 1 or key[0] in _JOINERS else key[1] for key in keys)
 
 
@@ -83,7 +83,7 @@ def _nfc_rules() -> dict[str, str]:
             voiced = unicodedata.normalize("NFKC", chr(code) + mark)
             if len(voiced) == 1:
                 rules[chr(code) + mark] = voiced
-    rules |= dict.fromkeys(_SPACES, " ") | dict.fromkeys([*_CONTROL, *_INVISIBLE], "")
+    rules |= dict.fromkeys(SPACES, " ") | dict.fromkeys([*CONTROL, *INVISIBLE], "")
     for letter in _WITHOUT_JOINERS:
         plain = rules.get(letter, letter)
         for joiner in _JOINERS:

@@ -38,7 +38,6 @@ _WORD = re.compile(r"[^ ]+")
 _SEPARATOR = re.compile(f"[{''.join(SEPARATORS)}](?!\\d)")
 _BEGINS_WORD, _ENDS_WORD = re.compile(r"\w|[€£¥$]\d"), re.compile(rf"\w$|\d ?(?:{UNITS})$")
 _HAS_WORD = re.compile(r"\w")
-_MARKUP = re.compile("<[^<>]*>")
 
 
 def restore_tags(stripped: StrippedLine, translation: str, links: Links) -> tuple[str, list[str]]:
@@ -72,11 +71,11 @@ def restore_tags(stripped: StrippedLine, translation: str, links: Links) -> tupl
             if not certain:
                 uncertain.append(tag.text)
                 if tag.kind == "single":  # it must not touch another word
-                    tags[number] = replace(tag, left=False, right=False)
+                    tags[number] = replace(tag, left=False, right=False, divides=False)
     _move_into_pairs(offsets, {number: tags[number] for number in spans}, stripped.line, translation)
     _nest_pairs(offsets, stripped.opening)
     for number in _keep_in_pairs(offsets, stripped):
-        at, text = offsets[number], _MARKUP.sub("", tags[number].text)
+        at, text = offsets[number], tags[number].visible
         if translation[at - 1 : at].strip() and translation[at : at + 1].strip():  # a pair ends within a word
             left, right = not _BEGINS_WORD.match(text), not _ENDS_WORD.search(text)
             tags[number] = replace(tags[number], left=left, right=right)
@@ -194,15 +193,15 @@ def _match(word: str, translation: str, word_offsets: Sequence[int], closes: set
     translation if a tag is closed there, and its start otherwise, or as near to that as the order allows.
     """
     target_offsets: dict[int, int] = {}
-    begin, end = _range_without_punctuation(translation)
     for offset in word_offsets:
-        if not word[:offset].strip(OPENING_MARKS):
-            target_offsets[offset] = begin
-        elif not word[offset:].strip(CLOSING_MARKS):
-            target_offsets[offset] = end
-        elif translation.startswith(word[:offset]):
+        before, after = word[:offset], word[offset:]
+        if not before.strip(OPENING_MARKS):
+            target_offsets[offset] = _begin(translation, before, after)
+        elif not after.strip(CLOSING_MARKS):
+            target_offsets[offset] = _end(translation, before, after)
+        elif translation.startswith(before):
             target_offsets[offset] = offset
-        elif translation.endswith(word[offset:]):
+        elif translation.endswith(after):
             target_offsets[offset] = len(translation) - len(word) + offset
             if offset in closes:
                 target_offsets[offset] = len(translation[: target_offsets[offset]].rstrip(SPACE))
@@ -312,12 +311,31 @@ def _range_without_punctuation(text: str) -> tuple[int, int]:
 
 def _offset_before(word: re.Match[str], line: str, tag: Tag) -> int:
     """Return the offset before a target word, or after its opening brackets if the tag stood after such in `line`."""
-    return word.start() + (_range_without_punctuation(word[0])[0] if line[: tag.at][-1:] in OPENING else 0)
+    return word.start() + _begin(word[0], line[: tag.at], line[tag.at :])
 
 
 def _offset_after(word: re.Match[str], line: str, tag: Tag) -> int:
     """Return the offset after a target word, or before its punctuation if the tag stood before such in `line`."""
-    return word.start() + (_range_without_punctuation(word[0])[1] if line[tag.at :][:1] in CLOSING else len(word[0]))
+    return word.start() + _end(word[0], line[: tag.at], line[tag.at :])
+
+
+def _begin(word: str, before: str, after: str) -> int:
+    """Return the offset in a target word of a tag between two parts of a line, of which the second is translated.
+
+    It is after the opening brackets if the tag stood after such. If it stood between two, it is after as many.
+    """
+    marks, outside = _range_without_punctuation(word)[0], len(before) - len(before.rstrip(OPENING_MARKS))
+    return min(marks, outside) if after.startswith(OPENING) else marks if outside else 0
+
+
+def _end(word: str, before: str, after: str) -> int:
+    """Return the offset in a target word of a tag between two parts of a line, of which the first is translated.
+
+    It is before the punctuation if the tag stood before such. If it stood between two marks, it is before as many.
+    """
+    marks = len(word) - _range_without_punctuation(word)[1]
+    outside = len(after) - len(after.lstrip(CLOSING_MARKS))
+    return len(word) - (min(marks, outside) if before.endswith(CLOSING) else marks if outside else 0)
 
 
 def _separator_offsets(text: str) -> dict[str, list[int]]:
@@ -415,12 +433,15 @@ def _keep_in_pairs(offsets: dict[int, int], stripped: StrippedLine) -> list[int]
 def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Tag], lost: set[int]) -> str:
     """Insert tags at offsets of a translation, with spaces where the source had them, but not next to `lost` tags."""
     text, at, needs_space = "", 0, False  # needs_space: a space precedes the next segment
+    divides = False  # whether the last tag has the place of a space
     last_character = ""  # before the tags of pairs at the end of the text
     previous = ""  # kind of the last tag since the last segment; a closing tag after a single tag does not count
     after_word = False  # whether a single tag before ends with a number or a word, which must not touch another one
     for offset, number in inserted:
         tag = tags[number]
         segment, at = translation[at:offset], offset
+        if segment:
+            segment, divides = segment.removeprefix(SPACE * divides), False
         text = _join(text, segment, needs_space or (after_word and segment[:1].isalnum()))
         if segment:
             needs_space, last_character, previous, after_word = False, segment[-1:], "", False
@@ -430,7 +451,7 @@ def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Ta
         if tag.kind == "close" and previous == "single":  # the space after the single tag follows the pair
             text = _join(text, tag.text, not tag.left)
             continue
-        visible = _MARKUP.sub("", tag.text)
+        visible = tag.visible
         is_word = bool(_BEGINS_WORD.match(visible))
         is_first = previous == "open" and not (is_word and last_character.isalnum())  # of a pair
         space = needs_space or (tag.kind == "single" and not tag.left and not is_first)
@@ -441,8 +462,9 @@ def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Ta
         if tag.kind == "open" and (last_character == SPACE or (not last_character and tag.at)):
             needs_space = False
         if tag.kind == "single":
-            last_character = tag.text[-1:]
-    return _join(text, translation[at:], needs_space or (after_word and translation[at : at + 1].isalnum()))
+            last_character, divides = tag.text[-1:], tag.divides
+    rest = translation[at:].removeprefix(SPACE * divides)
+    return _join(text, rest, needs_space or (after_word and rest[:1].isalnum()))
 
 
 def _join(text: str, segment: str, needs_space: bool) -> str:

@@ -5,7 +5,9 @@ These are tags of markup (`<b>`, `</b>`, `<br/>`), numbers with a unit (`5 km`, 
 and identifiers. Below, all of them are called tags.
 
 Tags that touch each other stay together, and so does a pair with what it encloses if that has no word. An item of a
-list takes a comma or semicolon with it, so that the model does not read an empty item.
+list takes a comma or semicolon with it, so that the model does not read an empty item. A literal or `<br>` between two
+words without spaces leaves a space, so that they stay two words. All other spaces become ordinary ones, and invisible
+characters are left out, so that the words are those of the tokenizer.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+from relattn.translation.data.normalization import CONTROL, INVISIBLE, SPACES
 
 UNITS = (
     "km/h|m/s|km|cm|mm|nm|m|ft|mi|kg|mg|g|lb|oz|ml|cl|l|kB|MB|GB|TB|Hz|kHz|MHz|GHz|kWh|kW|MW|W|mV|V|mA|A|dB|px|pt"
@@ -59,6 +63,10 @@ SEPARATORS = tuple(",;，；、")
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "«": "»", "»": "«", "„": "“", "“": "”", "‘": "’", '"': '"', "'": "'"}
 _ENDS = ("", *".,;:!?)]}…。，；、")  # what follows the last item of a list, or another item
 NO_SPACE_AFTER, NO_SPACE_BEFORE = ("", SPACE, *OPENING), ("", SPACE, *CLOSING)
+_LEFT_OUT = INVISIBLE + "".join(sorted(CONTROL))
+_AS_SPACES, _WITHOUT_INVISIBLE = str.maketrans(dict.fromkeys(SPACES, SPACE)), str.maketrans("", "", _LEFT_OUT)
+_MARKUP = re.compile("<[^<>]*>")
+_LINE_BREAK = re.compile(r"<br\b", re.IGNORECASE)
 
 
 @dataclass
@@ -71,6 +79,7 @@ class Tag:
         at: number of characters before it in the stripped line.
         left: whether a word stood directly before it, without a space; tags of pairs between them do not matter.
         right: whether a word stood directly after it, without a space; tags of pairs between them do not matter.
+        divides: whether the stripped line has a space in its place.
     """
 
     text: str
@@ -78,6 +87,12 @@ class Tag:
     at: int
     left: bool
     right: bool
+    divides: bool = False
+
+    @property
+    def visible(self) -> str:
+        """Its text without markup."""
+        return _MARKUP.sub("", self.text)
 
 
 @dataclass(frozen=True)
@@ -85,7 +100,7 @@ class StrippedLine:
     """A line without its tags.
 
     Attributes:
-        line: the text without tags.
+        line: the text without tags, with ordinary spaces.
         tags: the tags, in the order of the line.
         opening: index of each closing tag -> index of the tag that it closes.
         original: the whole line.
@@ -126,13 +141,14 @@ def strip_tags(line: str, pattern: re.Pattern[str] = TAG) -> StrippedLine:
     matches = list(pattern.finditer(line))
     if not matches:
         return StrippedLine(line, (), {}, line, pattern)
+    original, line = line, line.translate(_AS_SPACES)  # of the same length
     pairs = _pairs(matches)
     parts = _join_touching(_with_punctuation(line, _join_touching(_parts(line, matches, pairs))))
     outer_left, outer_right = _outer_offsets(parts)
     text, end = "", 0
     tags: list[Tag] = []
     for number, part in enumerate([*parts, None]):
-        after = line[end : len(line) if part is None else part.start]
+        after = line[end : len(line) if part is None else part.start].translate(_WITHOUT_INVISIBLE)
         if tags and (not text or text.endswith(SPACE)):  # the spaces on both sides of the tag are left
             after = after.lstrip(SPACE)
             if after[:1] in CLOSING or (not after and part is None):
@@ -144,16 +160,20 @@ def strip_tags(line: str, pattern: re.Pattern[str] = TAG) -> StrippedLine:
         text += after
         if part is not None:
             end = part.end
-            left = line[: outer_left[number]][-1:] not in NO_SPACE_AFTER
-            right = line[outer_right[number] :][:1] not in NO_SPACE_BEFORE
+            left = line[: outer_left[number]].rstrip(_LEFT_OUT)[-1:] not in NO_SPACE_AFTER
+            right = line[outer_right[number] :].lstrip(_LEFT_OUT)[:1] not in NO_SPACE_BEFORE
             if part.kind == "close":
                 left = line[part.start - 1] != SPACE
             elif part.kind == "open":
                 right = line[part.end] != SPACE
-            tags.append(Tag(line[part.start : part.end], part.kind, len(text), left, right))
+            tag = Tag(original[part.start : part.end], part.kind, len(text), left, right)
+            if tag.kind == "single" and left and right and text[-1:] not in ("", SPACE):
+                tag.divides = bool(tag.visible or _LINE_BREAK.match(tag.text))  # unlike `<wbr/>` within a word
+            tags.append(tag)
+            text += SPACE * tag.divides
     numbers = {part.match: number for number, part in enumerate(parts) if part.kind != "single"}
     opening = {numbers[last]: numbers[first] for last, first in pairs.items() if last in numbers}
-    return StrippedLine(text, tuple(tags), opening, line, pattern)
+    return StrippedLine(text, tuple(tags), opening, original, pattern)
 
 
 def literals(text: str) -> Counter[str]:
