@@ -729,8 +729,9 @@ def test_words_of_a_translation_that_begins_with_a_prefix(with_model):
     assert texts == [each.text for each in expected]
     shown = with_model.post("/attention", json={**parameters, "part": "cross"}).json()
     assert [word["text"] for word in shown["down"]["words"]][:-1] == texts[0].split()
-    refused = with_model.post("/words", json={**parameters, "q": "one apple. Two pears."})
-    assert refused.status_code == 400
+    for refusal in ({"q": "one apple. Two pears."}, {"prefix": "z" * 4001}):
+        assert with_model.post("/words", json={**parameters, **refusal}).status_code == 400
+    assert with_model.post("/attention", json={**parameters, "prefix": "z" * 4001}).status_code == 400
 
 
 def characters(html: str) -> list[tuple[str, str]]:

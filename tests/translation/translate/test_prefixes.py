@@ -21,6 +21,7 @@ from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.types import SamplingOptions
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.prefixes import Prefixes
 from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.support.bundles import LINES
 
@@ -105,3 +106,10 @@ def test_translations_begin_with_the_characters(kind, prefix, beam_size):
         _, text = ours.translate(lines[:2], TranslateOptions(search=search, glossary=glossary), prefixes=prefixes[:2])
         assert text.startswith(prefix)
         assert {"Birke", "Wort"} <= set(re.findall("Birke|Wort", text))
+
+
+def test_only_the_end_of_a_long_word_is_spelled():
+    """The time to spell all of it grows with the square of its length."""
+    ids, spelling = Prefixes(OURS["nfc"]).encode("Wort" * 500)
+    assert OURS["nfc"].decode(ids) + "Wort" * 40 in "Wort" * 500 and 100 < spelling.size <= 200
+    assert translators("nfc")[0].translate(["one apple"], prefixes=["Wort" * 200])[0].startswith("Wort" * 200)

@@ -34,12 +34,14 @@ from relattn.translation.serve.progress import Progress
 from relattn.translation.serve.queue import CLIENT, QueueFull
 from relattn.translation.serve.routing import Router, ScoredText
 from relattn.translation.serve.text.documents import FORMATS, file_suffix
+from relattn.translation.serve.text.sentences import LONGEST
 
 AUTO = "auto"  # source language: detect it
 FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 KEEP_LITERALS = Field(
     True, description="copy placeholders, addresses, @names, hashtags, emoji, long numbers and identifiers unchanged"
 )
+MOST_PREFIX = 4 * LONGEST  # characters; a translation may be longer than its sentence
 CHUNK = 65_536  # bytes
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -96,7 +98,9 @@ class WordsBody(DetectBody):
     source: str
     target: str
     alternatives: int = Field(0, ge=0, le=100)
-    prefix: str = Field("", description="beginning of the translation; requires a text of one sentence")
+    prefix: str = Field(
+        "", max_length=MOST_PREFIX, description="beginning of the translation; requires a text of one sentence"
+    )
     choice: str = Field("", description="translation whose words are returned; one of those that `alternatives` allows")
 
 
@@ -107,7 +111,7 @@ class AttentionBody(DetectBody):
     target: str
     part: Part = "encoder"
     layer: int = Field(1, ge=1, le=1000)
-    prefix: str = Field("", description="beginning of the translation")
+    prefix: str = Field("", max_length=MOST_PREFIX, description="beginning of the translation")
 
 
 B = TypeVar("B", bound=BaseModel)

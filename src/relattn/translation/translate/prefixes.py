@@ -3,7 +3,7 @@
 The pieces of a text depend on what follows it: those of a prefix that ends within a word are not the first pieces of a
 translation that begins with it. So only the words before the last one are encoded. The search chooses the tokens of the
 last word, or of the space after it, among all that agree with its characters, and the last token may continue after
-them. Where words are not separated by spaces, this is the whole prefix.
+them. Of a long word, and where words are not separated by spaces, these are the last 200 bytes at most.
 
 Characters that the tokenizer normalizes or does not know are searched as it encodes them, and the translation has them
 as they were given.
@@ -18,6 +18,8 @@ import numpy as np
 
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.search.types import Request, Spelling
+
+_MOST_SPELLED = 200  # bytes; time and memory grow with the length that is spelled
 
 
 class Prefixes:
@@ -49,6 +51,8 @@ class Prefixes:
         begin = max([0, *words[-1:], *unknown[-1:]])
         if ends_with_space and not b"".join(texts).decode(errors="replace")[-1:].isspace():
             begin, texts = len(ids), [*texts, b" "]  # some tokenizers remove spaces at the end
+        lengths = np.cumsum([0, *map(len, texts)])
+        begin = max(begin, int(np.searchsorted(lengths, lengths[-1] - _MOST_SPELLED)))
         text = b"".join(texts[begin:])
         spelling = self._spelling(text)
         return (ids, None) if np.isinf(spelling.needed[-1]) else (ids[:begin], spelling if text else None)
