@@ -29,7 +29,7 @@ def identity(line: str) -> list[tuple[int, int]]:
     ("line", "left"),
     [
         ("click %s now", "click now"),
-        ("(see https://x.org/a_(b). Or <i>this</i>)", "(see). Or this)"),
+        ("(see https://x.org/a_(b). Or <i>this</i>)", "(see. Or this)"),
         ("<b><i>a</i> b</b> c", "a b c"),
         ("5 km, 12.5% and 3 GB", "and"),
         ("mail me@x.de, $5 or 3 GB <br/> end <br> x", "mail, or end x"),
@@ -151,6 +151,8 @@ def test_pairs_of_tags():
         "1.",
         "%0",
         "http://",
+        "https://(",
+        "www.{",
         "a@",
         "<b>",
         "<b>x</b>",
