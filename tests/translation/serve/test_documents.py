@@ -565,6 +565,11 @@ def test_markdown_is_escaped() -> None:
     assert filled == "> 3\\. Mai *gut\\_er* \\[x\\] * \\`y\\`\n\n- \\- [a](b) \\&amp; \\<b>\n"
 
 
+def test_addresses_in_markdown_end_before_punctuation() -> None:
+    content = b"A **https://x.org/a**. See https://x.org/a_(b), (www.x.org/c) or [x](https://x.org/a_(b)): go!\n"
+    assert read("a.md", content).texts == ["A <m0/>. See <m1/>, (<m2/>) or <m3>x</m3>: go!"]
+
+
 def test_po_file_is_filled() -> None:
     """An entry with a translation stays, and so does one that is marked as fuzzy. Plural forms are filled."""
     content = (

@@ -31,14 +31,17 @@ _LONG_NUMBER = (  # of 8 digits, or an identifier: capital letters with 4 digits
 )
 # Arrows, technical and other symbols, emoji; and what may follow an emoji: a variant, a skin colour, a joined emoji.
 _SYMBOLS = "\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
-# Rest of a web address. Other characters than these, and brackets, only belong to it if it continues after them.
+# Other characters than these, and brackets, only belong to a web address if it continues after them.
 _INSIDE, _BRACKETED = r"[\w/#=&+~-]", r"\([^\s<>\"()]*+\)|\{[^\s<>\"{}]*+\}|\[[^\s<>\"\[\]]*+\]"
-_ADDRESS = rf"(?:[^\s<>\"\w/#=&+~()\[\]{{}}-]*+(?:{_INSIDE}|{_BRACKETED}|[(\[{{](?={_INSIDE})))++"
+WEB_ADDRESS = (
+    r"(?:(?:https?|ftp)://|www\.)"
+    rf"(?:[^\s<>\"\w/#=&+~()\[\]{{}}-]*+(?:{_INSIDE}|{_BRACKETED}|[(\[{{](?={_INSIDE})))++"
+)
 _LITERALS = (
     r"\{\{[^{}]*\}\}|\$?\{[^{}\s]*\}",
     r"%%",
     r"(?<![\w%])%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlLqjzt])?[sdiufFeEgGxXocrp@](?!\w)",
-    rf"(?:(?:https?|ftp)://|www\.){_ADDRESS}",
+    WEB_ADDRESS,
     r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
     r"(?<![\w.@/])@[A-Za-z_]\w+",
     r"(?<![\w&#/.])#\w*[^\W\d_]\w*",

@@ -21,6 +21,7 @@ from markdown_it.common.utils import normalizeReference
 from relattn.translation.errors import require
 from relattn.translation.serve.text.html import MAX_TAGS
 from relattn.translation.serve.text.tagged import LINE_BREAK, TaggedText, pair_tags, unused_prefix
+from relattn.translation.translate.tags import WEB_ADDRESS
 
 _FRONT = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)")
 _LINE_ENDS = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
@@ -34,7 +35,7 @@ _INLINE = re.compile(
     r"|(?P<single>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)"
     r"|\$\$[^$]+\$\$|\$(?![\s$])[^$\n]*(?<!\s)\$(?!\d)"
     rf"|!\[[^\[\]]*\](?:{_PLACE})|\[\^[^\[\]\s]+\]|\A\[[ xX]\](?=\s)"
-    r"|https?://[^\s<>()\[\]]+|<https?://[^<>\s]*>|:[a-z0-9_+-]+:(?!\w))"
+    rf"|{WEB_ADDRESS}|<https?://[^<>\s]*>|:[a-z0-9_+-]+:(?!\w))"
     r"|(?P<reference>\[[^\[\]]+\](?:\[\])?(?![\[(]))"
     rf"|(?P<open>\[)|(?P<close>\](?:{_PLACE}))"
     r"|(?P<tag></?[A-Za-z][^<>]*>|<!--.*?-->)"
