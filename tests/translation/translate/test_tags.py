@@ -83,6 +83,7 @@ def test_stripped_lines_and_their_restoration(line, left):
         ("a→b c", "B A C", "102", "B A→C", []),
         # neighbours without alignment
         ("a {x} b", "A B", "--", "A B {x}", ["{x}"]),
+        ('"https://x.org/(b)“ a', "A", "0", "https://x.org/(b) A", []),
         ("a b {x} c d", "A D", "03", "A {x} D", ["{x}"]),
         ("{x} a b", "A B", "--", "{x} A B", ["{x}"]),
         # emoji at the ends of a line stay there, others follow the words
