@@ -24,6 +24,12 @@ def test_terms_match_whole_words_longest_first(tmp_path):
     assert glossary.find("") == Glossary([]).find("dog") == []
 
 
+def test_spellings_in_unicode_do_not_matter(tmp_path):
+    glossary = read(tmp_path, "cafe\u0301\tLokal\nNew\u00a0York\tNeuyork\ncafe\tKaffee\n")
+    found = glossary.find("A caf\u00e9, a cafe\u0301, a cafe in New  York.")
+    assert found == ["Lokal", "Lokal", "Kaffee", "Neuyork"]
+
+
 @pytest.mark.parametrize(
     ("text", "facts"),
     [

@@ -1,8 +1,9 @@
 """Glossaries: source terms with required translations.
 
 A glossary file has one term per line and two columns, separated by a tab: the term as it is written in sources, and its
-translation in the required form. Terms match whole words, with the same case. The longest term matches first, and
-matches do not overlap. Each match requires the translation once.
+translation in the required form. Terms match whole words, with the same case; the spelling of accents and spaces in
+Unicode does not matter. The longest term matches first, and matches do not overlap. Each match requires the translation
+once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from relattn.translation.data.normalization import normalize
 from relattn.translation.data.text_files import has_text, read_lines
 from relattn.translation.data.tokenizer import BYTE, SPACE_MARK
 from relattn.translation.errors import InputError, one_line
@@ -32,7 +34,7 @@ class Glossary:
         self.translations: dict[str, str] = {}
         numbers: dict[str, int] = {}
         for number, term, translation in terms:
-            term, translation = term.strip(), translation.strip()
+            term, translation = normalize(term), translation.strip()
             if not (has_text(term) and has_text(translation)):
                 raise InputError(f"{source}: line {number} has no {'translation' if has_text(term) else 'term'}")
             if self.translations.setdefault(term, translation) != translation:
@@ -64,7 +66,7 @@ class Glossary:
 
     def find(self, line: str) -> list[str]:
         """Return the translations of the terms in a line, in the order of the line."""
-        return [self.translations[match[0]] for match in self._pattern.finditer(line)]
+        return [self.translations[match[0]] for match in self._pattern.finditer(normalize(line))]
 
 
 def continue_words(pieces: Sequence[str]) -> list[bool]:
