@@ -224,13 +224,13 @@ def source_of(
     """
     require(path.exists(), f"{path}: no such file")
     require_regular(path)
-    kind = re.sub(r"\.(gz|bz2|xz|zst)$", "", path.name).rpartition(".")[2]
+    kind = re.sub(r"\.(gz|bz2|xz|zst)$", "", path.name.lower()).rpartition(".")[2]
     if kind not in ("jsonl", "parquet"):
         require(not column, f"--column requires a table, .jsonl or .parquet, got {path}")
-        fits = out.suffix not in (".parquet", ".gz", ".bz2", ".xz", ".zst")
+        fits = out.suffix.lower() not in (".parquet", ".gz", ".bz2", ".xz", ".zst")
         require(fits, f"{out}: the output must be text, as the input, and not compressed")
         return TextSource(path, options, style, n_best)
-    require(out.suffix == f".{kind}", f"{out}: the output must be .{kind}, as the input")
+    require(out.suffix.lower() == f".{kind}", f"{out}: the output must be .{kind}, as the input")
     require(style == "text" and not n_best, "--format and --n_best do not work with a table")
     return (JsonSource if kind == "jsonl" else ParquetSource)(path, options, column or "text")
 

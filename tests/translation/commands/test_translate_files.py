@@ -180,6 +180,7 @@ def parquet(**columns: object) -> bytes:
         ("in.jsonl", b'{"text": null}\n', "", "in.jsonl: line 1: column 'text' must be text, got null"),
         ("in.jsonl", b'{"text": 7}\n', "", "in.jsonl: line 1: column 'text' must be text, got int"),
         ("in.jsonl", b'{"text": "a"}\n\n', "", "in.jsonl: line 2: must be a JSON object"),
+        ("in.JSONL", b'["text"]\n', "", "in.JSONL: line 1 must be a JSON object"),
         ("in.jsonl", b'["text"]\n', "", "in.jsonl: line 1 must be a JSON object, got '[\"text\"]'"),
         ("in.jsonl", b'{"text": "a"\n', "", "in.jsonl: line 1: must be a JSON object"),
         ("in.jsonl", b"[" * 100_000, "", "in.jsonl: line 1: must be a JSON object"),
