@@ -74,6 +74,13 @@ def test_number_of_weights(name, positions):
     assert sum(parameter.numel() for parameter in made.parameters()) == counted
 
 
+def test_recipe_of_a_model_by_name(capsys):
+    """It names the model, as `train.init_from` accepts it."""
+    assert cli.main(["recipe", "everyday-en-de"]) == 0
+    recipe = yaml.safe_load(capsys.readouterr().out)
+    assert recipe["train"]["init_from"] == "everyday-en-de"
+
+
 def test_preset_can_be_printed_and_trained_by_name(tmp_path, capsys, monkeypatch):
     name = "wmt14-en-fr-big"
     assert cli.main(["recipe", name]) == 0

@@ -109,9 +109,10 @@ def new_columns(translations: Sequence[Translation], options: TranslateOptions) 
 
 
 def require_column(names: Sequence[str], column: str, options: TranslateOptions, where: str) -> None:
-    """Raise an InputError unless a table has a column, and none with the name of one that translations add."""
+    """Raise an InputError unless a table has a column once, and none with the name of one that translations add."""
     given = one_line(", ".join(map(str, names)) or "none", 200)
     require(column in names, f"{where} must have a column {one_line(column, 40)!r}, got {given}")
+    require(list(names).count(column) == 1, f"{where} must have the column {one_line(column, 40)!r} only once")
     taken = [name for name in new_columns([], options) if name in names]
     require(not taken, f"{where} must not have a column {', '.join(taken)}, because translations add it; rename it")
 

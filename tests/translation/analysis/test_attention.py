@@ -114,7 +114,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*command, "--out", str(tmp_path / "all.json")]) == 0
     assert set(json.loads((tmp_path / "all.json").read_text())) >= {"encoder", "decoder", "cross", "translation"}
     capsys.readouterr()
-    for out, *wrong in (["x.pdf"], ["x.png", "--layer", "9"], ["x.json", "--layer", "1"]):
+    for out, *wrong in (["x.pdf"], ["x.png", "--layer", "9"], ["x.png", "--layer", "0"], ["x.json", "--layer", "1"]):
         code = cli.main([*command, "--out", str(tmp_path / out), *wrong])
         assert_refused(Result(code, *capsys.readouterr()), "")
     assert not list(tmp_path.glob("x.*"))

@@ -166,9 +166,10 @@ def test_a_table_of_datasets_stays_one(relattn, model, tmp_path):
     assert read.remove_columns(read.column_names[2:]).to_dict() == table.to_dict()
 
 
-def parquet(**columns: object) -> bytes:
+def parquet(names: list[str] | None = None, **columns: object) -> bytes:
+    """Return a Parquet file with these columns, perhaps with other names."""
     file = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), file)
+    pq.write_table(pa.table(columns).rename_columns(names or [*columns]), file)
     return file.getvalue().to_pybytes()
 
 
@@ -197,6 +198,7 @@ def parquet(**columns: object) -> bytes:
         ("in.parquet", parquet(text=["a", None]), "", "in.parquet: row 2: column 'text' must be text, got null"),
         ("in.parquet", parquet(text=[b"a"]), "", "in.parquet: row 1: column 'text' must be text, got bytes"),
         ("in.parquet", parquet(text=["a"], warnings=["a"]), "", "in.parquet must not have a column warnings"),
+        ("in.parquet", parquet(x=["a"], y=["b"], names=["text", "text"]), "", "must have the column 'text' only once"),
         ("in.txt", b"a\n" + b"b" * 20_000, "", "in.txt: line 2 must have at most 16,384 characters, got 20,000"),
         ("in.txt", b"a\n", "--n_best=9", "n_best must be at most the beam size 2, got 9"),
         ("in.txt", b"a\n", "--column=text", "--column requires a table"),

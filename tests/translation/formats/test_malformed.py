@@ -378,6 +378,8 @@ def edited(source: Path, path: Path, file: str, edit: Edit) -> Path:
             ["not supported: ", "activation_function tanh", "encoder_ffn_dim 7", "quantization_config"],
         ),
         ("marian", "config.json", {"encoder_attention_heads": 2}, ["encoder_attention_heads 2", "must be equal"]),
+        ("marian", "config.json", {"encoder_layers": 1}, ["config.json: encoder_layers must be 2", "got 1"]),
+        ("m2m_100", "config.json", {"decoder_layers": 3}, ["config.json: decoder_layers must be 1", "got 3"]),
         ("marian", "config.json", {"scale_embedding": "yes"}, ["scale_embedding must be true or false, got 'yes'"]),
         ("marian", "config.json", {"vocab_size": 9}, ["config.json: vocab_size must be ", "got 9"]),
         ("marian", "config.json", {"vocab_size": 10**12}, ["vocab_size must be ", "embed_tokens.weight"]),

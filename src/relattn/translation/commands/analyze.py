@@ -41,7 +41,8 @@ def attention(
     with output(path) as write:
         inspection = inspect(translator, sentence, search.options(translator))
         picture = path.suffix == ".png"
-        write(as_png(inspection, part or "encoder", layer or 1) if picture else as_json(inspection).encode())
+        number = 1 if layer is None else layer
+        write(as_png(inspection, part or "encoder", number) if picture else as_json(inspection).encode())
     print(inspection.translation)
 
 

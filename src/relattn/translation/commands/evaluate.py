@@ -44,7 +44,7 @@ def evaluate(
         compare: Score each bundle by itself, and compare it with the first by a paired bootstrap with 1,000 samples.
         out: File to write the translations to, one per line.
         perturb: Also score the text with capital letters, typing errors and more: join_lines, drop_punctuation, typos,
-            title_case, upper_case, or all of these. References are changed too, except by typos.
+            title_case, upper_case, copy, or all of these. References are changed too, except by typos.
     """
     require(not (out and perturb), "--out does not work with --perturb")
     require(not (compare and (out or perturb)), "--compare does not work with --out and --perturb")

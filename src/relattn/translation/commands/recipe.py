@@ -8,7 +8,8 @@ def recipe(name: str) -> None:
 
     Args:
         name: Name of a recipe: wmt14-en-de-base, wmt14-en-de-big, wmt14-en-fr-base, wmt14-en-fr-big or
-            t2t-relative-base. Or the directory of a bundle.
+            t2t-relative-base. Or the directory of a bundle, or the name of a model: everyday-en-de, or org/name on the
+            hub.
     """
     from pathlib import Path
 
@@ -16,11 +17,13 @@ def recipe(name: str) -> None:
     from relattn.translation.config.presets import PRESETS
     from relattn.translation.errors import unknown
 
-    if Path(name).is_dir():
-        from relattn.translation.training.initial import fine_tuning_recipe
-
-        print(dump(fine_tuning_recipe(name)), end="")
+    if name in PRESETS and not Path(name).is_dir():
+        print(dump(PRESETS[name]), end="")
         return
-    if name not in PRESETS:
+
+    from relattn.translation.hub import resolve
+    from relattn.translation.training.initial import fine_tuning_recipe
+
+    if not resolve(name).is_dir():
         raise unknown("recipe", name, PRESETS)
-    print(dump(PRESETS[name]), end="")
+    print(dump(fine_tuning_recipe(name)), end="")

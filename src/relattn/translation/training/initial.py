@@ -45,7 +45,7 @@ def fine_tuning_recipe(path: str) -> Recipe:
     Raises:
         InputError: the bundle is missing or damaged.
     """
-    initial = bundle.read_bundle(path)
+    initial = bundle.read_bundle(hub.resolve(path))
     warmup, longest = 200, initial.model.position_spec.max_length
     given = initial.tokenizer.special.per_source + initial.tokenizer.special.per_target
     return Recipe(

@@ -84,6 +84,8 @@ class _Family:
 
 
 _DEFAULTS = {
+    "encoder_layers": 12,
+    "decoder_layers": 12,
     "encoder_attention_heads": 16,
     "decoder_attention_heads": 16,
     "encoder_ffn_dim": 4096,

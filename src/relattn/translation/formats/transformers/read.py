@@ -85,6 +85,9 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         attention_dropout=settings.number("attention_dropout", float),
         activation_dropout=settings.number("activation_dropout", float),
     )
+    for name in ("encoder_layers", "decoder_layers"):
+        layers, count = getattr(model, name), settings.number(name)
+        require(count == layers, f"{settings.file}: {name} must be {layers}, as the weights have layers, got {count}")
     return ForeignModel(
         toolkit=f"transformers ({family.architecture})",
         source=path,
