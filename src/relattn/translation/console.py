@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from tqdm import tqdm
 
@@ -14,14 +16,27 @@ from relattn.translation.errors import escape
 
 @contextmanager
 def log_to_stderr(*, quiet: bool = False) -> Iterator[None]:
-    """Print log messages: those of this package from level INFO unless `quiet`, and all others from WARNING."""
+    """Print log messages: those of this package from level INFO unless `quiet`, and all others from WARNING.
+
+    A `UserWarning` is printed as such a message, once.
+    """
     package, root, handler = logging.getLogger("relattn"), logging.getLogger(), _Lines()
-    level = package.level
+    level, show_warning, shown = package.level, warnings.showwarning, set[str]()
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **to: Any) -> None:
+        if category is not UserWarning:
+            show_warning(message, category, *place, **to)
+        elif str(message) not in shown:
+            shown.add(str(message))
+            package.warning("%s", message)
+
+    warnings.showwarning = show
     package.setLevel(logging.WARNING if quiet else logging.INFO)
     root.addHandler(handler)
     try:
         yield
     finally:
+        warnings.showwarning = show_warning
         root.removeHandler(handler)
         package.setLevel(level)
 

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -238,3 +239,11 @@ def test_control_characters_in_log_messages_are_escaped(capsys):
     with log_to_stderr():
         logging.getLogger("relattn").warning("a\x1b[31m b\nnext")
     assert capsys.readouterr().err == "relattn: warning: a\\x1b[31m b\nnext\n"
+
+
+def test_a_warning_is_one_message(capsys):
+    with log_to_stderr(), warnings.catch_warnings():
+        warnings.simplefilter("always")
+        for text in ("a", "b", "a"):
+            warnings.warn(text, stacklevel=1)
+    assert capsys.readouterr().err == "relattn: warning: a\nrelattn: warning: b\n"

@@ -538,6 +538,8 @@ def test_run_is_not_resumed_with_another_recipe_text_or_process(tmp_path, finish
     )
     with pytest.raises(InputError, match=r"model\.clip_right: None → 4; seed: 1 → 2; train\.warmup_steps: 4 → 5$"):
         train(changed, resume=True, show=False)
+    with pytest.raises(InputError, match=r"train\.steps must be at least 6, .*, got 5$"):
+        train(with_train(recipe, steps=5), resume=True, show=False)
     copy = tmp_path / "copy.src"
     copy.write_text(Path(text["train_src"]).read_text().replace("one", "One"))
     other = replace(recipe, data=replace(recipe.data, train_src=str(copy)))

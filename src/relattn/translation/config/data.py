@@ -7,7 +7,7 @@ from os.path import normpath
 from typing import Literal
 
 from relattn.translation.config.base import Config, number
-from relattn.translation.errors import require
+from relattn.translation.errors import require, require_language
 
 MOST_WEIGHT = 1000  # passes over a corpus per epoch
 Normalization = Literal["nfc", "nmt_nfkc", "identity"]
@@ -95,6 +95,8 @@ class DataConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("src_lang", "tgt_lang"):
+            require_language(name, getattr(self, name))
         for split in ("train", "valid"):
             src, tgt, listed = (getattr(self, f"{split}_{name}") for name in ("src", "tgt", "list"))
             require(bool(src) == bool(tgt), f"{split}_src requires {split}_tgt and vice versa, got '{src}' and '{tgt}'")

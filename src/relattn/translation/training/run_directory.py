@@ -57,6 +57,8 @@ def claim(recipe: Recipe, *, resume: bool) -> Iterator[None]:
     out = Path(recipe.out)
     if resume:
         require_same_run(read_recipe(out), recipe)
+        steps, taken = recipe.train.steps, _steps_taken(out)
+        require(taken <= steps, f"train.steps must be at least {taken:,}, the number of steps taken, got {steps:,}")
     else:
         _require_free(out)
     with locked(out, "training this run"):
@@ -124,14 +126,19 @@ def newest_checkpoint(out: Path, *, warn: bool = True) -> dict[str, Any] | None:
 
 def describe_progress(out: Path) -> str:
     """Return how far an interrupted run got and where it continues, for the end of a message."""
-    paths, rows = checkpoints.list_checkpoints(out / CHECKPOINTS), []
+    rows, saved = [], _steps_taken(out)
     with suppress(InputError):
         rows = read_log(out / LOG)
-    saved = checkpoints.step_of(paths[-1]) if paths else 0
     step = max(saved, rows[-1].step if rows else 0)
     after = f" after step {step}" if step else ""
     resumed = f"continues from step {saved}" if saved else "starts again"
     return f"{after}; the same command with --resume {resumed}"
+
+
+def _steps_taken(out: Path) -> int:
+    """Return the step of the newest checkpoint; 0 without one."""
+    paths = checkpoints.list_checkpoints(out / CHECKPOINTS)
+    return checkpoints.step_of(paths[-1]) if paths else 0
 
 
 def disk_space(model: nn.Module, keep: int) -> int:
