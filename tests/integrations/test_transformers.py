@@ -447,7 +447,7 @@ def test_disabling_restores_only_what_was_enabled():
 
 
 @pairwise(
-    name=["deberta", "deberta-v2", "deberta-v3"], terms=[["c2p"], ["p2c"], ["c2p", "p2c"], []],
+    name=["deberta", "deberta-v2", "deberta-v3"], terms=[["c2p"], ["p2c"], ["c2p", "p2c"], [], ["c2p", "p2p"]],
     length=[1, 8, 9, 17, 41, 90], padded=["left", "right"],
 )  # fmt: skip
 def test_deberta_of_any_terms_and_length(name, terms, length, padded):
