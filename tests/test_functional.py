@@ -469,6 +469,7 @@ REFUSED = [  # what is changed, and which facts the message has
     ({"dropout_p": 1.5}, "dropout_p.*1.5"),
     ({"dropout_p": math.nan}, "dropout_p.*nan"),
     ({"backend": "fast"}, f"backend.*{', '.join(backends.NAMES)}.*'auto'.*'fast'"),
+    ({"backend": ["native"]}, r"backend.*\['native'\]"),
     ({"relations": integers(5).expand(1, 1, 5, 5)}, r"relations.*\[-1, 5\).*from 5 to 5"),
     ({"relations": zeros(1, 1, 5, 5)}, "relations.*integer.*float32"),
     ({"relations": integers(0).expand(3, 1, 5, 5)}, r"relations.*\(2 or 1, 4 or 1, 5, 5\).*\(3, 1, 5, 5\)"),
@@ -479,6 +480,7 @@ NOT_TENSORS = [
     ({"query": numpy.zeros((2, 4, 5, 3))}, "query.*ndarray"),
     ({"query": None}, "query.*None"),
     ({"query": torch.nested.nested_tensor([zeros(4, 5, 3)] * 2, layout=torch.jagged)}, "query.*nested"),
+    ({"mask": torch.ones(5, 5, dtype=torch.bool).to_sparse()}, "mask must be a dense tensor.*sparse_coo"),
     ({"relations": None}, "relations.*None"),
 ]
 

@@ -166,6 +166,8 @@ def test_dropout_is_for_training_only():
 
 def test_bad_arguments_are_refused():
     module, x = RelativeMultiheadAttention(DIM, HEADS, clip=2, batch_first=True).double(), normal(BATCH, 7, DIM)
+    normed = nn.MultiheadAttention(15, 3)  # its weight is no parameter, so it would not be copied
+    nn.utils.parametrizations.weight_norm(normed.out_proj)
     refused = [
         (lambda: RelativeMultiheadAttention(16, 3, clip=2), "embed_dim.*num_heads.*16 and 3"),
         (lambda: RelativeMultiheadAttention(DIM, HEADS, add_bias_kv=True, clip=2), "add_bias_kv must be False"),
@@ -173,6 +175,7 @@ def test_bad_arguments_are_refused():
         (lambda: RelativeMultiheadAttention.from_module(nn.MultiheadAttention(15, 3, add_bias_kv=True), clip=2), "add"),
         (lambda: module(x, x, x, need_weights=True), "need_weights must be False"),
         (lambda: RelativeMultiheadAttention.from_module(nn.Linear(3, 3), clip=2), "nn.MultiheadAttention.*Linear"),
+        (lambda: RelativeMultiheadAttention.from_module(normed, clip=2), "other out_proj.weight, out_proj.param"),
         (lambda: module(x, x, x, key_padding_mask=torch.ones(2, 7).int()), "key_padding_mask.*bool.*int32"),
         (lambda: module(x, x, x, attn_mask=torch.ones(7, 7).long()), "attn_mask.*bool.*int64"),
         (lambda: module(x, x, x, attn_mask=torch.ones(7, 7).cfloat()), "attn_mask.*bool.*complex64"),

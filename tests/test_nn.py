@@ -168,6 +168,13 @@ def test_layer_exports_with_any_batch_and_length():
         close(program(x, torch.tensor(lengths)), attention(x, torch.tensor(lengths)))
 
 
+@pytest.mark.parametrize("tables", ["both", "keys", "values"])
+def test_exported_attention_runs_where_autograd_records(tables):
+    attention, x, lengths = RelativeAttention(8, 2, tables=tables), torch.randn(2, 3, 7, 8), torch.tensor([7, 3])
+    program = torch.export.export(attention, (x, x, x), {"lengths": lengths}).module()
+    torch.testing.assert_close(program(x, x, x, lengths=lengths), attention(x, x, x, lengths=lengths))
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("backend", ["native", "dense"])
 def test_traced_layer_runs_with_other_lengths(backend, tmp_path):

@@ -23,6 +23,8 @@ def check_tensors(arguments: dict[str, Any]) -> None:
         if x is not None and isinstance(x, Tensor):
             if x.is_nested:
                 raise TypeError(f"{name} must be a padded tensor, got a nested tensor; pad it and pass its lengths")
+            if x.layout != torch.strided:
+                raise TypeError(f"{name} must be a dense tensor, got layout {x.layout}; pass its to_dense()")
         elif x is not None or name in ("query", "key", "value"):
             hint = "; pass its weight" if isinstance(x, torch.nn.Module) else ""
             raise TypeError(f"{name} must be a tensor, got {'None' if x is None else type(x).__name__}{hint}")

@@ -159,7 +159,10 @@ class RelativeMultiheadAttention(nn.Module):
             beyond=beyond,
             backend=backend,
         )
-        layer.load_state_dict(module.state_dict(), strict=False)
+        keys = layer.load_state_dict(module.state_dict(), strict=False)
+        if other := [name for name in keys.missing_keys if not name.startswith("attention.")] + keys.unexpected_keys:
+            rule = "module must have the parameters of nn.MultiheadAttention, without parametrizations or subclasses"
+            raise ValueError(f"{rule} that replace them, got {type(module).__name__} with other {', '.join(other)}")
         for table in layer.attention.parameters():
             nn.init.zeros_(table)
         return layer.train(module.training)

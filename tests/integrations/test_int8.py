@@ -92,6 +92,10 @@ def test_weights_that_change_are_quantized_again():
     assert not torch.equal(layers[0](input), layers[1](input))
     layers[0].load_state_dict(layers[1].state_dict())
     assert torch.equal(layers[0](input), layers[1](input))
+    for layer in layers:  # as LoRA is merged
+        layer[0].weight.data += torch.ones(64, 64)
+        assert torch.equal(layer(input), copy.deepcopy(layer)(input))
+    torch.testing.assert_close(torch.vmap(layers[0])(input), nn.functional.linear(input, *layers[0][0].parameters()))
     layers[0].double()
     assert layers[0](input.double()).dtype == torch.float64
 

@@ -447,7 +447,7 @@ def test_disabling_restores_only_what_was_enabled():
 
 
 @pairwise(
-    name=["deberta", "deberta-v2", "deberta-v3"], terms=[["c2p"], ["p2c"], ["c2p", "p2c"], []],
+    name=["deberta", "deberta-v2", "deberta-v3"], terms=[["c2p"], ["p2c"], ["c2p", "p2c"], [], ["c2p", "p2p"]],
     length=[1, 8, 9, 17, 41, 90], padded=["left", "right"],
 )  # fmt: skip
 def test_deberta_of_any_terms_and_length(name, terms, length, padded):
@@ -511,19 +511,20 @@ def test_unsupported_modules_run_their_own_code_and_are_reported():
 
 def test_mask_options():
     attend, hide = 0.0, torch.finfo(torch.float32).min
-    assert adapters.mask_options(None) == {}
-    assert adapters.mask_options(torch.ones(2, 1, 5, 5, dtype=torch.bool)) == {}
+    assert adapters.mask_options(None, 2) == {}
+    assert adapters.mask_options(torch.ones(2, 1, 5, 5, dtype=torch.bool), 2) == {}
     right = torch.tensor([[1, 1, 1], [1, 0, 0]]).bool()[:, None, None].expand(2, 1, 4, 3)
     numbers = torch.where(right, attend, hide)
     twice = 2 * numbers.half()  # overflows to −∞
     for mask in (right, numbers, torch.where(right, attend, -torch.inf), right[:, :, :1], twice):
-        options = {name: x.tolist() for name, x in adapters.mask_options(mask).items()}
+        options = {name: x.tolist() for name, x in adapters.mask_options(mask, 2).items()}
         assert options == {"key_lengths": [3, 1]}  # no query_lengths: padding queries attend too
+    assert adapters.mask_options(right[1:], 3)["key_lengths"].tolist() == [1, 1, 1]  # a mask for all sequences
     left = right.flip(-1)
-    assert torch.equal(adapters.mask_options(left)["mask"], left[:, :1, :1])
+    assert torch.equal(adapters.mask_options(left, 2)["mask"], left[:, :1, :1])
     causal = torch.ones(4, 4).tril().bool()[None, None]
-    assert torch.equal(adapters.mask_options(causal)["mask"], causal)
-    assert adapters.mask_options(torch.full((1, 1, 4, 4), -1.0)) is None  # a bias, not a mask
+    assert torch.equal(adapters.mask_options(causal, 2)["mask"], causal)
+    assert adapters.mask_options(torch.full((1, 1, 4, 4), -1.0), 2) is None  # a bias, not a mask
 
 
 @pytest.mark.parametrize("name", ["vits", "t5", "umt5"])

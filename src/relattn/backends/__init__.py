@@ -19,7 +19,7 @@ NAMES = tuple(BACKENDS)
 
 def check_name(backend: str) -> None:
     """Check the name of a backend, or "auto"."""
-    if backend != "auto" and backend not in BACKENDS:
+    if backend != "auto" and backend not in NAMES:
         raise ValueError(f"backend must be one of {', '.join(NAMES)}, or 'auto', got {backend!r}")
 
 

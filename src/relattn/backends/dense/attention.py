@@ -102,7 +102,8 @@ def forward(*arguments: Any) -> tuple[Tensor, ...]:
         by_label = None
         if task.value_table is not None:
             by_label = task.labelling().collect(dropped, task.value_table.shape[1])
-        weighted_sum(output[sentences, heads], dropped, by_label, task)
+        # an exported program may run where autograd records, which refuses the second change in place of a whole slice
+        weighted_sum(output if heads is ALL else output[sentences, heads], dropped, by_label, task)
         if inputs.has_gradients:
             saved += [probabilities] if by_label is None else [probabilities, by_label]
     return (output, *saved) if lse is None else (output, lse, *saved)

@@ -89,7 +89,7 @@ def join_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-def mask_options(mask: Tensor | None) -> dict[str, Any] | None:
+def mask_options(mask: Tensor | None, batch: int) -> dict[str, Any] | None:
     """Convert the attention mask of a model to options of the operator.
 
     Right padding becomes `key_lengths`, so no mask is stored. Queries in padding still attend, as in the models.
@@ -97,6 +97,7 @@ def mask_options(mask: Tensor | None) -> dict[str, Any] | None:
     Args:
         mask: (batch or 1, heads or 1, queries or 1, keys). A boolean mask is True where a query attends to a key. A
             floating-point mask is 0 there, and a large negative number elsewhere.
+        batch: number of sequences.
 
     Returns:
         Keyword arguments for `relative_attention`, or None if `mask` is a bias that is added to the scores. While a
@@ -120,7 +121,7 @@ def mask_options(mask: Tensor | None) -> dict[str, Any] | None:
         return {"mask": row}
     if bool((lengths == row.shape[-1]).all()):
         return {}
-    return {"key_lengths": lengths}
+    return {"key_lengths": lengths.expand(batch)}
 
 
 def run_layers(module: Any, states: Tensor, layerdrop: float, **options: Any) -> Tensor:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from relattn.integrations.transformers.forward_patch import is_exporting
 
 LEAST = 64  # inputs and outputs; smaller layers gain nothing
+SAMPLED = 8  # rows and columns of a weight in which changes are looked for, or a few more
 _BLOCK = 512  # rows that are computed at once, which bounds the memory of their sums
 _TINY = torch.finfo(torch.float32).tiny
 _log = logging.getLogger(__name__)
@@ -32,10 +33,10 @@ class Int8Linear(nn.Linear):
     `nn.Linear` becomes one by exchanging its class (`quantize`).
     """
 
-    _quantized: tuple[tuple[int, int], Tensor, Tensor] | None = None  # identity of the weight, integers, scales
+    _quantized: tuple[tuple[Any, ...], Tensor, Tensor] | None = None  # identity of the weight, integers, scales
 
     def forward(self, input: Tensor) -> Tensor:
-        if is_exporting() or torch.compiler.is_compiling():
+        if is_exporting() or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
             return super().forward(input)
         tensors = input, self.weight, *(() if self.bias is None else (self.bias,))
         is_plain = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
@@ -58,7 +59,10 @@ class Int8Linear(nn.Linear):
     def _integers(self) -> tuple[Tensor, Tensor]:
         """Return the weight as integers (in_features, out_features) and their scales, made again if it has changed."""
         weight = self.weight
-        identity = weight.data_ptr(), 0 if weight.is_inference() else weight._version
+        # PyTorch does not count changes through `.data`, such as those of a merged LoRA: some numbers are compared too.
+        row_step, column_step = (size // SAMPLED for size in weight.shape)
+        sample = weight[::row_step, ::column_step].tolist()
+        identity = weight.data_ptr(), 0 if weight.is_inference() else weight._version, sample
         if self._quantized is None or self._quantized[0] != identity:
             self._quantized = identity, *_quantize(weight.detach(), _largest_integer())
         return self._quantized[1:]

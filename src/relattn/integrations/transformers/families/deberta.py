@@ -48,12 +48,14 @@ def attention(
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
     if relative_pos is None or relative_pos.numel() > 0:
         return own()
-    options = mask_options(attention_mask)
+    options = mask_options(attention_mask, len(hidden_states))
     assert options is not None  # a boolean mask is never a bias
     assert rel_embeddings is not None  # the encoder passes them
     used, rows = used_embeddings(module, hidden_states.shape[1], hidden_states.device)
     embeddings = module.pos_dropout(rel_embeddings)[used]
     query, key, value, K, Q = projections(module, hidden_states, embeddings)
+    # Version 1 also counts terms of other names, which it does not compute.
+    terms = len(module.pos_att_type) if hasattr(module, "in_proj") else (K is not None) + (Q is not None)
     attended = relative_attention(
         query,
         key,
@@ -61,7 +63,7 @@ def attention(
         None if K is None else K[:, rows],
         pos_query=None if Q is None else Q[:, rows],
         clip=len(rows) // 2,
-        scale=((1 + len(module.pos_att_type)) * query.shape[-1]) ** -0.5,
+        scale=((1 + terms) * query.shape[-1]) ** -0.5,
         dropout_p=module.dropout.p if module.training else 0.0,
         **options,
     )

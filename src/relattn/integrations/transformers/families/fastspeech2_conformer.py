@@ -36,7 +36,7 @@ def attention(
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
     if pos_emb is None or len(pos_emb) > 1 or needs_attention_weights(module, output_attentions):
         return own()
-    options = mask_options(None if attention_mask is None else attention_mask[:, None] != 0)
+    options = mask_options(None if attention_mask is None else attention_mask[:, None] != 0, len(hidden_states))
     assert options is not None  # a boolean mask is never a bias
     query, key, value = project(hidden_states, module.head_dim, module.linear_q, module.linear_k, module.linear_v)
     attended = transformer_xl(

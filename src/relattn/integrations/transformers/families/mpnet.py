@@ -39,7 +39,7 @@ def attention(
     """Compute the self-attention of one layer: (batch, length, dim)."""
     if position_bias is None or position_bias.dim() != 2:
         return own()
-    options = mask_options(attention_mask)
+    options = mask_options(attention_mask, len(hidden_states))
     assert options is not None  # the encoder has checked it
     query, key, value = project(hidden_states, module.attention_head_size, module.q, module.k, module.v)
     attended = relative_attention(
@@ -64,7 +64,7 @@ def encoder(
     **kwargs: Any,
 ) -> Any:
     """Run the layers with a table of biases."""
-    if mask_options(attention_mask) is None or needs_attention_weights(module, output_attentions):
+    if mask_options(attention_mask, len(hidden_states)) is None or needs_attention_weights(module, output_attentions):
         return own()
     distance = torch.arange(-MAX_DISTANCE, MAX_DISTANCE + 1, device=hidden_states.device)
     table = module.relative_attention_bias(module.relative_position_bucket(distance)).T  # (heads, 257)

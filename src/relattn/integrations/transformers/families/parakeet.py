@@ -58,7 +58,7 @@ def attention(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
-    options = mask_options(attention_mask)
+    options = mask_options(attention_mask, len(hidden_states))
     # Dropout gives each sequence its own position embeddings, which one table cannot hold.
     positions_dropped = module.training and module.config.dropout_positions > 0
     positions_differ = position_embeddings is not None and len(position_embeddings) > 1 and positions_dropped

@@ -37,7 +37,7 @@ def attention(
     **kwargs: Any,
 ) -> Any:
     """Compute the self-attention of one layer: (batch, length, dim), the table for the next layer, and no weights."""
-    options = mask_options(mask)
+    options = mask_options(mask, len(hidden_states))
     has_table = module.has_relative_attention_bias if position_bias is None else position_bias.dim() == 3
     if options is None or not has_table or needs_attention_weights(module, output_attentions):
         return own()
@@ -54,7 +54,7 @@ def umt5_attention(
     **kwargs: Any,
 ) -> Any:
     """Compute the self-attention of one UMT5 layer: (batch, length, dim). Each layer has its own table of buckets."""
-    options = mask_options(attention_mask)
+    options = mask_options(attention_mask, len(hidden_states))
     if options is None or needs_attention_weights(module, output_attentions):
         return own()
     return module.o(attend(module, hidden_states, bias_table(module, hidden_states.device), options)), None

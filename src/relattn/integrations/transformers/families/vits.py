@@ -29,7 +29,7 @@ def attention(
     output_attentions: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
-    options = mask_options(attention_mask)
+    options = mask_options(attention_mask, len(hidden_states))
     if options is None or needs_attention_weights(module, output_attentions):
         return own()
     query, key, value = project(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)

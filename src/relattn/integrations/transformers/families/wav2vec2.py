@@ -52,7 +52,7 @@ def attention(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
-    options = mask_options(attention_mask)
+    options = mask_options(attention_mask, len(hidden_states))
     if options is None or needs_attention_weights(module, kwargs.get("output_attentions")):
         return own()
     query, key, value = project(hidden_states, module.head_size, module.linear_q, module.linear_k, module.linear_v)

@@ -47,7 +47,8 @@ def attention(
         return own()
     table = bias_table(module, hidden_states.device) if position_bias is None else position_bias
     query, key, value = project(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
-    options = mask_options(None if attention_mask is None else (attention_mask == 1)[:, None, None])
+    mask = None if attention_mask is None else (attention_mask == 1)[:, None, None]
+    options = mask_options(mask, len(hidden_states))
     assert options is not None  # a boolean mask is never a bias
     attended = relative_attention(
         query,
