@@ -73,7 +73,7 @@ def test_closed_standard_streams_are_reported():
     "variables", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"PYTHONIOENCODING": "ascii"}]
 )
 def test_text_and_paths_are_utf8_in_every_locale(tmp_path, variables):
-    (tmp_path / "nö.yaml").write_text("out: ''\ndata: {src_lang: ü}\n", encoding="utf-8")
+    (tmp_path / "nö.yaml").write_text("out: ''\ndata: {train_src: ü, train_tgt: ö}\n", encoding="utf-8")
     command = f"cd '{tmp_path}'; PYTHONPATH='{Path(relattn.__file__).parents[1]}' {COMMAND}"
     code, output, error = run(f"{command} train nö.yaml", **variables)
     assert (code, output, error.startswith("relattn: error: out must")) == (2, "", True)

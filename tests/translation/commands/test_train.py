@@ -81,14 +81,14 @@ def test_wrong_text(relattn, tmp_path, recipe_file, model, split, tgt, message):
 def test_flags_override_a_recipe(relattn, recipe_file, train_calls, make_recipe):
     """Names of flags may have hyphens, and stand before and after the recipe."""
     base = make_recipe(recipe_file.parent / "run")
-    flags = ("--model.clip_right=null", "--model.tables_per_head", "true", "--data.src-lang", "a-b_c", "--out=1e-4")
+    flags = ("--model.clip_right=null", "--model.tables_per_head", "true", "--data.src-lang", "pt-BR", "--out=1e-4")
     result = relattn("train", "--train.warmup-steps=9", "--model.clip", 7, recipe_file, *flags)
     assert result == (0, "somewhere\n", "")
     expected = replace(
         base,
         out="1e-4",
         model=replace(base.model, clip=7, tables_per_head=True),
-        data=replace(base.data, src_lang="a-b_c"),
+        data=replace(base.data, src_lang="pt-BR"),
         train=replace(base.train, warmup_steps=9),
     )
     relattn("train", recipe_file, "--resume")

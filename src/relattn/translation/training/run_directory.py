@@ -57,8 +57,6 @@ def claim(recipe: Recipe, *, resume: bool) -> Iterator[None]:
     out = Path(recipe.out)
     if resume:
         require_same_run(read_recipe(out), recipe)
-        steps, taken = recipe.train.steps, _steps_taken(out)
-        require(taken <= steps, f"train.steps must be at least {taken:,}, the number of steps taken, got {steps:,}")
     else:
         _require_free(out)
     with locked(out, "training this run"):
@@ -68,6 +66,8 @@ def claim(recipe: Recipe, *, resume: bool) -> Iterator[None]:
             if not resume:
                 write_atomically(out / RECIPE, dump(recipe).encode())
             _require_layout(out)
+            steps, taken = recipe.train.steps, _steps_taken(out)
+            require(taken <= steps, f"train.steps must be at least {taken:,}, the number of steps taken, got {steps:,}")
             yield
         finally:
             if not resume and not has_data(out):
