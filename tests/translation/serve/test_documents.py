@@ -609,10 +609,11 @@ def test_json_keeps_numbers_and_escapes() -> None:
 
 def test_no_text_moves_across_line_breaks() -> None:
     for name, form in (("a.json", '["{}"]'), ("a.md", "{}\n"), ("a.md", "| {} |\n|---|\n")):
-        content = form.replace("{}", "<b>a<br>b</b> c<BR/><br />d")
+        content = form.replace("{}", "<b>a<br>b</b> c<BR/><br />d<br class='x'>e")
         document = read(name, content.encode())
-        assert document.texts == ["<m0>a", "b</m0> c", "", "d"]
-        assert document.fill(["A <m0>", "C</m0>B", "", "D"]) == form.replace("{}", "A <b><br>C</b>B<BR/><br />D")
+        assert document.texts == ["<m0>a", "b</m0> c", "", "d", "e"]
+        filled = form.replace("{}", "A <b><br>C</b>B<BR/><br />D<br class='x'>E")
+        assert document.fill(["A <m0>", "C</m0>B", "", "D", "E"]) == filled
 
 
 def test_xliff_fills_targets_that_are_empty() -> None:

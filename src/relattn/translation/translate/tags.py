@@ -72,7 +72,7 @@ NO_SPACE_AFTER, NO_SPACE_BEFORE = ("", SPACE, *OPENING), ("", SPACE, *CLOSING)
 _LEFT_OUT = INVISIBLE + "".join(sorted(CONTROL))
 _AS_SPACES, _WITHOUT_INVISIBLE = str.maketrans(dict.fromkeys(SPACES, SPACE)), str.maketrans("", "", _LEFT_OUT)
 _MARKUP = re.compile("<[^<>]*>")
-_LINE_BREAK = re.compile(r"<br\b", re.IGNORECASE)
+LINE_BREAK = re.compile(r"<br(?:\s[^<>]*)?/?>", re.IGNORECASE)
 
 
 @dataclass
@@ -174,7 +174,7 @@ def strip_tags(line: str, pattern: re.Pattern[str] = TAG) -> StrippedLine:
                 right = line[part.end] != SPACE
             tag = Tag(original[part.start : part.end], part.kind, len(text), left, right)
             if tag.kind == "single" and left and right and text[-1:] not in ("", SPACE):
-                tag.divides = bool(tag.visible or _LINE_BREAK.match(tag.text))  # unlike `<wbr/>` within a word
+                tag.divides = bool(tag.visible or LINE_BREAK.match(tag.text))  # unlike `<wbr/>` within a word
             tags.append(tag)
             text += SPACE * tag.divides
     numbers = {part.match: number for number, part in enumerate(parts) if part.kind != "single"}

@@ -20,8 +20,8 @@ from markdown_it.common.utils import normalizeReference
 
 from relattn.translation.errors import require
 from relattn.translation.serve.text.html import MAX_TAGS
-from relattn.translation.serve.text.tagged import LINE_BREAK, TaggedText, pair_tags, unused_prefix
-from relattn.translation.translate.tags import WEB_ADDRESS
+from relattn.translation.serve.text.tagged import TaggedText, pair_tags, unused_prefix
+from relattn.translation.translate.tags import LINE_BREAK, WEB_ADDRESS
 
 _FRONT = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)")
 _LINE_ENDS = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")

@@ -9,10 +9,10 @@ from itertools import accumulate
 
 from relattn.translation.data.text_files import has_text
 from relattn.translation.errors import require
+from relattn.translation.translate.tags import LINE_BREAK
 
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
 _NAME = re.compile(r"<(/?)([A-Za-z][\w:-]*)")
-LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 MAX_PREFIX = 20  # characters in the names of placeholders
 
 
