@@ -33,7 +33,7 @@ LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 NO_TABLES = "no tables"
 METHODS = ("plain", "auto", NO_TABLES, *backends.NAMES, *forms.METHODS, *PEERS)
 PLAIN = {"plain": None, "flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
-PYTORCH = (*PLAIN, "flex", *forms.BY_MASK)
+PYTORCH = (*PLAIN, "flex", *forms.BY_MASK, *forms.BY_FLEX)
 HEADS, DIM, CLIP, TOKENS = 8, 64, 16, 8192
 KEY = ("n", "causal", "pass", "method", "dtype", "tokens", "dropout")
 SHOWN = (*KEY[:4], "ms", "ms low", "ms high", "peak MiB", "time ratio", "memory ratio")
@@ -44,7 +44,7 @@ def attention(method: str, case: Case) -> Attend:
     """Return a method as a function of query, key, value and its tables."""
     if method in PEERS:
         return peers.load(method, case)
-    if method in forms.METHODS:
+    if method in forms.METHODS or method in forms.BY_FLEX:
         return forms.attention(method, case)
     if method == "flex":
         return flex(case)
@@ -83,7 +83,7 @@ def inputs_of(method: str, case: Case, requires_grad: bool) -> list[Tensor]:
     generator = torch.Generator(torch.get_default_device()).manual_seed(0)
     tables = {**dict.fromkeys((*PLAIN, NO_TABLES), 0), "flex": 1, **{name: peer.tables for name, peer in PEERS.items()}}
     made = [torch.randn(case.batch, case.n, case.heads, case.dim, generator=generator).transpose(1, 2) for _ in "qkv"]
-    if method in forms.METHODS:
+    if method in forms.METHODS or method in forms.BY_FLEX:
         made += forms.others(method, case, generator)
     else:
         labels = case.left + case.right + 1

@@ -28,6 +28,7 @@ class Form:
     others: Callable[[Case, torch.Generator], list[Tensor]]
     ours: Callable[[Case], Attend]
     by_mask: Callable[[Case], Attend]
+    by_flex: Callable[[Case], Attend] | None = None
 
 
 def xl_others(case: Case, generator: torch.Generator) -> list[Tensor]:
@@ -37,7 +38,7 @@ def xl_others(case: Case, generator: torch.Generator) -> list[Tensor]:
 
 def xl(case: Case) -> Attend:
     def attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor, rel_query: Tensor) -> Tensor:
-        options: Options = {"rel_query": rel_query, "is_causal": case.is_causal, "dropout_p": case.dropout_p}
+        options: Options = {"rel_query": rel_query, **case.options()}
         return relative_attention(query, key, value, table, clip=case.n - 1, **options)
 
     return attend
@@ -55,6 +56,20 @@ def xl_by_mask(case: Case) -> Attend:
     return attend
 
 
+def xl_by_flex(case: Case) -> Attend:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor, rel_query: Tensor) -> Tensor:
+        by_label = rel_query @ (table * case.dim**-0.5).mT  # (batch, heads, n, 2n − 1)
+
+        def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return score + by_label[b, h, i, j - i + case.n - 1]
+
+        return flex_attention(query, key, value, score_mod=score_mod)
+
+    return attend
+
+
 def t5_others(case: Case, generator: torch.Generator) -> list[Tensor]:
     return [torch.randn(case.heads, 2 * min(case.n - 1, FURTHEST) + 1, 1, generator=generator)]
 
@@ -62,7 +77,7 @@ def t5_others(case: Case, generator: torch.Generator) -> list[Tensor]:
 def t5(case: Case) -> Attend:
     def attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Tensor:
         ones = torch.ones_like(query[..., :1])
-        options: Options = {"rel_query": ones, "is_causal": case.is_causal, "dropout_p": case.dropout_p}
+        options: Options = {"rel_query": ones, **case.options()}
         return relative_attention(query, key, value, table, **options)
 
     return attend
@@ -70,12 +85,28 @@ def t5(case: Case) -> Attend:
 
 def t5_by_mask(case: Case) -> Attend:
     clip = min(case.n - 1, FURTHEST)
-    label = labels(distances(case.n, case.n, 0, torch.device("cpu")), clip, clip, clips=True)
+    label = labels(distances(case.n, case.n, 0, torch.get_default_device()), clip, clip, clips=True)
     seen = case.causal_mask()
 
     def attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Tensor:
         bias = F.embedding(label, (table[..., 0] * case.dim**-0.5).mT).permute(2, 0, 1)[None]
         return with_bias(case, seen, query, key, value, bias)
+
+    return attend
+
+
+def t5_by_flex(case: Case) -> Attend:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    clip = min(case.n - 1, FURTHEST)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Tensor:
+        by_label = table[..., 0] * case.dim**-0.5  # (heads, labels)
+
+        def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return score + by_label[h, torch.clamp(j - i, -clip, clip) + clip]
+
+        return flex_attention(query, key, value, score_mod=score_mod)
 
     return attend
 
@@ -93,18 +124,21 @@ def deberta_rows(distance: Tensor) -> Tensor:
 
 
 def deberta(case: Case) -> Attend:
-    rows = deberta_rows(-torch.arange(1 - case.n, case.n))  # by j − i
+    clip = min(case.n - 1, LONGEST)  # longer distances share a bucket
+    rows = deberta_rows(-torch.arange(-clip, clip + 1))  # by j − i
 
     def attend(query: Tensor, key: Tensor, value: Tensor, key_table: Tensor, query_table: Tensor) -> Tensor:
-        options: Options = {"is_causal": case.is_causal, "dropout_p": case.dropout_p, "pos_query": query_table[:, rows]}
-        return relative_attention(query, key, value, key_table[:, rows], clip=case.n - 1, **options)
+        options: Options = {**case.options(), "pos_query": query_table[:, rows]}
+        return relative_attention(query, key, value, key_table[:, rows], clip=clip, **options)
 
     return attend
 
 
 def deberta_by_mask(case: Case) -> Attend:
     """Gather both terms of all pairs, as DeBERTa's own code does."""
-    rows = deberta_rows(-distances(case.n, case.n, 0, torch.device("cpu"))).expand(case.batch, case.heads, -1, -1)
+    rows = deberta_rows(-distances(case.n, case.n, 0, torch.get_default_device())).expand(
+        case.batch, case.heads, -1, -1
+    )
     seen = case.causal_mask()
 
     def attend(query: Tensor, key: Tensor, value: Tensor, key_table: Tensor, query_table: Tensor) -> Tensor:
@@ -122,18 +156,27 @@ def with_bias(case: Case, seen: Tensor | None, query: Tensor, key: Tensor, value
 
 
 FORMS = {
-    "Transformer-XL": Form(xl_others, xl, xl_by_mask),
-    "T5": Form(t5_others, t5, t5_by_mask),
+    "Transformer-XL": Form(xl_others, xl, xl_by_mask, xl_by_flex),
+    "T5": Form(t5_others, t5, t5_by_mask, t5_by_flex),
     "DeBERTa": Form(deberta_others, deberta, deberta_by_mask),
 }
 BY_MASK = {f"{name} by mask": name for name in FORMS}
-METHODS = (*FORMS, *BY_MASK)
+BY_FLEX = {f"{name} by flex": name for name, form in FORMS.items() if form.by_flex is not None}
+METHODS = (*FORMS, *BY_MASK)  # on any device, forward and backward
 
 
 def attention(method: str, case: Case) -> Attend:
-    form = FORMS[BY_MASK.get(method, method)]
+    form = form_of(method)
+    if method in BY_FLEX:
+        assert form.by_flex is not None
+        torch._dynamo.reset()  # each length is compiled, and the number of compiled variants is limited
+        return torch.compile(form.by_flex(case), dynamic=False)
     return form.by_mask(case) if method in BY_MASK else form.ours(case)
 
 
 def others(method: str, case: Case, generator: torch.Generator) -> list[Tensor]:
-    return FORMS[BY_MASK.get(method, method)].others(case, generator)
+    return form_of(method).others(case, generator)
+
+
+def form_of(method: str) -> Form:
+    return FORMS[{**BY_MASK, **BY_FLEX}.get(method, method)]

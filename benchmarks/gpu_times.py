@@ -5,23 +5,22 @@ Python, which the GPU hides for a large batch. Peak memory is what PyTorch's all
 """
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
 
 import torch
 
-from benchmarks import peers
+from benchmarks import forms, peers
 from benchmarks.attention import PLAIN, described, prepare
 from benchmarks.measure import LONG, Row, alternate, measured
 from benchmarks.peers import PEERS, Case
-from benchmarks.workers import reason
+from benchmarks.workers import Task, reason
 
-KEYS = {
-    "time": ("n", "causal", "pass", "method", "dtype", "tokens", "dim", "clip"),
-    "train": ("model", "compiled", "n", "positions"),
-}
+TIME_KEY = ("n", "causal", "pass", "method", "dtype", "tokens", "dim", "clip")
+TRAIN_KEY = ("model", "compiled", "n", "positions")
 MEASURED = ("ms", "ms low", "ms high", "repeats", "time ratio", "launch ms", "peak MiB", "note")
 LENGTHS = (2048, 64, 8192, 512, 1024, 128, 256, 4096, 16384)  # the most important first
 CYCLES = 2e9  # upper bound of the GPU's clock rate, per second
@@ -33,24 +32,83 @@ STEPS, ROUNDS = 4, 7  # training steps per round, and rounds
 Work = Callable[[], object]
 
 
-def cases(device: str) -> Iterator[tuple[Case, tuple[str, ...]]]:
-    """Yield each case with its methods."""
+def cases(device: str) -> dict[str, dict[Case, tuple[str, ...]]]:
+    """Return the methods of each case: "short", the most important cases; "long", all of them; "forms"."""
     others = tuple(name for name in PEERS if peers.installed(name))
     if device == "cpu":
-        yield Case(1, 1, 16, 4, 4, 4, True), ("plain", "triton", "dense", *others)
-        return
-
-    def case(n: int, is_causal: bool = False, dim: int = 64, k: int = 16, dtype: torch.dtype = torch.bfloat16) -> Case:
-        return Case(max(1, 16384 // n), 8, n, dim, k, k, is_causal, dtype)
-
+        tiny = {Case(1, 1, 16, 4, 4, 4, True): ("plain", "triton", "dense", *others)}
+        return {
+            "short": tiny,
+            "long": tiny,
+            "forms": {Case(1, 1, 16, 4, 15, 15, False, backend="triton"): ("plain", "T5", "DeBERTa")},
+        }
     ours = ("flash", "cudnn", "triton")
+    short = {
+        case_of(n, is_causal): (*ours, "dense") if is_causal else (*ours, "flex", "dense")
+        for n, is_causal in ((2048, False), (512, False), (2048, True), (128, False), (8192, False), (1024, False))
+    }
+    long = {}
     for n, is_causal in product(LENGTHS, (False, True)):
-        few = n <= 4096 and not is_causal  # the others need an array of all pairs
-        yield case(n, is_causal), (*ours, "flex", "dense", *others) if few else ours
+        few = n <= 4096  # the others need an array of all pairs
+        flex = () if is_causal else ("flex",)
+        long[case_of(n, is_causal)] = (*ours, *flex, *("dense", *others) * few)
     for n in (2048, 128):
-        yield case(n, dtype=torch.float16), ours
-        yield case(n, dim=128), ours
-        yield case(n, k=64), ours
+        long[case_of(n, dtype=torch.float16)] = long[case_of(n, dim=128)] = long[case_of(n, k=64)] = ours
+    forms = {
+        replace(case_of(n), left=n - 1, right=n - 1, backend="triton"): (
+            "flash",
+            *("Transformer-XL", "Transformer-XL by flex", "Transformer-XL by mask"),
+            *("T5", "T5 by flex", "T5 by mask"),
+        )
+        for n in (1024, 4096)
+    }
+    return {"short": short, "long": long, "forms": forms}
+
+
+def case_of(n: int, is_causal: bool = False, dim: int = 64, k: int = 16, dtype: torch.dtype = torch.bfloat16) -> Case:
+    return Case(max(1, 16384 // n), 8, n, dim, k, k, is_causal, dtype)
+
+
+def compile_case(case: Case, method: str, device: str) -> None:
+    """Run both passes of a method once, so that the compilers' caches on the disk have their kernels."""
+    for backward in (False, True):
+        with torch.device(device):
+            prepare(method, case, backward)()
+
+
+def compile_tasks(table: str, device: str) -> dict[str, Task]:
+    """Return a task for each method that is compiled."""
+    methods = ("triton", "flex", *forms.FORMS, *forms.BY_FLEX)
+    return {
+        f"{method}, {case}": (compile_case, (case, method, device))
+        for case, used in cases(device)[table].items()
+        for method in methods
+        if method in used
+    }
+
+
+def time_tasks(table: str, device: str) -> dict[str, Task]:
+    return {f"{table}, {case}": (time_case, (case, methods, device)) for case, methods in cases(device)[table].items()}
+
+
+def ceilings(device: str) -> list[Row]:
+    """Return the largest rates that a copy and a product of large matrices reach."""
+    size = 64 if device == "cpu" else 8192
+    x, y = (torch.randn(size, size, dtype=torch.bfloat16, device=device) for _ in "xy")
+    large = torch.randn(16 * size, size, device=device)  # 4 GiB on a GPU
+    target = torch.empty_like(large)
+    works: dict[str, Work] = {"copy": lambda: target.copy_(large), "bfloat16 product": lambda: x @ y}
+    amounts = {"copy": (2 * large.nbytes / 1e9, "GB/s"), "bfloat16 product": (2 * size**3 / 1e12, "TFLOP/s")}
+    clock = measured if device == "cpu" else partial(seconds_on_gpu, 1e-4)
+    times = alternate(works, 10, clock=clock)
+    return [
+        {"work": name, **time.columns(), "rate": round(amounts[name][0] / time.median, 1), "unit": amounts[name][1]}
+        for name, time in times.items()
+    ]
+
+
+def ceiling_tasks(device: str) -> dict[str, Task]:
+    return {"ceilings": (ceilings, (device,))}
 
 
 def memory_and_launch(work: Work) -> dict[str, float]:
@@ -112,9 +170,14 @@ def time_pass(case: Case, methods: tuple[str, ...], device: str, backward: bool)
     return list(columns.values())
 
 
-def trained_models(device: str) -> list[tuple[str, bool]]:
-    """Return the sizes of the models, and whether each is compiled."""
-    return [("tiny", False)] if device == "cpu" else [("base", False), ("base", True), ("big", False), ("big", True)]
+def step_tasks(device: str) -> dict[str, Task]:
+    """Return a task per size of the model, compiled or not."""
+    sizes = ("tiny",) if device == "cpu" else ("base", "big")
+    return {
+        f"{size}{', compiled' * compiles}": (time_steps, (size, compiles, device))
+        for size, compiles in product(sizes, (False, True))
+        if device != "cpu" or not compiles
+    }
 
 
 def seconds_per_step(device: str, step: Work) -> float:
@@ -132,12 +195,12 @@ def seconds_per_step(device: str, step: Work) -> float:
 
 def time_steps(size: str, compiles: bool, device: str) -> list[Row]:
     """Time training steps of a model, alternately with each position scheme. Return a row per scheme."""
-    from benchmarks.train_step import config, prepare  # imports the toolkit
+    from benchmarks.train_step import SIZES, prepare  # imports the toolkit
 
     n, tokens = (8, 16) if device == "cpu" else (64, 16384)
     backend = "triton" if device == "cuda" else "auto"  # the kernels under test, at every length
     steps: dict[str, Any] = {
-        scheme: prepare(config(size, scheme), n, tokens, device, torch.bfloat16, compiles, backend)
+        scheme: prepare(SIZES[size].with_positions(scheme), n, tokens, device, torch.bfloat16, compiles, backend)
         for scheme in SCHEMES
     }
     times = alternate(steps, ROUNDS, clock=partial(seconds_per_step, device))

@@ -93,6 +93,11 @@ def summary(times: Sequence[float]) -> Timing:
     return Timing(median, low, high, len(times))
 
 
+def context() -> Any:
+    """Return how new processes start. CUDA does not survive a fork."""
+    return multiprocessing.get_context("spawn") if torch.cuda.is_available() else PROCESSES
+
+
 def apart(function: Callable[..., Any], *arguments: object, seconds: float | None = None) -> Any:
     """Call a function in a new process with the same number of threads, and return its result.
 
@@ -102,11 +107,9 @@ def apart(function: Callable[..., Any], *arguments: object, seconds: float | Non
         MemoryError: The process died.
         TimeoutError: The process had no result after `seconds`. It was killed.
     """
-    # CUDA does not survive a fork
-    context = multiprocessing.get_context("spawn") if torch.cuda.is_available() else PROCESSES
-    receiver, sender = context.Pipe(duplex=False)
+    receiver, sender = context().Pipe(duplex=False)
     arguments = (sender, torch.get_num_threads(), function, arguments)
-    process = context.Process(target=answer, args=arguments, daemon=True)
+    process = context().Process(target=answer, args=arguments, daemon=True)
     process.start()
     sender.close()
     try:
@@ -278,8 +281,10 @@ def text_of(row: Row, columns: Sequence[str] = ()) -> str:
     return "  ".join(f"{name} {row[name]}" for name in columns or row)
 
 
-def record(arguments: argparse.Namespace, rows: Sequence[Row], key: Sequence[str], shown: Sequence[str] = ()) -> None:
-    """Print rows, or only their columns `shown`, and write them with the conditions to the file of `parse`.
+def record(
+    arguments: argparse.Namespace, rows: Sequence[Row], key: Sequence[str], shown: Sequence[str] | None = ()
+) -> None:
+    """Print rows, or only their columns `shown` (None: print nothing), and write them with the conditions to the file of `parse`.
 
     They replace rows with the same `key`. The file gets the columns of `rows`.
     """
@@ -288,7 +293,8 @@ def record(arguments: argparse.Namespace, rows: Sequence[Row], key: Sequence[str
         with arguments.out.open(newline="", encoding="utf-8") as file:
             kept = {tuple(str(row.get(name)) for name in key): dict(row) for row in csv.DictReader(file)}
     for row in rows:
-        print(text_of(row, shown), flush=True)
+        if shown is not None:
+            print(text_of(row, shown), flush=True)
         whole = {**row, **arguments.conditions}
         kept[tuple(str(whole[name]) for name in key)] = whole
     arguments.out.parent.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from benchmarks.measure import command
 from relattn import relative_attention
+from relattn.functional import Options
 from tests.support.numerics import Shape, budgets, error, make_inputs, outputs_and_gradients
 
 Attend = Callable[..., Tensor]  # (query, key, value, table or tables) -> output, each (batch, heads, n, dim)
@@ -45,6 +46,11 @@ class Case:
     is_causal: bool
     dtype: torch.dtype = torch.float32
     dropout_p: float = 0.0
+    backend: str = "auto"  # of our own forms of attention
+
+    def options(self) -> Options:
+        """Return options of `relative_attention`."""
+        return {"is_causal": self.is_causal, "dropout_p": self.dropout_p, "backend": self.backend}
 
     def causal_mask(self) -> Tensor | None:
         """Return the mask of visible pairs, (batch, 1, n, n). Models make it once for all layers."""

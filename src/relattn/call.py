@@ -232,7 +232,12 @@ def autocast(x: Tensor | None, device: str) -> Any:
 
 def casts(device: str) -> bool:
     """Return whether autocast is on for a type of device."""
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return has_autocast(device) and torch.is_autocast_enabled(device)
+
+
+@torch.compiler.assume_constant_result  # torch 2.11 cannot trace the call
+def has_autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device)
 
 
 DRAWS = 2**24  # range of the kernels' random numbers for dropout, as in `native/strips.h` and `triton/pairs.py`

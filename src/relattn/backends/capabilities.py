@@ -54,7 +54,7 @@ class Capabilities:
         elif self.head_dims is not None and not all(1 <= dim <= self.head_dims for dim in head_dims(call).values()):
             listed = ", ".join(f"{name} {dim}" for name, dim in head_dims(call).items())
             reason = f"head dims must be from 1 to {self.head_dims}, got {listed}"
-        elif torch.compiler.is_exporting() and not self.is_exported:
+        elif is_exporting() and not self.is_exported:
             reason = "torch.export supports plain PyTorch operations only"
         elif unknown := [name for name in self.unknown if is_set(call, name)]:
             reason = f"{', '.join(unknown)} is not supported"
@@ -72,6 +72,11 @@ class Capabilities:
         more = "".join(f"; {name}" for name in sorted(self.fields - FIELDS))
         more += "; torch.export" if self.is_exported else ""
         return f"{devices}; {self.listed_dtypes()}{dims}{more}"
+
+
+def is_exporting() -> bool:
+    """Return whether `torch.export` is tracing. The public function is the constant True in Dynamo of torch 2.11."""
+    return torch.compiler._is_exporting_flag
 
 
 def is_set(call: Call, name: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from relattn.backends import capabilities
 from relattn.functional import Window
 
 PACKAGE = "transformers.models"
@@ -85,7 +86,7 @@ class ForwardPatch:
 
 def is_exporting() -> bool:
     """Return whether a model is being traced or exported, rather than run or compiled."""
-    return torch.jit.is_tracing() or torch.compiler.is_exporting()
+    return torch.jit.is_tracing() or capabilities.is_exporting()
 
 
 def _argument_names(forward: Callable[..., Any]) -> list[str]:
