@@ -5,9 +5,10 @@ per thread, bytes of shared memory, and bytes of spilled registers. For the loop
 instructions that a warp issues per step without hidden pairs ("instructions"), the exponentials per pair of the tile
 ("redundancy"; 2: every pair is computed twice), and the loads and stores of spilled registers ("local").
 
-The exit code is 1 if the assembler remarks that products on the tensor cores wait for each other (C75…), or if the
-compiler turned a kernel into a trap. TRITON_INTERPRET must not be set. To compile with another version of Triton, run
-`pip install --target FOLDER triton==3.6.0` and set PYTHONPATH=FOLDER.
+The exit code is 1 if the assembler remarks that products on the tensor cores wait for each other (C75…), if the
+compiler turned a kernel into a trap, or if an address is computed from an undefined register. TRITON_INTERPRET must not
+be set. To compile with another version of Triton, run `pip install --target FOLDER triton==3.6.0` and set
+PYTHONPATH=FOLDER.
 """
 
 import io
@@ -17,7 +18,6 @@ import sys
 import tempfile
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ from triton.runtime import driver
 
 from benchmarks.measure import Row, command, parse, record
 from relattn.backends.triton import operators
+from relattn.backends.triton.availability import assembler
 from relattn.backends.triton.configs import Config
-from relattn.backends.triton.plan import tiles_of
 from relattn.call import Call
 
 TARGETS = (80, 90, 100)  # compute capabilities × 10
@@ -130,6 +130,9 @@ CASES = (
 LOGS: dict[str, str] = {}  # what the assembler printed, by the hash of a kernel, which is compiled once
 
 
+UNDEFINED = re.compile(r"R2UR UR\d+, R1\b")  # the stack pointer, instead of a value that ptxas 12.8 has lost
+
+
 class Absent:
     """Driver for a GPU that is not present. It suffices to compile."""
 
@@ -146,9 +149,9 @@ class Absent:
         return 0
 
 
-def assembled(kernel: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+def assembled(kernel: Any, arguments: dict[str, Any], generation: int) -> dict[str, Any]:
     """Compile a kernel, and return the assembler's counts and the counts of its loops."""
-    with redirect_stdout(io.StringIO()) as printed:
+    with redirect_stdout(io.StringIO()) as printed, assembler(generation):
         compiled = kernel.warmup(**arguments, grid=(1,))
     log = LOGS.setdefault(compiled.hash, printed.getvalue())
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -157,6 +160,8 @@ def assembled(kernel: Any, arguments: dict[str, Any]) -> dict[str, Any]:
         code = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     (registers,) = re.findall(r"Used (\d+) registers", log)
     remarks = {*re.findall(r"\bC75\d\d\b", log), *re.findall(r"\btrap\b", compiled.asm["ptx"])}
+    if UNDEFINED.search(code):
+        remarks.add("undefined")
     return {
         "registers": int(registers),
         "shared": compiled.metadata.shared,
@@ -224,16 +229,17 @@ def rows(target: int, case: Case) -> list[Row]:
     def compile_only(kernel: Any, programs: int, tiles: Any, call: Call, **arguments: Any) -> None:
         if tiles is None:
             return  # a small kernel that merges partial results
-        taken = assembled(kernel, operators.launch_arguments(tiles, arguments))
+        taken = assembled(kernel, operators.launch_arguments(tiles, arguments), generation)
         loops = taken.pop("loops")
         row = {"target": f"sm_{target}", **asdict(case), "kernel": kernel.__name__, **tiles._asdict()}
         made.append({**row, **taken, **counted(kernel.__name__, tiles, loops, not arguments.get("WHOLE"))})
 
+    generation = target // 10
     triton.knobs.nvidia.dump_ptxas_log = triton.knobs.compilation.always_compile = True
     driver.set_active(Absent(target))
-    call, tiles_of_target = case.call(), partial(tiles_of, generation=target // 10)
-    results = operators.run_forward(call, compile_only, tiles_of_target)
-    operators.run_backward(call, torch.empty_like(results[0]), *results, compile_only, tiles_of_target)
+    call = case.call()
+    results = operators.run_forward(call, compile_only, generation=generation)
+    operators.run_backward(call, torch.empty_like(results[0]), *results, compile_only, generation=generation)
     return made
 
 

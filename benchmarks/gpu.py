@@ -54,10 +54,12 @@ def stages(go: str, options: argparse.Namespace) -> tuple[Stage, ...]:
     """Return the stages of a go."""
 
     def compiling(share: float, *tables: str) -> Stage:
+        others = {"tiles": gpu_tiles.tasks, "layers": gpu_layers.tasks}
+
         def tasks(device: str) -> dict[str, Task]:
             found: dict[str, Task] = {}
             for table in tables:
-                found |= gpu_tiles.tasks(device, True) if table == "tiles" else gpu_times.compile_tasks(table, device)
+                found |= others[table](device, True) if table in others else gpu_times.compile_tasks(table, device)
             return found
 
         return Stage("compile", "", (), tasks, share, parallel=True)
@@ -78,7 +80,7 @@ def stages(go: str, options: argparse.Namespace) -> tuple[Stage, ...]:
         )
     if go == "second":
         return (
-            compiling(0.3, "long", "forms"),
+            compiling(0.35, "layers", "long", "forms"),
             Stage("layers", "layers-gpu.csv", gpu_layers.KEY, gpu_layers.tasks, 0.55),
             timing("long", 0.9),
             timing("forms"),
@@ -129,9 +131,9 @@ class Go:
                 failed += result != LEFT_OUT
                 self.note(f"{stage.name}: {name}: {result.reason}", result.trace)
             if stage.name == "check":
-                reason = result.reason if isinstance(result, Failure) else "passed"
-                empty = {"share of the allowed error": "", "largest in": ""}
-                rows = [{"check": name, "result": reason, **empty, **(rows or {})}]
+                failure = result.reason if isinstance(result, Failure) else ""
+                columns = {"result": failure or "passed", "share of the allowed error": "", "largest in": ""}
+                rows = [{"check": name, **columns, **({} if failure else result)}]
             for row in rows:
                 if row.get("note"):
                     failed += 1

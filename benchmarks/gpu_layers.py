@@ -4,6 +4,7 @@ A layer of DeBERTa v3 base (12 heads of 64 dimensions, 512 rows of position embe
 on 16,384 tokens without padding, as in disentangled-flash's table. Packages that are not installed are left out.
 """
 
+import contextlib
 import importlib.util
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +20,6 @@ from benchmarks.workers import Task, reason
 KEY = ("layer", "n", "pass", "tokens", "dtype")
 LENGTHS = (8192, 512, 2048, 128, 4096, 1024, 256)
 PASSES = ("forward", "forward + backward")
-PACKAGES = {"disentangled-flash": "disentangled_flash", "FlashDeBERTa": "flashdeberta"}
 Layer = Callable[[Tensor, Tensor, Tensor], Tensor]  # (hidden states, mask of valid keys, position embeddings) -> output
 
 
@@ -34,7 +34,7 @@ def config_of(heads: int, head_dim: int) -> Any:
 
 
 def layers(config: Any, device: str) -> dict[str, tuple[nn.Module, Layer]]:
-    """Return a module per implementation, and how it is called."""
+    """Return a module per implementation, and the function that calls it."""
     from transformers.models.deberta_v2 import modeling_deberta_v2 as deberta_v2
 
     from relattn.integrations.transformers.families.deberta import attention
@@ -70,7 +70,7 @@ def layers(config: Any, device: str) -> dict[str, tuple[nn.Module, Layer]]:
         from flashdeberta.model import FlashDisentangledSelfAttention
 
         classes["FlashDeBERTa"] = FlashDisentangledSelfAttention, like_own
-    found = {}
+    found: dict[str, tuple[nn.Module, Layer]] = {}
     for name, (module_type, call) in classes.items():
         torch.manual_seed(0)
         module = module_type(config).to(device, torch.bfloat16)
@@ -78,37 +78,49 @@ def layers(config: Any, device: str) -> dict[str, tuple[nn.Module, Layer]]:
     return found
 
 
-def time_layers(n: int, tokens: int, heads: int, device: str) -> list[Row]:
-    """Return a row per implementation and pass, with the difference of its output from that of the own code."""
-    config, torch_device = config_of(heads, 64 if device == "cuda" else 8), torch.device(device)
-    states = torch.randn(max(1, tokens // n), n, config.hidden_size, device=torch_device, dtype=torch.bfloat16)
-    valid = torch.ones(states.shape[:2], dtype=torch.bool, device=torch_device)
-    rows = torch.randn(2 * config.position_buckets, config.hidden_size, device=torch_device, dtype=torch.bfloat16)
-    states.requires_grad_()
-    rows.requires_grad_()
-    cotangent, want, found = torch.randn_like(states), None, []
-    modules = layers(config, device)
+def works_of(n: int, tokens: int, heads: int, device: str, backward: bool) -> dict[str, Callable[[], Tensor]]:
+    """Return a function per implementation that runs it and returns its output, or a gradient of the states."""
+    config = config_of(heads, 64 if device == "cuda" else 8)
+    states = torch.randn(max(1, tokens // n), n, config.hidden_size, device=device, dtype=torch.bfloat16)
+    valid = torch.ones(states.shape[:2], dtype=torch.bool, device=device)
+    rows = torch.randn(2 * config.position_buckets, config.hidden_size, device=device, dtype=torch.bfloat16)
+    cotangent = torch.randn_like(states)
+
+    def run(module: nn.Module, layer: Layer) -> Tensor:
+        with torch.set_grad_enabled(backward):
+            output = layer(states, valid, rows)
+        leaves = [states, rows, *module.parameters()]
+        return torch.autograd.grad(output, leaves, cotangent, allow_unused=True)[0] if backward else output
+
+    states.requires_grad_(backward)
+    rows.requires_grad_(backward)
+    return {name: partial(run, *implementation) for name, implementation in layers(config, device).items()}
+
+
+def compile_layers(n: int, tokens: int, heads: int, device: str) -> None:
+    """Run both passes of each implementation once, so that Triton's cache on the disk has their kernels."""
     for backward in (False, True):
-        works, columns = dict[str, Any](), dict[str, Row]()
-        for name, (module, layer) in modules.items():
+        for work in works_of(n, tokens, heads, device, backward).values():
+            with contextlib.suppress(Exception):  # `time_layers` has the error
+                work()
+
+
+def time_layers(n: int, tokens: int, heads: int, device: str) -> list[Row]:
+    """Return a row per implementation and pass, with the difference of its result from that of the own code.
+
+    The result is the output, and with the backward pass the gradient of the hidden states.
+    """
+    found: list[Row] = []
+    for backward in (False, True):
+        works, columns, want = dict[str, Any](), dict[str, Row](), torch.empty(0)
+        for name, work in works_of(n, tokens, heads, device, backward).items():
             row = columns[name] = {
                 "layer": name, "n": n, "pass": PASSES[backward], "tokens": tokens, "dtype": "bfloat16", "heads": heads,
             } | dict.fromkeys((*MEASURED, "difference"), "")  # fmt: skip
-            leaves = [states, rows, *module.parameters()]
-
-            def forward(layer: Layer = layer) -> Tensor:
-                with torch.no_grad():
-                    return layer(states, valid, rows)
-
-            def both(layer: Layer = layer, leaves: list[Tensor] = leaves) -> object:
-                return torch.autograd.grad(layer(states, valid, rows), leaves, cotangent, allow_unused=True)
-
             try:
-                output = forward().float()
-                want = output if want is None else want
-                row["difference"] = f"{float((output - want).norm() / want.norm()):.1e}"
-                work = both if backward else forward
-                work()
+                result = work().float()
+                want = result if name == "own code" else want
+                row["difference"] = f"{(result - want).norm().item() / want.norm().item():.1e}"
                 if device == "cuda":
                     row |= memory_and_launch(work)
                     works[name] = partial(seconds_on_gpu, row["launch ms"] / 1e3, work)
@@ -117,16 +129,16 @@ def time_layers(n: int, tokens: int, heads: int, device: str) -> list[Row]:
             except Exception as error:  # of another library, or out of memory
                 row["note"] = reason(error)
         times = alternate(works, REPEATS, SECONDS, clock=None if device == "cpu" else lambda clock: clock())
+        base = times.get("own code")
         for name, time in times.items():
-            columns[name] |= time.columns()
-        base = columns["own code"]["ms"]
-        for row in columns.values():
-            row["time ratio"] = round(row["ms"] / base, 3) if row["ms"] and base else ""
+            columns[name] |= time.columns() | {"time ratio": round(time.median / base.median, 3) if base else ""}
         found += columns.values()
     return found
 
 
-def tasks(device: str) -> dict[str, Task]:
+def tasks(device: str, compiles: bool = False) -> dict[str, Task]:
+    """Return a task per length; with `compiles`, it only compiles the kernels."""
+    function: Any = compile_layers if compiles else time_layers
     if device == "cpu":
-        return {"DeBERTa, n 16": (time_layers, (16, 16, 2, device))}
-    return {f"DeBERTa, n {n}": (time_layers, (n, 16384, 12, device)) for n in LENGTHS}
+        return {"DeBERTa, n 16": (function, (16, 16, 2, device))}
+    return {f"DeBERTa, n {n}": (function, (n, 16384, 12, device)) for n in LENGTHS}

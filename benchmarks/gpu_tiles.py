@@ -101,9 +101,9 @@ SHAPES = (
 TINY = (Shape("shaw", 16, 4, tokens=16),)
 
 
-def override(kernel: str, tiles: Config, name: str, sizes: Sizes, generation: int | None = None) -> Config:
+def override(kernel: str, tiles: Config, name: str, sizes: Sizes) -> Config:
     """Return the tiles of the kernel `name`, which are `tiles` for `kernel`."""
-    return tiles if name == kernel else tiles_of(name, sizes, generation)
+    return tiles if name == kernel else tiles_of(name, sizes)
 
 
 def work_of(shape: Shape, kernel: str, tiles: Config | None, device: str) -> Any:

@@ -7,6 +7,7 @@ scheme only. They are trained at the same time, in two processes: the loss and t
 import shutil
 import time
 from pathlib import Path
+from typing import Any, Literal
 
 from benchmarks.measure import Row
 from benchmarks.workers import Task
@@ -25,13 +26,14 @@ def train_and_translate(positions: str, steps: int, text: Path, out: Path, devic
     from relattn.translation.evaluation import score
     from relattn.translation.training.train import train
 
-    files = {
+    files: dict[str, Any] = {
         f"{part}_{side}": str(text / f"{name}.{language}.gz")
         for part, name in (("train", "train"), ("valid", "valid"))
         for side, language in (("src", "en"), ("tgt", "de"))
     }
     on_gpu, run = device == "cuda", out / "runs" / positions
-    accelerator, size = ("gpu", SIZES["base"]) if on_gpu else ("cpu", SIZES["tiny"])
+    accelerator: Literal["cpu", "gpu"] = "gpu" if on_gpu else "cpu"
+    size = SIZES["base" if on_gpu else "tiny"]
     recipe = Recipe(
         out=str(run),
         model=size if positions == "relative" else size.with_positions("sinusoidal"),

@@ -284,9 +284,10 @@ def text_of(row: Row, columns: Sequence[str] = ()) -> str:
 def record(
     arguments: argparse.Namespace, rows: Sequence[Row], key: Sequence[str], shown: Sequence[str] | None = ()
 ) -> None:
-    """Print rows, or only their columns `shown` (None: print nothing), and write them with the conditions to the file of `parse`.
+    """Print rows, and write them with the conditions to the file of `parse`.
 
-    They replace rows with the same `key`. The file gets the columns of `rows`.
+    They replace rows with the same `key`. The file gets the columns of `rows`. Only the columns `shown` are printed, by
+    default all, and with None nothing.
     """
     kept: dict[tuple[str, ...], Row] = {}
     if arguments.out.exists():

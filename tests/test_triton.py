@@ -420,7 +420,6 @@ def test_nothing_is_read_from_the_device():
     def launch(*_, **__):
         pass
 
-    tiles_of = partial(plan.tiles_of, generation=9)
     with FakeTensorMode():
         x = torch.empty(2, 3, 70, 16, device="cuda", dtype=torch.float16)
         table, each = x.new_empty(5, 16), torch.empty(2, device="cuda", dtype=torch.int64)
@@ -433,8 +432,8 @@ def test_nothing_is_read_from_the_device():
         as_wide |= {"query_offsets": None, "relations": None}
         for changes in ({}, {"relations": relations}, as_wide):
             call = call._replace(**changes)
-            results = operators.run_forward(call, launch, tiles_of)
-            gradients = operators.run_backward(call, x, *results, launch, tiles_of)
+            results = operators.run_forward(call, launch, generation=9)
+            gradients = operators.run_backward(call, x, *results, launch, generation=9)
             assert all(x.device.type == "cuda" for x in (*results, *gradients))
 
 

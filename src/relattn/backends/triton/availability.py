@@ -6,8 +6,11 @@ that line for the rest of the process.
 
 import contextlib
 import importlib.util
+import os
+import threading
 import traceback
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +19,9 @@ from relattn.backends.triton.configs import padded
 from relattn.call import Call
 
 OLDEST = (8, 0)  # compute capability
+ASSEMBLER = "TRITON_PTXAS_PATH"  # environment variable of Triton
+SOUND_ASSEMBLER = (12, 9)  # version of ptxas
+ASSEMBLER_LOCK = threading.RLock()  # Triton's settings are global
 
 
 class Kind(NamedTuple):
@@ -126,6 +132,40 @@ def compiling(kernel: Any, call: Call) -> Iterator[None]:
         reason = f"could not be compiled for {name} by {compiler}: {first_line(error)} ({kernel.__name__})"
         COMPILE_ERRORS[name, kind_of(call)] = reason
         raise NotCompiledError(f"triton: {reason}") from None
+
+
+@contextlib.contextmanager
+def assembler(generation: int) -> Iterator[None]:
+    """Let kernels for Hopper be compiled with the newer one of Triton's two assemblers.
+
+    ptxas 12.8, which Triton 3.6 and 3.7 use for Hopper, may compute the address of a product's operand from an
+    undefined register, so that a kernel reads outside of its memory. The ptxas for newer GPUs in the same package does
+    not. An assembler that the environment names is used as it is.
+    """
+    path = newer_assembler() if generation == 9 else None
+    if path is None:
+        yield
+        return
+    from triton import knobs
+
+    with ASSEMBLER_LOCK, knobs.nvidia.scope():
+        knobs.nvidia.ptxas = path
+        yield
+
+
+@cache
+def newer_assembler() -> str | None:
+    """Return the path of the assembler to use instead of Triton's choice, or None."""
+    from triton import knobs
+
+    if os.environ.get(ASSEMBLER) or not hasattr(knobs.nvidia, "ptxas_blackwell"):
+        return None
+    is_faulty = version_of(knobs.nvidia.ptxas) < SOUND_ASSEMBLER <= version_of(knobs.nvidia.ptxas_blackwell)
+    return str(knobs.nvidia.ptxas_blackwell.path) if is_faulty else None
+
+
+def version_of(tool: Any) -> tuple[int, ...]:
+    return tuple(int(part) for part in tool.version.split("."))
 
 
 def is_from_compiler(error: Exception) -> bool:

@@ -1,7 +1,8 @@
 """Tiles, warps and stages of each kernel, by generation of GPU and by head dimension.
 
-None of them has been timed on a GPU. They are chosen by the machine code of the kernels' loops (`python -m
-benchmarks.compiled`), on every supported version of Triton, by these criteria:
+Those of Hopper for 16-bit types and head dimensions to 64 are the fastest of about ten candidates per kernel on an H200
+(`benchmarks/results/tiles-gpu.csv`). The others have not been timed. They are chosen by the machine code of the
+kernels' loops (`python -m benchmarks.compiled`), on every supported version of Triton, by these criteria:
 
 1. No product on the tensor cores waits for another: the assembler prints no remark C75…. No kernel is a trap.
 2. Redundancy is about 1: no pair is computed twice. Products need 16 rows per warp: 8 warps for 128 rows, 4 for 64.
@@ -31,13 +32,13 @@ SMALL = Config(16, 16, 16, 4, 1)
 
 HOPPER: Tiles = {  # `whole` has as many rows as there are queries; its entry is the maximum
     (2, 64): {
-        "forward": Config(128, 128, 32, 8, 2),
-        "backward_query": Config(128, 64, 32, 8, 2),
-        "backward_key": Config(64, 128, 32, 8, 2),
+        "forward": Config(64, 64, 32, 4, 3),
+        "backward_query": Config(64, 64, 32, 4, 2),
+        "backward_key": Config(64, 64, 32, 4, 3),
         "whole": Config(128, 64, 32, 8, 1),
     },
     (2, 128): {
-        "forward": Config(128, 128, 32, 8, 2),
+        "forward": Config(128, 64, 32, 8, 3),
         "backward_query": Config(128, 64, 32, 8, 2),
         "backward_key": Config(64, 128, 16, 8, 2),
         "whole": Config(128, 64, 16, 8, 1),
@@ -55,9 +56,23 @@ HOPPER: Tiles = {  # `whole` has as many rows as there are queries; its entry is
         "whole": Config(64, 32, 16, 4, 1),
     },
 }
-BLACKWELL: Tiles = {  # like Hopper, except for one kernel that the compiler turns into a trap
-    **HOPPER,
+BLACKWELL: Tiles = {  # not timed
+    (2, 64): {
+        "forward": Config(128, 128, 32, 8, 2),
+        "backward_query": Config(128, 64, 32, 8, 2),
+        "backward_key": Config(64, 128, 32, 8, 2),
+        "whole": Config(128, 64, 32, 8, 1),
+    },
+    (2, 128): {**HOPPER[2, 128], "forward": Config(128, 128, 32, 8, 2)},
+    (2, 256): HOPPER[2, 256],  # the next one is smaller, because the compiler turns that of Hopper into a trap
     (4, 64): {**HOPPER[4, 64], "backward_key": Config(32, 32, 16, 4, 1)},
+}
+SEVERAL_CHUNKS: Tiles = {  # on Hopper, if labels are in several chunks
+    (2, 64): {
+        "forward": Config(64, 64, 64, 4, 3),
+        "backward_query": Config(64, 64, 64, 4, 2),
+        "backward_key": Config(64, 64, 64, 4, 2),
+    },
 }
 REL_QUERY: Tiles = {  # on both, if a rel_query needs too many registers for the tiles above
     (2, 256): {"backward_query": Config(32, 32, 16, 4, 1)},
@@ -90,7 +105,13 @@ AMPERE: Tiles = {  # also for Ada and unknown generations, since these need the 
 
 
 def config(
-    kernel: str, generation: int, dtype: torch.dtype, dim: int, has_rel_query: bool, has_pos_query: bool
+    kernel: str,
+    generation: int,
+    dtype: torch.dtype,
+    dim: int,
+    has_rel_query: bool,
+    has_pos_query: bool,
+    has_one_chunk: bool,
 ) -> Config:
     """Return the configuration of a kernel.
 
@@ -101,11 +122,16 @@ def config(
         dim: the largest padded head dimension of keys, values and rel_query.
         has_rel_query: whether the call has a rel_query.
         has_pos_query: whether the call has a pos_query.
+        has_one_chunk: whether one product has all labels.
     """
     table = {9: HOPPER, 10: BLACKWELL}.get(generation, AMPERE)
     for sizes, tiles in table.items():
         if dtype.itemsize == sizes[0] and dim <= sizes[1]:
-            for option, smaller in ((has_pos_query, POS_QUERY), (has_rel_query, REL_QUERY)):
+            for option, smaller in (
+                (has_pos_query and not (generation == 9 and sizes == (2, 64)), POS_QUERY),
+                (has_rel_query, REL_QUERY),
+                (not has_one_chunk and generation == 9, SEVERAL_CHUNKS),
+            ):
                 if option and table is not AMPERE:
                     tiles = {**tiles, **smaller.get(sizes, {})}
             return tiles[kernel]
@@ -129,6 +155,12 @@ def padded(size: int) -> int:
     return width
 
 
-def chunk_size(labels: int) -> int:
-    """Return the number of labels per matrix product. With more than 32 labels it is 16, since 32 spills registers."""
-    return 32 if 16 < labels <= 32 else 16
+def chunk_size(labels: int, generation: int, dtype: torch.dtype, dim: int) -> int:
+    """Return the number of labels per matrix product.
+
+    With more than 32 labels it is 16, since 32 spills registers, except with the smaller tiles that Hopper has for
+    16-bit types and head dimensions to 64.
+    """
+    if labels > 32:
+        return 32 if generation == 9 and dtype.itemsize == 2 and dim <= 64 else 16
+    return 32 if labels > 16 else 16

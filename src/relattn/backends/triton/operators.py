@@ -17,9 +17,9 @@ from torch import Tensor
 
 from relattn.backends.custom_ops import Attended, new_results, new_row_stats, register, with_contiguous_rows
 from relattn.backends.triton.arrays import Array
-from relattn.backends.triton.availability import compiling
+from relattn.backends.triton.availability import assembler, compiling
 from relattn.backends.triton.backward import backward_key, backward_query
-from relattn.backends.triton.configs import Config, padded
+from relattn.backends.triton.configs import Config, generation_of, padded
 from relattn.backends.triton.forward import forward, join
 from relattn.backends.triton.plan import TilesOf, constant, dims, first_label, plan_of, tiles_of
 from relattn.backends.triton.row_stats import BACKWARD_STATS, FORWARD_STATS
@@ -33,7 +33,7 @@ def launch(kernel: Any, programs: int, tiles: Config | None, call: Call, **argum
     """Launch a kernel on the device of the call."""
     if programs == 0:
         return
-    with compiling(kernel, call), device_of(call.query):
+    with compiling(kernel, call), assembler(generation_of(call.query.device)), device_of(call.query):
         kernel[(programs,)](**launch_arguments(tiles, arguments))
 
 
@@ -55,9 +55,11 @@ def launch_arguments(tiles: Config | None, arguments: dict[str, Any]) -> dict[st
 Launch = Callable[..., None]
 
 
-def run_forward(call: Call, launch: Launch = launch, tiles_of: TilesOf = tiles_of) -> Attended:
+def run_forward(
+    call: Call, launch: Launch = launch, tiles_of: TilesOf = tiles_of, generation: int | None = None
+) -> Attended:
     """Return the output, the log-sum-exp and the row statistics that the backward pass reads."""
-    problem = Problem(call, tiles_of)
+    problem = Problem(call, tiles_of, generation)
     plan = problem.plan
     output, lse = new_results(call)
     batch, heads, queries = lse.shape
@@ -103,10 +105,10 @@ def run_forward(call: Call, launch: Launch = launch, tiles_of: TilesOf = tiles_o
 
 def run_backward(
     call: Call, grad: Tensor, output: Tensor, lse: Tensor, row_stats: Tensor, launch: Launch = launch,
-    tiles_of: TilesOf = tiles_of,
+    tiles_of: TilesOf = tiles_of, generation: int | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return the gradients of the arguments from query to bias; an empty tensor for an absent one."""
-    problem = Problem(call, tiles_of)
+    problem = Problem(call, tiles_of, generation)
     plan = problem.plan
     batch, heads, _ = lse.shape
     d_query, d_key, d_value = (torch.empty_like(x) for x in (problem.query, problem.key, problem.value))
@@ -165,8 +167,8 @@ def run_backward(
 class Problem:
     """A call in the form that the kernels take."""
 
-    def __init__(self, call: Call, tiles_of: TilesOf) -> None:
-        self.plan = plan_of(call, tiles_of)
+    def __init__(self, call: Call, tiles_of: TilesOf, generation: int | None) -> None:
+        self.plan = plan_of(call, tiles_of, generation)
         self.query, self.key, self.value = (with_contiguous_rows(x) for x in (call.query, call.key, call.value))
         self.rel_query = None if call.rel_query is None else with_contiguous_rows(call.rel_query)
         self.rel_key, self.rel_value, self.pos_query = call.rel_key, call.rel_value, call.pos_query

@@ -26,7 +26,7 @@ MIN_TILE_KEYS = 64  # keys per tile even if there are fewer, so that decoding is
 class Sizes(NamedTuple):
     """Sizes and options of a call that its plan depends on."""
 
-    device: torch.device
+    generation: int  # of the GPU
     dtype: torch.dtype
     batch: int
     heads: int
@@ -52,22 +52,26 @@ class Sizes(NamedTuple):
     precision: str
 
     @property
+    def padded_dim(self) -> int:
+        """Return the largest head dimension, padded."""
+        return padded(max(self.dim, self.value_dim, self.rel_dim or 0))
+
+    @property
     def has_window(self) -> bool:
         """Return whether a window hides pairs that causality does not."""
         return self.window_left is not None or (self.window_right is not None and not self.is_causal)
 
 
-def tiles_of(kernel: str, sizes: Sizes, generation: int | None = None) -> Config:
+def tiles_of(kernel: str, sizes: Sizes) -> Config:
     """Return the tiles of a kernel, which are no larger than the sequences need.
 
     With more than 4 warps, each warp has 16 rows of the products. Nothing is loaded ahead in a loop of one step, nor if
     a mask or labels are loaded too, nor in `backward_query` with a window or a pos_query: the assembler would make
-    products on the tensor cores wait for one another. The generation of the GPU is that of the device by default.
+    products on the tensor cores wait for one another.
     """
-    if generation is None:
-        generation = generation_of(sizes.device)
-    dim = padded(max(sizes.dim, sizes.value_dim, sizes.rel_dim or 0))
-    tiles = config(kernel, generation, sizes.dtype, dim, sizes.rel_dim is not None, sizes.has_pos_query)
+    has_one_chunk = bool(pair_options(sizes).ONE_CHUNK.value)
+    has_rel_query, has_pos_query = sizes.rel_dim is not None, sizes.has_pos_query
+    tiles = config(kernel, sizes.generation, sizes.dtype, sizes.padded_dim, has_rel_query, has_pos_query, has_one_chunk)
     rows, cols = min(tiles.rows, padded(sizes.queries)), min(tiles.cols, padded(max(sizes.keys, MIN_TILE_KEYS)))
     loops_over_keys = kernel != "backward_key"
     warps = min(tiles.warps, max(4, (rows if loops_over_keys else cols) // 16))
@@ -96,15 +100,15 @@ class Plan:
     splits: int  # programs that share the keys of a query in the forward pass
 
 
-def plan_of(call: Call, tiles_of: TilesOf = tiles_of) -> Plan:
-    """Return the plan of a call."""
+def plan_of(call: Call, tiles_of: TilesOf = tiles_of, generation: int | None = None) -> Plan:
+    """Return the plan of a call on a generation of GPUs, by default that of the call's device."""
     query, value = call.query, call.value
     tables = [table for table in (call.rel_key, call.rel_value, call.pos_query) if table is not None]
     batch, heads, queries, dim = query.shape
     _, key_heads, keys, value_dim = value.shape
     return plan(
         Sizes(
-            query.device,
+            generation_of(query.device) if generation is None else generation,
             query.dtype,
             batch,
             heads,
@@ -219,7 +223,7 @@ def pair_options(sizes: Sizes) -> PairOptions:
         labels = sizes.table_rows
     after = edges and not sizes.is_causal
     window_right = None if sizes.is_causal else sizes.window_right  # such a window ends after the query
-    chunk = chunk_size(labels + after)
+    chunk = chunk_size(labels + after, sizes.generation, sizes.dtype, sizes.padded_dim)
     return PairOptions(
         relations=None,
         mask=None,
