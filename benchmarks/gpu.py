@@ -40,6 +40,7 @@ class Stage:
         tasks: Function from the device to the tasks by name, the most important first.
         share: Share of the go's time, counted from its start, after which the stage ends.
         parallel: Whether tasks run at the same time, so that their times mean nothing.
+        patience: Seconds per task, after which its process is killed.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Stage:
     tasks: Callable[[str], dict[str, Task]]
     share: float = 1.0
     parallel: bool = False
+    patience: float = 45.0
 
 
 def stages(go: str, options: argparse.Namespace) -> tuple[Stage, ...]:
@@ -87,8 +89,8 @@ def stages(go: str, options: argparse.Namespace) -> tuple[Stage, ...]:
         )
     train = partial(gpu_train.tasks, options.steps, options.text, options.out)
     return (
-        Stage("steps", "train-step-gpu.csv", gpu_times.TRAIN_KEY, gpu_times.step_tasks, 0.4),
-        Stage("train", "train-gpu.csv", gpu_train.KEY, train, parallel=True),
+        Stage("steps", "train-step-gpu.csv", gpu_times.TRAIN_KEY, gpu_times.step_tasks, 0.45, patience=90.0),
+        Stage("train", "train-gpu.csv", gpu_train.KEY, train, parallel=True, patience=600.0),
     )
 
 
@@ -103,21 +105,20 @@ class Go:
     def results(self, planned: dict[str, Task], stage: Stage) -> Iterator[tuple[str, Any]]:
         """Run tasks and yield their names with their results, or a `Failure`.
 
-        If a case cannot be timed, each of its methods is timed alone.
+        If a case cannot be timed, each of its methods is timed alone; the methods are the second argument.
         """
         if self.options.device == "cpu":
             yield from ((name, call(*task)) for name, task in planned.items())
             return
         names, processes = list(planned), min(12, os.cpu_count() or 1) if stage.parallel else 1
         stop = self.begin + self.options.seconds * stage.share
-        for index, result in run_all(list(planned.values()), processes, self.options.seconds, stop):
+        for index, result in run_all(list(planned.values()), processes, stage.patience, stop):
             name, (function, arguments) = names[index], planned[names[index]]
-            is_case = function is gpu_times.time_case and len(arguments[1]) > 1
-            if is_case and isinstance(result, Failure) and result != LEFT_OUT:
+            may_split = function in (gpu_times.time_case, gpu_layers.time_layers) and len(arguments[1]) > 1
+            if may_split and isinstance(result, Failure) and result != LEFT_OUT and time.monotonic() < stop:
                 case, methods, device = arguments
-                yield from self.results(
-                    {f"{name}, {method}": (function, (case, (method,), device)) for method in methods}, stage
-                )
+                alone: dict[str, Task] = {f"{name}, {each}": (function, (case, (each,), device)) for each in methods}
+                yield from self.results(alone, stage)
             else:
                 yield name, result
 

@@ -4,10 +4,10 @@ A layer of DeBERTa v3 base (12 heads of 64 dimensions, 512 rows of position embe
 on 16,384 tokens without padding, as in disentangled-flash's table. Packages that are not installed are left out.
 """
 
-import contextlib
 import importlib.util
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -17,10 +17,11 @@ from benchmarks.gpu_times import MEASURED, REPEATS, SECONDS, memory_and_launch, 
 from benchmarks.measure import Row, alternate
 from benchmarks.workers import Task, reason
 
-KEY = ("layer", "n", "pass", "tokens", "dtype")
+KEY = ("layer", "n", "pass", "dtype")
+TOKENS = 16384
 LENGTHS = (8192, 512, 2048, 128, 4096, 1024, 256)
 PASSES = ("forward", "forward + backward")
-Layer = Callable[[Tensor, Tensor, Tensor], Tensor]  # (hidden states, mask of valid keys, position embeddings) -> output
+Layer = Callable[[Tensor, Tensor, Tensor], Tensor]  # hidden states, mask of valid keys, position embeddings → output
 
 
 def config_of(heads: int, head_dim: int) -> Any:
@@ -33,13 +34,21 @@ def config_of(heads: int, head_dim: int) -> Any:
     )  # fmt: skip
 
 
-def layers(config: Any, device: str) -> dict[str, tuple[nn.Module, Layer]]:
-    """Return a module per implementation, and the function that calls it."""
+def implementations() -> tuple[str, ...]:
+    """Return the names of the implementations that are installed, the first of which the others are compared with."""
+    packages = {"disentangled-flash": "disentangled_flash", "FlashDeBERTa": "flashdeberta"}
+    return ("own code", "relattn", *(name for name, package in packages.items() if importlib.util.find_spec(package)))
+
+
+def layer_of(name: str, config: Any, device: str) -> tuple[nn.Module, Layer]:
+    """Return the module of an implementation, with the same weights for all, and the function that calls it."""
     from transformers.models.deberta_v2 import modeling_deberta_v2 as deberta_v2
 
     from relattn.integrations.transformers.families.deberta import attention
 
-    def own(module: Any, states: Tensor, valid: Tensor, rows: Tensor) -> Tensor:
+    arguments: dict[str, Tensor] = {}
+
+    def own(states: Tensor, valid: Tensor, rows: Tensor) -> Tensor:
         if not arguments:  # the encoder makes them once for all layers
             arguments["attention_mask"] = valid[:, None, None] & valid[:, None, :, None]
             arguments["relative_pos"] = deberta_v2.build_relative_position(
@@ -48,79 +57,78 @@ def layers(config: Any, device: str) -> dict[str, tuple[nn.Module, Layer]]:
         output: Tensor = module(states, rel_embeddings=rows, **arguments)[0]
         return output
 
-    arguments: dict[str, Tensor] = {}
-
-    def ours(module: Any, states: Tensor, valid: Tensor, rows: Tensor) -> Tensor:
+    def ours(states: Tensor, valid: Tensor, rows: Tensor) -> Tensor:
         options = {"relative_pos": states.new_empty(0), "rel_embeddings": rows}
         return attention(None, module, states, valid[:, None, None], **options)[0]  # type: ignore[arg-type]
 
-    def like_own(module: Any, states: Tensor, valid: Tensor, rows: Tensor) -> Tensor:
+    def of_package(states: Tensor, valid: Tensor, rows: Tensor) -> Tensor:
         output: Tensor = module(states, valid, rel_embeddings=rows)[0]
         return output
 
-    classes: dict[str, tuple[Any, Any]] = {
-        "own code": (deberta_v2.DisentangledSelfAttention, own),
-        "relattn": (deberta_v2.DisentangledSelfAttention, ours),
-    }
-    if importlib.util.find_spec("disentangled_flash"):
-        from disentangled_flash import TritonTrainingDisentangledSelfAttention
+    torch.manual_seed(0)
+    if name == "disentangled-flash":
+        import disentangled_flash as package
 
-        classes["disentangled-flash"] = TritonTrainingDisentangledSelfAttention, like_own
-    if importlib.util.find_spec("flashdeberta"):
+        options = {"tuning": package.KernelTuningOptions(mode="heuristic")}  # as in its table
+        module = package.TritonTrainingDisentangledSelfAttention(config, **options)
+    elif name == "FlashDeBERTa":
         from flashdeberta.model import FlashDisentangledSelfAttention
 
-        classes["FlashDeBERTa"] = FlashDisentangledSelfAttention, like_own
-    found: dict[str, tuple[nn.Module, Layer]] = {}
-    for name, (module_type, call) in classes.items():
-        torch.manual_seed(0)
-        module = module_type(config).to(device, torch.bfloat16)
-        found[name] = module, partial(call, module)
-    return found
+        module = FlashDisentangledSelfAttention(config)
+    else:
+        module = deberta_v2.DisentangledSelfAttention(config)
+    call = {"own code": own, "relattn": ours}.get(name, of_package)
+    return module.to(device, torch.bfloat16), call
 
 
-def works_of(n: int, tokens: int, heads: int, device: str, backward: bool) -> dict[str, Callable[[], Tensor]]:
-    """Return a function per implementation that runs it and returns its output, or a gradient of the states."""
-    config = config_of(heads, 64 if device == "cuda" else 8)
-    states = torch.randn(max(1, tokens // n), n, config.hidden_size, device=device, dtype=torch.bfloat16)
+def work_of(name: str, n: int, device: str, backward: bool) -> Callable[[], Tensor]:
+    """Return a function that runs an implementation and returns its output, or the gradient of the hidden states."""
+    heads, head_dim, tokens = (12, 64, TOKENS) if device == "cuda" else (2, 8, n)
+    config = config_of(heads, head_dim)
+    generator = torch.Generator(device).manual_seed(1)
+
+    def normal(*sizes: int) -> Tensor:
+        made = torch.randn(*sizes, device=device, generator=generator).bfloat16()
+        return made.requires_grad_(backward)
+
+    states = normal(max(1, tokens // n), n, config.hidden_size)
+    rows = normal(2 * config.position_buckets, config.hidden_size)
     valid = torch.ones(states.shape[:2], dtype=torch.bool, device=device)
-    rows = torch.randn(2 * config.position_buckets, config.hidden_size, device=device, dtype=torch.bfloat16)
-    cotangent = torch.randn_like(states)
+    cotangent = normal(*states.shape).detach()
+    module, layer = layer_of(name, config, device)
+    leaves = [states, rows, *module.parameters()]
 
-    def run(module: nn.Module, layer: Layer) -> Tensor:
+    def run() -> Tensor:
         with torch.set_grad_enabled(backward):
             output = layer(states, valid, rows)
-        leaves = [states, rows, *module.parameters()]
         return torch.autograd.grad(output, leaves, cotangent, allow_unused=True)[0] if backward else output
 
-    states.requires_grad_(backward)
-    rows.requires_grad_(backward)
-    return {name: partial(run, *implementation) for name, implementation in layers(config, device).items()}
+    return run
 
 
-def compile_layers(n: int, tokens: int, heads: int, device: str) -> None:
-    """Run both passes of each implementation once, so that Triton's cache on the disk has their kernels."""
-    for backward in (False, True):
-        for work in works_of(n, tokens, heads, device, backward).values():
-            with contextlib.suppress(Exception):  # `time_layers` has the error
-                work()
+def compile_layer(n: int, names: tuple[str, ...], device: str) -> None:
+    """Run both passes of implementations once, so that Triton's cache on the disk has their kernels."""
+    for name, backward in product(names, (False, True)):
+        work_of(name, n, device, backward)()
 
 
-def time_layers(n: int, tokens: int, heads: int, device: str) -> list[Row]:
+def time_layers(n: int, names: tuple[str, ...], device: str) -> list[Row]:
     """Return a row per implementation and pass, with the difference of its result from that of the own code.
 
     The result is the output, and with the backward pass the gradient of the hidden states.
     """
     found: list[Row] = []
     for backward in (False, True):
-        works, columns, want = dict[str, Any](), dict[str, Row](), torch.empty(0)
-        for name, work in works_of(n, tokens, heads, device, backward).items():
-            row = columns[name] = {
-                "layer": name, "n": n, "pass": PASSES[backward], "tokens": tokens, "dtype": "bfloat16", "heads": heads,
-            } | dict.fromkeys((*MEASURED, "difference"), "")  # fmt: skip
+        works, columns, want = dict[str, Any](), dict[str, Row](), None
+        for name in names:
+            row = columns[name] = {"layer": name, "n": n, "pass": PASSES[backward], "dtype": "bfloat16"}
+            row |= dict.fromkeys((*MEASURED, "difference"), "")
             try:
-                result = work().float()
+                work = work_of(name, n, device, backward)
+                result = work().detach().float()
                 want = result if name == "own code" else want
-                row["difference"] = f"{(result - want).norm().item() / want.norm().item():.1e}"
+                if want is not None:
+                    row["difference"] = f"{(result - want).norm().item() / want.norm().item():.1e}"
                 if device == "cuda":
                     row |= memory_and_launch(work)
                     works[name] = partial(seconds_on_gpu, row["launch ms"] / 1e3, work)
@@ -137,8 +145,8 @@ def time_layers(n: int, tokens: int, heads: int, device: str) -> list[Row]:
 
 
 def tasks(device: str, compiles: bool = False) -> dict[str, Task]:
-    """Return a task per length; with `compiles`, it only compiles the kernels."""
-    function: Any = compile_layers if compiles else time_layers
-    if device == "cpu":
-        return {"DeBERTa, n 16": (function, (16, 16, 2, device))}
-    return {f"DeBERTa, n {n}": (function, (n, 16384, 12, device)) for n in LENGTHS}
+    """Return a task per length; with `compiles`, one per length and implementation, which only compiles the kernels."""
+    names, lengths = implementations(), (16,) if device == "cpu" else LENGTHS
+    if compiles:
+        return {f"{name}, n {n}": (compile_layer, (n, (name,), device)) for n, name in product(lengths, names[1:])}
+    return {f"DeBERTa, n {n}": (time_layers, (n, names, device)) for n in lengths}

@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from triton import knobs
 
-from relattn import backends, relative_attention
-from relattn.backends import dense, triton
-from relattn.backends.triton import backward, forward, labels, operators, plan
+from relattn import relative_attention
+from relattn.backends import triton
+from relattn.backends.triton import availability, backward, forward, labels, operators, plan
 from relattn.backends.triton.configs import Config, padded
-from relattn.backends.triton.row_stats import BACKWARD_STATS, FORWARD_STATS
 from relattn.call import Call
 from tests.support.calls import Case, call_of, cases, name_of
 from tests.support.covering import pairwise
@@ -56,7 +56,7 @@ def configure(monkeypatch, tiles="small", program="tiles") -> list[plan.Plan]:
     """Set the tiles and the program of later calls, and return a list to which their plans are added."""
     whole = TILES[tiles]._replace(rows=128 if program == "whole" else 0)
     monkeypatch.setattr(plan, "config", lambda kernel, *_: whole if kernel == "whole" else TILES[tiles])
-    monkeypatch.setattr(plan, "chunk_size", lambda labels: 16)
+    monkeypatch.setattr(plan, "chunk_size", lambda labels, *_: 16)
     monkeypatch.setattr(plan, "MAX_SPLIT_QUERIES", 100 if program == "split" else 0)
     monkeypatch.setattr(plan, "MIN_SPLIT_KEYS", MIN_SPLIT)
     plan.plan.cache_clear()
@@ -437,57 +437,23 @@ def test_nothing_is_read_from_the_device():
             assert all(x.device.type == "cuda" for x in (*results, *gradients))
 
 
-def gradient_call(n: int, k: int = 2, **changes) -> Call:
-    tensors = {name: torch.zeros(1, 1, n, 16, requires_grad=True) for name in ("query", "key", "value")}
-    tensors |= dict.fromkeys(("rel_key", "rel_value"), torch.zeros(2 * k + 1, 16))
-    return Call(**{**tensors, "left": k, "right": k, "scale": 0.25, **changes})
+def test_a_newer_assembler_compiles_kernels_for_hopper(monkeypatch):
+    """ptxas 12.8 loses values; Triton 3.6 and 3.7 have it for Hopper, and a newer one for Blackwell."""
+    faulty, sound = SimpleNamespace(path="old", version="12.8"), SimpleNamespace(path="new", version="12.9")
+    monkeypatch.setitem(vars(knobs.nvidia), "ptxas", "old")
+    monkeypatch.setattr(knobs, "NvidiaTool", SimpleNamespace(from_path={"old": faulty, "new": sound}.get))
+    monkeypatch.setitem(vars(knobs.nvidia), "ptxas_blackwell", "new")
 
+    def used(generation):
+        availability.newer_assembler.cache_clear()
+        with availability.assembler(generation):
+            return knobs.nvidia.ptxas.path
 
-def bytes_saved(attend, call: Call) -> int:
-    """Return the bytes that autograd keeps for the backward pass, other than the inputs and the output."""
-    saved = {}
-
-    def pack(x):
-        saved[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        output, _ = attend(call, False)
-    known = {x.untyped_storage().data_ptr() for x in (*call, output) if isinstance(x, torch.Tensor)}
-    return sum(size for pointer, size in saved.items() if pointer not in known)
-
-
-@pytest.mark.parametrize(("n", "dtype"), [(8, torch.float32), (64, torch.bfloat16)])
-def test_memory_estimate_of_dense_equals_what_it_saves(n, dtype):
-    call = gradient_call(n, dropout_p=0.5)
-    tensors = {name: x.to(dtype).detach() for name, x in call._asdict().items() if isinstance(x, torch.Tensor)}
-    tensors["query"].requires_grad_()
-    call = call._replace(**tensors)
-    assert bytes_saved(dense.attend, call) == backends.bytes_of_dense(call)
-
-
-@pytest.mark.parametrize("k", [16, 999])
-def test_memory_estimate_of_the_kernels_is_close_to_what_they_allocate(k):
-    """Blocks are assumed to have 64 queries, and a block has rows for the labels it reaches, not for all of 1,999."""
-    call, parts = gradient_call(1000, k), {}
-
-    def launch(kernel, *_, **arguments):
-        parts.update({name: arguments[name].data for name in ("d_rel_key", "d_rel_value") if name in arguments})
-
-    results = operators.run_forward(call, launch)
-    operators.run_backward(call, results[0], *results, launch)
-    expected = 4 * sum(part.numel() for part in parts.values())
-    assert triton.bytes_for_backward(call) - 4 * 1000 * triton.ROW_STATS == pytest.approx(expected, rel=0.1)
-    forward_stats = bytes_saved(triton.attend, gradient_call(16)) // (4 * 16)  # with the log-sum-exp
-    assert forward_stats == 1 + FORWARD_STATS.value
-    assert forward_stats + BACKWARD_STATS == triton.ROW_STATS
-
-
-def test_auto_uses_the_kernels_from_the_length_where_they_need_less_memory(monkeypatch):
-    monkeypatch.setattr(backends, "on_gpu", lambda device: True)
-    monkeypatch.setattr(triton, "passed_selftest", lambda call: True)
-    chosen = [backends.choose("auto", gradient_call(n)) for n in range(8, 200, 8)]
-    assert chosen == sorted(chosen, key=[dense, triton].index)
-    assert {dense, triton} == set(chosen)
-    with torch.no_grad():
-        assert backends.choose("auto", gradient_call(8)) is triton
+    assert [used(generation) for generation in (8, 9, 10)] == ["old", "new", "old"]
+    assert knobs.nvidia.ptxas.path == "old"
+    faulty.version = "12.9"
+    assert used(9) == "old"
+    faulty.version = "12.8"
+    monkeypatch.setenv("TRITON_PTXAS_PATH", "chosen")
+    assert used(9) == "old"
+    availability.newer_assembler.cache_clear()

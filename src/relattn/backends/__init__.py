@@ -5,12 +5,10 @@ read `unsupported_reason`. `python -m relattn.backends` prints what is available
 """
 
 from types import ModuleType
-from typing import Any
 
 import torch
 
 from relattn.backends import dense, native, reference, triton
-from relattn.backends.autograd import INPUTS, has_gradients
 from relattn.call import Call
 
 BACKENDS: dict[str, ModuleType] = {"native": native, "triton": triton, "dense": dense, "reference": reference}
@@ -50,8 +48,8 @@ def choose(backend: str, call: Call) -> ModuleType:
 def order(call: Call) -> tuple[str, ...]:
     """Return the backends for "auto", fastest first.
 
-    On a CPU the compiled kernels were measured to be fastest at every length. On a GPU nothing has been measured: the
-    Triton kernels are used if they need less memory than `dense` and pass their self-test (`triton/selftest.py`).
+    On a CPU the compiled kernels were measured to be fastest at every length, and on a Hopper GPU the Triton kernels.
+    On other GPUs, which have not been measured, these have to pass a self-test (`triton/selftest.py`).
     """
     if on_gpu(call.query.device):
         return ("triton",) if uses_triton(call) else ("dense",)
@@ -65,25 +63,4 @@ def on_gpu(device: torch.device) -> bool:
 
 def uses_triton(call: Call) -> bool:
     """Return whether "auto" uses the Triton kernels for a call on a GPU."""
-    return saves_memory(call) and unsupported_reason("triton", call) is None and triton.passed_selftest(call)
-
-
-def saves_memory(call: Call) -> bool:
-    """Return whether `triton` needs less memory than `dense`, besides inputs and results.
-
-    Without gradients it always does: `dense` allocates an array of pairs, and `triton` allocates nothing. Measured
-    thresholds belong here.
-    """
-    tensors: tuple[Any, ...] = call[:INPUTS]
-    return not has_gradients(tensors) or triton.bytes_for_backward(call) < bytes_of_dense(call)
-
-
-def bytes_of_dense(call: Call) -> int:
-    """Return the bytes per head that `dense` keeps for the backward pass.
-
-    These are the probabilities of all pairs, which of them dropout keeps, and, with a table for values, the
-    probabilities by label.
-    """
-    queries, keys, size = call.query.shape[2], call.key.shape[2], call.query.element_size()
-    labels = 0 if call.rel_value is None else call.rel_value.shape[-2]
-    return queries * ((keys + labels) * size + (keys if call.dropout_p > 0.0 else 0))
+    return unsupported_reason("triton", call) is None and triton.passed_selftest(call)

@@ -13,8 +13,6 @@ from relattn.backends import custom_ops
 from relattn.backends.capabilities import Capabilities
 from relattn.call import Call
 
-ROW_STATS = 13  # float32 values per query in the backward pass: log-sum-exp, and both sets of `row_stats.py`
-
 
 def interpreted() -> bool:
     """Return whether Triton's interpreter replaces a GPU. Triton reads the variable when the kernels are imported."""
@@ -29,10 +27,13 @@ def unavailable_reason(call: Call) -> str | None:
 
 
 def passed_selftest(call: Call) -> bool:
-    """Return whether the kernels passed the self-test for calls like this one; run it if necessary."""
-    from relattn.backends.triton import selftest  # imports Triton
+    """Return whether the kernels passed the self-test for calls like this one; run it if necessary.
 
-    return selftest.passed(call)
+    On Hopper there is none: `benchmarks.gpu` has checked the kernels there.
+    """
+    from relattn.backends.triton import availability, selftest  # imports Triton
+
+    return availability.is_hopper(call.query.device) or selftest.passed(call)
 
 
 def installation() -> str:
@@ -70,25 +71,3 @@ def with_nonnegative_scale(call: Call) -> Call:
     rel_query = None if call.rel_query is None else -call.rel_query
     pos_query = None if call.pos_query is None else -call.pos_query
     return call._replace(query=-call.query, rel_query=rel_query, pos_query=pos_query, scale=-call.scale)
-
-
-def bytes_for_backward(call: Call) -> int:
-    """Return an upper estimate of the bytes per head that the backward pass needs besides inputs and results.
-
-    These are the statistics of each query, and the gradients of the tables for each block of about 64 queries, or of 64
-    keys for `pos_query`. A block has all rows of a table, or, where positions label the pairs, about as many as there
-    are keys and queries in a block. All values are float32.
-    """
-    queries, keys = call.query.shape[2], call.key.shape[2]
-    gradient_values = 0
-    for table, length, other_length in (
-        (call.rel_key, queries, keys),
-        (call.rel_value, queries, keys),
-        (call.pos_query, keys, queries),
-    ):
-        if table is not None:
-            rows, dim = table.shape[-2:]
-            if call.relations is None and call.query_offsets is None:
-                rows = min(rows, other_length + 64)
-            gradient_values += max(length, 64) * rows * dim // 64
-    return 4 * (queries * ROW_STATS + gradient_values)

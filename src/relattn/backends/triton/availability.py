@@ -107,6 +107,12 @@ def unsupported_device(device: torch.device) -> str | None:
 
 
 @torch.compiler.assume_constant_result
+def is_hopper(device: torch.device) -> bool:
+    """Return whether a device is a GPU of compute capability 9."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
+
+
+@torch.compiler.assume_constant_result
 def compile_error(device: torch.device, *kind: Any) -> str | None:
     """Return why calls of a kind are refused on a device, or None if no kernel of that kind failed to compile."""
     return COMPILE_ERRORS.get((chip(device), Kind(*kind)))

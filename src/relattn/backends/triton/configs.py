@@ -33,7 +33,7 @@ SMALL = Config(16, 16, 16, 4, 1)
 HOPPER: Tiles = {  # `whole` has as many rows as there are queries; its entry is the maximum
     (2, 64): {
         "forward": Config(64, 64, 32, 4, 3),
-        "backward_query": Config(64, 64, 32, 4, 2),
+        "backward_query": Config(64, 64, 32, 4, 3),
         "backward_key": Config(64, 64, 32, 4, 3),
         "whole": Config(128, 64, 32, 8, 1),
     },
@@ -71,7 +71,6 @@ SEVERAL_CHUNKS: Tiles = {  # on Hopper, if labels are in several chunks
     (2, 64): {
         "forward": Config(64, 64, 64, 4, 3),
         "backward_query": Config(64, 64, 64, 4, 2),
-        "backward_key": Config(64, 64, 64, 4, 2),
     },
 }
 REL_QUERY: Tiles = {  # on both, if a rel_query needs too many registers for the tiles above
