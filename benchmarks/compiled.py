@@ -6,9 +6,9 @@ instructions that a warp issues per step without hidden pairs ("instructions"), 
 ("redundancy"; 2: every pair is computed twice), and the loads and stores of spilled registers ("local").
 
 The exit code is 1 if the assembler remarks that products on the tensor cores wait for each other (C75…), if the
-compiler turned a kernel into a trap, or if an address is computed from an undefined register. TRITON_INTERPRET must not
-be set. To compile with another version of Triton, run `pip install --target FOLDER triton==3.6.0` and set
-PYTHONPATH=FOLDER.
+compiler turned a kernel into a trap, if an address is computed from an undefined register, or if a program needs more
+shared memory than there is. TRITON_INTERPRET must not be set. To compile with another version of Triton, run
+`pip install --target FOLDER triton==3.6.0` and set PYTHONPATH=FOLDER.
 """
 
 import io
@@ -133,6 +133,9 @@ LOGS: dict[str, str] = {}  # what the assembler printed, by the hash of a kernel
 UNDEFINED = re.compile(r"R2UR UR\d+, R1\b")  # the stack pointer, instead of a value that ptxas 12.8 has lost
 
 
+SHARED = {8: 101376, 9: 232448, 10: 232448}  # bytes that a program may have; for 8, the least of several chips
+
+
 class Absent:
     """Driver for a GPU that is not present. It suffices to compile."""
 
@@ -162,6 +165,8 @@ def assembled(kernel: Any, arguments: dict[str, Any], generation: int) -> dict[s
     remarks = {*re.findall(r"\bC75\d\d\b", log), *re.findall(r"\btrap\b", compiled.asm["ptx"])}
     if UNDEFINED.search(code):
         remarks.add("undefined")
+    if compiled.metadata.shared > SHARED[generation]:
+        remarks.add("shared")
     return {
         "registers": int(registers),
         "shared": compiled.metadata.shared,

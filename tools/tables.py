@@ -18,6 +18,7 @@ from tools.pictures import read
 Row = dict[str, str]
 BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 CTRANSLATE2_INT8 = "ctranslate2 int8", "ctranslate2 int8 inter"
+TRITON = ("src/relattn/backends/triton", "src/relattn/call.py")
 KERNELS = ("src/relattn/backends/native", "src/relattn/call.py")
 DECODER = ("src/relattn/translation/kernels", "src/relattn/translation/search")
 ENCODERS = (*KERNELS, "src/relattn/integrations/transformers")
@@ -198,6 +199,15 @@ DROPOUT: Lines = [
     for dropout in ("0.0", "0.1")
     for passes in (FORWARD, BOTH)
 ]
+GPU: Lines = [
+    (f"{label}, {'causal, ' * (causal is CAUSAL)}{passes['pass']}", {"method": method} | causal | passes)
+    for causal in (FULL, CAUSAL)
+    for passes in (FORWARD, BOTH)
+    for method, label in (
+        *(("triton", "`triton`"), ("flash", "PyTorch, flash attention"), ("cudnn", "PyTorch, cuDNN")),
+        *(("flex", "FlexAttention, keys alone"), ("dense", "`dense`"))[causal is CAUSAL :],
+    )
+]
 SCHEMES: Lines = [
     (label, {"positions": name})
     for name, label in (
@@ -222,6 +232,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "peers-time": lambda: by_length("attention-cpu.csv", PEER_TIMES, "time ratio"),
     "attention-memory": lambda: by_length("attention-cpu.csv", MEMORY, "peak MiB"),
     "anchors": lambda: by_length("anchors-cpu.csv", ANCHORS, "time ratio"),
+    "attention-gpu": lambda: by_length("attention-gpu.csv", GPU, "ms", TRITON),
     "forms": lambda: by_length("family-cpu.csv", FORMS, "time ratio"),
     "dropout": lambda: by_length("plain-attention-cpu.csv", DROPOUT, "time ratio"),
     "training-step": lambda: by_length("train-step-cpu.csv", SCHEMES, "ratio"),

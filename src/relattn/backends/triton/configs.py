@@ -80,6 +80,7 @@ REL_QUERY: Tiles = {  # on both, if a rel_query needs too many registers for the
 POS_QUERY: Tiles = {  # on both, for the same reason
     (2, 64): {"backward_key": Config(64, 128, 16, 8, 2)},
     (2, 128): {"backward_key": Config(64, 64, 16, 4, 1)},
+    (4, 64): {"backward_key": Config(32, 64, 16, 4, 1)},  # wider tiles need more shared memory than there is
 }
 AMPERE: Tiles = {  # also for Ada and unknown generations, since these need the least shared memory
     (2, 64): {
