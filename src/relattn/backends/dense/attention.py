@@ -106,6 +106,8 @@ def forward(*arguments: Any) -> tuple[Tensor, ...]:
         weighted_sum(output if heads is ALL else output[sentences, heads], dropped, by_label, task)
         if inputs.has_gradients:
             saved += [probabilities] if by_label is None else [probabilities, by_label]
+    if inputs.attends is not None:  # not in place, which made gradients wrong under torch.compile in torch 2.11
+        output = output.masked_fill(~inputs.attends, 0.0)
     return (output, *saved) if lse is None else (output, lse, *saved)
 
 
@@ -172,8 +174,6 @@ def weighted_sum(out: Tensor, probabilities: Tensor, by_label: Tensor | None, ta
         write_table_product(out, by_label, task.value_table)
     factors = stack_heads(probabilities, value), stack_heads(value, value)
     write_product(stack_heads(out, value), *factors, factor=task.keep_scale, is_sum=is_sum)
-    if task.attends is not None:
-        out.masked_fill_(~task.attends, 0.0)
 
 
 def task_gradients(
