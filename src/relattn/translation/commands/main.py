@@ -30,7 +30,6 @@ GROUPS = {
     "Train": {
         "prepare": "Download or read a parallel corpus and clean it",
         "recipe": "Print a known recipe, as a start for your own",
-        "plan": "Estimate the memory, disk space and time of a training run",
         "train": "Train a model",
         "average": "Average the last checkpoints of a run",
         "distill": "Translate text with a teacher and train a student on it",

@@ -38,7 +38,7 @@ _CHANGEABLE = {  # settings that may change when a run is resumed, because the w
     *("train.checkpoint_every", "train.keep", "train.average"),
     *(f"search.{field.name}" for field in fields(SearchConfig)),
     # These may change if the number of micro-batches per step does not.
-    *("train.accumulate", "train.devices", "train.nodes", "train.strategy"),
+    *("train.accumulate", "train.devices", "train.nodes"),
 }
 # Paths may change too: the text itself is compared.
 _PATHS = ("train_src", "train_tgt", "train_list", "valid_src", "valid_tgt", "valid_list")

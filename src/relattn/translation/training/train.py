@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 from lightning.fabric import Fabric
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from relattn.translation import bundle
 from relattn.translation.allocation import freed_memory_kept
@@ -31,11 +30,10 @@ from relattn.translation.data.mixture import CorpusFiles
 from relattn.translation.errors import one_line, require
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.training import checkpoints, estimate
+from relattn.translation.training import checkpoints
 from relattn.translation.training.distributed import (
     ended_by_agent,
     fabric_of,
-    fit_to_started,
     is_first_process,
     join_restarted,
     launch,
@@ -69,7 +67,7 @@ def train(
 
     With several devices, this starts one process per device, unless torchrun, SLURM or MPI started this process. Then
     all processes call this function, and the first one prepares the data and writes all files. Processes that torchrun
-    restarts continue the run. If it starts more or fewer than the recipe has, `accumulate` changes, and steps do not.
+    restarts continue the run.
 
     Args:
         recipe: Recipe of the run.
@@ -83,7 +81,6 @@ def train(
         LostProcess: A process of the run was killed or failed.
         Interrupted: A signal stopped the run. Resumed, it continues as if it had never stopped.
     """
-    recipe = fit_to_started(recipe)
     with _quiet_lightning(), _threads_kept(), freed_memory_kept():
         fabric = fabric_of(recipe)
         if must_launch(fabric):
@@ -115,12 +112,10 @@ def check(recipe: Recipe, files: Sequence[CorpusFiles], unwritten: Set[Path]) ->
         fabric_of(recipe)
     with claim(recipe, resume=(out / RECIPE).exists()):
         initial = read_initial_bundle(recipe)
-        with FakeTensorMode():
-            model = estimate.make_model(recipe)
+        with torch.device("meta"):  # whose tensors take no memory
+            model = Transformer(recipe.model, recipe.data.vocab_size)
         if initial is not None:
-            model = bundle.make_model(
-                recipe.model, initial.tokenizer.vocab_sizes, initial.state, source=recipe.train.init_from
-            )
+            model = initial.make_model()
         require_space(out, model, recipe.train.keep)
         check_text(recipe, files, unwritten, None if initial is None else initial.tokenizer)
 
