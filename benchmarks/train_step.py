@@ -17,11 +17,11 @@ from benchmarks.measure import alternate, command, parse, record
 from relattn import RelativeAttention
 from relattn.translation.config import ModelConfig
 from relattn.translation.data.batching import collate
-from relattn.translation.experiments.tables import TABLES
 from relattn.translation.model import linear
 from relattn.translation.model.linear import is_onednn_faster
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.objective import summed_loss
+from research.tables import TABLES
 
 SCHEMES = {entry.name: entry for entry in sorted(TABLES["positions"].entries, key=lambda e: e.name != "none")}
 LENGTHS = (32, 256, 1024)

@@ -21,7 +21,6 @@ from typing import Any, Self
 from relattn.translation.config import DataConfig, Recipe, StageConfig
 from relattn.translation.data.augmentation import Augmentation, sample_perturbed
 from relattn.translation.data.batching import Batch, Stage, TrainingText, eval_batches
-from relattn.translation.data.builtin import ITEM_SEPARATOR, builtin
 from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn.translation.data.mixture import CorpusFiles, Mixture, read_corpus_list
 from relattn.translation.data.storage import open_pairs, write_pairs
@@ -30,7 +29,6 @@ from relattn.translation.data.tokenizer import LONGEST_PIECE, TOKENIZER, Special
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.files import require_regular, write_atomically
 
-VALID_LINES = 500  # lines of the built-in corpus that validate
 ENCODED, TEXT = "data/train.arrow", "data/text.json"
 _CHUNK = 5000  # pairs that are encoded at once
 _log = logging.getLogger(__name__)
@@ -43,7 +41,7 @@ class Corpus:
     Attributes:
         name: name of the source file.
         pairs: sentence pairs.
-        text: files of the pairs. None for the built-in corpus.
+        text: files of the pairs.
         weight: weight in a mixture.
         settings: settings of the recipe that name the source and the target.
         languages: codes of the source and the target language.
@@ -51,19 +49,17 @@ class Corpus:
 
     name: str
     pairs: Iterable[tuple[str, str]]
-    text: ParallelFiles | None = None
-    weight: float = 1.0
-    settings: tuple[str, str] = ("", "")
-    languages: tuple[str, str] = ("", "")
+    text: ParallelFiles
+    weight: float
+    settings: tuple[str, str]
+    languages: tuple[str, str]
 
     def read(self) -> Self:
         """Return the corpus with its pairs in memory."""
         return replace(self, pairs=list(self.pairs))
 
     def files(self) -> list[tuple[str, str | Path, str]]:
-        """Return the setting, the path and the digest of each file. The built-in corpus has none."""
-        if self.text is None:
-            return []
+        """Return the setting, the path and the digest of each file."""
         return list(zip(self.settings, (self.text.src, self.text.tgt), self.text.digests(), strict=True))
 
     def record(self, pairs: int) -> dict[str, Any]:
@@ -180,8 +176,7 @@ def check_text(
     _require_fit(recipe, [corpus.languages for corpus in train], tokenizer)
     max_characters = (LONGEST_PIECE if tokenizer is None else tokenizer.longest_piece) * config.max_length
     for corpus in (*_corpora(config, "valid"), *train):
-        paths = () if corpus.text is None else (corpus.text.src, corpus.text.tgt)
-        if unwritten.isdisjoint(Path(path).resolve() for path in paths):
+        if unwritten.isdisjoint(Path(path).resolve() for path in (corpus.text.src, corpus.text.tgt)):
             reasons = Counter(_reason_to_drop(pair, max_characters, config.max_words) or "" for pair in corpus.pairs)
             _require_kept(corpus, reasons.pop("", 0), reasons)
 
@@ -191,13 +186,12 @@ def open_training_text(recipe: Recipe) -> TrainingText:
     config, directory = recipe.data, Path(recipe.out)
     corpora, tokenizer = _read_record(directory).train, read_tokenizer(directory, config)
     sizes, weights = tuple(corpus["pairs"] for corpus in corpora), [corpus["weight"] for corpus in corpora]
-    separator = ITEM_SEPARATOR if config.builtin else " "
     parts, end = [], 0
     for stage in recipe.stages or (StageConfig(augment=config.augment),):
         augmentation = None
         if any(vars(stage.augment).values()):
             augmentation = Augmentation(
-                stage.augment, tokenizer, sizes, separator, config.max_length, recipe.seed, config.given_tokens
+                stage.augment, tokenizer, sizes, config.max_length, recipe.seed, config.given_tokens
             )
         mixture = Mixture.weighted(sizes, weights if stage.weights is None else stage.weights, config.temperature)
         end += stage.steps or 0
@@ -237,12 +231,9 @@ def _read_record(directory: Path) -> TextRecord:
 
 def _corpora(config: DataConfig, split: str) -> list[Corpus]:
     """Return the corpora of a split; none if the recipe names no validation text."""
-    if config.builtin:
-        lines = config.builtin_lines if split == "train" else VALID_LINES
-        text = builtin(split, src_lang=config.src_lang, tgt_lang=config.tgt_lang, lines=lines)
-        return [Corpus("the built-in corpus", text, languages=(config.src_lang, config.tgt_lang))]
     src, tgt, path = (getattr(config, f"{split}_{part}") for part in ("src", "tgt", "list"))
     files = [CorpusFiles(src, tgt)] if src else []
+    require(bool(src or path) or split == "valid", "data.train_src or data.train_list must be set")
     if path:
         files = read_corpus_list(path, weighted=split == "train", languages=config.language_tokens != "none")
     return _corpora_of(files, config, split)

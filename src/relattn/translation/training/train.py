@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 import warnings
@@ -16,7 +15,6 @@ from lightning.fabric import Fabric
 from relattn.translation import bundle
 from relattn.translation.allocation import freed_memory_kept
 from relattn.translation.config import Recipe, dump
-from relattn.translation.data.builtin import builtin
 from relattn.translation.data.encode import (
     ValidationSet,
     check_text,
@@ -56,7 +54,6 @@ from relattn.translation.training.stop import Stop
 from relattn.translation.translate.calibration import calibrate
 from relattn.translation.translate.torch_translator import TorchTranslator
 
-_EXAMPLES = 3  # lines of the built-in corpus in the card of a bundle
 _log = logging.getLogger(__name__)
 
 
@@ -263,13 +260,10 @@ def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool
 def _card(recipe: Recipe, paths: list[Path]) -> str:
     data = recipe.data
     files = f"`{data.train_list}`" if data.train_list else f"`{data.train_src}` and `{data.train_tgt}`"
-    source = "the built-in corpus" if data.builtin else files
     steps = ", ".join(str(checkpoints.step_of(path)) for path in paths)
-    lines = builtin("valid", src_lang=data.src_lang, tgt_lang=data.tgt_lang, lines=_EXAMPLES) if data.builtin else []
-    texts = "".join(f"- text: {json.dumps(src, ensure_ascii=False)}\n" for src, _ in lines)
     return (
-        (f"---\nwidget:\n{texts}---\n\n" if texts else "") + f"# {data.src_lang} → {data.tgt_lang}\n\n"
-        f"A Transformer with {recipe.model.positions} positions, trained with relattn on {source}; "
+        f"# {data.src_lang} → {data.tgt_lang}\n\n"
+        f"A Transformer with {recipe.model.positions} positions, trained with relattn on {files}; "
         f"the mean of the weights after steps {steps}.\n\n"
         "    relattn translate PATH < in.txt > out.txt\n\n"
         "## Recipe\n\n```yaml\n" + dump(recipe) + "```\n"
