@@ -71,7 +71,7 @@ def run_demo(out: Path) -> tuple[str, list[float]]:
         train=replace(recipe.train, **settings),
     )
     train(recipe, show=False)
-    text = encode.open_training_text(recipe)
+    text = encode.open_data(recipe).train
     digest = hashlib.sha256()
     for step in takewhile(lambda step: step.epoch == 0, text.steps()):
         for batch in step.micro_batches:

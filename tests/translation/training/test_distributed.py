@@ -15,6 +15,7 @@ import time
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from lightning.fabric import Fabric
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
 from relattn.translation.commands import main as cli
-from relattn.translation.config import dump
+from relattn.translation.config import TrainConfig, dump
 from relattn.translation.data.batching import Step, collate
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
@@ -169,7 +170,8 @@ def test_error_that_a_lost_process_may_have_caused_waits_for_the_agent(monkeypat
     sleeps: list[float] = []
     monkeypatch.setattr(distributed.time, "sleep", sleeps.append)
     error = RuntimeError("connection closed") if waits else InputError("disk full")  # the first process reports errors
-    with pytest.raises(type(error)), Stop() as stop, distributed.ended_by_agent(stop, 2):
+    fabric = SimpleNamespace(device=torch.device("cpu"), launch=lambda: None)
+    with pytest.raises(type(error)), Stop() as stop, distributed.joined(fabric, TrainConfig(devices=2), stop):
         raise error
     assert len(sleeps) == waits
 

@@ -112,12 +112,14 @@ class TranslationData:
         train: encoded training text.
         valid: validation sets, none if the recipe names none.
         dropped: number of training pairs that were dropped, by reason.
+        languages: codes of the source and the target language of the training corpora, each pair once.
     """
 
     tokenizer: AnyTokenizer
     train: TrainingText
     valid: list[ValidationSet]
     dropped: dict[str, int]
+    languages: list[tuple[str, str]]
 
 
 def has_data(directory: Path) -> bool:
@@ -148,13 +150,13 @@ def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: b
     _require_fit(recipe, [corpus.languages for corpus in train], tokenizer)
     if not has_data(directory):
         _write_data(recipe, train, valid, tokenizer)
-    record, tokenizer = _read_record(directory), read_tokenizer(directory, config)
+    data = open_data(recipe)
     if check:
+        record = _read_record(directory)
         _require_same_text("train", train, record.train)
         _require_same_text("valid", valid, record.valid)
-    encoder = _Encoder(tokenizer, config)
-    sets = [encoder.validation_set(corpus, config.max_tokens) for corpus in valid]
-    return TranslationData(tokenizer, open_training_text(recipe), sets, record.dropped)
+    encoder = _Encoder(data.tokenizer, config)
+    return replace(data, valid=[encoder.validation_set(corpus, config.max_tokens) for corpus in valid])
 
 
 def check_text(
@@ -181,10 +183,17 @@ def check_text(
             _require_kept(corpus, reasons.pop("", 0), reasons)
 
 
-def open_training_text(recipe: Recipe) -> TrainingText:
-    """Open the training text of a run that has its data."""
+def open_data(recipe: Recipe) -> TranslationData:
+    """Open the data of a run that has them, without the validation sets. The files of its text are not read."""
     config, directory = recipe.data, Path(recipe.out)
-    corpora, tokenizer = _read_record(directory).train, read_tokenizer(directory, config)
+    record, tokenizer = _read_record(directory), read_tokenizer(directory, config)
+    corpora, languages = record.train, [tuple(corpus["languages"]) for corpus in record.train]
+    text = _training_text(recipe, corpora, tokenizer)
+    return TranslationData(tokenizer, text, [], record.dropped, list(dict.fromkeys(languages)))
+
+
+def _training_text(recipe: Recipe, corpora: list[dict[str, Any]], tokenizer: AnyTokenizer) -> TrainingText:
+    config, directory = recipe.data, Path(recipe.out)
     sizes, weights = tuple(corpus["pairs"] for corpus in corpora), [corpus["weight"] for corpus in corpora]
     parts, end = [], 0
     for stage in recipe.stages or (StageConfig(augment=config.augment),):
@@ -217,11 +226,6 @@ def read_tokenizer(directory: Path, config: DataConfig) -> AnyTokenizer:
     same = _read_record(directory).tokenizer == tokenizer.digest
     require(same, f"{directory / TOKENIZER} must be the tokenizer that this run started with, got another one")
     return tokenizer
-
-
-def language_pairs(directory: Path) -> list[tuple[str, str]]:
-    """Return the pairs of languages of the training text of a run that has its data."""
-    return list(dict.fromkeys((src, tgt) for src, tgt in (each["languages"] for each in _read_record(directory).train)))
 
 
 def _read_record(directory: Path) -> TextRecord:

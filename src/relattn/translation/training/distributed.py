@@ -214,16 +214,26 @@ def stop_with_agent() -> None:
 
 
 @contextmanager
-def ended_by_agent(stop: Stop, processes: int) -> Iterator[None]:
-    """Give the agent time to end this process before it reports an error that another process may have caused.
+def joined(fabric: Fabric, train: TrainConfig, stop: Stop) -> Iterator[None]:
+    """Join the other processes of the run, if there are several, and leave them at the end.
 
-    If one of several processes is lost, a collective operation fails in all others, with an error of gloo or NCCL. If
+    An error may have been caused by another process: if one of several is lost, a collective operation fails in all
+    others, with an error of gloo or NCCL. So the agent gets time to end this process before the error is reported. If
     all processes fail, the first one reports it.
     """
     try:
+        if train.processes > 1:
+            stop.switch("kill")  # nothing would be lost, and no other handler runs while this process waits for others
+            join_restarted(fabric.device)
+        fabric.launch()
+        if train.threads is not None:
+            torch.set_num_threads(train.threads)
+        stop.switch("record")
         yield
     except Exception as error:
-        if processes > 1 and (isinstance(error, RuntimeError) or not is_first_process()):
-            stop.kill()
+        if train.processes > 1 and (isinstance(error, RuntimeError) or not is_first_process()):
+            stop.switch("kill")
             time.sleep(_GRACE)
         raise
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
