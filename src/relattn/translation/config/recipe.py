@@ -137,8 +137,8 @@ class Recipe(Config):
         require(fits, f"stages before the last must end before train.steps ({self.train.steps}), got {earlier_steps}")
         weighted = any(stage.weights is not None for stage in self.stages)
         require(not weighted or bool(self.data.train_list), "weights of a stage require data.train_list")
-        own = not self.stages or self.data.augment == AugmentConfig()
-        require(own, "data.augment must not be set together with stages, of which each has its own augment")
+        apart = not self.stages or self.data.augment == AugmentConfig()
+        require(apart, "data.augment must not be set together with stages, of which each has its own augment")
 
     @property
     def micro_batches_per_step(self) -> int:

@@ -288,8 +288,8 @@ def _require_fit(recipe: Recipe, pairs: list[tuple[str, str]], tokenizer: AnyTok
         require(count == corpora, f"weights of a stage must be {corpora}, one per corpus, got {count}")
     augments = [recipe.data.augment, *(stage.augment for stage in recipe.stages)]
     samples = any(augment.sample_tokens > 0 for augment in augments)
-    ours = tokenizer is None or isinstance(tokenizer, Tokenizer)
-    require(ours or not samples, "sample_tokens requires a tokenizer trained by this toolkit, got an imported one")
+    fits = tokenizer is None or isinstance(tokenizer, Tokenizer)
+    require(fits or not samples, "sample_tokens requires a tokenizer trained by this toolkit, got an imported one")
 
 
 def _require_same_text(split: str, corpora: list[Corpus], recorded: list[dict[str, Any]]) -> None:
