@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: demo test test-system check format site notebooks wheels clean
 
 demo: .venv/usable  ## train a Transformer with relative positions on the built-in corpus and show its translations
-	$(BIN)/relattn demo
+	$(BIN)/python -m research demo
 
 test: .venv/installed  ## run the test suite, or a part: make test TESTS=tests/test_native.py
 	$(BIN)/pytest --numprocesses auto --dist worksteal $(TESTS)
@@ -43,7 +43,7 @@ clean:  ## remove everything that these commands made, except runs
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "relattn needs Python >= 3.11; name one with: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip setuptools hatchling editables
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation]' num2words
 	touch $@
 
 .venv/installed: .venv/usable  # what tests and checks need

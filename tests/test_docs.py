@@ -19,6 +19,7 @@ from jsonargparse import ArgumentParser
 from relattn import relative_attention
 from relattn.translation.commands import main as cli
 from relattn.translation.commands.parser import parse as parse_command
+from research import __main__ as research
 from tools import pictures, reference, tables
 
 ROOT = Path(__file__).parents[1]
@@ -170,6 +171,12 @@ def test_commands_parse(page, tmp_path, monkeypatch):
         end = next((index for index, word in enumerate(words) if word[0] in "<>&|"), len(words))
         with pytest.raises(Parsed):
             parse_command(*cli.command_of([name, *words[:end]]))
+
+
+def test_commands_of_research_parse():
+    parsed = [parse_command(words[3], research.COMMANDS[words[3]], words[4:]) for _, words in commands()
+              if words[:3] == ["python", "-m", "research"]]  # fmt: skip
+    assert len(parsed) >= 5
 
 
 def test_other_commands_exist_and_have_their_flags():

@@ -66,6 +66,14 @@ def test_no_folders_import_in_a_circle():
         graphlib.TopologicalSorter(graph).prepare()
 
 
+def test_what_is_shipped_never_imports_research():
+    """Nor tests, tools and benchmarks, which a wheel does not have either."""
+    others = {"research", "tests", "tools", "benchmarks"}
+    assert (LIBRARY.parents[1] / "research").is_dir()
+    for path in PATHS.values():
+        assert not others & {name.partition(".")[0] for name in imports_of(path)}, path
+
+
 def test_the_toolkit_uses_what_is_public_in_the_library():
     public = {"relattn", "relattn.extension", "relattn.positions"}
     for module, path in PATHS.items():

@@ -86,7 +86,7 @@ def test_ctrl_c_during_an_import_prints_one_line(tmp_path, times):
     interrupt = f"    os.kill(os.getpid(), {signal.SIGINT:d})\n" * times
     caught = "except BaseException:\n    print('swallowed')\n"
     (tmp_path / "jsonargparse.py").write_text(f"import os\ntry:\n{interrupt}    print('continued')\n{caught}")
-    assert run(f"{COMMAND} plan --help", PYTHONPATH=str(tmp_path)) == (130, "", "relattn: interrupted\n")
+    assert run(f"{COMMAND} recipe --help", PYTHONPATH=str(tmp_path)) == (130, "", "relattn: interrupted\n")
 
 
 @pytest.mark.parametrize("cleanup", ["print('unwound')", "os.kill(os.getpid(), signal.SIGINT); print('continued')"])

@@ -10,9 +10,10 @@ from statistics import median
 
 from datasets import Dataset
 
-from relattn.translation.data.builtin import builtin
 from relattn.translation.data.storage import open_pairs
 from relattn.translation.data.tokenizer import Tokenizer
+from research.corpus import builtin
+from tests.support.environments import ROOT
 
 PREPARE = """
 import sys
@@ -27,10 +28,14 @@ if __name__ == "__main__":
 """
 LOAD = """
 import sys
+from pathlib import Path
 from relattn.translation.config import DataConfig, Recipe
-from relattn.translation.data.builtin import builtin
 from relattn.translation.data.encode import load_data
-data = load_data(Recipe(out=sys.argv[1], data=DataConfig(builtin_lines=200, vocab_size=600)))
+from research.corpus import builtin, write_files
+text = Path(sys.argv[1], "text")
+write_files(text, lines={"train": 200})
+files = {"train_src": f"{text}/train.en", "train_tgt": f"{text}/train.de"}
+data = load_data(Recipe(out=sys.argv[1], data=DataConfig(**files, vocab_size=600)))
 step = next(data.train.steps())
 print(data.tokenizer.digest, step.micro_batches[0].src.tolist(), ascii(builtin("long", lines=30, seed=4)))
 """
@@ -68,7 +73,7 @@ def test_data_do_not_depend_on_the_process(tmp_path):
     outputs = set()
     for hash_seed, zone in (("1", "UTC"), ("2", "America/New_York")):
         command = [sys.executable, "-c", LOAD, str(tmp_path / hash_seed)]
-        changed = {**os.environ, "LC_ALL": "C", "PYTHONHASHSEED": hash_seed, "TZ": zone}
+        changed = {**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C", "PYTHONHASHSEED": hash_seed, "TZ": zone}
         outputs.add(subprocess.run(command, env=changed, cwd=tmp_path, stdout=subprocess.PIPE, check=True).stdout)
     assert len(outputs) == 1
     assert ascii(builtin("long", lines=30, seed=4)).encode() in outputs.pop()

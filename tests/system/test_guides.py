@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from relattn.translation.data.builtin import builtin
+from research.corpus import builtin
 from tests.support.environments import ROOT, build_wheels, new_environment
 from tests.translation.formats.transformers_models import marian
 
@@ -123,6 +123,7 @@ def free_port() -> str:
 def run_script(script: str, environment: Path, work: Path, wheels: Path, *, index: bool) -> str:
     """Run a script with the programs of an environment, with or without the package index. Return what it prints."""
     work.mkdir(exist_ok=True)
+    (work / "research").symlink_to(ROOT / "research")  # as in a checkout
     variables = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_QUIET": "3", "PIP_FIND_LINKS": str(wheels)}
     variables |= {} if index else {"PIP_NO_INDEX": "1"}
     variables["PATH"] = f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}"

@@ -37,7 +37,7 @@ def test_killed_pipeline_continues(tmp_path, programs):
         text = (directory / file).read_text()
         assert old in text
         (directory / file).write_text(text.replace(old, new))
-    variables = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
+    variables = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
 
     def start(*flags: str) -> subprocess.Popen[str]:
         pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "env": variables}

@@ -250,13 +250,13 @@ def test_push_that_the_hub_refuses(server, model, monkeypatch):
     assert "not pushed: [Errno" in refusal(hub.push, model, "org/name")  # refused or reset
 
 
-def test_commands_accept_names_on_the_hub(server, model, capsys):
+def test_commands_accept_names_on_the_hub(server, model, text, capsys):
     assert cli.main(["push", str(model), "org/name", "--private", "--license", "mit"]) == 0
     assert capsys.readouterr() == (f"{server.url}/org/name\n", "")
     repository = server.repositories["org/name"]
     assert repository.private
     assert b"license: mit" in repository.commits[repository.branches["main"]]["README.md"]
-    assert cli.main(["evaluate", "org/name", "--builtin", "test", "--lines", "1"]) == 0
+    assert cli.main(["evaluate", "org/name", "--src", text["valid_src"], "--ref", text["valid_tgt"]]) == 0
     capsys.readouterr()
     assert_refused(Result(cli.main(["translate", "org/other"]), *capsys.readouterr()), "org/other: ")
 

@@ -21,12 +21,13 @@ from typing import Any
 import pytest
 import torch
 
-from relattn.translation import demo
 from relattn.translation.config import SCHEMES, ModelConfig
 from relattn.translation.data import encode
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.journal import read_log
 from relattn.translation.training.train import train
+from research import corpus
+from research.tables import SCALES, in_directory
 
 RECORDED = Path(__file__).with_name("recorded.json")
 STEPS = 20
@@ -59,20 +60,24 @@ def checksums(tensor: torch.Tensor) -> tuple[float, float]:
 
 def run_demo(out: Path) -> tuple[str, list[float]]:
     """Train for some steps. Return a digest of the first epoch's batches, in order, and the losses."""
-    recipe = demo.recipe(out, "relative", steps=STEPS, seed=1, src_lang="en", tgt_lang="de")
-    settings = {"log_every": 1, "valid_every": STEPS, "valid_bleu_lines": 0, "threads": 1}
-    data = replace(recipe.data, builtin_lines=2000)
-    recipe = replace(recipe, data=data, train=replace(recipe.train, **settings))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encode, "VALID_LINES", 2)  # the bundle is scored on them
-        train(recipe, show=False)
-    text = encode.open_training_text(recipe)
+    corpus.write_files(out / "text", lines={"train": 2000, "valid": 2})
+    recipe = SCALES["demo"].recipe
+    settings = {"steps": STEPS, "log_every": 1, "valid_every": STEPS, "valid_bleu_lines": 0}
+    recipe = replace(
+        recipe,
+        out=str(out / "run"),
+        model=recipe.model.with_positions("relative", clip=8),
+        data=in_directory(recipe.data, str(out / "text")),
+        train=replace(recipe.train, **settings),
+    )
+    train(recipe, show=False)
+    text = encode.open_data(recipe).train
     digest = hashlib.sha256()
     for step in takewhile(lambda step: step.epoch == 0, text.steps()):
         for batch in step.micro_batches:
             for tensor in (batch.src, batch.src_lengths, batch.tgt_in, batch.tgt_out, batch.tgt_lengths):
                 digest.update(tensor.long().numpy().tobytes())
-    return digest.hexdigest(), [row.loss for row in read_log(out / "log.csv")]
+    return digest.hexdigest(), [row.loss for row in read_log(out / "run" / "log.csv")]
 
 
 @pytest.fixture(scope="module")
@@ -91,14 +96,14 @@ def test_weights_of_a_new_model_are_as_recorded(name, recorded):
 
 
 def test_batches_and_losses_of_the_demo_are_as_recorded(tmp_path, recorded):
-    batches, losses = run_demo(tmp_path / "run")
+    batches, losses = run_demo(tmp_path)
     assert batches == recorded["batches"]
     assert losses == pytest.approx(recorded["losses"], rel=1e-4)
 
 
 def record() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        batches, losses = run_demo(Path(directory) / "run")
+        batches, losses = run_demo(Path(directory))
     content = {"state_dicts": {name: new_model(name) for name in MODELS}, "batches": batches, "losses": losses}
     RECORDED.write_text(json.dumps(content) + "\n", encoding="utf-8")
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from relattn.translation.analysis.attention import inspect
-from relattn.translation.analysis.table_norms import table_norms
 from relattn.translation.bundle import Bundle
 from relattn.translation.commands import main as cli
 from relattn.translation.config import SCHEMES, ModelConfig, positions
@@ -103,7 +102,6 @@ def test_analysis_is_refused(registered):
     translator = registered.translator()
     with pytest.raises(InputError, match=f"{NAME} positions"):
         inspect(translator, LINE)
-    assert table_norms(translator.model) == {}
 
 
 def test_a_kind_without_a_module_is_refused(monkeypatch):

@@ -1,14 +1,9 @@
-"""Measure the quality of translations: sacreBLEU's BLEU and chrF, and the accuracy of lists of items.
-
-BLEU and chrF are computed on detokenized text and printed with their signatures. Items are matched by the longest
-common subsequence of the two lists, so that one missing item does not make all items after it wrong.
-"""
+"""Measure the quality of translations: sacreBLEU's BLEU and chrF, on detokenized text and with their signatures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from relattn.translation.errors import InputError
 
@@ -27,13 +22,6 @@ class Scores:
 
     def __str__(self) -> str:
         return f"BLEU {self.bleu:.2f}  {self.bleu_signature}\nchrF {self.chrf:.2f}  {self.chrf_signature}"
-
-
-class ItemAccuracy(NamedTuple):
-    """Fractions from 0 to 1."""
-
-    items: float  # items of the references that the translations have, in order
-    lines: float  # lines that equal their reference
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
@@ -95,34 +83,6 @@ def paired_bootstrap(hypotheses: Sequence[str], other_hypotheses: Sequence[str],
     assert isinstance(result, Result)
     assert result.p_value is not None
     return result.p_value
-
-
-def item_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> ItemAccuracy:
-    """Compute the fractions of correct items and lines. Lines are lists of items, as in the built-in corpus.
-
-    Raises:
-        InputError: the numbers of translations and references differ, or are 0.
-    """
-    from relattn.translation.data.builtin import ITEM_SEPARATOR
-
-    require_pairs(hypotheses, references)
-    correct = total = exact = 0
-    for hypothesis, reference in zip(hypotheses, references, strict=True):
-        items = reference.split(ITEM_SEPARATOR)
-        correct += common_subsequence(hypothesis.split(ITEM_SEPARATOR), items)
-        total += len(items)
-        exact += hypothesis == reference
-    return ItemAccuracy(correct / total, exact / len(references))
-
-
-def common_subsequence(a: Sequence[str], b: Sequence[str]) -> int:
-    """Return the length of the longest common subsequence of two lists."""
-    row = [0] * (len(b) + 1)  # row[j]: result for the items of a so far and the first j items of b
-    for x in a:
-        diagonal = 0
-        for j, y in enumerate(b, start=1):
-            row[j], diagonal = diagonal + 1 if x == y else max(row[j], row[j - 1]), row[j]
-    return row[-1]
 
 
 def require_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:

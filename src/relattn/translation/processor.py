@@ -1,4 +1,4 @@
-"""Number of cores and name of this machine's processor, and its memory."""
+"""Number of cores and name of this machine's processor."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ CPUINFO = Path("/proc/cpuinfo")
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def memory() -> int | None:
-    """Return the machine's memory in bytes, or None if the system does not tell."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
 
 
 def describe() -> str:

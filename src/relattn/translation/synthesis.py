@@ -24,7 +24,6 @@ from itertools import chain, islice, tee
 from pathlib import Path
 from typing import Any
 
-from relattn.translation import processor
 from relattn.translation.config import Recipe, SyntheticCleaningConfig, as_dict
 from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.console import duration
@@ -36,11 +35,10 @@ from relattn.translation.corpus.sources import OpenCorpus, file_name
 from relattn.translation.data.mixture import CorpusFiles, read_corpus_list
 from relattn.translation.data.normalization import normalize
 from relattn.translation.data.text_files import has_text, read_lines, read_parallel
-from relattn.translation.errors import InputError, escape, require, require_language
-from relattn.translation.files import as_size, require_regular, write_atomically
+from relattn.translation.errors import escape, require, require_language
+from relattn.translation.files import require_regular, write_atomically
 from relattn.translation.loading import weights_digest
 from relattn.translation.ray_pool import RayPool
-from relattn.translation.training import estimate
 from relattn.translation.training.train import check, train
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import LONGEST_LINE, Translation, Translator
@@ -222,8 +220,7 @@ def read_student(
     """Read the recipe of a student, and check it before hours of translating. Arguments are those of `synthesize`.
 
     Raises:
-        InputError: it is not valid, has other languages, does not train on the corpus, needs more memory than this
-            machine has, or `train` would refuse it.
+        InputError: it is not valid, has other languages, does not train on the corpus, or `train` would refuse it.
     """
     recipe = to_config(Recipe, read_yaml(path), path)
     data, languages = recipe.data, (recipe.data.src_lang, recipe.data.tgt_lang)
@@ -240,15 +237,7 @@ def read_student(
     require(listed, f"{path}: data.train_src and data.train_tgt must be {src} and {tgt}, or be in data.train_list")
     apart = not out.resolve().is_relative_to(Path(recipe.out).resolve())
     require(apart, f"{path}: out must not contain the corpus {out}, got {recipe.out}")
-    if recipe.train.accelerator != "gpu":
-        needed, memory = estimate.memory(recipe), processor.memory()
-        if needed is not None and memory is not None and needed.total > memory:
-            raise InputError(
-                f"{path}: the student must fit into {as_size(memory)} of memory, got {as_size(needed.total)}"
-            )
     check(recipe, files, {*resolved})
-    seconds = recipe.train.steps * estimate.seconds_per_step(recipe, 2)
-    _log.info("training the student takes at most about %s", duration(seconds))
     return recipe
 
 

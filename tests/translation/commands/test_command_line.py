@@ -106,7 +106,7 @@ def test_quiet_prints_no_progress_and_no_notes(relattn, model, tmp_path, monkeyp
         ("", {*(name.split()[0] for name in cli.COMMANDS), "help", "--help", "--version"}),
         ("tra", {"train", "translate"}),
         ("help exp", {"export"}),
-        ("analyze ", {"attention", "positions"}),
+        ("analyze ", {"attention"}),
         ("export ", {"ctranslate2", "argos", "onnx"}),
         ("translate --format ", {"text", "tsv", "jsonl"}),
         ("analyze attention x --pa", {"--part"}),
@@ -135,16 +135,13 @@ def test_completion(relattn, shell, words, expected):
         *((f"translate bundle --seed{is_}{x}", f"--seed must be a whole number in decimal notation, got '{x}'")
           for is_ in " =" for x in ("0x10", "010", "1:30")),
         ("translate --sampling --seed 3 0x10", "0x10: no such directory"),
-        ("reproduce tables --out x --seeds 1 2 0x10", "--seeds must be "),
         ("translate bundle --precision fp8", "--precision must be one of fp32, bf16, int8, got 'fp8'"),
         ("translate bundle --seed", "--seed must have a value"),
         ("translate bundle --align=x", "--align must have no value"),
         ("translate", "missing argument: BUNDLE"),
         ("push a b c", "unexpected argument: c"),
         ("export onnx a --out b --check_count 0", "check_count must be at least 1 and at most 1,000,000, got 0"),
-        ("plan wmt14-en-de-base --measure 1000000000", "measure must be at least 0 and at most 1,000, got 1000000000"),
-        ("reproduce a\udcff", "TABLE must be one of positions, clip, tables"),
-        *((f"{command} --out=", "out must name a directory") for command in ("demo", "average run", "import x")),
+        *((f"{command} --out=", "out must name a directory") for command in ("average run", "import x")),
         ("translate \x1b[31mred\u202e", r"\x1b[31mred\u202e: no such directory"),
     ],
 )  # fmt: skip
@@ -156,14 +153,13 @@ def test_wrong_arguments(relattn, tmp_path, monkeypatch, arguments, message):
 
 SYNTHESIS = "x --out y --data a b c"
 LISTS = {  # options whose values are lists, and a command with three values of each
-    **{("demo", "compare"): "--compare rope t5 xl", ("prepare", "exclude"): "--exclude a b c"},
+    ("prepare", "exclude"): "--exclude a b c",
     **{("distill", "data"): SYNTHESIS, ("distill", "exclude"): f"{SYNTHESIS} --exclude a b c"},
     **{("backtranslate", "data"): SYNTHESIS, ("backtranslate", "exclude"): f"{SYNTHESIS} --exclude a b c"},
     ("backtranslate", "parallel"): f"{SYNTHESIS} --parallel a b c",
     ("evaluate", "perturb"): "x --src a --ref b --perturb typos title_case all",
     **{("serve", "cors"): "x --cors a b c", ("serve", "proxies"): "x --proxies a b c"},
     **{("serve", "languages"): "x --languages a b c", ("serve", "hosts"): "x --hosts a b c"},
-    **{("reproduce", "seeds"): "clip --seeds 1 -2 3", ("reproduce", "rows"): "clip --rows a b c"},
 }
 
 

@@ -26,14 +26,12 @@ LINES = ["one cat sat", "", "on two mat and one cat", "   ", "two", "one cat sat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        *((arguments, "either --src and --ref, or --builtin") for arguments in
-          ("", "--src a", "--ref a", "--src a --ref b --builtin test")),
-        ("--src a --ref b --lines 3", "--lines requires --builtin"),
-        *((f"--builtin test --lines {value}", f"got {value}") for value in (0, 10**10)),
-        ("--builtin test --lines 2 --out no/out.txt", "no/out.txt: cannot be written"),
+        *((arguments, "missing argument: ") for arguments in ("", "--src a", "--ref a")),
+        ("--src valid.src --ref valid.tgt --out no/out.txt", "no/out.txt: cannot be written"),
     ],
-)  # fmt: skip
-def test_wrong_arguments(relattn, model, monkeypatch, arguments, message):
+)
+def test_wrong_arguments(relattn, model, text, monkeypatch, arguments, message):
+    monkeypatch.chdir(Path(text["valid_src"]).parent)
     monkeypatch.setattr(TorchTranslator, "search_batch", None)  # nothing is translated
     assert_refused(relattn("evaluate", model, *arguments.split()), message)
 
@@ -77,22 +75,16 @@ def test_scores_under_perturbations(relattn, model, text):
     rows = [line.split() for line in result.out.splitlines()[1:]]
     pairs, translator = list(read_parallel(text["valid_src"], text["valid_tgt"])), load(model)
     for row, name in zip(rows, ("none", "typos", "upper_case"), strict=False):
-        changed = pairs if name == "none" else perturb_set(name, pairs, " ")
+        changed = pairs if name == "none" else perturb_set(name, pairs)
         scores = score(translator.translate([src for src, _ in changed]), [tgt for _, tgt in changed])
         count = sum(a != b for a, b in zip(changed, pairs, strict=True))
         assert row == [name, str(count), f"{scores.bleu:.2f}", f"{scores.chrf:.2f}"]
     assert [row[0] for row in rows[3:]] == ["BLEU", "chrF"]
-    whole = relattn("evaluate", model, "--builtin", "test", "--lines", 2, "--perturb", "all", "--beam_size", 1)
+    whole = relattn("evaluate", model, *arguments, "--perturb", "all", "--beam_size", 1)
     assert [line.split()[0] for line in whole.out.splitlines()[1:8]] == ["none", *NAMES]
     refused = relattn("evaluate", model, *arguments, "--perturb", "all", "--out", "x")
     assert_refused(refused, "--out does not work with --perturb")
     assert_refused(relattn("evaluate", model, *arguments, "--perturb", "noise"), "--perturb must be one of join_lines")
-
-
-def test_builtin_corpus(relattn, model):
-    result = relattn("evaluate", model, "--builtin", "long", "--lines", 2, "--beam_size", 1)
-    assert (result.code, result.err) == (0, "")
-    assert [line.split()[0] for line in result.out.splitlines()] == ["BLEU", "chrF", "items"]
 
 
 def test_calibrated_confidences(relattn, reading, text, tmp_path, model):
@@ -129,10 +121,12 @@ def test_failed_calibration_keeps_the_old_one(relattn, tmp_path, finished):
         result = relattn("calibrate", path, "--src", tmp_path / "lines", "--ref", tmp_path / "lines")
         assert_refused(result, "at least two lines")
     assert (path / "config.yaml").read_bytes() == before
-    assert_refused(relattn("calibrate", tmp_path / "none", "--builtin", "test"), f"{tmp_path}/none: no such directory")
+    assert_refused(
+        relattn("calibrate", tmp_path / "none", "--src", "a", "--ref", "b"), f"{tmp_path}/none: no such directory"
+    )
 
 
-@pytest.mark.parametrize("command", ["evaluate", "analyze positions --width=5", "analyze attention"])
+@pytest.mark.parametrize("command", ["evaluate", "analyze attention"])
 def test_output_never_replaces_an_input(relattn, tmp_path, text, model, command):
     """Nor is it written into a bundle."""
     path = Path(shutil.copytree(model, tmp_path / "bundle"))

@@ -89,7 +89,11 @@ def test_threads_and_precision(relattn, reading, model, monkeypatch, arguments, 
 
 
 def test_int8_is_refused_where_the_compiled_decoder_does_not_run(relattn, reading, model, monkeypatch):
-    for command in (("translate", model, model), ("serve", model, "--port=0"), ("evaluate", model, "--builtin=test")):
+    for command in (
+        ("translate", model, model),
+        ("serve", model, "--port=0"),
+        ("evaluate", model, "--src=a", "--ref=a"),
+    ):
         with monkeypatch.context() as patch:
             if command.count(model) == 1:
                 patch.setattr(decoder, "KERNELS", None)

@@ -26,20 +26,20 @@ OTHERS = [("I’m here, “aren't I”…", "Ich bin ‚da‘."), ("?!", "¿"), 
     ],
 )
 def test_perturbations_of_one_line(name, expected):
-    assert perturb_set(name, OTHERS, " ") == expected
+    assert perturb_set(name, OTHERS) == expected
 
 
 def test_the_same_text_is_inserted_on_both_sides():
     """It is what a side has more than before, for texts without the letters, spaces and marks of the line."""
     source, target, texts = "abab abab. abab", "baba baba baba.", set()
     for line in range(600):
-        changed = perturb(["copy"], [(source, target)], " ", line)
+        changed = perturb(["copy"], [(source, target)], line)
         added = ["".join(x for x in side if x not in "ab .") for side in changed]
         assert added[0] == added[1] != ""
         for before, after in zip((source, target), changed, strict=True):
             kept = iter(after)
             assert all(character in kept for character in before)  # in this order
-        assert changed == perturb(["copy"], [(source, target)], " ", line)
+        assert changed == perturb(["copy"], [(source, target)], line)
         texts.add(added[0])
     assert len(texts) > 500
     assert any(x[0] >= "\U0001f300" for x in texts)
@@ -65,7 +65,7 @@ def test_typing_errors():
     wrong = []
     for line in range(200):
         source = " ".join([*words[: 1 + line % 23], "12345", "of"])
-        changed, target = perturb(["typos"], [(source, "Ziel")], " ", line)
+        changed, target = perturb(["typos"], [(source, "Ziel")], line)
         pairs = list(zip(source.split(), changed.split(), strict=True))
         each = [edits(one, other) for one, other in pairs]
         assert max(each) <= 1
@@ -77,12 +77,12 @@ def test_typing_errors():
 
 
 def test_joined_lines():
-    joined = perturb_set("join_lines", PAIRS, "; ")
+    joined = perturb_set("join_lines", PAIRS)
     counts = []
     for line, (src, tgt) in enumerate(joined):
-        counts.append(len(src.split("; ")))
+        counts.append(src.count("away."))
         following = PAIRS[line : line + counts[-1]]
-        assert (src, tgt) == tuple("; ".join(side) for side in zip(*following, strict=True))
+        assert (src, tgt) == tuple(" ".join(side) for side in zip(*following, strict=True))
     assert set(counts[:-3]) == {2, 3, MOST_JOINED}
     assert counts[-1] == 1
 
@@ -92,9 +92,9 @@ def test_joined_lines():
     st.sets(st.sampled_from(NAMES)),
 )
 def test_no_side_becomes_empty(pairs, names):
-    changed = perturb(sorted(names), pairs, " ", 1)
+    changed = perturb(sorted(names), pairs, 1)
     assert all(changed)
-    assert changed == perturb(sorted(names), pairs, " ", 1)
+    assert changed == perturb(sorted(names), pairs, 1)
     assert names or changed == pairs[0]
 
 
@@ -136,7 +136,7 @@ def test_an_epoch_is_brute_force(load):
             names = [name for bit, name in enumerate(NAMES) if plan.pairs.changes[row] >> bit & 1]
             corpus = PAIRS[row:13] if row < 13 else PAIRS[row:]
             pieces = plan.pairs.row(row)
-            text = perturb(names, corpus[:MOST_JOINED], " ", 1, epoch, row)
+            text = perturb(names, corpus[:MOST_JOINED], 1, epoch, row)
             assert tuple(map(decode, pieces)) == text
             sampled = plan.pairs.changes[row] >= 1 << len(NAMES)
             assert sampled or tuple(map(list, pieces)) == tuple(map(encode, text))

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from relattn.translation import bundle
-from relattn.translation.analysis.positions import by_position
 from relattn.translation.commands import main as cli
 from relattn.translation.config import AugmentConfig, DataConfig, Recipe, SearchConfig, TrainConfig
 from relattn.translation.data.imported_tokenizer import ImportedTokenizer
@@ -24,6 +23,7 @@ from relattn.translation.formats.ctranslate2.translator import load
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.formats.parity import Report
 from relattn.translation.training.train import train
+from research.positions import by_position
 from tests.translation.formats.bundles import SEARCH, make_bundle
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -1,8 +1,9 @@
-"""A small model, and the state of a run, read from its checkpoints and its log, for exact comparisons."""
+"""A small model, and the state of a run, read from its checkpoints, its log and its files, for exact comparisons."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,15 @@ def assert_same(a: Any, b: Any) -> None:
     for name, value in left.items():
         same = torch.equal(value, right[name]) if isinstance(value, Tensor) else value == right[name]
         assert same, name
+
+
+def with_train(recipe: Recipe, **changes: Any) -> Recipe:
+    """Return a recipe with other settings of training."""
+    return replace(recipe, train=replace(recipe.train, **changes))
+
+
+def tree(directory: Path) -> dict[str, bytes | None]:
+    """Return the content of the files in a directory, and None for directories."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None for path in directory.rglob("*")
+    }

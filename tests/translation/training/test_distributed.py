@@ -1,6 +1,6 @@
-"""Several processes: shards, launched processes and their signals, and mixed precision.
+"""Several processes: how they are launched and stopped, and mixed precision.
 
-Kills at random moments, shards in two processes and restarts are in tests/system/test_kills.py.
+Kills at random moments and restarts are in tests/system/test_kills.py.
 """
 
 from __future__ import annotations
@@ -12,93 +12,28 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from lightning.fabric import Fabric
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
-from torch.distributed.tensor import DTensor
 
 from relattn.translation.commands import main as cli
-from relattn.translation.config import dump
+from relattn.translation.config import TrainConfig, dump
 from relattn.translation.data.batching import Step, collate
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.training import checkpoints, distributed, shards
-from relattn.translation.training.loop import seed_dropout, set_up, take_step
-from relattn.translation.training.objective import summed_loss
+from relattn.translation.training import checkpoints, distributed
+from relattn.translation.training.loop import set_up, take_step
 from relattn.translation.training.run_directory import require_same_run
 from relattn.translation.training.stop import Stop
 from relattn.translation.training.train import train
 from tests.translation.training.states import SRC, TGT, assert_same, layout, loss_values, losses, make_model, state_of
-
-# Shards
-
-
-@pytest.fixture
-def group() -> Iterator[None]:
-    """A process group of one process. Its shards are whole, and nothing is sent."""
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
-def in_shards(model: Transformer) -> Transformer:
-    return shards.shard(model, init_device_mesh("cpu", (1, 1), mesh_dim_names=("data_parallel", "tensor_parallel")))
-
-
-def adam(model: Transformer) -> torch.optim.Optimizer:
-    return torch.optim.Adam(model.parameters(), lr=1e-2, fused=True)
-
-
-def take_steps(model: Transformer, optimizer: torch.optim.Optimizer, steps: int) -> list[float]:
-    """Return the loss of each step."""
-    values = []
-    for step in range(steps):
-        seed_dropout(1, step)
-        loss = summed_loss(model, collate(SRC, TGT), 0.1)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        optimizer.step()
-        values.append(loss.item())
-    return values
-
-
-@pytest.mark.parametrize("positions", ["relative", "t5", "lstm"])
-def test_state_in_shards_is_that_of_a_whole_model(group, positions):
-    plain, sharded = make_model(positions), in_shards(make_model(positions))
-    assert all(isinstance(parameter, DTensor) for parameter in sharded.parameters())
-    plain_adam, sharded_adam = adam(plain), adam(sharded)
-    assert take_steps(sharded, sharded_adam, 2) == pytest.approx(take_steps(plain, plain_adam, 2), rel=1e-6)
-    parts = {"model": sharded.state_dict(), "optimizer": sharded_adam.state_dict()}
-    state = deepcopy(shards.whole_state(parts, keep=True))
-    assert layout(state) == layout({"model": plain.state_dict(), "optimizer": plain_adam.state_dict()})
-    again, whole = in_shards(make_model(positions)), make_model(positions)
-    again_adam, whole_adam = adam(again), adam(whole)
-    shards.load(again, again_adam, deepcopy(state))
-    shards.load(whole, whole_adam, deepcopy(state))
-    assert_same({"model": whole.state_dict(), "optimizer": whole_adam.state_dict()}, state)
-    following = take_steps(sharded, sharded_adam, 2)
-    assert take_steps(again, again_adam, 2) == following
-    assert take_steps(whole, whole_adam, 2) == pytest.approx(following, rel=1e-6)
-
-
-def test_whole_copy_of_a_model_in_shards_decodes(group):
-    plain, batch = make_model(shared_embeddings="none").eval(), collate(SRC, TGT)
-    copy = shards.whole_model(in_shards(make_model(shared_embeddings="none"))).eval()
-    assert shards.whole_model(plain) is plain
-    with torch.inference_mode():
-        cache = copy.start(copy.encode(batch.src, batch.src_lengths), batch.src_lengths)
-        logits, _ = copy.step(batch.tgt_in, cache)
-        torch.testing.assert_close(logits, plain(batch.src, batch.src_lengths, batch.tgt_in))
-
 
 # Launched processes
 
@@ -235,14 +170,15 @@ def test_error_that_a_lost_process_may_have_caused_waits_for_the_agent(monkeypat
     sleeps: list[float] = []
     monkeypatch.setattr(distributed.time, "sleep", sleeps.append)
     error = RuntimeError("connection closed") if waits else InputError("disk full")  # the first process reports errors
-    with pytest.raises(type(error)), Stop() as stop, distributed.ended_by_agent(stop, 2):
+    fabric = SimpleNamespace(device=torch.device("cpu"), launch=lambda: None)
+    with pytest.raises(type(error)), Stop() as stop, distributed.joined(fabric, TrainConfig(devices=2), stop):
         raise error
     assert len(sleeps) == waits
 
 
 def test_run_continues_on_other_devices_if_its_steps_stay_the_same(make_recipe, tmp_path, monkeypatch):
     old = make_recipe(tmp_path, train={"accumulate": 4, "devices": 2})
-    for accumulate, settings in ((8, {}), (2, {"devices": 4}), (1, {"devices": 4, "nodes": 2, "strategy": "fsdp"})):
+    for accumulate, settings in ((8, {}), (2, {"devices": 4}), (1, {"devices": 4, "nodes": 2})):
         require_same_run(old, make_recipe(tmp_path, train={"accumulate": accumulate, **settings}))
     for data, settings, fact in (
         ({}, {"accumulate": 4}, "train.accumulate · train.devices · train.nodes: 8 → 4"),
@@ -253,8 +189,6 @@ def test_run_continues_on_other_devices_if_its_steps_stay_the_same(make_recipe, 
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(InputError, match=r"must be 3, .* got 2 × 1"):
         train(old, show=False)
-    with pytest.raises(InputError, match=r"strategy .* got fsdp"):
-        make_recipe(tmp_path, train={"strategy": "fsdp"})
 
 
 # Mixed precision, and activations that are computed again

@@ -28,7 +28,7 @@ def test_signal_during_the_exchange_is_reported_by_the_next_one(monkeypatch):
         fabric.during = lambda: None
         assert stop.agreed(fabric)
         with pytest.raises(Interrupted, match="the end") as caught:
-            stop.immediately("the end")
+            stop.switch("raise", "the end")
     assert caught.value.number == signal.SIGTERM
 
 
@@ -57,8 +57,22 @@ def test_signals_that_the_process_ignores_are_ignored(number):
         with Stop() as stop:
             signal.raise_signal(number)
             assert stop.signal is None
-            stop.immediately("the end")
+            stop.switch("raise", "the end")
             signal.raise_signal(number)
         assert signal.getsignal(number) == signal.SIG_IGN
     finally:
         signal.signal(number, handler)
+
+
+def test_signal_that_came_earlier_kills_the_process(monkeypatch):
+    """A process that waits for others handles no signals, so they must have their usual effect."""
+    before, raised = signal.getsignal(signal.SIGTERM), []
+    with Stop() as stop:
+        stop.switch("kill")
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        stop.switch("record")
+        signal.raise_signal(signal.SIGTERM)
+        monkeypatch.setattr(signal, "raise_signal", lambda number: raised.append((number, signal.getsignal(number))))
+        stop.switch("kill")
+    assert raised == [(signal.SIGTERM, signal.SIG_DFL)]
+    assert signal.getsignal(signal.SIGTERM) == before

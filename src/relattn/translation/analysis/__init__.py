@@ -1,4 +1,4 @@
-"""Analyze a trained model: its attention, its predictions by position, its tables."""
+"""Analyze a trained model: its attention."""
 
 from typing import Literal
 

@@ -1,10 +1,9 @@
-"""`relattn analyze attention` and `relattn analyze positions`"""
+"""`relattn analyze attention`"""
 
-from contextlib import ExitStack
 from pathlib import Path
 
 from relattn.translation.analysis import Part
-from relattn.translation.commands.options import DeviceOptions, SearchOptions, TestText, require_new_output
+from relattn.translation.commands.options import DeviceOptions, SearchOptions, require_new_output
 from relattn.translation.errors import require
 
 
@@ -44,46 +43,3 @@ def attention(
         number = 1 if layer is None else layer
         write(as_png(inspection, part or "encoder", number) if picture else as_json(inspection).encode())
     print(inspection.translation)
-
-
-def positions(
-    bundle: str,
-    *,
-    width: int,
-    text: TestText,
-    out: str = "",
-    picture: str = "",
-    trained_length: int | None = None,
-    device: DeviceOptions,
-) -> None:
-    """Measure by target position how well each token of a reference is predicted from the tokens before it.
-
-    Nothing is translated (teacher forcing). The table has the percentage of tokens predicted correctly and the mean
-    negative log-likelihood in nats per token. Its last row is the end of sentence.
-
-    Args:
-        bundle: Directory of a bundle, or its name on the hub.
-        width: Number of target positions per row of the table.
-        out: File to write the table to, as CSV.
-        picture: PNG file to draw the percentage by position into.
-        trained_length: Length of the longest target in training, in tokens; marked in the picture.
-    """
-    require(trained_length is None or bool(picture), "--trained_length requires --picture")
-    require(trained_length is None or trained_length >= 1, f"trained_length must be at least 1, got {trained_length}")
-    require(not picture or picture.endswith(".png"), f"picture must end in .png, got {picture}")
-    require_new_output(out, [text.src, text.ref, picture], [bundle])
-    require_new_output(picture, [text.src, text.ref], [bundle])
-
-    from relattn.translation.analysis import positions as teacher_forcing
-    from relattn.translation.files import output
-
-    translator = device.load_bundle(bundle)
-    pairs = text.pairs(translator)
-    with ExitStack() as outputs:  # unwritable files are refused before anything is computed
-        write, draw = (outputs.enter_context(output(Path(name))) if name else None for name in (out, picture))
-        bins = teacher_forcing.by_position(translator, pairs, width=width)
-        print(teacher_forcing.table(bins))
-        if write:
-            write(teacher_forcing.as_csv(bins).encode())
-        if draw:
-            draw(teacher_forcing.as_png({Path(picture).stem: bins}, trained=trained_length))

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from relattn.translation.commands.options import DeviceOptions, SearchOptions, TestText
+from relattn.translation.commands.options import DeviceOptions, ReferenceText, SearchOptions
 from relattn.translation.console import shows_progress
 from relattn.translation.errors import InputError, require
 
 
-def calibrate(bundle: str, *, text: TestText, search: SearchOptions, device: DeviceOptions) -> None:
+def calibrate(bundle: str, *, text: ReferenceText, search: SearchOptions, device: DeviceOptions) -> None:
     """Fit the confidences that a bundle reports for its translations, and write the fit into the bundle.
 
     The confidence of a translation becomes the chrF, as a fraction, that translations of the same mean log-probability
@@ -23,7 +23,7 @@ def calibrate(bundle: str, *, text: TestText, search: SearchOptions, device: Dev
 
     translator = device.load_bundle(bundle)
     options = search.options(translator)
-    pairs = text.pairs(translator)
+    pairs = text.pairs()
     results = translator.n_best([src for src, _ in pairs], options, progress=shows_progress())
     calibration = fit([best for best, *_ in results], [reference for _, reference in pairs])
     if calibration is None:

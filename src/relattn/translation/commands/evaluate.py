@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from relattn.translation.commands.options import DeviceOptions, SearchOptions, TestText, require_new_output
+from relattn.translation.commands.options import DeviceOptions, ReferenceText, SearchOptions, require_new_output
 from relattn.translation.config import Perturbation
-from relattn.translation.console import shows_progress
+from relattn.translation.console import aligned, shows_progress
 from relattn.translation.errors import require
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Pairs = list[tuple[str, str]]
 def evaluate(
     bundles: list[str],
     *,
-    text: TestText,
+    text: ReferenceText,
     src_lang: str = "",
     tgt_lang: str = "",
     compare: bool = False,
@@ -31,9 +31,6 @@ def evaluate(
     device: DeviceOptions,
 ) -> None:
     """Translate text and score the translations against references: BLEU and chrF with sacreBLEU's signatures.
-
-    Lines of the built-in corpus are lists of items: for these, also print the percentage of items and of lines that are
-    correct.
 
     Args:
         bundles: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub. Several
@@ -51,7 +48,7 @@ def evaluate(
     require(len(bundles) > 1 or not compare, "--compare requires at least two bundles")
     require_new_output(out, [text.src, text.ref], bundles)
 
-    from relattn.translation.evaluation import item_accuracy, score
+    from relattn.translation.evaluation import score
     from relattn.translation.files import output
 
     if compare:
@@ -59,10 +56,10 @@ def evaluate(
         return
     translator = device.load(*bundles, src_lang=src_lang, tgt_lang=tgt_lang)
     options = search.options(translator)
-    pairs = text.pairs(translator)
+    pairs = text.pairs()
     if perturb:
         names = [name for name in get_args(Perturbation) if name in perturb or "all" in perturb]
-        print(_perturbed_scores(translator, options, pairs, names, text.builtin))
+        print(_perturbed_scores(translator, options, pairs, names))
         return
     references = [reference for _, reference in pairs]
     with output(Path(out)) if out else nullcontext() as write:  # an unwritable file is refused before translating
@@ -70,21 +67,19 @@ def evaluate(
         print(score(translations, references))
         if write:
             write("".join(f"{line}\n" for line in translations).encode())
-    if text.builtin:
-        accuracy = item_accuracy(translations, references)
-        print(f"items {100 * accuracy.items:.1f} %  lines {100 * accuracy.lines:.1f} %")
 
 
-def _comparison(bundles: list[str], text: TestText, search: SearchOptions, load: "Callable[[str], Translator]") -> str:
+def _comparison(
+    bundles: list[str], text: ReferenceText, search: SearchOptions, load: "Callable[[str], Translator]"
+) -> str:
     """Return a table with the scores of each bundle and the p-value of its difference to the first, and signatures."""
-    from relattn.translation.analysis.positions import aligned
     from relattn.translation.evaluation import paired_bootstrap, score
 
     rows: list[tuple[str, ...]] = [("bundle", "BLEU", "chrF", "p")]
     baseline: list[str] = []
     for name in bundles:
         translator = load(name)
-        sources, references = zip(*text.pairs(translator), strict=True)
+        sources, references = zip(*text.pairs(), strict=True)
         translations = translator.translate(sources, search.options(translator), progress=shows_progress())
         scores = score(translations, references)
         p = f"{paired_bootstrap(baseline, translations, references):.3f}" if baseline else ""
@@ -93,24 +88,17 @@ def _comparison(bundles: list[str], text: TestText, search: SearchOptions, load:
     return f"{aligned(rows)}\nBLEU {scores.bleu_signature}\nchrF {scores.chrf_signature}"
 
 
-def _perturbed_scores(
-    translator: "Translator", options: "TranslateOptions", pairs: Pairs, names: list[str], builtin: str
-) -> str:
+def _perturbed_scores(translator: "Translator", options: "TranslateOptions", pairs: Pairs, names: list[str]) -> str:
     """Return a table with the scores of the text as it is and under each perturbation, and the signatures."""
-    from relattn.translation.analysis.positions import aligned
     from relattn.translation.data.augmentation import perturb_set
-    from relattn.translation.data.builtin import ITEM_SEPARATOR
-    from relattn.translation.evaluation import item_accuracy, score
+    from relattn.translation.evaluation import score
 
-    rows: list[tuple[str, ...]] = [
-        ("perturbation", "lines changed", "BLEU", "chrF", *(["items right"] * bool(builtin)))
-    ]
-    sets = {"none": pairs} | {name: perturb_set(name, pairs, ITEM_SEPARATOR if builtin else " ") for name in names}
+    rows: list[tuple[str, ...]] = [("perturbation", "lines changed", "BLEU", "chrF")]
+    sets = {"none": pairs} | {name: perturb_set(name, pairs) for name in names}
     for name, text in sets.items():
         sources, references = zip(*text, strict=True) if text else ((), ())
         translations = translator.translate(sources, options, progress=shows_progress())
         scores = score(translations, references)
         changed = sum(one != other for one, other in zip(text, pairs, strict=True))
-        accuracy = [f"{100 * item_accuracy(translations, references).items:.1f} %"] if builtin else []
-        rows.append((name, f"{changed:,}", f"{scores.bleu:.2f}", f"{scores.chrf:.2f}", *accuracy))
+        rows.append((name, f"{changed:,}", f"{scores.bleu:.2f}", f"{scores.chrf:.2f}"))
     return f"{aligned(rows)}\nBLEU {scores.bleu_signature}\nchrF {scores.chrf_signature}"

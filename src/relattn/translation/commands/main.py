@@ -24,13 +24,11 @@ from relattn.translation.errors import InputError, Interrupted, one_line, reason
 
 GROUPS = {
     "Get started": {
-        "demo": "Train a small model in minutes, with nothing to download",
         "completion": "Print a script that completes commands and options in a shell",
     },
     "Train": {
         "prepare": "Download or read a parallel corpus and clean it",
         "recipe": "Print a known recipe, as a start for your own",
-        "plan": "Estimate the memory, disk space and time of a training run",
         "train": "Train a model",
         "average": "Average the last checkpoints of a run",
         "distill": "Translate text with a teacher and train a student on it",
@@ -42,7 +40,6 @@ GROUPS = {
         "score": "Print the log-probability of given translations",
         "calibrate": "Fit the confidences of a bundle to reference translations",
         "analyze attention": "Draw or save the attention of a sentence",
-        "analyze positions": "Measure predictions by target position",
     },
     "Share and deploy": {
         "serve": "Serve models over HTTP",
@@ -51,10 +48,9 @@ GROUPS = {
         "import": "Convert a model of another toolkit, such as OPUS-MT, to a bundle",
         "push": "Upload a bundle to the Hugging Face hub",
     },
-    "Research": {"reproduce": "Train the models of a table of the paper and write its page"},
 }
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
-_TRAINING = ("demo", "train", "distill", "backtranslate", "reproduce")  # end with a model, even if nothing is printed
+_TRAINING = ("train", "distill", "backtranslate")  # end with a model, even if nothing is printed
 _HELP, _VERSION = ("-h", "--help"), "--version"
 
 

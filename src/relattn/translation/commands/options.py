@@ -117,37 +117,22 @@ class DeviceOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TestText:
+class ReferenceText:
     """Text with reference translations
 
     Args:
         src: File of source lines, plain or compressed.
         ref: File of reference translations, one per source line.
-        builtin: Split of the built-in corpus, instead of files: valid, test or long.
-        lines: Number of lines of the built-in corpus. By default 500.
     """
 
-    src: str = ""
-    ref: str = ""
-    builtin: str = ""
-    lines: int | None = None
+    src: str
+    ref: str
 
-    def __post_init__(self) -> None:
-        files = bool(self.src) + bool(self.ref)
-        require(files == (0 if self.builtin else 2), "give either --src and --ref, or --builtin")
-        require(self.lines is None or not files, "--lines requires --builtin")
-        lines_in_range = self.lines is None or 1 <= self.lines <= 10**9
-        require(lines_in_range, f"lines must be at least 1 and at most 1,000,000,000, got {self.lines}")
-
-    def pairs(self, translator: "Translator") -> list[tuple[str, str]]:
-        """Read the lines; those of the built-in corpus are in the languages of the translator."""
-        from relattn.translation.data.builtin import builtin
+    def pairs(self) -> list[tuple[str, str]]:
+        """Read the lines and their references."""
         from relattn.translation.data.text_files import read_parallel
 
-        if not self.builtin:
-            return list(read_parallel(self.src, self.ref))
-        lines = 500 if self.lines is None else self.lines
-        return builtin(self.builtin, src_lang=translator.src_lang, tgt_lang=translator.tgt_lang, lines=lines)
+        return list(read_parallel(self.src, self.ref))
 
 
 @dataclass(frozen=True, kw_only=True)

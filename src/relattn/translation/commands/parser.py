@@ -90,7 +90,9 @@ class _Parser(ArgumentParser):
         print(re.sub(of_jsonargparse, "", self.format_help()), end="", flush=True)
 
 
-def parse(name: str, function: Callable[..., None], argv: Sequence[str]) -> tuple[dict[str, Any], bool]:
+def parse(
+    name: str, function: Callable[..., None], argv: Sequence[str], program: str = "relattn"
+) -> tuple[dict[str, Any], bool]:
     """Return the arguments to call the function of a command with, and whether the command is quiet.
 
     Raises:
@@ -98,7 +100,7 @@ def parse(name: str, function: Callable[..., None], argv: Sequence[str]) -> tupl
         SystemExit: the help was printed.
     """
     arguments = arguments_of(function)
-    parser, types = make_parser(name, function, arguments)
+    parser, types = make_parser(f"{program} {name}", function, arguments)
     argv = _normalize(argv, arguments, types, name)
     variables: dict[str, str] = {}  # names of the environment variables that set options, by option
     if name == "serve" and not {"-h", "--help"} & set(argv):
@@ -209,10 +211,9 @@ def documentation(obj: Any) -> tuple[str, dict[str, str]]:
 
 
 def make_parser(
-    name: str, function: Callable[..., None], arguments: dict[str, Argument]
+    usage: str, function: Callable[..., None], arguments: dict[str, Argument]
 ) -> tuple[ArgumentParser, dict[str, Any]]:
     """Return the parser of a command, and the type of each argument."""
-    usage = f"relattn {name}"
     types: dict[str, Any] = {"help": bool, "quiet": bool}
     description = documentation(function)[0]
     parser = _Parser(

@@ -46,12 +46,11 @@ class DataConfig(Config):
     """Training and validation text, and how it is batched.
 
     Args:
-        src_lang: Source language code; a locale if the built-in corpus is used.
+        src_lang: Source language code.
         tgt_lang: Target language code.
-        train_src: Training text, source side, one sentence per line, plain or compressed (gzip, bzip2, xz, zstd). By
-            default, the built-in corpus.
+        train_src: Training text, source side, one sentence per line, plain or compressed (gzip, bzip2, xz, zstd).
         train_tgt: Training text, target side.
-        valid_src: Validation text, source side. By default none. The built-in corpus has its own.
+        valid_src: Validation text, source side. By default none.
         valid_tgt: Validation text, target side.
         train_list: File that lists several corpora, instead of train_src and train_tgt: one per line, as source file,
             target file and optionally a weight, separated by tabs. Paths are relative to the file. With
@@ -61,7 +60,6 @@ class DataConfig(Config):
         language_tokens: target trains one model for several pairs of languages: every source sentence begins with the
             token of its target language. src_lang and tgt_lang are then the default of the bundle.
         temperature: With several corpora, an epoch draws from each in proportion to (pairs · weight)^(1 / temperature).
-        builtin_lines: Number of training lines drawn from the built-in corpus.
         normalization: Normalization of all text, also of text to translate and of translations. nfc removes invisible
             and control characters and unnecessary spaces, and gives each character one encoding. nmt_nfkc, the default
             of SentencePiece, also replaces characters by similar ones: ½ by 1⁄2, ² by 2. identity changes nothing.
@@ -84,7 +82,6 @@ class DataConfig(Config):
     valid_list: str = ""
     language_tokens: Literal["none", "target"] = "none"
     temperature: float = number(1.0, "[0.01, 1e6]")
-    builtin_lines: int = number(20_000, "[1, 1e9]")
     normalization: Normalization = "nfc"
     vocab_size: int = number(8000, "[1, 1048576]")
     vocab_lines: int = number(500_000, "[1, 1e9]")
@@ -103,18 +100,11 @@ class DataConfig(Config):
             same = bool(src) and normpath(src) == normpath(tgt)
             require(not same, f"{split}_src and {split}_tgt must be different files, got '{src}' twice")
             require(not (src and listed), f"{split}_list must not be set together with {split}_src, got '{listed}'")
-        own_validation = self.valid_src or self.valid_list
-        require(not (self.builtin and own_validation), "valid_src and valid_list require train_src or train_list")
 
     @property
     def given_tokens(self) -> int:
         """Number of tokens before the text of each encoded source."""
         return int(self.language_tokens != "none")
-
-    @property
-    def builtin(self) -> bool:
-        """True if training text comes from the built-in corpus."""
-        return not (self.train_src or self.train_list)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,8 +33,6 @@ class TrainConfig(Config):
         accelerator: Device type to train on.
         devices: Number of processes per node, one per device.
         nodes: Number of machines. torchrun or SLURM starts the processes.
-        strategy: With several processes, each has the whole model ("ddp"), or a shard of every parameter, gradient and
-            optimizer state ("fsdp").
         max_restarts: Number of times that torchrun starts the processes again after one was lost. They continue from
             the newest checkpoint.
         threads: Number of CPU threads per process. By default, PyTorch's choice.
@@ -60,7 +58,6 @@ class TrainConfig(Config):
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: int = number(1, "[1, 1024]")
     nodes: int = number(1, "[1, 10000]")
-    strategy: Literal["ddp", "fsdp"] = "ddp"
     max_restarts: int = number(0, "[0, 1000]")
     threads: int | None = number(None, "[1, 1024]")
     log_every: int = number(50, "[1, 1e9]")
@@ -80,7 +77,6 @@ class TrainConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.average <= self.keep, f"average must be at most keep ({self.keep}), got {self.average}")
-        require(self.strategy == "ddp" or self.processes > 1, "strategy must be ddp for a single process, got fsdp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +137,8 @@ class Recipe(Config):
         require(fits, f"stages before the last must end before train.steps ({self.train.steps}), got {earlier_steps}")
         weighted = any(stage.weights is not None for stage in self.stages)
         require(not weighted or bool(self.data.train_list), "weights of a stage require data.train_list")
-        own = not self.stages or self.data.augment == AugmentConfig()
-        require(own, "data.augment must not be set together with stages, of which each has its own augment")
+        apart = not self.stages or self.data.augment == AugmentConfig()
+        require(apart, "data.augment must not be set together with stages, of which each has its own augment")
 
     @property
     def micro_batches_per_step(self) -> int:

@@ -84,20 +84,19 @@ CHANGES = (*NAMES, "sample_tokens")
 _SAMPLED = 1 << len(NAMES)  # bit of sample_tokens, the highest
 
 
-def perturb(names: Sequence[str], pairs: Sequence[Pair], separator: str, *key: int) -> Pair:
+def perturb(names: Sequence[str], pairs: Sequence[Pair], *key: int) -> Pair:
     """Return the first of `pairs` with some perturbations, which never leave a side without text.
 
     Args:
         names: names of the perturbations.
         pairs: the pair, and those that follow it, of which some may be joined with it.
-        separator: text between joined lines.
         key: numbers that decide on everything random, such as the seed, the epoch and the row.
     """
     random = Random(repr(key))
     pair = pairs[0]
     if JOIN_LINES in names:
         src, tgt = zip(*pairs[: random.randint(2, MOST_JOINED)], strict=True)
-        pair = separator.join(src), separator.join(tgt)
+        pair = " ".join(src), " ".join(tgt)
     for name, change in PERTURBATIONS.items():
         if name in names:
             pair = change(pair, random)
@@ -123,12 +122,12 @@ def sample_perturbed(pairs: Iterable[Pair], shares: Sequence[AugmentConfig], see
     for row, pair in enumerate(pairs):
         random = Random(repr((seed, "vocabulary", row)))
         names = [name for name, share in largest.items() if random.random() < share]
-        yield perturb(names, [pair], "", seed, row) if names else pair
+        yield perturb(names, [pair], seed, row) if names else pair
 
 
-def perturb_set(name: str, pairs: Sequence[Pair], separator: str) -> list[Pair]:
+def perturb_set(name: str, pairs: Sequence[Pair]) -> list[Pair]:
     """Return all pairs of a test set with a perturbation. The same set always gives the same pairs."""
-    return [perturb([name], pairs[line : line + MOST_JOINED], separator, line) for line in range(len(pairs))]
+    return [perturb([name], pairs[line : line + MOST_JOINED], line) for line in range(len(pairs))]
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,6 @@ class Augmentation:
         shares: share of the pairs of an epoch for each change, between 0 and 1.
         tokenizer: tokenizer of the text.
         sizes: number of pairs of each corpus. Only lines of the same corpus are joined.
-        separator: text between joined lines.
         max_length: maximum number of pieces per side; a longer pair is not changed.
         seed: random seed.
         given: number of tokens before the text of each encoded source, which are kept.
@@ -148,7 +146,6 @@ class Augmentation:
     shares: AugmentConfig
     tokenizer: AnyTokenizer
     sizes: tuple[int, ...]
-    separator: str
     max_length: int
     seed: int
     given: int = 0
@@ -222,4 +219,4 @@ class AugmentedPairs:
             (tokenizer.decode_source(src.tolist()), tokenizer.decode(tgt.tolist()))
             for src, tgt in map(self.pairs.row, rows)
         ]
-        return perturb(names, texts, self.augmentation.separator, self.augmentation.seed, self.epoch, row)
+        return perturb(names, texts, self.augmentation.seed, self.epoch, row)

@@ -21,7 +21,6 @@ from typing import Any, Self
 from relattn.translation.config import DataConfig, Recipe, StageConfig
 from relattn.translation.data.augmentation import Augmentation, sample_perturbed
 from relattn.translation.data.batching import Batch, Stage, TrainingText, eval_batches
-from relattn.translation.data.builtin import ITEM_SEPARATOR, builtin
 from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn.translation.data.mixture import CorpusFiles, Mixture, read_corpus_list
 from relattn.translation.data.storage import open_pairs, write_pairs
@@ -30,7 +29,6 @@ from relattn.translation.data.tokenizer import LONGEST_PIECE, TOKENIZER, Special
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.files import require_regular, write_atomically
 
-VALID_LINES = 500  # lines of the built-in corpus that validate
 ENCODED, TEXT = "data/train.arrow", "data/text.json"
 _CHUNK = 5000  # pairs that are encoded at once
 _log = logging.getLogger(__name__)
@@ -43,7 +41,7 @@ class Corpus:
     Attributes:
         name: name of the source file.
         pairs: sentence pairs.
-        text: files of the pairs. None for the built-in corpus.
+        text: files of the pairs.
         weight: weight in a mixture.
         settings: settings of the recipe that name the source and the target.
         languages: codes of the source and the target language.
@@ -51,19 +49,17 @@ class Corpus:
 
     name: str
     pairs: Iterable[tuple[str, str]]
-    text: ParallelFiles | None = None
-    weight: float = 1.0
-    settings: tuple[str, str] = ("", "")
-    languages: tuple[str, str] = ("", "")
+    text: ParallelFiles
+    weight: float
+    settings: tuple[str, str]
+    languages: tuple[str, str]
 
     def read(self) -> Self:
         """Return the corpus with its pairs in memory."""
         return replace(self, pairs=list(self.pairs))
 
     def files(self) -> list[tuple[str, str | Path, str]]:
-        """Return the setting, the path and the digest of each file. The built-in corpus has none."""
-        if self.text is None:
-            return []
+        """Return the setting, the path and the digest of each file."""
         return list(zip(self.settings, (self.text.src, self.text.tgt), self.text.digests(), strict=True))
 
     def record(self, pairs: int) -> dict[str, Any]:
@@ -116,12 +112,14 @@ class TranslationData:
         train: encoded training text.
         valid: validation sets, none if the recipe names none.
         dropped: number of training pairs that were dropped, by reason.
+        languages: codes of the source and the target language of the training corpora, each pair once.
     """
 
     tokenizer: AnyTokenizer
     train: TrainingText
     valid: list[ValidationSet]
     dropped: dict[str, int]
+    languages: list[tuple[str, str]]
 
 
 def has_data(directory: Path) -> bool:
@@ -152,13 +150,13 @@ def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: b
     _require_fit(recipe, [corpus.languages for corpus in train], tokenizer)
     if not has_data(directory):
         _write_data(recipe, train, valid, tokenizer)
-    record, tokenizer = _read_record(directory), read_tokenizer(directory, config)
+    data = open_data(recipe)
     if check:
+        record = _read_record(directory)
         _require_same_text("train", train, record.train)
         _require_same_text("valid", valid, record.valid)
-    encoder = _Encoder(tokenizer, config)
-    sets = [encoder.validation_set(corpus, config.max_tokens) for corpus in valid]
-    return TranslationData(tokenizer, open_training_text(recipe), sets, record.dropped)
+    encoder = _Encoder(data.tokenizer, config)
+    return replace(data, valid=[encoder.validation_set(corpus, config.max_tokens) for corpus in valid])
 
 
 def check_text(
@@ -180,24 +178,29 @@ def check_text(
     _require_fit(recipe, [corpus.languages for corpus in train], tokenizer)
     max_characters = (LONGEST_PIECE if tokenizer is None else tokenizer.longest_piece) * config.max_length
     for corpus in (*_corpora(config, "valid"), *train):
-        paths = () if corpus.text is None else (corpus.text.src, corpus.text.tgt)
-        if unwritten.isdisjoint(Path(path).resolve() for path in paths):
+        if unwritten.isdisjoint(Path(path).resolve() for path in (corpus.text.src, corpus.text.tgt)):
             reasons = Counter(_reason_to_drop(pair, max_characters, config.max_words) or "" for pair in corpus.pairs)
             _require_kept(corpus, reasons.pop("", 0), reasons)
 
 
-def open_training_text(recipe: Recipe) -> TrainingText:
-    """Open the training text of a run that has its data."""
+def open_data(recipe: Recipe) -> TranslationData:
+    """Open the data of a run that has them, without the validation sets. The files of its text are not read."""
     config, directory = recipe.data, Path(recipe.out)
-    corpora, tokenizer = _read_record(directory).train, read_tokenizer(directory, config)
+    record, tokenizer = _read_record(directory), read_tokenizer(directory, config)
+    corpora, languages = record.train, [tuple(corpus["languages"]) for corpus in record.train]
+    text = _training_text(recipe, corpora, tokenizer)
+    return TranslationData(tokenizer, text, [], record.dropped, list(dict.fromkeys(languages)))
+
+
+def _training_text(recipe: Recipe, corpora: list[dict[str, Any]], tokenizer: AnyTokenizer) -> TrainingText:
+    config, directory = recipe.data, Path(recipe.out)
     sizes, weights = tuple(corpus["pairs"] for corpus in corpora), [corpus["weight"] for corpus in corpora]
-    separator = ITEM_SEPARATOR if config.builtin else " "
     parts, end = [], 0
     for stage in recipe.stages or (StageConfig(augment=config.augment),):
         augmentation = None
         if any(vars(stage.augment).values()):
             augmentation = Augmentation(
-                stage.augment, tokenizer, sizes, separator, config.max_length, recipe.seed, config.given_tokens
+                stage.augment, tokenizer, sizes, config.max_length, recipe.seed, config.given_tokens
             )
         mixture = Mixture.weighted(sizes, weights if stage.weights is None else stage.weights, config.temperature)
         end += stage.steps or 0
@@ -225,11 +228,6 @@ def read_tokenizer(directory: Path, config: DataConfig) -> AnyTokenizer:
     return tokenizer
 
 
-def language_pairs(directory: Path) -> list[tuple[str, str]]:
-    """Return the pairs of languages of the training text of a run that has its data."""
-    return list(dict.fromkeys((src, tgt) for src, tgt in (each["languages"] for each in _read_record(directory).train)))
-
-
 def _read_record(directory: Path) -> TextRecord:
     with reading(directory / TEXT, "not as this version writes it"):
         return TextRecord(**json.loads((directory / TEXT).read_bytes()))
@@ -237,12 +235,9 @@ def _read_record(directory: Path) -> TextRecord:
 
 def _corpora(config: DataConfig, split: str) -> list[Corpus]:
     """Return the corpora of a split; none if the recipe names no validation text."""
-    if config.builtin:
-        lines = config.builtin_lines if split == "train" else VALID_LINES
-        text = builtin(split, src_lang=config.src_lang, tgt_lang=config.tgt_lang, lines=lines)
-        return [Corpus("the built-in corpus", text, languages=(config.src_lang, config.tgt_lang))]
     src, tgt, path = (getattr(config, f"{split}_{part}") for part in ("src", "tgt", "list"))
     files = [CorpusFiles(src, tgt)] if src else []
+    require(bool(src or path) or split == "valid", "data.train_src or data.train_list must be set")
     if path:
         files = read_corpus_list(path, weighted=split == "train", languages=config.language_tokens != "none")
     return _corpora_of(files, config, split)
@@ -293,8 +288,8 @@ def _require_fit(recipe: Recipe, pairs: list[tuple[str, str]], tokenizer: AnyTok
         require(count == corpora, f"weights of a stage must be {corpora}, one per corpus, got {count}")
     augments = [recipe.data.augment, *(stage.augment for stage in recipe.stages)]
     samples = any(augment.sample_tokens > 0 for augment in augments)
-    ours = tokenizer is None or isinstance(tokenizer, Tokenizer)
-    require(ours or not samples, "sample_tokens requires a tokenizer trained by this toolkit, got an imported one")
+    fits = tokenizer is None or isinstance(tokenizer, Tokenizer)
+    require(fits or not samples, "sample_tokens requires a tokenizer trained by this toolkit, got an imported one")
 
 
 def _require_same_text(split: str, corpora: list[Corpus], recorded: list[dict[str, Any]]) -> None:

@@ -17,7 +17,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -25,14 +24,12 @@ import torch
 from lightning.fabric import Fabric
 from lightning.fabric.loggers import TensorBoardLogger
 from lightning.fabric.plugins import MixedPrecision, Precision
-from lightning.fabric.strategies import ModelParallelStrategy
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from relattn.translation.config import Recipe, TrainConfig, dump
 from relattn.translation.console import is_quiet
 from relattn.translation.errors import InputError, Interrupted, LostProcess, require
 from relattn.translation.training.run_directory import TENSORBOARD, describe_progress
-from relattn.translation.training.shards import shard
 from relattn.translation.training.stop import Stop
 
 _MIXED: dict[str, Literal["bf16-mixed", "16-mixed"]] = {"bf16-mixed": "bf16-mixed", "fp16-mixed": "16-mixed"}
@@ -40,7 +37,6 @@ _GRACE = 5.0  # seconds in which the agent ends a process whose partner was lost
 _SHUTDOWN = "120"  # seconds that a process has to finish its step and write a checkpoint
 _USER_ERROR = 2  # exit code
 _AGENT = "RELATTN_AGENT"  # environment variable with the process number of the agent that `launch` runs
-_log = logging.getLogger(__name__)
 
 
 def is_first_process() -> bool:
@@ -84,17 +80,12 @@ def fabric_of(recipe: Recipe) -> Fabric:
         raise InputError(
             f"devices × nodes must be {started}, the processes started, got {train.devices} × {train.nodes}"
         )
-    strategy: str | ModelParallelStrategy = "auto"
-    if train.processes > 1:
-        strategy = "ddp"
-    if train.strategy == "fsdp":
-        strategy = ModelParallelStrategy(shard, data_parallel_size=train.processes, tensor_parallel_size=1)
     tensorboard = any(importlib.util.find_spec(name) for name in ("tensorboard", "tensorboardX"))
     return Fabric(
         accelerator=train.accelerator,
         devices=train.devices,
         num_nodes=train.nodes,
-        strategy=strategy,
+        strategy="ddp" if train.processes > 1 else "auto",
         plugins=precision_of(train),
         loggers=_TensorBoard(Path(recipe.out).absolute(), name=TENSORBOARD, version="") if tensorboard else None,
     )
@@ -106,24 +97,6 @@ class _TensorBoard(TensorBoardLogger):
     @property
     def log_dir(self) -> str:
         return str(Path(self.root_dir) / self.name)
-
-
-def fit_to_started(recipe: Recipe) -> Recipe:
-    """Return a recipe for the processes that torchrun started, which may be fewer after a node was lost.
-
-    A step has the same micro-batches as before. If they cannot be divided among the processes, the recipe is returned
-    unchanged.
-    """
-    train, micro_batches = recipe.train, recipe.micro_batches_per_step
-    started = int(os.environ.get("WORLD_SIZE", train.processes))
-    if "TORCHELASTIC_RUN_ID" not in os.environ or started == train.processes or micro_batches % started:
-        return recipe
-    devices, accumulate = int(os.environ["LOCAL_WORLD_SIZE"]), micro_batches // started
-    if is_first_process():
-        message = "torchrun started %d processes instead of %d; train.accumulate is now %d, so steps stay the same"
-        _log.warning(message, started, train.processes, accumulate)
-    train = replace(train, devices=devices, nodes=max(1, started // devices), accumulate=accumulate)
-    return replace(recipe, train=train)
 
 
 def must_launch(fabric: Fabric) -> bool:
@@ -241,16 +214,26 @@ def stop_with_agent() -> None:
 
 
 @contextmanager
-def ended_by_agent(stop: Stop, processes: int) -> Iterator[None]:
-    """Give the agent time to end this process before it reports an error that another process may have caused.
+def joined(fabric: Fabric, train: TrainConfig, stop: Stop) -> Iterator[None]:
+    """Join the other processes of the run, if there are several, and leave them at the end.
 
-    If one of several processes is lost, a collective operation fails in all others, with an error of gloo or NCCL. If
+    An error may have been caused by another process: if one of several is lost, a collective operation fails in all
+    others, with an error of gloo or NCCL. So the agent gets time to end this process before the error is reported. If
     all processes fail, the first one reports it.
     """
     try:
+        if train.processes > 1:
+            stop.switch("kill")  # nothing would be lost, and no other handler runs while this process waits for others
+            join_restarted(fabric.device)
+        fabric.launch()
+        if train.threads is not None:
+            torch.set_num_threads(train.threads)
+        stop.switch("record")
         yield
     except Exception as error:
-        if processes > 1 and (isinstance(error, RuntimeError) or not is_first_process()):
-            stop.kill()
+        if train.processes > 1 and (isinstance(error, RuntimeError) or not is_first_process()):
+            stop.switch("kill")
             time.sleep(_GRACE)
         raise
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

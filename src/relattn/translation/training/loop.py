@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -27,12 +27,12 @@ from relattn.translation.allocation import return_freed_memory
 from relattn.translation.config import Recipe, TrainConfig, as_dict
 from relattn.translation.console import duration
 from relattn.translation.data.batching import Step
-from relattn.translation.data.encode import TranslationData
 from relattn.translation.errors import Diverged, InputError, one_line
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.training import checkpoints, shards
+from relattn.translation.training import checkpoints
 from relattn.translation.training.journal import Journal, Progress
 from relattn.translation.training.objective import learning_rate, summed_loss
+from relattn.translation.training.opened_run import Run
 from relattn.translation.training.run_directory import CHECKPOINTS
 from relattn.translation.training.stop import Stop
 from relattn.translation.training.validation import Validated, ignores_order, validate
@@ -42,28 +42,12 @@ _SHARE = 0.7  # of the time of its threads that a process uses if no other progr
 _STEPS_PER_RETURN = 100  # of freed memory; the next step then takes about twice as long
 
 
-@dataclass(frozen=True)
-class Start:
-    """What a session of a run starts with.
-
-    Attributes:
-        data: Data of the run.
-        model: Model with its initial weights, which is trained in place.
-        checkpoint: Content of the checkpoint to continue from, or None.
-    """
-
-    data: TranslationData
-    model: Transformer
-    checkpoint: dict[str, Any] | None
-
-
-def fit(fabric: Fabric, recipe: Recipe, start: Start, stop: Stop, *, show: bool) -> int:
+def fit(fabric: Fabric, run: Run, stop: Stop, *, show: bool) -> int:
     """Train to the last step, or until patience or a signal ends the run, and return the number of steps.
 
     Args:
         fabric: Devices, ranks and precision. Its processes have been launched.
-        recipe: Recipe of the run.
-        start: Data, model and checkpoint.
+        run: Recipe, data, model and checkpoint.
         stop: Signals. The current step is finished, and a checkpoint is written, before a signal ends the run.
         show: Show a progress bar if standard error is a terminal.
 
@@ -71,11 +55,12 @@ def fit(fabric: Fabric, recipe: Recipe, start: Start, stop: Stop, *, show: bool)
         Diverged: A loss or a weight is not finite.
         InputError: The checkpoint belongs to another model, or a file cannot be written.
     """
-    train, out, data, model = recipe.train, Path(recipe.out), start.data, start.model
+    recipe, out, data, model = run.recipe, run.directory, run.data, run.model
+    train = recipe.train
     called, optimizer = set_up(fabric, model, train)
     progress = Progress()
-    if start.checkpoint is not None:
-        progress = _restore(start.checkpoint, fabric, model, optimizer, out)
+    if run.checkpoint is not None:
+        progress = _restore(run.checkpoint, fabric, model, optimizer, out)
     if _finished(progress, train):
         return progress.step
     origin = partial(data.train.origin, parts=recipe.micro_batches_per_step)
@@ -108,15 +93,14 @@ def fit(fabric: Fabric, recipe: Recipe, start: Start, stop: Stop, *, show: bool)
                 journal.settle()
                 results: list[Validated] = []
                 if validating and data.valid:
-                    whole = shards.whole_model(model)
                     for valid in data.valid:
                         lines = train.valid_bleu_lines
-                        results.append(validate(whole, valid, data.tokenizer, recipe.search, lines, fabric.device))
+                        results.append(validate(model, valid, data.tokenizer, recipe.search, lines, fabric.device))
                     progress.waited = 0 if results[0].loss < progress.best else progress.waited + 1
                     progress.best = min(progress.best, results[0].loss)
                 journal.row(rate, results)
                 if check_order and results and progress.step > train.warmup_steps:
-                    warning = ignores_order(whole, data.valid[0], data.tokenizer, results[0], fabric.device)
+                    warning = ignores_order(model, data.valid[0], data.tokenizer, results[0], fabric.device)
                     check_order = warning is not None
                     if warning is not None:
                         journal.log(f"step {progress.step}: {warning}", logging.WARNING)
@@ -208,17 +192,17 @@ def seed_dropout(*key: int) -> None:
 
 
 def _save(fabric: Fabric, recipe: Recipe, progress: Progress, model: Transformer, optimizer: Optimizer) -> None:
-    """Write a checkpoint. All processes call this, because each may have a shard of the state."""
-    if not all(bool(shards.whole(parameter).isfinite().all()) for parameter in model.parameters()):
+    """Write a checkpoint in the first process. In all of them, raise an error if a weight is not finite."""
+    if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
         raise Diverged(f"training diverged: weights must be finite, but step {progress.step} made some NaN or infinite")
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    content = {
-        "recipe": as_dict(recipe),
-        "progress": asdict(progress),
-        "scaler": fabric.strategy.precision.state_dict(),
-        **shards.whole_state(state, keep=fabric.is_global_zero),
-    }
     if fabric.is_global_zero:
+        content = {
+            "recipe": as_dict(recipe),
+            "progress": asdict(progress),
+            "scaler": fabric.strategy.precision.state_dict(),
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+        }
         train, directory = recipe.train, Path(recipe.out) / CHECKPOINTS
         checkpoints.save(directory, progress.step, content, keep=train.keep, every=train.checkpoint_every)
 
@@ -226,7 +210,8 @@ def _save(fabric: Fabric, recipe: Recipe, progress: Progress, model: Transformer
 def _restore(state: dict[str, Any], fabric: Fabric, model: Transformer, optimizer: Optimizer, out: Path) -> Progress:
     """Load the content of a checkpoint."""
     try:
-        shards.load(model, optimizer, state)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
         fabric.strategy.precision.load_state_dict(state["scaler"])
         return Progress(**state["progress"])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:

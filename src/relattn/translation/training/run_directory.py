@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
@@ -38,23 +39,29 @@ _CHANGEABLE = {  # settings that may change when a run is resumed, because the w
     *("train.checkpoint_every", "train.keep", "train.average"),
     *(f"search.{field.name}" for field in fields(SearchConfig)),
     # These may change if the number of micro-batches per step does not.
-    *("train.accumulate", "train.devices", "train.nodes", "train.strategy"),
+    *("train.accumulate", "train.devices", "train.nodes"),
 }
 # Paths may change too: the text itself is compared.
 _PATHS = ("train_src", "train_tgt", "train_list", "valid_src", "valid_tgt", "valid_list")
 
 
 @contextmanager
-def claim(recipe: Recipe, *, resume: bool) -> Iterator[None]:
+def claim(recipe: Recipe, *, resume: bool, first: bool = True) -> Iterator[None]:
     """Lock the directory of a run, after checking that the run can start or continue there.
 
-    If the block fails before the data of a new run are complete, nothing is left of it.
+    If the block fails before the data of a new run are complete, nothing is left of it. Other processes than the first
+    wait until it has made the data, which may take longer than a process group waits.
 
     Raises:
         InputError: The directory of a new run is not empty, an old run cannot continue with this recipe, a file is in
             the way, or another process uses the directory.
     """
     out = Path(recipe.out)
+    if not first:
+        while not has_data(out):
+            time.sleep(0.2)
+        yield
+        return
     if resume:
         require_same_run(read_recipe(out), recipe)
     else:

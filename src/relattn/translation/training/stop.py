@@ -6,12 +6,14 @@ import os
 import signal
 import threading
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from lightning.fabric import Fabric
 
 from relattn.translation.errors import STOPPING_SIGNALS, Interrupted
+
+Mode = Literal["record", "raise", "kill"]
 
 
 class Stop:
@@ -27,7 +29,8 @@ class Stop:
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        self._message: str | None = None
+        self._mode: Mode = "record"
+        self._message = ""
         self._handlers: dict[int, Any] = {}
         self._group: Any = None
 
@@ -42,24 +45,20 @@ class Stop:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def kill(self) -> None:
-        """Let signals kill the process from now on, even while it waits for others. An earlier signal kills it now."""
+    def switch(self, mode: Mode, message: str = "") -> None:
+        """Set what signals do from now on, and let an earlier signal do it now.
+
+        Args:
+            mode: "record" only records signals, which `agreed` reports. "raise" raises `Interrupted(message)`. "kill"
+                ends the process, even while it waits for other processes.
+        """
+        self._mode, self._message = mode, message
         for number in self._handlers:
-            signal.signal(number, signal.SIG_DFL)
-        if self.signal is not None:
+            signal.signal(number, signal.SIG_DFL if mode == "kill" else self._handle)
+        if self.signal is not None and mode == "kill":
             signal.raise_signal(self.signal)
-
-    def immediately(self, message: str) -> None:
-        """Let signals raise `Interrupted(message)` from now on. An earlier signal raises it now."""
-        self._message = message
-        if self.signal is not None:
+        if self.signal is not None and mode == "raise":
             raise Interrupted(message, self.signal)
-
-    def after_step(self) -> None:
-        """Only record signals from now on. `agreed` reports them."""
-        self._message = None
-        for number in self._handlers:
-            signal.signal(number, self._handle)
 
     def agreed(self, fabric: Fabric) -> bool:
         """Return whether any process received a signal. All processes return the same.
@@ -80,5 +79,5 @@ class Stop:
         self.signal = number
         repeated = "TORCHELASTIC_RUN_ID" in os.environ or number not in (signal.SIGINT, signal.SIGTERM)
         signal.signal(number, signal.SIG_IGN if repeated else self._handlers[number])
-        if self._message is not None:
+        if self._mode == "raise":
             raise Interrupted(self._message, number)

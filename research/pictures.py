@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from relattn.translation.drawing import png
-from relattn.translation.experiments.rows import Model, Row
+from research.rows import Model, Row
 
 
 def draw(tables: Mapping[str, Sequence[Model]], long: str) -> bytes:

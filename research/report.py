@@ -10,10 +10,10 @@ from pathlib import Path
 from relattn.translation.config import differences
 from relattn.translation.errors import require
 from relattn.translation.evaluation import paired_bootstrap
-from relattn.translation.experiments.pictures import draw
-from relattn.translation.experiments.rows import Model, Row, read_model
-from relattn.translation.experiments.tables import CLAIMS, TABLES, Pairs, Scale, Table
 from relattn.translation.files import write_atomically
+from research.pictures import draw
+from research.rows import Model, Row, read_model
+from research.tables import CLAIMS, TABLES, Pairs, Scale, Table
 
 LEVEL = 0.05  # differences with a p-value of at most this are significant
 _RELATIONS = {">": "better than", "=": "as good as", "≤": "not better than"}
@@ -55,7 +55,7 @@ def write(scale: Scale, out: Path, texts: Mapping[str, Pairs]) -> Path:
 def _about(scale: Scale, row: Row, texts: Mapping[str, Pairs]) -> str:
     """Return the recipe and the conditions of the first row. Other rows get a note if theirs differ."""
     model, data, train, search = (row.recipe[name] for name in ("model", "data", "train", "search"))
-    conditions, scores = row.conditions, row.scores[scale.valid]
+    conditions, scores = row.conditions, row.scores[next(iter(texts))]
     lines = ", ".join(f"{name} ({len(pairs):,} lines)" for name, pairs in texts.items())
     return (
         f"- Model: {model['encoder_layers']} + {model['decoder_layers']} layers, dimension {model['dim']}, "
@@ -69,7 +69,7 @@ def _about(scale: Scale, row: Row, texts: Mapping[str, Pairs]) -> str:
         f"- Conditions: relattn {conditions['relattn']} (code {conditions['code']}), torch {conditions['torch']}, "
         f"Python {conditions['python']}, {conditions['processor']}; threads per run: {conditions['threads']}.\n"
         f"- Figures are means over seeds, with the range in brackets. BLEU: `{scores['bleu_signature']}`. "
-        f"Validation loss: nats per token of {scale.valid}.\n"
+        f"Validation loss: nats per token of {scale.valid_name}.\n"
         f"- p: p-value of a difference in BLEU for each seed, by sacreBLEU's paired bootstrap with 1,000 samples. A "
         f"difference with p ≤ {LEVEL} is significant."
     )

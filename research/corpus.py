@@ -5,7 +5,10 @@ value (a day, an amount, a number), a carrier (a unit, a currency) and a style (
 what a model must generalize to, and carriers and styles are a few that all splits share.
 
 The split of a value is a hash of (kind, value). So no value is in two splits, whatever the locales, sizes and seed. The
-corpus is a pure function of its arguments and the same on every platform.
+corpus is a pure function of its arguments and the same on every platform. `write_files` writes it as text.
+
+The items of a translation are matched by the longest common subsequence of the two lists, so that one missing item does
+not make all items after it wrong.
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ from __future__ import annotations
 import datetime
 import hashlib
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from functools import cache, lru_cache
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
@@ -22,8 +27,11 @@ import num2words
 from babel import Locale, UnknownLocaleError, dates, numbers, units
 
 from relattn.translation.errors import InputError, require, unknown
+from relattn.translation.evaluation import require_pairs
+from relattn.translation.files import write_atomically
 
 ITEM_SEPARATOR = "; "
+LINES = {"train": 20_000, "valid": 500, "test": 400, "long": 400}  # per split, by default
 TRAIN_PIECES = 32  # maximum `estimate_pieces` of a line, except in "long", where the minimum is twice as many
 _COUNTS = (1, 2, 3, 4, 4, 4, 4)  # items per line, one is drawn: enough to train the far rows of a clip of 8
 _LONG_COUNTS = range(6, 13)
@@ -58,6 +66,13 @@ _PROBES = (*range(1, 31), 45, 110, 999, 1234, 9999)  # tenths that need every pl
 _CODES = {"nb": "no", "kk": "kz"}
 _BROKEN = {("ca", "ordinal"), ("ko", "ordinal"), ("vi", "ordinal_num"), ("vi", "year")}
 _SPACES = str.maketrans(dict.fromkeys("\u00a0\u2007\u2009\u202f", " "))  # CLDR's no-break and thin spaces
+
+
+class ItemAccuracy(NamedTuple):
+    """Fractions from 0 to 1."""
+
+    items: float  # items of the references that the translations have, in order
+    lines: float  # lines that equal their reference
 
 
 class Kind(NamedTuple):
@@ -121,6 +136,29 @@ def builtin(
         (ITEM_SEPARATOR.join(item.src for item in line), ITEM_SEPARATOR.join(item.tgt for item in line))
         for line in draw_items(split, src_lang=src_lang, tgt_lang=tgt_lang, lines=lines, seed=seed)
     ]
+
+
+def write_files(
+    directory: Path,
+    *,
+    src_lang: str = "en",
+    tgt_lang: str = "de",
+    lines: dict[str, int] = LINES,
+    seed: int = 0,
+) -> None:
+    """Write each split as two files, SPLIT.LANGUAGE, unless both exist. Other arguments are those of `builtin`.
+
+    Args:
+        directory: directory of the files, which is made if there is none.
+        lines: number of pairs of each split.
+    """
+    for split, count in lines.items():
+        paths = [directory / f"{split}.{language}" for language in (src_lang, tgt_lang)]
+        if not all(path.exists() for path in paths):
+            pairs = builtin(split, src_lang=src_lang, tgt_lang=tgt_lang, lines=count, seed=seed)
+            directory.mkdir(parents=True, exist_ok=True)
+            for path, side in zip(paths, zip(*pairs, strict=True), strict=True):
+                write_atomically(path, "".join(f"{line}\n" for line in side).encode())
 
 
 def draw_items(split: str, *, src_lang: str, tgt_lang: str, lines: int, seed: int) -> list[list[Item]]:
@@ -274,3 +312,29 @@ def _write(kind: str, value: int, carrier: str, style: Any, locale: Locale) -> s
     spelled = _spelled(locale, style)
     assert spelled is not None, "_has_form"
     return spelled[value - 1]
+
+
+def item_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> ItemAccuracy:
+    """Compute the fractions of correct items and lines. Lines are lists of items, as in the built-in corpus.
+
+    Raises:
+        InputError: the numbers of translations and references differ, or are 0.
+    """
+    require_pairs(hypotheses, references)
+    correct = total = exact = 0
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        items = reference.split(ITEM_SEPARATOR)
+        correct += common_subsequence(hypothesis.split(ITEM_SEPARATOR), items)
+        total += len(items)
+        exact += hypothesis == reference
+    return ItemAccuracy(correct / total, exact / len(references))
+
+
+def common_subsequence(a: Sequence[str], b: Sequence[str]) -> int:
+    """Return the length of the longest common subsequence of two lists."""
+    row = [0] * (len(b) + 1)  # row[j]: result for the items of a so far and the first j items of b
+    for x in a:
+        diagonal = 0
+        for j, y in enumerate(b, start=1):
+            row[j], diagonal = diagonal + 1 if x == y else max(row[j], row[j - 1]), row[j]
+    return row[-1]

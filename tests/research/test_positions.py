@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from matplotlib.figure import Figure
 
-from relattn.translation.analysis import positions as teacher_forcing
-from relattn.translation.analysis.positions import by_position
-from relattn.translation.commands import main as cli
 from relattn.translation.errors import InputError
 from relattn.translation.translate.torch_translator import TorchTranslator
-from tests.support.commands import Result, assert_refused
+from research import positions as teacher_forcing
+from research.__main__ import main
+from research.positions import by_position
 from tests.translation.formats.bundles import make_bundle
 
 PAIRS = [
@@ -92,57 +89,17 @@ def test_lines_that_are_refused(tmp_path):
             by_position(translator, pairs, width=width)
 
 
-@pytest.fixture
-def analyze(monkeypatch, capsys, tmp_path) -> Callable[..., tuple[int, str, str]]:
-    """Run the command on a bundle of the test. It must not translate, which takes long."""
-    make_bundle(tmp_path / "bundle", encoder_layers=1, languages=("en", "de"))
-    monkeypatch.chdir(tmp_path)
+def test_command(tmp_path, monkeypatch, capsys):
+    """It prints the table, and does not translate, which takes long."""
+    bins = by_position(make_bundle(tmp_path / "bundle").translator(), PAIRS, width=7)
     monkeypatch.setattr(TorchTranslator, "search_batch", None)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = cli.main(["analyze", "positions", "bundle", *map(str, arguments)])
-        return code, *capsys.readouterr()
-
-    return call
-
-
-def test_command(analyze, tmp_path):
+    files = []
     for side, lines in zip(("src", "ref"), zip(*PAIRS, strict=True), strict=True):
         (tmp_path / side).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    bins = by_position(make_bundle(tmp_path / "bundle").translator(), PAIRS, width=7)
-    files = ("--src", "src", "--ref", "ref")
-    code, out, err = analyze(*files, "--width", 7, "--trained-length", 12, "--out", "a.csv", "--picture", "a.png")
-    assert (code, err) == (0, "")
-    header, *lines = out.splitlines()
+        files += [f"--{side}", str(tmp_path / side)]
+    assert main(["positions", str(tmp_path / "bundle"), *files, "--width", "7"]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
     assert header.split() == ["positions", "tokens", "correct", "nats"]
     assert [line.split() for line in lines] == [
         [b.label, str(b.tokens), f"{100 * b.correct:.1f}", "%", f"{b.nats:.3f}"] for b in bins
     ]
-    with open("a.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    for row, b in zip(rows, bins, strict=True):
-        assert (row["first"], row["last"]) == tuple(b.label.split("–") if b.positions else ("end", "end"))
-        assert int(row["tokens"]) == b.tokens
-        assert [float(row["correct"]), float(row["nats"])] == pytest.approx([b.correct, b.nats], abs=1e-6)
-    assert Path("a.png").read_bytes().startswith(b"\x89PNG")
-    code, out, err = analyze("--builtin", "long", "--lines", 2, "--width", 500)
-    assert (code, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines()] == ["positions", "0–499", "end"]
-
-
-def test_options_that_are_refused(analyze, tmp_path, monkeypatch):
-    """Nothing is computed, except for a width out of range, which the computation refuses."""
-    monkeypatch.setattr(teacher_forcing, "eval_batches", None)
-    for arguments, fact in (
-        (("--trained_length", 5, "--out", "a.csv"), "--picture"),
-        (("--trained_length", 0, "--picture", "a.png"), "trained_length must be at least 1, got 0"),
-        (("--picture", "a.csv"), "got a.csv"),
-        (("--width", 0), "width must be at least 1 and at most 1,000,000, got 0"),
-        (("--width", 10**30), "width"),
-        (("--beam_size", 3), "unknown option"),
-        (("--out", "no/t.csv"), "no/t.csv: cannot be written"),
-    ):
-        width = () if "--width" in arguments else ("--width", 5)
-        assert_refused(Result(*analyze("--builtin", "test", "--lines", 2, *width, *arguments)), fact)
-    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -13,19 +13,22 @@ import torch
 from filelock import FileLock, Timeout
 
 import relattn
-from relattn.translation import bundle, demo, processor
-from relattn.translation.analysis.positions import by_position
+from relattn.translation import bundle, processor
 from relattn.translation.config import Recipe, as_dict
+from relattn.translation.console import shows_progress
+from relattn.translation.data.encode import ENCODED
 from relattn.translation.data.storage import open_pairs
-from relattn.translation.errors import Diverged, require, unknown
-from relattn.translation.evaluation import item_accuracy, score
-from relattn.translation.experiments import report, rows
-from relattn.translation.experiments.tables import SCALES, TABLES, Pairs, Scale, in_directory
+from relattn.translation.errors import Diverged, unknown
+from relattn.translation.evaluation import score
 from relattn.translation.files import remove
 from relattn.translation.training.journal import read_log
 from relattn.translation.training.train import train
 from relattn.translation.translate.options import TranslateOptions
+from research import corpus, report, rows
+from research.positions import by_position
+from research.tables import SCALES, TABLES, Pairs, Scale, in_directory
 
+WIDTH = 15  # target positions per bin
 _log = logging.getLogger(__name__)
 
 
@@ -63,8 +66,6 @@ def reproduce(
     for name in models:
         if name not in entries:
             raise unknown("model", name, entries)
-    texts = chosen.texts()  # fails before training if a text cannot be read
-    long = chosen.long(texts)
     recipes: dict[Path, Recipe] = {}
     for seed in seeds:
         for name in models or entries:
@@ -72,13 +73,16 @@ def reproduce(
             path = rows.path_of(out / "rows" / scale, entry, seed)
             model = entry.model(chosen.recipe.model)
             recipes[path] = replace(chosen.recipe, out=str(runs / scale / rows.name_of(path)), seed=seed, model=model)
+    if scale == "demo":
+        corpus.write_files(chosen.directory)
+    texts, long = chosen.texts(), chosen.long()  # fails before training if a text cannot be read
     for path, recipe in recipes.items():
         try:
             with FileLock(f"{recipe.out}.lock", timeout=0):
                 if not path.exists():
                     done = sum(row.exists() for row in recipes)
                     _log.info(f"{rows.name_of(path)}: training; {done} of {len(recipes)} rows are done")
-                    rows.write(path, train_row(recipe, texts, long))
+                    rows.write(path, train_row(recipe, texts, long, has_items=chosen.has_items))
                     for name in ("checkpoints", "data"):
                         remove(Path(recipe.out) / name)
         except Timeout:
@@ -90,20 +94,20 @@ def with_options(scale: Scale, steps: int | None, directory: str) -> Scale:
     """Return a scale with the number of steps and the directory of the command line."""
     data, train_config = scale.recipe.data, scale.recipe.train
     if directory:
-        require(not data.builtin, f"--data must not be set for {scale.name}, which has the built-in corpus")
         data = in_directory(data, directory)
     if steps is not None:
         train_config = replace(train_config, steps=steps)
     return scale._replace(recipe=replace(scale.recipe, data=data, train=train_config))
 
 
-def train_row(recipe: Recipe, texts: dict[str, Pairs], long: Pairs) -> rows.Row:
+def train_row(recipe: Recipe, texts: Mapping[str, Pairs], long: Pairs, *, has_items: bool) -> rows.Row:
     """Train a model, or continue its training, and measure it. A run that diverges gives a row without figures.
 
     Args:
         recipe: recipe of the run.
         texts: texts to translate.
         long: lines whose tokens are predicted, by position.
+        has_items: whether lines are lists of items, of which the correct ones are counted.
 
     Raises:
         InputError, Interrupted: as `train`.
@@ -115,11 +119,13 @@ def train_row(recipe: Recipe, texts: dict[str, Pairs], long: Pairs) -> rows.Row:
     except Diverged as error:
         return row._replace(fault=str(error))
     translator = bundle.read_bundle(trained).translator()
+    _log.info("measuring the model on %d lines, and on %d long ones", sum(map(len, texts.values())), len(long))
     translations, scores = {}, {}
+    options = TranslateOptions(keep_literals=False)
     for name, pairs in texts.items():
         sources, references = zip(*pairs, strict=True)
-        lines = translations[name] = translator.translate(sources, TranslateOptions(keep_literals=False))
-        items = item_accuracy(lines, references)._asdict() if recipe.data.builtin else {}
+        lines = translations[name] = translator.translate(sources, options, progress=shows_progress())
+        items = corpus.item_accuracy(lines, references)._asdict() if has_items else {}
         scores[name] = vars(score(lines, references)) | items
     log = read_log(out / "log.csv")
     return row._replace(
@@ -127,15 +133,12 @@ def train_row(recipe: Recipe, texts: dict[str, Pairs], long: Pairs) -> rows.Row:
             "valid_nats": [row.valid_loss for row in log if row.valid_loss is not None][-1],
             "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
             "seconds": log[-1].seconds,
-            "longest": int(open_pairs(out / "data" / "train.arrow").tgt.lengths().max()),
+            "longest": int(open_pairs(out / ENCODED).tgt.lengths().max()),
         },
         log=list(map(asdict, log)),
         scores=scores,
         translations=translations,
-        positions=[
-            {"label": b.label, "middle": b.middle, "tokens": b.tokens, "correct": b.correct, "nats": b.nats}
-            for b in by_position(translator, long, width=demo.WIDTH)
-        ],
+        positions=[each._asdict() for each in by_position(translator, long, width=WIDTH)],
     )
 
 

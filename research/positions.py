@@ -7,8 +7,6 @@ is counted separately: it shows whether the model knows where a line ends.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from itertools import starmap
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from relattn.translation.console import aligned
 from relattn.translation.data.batching import eval_batches
 from relattn.translation.data.text_files import has_text
-from relattn.translation.drawing import png
 from relattn.translation.errors import InputError
 from relattn.translation.translate.torch_translator import TorchTranslator
 
@@ -32,22 +30,11 @@ MAX_TOKENS = 4096  # padded tokens of the longer side per batch
 class PositionBin(NamedTuple):
     """Predictions of the tokens at a range of target positions."""
 
-    positions: range | None  # None for the end of sentence, at any position
+    label: str  # "0–9", "7" or "end"
+    middle: float | None  # mean position. None for the end of sentence, at any position
     tokens: int
     correct: float  # fraction for which the reference token is the most likely one
     nats: float  # mean of −log p per token
-
-    @property
-    def middle(self) -> float | None:
-        """Mean position, for the picture."""
-        return None if self.positions is None else self.positions.start + (len(self.positions) - 1) / 2
-
-    @property
-    def label(self) -> str:
-        """Label in the table: "0–9", "7" or "end"."""
-        if self.positions is None:
-            return "end"
-        return "–".join(map(str, dict.fromkeys((self.positions[0], self.positions[-1]))))
 
 
 @torch.inference_mode()
@@ -82,11 +69,11 @@ def by_position(translator: TorchTranslator, pairs: Sequence[tuple[str, str]], *
         column = torch.where(position < end, position // width, len(ranges))  # (rows, tgt_len)
         measured = torch.stack([torch.ones_like(nats), correct.float(), nats])[:, position <= end]
         totals.index_add_(1, column[position <= end].cpu(), measured.cpu().double())
-    tokens, correct, nats = totals
-    columns = zip(
-        [*ranges, None], tokens.int().tolist(), (correct / tokens).tolist(), (nats / tokens).tolist(), strict=True
-    )
-    return list(starmap(PositionBin, columns))
+    labels = ["–".join(map(str, dict.fromkeys((each[0], each[-1])))) for each in ranges]
+    middles = [each.start + (width - 1) / 2 for each in ranges]
+    tokens = totals[0]
+    figures = tokens.int().tolist(), *(totals[1:] / tokens).tolist()
+    return list(starmap(PositionBin, zip([*labels, "end"], [*middles, None], *figures, strict=True)))
 
 
 def table(bins: Sequence[PositionBin]) -> str:
@@ -95,39 +82,12 @@ def table(bins: Sequence[PositionBin]) -> str:
     return aligned([("positions", "tokens", "correct", "nats"), *rows])
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells as lines of text with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-
-
-def as_csv(bins: Sequence[PositionBin]) -> str:
-    """Return the bins as CSV with first and last position, or "end" twice."""
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(("first", "last", "tokens", "correct", "nats"))
-    for b in bins:
-        first, last = ("end", "end") if b.positions is None else (b.positions[0], b.positions[-1])
-        rows.writerow((first, last, b.tokens, f"{b.correct:.6f}", f"{b.nats:.6f}"))
-    return text.getvalue()
-
-
-def as_png(curves: Mapping[str, Sequence[PositionBin]], *, trained: int | None) -> bytes:
-    """Return the picture of `draw` as PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    draw(figure.subplots(), curves, trained=trained)
-    return png(figure)
-
-
-def draw(axis: Axes, curves: Mapping[str, Sequence[PositionBin]], *, trained: int | None) -> None:
+def draw(axis: Axes, curves: Mapping[str, Sequence[PositionBin]], *, trained: int) -> None:
     """Draw the fraction of correct tokens by position, a curve per name, and a line at the longest trained target."""
     for name, bins in curves.items():
         points = [(b.middle, b.correct) for b in bins if b.middle is not None]
         axis.plot(*zip(*points, strict=True), marker="o", label=name)
-    if trained is not None:
-        axis.axvline(trained, color="black", linestyle="--", linewidth=1)
-        axis.text(trained, 1.02, " longest trained target", transform=axis.get_xaxis_transform(), ha="center")
+    axis.axvline(trained, color="black", linestyle="--", linewidth=1)
+    axis.text(trained, 1.02, " longest trained target", transform=axis.get_xaxis_transform(), ha="center")
     axis.set(xlabel="target position (tokens before)", ylabel="correct tokens, given those before", ylim=(-0.03, 1.03))
     axis.legend()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from relattn.translation import demo
 from relattn.translation.config import SCHEMES, DataConfig, ModelConfig, Positions, Recipe, TrainConfig
 from relattn.translation.config.presets import PRESETS
-from relattn.translation.data.builtin import builtin
 from relattn.translation.data.text_files import read_parallel
 
 Pairs = list[tuple[str, str]]
@@ -82,34 +79,45 @@ class Scale(NamedTuple):
     Attributes:
         name: name on the command line.
         recipe: recipe of every run, except for its position scheme, seed and directory.
-        valid: name of the validation text.
-        others: names and files (source and target) of other texts to translate, in the directory of the validation
-            text.
+        files: texts that each model translates: name, source and target file, in the directory of the training text.
+            No line is part of the training text.
+        long_file: text of long lines; by default, lines of the first text are joined.
+        has_items: whether lines are lists of items, as in the built-in corpus.
     """
 
     name: str
     recipe: Recipe
-    valid: str
-    others: tuple[tuple[str, str, str], ...] = ()
+    files: tuple[tuple[str, str, str], ...]
+    long_file: tuple[str, str, str] | None = None
+    has_items: bool = False
 
     def texts(self) -> dict[str, Pairs]:
-        """Return the texts that each model translates, by name. No line is part of the training text."""
-        data = self.recipe.data
-        if data.builtin:
-            return {self.valid: builtin(self.valid, lines=demo.LINES)}  # English to German
-        directory = Path(data.valid_src).parent
-        files = {self.valid: (data.valid_src, data.valid_tgt)}
-        files |= {name: (str(directory / src), str(directory / tgt)) for name, src, tgt in self.others}
-        return {name: list(read_parallel(*paths)) for name, paths in files.items()}
+        """Return the texts that each model translates, by name."""
+        return {name: self._read(src, tgt) for name, src, tgt in self.files}
 
     @property
     def long_name(self) -> str:
         """Name of the text of long lines."""
-        return "long" if self.recipe.data.builtin else f"{self.valid}, {JOINED} lines joined"
+        return f"{self.files[0][0]}, {JOINED} lines joined" if self.long_file is None else self.long_file[0]
 
-    def long(self, texts: Mapping[str, Pairs]) -> Pairs:
-        """Return the text of long lines, given the result of `texts`."""
-        return builtin("long", lines=demo.LINES) if self.recipe.data.builtin else joined(texts[self.valid], JOINED)
+    def long(self) -> Pairs:
+        """Return the text of long lines."""
+        if self.long_file is None:
+            return joined(self._read(*self.files[0][1:]), JOINED)
+        return self._read(*self.long_file[1:])
+
+    @property
+    def valid_name(self) -> str:
+        """Name of the validation text."""
+        return Path(self.recipe.data.valid_src).name.partition(".")[0]
+
+    @property
+    def directory(self) -> Path:
+        """Directory of all texts."""
+        return Path(self.recipe.data.train_src).parent
+
+    def _read(self, src: str, tgt: str) -> Pairs:
+        return list(read_parallel(self.directory / src, self.directory / tgt))
 
 
 def joined(pairs: Pairs, count: int) -> Pairs:
@@ -171,8 +179,34 @@ CLAIMS = (
     *(Claim("relative", "=", f"relative-clip={k}") for k in (2, 4, 64, 256)),
 )
 
-_demo = demo.recipe(Path("run"), "none", steps=2000, seed=1, src_lang="en", tgt_lang="de")
-_DEMO = replace(_demo, train=replace(_demo.train, threads=1))
+_DEMO = Recipe(  # for minutes of training on two cores
+    model=ModelConfig(
+        dim=128,
+        heads=4,
+        feed_forward_dim=256,
+        encoder_layers=2,
+        decoder_layers=2,
+        dropout=0.0,
+        attention_dropout=0.0,
+    ).with_positions("none"),
+    data=DataConfig(
+        train_src="data/demo/train.en",
+        train_tgt="data/demo/train.de",
+        valid_src="data/demo/valid.en",
+        valid_tgt="data/demo/valid.de",
+        vocab_size=1000,
+        max_tokens=1200,
+    ),
+    train=TrainConfig(
+        steps=2000,
+        warmup_steps=600,
+        threads=1,
+        log_every=200,
+        valid_every=500,
+        valid_bleu_lines=50,
+        checkpoint_every=100,
+    ),
+)
 _MULTI30K = Recipe(  # the small Transformer that is common on this corpus, for 15 minutes of training on one core
     model=ModelConfig(dim=128, heads=4, feed_forward_dim=256, encoder_layers=4, decoder_layers=4),
     data=DataConfig(
@@ -197,13 +231,14 @@ _MEDIUM = replace(  # seven times as many pairs of several domains, the paper's 
     ),
     train=replace(_MULTI30K.train, steps=6000, warmup_steps=1000, precision="bf16-mixed"),
 )
+_NEWSTEST2013 = "newstest2013", "newstest2013.en.gz", "newstest2013.de.gz"
 
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("demo", _DEMO, "test"),
-        Scale("multi30k", _MULTI30K, "valid"),
-        Scale("medium", _MEDIUM, "newstest2013", (("Tatoeba", "valid.en.gz", "valid.de.gz"),)),
-        Scale("wmt14", PRESETS["wmt14-en-de-base"], "newstest2013"),
+        Scale("demo", _DEMO, (("test", "test.en", "test.de"),), ("long", "long.en", "long.de"), has_items=True),
+        Scale("multi30k", _MULTI30K, (("valid", "valid.en", "valid.de"),)),
+        Scale("medium", _MEDIUM, (_NEWSTEST2013, ("Tatoeba", "valid.en.gz", "valid.de.gz"))),
+        Scale("wmt14", PRESETS["wmt14-en-de-base"], (_NEWSTEST2013,)),
     )
 }

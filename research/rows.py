@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from relattn.translation.errors import reading
-from relattn.translation.experiments.tables import Entry
 from relattn.translation.files import write_atomically
+from research.tables import Entry
 
 VERSION = 2  # of the files
 _SUFFIX = ".json.xz"

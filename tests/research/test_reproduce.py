@@ -1,13 +1,10 @@
-"""`relattn reproduce`: the models of its tables, training without losing or repeating work, and its pages."""
+"""The models of the paper's tables, training without losing or repeating work, and the pages."""
 
 from __future__ import annotations
 
-import json
 import logging
 import lzma
 import statistics
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -15,13 +12,13 @@ from unittest.mock import Mock
 import pytest
 from filelock import FileLock
 
-from relattn.translation.commands import main as cli
 from relattn.translation.config import as_dict
 from relattn.translation.data.text_files import read_parallel
 from relattn.translation.errors import InputError, Interrupted
 from relattn.translation.evaluation import paired_bootstrap, score
-from relattn.translation.experiments import report, reproduce, rows
-from relattn.translation.experiments.tables import SCALES, TABLES, Claim, Entry, Scale, Table, joined
+from research import corpus, report, reproduce, rows
+from research.__main__ import main
+from research.tables import SCALES, TABLES, Claim, Entry, Scale, Table, joined
 from tests.support.commands import Result, assert_refused
 
 ENTRIES = (Entry("both", "relative", paper=25.8), Entry("keys", "relative", {"relative_tables": "keys"}))
@@ -55,10 +52,11 @@ def test_lines_are_joined():
 def small(monkeypatch, make_recipe, tmp_path, caplog):
     """A function that calls `reproduce` on a table of models that train in moments, and returns the page."""
     recipe = make_recipe(tmp_path / "unused", train={"steps": 4, "valid_bleu_lines": 0})
-    monkeypatch.setitem(SCALES, "tiny", Scale("tiny", recipe, "valid", (("other", "train.src", "train.tgt"),)))
+    files = ("valid", "valid.src", "valid.tgt"), ("other", "train.src", "train.tgt")
+    monkeypatch.setitem(SCALES, "tiny", Scale("tiny", recipe, files))
     monkeypatch.setitem(TABLES, "pair", Table("pair", "Two models", ENTRIES, "none"))
     monkeypatch.setattr(rows, "MIN_TOKENS", 3)
-    caplog.set_level(logging.INFO, "relattn.translation.experiments")
+    caplog.set_level(logging.INFO, "research")
 
     def run(table: str = "pair", **changes):
         options = {"seeds": [1], "models": [], "steps": None, "data": "", **changes}
@@ -136,7 +134,7 @@ def test_claims_of_the_paper_are_tested_on_each_text(monkeypatch, tmp_path):
             scores = {name: vars(score(translations[name], references)) for name in pairs}
             row = rows.Row(1, as_dict(RECIPE), reproduce.conditions(RECIPE), "", FIGURES, [], scores, translations, [])
             rows.write(rows.path_of(tmp_path / "rows/tiny", entry, 1), row)
-        page = report.write(Scale("tiny", RECIPE, "valid"), tmp_path, pairs).read_text(encoding="utf-8")
+        page = report.write(Scale("tiny", RECIPE, (("valid", "", ""),)), tmp_path, pairs).read_text(encoding="utf-8")
         difference = score(references, references).bleu - score(wrong, references).bleu
         p = paired_bootstrap(wrong, references, references)
         assert p < 0.05
@@ -201,7 +199,6 @@ def test_committed_rows_can_be_read_and_damaged_ones_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "fact"),
     [
-        ("positions --scale demo --data x", "--data"),
         ("tables --scale multi30k --data nowhere", "nowhere/valid.en: no such file"),
         ("table1", "table1"),
         ("tables --seeds -1", "got -1"),
@@ -210,20 +207,23 @@ def test_committed_rows_can_be_read_and_damaged_ones_are_refused(tmp_path):
 )
 def test_errors_of_the_command(tmp_path, monkeypatch, capsys, arguments, fact):
     monkeypatch.chdir(tmp_path)
-    assert_refused(Result(cli.main(["reproduce", *arguments.split()]), *capsys.readouterr()), fact)
+    assert_refused(Result(main(["reproduce", *arguments.split()]), *capsys.readouterr()), fact)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bootstrap_equals_that_of_sacrebleu(tmp_path):
-    """Two systems have errors in different lines, one of them slightly more often."""
-    references = [f"the {i}th cat sat on mat {i * i} and slept until {i % 7} today" for i in range(60)]
-    base = [line.replace("slept until", "was awake") if i % 5 == 0 else line for i, line in enumerate(references)]
-    other = [line.replace("sat on", "saw a") if i % 4 == 1 else line for i, line in enumerate(references)]
-    for name, lines in (("base", base), ("other", other), ("ref", references)):
-        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "base", "other", "--paired-bs", "-f", "json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    expected = json.loads(done.stdout)[1]["BLEU"]["p_value"]
-    assert 0.1 < expected < 0.5
-    assert paired_bootstrap(base, other, references) == pytest.approx(expected, abs=1e-4)
-    assert paired_bootstrap(base, base, references) == 1.0
+def test_the_built_in_corpus_is_written_once(small, tmp_path, monkeypatch):
+    """And pages name the text that validates, which is not the text that is translated."""
+    for split, lines in {"train": 60, "valid": 2, "test": 6, "long": 6}.items():
+        monkeypatch.setitem(corpus.LINES, split, lines)
+    recipe = SCALES["tiny"].recipe
+    data = SCALES["demo"].recipe.data
+    scale = SCALES["demo"]._replace(recipe=replace(recipe, data=replace(data, vocab_size=400)))
+    monkeypatch.setitem(SCALES, "demo", scale)
+    options = {"seeds": [1], "models": [], "steps": None, "data": str(tmp_path)}
+    page = reproduce.reproduce("pair", "demo", **options, out=tmp_path / "out", runs=tmp_path / "runs")
+    text = page.read_text(encoding="utf-8")
+    assert "items correct, %" in text
+    assert "nats per token of valid." in text
+    assert "test (6 lines)" in text
+    assert {path.name for path in tmp_path.glob("*.en")} == {"train.en", "valid.en", "test.en", "long.en"}
+    assert (tmp_path / "train.en").read_text().splitlines() == [src for src, _ in corpus.builtin("train", lines=60)]

@@ -1,20 +1,27 @@
 """The built-in corpus: real strings in many locales, and splits without common values."""
 
-import pytest
+from itertools import combinations
 
-from relattn.translation.data.builtin import (
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relattn.translation.errors import InputError
+from research.corpus import (
     ITEM_SEPARATOR,
     KINDS,
     LARGEST_COUNT,
     TRAIN_PIECES,
     builtin,
+    common_subsequence,
     draw_items,
     estimate_pieces,
     find_locale,
+    item_accuracy,
     split_of,
     write,
+    write_files,
 )
-from relattn.translation.errors import InputError
 
 LINES = {"train": 1000, "valid": 150, "test": 150, "long": 40}
 DAY = 365 * 149 + 37 + 107  # leap days from 1900 to 2048, then the 107th day of 2049
@@ -126,3 +133,39 @@ def test_a_locale_that_a_library_lacks_is_refused(side, code, library):
         builtin("train", lines=1, **{side: code})
     with pytest.raises(InputError, match="'dev'; choose from train, valid, test, long"):
         builtin("dev", lines=1)
+
+
+def test_files_that_exist_are_kept(tmp_path):
+    write_files(tmp_path, tgt_lang="pt_BR", lines={"test": 3, "long": 1})
+    assert {path.name for path in tmp_path.iterdir()} == {"test.en", "test.pt_BR", "long.en", "long.pt_BR"}
+    sides = [(tmp_path / f"test.{language}").read_text("utf-8").splitlines() for language in ("en", "pt_BR")]
+    assert list(zip(*sides, strict=True)) == builtin("test", tgt_lang="pt_BR", lines=3)
+    write_files(tmp_path, tgt_lang="pt_BR", lines={"test": 5})
+    assert (tmp_path / "test.en").read_text("utf-8").splitlines() == sides[0]
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "accuracy"),
+    [
+        (["acd", "e", "fxg"], ["abcd", "e", "fgh"], (6 / 8, 1 / 3)),
+        (["ba"], ["ab"], (0.5, 0.0)),
+        (["aabb"], ["ab"], (1.0, 0.0)),
+        (["abc"], ["ab"], (1.0, 0.0)),
+        (["ab"], ["ab"], (1.0, 1.0)),
+        ([""], ["ab"], (0.0, 0.0)),
+    ],
+)
+def test_accuracy_of_items(hypotheses, references, accuracy):
+    """A letter is an item."""
+    lines = ([ITEM_SEPARATOR.join(line) for line in side] for side in (hypotheses, references))
+    assert item_accuracy(*lines) == accuracy
+
+
+WORDS = st.text("abc", max_size=7)
+
+
+@given(WORDS, WORDS)
+def test_common_subsequence_matches_brute_force(a, b):
+    subsequences = {each for n in range(len(a) + 1) for each in combinations(a, n)}
+    expected = max(len(each) for n in range(len(b) + 1) for each in combinations(b, n) if each in subsequences)
+    assert common_subsequence(a, b) == expected

@@ -1,0 +1,143 @@
+"""`python -m research demo`, `reproduce`, `corpus` and `positions`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from relattn.translation.commands.options import DeviceOptions, ReferenceText
+from relattn.translation.commands.parser import parse
+from relattn.translation.config import Positions
+from relattn.translation.console import log_to_stderr
+from relattn.translation.errors import InputError, Interrupted, one_line, unknown
+
+
+def demo(
+    *,
+    compare: list[Positions] = [],  # noqa: B006
+    steps: int = 2000,
+    seed: int = 1,
+    src_lang: str = "en",
+    tgt_lang: str = "de",
+    out: str = "runs/demo",
+) -> None:
+    """Train a small model on the built-in corpus, with nothing to download, and show what it learned.
+
+    Args:
+        compare: Further position schemes to train for comparison with relative positions.
+        steps: Number of optimizer steps per scheme.
+        seed: Random seed of weights, batches and dropout.
+        src_lang: Source locale.
+        tgt_lang: Target locale.
+        out: Directory of the corpus, the runs, the table and the picture.
+    """
+    from research.demo import demo as run
+
+    schemes: list[Positions] = list(dict.fromkeys(["relative", *compare]))
+    run(Path(out), schemes, steps=steps, seed=seed, src_lang=src_lang, tgt_lang=tgt_lang)
+
+
+def reproduce(
+    table: Literal["positions", "clip", "tables"],
+    *,
+    scale: Literal["demo", "multi30k", "medium", "wmt14"] = "demo",
+    seeds: list[int] = [1, 2, 3],  # noqa: B006
+    rows: list[str] = [],  # noqa: B006
+    steps: int | None = None,
+    data: str = "",
+    out: str = "results",
+    runs: str = "runs/reproduce",
+) -> None:
+    """Train the models of a table of the paper and write a page. Models that have been trained are not trained again.
+
+    The page is SCALE.md. It has all tables whose models have been trained.
+
+    Args:
+        table: Models to compare: position schemes (positions), clipping distances (clip), or aK and aV (tables).
+        scale: Corpus, model size and number of steps. A model takes minutes (demo, multi30k), hours (medium),
+            or weeks on one GPU (wmt14).
+        seeds: Random seeds. Each model is trained once per seed.
+        rows: Names of the models to train. By default, all of the table.
+        steps: Number of training steps, instead of the scale's.
+        data: Directory of the training and validation text. By default, data/demo, where the built-in corpus is
+            written, data/multi30k, data/medium_en_de or data/wmt14-en-de.
+        out: Directory of the pages, with one file per model and seed under rows/SCALE.
+        runs: Directory of the training runs.
+    """
+    from research.reproduce import reproduce as run
+
+    print(run(table, scale, seeds=seeds, models=rows, steps=steps, data=data, out=Path(out), runs=Path(runs)))
+
+
+def corpus(
+    out: str,
+    *,
+    src_lang: str = "en",
+    tgt_lang: str = "de",
+    train: int = 20_000,
+    valid: int = 500,
+    test: int = 500,
+    long: int = 500,
+    seed: int = 0,
+) -> None:
+    """Write the built-in corpus, two files per split: train.en, train.de and so on. Files that exist are kept.
+
+    Args:
+        out: Directory of the files.
+        src_lang: Source locale.
+        tgt_lang: Target locale.
+        train: Number of training lines. A larger number starts with the same lines.
+        valid: Number of validation lines.
+        test: Number of test lines, as long as those of training.
+        long: Number of lines that are more than twice as long.
+        seed: Random seed. Other seeds give other lines with the same values.
+    """
+    from research.corpus import write_files
+
+    lines = {"train": train, "valid": valid, "test": test, "long": long}
+    write_files(Path(out), src_lang=src_lang, tgt_lang=tgt_lang, lines=lines, seed=seed)
+
+
+def positions(bundle: str, *, text: ReferenceText, width: int, device: DeviceOptions) -> None:
+    """Print by target position how well each token of a reference is predicted from the tokens before it.
+
+    Nothing is translated (teacher forcing). The table has the percentage of tokens predicted correctly and the mean
+    negative log-likelihood in nats per token. Its last row is the end of sentence.
+
+    Args:
+        bundle: Directory of a bundle, or its name on the hub.
+        width: Number of target positions per row of the table.
+    """
+    from research.positions import by_position, table
+
+    print(table(by_position(device.load_bundle(bundle), text.pairs(), width=width)))
+
+
+COMMANDS: dict[str, Callable[..., None]] = {each.__name__: each for each in (demo, reproduce, corpus, positions)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with these arguments, or with those of the process. Return the exit code."""
+    name, *words = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    try:
+        if name in ("-h", "--help"):
+            print(f"usage: python -m research {{{','.join(COMMANDS)}}} [options]")
+            return 0
+        if name not in COMMANDS:
+            raise unknown("command", name, COMMANDS)
+        arguments, quiet = parse(name, COMMANDS[name], words, "python -m research")
+        with log_to_stderr(quiet=quiet):
+            COMMANDS[name](**arguments)
+        return 0
+    except Interrupted as stop:
+        message, code = str(stop), 128 + stop.number
+    except InputError as error:
+        message, code = f"error: {one_line(error)}", 2
+    print(f"relattn: {one_line(message)}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""Reproduce the paper's tables and a comparison of position schemes: `relattn reproduce`."""
