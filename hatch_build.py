@@ -2,8 +2,9 @@
 
 Kernels are, per processor level, one shared object per dtype that they compute in.
 
-By default, the C compiler of this machine compiles them for this machine. RELATTN_TARGET selects another machine and
-system, for which `ziglang` compiles, a cross compiler on the package index:
+By default, the C compiler of this machine compiles the best level of this processor and all levels below it, so that an
+image also runs on processors with less. RELATTN_TARGET selects a machine and a system, for which `ziglang`, a cross
+compiler on the package index, compiles all levels:
 
     x86_64-linux-gnu.2.28, aarch64-linux-gnu.2.28     Linux with a C library (glibc) of at least this version
     aarch64-macos.11.0                                macOS on ARM, from this version on
@@ -24,6 +25,7 @@ import sys
 import sysconfig
 import zlib
 from importlib.util import find_spec
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +40,8 @@ WARNING_FLAGS = ["-Wno-psabi", "-Wno-unknown-warning-option"]  # some vectors ar
 LIBRARIES = ["-lm", "-ldl", "-lpthread"]
 DEFINES: dict[str, list[str]] = {"float32": [], "float64": ["-DREAL64"], "bfloat16": ["-DPAIRS"]}  # by dtype
 DTYPES = {level.name: level.dtypes for levels in LEVELS_MODULE["LEVELS"].values() for level in levels}
+AVX2 = {"avx2", "fma"}  # what PyTorch's capabilities of these names require, in Linux's names
+AVX512 = AVX2 | {"avx512f", "avx512vl", "avx512bw", "avx512dq"}
 
 
 class Target(NamedTuple):
@@ -58,6 +62,33 @@ def levels(machine: str, is_macos: bool) -> list[Any]:
     return list(machine_levels[-1:] if is_macos else machine_levels)
 
 
+def processor_levels(machine: str, cpuinfo: str, vector_bytes: int) -> list[Any]:
+    """Return the processor levels that a Linux machine runs, best first.
+
+    Args:
+        machine: The system's name of the machine.
+        cpuinfo: Text of `/proc/cpuinfo`.
+        vector_bytes: Length of the processor's SVE vectors. 0: it has none.
+    """
+    listed = re.search(r"^(?:flags|Features)\s*:(.*)", cpuinfo, re.MULTILINE)
+    features = set(listed[1].split() if listed else ())
+    capability = "AVX512" if features >= AVX512 else "AVX2" if features >= AVX2 else f"SVE{8 * vector_bytes}"
+    name, flags = LEVELS_MODULE["machine_of"](machine), dict.fromkeys(features, True)
+    names = {level for dtype in DEFINES for level in LEVELS_MODULE["supported"](name, capability, flags, dtype)}
+    return [level for level in levels(machine, is_macos=False) if level.name in names]
+
+
+def sve_length() -> int:
+    """Return the length of this processor's SVE vectors in bytes, at most 64, or 0 if it has none."""
+    path = Path("/proc/sys/abi/sve_default_vector_length")
+    return int(path.read_text(encoding="utf-8")) if path.exists() else 0
+
+
+def cores() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def compiler() -> list[str]:
     """Return the command of the C compiler: CC, which may have a wrapper and flags, or `cc`."""
     return shlex.split(os.environ.get("CC", "")) or ["cc"]
@@ -67,7 +98,11 @@ def host_target() -> Target | None:
     """Return this machine as a target of its C compiler, or None if there is no compiler."""
     if sys.platform not in ("linux", "darwin") or not shutil.which(compiler()[0]):
         return None
-    host_levels = levels(platform.machine(), sys.platform == "darwin")
+    host_levels = (
+        levels(platform.machine(), True)
+        if sys.platform == "darwin"
+        else processor_levels(platform.machine(), Path("/proc/cpuinfo").read_text(encoding="utf-8"), sve_length())
+    )
     tag = re.sub(r"\W", "_", sysconfig.get_platform()).replace("universal2", platform.machine())
     return Target(tag, {level.name: [*compiler(), *level.flags] for level in host_levels})
 
@@ -149,11 +184,17 @@ class CompileKernels(BuildHookInterface):
                     "relattn: no C compiler for the kernels of backend 'native'; building without them"
                 )
             return
-        root, processes = Path(self.root), {}
-        for path, command in all_commands(root, target).items():
+        root = Path(self.root)
+        commands = all_commands(root, target)
+        self.app.display_info(f"relattn: compiling {len(commands)} kernels for {', '.join(target.compilers)}")
+
+        def is_compiled_by(path: Path, command: list[str]) -> bool:
             path.unlink(missing_ok=True)
-            processes[path] = subprocess.Popen(command, cwd=path.parent)
-        is_compiled = {path.relative_to(root): process.wait() == 0 for path, process in processes.items()}
+            return subprocess.run(command, cwd=path.parent).returncode == 0
+
+        with ThreadPool(cores()) as pool:  # one compiler takes up to half a gigabyte
+            results = pool.starmap(is_compiled_by, commands.items(), chunksize=1)
+        is_compiled = {path.relative_to(root): result for path, result in zip(commands, results, strict=True)}
         for path, succeeded in is_compiled.items():
             if succeeded:
                 build_data["artifacts"].append(f"/{path}")

@@ -21,9 +21,13 @@ from hatchling.plugin.manager import PluginManager
 from markdown_it import MarkdownIt
 
 import hatch_build
+from relattn.backends.native import library
 
 ROOT = Path(__file__).parents[1]
-LEVELS = hatch_build.levels(platform.machine(), sys.platform == "darwin")
+HOST = hatch_build.host_target()
+LEVELS = [
+    level for level in hatch_build.levels(platform.machine(), sys.platform == "darwin") if level.name in HOST.compilers
+]
 REALS = ("float32", "float64", "bfloat16")
 FAILS = "#ifdef REAL64\n#error as in a compiler that lacks something\n#endif"
 
@@ -40,7 +44,8 @@ def compile_kernels(root: Path, source: str) -> tuple[dict[str, Any], list[str]]
     (folder / f"attention-{LEVELS[-1].name}-float64.so").touch()  # of an earlier build
     data: dict[str, Any] = {"artifacts": []}
     warnings: list[str] = []
-    hook: Any = SimpleNamespace(root=str(root), app=SimpleNamespace(display_warning=warnings.append))
+    app = SimpleNamespace(display_info=print, display_warning=warnings.append)
+    hook: Any = SimpleNamespace(root=str(root), app=app)
     hatch_build.CompileKernels.initialize(hook, "standard", data)
     return data, warnings
 
@@ -104,6 +109,47 @@ def test_targets_have_tags_and_levels(target, tag, levels, monkeypatch):
     processors = {flag for command in parsed.compilers.values() for flag in command if flag.startswith("-march")}
     plain = [name for name in levels if re.fullmatch(r"x86-64(-v\d)?", name)]  # zig writes these with _
     assert processors == {f"-march={name.replace('-', '_')}" for name in plain}
+
+
+@pytest.mark.parametrize(
+    ("machine", "cpuinfo", "vector_bytes", "expected"),
+    [
+        ("x86_64", "flags\t\t: fma avx2 avx512f avx512dq avx512bw avx512vl amx_bf16 avx512_bf16 amx_tile", 0, INTEL),
+        ("x86_64", "flags\t\t: fma avx2 avx512f avx512dq avx512bw avx512vl avx512_bf16", 0, INTEL[1:]),
+        ("amd64", "flags\t\t: fma avx2 avx512f avx512dq avx512bw avx512vl\nflags\t\t: amx_bf16", 0, INTEL[2:]),
+        ("x86_64", "processor\t: 0\nflags\t\t: fma avx2 avx512f avx512cd\n", 0, INTEL[3:]),
+        ("x86_64", "flags\t\t: avx2\nvmx flags\t: fma\n", 0, INTEL[4:]),
+        ("aarch64", "Features\t: fp asimd sve", 32, ["aarch64-sve256", "aarch64"]),
+        ("arm64", "Features\t: fp asimd sve", 64, ["aarch64"]),
+        ("aarch64", "Features\t: fp asimd", 0, ["aarch64"]),
+        ("x86_64", "", 0, INTEL[4:]),
+        ("riscv64", "isa\t\t: rv64imafdcv", 0, []),
+    ],
+)
+def test_this_machines_level_and_all_below_it_are_compiled(machine, cpuinfo, vector_bytes, expected):
+    assert [level.name for level in hatch_build.processor_levels(machine, cpuinfo, vector_bytes)] == expected
+
+
+def test_all_levels_that_pytorch_reports_are_compiled():
+    assert {level for names in library.SUPPORTED.values() for level in names} <= HOST.compilers.keys()
+
+
+@pytest.mark.parametrize("processors", [1, 3])
+def test_no_more_compilers_run_than_processors(processors, tmp_path, monkeypatch):
+    """Each compiler writes the number of those that run at the same time."""
+    count = tmp_path / "cc"
+    count.write_text(
+        f"#!/bin/sh\nmkdir -p '{tmp_path}/running' && touch '{tmp_path}/running/'$$\nsleep 0.05\n"
+        f"ls '{tmp_path}/running' | wc -l >> '{tmp_path}/counts'\nrm '{tmp_path}/running/'$$\n",
+        encoding="utf-8",
+    )
+    count.chmod(0o755)
+    monkeypatch.setenv("CC", str(count))
+    monkeypatch.setattr(hatch_build.os, "sched_getaffinity", lambda _: set(range(processors)), raising=False)
+    data, _ = compile_kernels(tmp_path, "")
+    counts = [int(line) for line in (tmp_path / "counts").read_text(encoding="utf-8").split()]
+    assert len(counts) == len(data["artifacts"]) == len(objects(*REALS))
+    assert max(counts) == processors
 
 
 def test_a_mac_compiles_one_level_for_its_own_processor(monkeypatch):

@@ -27,6 +27,7 @@ from benchmarks.encoders import FastSpeech2, Vits, padding, remove_randomness
 from relattn.call import Call
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import adapters
+from relattn.integrations.transformers.families.nemotron import CACHE
 from tests.support.covering import pairwise
 
 # PyTorch warns in WavLM's own code.
@@ -226,7 +227,7 @@ def stream(model: nn.Module, parts: Any, masks: Any, look_ahead: int) -> list[Te
     for part, mask in zip(parts, masks, strict=True):
         options = {} if mask is None else {"attention_mask": mask}
         out = output(model, part, use_cache=True, num_lookahead_tokens=look_ahead, **options, **past)
-        past = {"past_key_values": out.past_key_values, "padding_cache": out.padding_cache}
+        past = {CACHE: out[CACHE], "padding_cache": out.padding_cache}
         outputs.append(out.last_hidden_state)
     return outputs
 
