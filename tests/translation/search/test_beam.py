@@ -116,7 +116,7 @@ def search_all(
 
 
 def divide(log_prob: np.float32, how: SearchRules, length: int) -> float:
-    return float(log_prob / how.penalty(torch.tensor(length)).numpy())
+    return float(log_prob / np.float32(how.penalty(length)))
 
 
 def every_sequence(model: TableModel, sentence: int, limit: int, how: SearchRules) -> list[Hypothesis]:

@@ -89,6 +89,8 @@ def int8_kernel() -> int:
     """
     assert KERNELS is not None
     available = KERNELS.library.relattn_int8_kernels()
+    if not extension.FEATURES & extension.INT8_DOTS:
+        available &= ~(1 << DOTS)
     return max(kernel for kernel in INT8_KERNELS if available >> kernel & 1)
 
 
@@ -226,10 +228,10 @@ class NativeDecoder:
         """
         model, dim, is_pre = self.model, self.model.config.dim, self.model.config.norm == "pre"
         table: Tensor = model.embedding if model.src_embedding is None else model.src_embedding
-        pieces = src
+        pieces = src = src.contiguous()
         if self.src_table is not None:  # a table of the pieces in `src`
             table, pieces = torch.empty(src.numel(), dim), torch.arange(src.numel()).view(src.shape)
-            address, count = ctypes.c_void_p(src.contiguous().data_ptr()), ctypes.c_ssize_t(src.numel())
+            address, count = ctypes.c_void_p(src.data_ptr()), ctypes.c_ssize_t(src.numel())
             self.library.relattn_read_outputs(
                 ctypes.c_void_p(table.data_ptr()), ctypes.byref(self.src_table), address, count
             )
@@ -351,9 +353,10 @@ class NativeDecoder:
             MemoryError: The cache does not fit in memory.
         """
         sentences, capacity, beam = len(memory), int(limits.max()), rules.beam_size
-        held = self.start(memory, src_lengths, capacity).memory
+        held, limits = self.start(memory, src_lengths, capacity).memory, limits.contiguous()
         first = torch.tensor(given, dtype=torch.long)
-        banned, penalties = torch.tensor(rules.banned), rules.penalty(torch.arange(capacity + 2))
+        banned = torch.tensor(rules.banned)
+        penalties = torch.tensor([rules.penalty(length) for length in range(capacity + 2)])
         tokens = torch.empty(sentences, beam, capacity, dtype=torch.long)
         scores = torch.empty(sentences, beam)
         arguments = self.types["search"](

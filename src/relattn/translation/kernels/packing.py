@@ -20,6 +20,7 @@ from relattn.translation.model.layers import DecoderLayer, EncoderLayer, Residua
 from relattn.translation.model.positions.distance_terms import DistanceAttention
 
 PADDING, MARGIN = 16, 16  # as in `decoder.c`
+TERMS = 64  # number of distances whose terms are computed at once
 FLOAT, GENERIC, PAIRS, DOTS = range(4)  # kernels of maps, as in `int8.h`
 LOG2_E = 1 / math.log(2)
 
@@ -180,11 +181,16 @@ class Packing:
         return nn.functional.pad(rows[:, :labels], (0, self.padded - self.head_dim))
 
     def terms(self, attention: DistanceAttention, labels: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return content and relative query (heads, 1, head_dim) of a query of zeros, and the table."""
+        """Return content and relative query (heads, 1, head_dim) of a query of zeros, and the table.
+
+        The table is computed in parts of fixed size, since PyTorch rounds the rows of small products differently: a
+        distance must have the same terms in searches with other limits.
+        """
         with torch.inference_mode():
-            distances = torch.arange(1 - labels, 1)
-            content, relative, table = attention.terms(torch.zeros(1, self.heads, 1, self.head_dim), distances)
-            return content[0], relative[0], table
+            zeros = torch.zeros(1, self.heads, 1, self.head_dim)
+            firsts = range(-(-labels // TERMS) * -TERMS + 1, 1, TERMS)
+            parts = [attention.terms(zeros, torch.arange(first, first + TERMS)) for first in firsts]
+            return parts[0][0][0], parts[0][1][0], torch.cat([part[2] for part in parts], dim=1)[:, -labels:]
 
     def distance_terms(self, own: Any, attention: DistanceAttention, labels: int) -> list[Tensor]:
         """Let a packed layer point to the terms of its scores for all distances that occur, and return these."""

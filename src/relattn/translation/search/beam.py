@@ -84,6 +84,7 @@ def start(
     return SearchState(
         sentences=torch.arange(live, device=device),
         limits=limits,
+        limit_penalties=torch.tensor([rules.penalty(limit) for limit in limits.tolist()], device=device),
         tokens=prefixes[:, None],
         log_prob=log_prob[:, None],
         slots=torch.zeros(live, 1, dtype=torch.long, device=device),
@@ -128,7 +129,7 @@ def advance(
     sequences = torch.cat([_rows(state.tokens, parent), token[:, :, None]], dim=-1)  # (live, candidates, length)
 
     ends = token == rules.eos
-    scores = (log_prob / rules.penalty(torch.full_like(token, length))).masked_fill(~ends, NEVER)
+    scores = (log_prob / rules.penalty(length)).masked_fill(~ends, NEVER)
     if rules.early_stopping:
         scores[:, rules.beam_size :] = NEVER
     finished_scores, best = stable_topk(torch.cat([state.finished_scores, scores], dim=1), rules.beam_size)
@@ -223,11 +224,10 @@ def is_final(state: SearchState, rules: SearchRules) -> Tensor:
     """Return (live,) True for sentences whose n best hypotheses are final. At its limit a sentence is always done."""
     best = state.log_prob.amax(dim=1)
     if rules.early_stopping == "heuristic":
-        reached = best / rules.penalty(torch.full_like(state.limits, state.tokens.shape[-1]))
+        reached = best / rules.penalty(state.tokens.shape[-1])
         worst = state.finished_scores[:, -1]
         return ((worst > NEVER) & (worst >= reached)) | (best == NEVER)
-    next_length = torch.full_like(state.limits, state.tokens.shape[-1] + 1)
-    bound = torch.maximum(best / rules.penalty(next_length), best / rules.penalty(state.limits))
+    bound = torch.maximum(best / rules.penalty(state.tokens.shape[-1] + 1), best / state.limit_penalties)
     final = state.finished_scores[:, rules.n_best - 1] >= bound
     return final | (state.finished_scores[:, -1] > NEVER) if rules.early_stopping else final
 

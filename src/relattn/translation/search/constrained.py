@@ -156,7 +156,7 @@ def _advance(
                 extended = replace(extended, left=left)
             if token == rules.eos or extended.missing < request.limit - length:
                 banks[extended.missing].append((-extended.log_prob, index, token, extended))
-    penalty = float(rules.penalty(torch.tensor(length)))
+    penalty = rules.penalty(length)
     finished, unfinished = [], []
     for _, bank in sorted(banks.items()):
         best = sorted(bank, key=lambda candidate: candidate[:3])[: rules.candidates]
@@ -206,9 +206,9 @@ def _is_final(finished: list[Hypothesis], unfinished: list[PartialHypothesis], l
         return not unfinished and bool(finished)
     best = max((hypothesis.log_prob for hypothesis in unfinished), default=NEVER)
     if rules.early_stopping == "heuristic" and unfinished:
-        reached = best / float(rules.penalty(torch.tensor(len(unfinished[0].tokens))))
+        reached = best / rules.penalty(len(unfinished[0].tokens))
         return len(finished) == rules.beam_size and finished[-1].score >= reached
     if rules.early_stopping and len(finished) == rules.beam_size:
         return True
-    lengths = torch.tensor([len(unfinished[0].tokens) + 1 if unfinished else limit, limit])
-    return finished[rules.n_best - 1].score >= max(best / penalty for penalty in rules.penalty(lengths).tolist())
+    lengths = (len(unfinished[0].tokens) + 1 if unfinished else limit, limit)
+    return finished[rules.n_best - 1].score >= max(best / rules.penalty(length) for length in lengths)

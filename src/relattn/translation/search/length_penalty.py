@@ -15,22 +15,23 @@ The scales of alpha differ: 0.6 tuned for one penalty means something else for a
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 PenaltyName = Literal["gnmt", "average", "none"]
 
-LengthPenalty = Callable[[Any], Any]
-"""Function from lengths, end of sentence included, to positive divisors; float32 for a tensor.
+LengthPenalty = Callable[[int], float]
+"""Function from a length, end of sentence included, to a positive divisor.
 
-It must be monotone in the length, rising or falling: beam search relies on it to bound the scores of live hypotheses.
+It takes one length, because PyTorch computes powers of a tensor by different functions for whole vectors and for the
+rest, so that a power would depend on the other lengths of the tensor. The function must be monotone in the length, rising or falling: beam search relies on it to bound the scores of live hypotheses.
 """
 
 
 def length_penalty(name: PenaltyName, alpha: float) -> LengthPenalty:
     """Return the penalty called `name` with the exponent `alpha`."""
     penalties: dict[PenaltyName, LengthPenalty] = {
-        "gnmt": lambda lengths: ((5.0 + lengths) / 6.0) ** alpha,
-        "average": lambda lengths: (1.0 * lengths) ** alpha,
-        "none": lambda lengths: 1.0 + 0.0 * lengths,
+        "gnmt": lambda length: float(((5 + length) / 6) ** alpha),
+        "average": lambda length: float(length**alpha),
+        "none": lambda length: 1.0,
     }
     return penalties[name]

@@ -76,5 +76,7 @@ def sample(
             cache = cache.select(is_active.nonzero()[:, 0])
         logits, cache = step(drawn[:, None], cache)
         logits = logits[:, -1]
-    scores = totals.cpu() / rules.penalty(torch.tensor([len(row) for row in tokens]))
-    return [Hypothesis(row[:-1], score) for row, score in zip(tokens, scores.tolist(), strict=True)]
+    return [
+        Hypothesis(row[:-1], total / rules.penalty(len(row)))
+        for row, total in zip(tokens, totals.tolist(), strict=True)
+    ]

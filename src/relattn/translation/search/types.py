@@ -150,6 +150,7 @@ class SearchState:
 
     sentences: Tensor  # (live,) index of each sentence in the batch
     limits: Tensor  # (live,) maximum number of generated tokens, end of sentence included
+    limit_penalties: Tensor  # (live,) length penalties of these
     tokens: Tensor  # (live, width, length) tokens of the live hypotheses
     log_prob: Tensor  # (live, width) log-probabilities, best first; -inf: no hypothesis in this place
     slots: Tensor  # (live, width) cache row of each live hypothesis, counted within its sentence
