@@ -24,15 +24,13 @@ def test_scores_match_sacrebleu():
     assert scores.sentences == 3
     assert str(scores).startswith(f"BLEU {scores.bleu:.2f}  nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     assert f"\nchrF {scores.chrf:.2f}  nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:" in str(scores)
-    expected = [sacrebleu.sentence_chrf(one, [other]).score for one, other in zip(HYPOTHESES, REFERENCES, strict=True)]
-    assert evaluation.sentence_chrf(HYPOTHESES, REFERENCES) == expected
 
 
 def other_compared(others: list[str], references: list[str]) -> object:
     return evaluation.paired_bootstrap(references, others, references)
 
 
-@pytest.mark.parametrize("measure", [score, evaluation.sentence_chrf, item_accuracy, other_compared])
+@pytest.mark.parametrize("measure", [score, item_accuracy, other_compared])
 def test_number_of_lines_must_agree(measure):
     with pytest.raises(InputError, match="one translation per reference, got 2 and 3"):
         measure(HYPOTHESES[:2], REFERENCES)
