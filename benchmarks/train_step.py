@@ -21,7 +21,6 @@ from relattn.translation.model import linear
 from relattn.translation.model.linear import is_onednn_faster
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.objective import summed_loss
-from research.tables import TABLES
 
 if TYPE_CHECKING:
     from relattn.translation.experiments.tables import Entry

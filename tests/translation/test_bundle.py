@@ -15,7 +15,7 @@ import yaml
 from torch import Tensor
 
 from relattn.translation import bundle, load
-from relattn.translation.config import SCHEMES, Calibration, DataConfig, ModelConfig, Recipe, SearchConfig
+from relattn.translation.config import SCHEMES, DataConfig, ModelConfig, Recipe, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
@@ -88,15 +88,6 @@ def test_loaded_bundle_equals_the_saved_one(original, tokenizer):
     expected = TorchTranslator(model, tokenizer, RECIPE.search).n_best(LINES, TranslateOptions(n_best=3))
     assert loaded.n_best(LINES, TranslateOptions(n_best=3)) == expected
     assert loaded.translate([*LINES, ""]) == [best.text for best, *_ in expected] + [""]
-
-
-def test_calibration_is_written_into_a_bundle(saved):
-    before, calibration = bundle.read_bundle(saved), Calibration(bias=1.5, slope=2.25)
-    assert before.calibration == Calibration()
-    bundle.calibrate(saved, calibration)
-    after = bundle.read_bundle(saved)
-    assert after.calibration == load(saved).calibration == calibration
-    assert (after.model, after.search, after.src_lang) == (before.model, before.search, before.src_lang)
 
 
 @pytest.mark.filterwarnings("ignore:positions. none:UserWarning")

@@ -16,7 +16,6 @@ from relattn.translation.config import (
     OPTION_NAMES,
     SCHEMES,
     AugmentConfig,
-    Calibration,
     CleaningConfig,
     DataConfig,
     ModelConfig,
@@ -31,7 +30,7 @@ from relattn.translation.config import (
 from relattn.translation.config.yaml import read_yaml, recipe_flags, to_config
 from relattn.translation.errors import InputError
 
-CONFIGS = (ModelConfig, AugmentConfig, DataConfig, TrainConfig, SearchConfig, CleaningConfig, Calibration, StageConfig)
+CONFIGS = (ModelConfig, AugmentConfig, DataConfig, TrainConfig, SearchConfig, CleaningConfig, StageConfig)
 CONFIGS += (Recipe,)
 POSITIONS = get_args(Positions)
 # A value of each option that is not the default.
@@ -68,7 +67,6 @@ OUT_OF_RANGE = [
     (TrainConfig, {"learning_rate_factor": 0.0, "warmup_steps": 0, "devices": 1025}),
     (SearchConfig, {"alpha": 5.1, "beam_size": 1001}),
     (CleaningConfig, {"min_script": 1.5}),
-    (Calibration, {"bias": -101.0}),
     (Recipe, {"seed": 2**63, "out": ""}),
 ]
 

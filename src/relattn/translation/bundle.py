@@ -1,6 +1,6 @@
 """Bundles: directories with a trained model and all that is needed to translate. Loading one runs no code from it.
 
-    config.yaml         version of the format, languages, configuration of the model and the search, calibration
+    config.yaml         version of the format, languages, configuration of the model and the search
     model.safetensors   weights, each tensor once; quantized ones as in `kernels/quantization.py`
     tokenizer.model     SentencePiece model of both sides
     README.md           card for readers: training data, scores, commands
@@ -27,12 +27,12 @@ import yaml
 from torch import Tensor
 
 from relattn.translation import files
-from relattn.translation.config import Calibration, DataConfig, ModelConfig, Recipe, SearchConfig, as_dict
+from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig, as_dict
 from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, language_pairs, one_line, reading, require, same_language
-from relattn.translation.files import as_size, putting, require_files, require_outside, write_atomically
+from relattn.translation.files import as_size, putting, require_files, require_outside
 from relattn.translation.kernels.decoder import supports_positions, unsupported_config_reason
 from relattn.translation.kernels.quantization import (
     allocate_quantized,
@@ -72,7 +72,6 @@ class _Description:
     tokenizer: Literal["own", "imported"] = "own"
     model: ModelConfig = field(default_factory=ModelConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
-    calibration: Calibration = field(default_factory=Calibration)
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,6 @@ class Bundle:
     path: Path
     model: ModelConfig
     search: SearchConfig
-    calibration: Calibration
     src_lang: str
     tgt_lang: str
     pairs: list[tuple[str, str]]  # of languages, in a model that was trained on several; else empty
@@ -155,7 +153,6 @@ class Bundle:
             device=device,
             languages=(self.src_lang, self.tgt_lang),
             pairs=self.pairs,
-            calibration=self.calibration,
             workers=workers,
             int8=precision == "int8",
         )
@@ -194,7 +191,6 @@ def save(
     recipe: Recipe,
     tokenizer: AnyTokenizer,
     card: str,
-    calibration: Calibration | None = None,
     pairs: Sequence[tuple[str, str]] = (),
 ) -> None:
     """Write a bundle with the weights of a model, and with the languages and configuration of its recipe.
@@ -215,7 +211,6 @@ def save(
         tokenizer="own" if isinstance(tokenizer, Tokenizer) else "imported",
         model=recipe.model,
         search=recipe.search,
-        calibration=calibration or Calibration(),
     )
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in weights_of(model).items()}
     with putting(path) as directory:
@@ -233,13 +228,6 @@ def require_writable(path: str | Path, overwrite: bool) -> None:
     require_replaceable(path)
     exists = path.is_dir() and any(path.iterdir())
     require(overwrite or not exists, f"{path}: a bundle exists there; use --overwrite to replace it")
-
-
-def calibrate(path: str | Path, calibration: Calibration) -> None:
-    """Replace the calibration of a bundle. Raises InputError as `read_bundle` does."""
-    read_bundle(path)
-    file = Path(path) / CONFIG
-    write_atomically(file, _as_yaml(replace(_read_description(file), calibration=calibration)))
 
 
 def quantize_bundle(source: Bundle, out: str | Path, *, overwrite: bool = False) -> str:
@@ -270,7 +258,6 @@ def quantize_bundle(source: Bundle, out: str | Path, *, overwrite: bool = False)
         recipe=recipe,
         tokenizer=source.tokenizer,
         card=card,
-        calibration=source.calibration,
         pairs=source.pairs,
     )
     sizes = ((path / WEIGHTS).stat().st_size for path in (source.path, out))
@@ -315,7 +302,6 @@ def read_bundle(path: str | Path) -> Bundle:
         path=path,
         model=config.model,
         search=config.search,
-        calibration=config.calibration,
         src_lang=config.src_lang,
         tgt_lang=config.tgt_lang,
         pairs=language_pairs(config.pairs, path / CONFIG),

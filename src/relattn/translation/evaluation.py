@@ -47,18 +47,6 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     )
 
 
-def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
-    """Return the chrF of each sentence, from 0 to 100. Raise InputError as `score` does."""
-    from sacrebleu.metrics import CHRF
-
-    require_pairs(hypotheses, references)
-    chrf = CHRF()
-    return [
-        chrf.sentence_score(hypothesis, [reference]).score
-        for hypothesis, reference in zip(hypotheses, references, strict=True)
-    ]
-
-
 def paired_bootstrap(hypotheses: Sequence[str], other_hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """Return the p-value of a difference in BLEU: sacreBLEU's paired bootstrap with 1,000 samples.
 

@@ -1,26 +1,20 @@
-"""The commands evaluate and calibrate."""
+"""The command evaluate."""
 
 from __future__ import annotations
 
 import gzip
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from relattn.translation import bundle, load
-from relattn.translation.config import Calibration
+from relattn.translation import load
 from relattn.translation.data.augmentation import NAMES, perturb_set
 from relattn.translation.data.text_files import read_parallel
 from relattn.translation.evaluation import paired_bootstrap, score
-from relattn.translation.training.train import train
-from relattn.translation.translate.confidence import confidence
 from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.support.bundles import save_random_bundle
 from tests.support.commands import assert_refused
-
-LINES = ["one cat sat", "", "on two mat and one cat", "   ", "two", "one cat sat"]
 
 
 @pytest.mark.parametrize(
@@ -85,45 +79,6 @@ def test_scores_under_perturbations(relattn, model, text):
     refused = relattn("evaluate", model, *arguments, "--perturb", "all", "--out", "x")
     assert_refused(refused, "--out does not work with --perturb")
     assert_refused(relattn("evaluate", model, *arguments, "--perturb", "noise"), "--perturb must be one of join_lines")
-
-
-def test_calibrated_confidences(relattn, reading, text, tmp_path, model):
-    path = Path(shutil.copytree(model, tmp_path / "bundle"))
-    assert load(path).calibration == Calibration()
-    assert relattn("calibrate", path, "--src", text["valid_src"], "--ref", text["valid_tgt"]).code == 0
-    translator = load(path)
-    assert translator.calibration.bias is not None
-    for side in ("src", "tgt"):  # a blank line changes nothing
-        (tmp_path / side).write_text(Path(text[f"valid_{side}"]).read_text(encoding="utf-8") + "\n", encoding="utf-8")
-    relattn("calibrate", path, "--src", tmp_path / "src", "--ref", tmp_path / "tgt")
-    assert load(path).calibration == translator.calibration
-    found = [best for (best,) in translator.n_best(LINES)]
-    mean = found[0].score * ((5 + len(found[0].tokens) + 1) / 6) ** 0.6 / (len(found[0].tokens) + 1)
-    assert found[0].confidence == pytest.approx(confidence(mean, translator.calibration), abs=1e-6)
-    assert found[1].confidence == 1.0
-    reading("\n".join(LINES).encode())
-    rows = relattn("translate", path, "--format", "jsonl").out.split("\n")[:-1]
-    assert [json.loads(row)["confidence"] for row in rows] == pytest.approx([h.confidence for h in found], abs=1e-4)
-
-
-def test_training_calibrates(tmp_path, make_recipe, model):
-    start = {"init_from": model, "steps": 1, "learning_rate_factor": 1e-9, "average": 1}
-    assert (
-        bundle.read_bundle(train(make_recipe(tmp_path / "run", train=start), show=False)).calibration.bias is not None
-    )
-
-
-def test_failed_calibration_keeps_the_old_one(relattn, tmp_path, finished):
-    path = Path(shutil.copytree(f"{finished.out}/bundle", tmp_path / "bundle"))
-    before = (path / "config.yaml").read_bytes()
-    for lines in ("one cat\n", "one cat\none cat\n\n"):
-        (tmp_path / "lines").write_text(lines)
-        result = relattn("calibrate", path, "--src", tmp_path / "lines", "--ref", tmp_path / "lines")
-        assert_refused(result, "at least two lines")
-    assert (path / "config.yaml").read_bytes() == before
-    assert_refused(
-        relattn("calibrate", tmp_path / "none", "--src", "a", "--ref", "b"), f"{tmp_path}/none: no such directory"
-    )
 
 
 @pytest.mark.parametrize("command", ["evaluate", "analyze attention"])

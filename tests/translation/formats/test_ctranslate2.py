@@ -23,7 +23,7 @@ import sentencepiece
 
 from relattn.translation import bundle
 from relattn.translation.commands import main as cli
-from relattn.translation.config import SCHEMES, Calibration, SearchConfig
+from relattn.translation.config import SCHEMES, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.formats import argos
@@ -57,8 +57,6 @@ def made(tmp_path_factory) -> tuple[bundle.Bundle, Path]:
     path = tmp_path_factory.mktemp("made")
     search = replace(SEARCH, max_length_ratio=2.0, max_length_extra=20)
     parts = make_bundle(path / "bundle", ends=1.5, search=search)
-    bundle.calibrate(parts.path, Calibration(bias=2.0, slope=0.5))
-    parts = bundle.read_bundle(parts.path)
     export(parts, path / "out", quantization="float32", sample=LINES)
     return parts, path / "out"
 

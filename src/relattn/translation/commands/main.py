@@ -38,7 +38,6 @@ GROUPS = {
         "translate": "Translate lines of text",
         "evaluate": "Score a model with BLEU and chrF",
         "score": "Print the log-probability of given translations",
-        "calibrate": "Fit the confidences of a bundle to reference translations",
         "analyze attention": "Draw or save the attention of a sentence",
     },
     "Share and deploy": {

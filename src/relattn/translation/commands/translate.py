@@ -110,7 +110,6 @@ def translate(
             "models": [weights_digest(path) for path in bundles],
             "languages": [translator.src_lang, translator.tgt_lang],
             "precision": f"{device.precision or translator.precision} on {device.device}",
-            "calibration": as_dict(translator.calibration),
             "output": [column, format, n_best is not None],
             "options": {
                 **vars(options),

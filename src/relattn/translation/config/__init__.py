@@ -21,14 +21,13 @@ from relattn.translation.config.data import (
 from relattn.translation.config.model import ModelConfig
 from relattn.translation.config.positions import OPTION_NAMES, SCHEMES, Positions, PositionSpec
 from relattn.translation.config.recipe import Recipe, StageConfig, TrainConfig, dump
-from relattn.translation.config.search import Calibration, SearchConfig
+from relattn.translation.config.search import SearchConfig
 
 __all__ = [
     "MOST_WEIGHT",
     "OPTION_NAMES",
     "SCHEMES",
     "AugmentConfig",
-    "Calibration",
     "CleaningConfig",
     "DataConfig",
     "ModelConfig",

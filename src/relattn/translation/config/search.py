@@ -1,4 +1,4 @@
-"""Configuration of the search, and calibration of confidences."""
+"""Configuration of the search."""
 
 from __future__ import annotations
 
@@ -41,16 +41,3 @@ class SearchConfig(Config):
         super().__post_init__()
         shortest = self.max_length_ratio + self.max_length_extra  # limit for a source sentence of one token
         require(shortest >= 1, f"max_length_ratio + max_length_extra must be at least 1, got {shortest}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Calibration(Config):
-    """Parameters that turn a translation's mean log-probability per token into a confidence: σ(bias + slope · mean).
-
-    Args:
-        bias: Bias. null if the model is not calibrated.
-        slope: Slope. null if the model is not calibrated.
-    """
-
-    bias: float | None = number(None, "[-100, 100]")
-    slope: float | None = number(None, "[-100, 100]")

@@ -41,7 +41,6 @@ from relattn.translation.training.run_directory import (
     require_space,
 )
 from relattn.translation.training.stop import Stop
-from relattn.translation.translate.calibration import calibrate
 from relattn.translation.translate.torch_translator import TorchTranslator
 
 _log = logging.getLogger(__name__)
@@ -132,7 +131,7 @@ def _log_run(run: Run) -> None:
 
 
 def write_bundle(run: Run, last: int, path: Path) -> None:
-    """Average the last checkpoints of a run into a bundle, score it on the validation sets, and calibrate it.
+    """Average the last checkpoints of a run into a bundle and score it on the validation sets.
 
     Args:
         run: The run.
@@ -146,18 +145,16 @@ def write_bundle(run: Run, last: int, path: Path) -> None:
     model = Transformer(recipe.model, *tokenizer.vocab_sizes)
     mean = checkpoints.average(checkpoints.load(checkpoint)["model"] for checkpoint in paths)
     bundle.load_weights(model, mean, source=f"the mean of {', '.join(path.name for path in paths)}")
-    card, calibration = _card(recipe, paths), None
+    card = _card(recipe, paths)
     if valid:
         card += "\n## Scores\n"
         translator = TorchTranslator(model, tokenizer, recipe.search, languages=languages, pairs=pairs)
     for each in valid:
         sources, references = [src for src, _ in each.pairs], [tgt for _, tgt in each.pairs]
-        hypotheses = [best for (best,) in translator.with_languages(*each.languages).n_best(sources)]
-        scores = score([best.text for best in hypotheses], references)
+        scores = score(translator.with_languages(*each.languages).translate(sources), references)
         name = f" of {each.name}" if len(valid) > 1 else ""
         card += f"\nOn the {scores.sentences} validation sentences{name}:\n\n{scores}\n"
-        calibration = calibration or calibrate(hypotheses, references)
-    bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card, calibration=calibration, pairs=pairs)
+    bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card, pairs=pairs)
 
 
 def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool = False) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import re
 import sys
 from abc import ABC, abstractmethod
@@ -22,14 +23,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from relattn.translation.config import Calibration, SearchConfig
+from relattn.translation.config import SearchConfig
 from relattn.translation.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.planning import batch_by_size
 from relattn.translation.data.text_files import has_text
 from relattn.translation.errors import InputError, one_line, same_language, unknown
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.types import Hypothesis, Request
-from relattn.translation.translate.confidence import confidence
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
 from relattn.translation.translate.plausibility import implausibilities
 from relattn.translation.translate.prefixes import Prefixes
@@ -60,7 +60,8 @@ class Translation:
         tokens: its pieces, without the end of sentence.
         mean_log_prob: mean log-probability of its tokens and the end of sentence, in nats; 0 for a line that is
             blank or copied.
-        confidence: number in (0, 1) computed from `mean_log_prob`; 1 for a line that is blank or copied.
+        confidence: exp(mean_log_prob), the geometric mean of the probabilities of the tokens and the end, in [0, 1]; 1
+            for a line that is blank or copied.
         alignment: (source word, target word) pairs, counted from 0, if they were asked for.
         warnings: what is implausible in it, as `implausibilities` names it.
     """
@@ -85,7 +86,6 @@ class Translator(ABC):
         languages: source and target language; empty if unknown.
         pairs: pairs of languages of a model that was trained on several. An imported tokenizer has its own.
         max_length: longest sequence that the model can hold, in pieces, end of sentence included; None if unlimited.
-        calibration: how mean log-probabilities become confidences.
         workers: number of batches that are searched at the same time, if the subclass supports it.
     """
 
@@ -102,13 +102,12 @@ class Translator(ABC):
         languages: tuple[str, str] = ("", ""),
         pairs: Sequence[tuple[str, str]] = (),
         max_length: int | None = None,
-        calibration: Calibration = Calibration(),  # noqa: B008 - it is frozen
         workers: int = 1,
     ) -> None:
         self.tokenizer, self.search, self.max_length = tokenizer, search, max_length
         self.src_lang, self.tgt_lang = languages
         self._pairs = list(pairs)
-        self.calibration, self.workers = calibration, workers
+        self.workers = workers
 
     def __repr__(self) -> str:
         pair = f"{self.src_lang or 'unknown'} to {self.tgt_lang or 'unknown'}"
@@ -487,10 +486,10 @@ class Translator(ABC):
         for (request, hypothesis), alignment in zip(pairs, alignments, strict=True):
             length = len(hypothesis.tokens) + 1
             mean = hypothesis.score * penalty(length + given) / length
-            score_confidence = confidence(mean, self.calibration)
+            confidence = math.exp(min(mean, 0.0))
             text = self.tokenizer.decode(hypothesis.tokens)
             translations[request.number].append(
-                Translation(text, hypothesis.score, hypothesis.tokens, mean, score_confidence, alignment)
+                Translation(text, hypothesis.score, hypothesis.tokens, mean, confidence, alignment)
             )
         return translations
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from relattn.translation.allocation import return_freed_memory
-from relattn.translation.config import Calibration, SearchConfig
+from relattn.translation.config import SearchConfig
 from relattn.translation.data.batching import Batch, collate
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.data.planning import batch_by_size
@@ -57,7 +57,6 @@ class TorchTranslator(Translator):
         device: device to compute on.
         languages: as in `Translator`.
         pairs: as in `Translator`.
-        calibration: as in `Translator`.
         workers: as in `Translator`.
         int8: whether to compute in int8, with the compiled decoder, as a quantized model requires. Another model is
             quantized. The weights of the model are freed.
@@ -80,7 +79,6 @@ class TorchTranslator(Translator):
         device: str | torch.device = "cpu",
         languages: tuple[str, str] = ("", ""),
         pairs: Sequence[tuple[str, str]] = (),
-        calibration: Calibration = Calibration(),  # noqa: B008 - it is frozen
         workers: int = 1,
         int8: bool = False,
     ) -> None:
@@ -90,7 +88,6 @@ class TorchTranslator(Translator):
             languages=languages,
             pairs=pairs,
             max_length=model.max_length,
-            calibration=calibration,
             workers=workers,
         )
         self.device = torch.device(device)

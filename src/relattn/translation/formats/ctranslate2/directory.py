@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from relattn.translation.config import Calibration, SearchConfig
+from relattn.translation.config import SearchConfig
 from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.errors import InputError, reading
 
@@ -30,7 +30,6 @@ class ExportSettings:
         pairs: all pairs of languages, such as "en de", of a model that was trained here on several; else empty.
         max_length: longest sequence, in pieces, end of sentence included; None if unlimited.
         search: search that CTranslate2 supports.
-        calibration: calibration of confidences.
     """
 
     src_lang: str
@@ -38,7 +37,6 @@ class ExportSettings:
     pairs: list[str] = field(default_factory=list)
     max_length: int | None
     search: SearchConfig = field(default_factory=SearchConfig)
-    calibration: Calibration = field(default_factory=Calibration)
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class CTranslate2Translator(Translator):
     Args:
         path: the directory.
         tokenizer: tokenizer of both sides.
-        settings: languages, default search, longest sequence and calibration.
+        settings: languages, default search and longest sequence.
         device: "cpu", "cuda" or "cuda:1".
         threads: number of CPU threads; None takes CTranslate2's default.
         compute_type: type that CTranslate2 computes in; "default" is that of the weights.
@@ -74,7 +74,6 @@ class CTranslate2Translator(Translator):
             languages=(settings.src_lang, settings.tgt_lang),
             pairs=language_pairs(settings.pairs, path / CONFIG),
             max_length=settings.max_length,
-            calibration=settings.calibration,
         )
         for own, its in zip(tokenizer.vocabularies, read_vocabularies(path, tokenizer.unknown_piece), strict=True):
             # an imported model may have one more piece than CTranslate2, which the decoder starts with

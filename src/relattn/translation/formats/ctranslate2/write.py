@@ -147,7 +147,6 @@ def _write(
         pairs=list(map(" ".join, bundle.pairs)) if has_pairs else [],
         max_length=POSITIONS if isinstance(config.position_spec.signal, Sinusoids) else model.max_length,
         search=search,
-        calibration=bundle.calibration,
     )
     spec.config.add_attribute(SECTION, as_dict(settings))
     spec.validate()
