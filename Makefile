@@ -15,7 +15,7 @@ test: .venv/installed  ## run the test suite, or a part: make test TESTS=tests/t
 	$(BIN)/pytest --numprocesses auto --dist worksteal $(TESTS)
 
 test-system: .venv/wheels  ## run the system tests, which take minutes each, or a part: make test-system TESTS=tests/system/test_kills.py
-	$(BIN)/pytest --numprocesses auto --dist worksteal --durations 0 $(or $(TESTS),tests/system)
+	$(BIN)/pytest --numprocesses auto --dist worksteal --durations 0 --timeout 1800 $(or $(TESTS),tests/system)
 
 check: .venv/installed  ## format, lint, types
 	$(BIN)/ruff format --check --quiet

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import cast
+from unittest.mock import patch
 
 import torch
 
@@ -74,11 +75,11 @@ def prepare(
     pieces = batch.target_tokens
 
     def step() -> None:
-        linear.use_onednn = onednn
         optimizer.zero_grad()
-        with torch.autocast(device, autocast, enabled=autocast is not None):
-            loss = summed_loss(run, batch, 0.1) / pieces
-        loss.backward()
+        with patch.object(linear, "use_onednn", onednn):
+            with torch.autocast(device, autocast, enabled=autocast is not None):
+                loss = summed_loss(run, batch, 0.1) / pieces
+            loss.backward()
         optimizer.step()
 
     return step

@@ -5,9 +5,11 @@ process uses one thread: the tensors of tests are too small to divide. Triton's 
 machine with a GPU, `python -m benchmarks.gpu check --out DIR` runs them compiled.
 """
 
+import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -28,8 +30,44 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+def global_state() -> dict[str, object]:
+    """Return what a test may change and has to restore: settings of Python, of PyTorch and of modules here, by name."""
+    import torch
+
+    plain = (bool, int, float, str, type(None))
+    modules = [(name, module) for name, module in sys.modules.items() if name.split(".")[0] in ("relattn", "benchmarks")]
+    return {
+        f"{module}.{name}": value
+        for module, namespace in modules
+        for name, value in vars(namespace).items()
+        if isinstance(value, plain)
+    } | {
+        "names in the environment": os.environ.keys() - {"PYTEST_CURRENT_TEST"},
+        **{f"${name}": value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
+        "directory": os.getcwd(),
+        "sys.path": [*sys.path],
+        "SIGINT": signal.getsignal(signal.SIGINT),
+        "SIGTERM": signal.getsignal(signal.SIGTERM),
+        "logging": (logging.root.level, logging.root.manager.disable),
+        "threads": torch.get_num_threads(),
+        "dtype": torch.get_default_dtype(),
+        "device": torch.get_default_device(),
+        "gradients": torch.is_grad_enabled(),
+        "matmul precision": torch.get_float32_matmul_precision(),
+    }
+
+
 @pytest.fixture(autouse=True)
-def _full_float32_products(monkeypatch: pytest.MonkeyPatch) -> None:
+def _globals_are_restored() -> Iterator[None]:
+    before = global_state()
+    yield
+    after = global_state()
+    changed = {name: (value, after[name]) for name, value in before.items() if after.get(name) != value}
+    assert changed == {}
+
+
+@pytest.fixture(autouse=True)
+def _full_float32_products(_globals_are_restored: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Triton's kernels compute float32 products directly, which takes a third of the interpreter's time.
 
     On GPUs they are sums of three tf32 products, which `test_triton.py` tests. macOS has no Triton.
