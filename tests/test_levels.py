@@ -1,8 +1,11 @@
 """Which compiled kernels are used: the best installed level that the processor runs; the reasons if there are none."""
 
+import os
 import platform
+import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ import torch
 from relattn import relative_attention
 from relattn.backends import native
 from relattn.backends.native import levels, library
+from relattn.translation.kernels.packing import DOTS, GENERIC, PAIRS
 from tests.support.numerics import Shape, make_inputs
 
 BEST = library.SUPPORTED["float32"][0]
@@ -34,9 +38,77 @@ BOTH = {"avx512_bf16": True, "amx_bf16": True}
 )
 def test_levels_of_a_processor(machine, capability, features, exact, pairs):
     machine = levels.machine_of(machine)
+    has = levels.features_of(machine, capability, features)
     for dtype in levels.EXACT:
-        assert levels.supported(machine, capability, features, dtype) == exact
-    assert levels.supported(machine, capability, features, "bfloat16") == pairs
+        assert levels.supported(machine, has, dtype) == exact
+    assert levels.supported(machine, has, "bfloat16") == pairs
+
+
+VNNI = {"avx512_f": True, "avx512_vnni": True}
+
+
+@pytest.mark.parametrize(
+    ("machine", "capability", "features", "has_dots"),
+    [
+        ("x86_64", "AVX512", VNNI, True),
+        ("x86_64", "AVX512", {"avx512_f": True}, False),
+        ("x86_64", "AVX2", VNNI | {"avx_vnni": True}, False),  # ATEN_CPU_CAPABILITY=avx2
+        ("x86_64", "AVX2", {"avx_vnni": True}, True),
+        ("x86_64", "AVX2", {}, False),
+        ("x86_64", "DEFAULT", {"avx_vnni": True}, False),
+        ("aarch64", "DEFAULT", {}, True),
+    ],
+)
+def test_dot_products_of_a_processor(machine, capability, features, has_dots):
+    assert bool(levels.features_of(machine, capability, features) & levels.INT8_DOTS) == has_dots
+
+
+@pytest.mark.parametrize(
+    ("capability", "features", "allowed"),
+    [
+        ("AVX512", VNNI | BOTH | {"avx_vnni": True}, list(levels.LIMITS["x86_64"])),
+        ("AVX512", VNNI, ["default", "avx2", "avx512", "avx512_vnni"]),
+        ("AVX512", {"avx_vnni": True}, ["default", "avx2", "avx2_vnni", "avx512"]),
+        ("AVX2", {"avx_vnni": True}, ["default", "avx2", "avx2_vnni"]),
+        ("DEFAULT", {}, ["default"]),
+    ],
+)
+def test_a_level_may_be_lower_than_the_processor(capability, features, allowed):
+    for name, limited in levels.LIMITS["x86_64"].items():
+        if name in allowed:
+            assert levels.features_of("x86_64", capability, features, name) == limited
+        else:
+            with pytest.raises(ImportError, match=f"one of {', '.join(allowed)} on this processor, got '{name}'"):
+                levels.features_of("x86_64", capability, features, name)
+
+
+def run_with(level, *command):
+    environment = {**os.environ, "RELATTN_LEVEL": level}
+    return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False)
+
+
+USED = """
+from relattn.backends.native import library
+from relattn.translation.kernels import decoder
+print(*sorted({kernels.level for kernels in library.KERNELS.values()}), decoder.KERNELS.level, decoder.int8_kernel())
+"""
+
+
+def test_one_variable_sets_the_level_of_all_kernels():
+    """Attention, the decoder and its products in 8 bits."""
+    for name, features in levels.LIMITS[library.MACHINE].items():
+        if features <= library.FEATURES:
+            level, *_ = levels.supported(library.MACHINE, features, "float32")
+            pairs = levels.supported(library.MACHINE, features, "bfloat16")[:1]
+            kernel = DOTS if features & levels.INT8_DOTS else PAIRS if "AVX2" in features else GENERIC
+            used = run_with(name, "-c", USED)
+            assert used.stdout.split() == [*sorted({level, *pairs}), level, str(kernel)], used.stderr
+
+
+def test_unknown_levels_are_refused_in_one_line():
+    run = run_with("avx3", "-m", "relattn", "translate", "nothing")
+    assert run.returncode == 2
+    assert re.fullmatch(r"relattn: error: RELATTN_LEVEL must be one of default, .*, got 'avx3'\n", run.stderr)
 
 
 @pytest.fixture

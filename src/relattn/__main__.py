@@ -33,10 +33,13 @@ def main() -> int:
         return command()
     except KeyboardInterrupt as stop:
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
-    except ModuleNotFoundError as error:
-        if f"{error.name}.".startswith("relattn."):
+    except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and not f"{error.name}.".startswith("relattn."):
+            message = f'the commands require {error.name}, which is not installed: pip install "relattn[translation]"'
+        elif error.name == "RELATTN_LEVEL":
+            message = str(error)
+        else:
             raise
-        message = f'the commands require {error.name}, which is not installed: pip install "relattn[translation]"'
         print(f"relattn: error: {message}", file=sys.stderr)
         return 2
     finally:

@@ -4,6 +4,7 @@
 """
 
 from relattn.backends.autograd import is_transformed
-from relattn.backends.native.library import SUPPORTED, Kernels, Source, load_best, name_of
+from relattn.backends.native.levels import INT8_DOTS
+from relattn.backends.native.library import FEATURES, SUPPORTED, Kernels, Source, load_best, name_of
 
-__all__ = ["SUPPORTED", "Kernels", "Source", "is_transformed", "load_best", "name_of"]
+__all__ = ["FEATURES", "INT8_DOTS", "SUPPORTED", "Kernels", "Source", "is_transformed", "load_best", "name_of"]

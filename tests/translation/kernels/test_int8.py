@@ -19,7 +19,7 @@ from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError
 from relattn.translation.kernels import decoder
 from relattn.translation.kernels.decoder import INT8_KERNELS, NativeDecoder, int8_kernel
-from relattn.translation.kernels.packing import DOTS, GENERIC, PAIRS, Packing
+from relattn.translation.kernels.packing import GENERIC, PAIRS, Packing
 from relattn.translation.kernels.quantization import LARGEST, LARGEST_IMPORTED, MAX_INPUTS, quantize
 from relattn.translation.model import transformer
 from relattn.translation.model.ensemble import Ensemble
@@ -55,8 +55,6 @@ def runnable() -> list[tuple[str, int]]:
     found = []
     for level in extension.SUPPORTED["float32"]:
         available = kernels_of(level).library.relattn_int8_kernels()
-        if level == "x86-64-v3" and torch.cpu.get_capabilities().get("avx_vnni"):
-            available |= 1 << DOTS  # not used on processors with AVX-512
         found += [(level, kernel) for kernel in INT8_KERNELS if available >> kernel & 1]
     return found
 

@@ -38,7 +38,21 @@ HAVING = {  # features by PyTorch's name for a processor (`torch.backends.cpu.ge
     "AVX2": {"AVX2"},
     "SVE256": {"SVE256"},  # vectors of exactly 256 bits
 }
-OTHERS = {"AVX512_BF16", "AMX_BF16"}  # features that `torch.cpu.get_capabilities` lists
+INT8_DOTS = {"AVX512_VNNI", "AVX_VNNI", "DOTPROD"}  # dot products of 8-bit integers; on ARM, kernels look for them
+OTHERS = {"AVX512_BF16", "AMX_BF16", "AVX512_VNNI", "AVX_VNNI"}  # features that `torch.cpu.get_capabilities` lists
+AVX512_BF16 = {"AVX512", "AVX2", "AVX512_VNNI", "AVX512_BF16"}
+LIMITS: dict[str, dict[str, set[str]]] = {  # values of RELATTN_LEVEL per machine, lowest first, and what they allow
+    "x86_64": {
+        "default": set(),
+        "avx2": {"AVX2"},
+        "avx2_vnni": {"AVX2", "AVX_VNNI"},
+        "avx512": {"AVX512", "AVX2"},
+        "avx512_vnni": AVX512_BF16 - {"AVX512_BF16"},
+        "avx512_bf16": AVX512_BF16,
+        "avx512_amx": AVX512_BF16 | {"AMX_BF16"},
+    },
+    "aarch64": {"default": set(), "sve256": {"SVE256", "DOTPROD"}},
+}
 
 
 def machine_of(name: str) -> str:
@@ -46,14 +60,40 @@ def machine_of(name: str) -> str:
     return ALIASES.get(name.lower(), name.lower())
 
 
-def supported(machine: str, capability: str, features: Mapping[str, object], dtype: str) -> list[str]:
-    """Return the levels that a processor runs and that have an object file for a dtype, best first.
+def features_of(machine: str, capability: str, listed: Mapping[str, object], limit: str = "") -> set[str]:
+    """Return the features of a processor that kernels may use.
 
     Args:
         machine: Name of the machine, a key of `LEVELS`.
         capability: PyTorch's name for the processor (`torch.backends.cpu.get_cpu_capability`).
-        features: Other features that PyTorch lists, by name (`torch.cpu.get_capabilities`).
+        listed: Other features that PyTorch lists, by name (`torch.cpu.get_capabilities`).
+        limit: Value of RELATTN_LEVEL, or "".
+
+    Raises:
+        ImportError: The limit is unknown, or higher than the processor.
+    """
+    has = set(HAVING.get(capability, ())) | {feature for feature in OTHERS if listed.get(feature.lower()) is True}
+    if machine == "aarch64":
+        has.add("DOTPROD")
+    elif "AVX512" not in has:  # ATEN_CPU_CAPABILITY may exclude it, and excludes newer instructions too
+        is_newest = "AVX2" in has and listed.get("avx512_f") is not True
+        has &= {"AVX2", "AVX_VNNI"} if is_newest else {"AVX2"}
+    if not limit:
+        return has
+    allowed = {name: features for name, features in LIMITS.get(machine, {}).items() if features <= has}
+    if limit not in allowed:
+        raise ImportError(
+            f"RELATTN_LEVEL must be one of {', '.join(allowed)} on this processor, got {limit!r}", name="RELATTN_LEVEL"
+        )
+    return allowed[limit]
+
+
+def supported(machine: str, features: set[str], dtype: str) -> list[str]:
+    """Return the levels that a processor runs and that have an object file for a dtype, best first.
+
+    Args:
+        machine: Name of the machine, a key of `LEVELS`.
+        features: Features that kernels may use (`features_of`).
         dtype: Name of the dtype.
     """
-    has = HAVING.get(capability, set()) | {feature for feature in OTHERS if features.get(feature.lower()) is True}
-    return [level.name for level in LEVELS.get(machine, ()) if dtype in level.dtypes and level.needs <= has]
+    return [level.name for level in LEVELS.get(machine, ()) if dtype in level.dtypes and level.needs <= features]

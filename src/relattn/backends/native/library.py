@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import operator
+import os
 import platform
 import re
 import struct
@@ -17,10 +18,13 @@ from relattn.call import accumulation_dtype
 
 FOLDER = Path(__file__).parent
 MACHINE = levels.machine_of(platform.machine())
-SUPPORTED = {
-    dtype: levels.supported(MACHINE, torch.backends.cpu.get_cpu_capability(), torch.cpu.get_capabilities(), dtype)
-    for dtype in (*levels.EXACT, *levels.PAIRS)
-}
+FEATURES = levels.features_of(
+    MACHINE,
+    torch.backends.cpu.get_cpu_capability(),
+    torch.cpu.get_capabilities(),
+    os.environ.get("RELATTN_LEVEL", ""),
+)
+SUPPORTED = {dtype: levels.supported(MACHINE, FEATURES, dtype) for dtype in (*levels.EXACT, *levels.PAIRS)}
 REALS = {
     torch.float32: ctypes.c_float,
     torch.float64: ctypes.c_double,

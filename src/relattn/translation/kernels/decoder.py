@@ -89,6 +89,8 @@ def int8_kernel() -> int:
     """
     assert KERNELS is not None
     available = KERNELS.library.relattn_int8_kernels()
+    if not extension.FEATURES & extension.INT8_DOTS:
+        available &= ~(1 << DOTS)
     return max(kernel for kernel in INT8_KERNELS if available >> kernel & 1)
 
 

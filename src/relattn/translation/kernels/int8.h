@@ -51,14 +51,10 @@ int relattn_int8_kernels(void) {
 #if defined(__AVX2__)
     unsigned a, b, c, d;
     if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
-        const int has_avx512 = (b >> 16 & 1) != 0, has_vnni = (c >> 11 & 1) != 0;
 #if defined(__AVX512F__)
-        has_dots = has_vnni;
-        (void)has_avx512;
+        has_dots = (c >> 11 & 1) != 0;
 #else
-        /* If AVX-512 was excluded for a measurement, newer instructions than AVX2 are too. */
-        (void)has_vnni;
-        if (a >= 1 && !has_avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) has_dots = (a >> 4 & 1) != 0;
+        if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) has_dots = (a >> 4 & 1) != 0;
 #endif
     }
 #elif __ARM_FEATURE_SVE_BITS == 256 || (defined(__aarch64__) && defined(__APPLE__))
