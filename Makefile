@@ -2,17 +2,22 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+LEVEL_TESTS := tests/test_levels.py tests/test_native.py tests/integrations/test_int8.py tests/integrations/test_transformers.py tests/translation/kernels tests/translation/translate tests/translation/formats tests/translation/model/test_linear.py
 export XDG_CACHE_HOME := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-system check format site notebooks wheels clean
+.PHONY: demo test test-avx2 test-system check format site notebooks wheels clean
 
 demo: .venv/usable  ## train a Transformer with relative positions on the built-in corpus and show its translations
 	$(BIN)/relattn demo
 
 test: .venv/installed  ## run the test suite, or a part: make test TESTS=tests/test_native.py
 	$(BIN)/pytest --numprocesses auto --dist worksteal $(TESTS)
+
+test-avx2: .venv/installed  ## run the tests of what depends on the processor's level as on one with AVX2: it must have AVX2 itself
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 RELATTN_LEVEL=avx2 \
+		$(BIN)/pytest --numprocesses auto --dist worksteal $(or $(TESTS),$(LEVEL_TESTS))
 
 test-system: .venv/wheels  ## run the system tests, which take minutes each, or a part: make test-system TESTS=tests/system/test_kills.py
 	$(BIN)/pytest --numprocesses auto --dist worksteal --durations 0 --timeout 1800 $(or $(TESTS),tests/system)

@@ -73,8 +73,9 @@ def processor_levels(machine: str, cpuinfo: str, vector_bytes: int) -> list[Any]
     listed = re.search(r"^(?:flags|Features)\s*:(.*)", cpuinfo, re.MULTILINE)
     features = set(listed[1].split() if listed else ())
     capability = "AVX512" if features >= AVX512 else "AVX2" if features >= AVX2 else f"SVE{8 * vector_bytes}"
-    name, flags = LEVELS_MODULE["machine_of"](machine), dict.fromkeys(features, True)
-    names = {level for dtype in DEFINES for level in LEVELS_MODULE["supported"](name, capability, flags, dtype)}
+    name = LEVELS_MODULE["machine_of"](machine)
+    usable = LEVELS_MODULE["features_of"](name, capability, dict.fromkeys(features, True))
+    names = {level for dtype in DEFINES for level in LEVELS_MODULE["supported"](name, usable, dtype)}
     return [level for level in levels(machine, is_macos=False) if level.name in names]
 
 

@@ -42,7 +42,6 @@ def global_state() -> dict[str, object]:
         for name, value in vars(namespace).items()
         if isinstance(value, plain)
     } | {
-        "names in the environment": os.environ.keys() - {"PYTEST_CURRENT_TEST"},
         **{f"${name}": value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
         "directory": os.getcwd(),
         "sys.path": [*sys.path],
@@ -59,10 +58,11 @@ def global_state() -> dict[str, object]:
 
 @pytest.fixture(autouse=True)
 def _globals_are_restored() -> Iterator[None]:
+    """Assert that a test leaves the process as it was. Libraries may add variables to the environment when imported."""
     before = global_state()
     yield
     after = global_state()
-    changed = {name: (value, after[name]) for name, value in before.items() if after.get(name) != value}
+    changed = {name: (value, after.get(name)) for name, value in before.items() if value != after.get(name)}
     assert changed == {}
 
 

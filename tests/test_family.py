@@ -546,12 +546,14 @@ def test_pair_bias(scheme, model, lengths):
         module = filled(layoutlmv3.LayoutLMv3SelfAttention(config))
         mask = float_mask(keys[:, None, None])
 
-        def ours(x: Tensor) -> Tensor:
-            bias = (pairs[0] + pairs[1]) * HEAD_DIM**-0.5
-            inputs = project(x, module.query, module.key, module.value)
-            return joined(scheme(*inputs, {"key_lengths": lengths}, pair_bias=bias))
+        def bias() -> Tensor:  # the model adds and scales both once for all layers
+            return (pairs[0] + pairs[1]) * HEAD_DIM**-0.5
 
-        assert_same(ours, lambda x: module(x, mask, *pairs)[0], module, pairs, lengths=lengths)
+        def ours(x: Tensor) -> Tensor:
+            inputs = project(x, module.query, module.key, module.value)
+            return joined(scheme(*inputs, {"key_lengths": lengths}, pair_bias=bias()))
+
+        assert_same(ours, lambda x: module(x, mask, bias())[0], module, pairs, lengths=lengths)
         return
     folding = filled(esmfold.EsmFoldSelfAttention(DIM, HEADS, HEAD_DIM, gated=True))
 

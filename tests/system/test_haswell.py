@@ -1,0 +1,40 @@
+"""Tests on an emulated processor with AVX2 and nothing newer.
+
+Variables lower the levels of PyTorch, oneDNN, MKL and our kernels (`make test-avx2`), but CTranslate2 and others still see the
+real processor. QEMU shows the emulated one to all of them. Processes that a test starts would not be emulated.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.environments import ROOT
+
+NAMED = (  # at most ten
+    "tests/test_native.py::test_kernels_are_compiled_where_tests_run",
+    "tests/test_native.py::test_bfloat16_is_multiplied_by_the_instructions_of_its_level",
+    "tests/integrations/test_int8.py::test_sums_are_exact",
+    "tests/integrations/test_int8.py::test_a_model_is_close_in_any_batch_and_restored",
+    "tests/translation/kernels/test_int8.py::test_sums_are_exact",
+    "tests/translation/kernels/test_int8.py::test_a_search_in_one_call_finds_what_steps_find",
+    "tests/translation/kernels/test_decoder.py::test_a_prefix_is_read_as_its_tokens_are",
+    "tests/translation/model/test_linear.py::test_all_layers_of_a_model_follow_the_choice",
+    "tests/translation/formats/test_ctranslate2.py::test_types_of_weights",
+    "tests/translation/formats/test_ctranslate2.py::test_commands",
+)
+
+
+def test_named_tests_pass_on_a_haswell():
+    if platform.machine() != "x86_64" or not (emulator := shutil.which("qemu-x86_64")):
+        pytest.skip("run: apt-get install qemu-user")
+    command = [emulator, "-cpu", "Haswell", sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--timeout", "600"]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    done = subprocess.run([*command, "-v", *NAMED], cwd=ROOT, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(f"{name.partition('[')[0]}" in done.stdout for name in NAMED)
