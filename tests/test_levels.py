@@ -13,7 +13,7 @@ import torch
 from relattn import relative_attention
 from relattn.backends import native
 from relattn.backends.native import levels, library
-from relattn.translation.kernels.packing import DOTS, GENERIC, PAIRS
+from relattn.extension import DOTS, GENERIC, PAIRS
 from tests.support.numerics import Shape, make_inputs
 
 BEST = library.SUPPORTED["float32"][0]

@@ -4,7 +4,35 @@
 """
 
 from relattn.backends.autograd import is_transformed
-from relattn.backends.native.levels import INT8_DOTS
-from relattn.backends.native.library import FEATURES, SUPPORTED, Kernels, Source, load_best, name_of
+from relattn.backends.native.int8 import (
+    DOTS,
+    FLOAT,
+    GENERIC,
+    INT8_KERNELS,
+    LARGEST,
+    LARGEST_IMPORTED,
+    PAIRS,
+    best_kernel,
+    pack,
+    panel_of,
+)
+from relattn.backends.native.library import SUPPORTED, Kernels, Source, load_best, name_of
 
-__all__ = ["FEATURES", "INT8_DOTS", "SUPPORTED", "Kernels", "Source", "is_transformed", "load_best", "name_of"]
+__all__ = [
+    "DOTS",
+    "FLOAT",
+    "GENERIC",
+    "INT8_KERNELS",
+    "LARGEST",
+    "LARGEST_IMPORTED",
+    "PAIRS",
+    "SUPPORTED",
+    "Kernels",
+    "Source",
+    "best_kernel",
+    "is_transformed",
+    "load_best",
+    "name_of",
+    "pack",
+    "panel_of",
+]

@@ -13,7 +13,10 @@ import torch
 from torch import nn
 from transformers import DebertaV2Config, DebertaV2Model, T5Config, T5ForConditionalGeneration
 
+from relattn.backends.native import levels, library
+from relattn.backends.native.int8 import DOTS, GENERIC, PAIRS
 from relattn.integrations import transformers as faster
+from relattn.integrations.transformers import int8
 from tests.support.integer_sums import assert_sums_are_exact
 
 
@@ -21,12 +24,61 @@ def test_sums_are_exact():
     assert_sums_are_exact()
 
 
-def test_sums_are_exact_without_vnni():
-    """On such processors, oneDNN sums pairs of products in 16 bits."""
+def test_sums_are_exact_with_onednn(monkeypatch):
+    """As on processors with AMX."""
+    monkeypatch.setattr(int8, "product", lambda: None)
+    assert_sums_are_exact()
+
+
+LIMITS = [name for name, features in levels.LIMITS[library.MACHINE].items() if features <= library.FEATURES]
+ON_A_LEVEL = """
+import sys, torch
+from relattn.integrations.transformers import int8
+from tests.support.integer_sums import assert_sums_are_exact
+print(int8.product(), len(int8.quantize(torch.nn.Linear(64, 64))))
+if sys.argv[1] != "default":
+    assert_sums_are_exact()
+"""
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_the_product_is_chosen_by_processor(limit):
+    """PyTorch's products of integers are slower than those in float32 without VNNI, and ours are without AVX2."""
+    features = levels.LIMITS[library.MACHINE][limit]
+    product = DOTS if features & levels.INT8_DOTS else PAIRS if "AVX2" in features else GENERIC
+    if "AMX_BF16" in features:
+        product = None
     path = os.pathsep.join(filter(None, sys.path))
-    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "PYTHONPATH": path}
-    code = "from tests.support.integer_sums import assert_sums_are_exact; assert_sums_are_exact()"
-    subprocess.run([sys.executable, "-c", code], env=environment, timeout=300, check=True)
+    environment = {**os.environ, "RELATTN_LEVEL": limit, "PYTHONPATH": path}
+    command = [sys.executable, "-c", ON_A_LEVEL, limit]
+    run = subprocess.run(command, env=environment, timeout=300, capture_output=True, text=True, check=False)
+    assert run.stdout.split() == [str(product), str(int(product != GENERIC))], run.stderr
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_and_strides_do_not_change_results(threads):
+    layer = nn.Linear(130, 700)
+    int8.quantize(layer)
+    x, before = torch.randn(300, 260), torch.get_num_threads()
+    with torch.inference_mode():
+        expected = torch.cat([layer(row[None]) for row in x[:, ::2].contiguous()])
+        try:
+            torch.set_num_threads(threads)
+            assert torch.equal(layer(x[:, ::2]), expected)
+            assert torch.equal(layer(x.T[::2].T), expected)
+        finally:
+            torch.set_num_threads(before)
+
+
+def test_layers_keep_float32_where_nothing_is_faster(deberta, monkeypatch, caplog):
+    monkeypatch.setattr(int8, "product", lambda: GENERIC)
+    ids = torch.randint(0, 100, (2, 17))
+    with torch.inference_mode(), faster.enable(deberta):
+        expected = deberta(ids).last_hidden_state
+    with torch.inference_mode(), faster.enable(deberta, linear="int8"):
+        assert torch.equal(deberta(ids).last_hidden_state, expected)
+    assert [record.getMessage() for record in caplog.records if "int8 is not faster" in record.getMessage()] != []
+    assert not any(isinstance(module, int8.Int8Linear) for module in deberta.modules())
 
 
 def small_deberta():

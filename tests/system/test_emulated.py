@@ -22,9 +22,10 @@ from torch import Tensor
 import hatch_build
 from relattn.backends.native import levels, library, operators
 from relattn.call import accumulation_dtype
+from relattn.extension import DOTS, GENERIC
 from relattn.translation.config import ModelConfig
 from relattn.translation.kernels import decoder
-from relattn.translation.kernels.packing import DOTS, GENERIC, Packing
+from relattn.translation.kernels.packing import Packing
 from tests.support.calls import call_of, cases, name_of
 from tests.support.numerics import SHAPES, Shape, assert_within_budget
 

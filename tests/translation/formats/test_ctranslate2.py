@@ -20,6 +20,7 @@ from typing import get_args
 import ctranslate2
 import pytest
 import sentencepiece
+import torch
 
 from relattn.translation import bundle
 from relattn.translation.commands import main as cli
@@ -29,6 +30,7 @@ from relattn.translation.errors import InputError
 from relattn.translation.formats import argos
 from relattn.translation.formats.ctranslate2 import write as module
 from relattn.translation.formats.ctranslate2.directory import Quantization
+from relattn.translation.formats.ctranslate2.model_bin import read_model
 from relattn.translation.formats.ctranslate2.translator import load
 from relattn.translation.formats.ctranslate2.write import ctranslate2_search, export
 from relattn.translation.formats.exportable import require_exportable
@@ -137,8 +139,15 @@ def test_types_of_weights(make, tmp_path):
     parts = make()
     ours, src = parts.translator(), [tokenizer().encode(line) for line in LINES]
     exact = ours.log_probs(src, src)
+    types = ctranslate2.get_supported_compute_types("cpu")
     for quantization in get_args(Quantization):
+        if quantization == "int16" and "int16" not in types:
+            with pytest.raises(InputError, match=r"int16 requires an Intel processor; .* in float32, int8"):
+                export(parts, tmp_path / "out", quantization=quantization, sample=LINES[:2])
+            continue
         report = export(parts, tmp_path / "out", quantization=quantization, sample=LINES[:2])
+        used = ctranslate2.Translator(str(tmp_path / "out")).compute_type
+        assert f"{quantization} was checked in CTranslate2's compute type {used}" in str(report)
         assert list(report.parities) == list(dict.fromkeys(("float32", quantization)))
         scores = load(tmp_path / "out", threads=1).log_probs(src, src)
         worst = max(abs(a - b) for mine, its in zip(exact, scores, strict=True) for a, b in zip(mine, its, strict=True))
@@ -148,6 +157,42 @@ def test_types_of_weights(make, tmp_path):
         sizes = {"float32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
         weights = sum(t.numel() for t in parts.state.values()) * sizes.get(quantization, 1)
         assert weights < (tmp_path / "out" / "model.bin").stat().st_size < weights * 1.5 + 8000
+
+
+SCORES = """
+import json, sys
+from relattn.translation.formats.ctranslate2.translator import load
+from pathlib import Path
+src = json.load(sys.stdin)
+print(json.dumps(load(Path(sys.argv[1]), threads=1).log_probs(src, src)))
+"""
+
+
+def test_scores_in_int8_are_the_same_without_vnni(make, tmp_path):
+    export(make(), tmp_path / "out", quantization="int8", sample=LINES[:2])
+    src = [tokenizer().encode(line) for line in LINES]
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "CT2_FORCE_CPU_ISA": "AVX2"}
+    command = [sys.executable, "-c", SCORES, tmp_path / "out"]
+    run = subprocess.run(command, env=environment, input=json.dumps(src), capture_output=True, text=True, check=True)
+    scores, others = load(tmp_path / "out", threads=1).log_probs(src, src), json.loads(run.stdout)
+    gaps = [abs(a - b) for mine, its in zip(scores, others, strict=True) for a, b in zip(mine, its, strict=True)]
+    assert statistics.mean(gaps) < 0.01
+
+
+def test_weights_in_int8_have_7_bits_unless_the_bundle_has_8(make, tmp_path):
+    """The largest sum of two products is then 255 · 63 · 2, which fits in 16 bits."""
+    parts = make()
+    bundle.quantize_bundle(parts, tmp_path / "quantized")
+    of_7_bits = bundle.read_bundle(tmp_path / "quantized")
+    factors = {torch.int8: 2, torch.float32: 1}
+    of_8_bits = replace(of_7_bits, state={name: x * factors[x.dtype] for name, x in of_7_bits.state.items()})
+    for source, largest in ((parts, 63), (of_7_bits, 63), (of_8_bits, 127)):
+        report = export(source, tmp_path / "out", quantization="int8", sample=LINES[:2])
+        tensors = read_model(tmp_path / "out" / "model.bin").tensors
+        quantized = [x for name, x in tensors.items() if f"{name}_scale" in tensors]
+        assert len(quantized) > 8
+        assert {int(x.abs().max()) for x in quantized} == {largest}
+        assert ("saturate" in str(report)) == (largest == 127)
 
 
 @pytest.mark.parametrize("quantization", ["int8", "bfloat16"])

@@ -14,13 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relattn import extension
+from relattn.extension import GENERIC, INT8_KERNELS, LARGEST, LARGEST_IMPORTED, PAIRS
 from relattn.translation.analysis.attention import inspect
 from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError
 from relattn.translation.kernels import decoder
-from relattn.translation.kernels.decoder import INT8_KERNELS, NativeDecoder, int8_kernel
-from relattn.translation.kernels.packing import GENERIC, PAIRS, Packing
-from relattn.translation.kernels.quantization import LARGEST, LARGEST_IMPORTED, MAX_INPUTS, quantize
+from relattn.translation.kernels.decoder import NativeDecoder, int8_kernel
+from relattn.translation.kernels.packing import Packing
+from relattn.translation.kernels.quantization import MAX_INPUTS, quantize
 from relattn.translation.model import transformer
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.linear import Linear

@@ -1,4 +1,4 @@
-"""The score of a translation does not depend on its batch: not by a bit, whatever the limits of other sentences."""
+"""The score of a translation does not depend on the limits of the other sentences of its batch, not by one bit."""
 
 from __future__ import annotations
 

@@ -52,4 +52,18 @@ typedef struct {
     uint64_t seed;
 } arguments;
 
+/* A linear layer in 8 bits: to (rows, outputs) = x (rows, inputs) W + b */
+typedef struct {
+    const real *x;
+    real *to;
+    /* in panels, as `int8.h` describes; the bias, scales and sums are allocated to the end of the last panel */
+    const void *weight;
+    const real *bias, *scales;
+    const int32_t *sums;
+    /* workspace: (rows, inputs rounded up to 16) bytes, and (rows, 2) */
+    void *codes;
+    real *row_scales;
+    idx rows, x_row, inputs, outputs, kernel, threads;
+} linear;
+
 #endif

@@ -27,6 +27,9 @@
 
 #include "forward.h"
 #include "backward.h"
+#if !defined(REAL64) && !defined(PAIRS)
+#include "linear.h" /* `relattn_linear` */
+#endif
 
 /* Ask Linux for large pages for the memory of a result. With pages of 4 KiB, page faults take as long as the attention
    of short sequences. */
@@ -43,14 +46,14 @@ int relattn_usable(void) { return request_matrix_tiles(); }
 
 int relattn_forward(const arguments *a) {
     advise_large_pages(a, &a->output, a->heads, a->queries, a->value_dim);
-    return run_threads(a, forward_worker);
+    return run_threads(a, a->threads, forward_worker);
 }
 
 int relattn_backward(const arguments *a) {
     advise_large_pages(a, &a->d_query, a->heads, a->queries, a->dim);
     advise_large_pages(a, &a->d_key, a->key_heads, a->keys, a->dim);
     advise_large_pages(a, &a->d_value, a->key_heads, a->keys, a->value_dim);
-    return run_threads(a, backward_worker);
+    return run_threads(a, a->threads, backward_worker);
 }
 
 const uint32_t relattn_checksum = CHECKSUM; /* checksum of `arguments.h` */

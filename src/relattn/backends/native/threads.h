@@ -11,7 +11,8 @@
 #include "rows.h"
 
 typedef struct {
-    const arguments *a;
+    const void *a; /* arguments */
+    idx threads;
     void (*worker)(void *);
     idx next_index, out_of_memory; /* shared by all threads: the next task, and whether an allocation failed */
 } task_queue;
@@ -44,9 +45,9 @@ static void *thread_main(void *queue) {
 
 /* Run the worker on this thread and on as many new threads as the system provides. */
 static void run_on_new_threads(task_queue *queue) {
-    pthread_t threads[queue->a->threads];
+    pthread_t threads[queue->threads];
     idx count = 0;
-    while (count + 1 < queue->a->threads && pthread_create(&threads[count], NULL, thread_main, queue) == 0) count++;
+    while (count + 1 < queue->threads && pthread_create(&threads[count], NULL, thread_main, queue) == 0) count++;
     queue->worker(queue);
     while (count > 0) pthread_join(threads[--count], NULL);
 }
@@ -83,11 +84,11 @@ __attribute__((constructor)) static void watch_forks(void) {
 
 /* Run a worker on each thread of the GNU OpenMP pool, which PyTorch uses. Without such a pool (macOS, and builds with
    another one), start new threads. Return 1 if memory ran out. */
-static int run_threads(const arguments *a, void (*worker)(void *)) {
+static int run_threads(const void *a, idx threads, void (*worker)(void *)) {
     typedef void (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned);
-    task_queue queue = {.a = a, .worker = worker};
-    parallel_fn parallel = a->threads > 1 && !is_pool_lost ? (parallel_fn)dlsym(RTLD_DEFAULT, "GOMP_parallel") : NULL;
-    if (parallel) parallel(worker, &queue, (unsigned)a->threads, 0), has_used_pool = 1;
+    task_queue queue = {.a = a, .threads = threads, .worker = worker};
+    parallel_fn parallel = threads > 1 && !is_pool_lost ? (parallel_fn)dlsym(RTLD_DEFAULT, "GOMP_parallel") : NULL;
+    if (parallel) parallel(worker, &queue, (unsigned)threads, 0), has_used_pool = 1;
     else run_on_new_threads(&queue);
     return (int)queue.out_of_memory;
 }

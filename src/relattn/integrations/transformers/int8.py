@@ -1,8 +1,10 @@
 """Linear layers in int8 on CPUs, for inference.
 
 A weight is quantized per output, and the rows of an input as they come, each with its own scale, so a row has the same
-output in any batch. Sums are exact: PyTorch multiplies with oneDNN, and sums of pairs of products must fit into 16 bits
-on processors without VNNI. There, weights have 7 bits (`_largest_integer`).
+output in any batch. Sums are exact. The products are those of `backends.native`, chosen by the features of the
+processor: dot products with weights of 8 bits, or pairs of products with weights of 7 bits on AVX2 and AVX-512 without
+VNNI. On processors with AMX, PyTorch multiplies with oneDNN, which uses it. Where there is none of these, layers keep
+float32, with a warning: other products of integers are slower.
 
 The weights in float32 do not change, so parameters keep their names and `restore` is exact. Exported models compute in
 float32, because integers that are exact here may not be exact on another processor. Compiled models do so too, because
@@ -18,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from relattn.backends.native import int8 as native_int8
+from relattn.backends.native import library
 from relattn.integrations.transformers.forward_patch import is_exporting
 
 LEAST = 64  # inputs and outputs; smaller layers gain nothing
@@ -33,7 +37,7 @@ class Int8Linear(nn.Linear):
     `nn.Linear` becomes one by exchanging its class (`quantize`).
     """
 
-    _quantized: tuple[tuple[Any, ...], Tensor, Tensor] | None = None  # identity of the weight, integers, scales
+    _quantized: tuple[tuple[Any, ...], Any] | None = None  # identity of the weight, and its integers for `product`
 
     def forward(self, input: Tensor) -> Tensor:
         if is_exporting() or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
@@ -45,27 +49,27 @@ class Int8Linear(nn.Linear):
             is_plain = False
         if not is_plain or input.numel() == 0:
             return super().forward(input)
-        weight, scale = self._integers()
-        rows = input.reshape(-1, self.in_features)
+        weight, rows = self._integers(), input.reshape(-1, self.in_features)
         output = rows.new_empty(len(rows), self.out_features)
         for part, into in zip(rows.split(_BLOCK), output.split(_BLOCK), strict=True):
-            row_scale = part.abs().amax(1, keepdim=True).clamp_min(_TINY) / 127
-            integers = torch.div(part, row_scale).round_().to(torch.int8)
-            torch.mul(torch._int_mm(integers, weight), scale, out=into).mul_(row_scale)
-            if self.bias is not None:
-                into.add_(self.bias)
+            if isinstance(weight, native_int8.Weight):
+                native_int8.linear(part, weight, self.bias, into)
+            else:
+                _multiply_with_onednn(part, weight[0], weight[1], self.bias, into)
         return output.view(*input.shape[:-1], self.out_features)
 
-    def _integers(self) -> tuple[Tensor, Tensor]:
-        """Return the weight as integers (in_features, out_features) and their scales, made again if it has changed."""
+    def _integers(self) -> Any:
+        """Return the weight in the form of the product of this processor, made again if it has changed."""
         weight = self.weight
         # PyTorch does not count changes through `.data`, such as those of a merged LoRA: some numbers are compared too.
         row_step, column_step = (size // SAMPLED for size in weight.shape)
         sample = weight[::row_step, ::column_step].tolist()
         identity = weight.data_ptr(), 0 if weight.is_inference() else weight._version, sample
         if self._quantized is None or self._quantized[0] != identity:
-            self._quantized = identity, *_quantize(weight.detach(), _largest_integer())
-        return self._quantized[1:]
+            own, kernel = weight.detach(), product()
+            quantized = _quantize(own) if kernel is None else native_int8.quantize(own, kernel)
+            self._quantized = identity, quantized
+        return self._quantized[1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_quantized"}
@@ -77,8 +81,8 @@ def quantize(model: nn.Module) -> list[Int8Linear]:
     Layers with fewer than 64 inputs or outputs and the layer of the output embeddings keep float32.
 
     Raises:
-        ValueError: a weight is not finite, not in float32, not on the CPU, or was made in inference mode; the model has
-            no such layer; or no product of integers is exact on this processor. Nothing is changed.
+        ValueError: a weight is not finite, not in float32, not on the CPU, or was made in inference mode; or the model
+            has no such layer. Nothing is changed.
     """
     find_head: Any = getattr(model, "get_output_embeddings", lambda: None)
     head = find_head()
@@ -91,8 +95,6 @@ def quantize(model: nn.Module) -> list[Int8Linear]:
     }
     if not found:
         raise ValueError(f"int8 requires a linear layer of at least {LEAST} by {LEAST}, got {type(model).__name__}")
-    if _largest_integer() == 0:
-        raise ValueError("int8 requires a processor on which PyTorch multiplies integers exactly")
     for name, module in found.items():
         weight = module.weight
         if weight.device.type != "cpu" or weight.dtype != torch.float32:
@@ -102,6 +104,9 @@ def quantize(model: nn.Module) -> list[Int8Linear]:
             raise ValueError(f"int8 requires weights that were not made in inference mode, got {name}")
         if not bool(weight.isfinite().all()):
             raise ValueError(f"int8 requires finite weights, got {name} with other values")
+    if product() == native_int8.GENERIC:
+        _log.warning("linear layers keep float32: int8 is not faster on this processor, or there are no kernels for it")
+        return []
     changed = [module for module in found.values() if not isinstance(module, Int8Linear)]
     for module in changed:
         module.__class__ = Int8Linear
@@ -116,30 +121,30 @@ def restore(module: nn.Module) -> None:
         module.__dict__.pop("_quantized", None)
 
 
-def _quantize(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
-    """Return a weight (outputs, inputs) as integers (inputs, outputs), at most `largest`, and the scale per output."""
+def product() -> int | None:
+    """Return the fastest product of this processor: a kernel of `backends.native`, or None for oneDNN's with AMX.
+
+    GENERIC stands for products that are slower than those in float32.
+    """
+    kernels = library.KERNELS.get(torch.float32)
+    if "AMX_BF16" in library.FEATURES:  # such processors multiply 8-bit integers in tiles too
+        return None
+    return native_int8.GENERIC if kernels is None else native_int8.best_kernel(kernels)
+
+
+def _quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a weight (outputs, inputs) as integers (inputs, outputs) and the scale per output, for oneDNN."""
+    largest = native_int8.LARGEST_IMPORTED
     scale = weight.abs().amax(1).clamp_min(_TINY * largest) / largest
     return (weight / scale[:, None]).round_().to(torch.int8).t(), scale
 
 
-@functools.cache
-def _largest_integer() -> int:
-    """Return the largest integer of a weight with which all sums are exact: 127, 63, or 0 if there is none.
-
-    Without VNNI, oneDNN adds 128 to activations and sums pairs of products in 16 bits, which saturate beyond
-    255 · 63 · 2. Whether it does so is tried, because it depends on the processor and on oneDNN's settings.
-    """
-    for largest in (127, 63):
-        weight = torch.full((256, 192), largest, dtype=torch.int8)
-        weight[1::2] = -largest
-        for rows in (1, 16, _BLOCK):
-            row = torch.full((rows, 192), 127, dtype=torch.int8)
-            row[:, 1::4] = -127
-            if not torch.equal(torch._int_mm(row, weight.t()).long(), row.long() @ weight.t().long()):
-                break
-        else:
-            return largest
-    return 0
+def _multiply_with_onednn(rows: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    row_scale = rows.abs().amax(1, keepdim=True).clamp_min(_TINY) / 127
+    integers = torch.div(rows, row_scale).round_().to(torch.int8)
+    torch.mul(torch._int_mm(integers, weight), scale, out=out).mul_(row_scale)
+    if bias is not None:
+        out.add_(bias)
 
 
 @functools.cache

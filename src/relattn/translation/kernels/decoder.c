@@ -20,14 +20,6 @@ enum { ROWS = 96, INNER_BLOCK = 256 }; /* block of rows and of inputs in a linea
 enum { INT8_ROWS = 48 };               /* block of rows in a feed-forward network in 8 bits */
 enum { LOGIT_COLUMNS = 256 };          /* block of logits, a multiple of PANEL */
 
-typedef struct { /* input of a linear layer, also quantized if its weights are */
-    const real *x;
-    idx ldx;
-    const uint8_t *codes;
-    const real *scales; /* per row its scale, and the largest sum of squares of `int8.h` */
-    idx codes_row;
-} operand;
-
 #include "int8.h"
 
 typedef struct {
@@ -160,7 +152,7 @@ INLINE void activate(real *c, idx ldc, idx m, idx n, const idx activation) {
 }
 
 /* Compute n outputs from `j` on, which is the first of a panel, of m rows. */
-INLINE void float_panel(real *c, idx ldc, const operand *x, const map *w, idx j, idx n, idx m, int add) {
+INLINE void float_panel(real *c, idx ldc, const linear_input *x, const map *w, idx j, idx n, idx m, int add) {
     for (idx r = 0; r < m; r++)
         for (idx v = 0; v < n; v += LANES) {
             if (add) VEC(c + r * ldc + v) += VEC(w->bias + j + v);
@@ -175,31 +167,15 @@ INLINE void float_panel(real *c, idx ldc, const operand *x, const map *w, idx j,
 
 enum { NO_ACTIVATION = -1 };
 
-/* Return m rows as the input of a linear layer. If its weights are quantized, the rows are quantized into `codes`. */
-static operand operand_of(const real *x, idx ldx, const map *w, idx m, real *codes, real *scales) {
-    const operand a = {x, ldx, (uint8_t *)codes, scales, round_up(w->inputs, GROUP)};
-    for (idx r = 0; r < m && w->kernel != FLOAT; r++) {
-        uint8_t *row = (uint8_t *)codes + r * a.codes_row;
-        scales[2 * r] = quantize_row(row, x + r * ldx, w->inputs, CODE_OFFSET);
-        if (w->kernel == PAIRS) scales[2 * r + 1] = max_square(row, w->inputs);
-    }
-    return a;
-}
-
-INLINE operand operand_rows(const operand *a, idx first) {
-    return (operand){a->x + first * a->ldx, a->ldx, a->codes + first * a->codes_row, a->scales + 2 * first,
-                     a->codes_row};
-}
-
 /* Compute the columns from `first` to `end` of c (m, outputs) = or += x (m, inputs) W + b, then apply an activation. */
-static void linear_columns(real *c, idx ldc, const operand *x, const map *w, idx first, idx end, idx m, int add,
+static void linear_columns(real *c, idx ldc, const linear_input *x, const map *w, idx first, idx end, idx m, int add,
                            idx activation) {
     for (idx i = 0; i < m; i += ROWS) {
         const idx num_rows = m - i < ROWS ? m - i : ROWS;
         for (idx j = first; j < end; j += PANEL) {
             const idx n = end - j < PANEL ? end - j : PANEL;
             real *to = c + i * ldc + j - first;
-            const operand rows = operand_rows(x, i);
+            const linear_input rows = operand_rows(x, i);
             if (w->kernel == FLOAT) float_panel(to, ldc, &rows, w, j, n, num_rows, add);
             else int8_panel(to, ldc, &rows, w, j, n / LANES, num_rows, add);
             if (activation == RELU) activate(to, ldc, num_rows, n, RELU);
@@ -211,7 +187,7 @@ static void linear_columns(real *c, idx ldc, const operand *x, const map *w, idx
     }
 }
 
-INLINE void linear(real *c, idx ldc, const operand *x, const map *w, idx m, int add) {
+INLINE void linear(real *c, idx ldc, const linear_input *x, const map *w, idx m, int add) {
     linear_columns(c, ldc, x, w, 0, w->outputs, m, add, NO_ACTIVATION);
 }
 
@@ -412,7 +388,7 @@ static void cross_attention(const arguments *a, const sizes *s, const layer *l, 
 /* ---- a step ---- */
 
 /* Return the input of a sub-layer, whose first map is w: x, normalized with pre-norm. */
-static operand sublayer_input(const arguments *a, const sizes *s, buffers *b, const norm *n, const map *w,
+static linear_input sublayer_input(const arguments *a, const sizes *s, buffers *b, const norm *n, const map *w,
                               idx num_rows) {
     if (a->pre_norm) normalize(b->y, s->padded_dim, b->x, n, num_rows, s->padded_dim, a->dim, a->epsilon);
     return operand_of(a->pre_norm ? b->y : b->x, s->padded_dim, w, num_rows, b->codes, b->scales);
@@ -425,7 +401,7 @@ static void normalize_output(const arguments *a, const sizes *s, buffers *b, con
 
 /* Add a linear layer of the attention y to x. */
 static void add_attention(const arguments *a, const sizes *s, buffers *b, const map *w, const norm *n, idx num_rows) {
-    const operand y = operand_of(b->y, s->joined_dim, w, num_rows, b->codes, b->scales);
+    const linear_input y = operand_of(b->y, s->joined_dim, w, num_rows, b->codes, b->scales);
     linear(b->x, s->padded_dim, &y, w, num_rows, 1);
     normalize_output(a, s, b, n, num_rows);
 }
@@ -442,14 +418,14 @@ static void embed(const arguments *a, const sizes *s, buffers *b, idx first_row,
 }
 
 /* Add the feed-forward network of the input to x. In 8 bits, it computes few rows at a time, which stay in the cache. */
-static void add_feed_forward(const arguments *a, const sizes *s, buffers *b, const layer *l, const operand *input,
+static void add_feed_forward(const arguments *a, const sizes *s, buffers *b, const layer *l, const linear_input *input,
                              idx num_rows) {
     const idx block = l->feed_in.kernel == FLOAT ? num_rows : INT8_ROWS;
     for (idx i = 0; i < num_rows; i += block) {
         const idx count = num_rows - i < block ? num_rows - i : block;
-        const operand rows = operand_rows(input, i);
+        const linear_input rows = operand_rows(input, i);
         linear_columns(b->hidden, s->hidden_dim, &rows, &l->feed_in, 0, l->feed_in.outputs, count, 0, a->activation);
-        const operand hidden =
+        const linear_input hidden =
             operand_of(b->hidden, s->hidden_dim, &l->feed_out, count, b->hidden_codes, b->hidden_scales);
         linear(b->x + i * s->padded_dim, s->padded_dim, &hidden, &l->feed_out, count, 1);
     }
@@ -458,7 +434,7 @@ static void add_feed_forward(const arguments *a, const sizes *s, buffers *b, con
 static void decoder_layer(const arguments *a, const sizes *s, idx layer_index, buffers *b, idx first_row,
                           idx num_rows) {
     const layer *l = a->layers + layer_index;
-    operand input = sublayer_input(a, s, b, &l->self_norm, &l->self_in, num_rows);
+    linear_input input = sublayer_input(a, s, b, &l->self_norm, &l->self_in, num_rows);
     linear(b->hidden, s->hidden_dim, &input, &l->self_in, num_rows, 0);
     self_attention(a, s, layer_index, b, first_row, num_rows);
     add_attention(a, s, b, &l->self_out, &l->self_norm, num_rows);
@@ -506,7 +482,7 @@ static void update_candidates(const arguments *a, idx row, real *logits, idx fir
 }
 
 /* Compute the logits of y and, if `best` is not 0, the best candidates of each row. */
-static void compute_logits(const arguments *a, buffers *b, const operand *y, idx first_row, idx num_rows) {
+static void compute_logits(const arguments *a, buffers *b, const linear_input *y, idx first_row, idx num_rows) {
     for (idx r = 0; r < num_rows; r++) {
         b->max_logits[r] = -INFINITY;
         b->exp_sums[r] = 0;
@@ -543,7 +519,7 @@ void relattn_step(const arguments *a) {
         embed(a, &s, &b, first, num_rows);
         for (idx layer_index = 0; layer_index < a->layer_count; layer_index++)
             decoder_layer(a, &s, layer_index, &b, first, num_rows);
-        const operand y = sublayer_input(a, &s, &b, &a->final_norm, &a->output, num_rows);
+        const linear_input y = sublayer_input(a, &s, &b, &a->final_norm, &a->output, num_rows);
         compute_logits(a, &b, &y, first, num_rows);
     }
 }
@@ -567,7 +543,7 @@ void relattn_sublayer(const sublayer *a) {
             normalize(a->space, a->x_row, x, &a->input_norm, num_rows, a->x_row, a->dim, a->epsilon);
             x = a->space;
         }
-        operand input = operand_of(x, a->x_row, &a->first, num_rows, codes, scales);
+        linear_input input = operand_of(x, a->x_row, &a->first, num_rows, codes, scales);
         if (a->second.weight) {
             linear_columns(hidden, a->first.outputs, &input, &a->first, 0, a->first.outputs, num_rows, 0,
                            a->activation);
@@ -600,7 +576,7 @@ void relattn_memory(const sublayer *a, idx layer_count, idx heads, idx head_dim,
     real *projected = a->space, *scales = projected + INT8_ROWS * columns, *codes = scales + 2 * INT8_ROWS;
     for (idx i = 0; i < a->rows; i += INT8_ROWS) {
         const idx num_rows = a->rows - i < INT8_ROWS ? a->rows - i : INT8_ROWS;
-        const operand input = operand_of(a->x + i * a->x_row, a->x_row, &a->first, num_rows, codes, scales);
+        const linear_input input = operand_of(a->x + i * a->x_row, a->x_row, &a->first, num_rows, codes, scales);
         for (idx j = 0; j < layer_count * layer_size; j += columns) {
             linear_columns(projected, columns, &input, &a->first, j, j + columns, num_rows, 0, NO_ACTIVATION);
             for (idx part = 0; part < columns / head_dim; part++)
@@ -637,5 +613,4 @@ void relattn_move(const arguments *a, const int64_t *from, const int64_t *to, id
 
 int relattn_usable(void) { return 1; }
 
-const int32_t relattn_panel = PANEL;
 const uint32_t relattn_checksum = CHECKSUM; /* checksum of `decoder.h` */

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from relattn import SelfAttention, extension
+from relattn.extension import FLOAT
 from relattn.translation.config import ModelConfig
 from relattn.translation.config.positions import (
     ClippedTables,
@@ -29,7 +30,7 @@ from relattn.translation.config.positions import (
     Sinusoids,
 )
 from relattn.translation.errors import Diverged
-from relattn.translation.kernels.packing import DOTS, FLOAT, GENERIC, PADDING, PAIRS, Packing, padded
+from relattn.translation.kernels.packing import PADDING, Packing, padded
 from relattn.translation.kernels.quantization import quantized_weights
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
@@ -41,12 +42,6 @@ from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, Search
 BLOCK = 16  # as in `decoder.c`
 MOST_POSITIONS = 8192  # of a search: its memory per step and hypothesis grows with the limit
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish")  # codes in `decoder.h`
-
-INT8_KERNELS = {
-    GENERIC: "with products of 16 or 32 bits",
-    PAIRS: "with products of pairs",
-    DOTS: "with dot products",
-}
 
 # Kinds of signals and mixers. In the encoder, attention is the model's own.
 SUPPORTED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, DistanceBias, DistanceVectors, Rotation)
@@ -83,15 +78,9 @@ def unsupported_config_reason(config: ModelConfig, device: torch.device) -> str 
 
 
 def int8_kernel() -> int:
-    """Return the best kernel for maps in int8 on this processor. All kernels give the same numbers.
-
-    With PAIRS, maps with integers beyond its range get GENERIC.
-    """
+    """Return the best kernel for maps in int8 on this processor. With PAIRS, maps beyond its range get GENERIC."""
     assert KERNELS is not None
-    available = KERNELS.library.relattn_int8_kernels()
-    if not extension.FEATURES & extension.INT8_DOTS:
-        available &= ~(1 << DOTS)
-    return max(kernel for kernel in INT8_KERNELS if available >> kernel & 1)
+    return extension.best_kernel(KERNELS)
 
 
 def supports_positions(config: ModelConfig) -> bool:
@@ -175,7 +164,7 @@ class NativeDecoder:
         self.model, self.library, self.types = model, KERNELS.library, KERNELS.structures
         for function in (self.library.relattn_space, self.library.relattn_sublayer_space):
             function.restype = ctypes.c_ssize_t
-        panel = ctypes.c_int32.in_dll(self.library, "relattn_panel").value
+        panel = extension.panel_of(KERNELS)
         config = model.config
         pack = self.pack = Packing(self.types, panel, config, kernel)
         self.attentions = [cast(SelfAttention, layer.self_attention).attention for layer in layers_of(model)]

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from relattn import RelativeAttention, SelfAttention
+from relattn.extension import FLOAT, GENERIC, LARGEST, PAIRS, pack
 from relattn.translation.config import ModelConfig
 from relattn.translation.config.positions import ClippedTables, DistanceBias, DistanceVectors
-from relattn.translation.kernels.quantization import LARGEST, SCALE
+from relattn.translation.kernels.quantization import SCALE
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer, Residual
 from relattn.translation.model.positions.distance_terms import DistanceAttention
 
 PADDING, MARGIN = 16, 16  # as in `decoder.c`
 TERMS = 64  # number of distances whose terms are computed at once
-FLOAT, GENERIC, PAIRS, DOTS = range(4)  # kernels of maps, as in `int8.h`
 LOG2_E = 1 / math.log(2)
 
 
@@ -69,9 +69,8 @@ class Packing:
             floats = self.keep(self.panels(weight.T[None]))
             return self.structures["map"](floats, address, None, None, inputs, padded(outputs), FLOAT)
         kernel = GENERIC if self.kernel == PAIRS and weight.abs().max() > LARGEST else self.kernel
-        codes = nn.functional.pad(weight, (0, -inputs % PADDING, 0, len(end)))
         scales = nn.functional.pad(scales, (0, len(end)))
-        panels, sums = self.pairs(codes) if kernel == PAIRS else (self.panels_of_codes(codes), offset_sums(codes))
+        panels, sums = pack(weight, self.panel, kernel)
         return self.structures["map"](
             self.keep(panels), address, self.keep(scales), self.keep(sums), inputs, padded(outputs), kernel
         )
@@ -84,22 +83,6 @@ class Packing:
     def linear(self, linear: nn.Linear) -> Any:
         """Pack a linear layer."""
         return self.map(*rows_of(linear))
-
-    def panels_of_codes(self, codes: Tensor) -> Tensor:
-        """Return codes (outputs, inputs) in the panels of `int8.h`, (outputs / panel, inputs / 8, bytes)."""
-        grouped = codes.view(torch.int32).unflatten(0, (-1, self.panel))  # (panels, panel, inputs / 4)
-        return grouped.mT.contiguous().view(torch.int8).unflatten(1, (-1, 2)).flatten(2)
-
-    def pairs(self, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the panels of the kernel PAIRS with their offsets, and the largest sum of squares of each panel."""
-        pairs = codes.view(torch.int16)
-        low, high = pairs << 8 >> 8, pairs >> 8
-        sums, squares = ((low + high).unflatten(1, (-1, 2, 2, 2)), (low * low + high * high).unflatten(1, (-1, 4, 2)))
-        offsets = 128 * sums.sum(3, dtype=torch.int16).cumsum(2, dtype=torch.int16)  # (outputs, inputs / 16, 2, 2)
-        offsets = offsets.flatten(1, 2).unflatten(0, (-1, self.panel)).transpose(1, 2).contiguous()
-        largest = squares.sum(2, dtype=torch.int16).flatten(1).amax(1).unflatten(0, (-1, self.panel)).amax(1)
-        panels = torch.cat([self.panels_of_codes(codes), offsets.view(torch.int8).flatten(2)], dim=2)
-        return panels, largest.int()
 
     def panels(self, matrices: Tensor) -> Tensor:
         """Return matrices (count, inputs, outputs) as panels (count, outputs / panel, inputs, panel)."""
@@ -206,12 +189,6 @@ class Packing:
         strips = nn.functional.pad(bias * self.scale, (MARGIN, MARGIN + padded(labels) - labels)).contiguous()
         own.rel_bias = strips.data_ptr()
         return [*kept, strips]
-
-
-def offset_sums(codes: Tensor) -> Tensor:
-    """Return -128 times the sum of the codes of each output. Sums in float32 are fast, and exact up to 2^24."""
-    ones = torch.ones(codes.shape[1])
-    return torch.cat([part.float() @ ones for part in codes.split(4096)]).int() * -128
 
 
 def weight_of(module: nn.Module, name: str) -> tuple[Tensor, list[Tensor]]:

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from relattn.extension import LARGEST, LARGEST_IMPORTED
 from relattn.translation.errors import InputError, require
 from relattn.translation.model.transformer import Transformer
 
-LARGEST, LARGEST_IMPORTED = 63, 127  # integers of weights: our own, and those of other toolkits
 MAX_INPUTS = 1 << 17  # of a map, so that sums fit in 32 bits
 SCALE = "_scale"
 

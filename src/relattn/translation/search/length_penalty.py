@@ -23,8 +23,9 @@ LengthPenalty = Callable[[int], float]
 """Function from a length, end of sentence included, to a positive divisor.
 
 It takes one length, because PyTorch computes powers of a tensor by different functions for whole vectors and for the
-rest, so that a power would depend on the other lengths of the tensor. The function must be monotone in the length,
-rising or falling: beam search relies on it to bound the scores of live hypotheses.
+rest, so that a power would depend on the other lengths of the tensor.
+
+It must be monotone in the length, rising or falling: beam search relies on it to bound the scores of live hypotheses.
 """
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from relattn.extension import FLOAT, INT8_KERNELS
 from relattn.translation.allocation import return_freed_memory
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.batching import Batch, collate
@@ -22,14 +23,12 @@ from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.data.planning import batch_by_size
 from relattn.translation.errors import InputError
 from relattn.translation.kernels.decoder import (
-    INT8_KERNELS,
     KERNELS,
     MOST_POSITIONS,
     NativeDecoder,
     int8_kernel,
     unsupported_reason,
 )
-from relattn.translation.kernels.packing import FLOAT
 from relattn.translation.kernels.quantization import SCALE, quantize
 from relattn.translation.model.attention import CrossAttention
 from relattn.translation.model.ensemble import Ensemble

@@ -96,8 +96,13 @@ class CTranslate2Translator(Translator):
                 compute_type=compute_type,
             )
 
+    @property
+    def compute_type(self) -> str:
+        """Type that CTranslate2 computes in, which depends on the processor."""
+        return str(self._model.compute_type)
+
     def _description(self) -> list[str]:
-        return [f"{self._model.compute_type} on {self._model.device}"]
+        return [f"{self.compute_type} on {self._model.device}"]
 
     @property
     def pairs(self) -> list[tuple[str, str]]:

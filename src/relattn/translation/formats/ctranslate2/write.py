@@ -19,15 +19,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from relattn.extension import LARGEST
 from relattn.translation.bundle import CARD, TOKENIZER_FILES, Bundle, weights_of
 from relattn.translation.config import SearchConfig, as_dict
 from relattn.translation.config.positions import ClippedTables, LearnedVectors, Sinusoids
 from relattn.translation.console import shows_progress
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
-from relattn.translation.errors import require_installed
+from relattn.translation.errors import require, require_installed
 from relattn.translation.files import putting, require_outside, require_replaceable
 from relattn.translation.formats.ctranslate2.directory import (
     CONFIG,
@@ -80,6 +82,7 @@ def export(
     require_outside(out, bundle.path)
     require_installed("ctranslate2", extra="export")
     require_exportable(bundle.model, "ctranslate2", bundle.path)
+    require_computable(quantization)
     out = out.resolve()
     require_replaceable(out, FILES, DIRECTORY)
     ours = bundle.translator(precision="fp32")
@@ -89,7 +92,7 @@ def export(
     search = ctranslate2_search(bundle.search, sum(lengths) / len(lengths))
     reference = Reference(ours, lines, search)
     own, its = (f"{each.length_penalty}, α = {each.alpha}" for each in (bundle.search, search))
-    report = Report([f"length penalty of the bundle: {own}; of the export: {its}"], {})
+    report = Report(notes := [f"length penalty of the bundle: {own}; of the export: {its}"], {})
     with putting(out) as aside:
         kinds: list[Quantization] = ["float32", quantization]
         for weights in dict.fromkeys(kinds):
@@ -97,10 +100,24 @@ def export(
             shutil.rmtree(aside, ignore_errors=True)
             _write(aside, bundle, ours.model, search, weights, one_pair=one_pair)
             theirs = load(aside)
+            notes.append(f"{weights} was checked in CTranslate2's compute type {theirs.compute_type}")
+            if weights.startswith("int8") and has_8_bits(bundle):
+                notes.append(
+                    f"{weights} has weights of 8 bits, as the bundle: without VNNI, sums of CTranslate2 saturate"
+                )
             report.parities[weights] = parity = reference.compare(theirs.log_probs, theirs)
             parity.require_close(f"{out}: not exported: {weights}", weights)
         (aside / CARD).write_text(report.append_to(bundle.card), encoding="utf-8")
     return report
+
+
+def require_computable(quantization: Quantization) -> None:
+    """Raise an InputError for int16 unless CTranslate2 computes in it here: elsewhere it would silently use int8."""
+    from ctranslate2 import get_supported_compute_types
+
+    types = get_supported_compute_types("cpu")
+    message = f"int16 requires an Intel processor; CTranslate2 computes here in {', '.join(sorted(types))}"
+    require(quantization != "int16" or "int16" in types, message)
 
 
 def ctranslate2_search(search: SearchConfig, length: float) -> SearchConfig:
@@ -116,6 +133,11 @@ def ctranslate2_search(search: SearchConfig, length: float) -> SearchConfig:
     if search.length_penalty != "gnmt":
         return search
     return replace(search, length_penalty="average", alpha=round(search.alpha * length / (length + 5), 3))
+
+
+def has_8_bits(bundle: Bundle) -> bool:
+    """Return whether a bundle is quantized to more than 7 bits, as one imported from int8 is. An export keeps these."""
+    return any(each.dtype == torch.int8 and int(each.abs().max()) > LARGEST for each in bundle.state.values())
 
 
 def added_tokens(tokenizer: AnyTokenizer) -> tuple[bool, bool]:
@@ -150,11 +172,31 @@ def _write(
     )
     spec.config.add_attribute(SECTION, as_dict(settings))
     spec.validate()
+    floats = {name: np.array(value.numpy()) for name, value in spec.variables().items()}
     spec.optimize(weights)
+    if not has_8_bits(bundle):
+        _reduce_to_7_bits(spec, floats)
     out.mkdir(parents=True)
     spec.save(str(out))
     for name, content in tokenizer.files.items():
         (out / name).write_bytes(content)
+
+
+def _reduce_to_7_bits(spec: Any, floats: dict[str, np.ndarray]) -> None:
+    """Quantize the weights in int8 again, from `floats`, with integers from -63 to 63.
+
+    On processors without VNNI, CTranslate2's products are sums of pairs in 16 bits, which 255 · 63 · 2 fits into.
+    """
+    from ctranslate2.specs.model_spec import NumpyVariable, index_spec
+
+    variables = spec.variables()
+    for name, value in variables.items():
+        if f"{name}_scale" in variables and not isinstance(value, str) and value.dtype == "int8":
+            scope, _, attribute = name.rpartition("/")
+            part, largest = index_spec(spec, scope), np.abs(floats[name]).max(1, keepdims=True)
+            scale = LARGEST / np.maximum(largest, np.float32(LARGEST) / np.finfo(np.float32).max)
+            setattr(part, attribute, NumpyVariable(np.rint(floats[name] * scale).astype(np.int8)))
+            setattr(part, f"{attribute}_scale", NumpyVariable(scale[:, 0]))
 
 
 def _spec(model: Transformer) -> Any:

@@ -4,7 +4,8 @@
    per output. Their codes are from -63 to 63 if we quantized them, and may be from -127 to 127 if another toolkit did.
    Sums are exact, in any order: at most 127 * 127 * MAX_INPUTS < 2^31. So all kernels give the same integers.
 
-   Weights are in panels of PANEL outputs, (inputs / 8, 2, PANEL, 4): the codes of four inputs lie next to each other.
+   Before this file is included, `map` must be a structure with the fields weight, bias, scales, sums, inputs, outputs and
+   kernel, as in `decoder.h`. Weights are in panels of PANEL outputs, (inputs / 8, 2, PANEL, 4): the codes of four inputs lie next to each other.
    There are three kernels:
 
    DOTS     instructions that add four products. On x86, they multiply unsigned by signed bytes. So 128 is added to the
@@ -43,6 +44,14 @@ enum { HAS_PAIRS = 1, CODE_OFFSET = 128 };
 #else
 enum { HAS_PAIRS = 0, CODE_OFFSET = 0 };
 #endif
+
+typedef struct { /* input of a linear layer, also quantized if its weights are */
+    const real *x;
+    idx ldx;
+    const uint8_t *codes;
+    const real *scales; /* per row its scale, and the largest sum of squares of `int8.h` */
+    idx codes_row;
+} linear_input;
 
 /* Return the kernels that this processor runs, as a sum of 1 << kernel. */
 int relattn_int8_kernels(void) {
@@ -141,6 +150,22 @@ static real quantize_row(uint8_t *codes, const real *x, idx count, int offset) {
     return max_value / 127;
 }
 
+/* Return m rows as the input of a linear layer. If its weights are quantized, the rows are quantized into `codes`. */
+static linear_input operand_of(const real *x, idx ldx, const map *w, idx m, void *codes, real *scales) {
+    const linear_input a = {x, ldx, (uint8_t *)codes, scales, round_up(w->inputs, GROUP)};
+    for (idx r = 0; r < m && w->kernel != FLOAT; r++) {
+        uint8_t *row = (uint8_t *)codes + r * a.codes_row;
+        scales[2 * r] = quantize_row(row, x + r * ldx, w->inputs, CODE_OFFSET);
+        if (w->kernel == PAIRS) scales[2 * r + 1] = max_square(row, w->inputs);
+    }
+    return a;
+}
+
+INLINE linear_input operand_rows(const linear_input *a, idx first) {
+    return (linear_input){a->x + first * a->ldx, a->ldx, a->codes + first * a->codes_row, a->scales + 2 * first,
+                     a->codes_row};
+}
+
 /* ---- products ---- */
 
 /* Return a vector with the same four codes in all lanes, without their offset for a kernel that needs signed ones. */
@@ -237,7 +262,7 @@ INLINE ivec add_products(ivec sum, ivec a, ivec w) {
 
 /* Compute rows of a panel: c (num_rows, PANEL) = or += a (num_rows, inputs) W + b. Only the first `num_vecs` vectors of c
    are written. With few rows, two accumulators of DOTS hide the latency of additions. */
-INLINE void panel_rows(const int kernel, const int num_rows, real *c, idx ldc, const operand *a, const map *w, idx row,
+INLINE void panel_rows(const int kernel, const int num_rows, real *c, idx ldc, const linear_input *a, const map *w, idx row,
                        idx j, int num_vecs, int add) {
     const int num_sums = num_rows <= 2 && kernel == DOTS ? 2 : 1, is_paired = kernel == PAIRS || kernel == EIGHTS;
     const idx record = (is_paired ? 12 : 8) * PANEL, records = round_up(w->inputs, GROUP) / 8;
@@ -298,7 +323,7 @@ INLINE void panel_rows(const int kernel, const int num_rows, real *c, idx ldc, c
 }
 
 /* Return whether EIGHTS is exact for these rows and a panel. */
-INLINE int fits_eights(const operand *a, const map *w, idx row, idx num_rows, idx j) {
+INLINE int fits_eights(const linear_input *a, const map *w, idx row, idx num_rows, idx j) {
     real largest = 0;
     for (idx r = 0; r < num_rows; r++) {
         const real square = a->scales[2 * (row + r) + 1];
@@ -307,7 +332,7 @@ INLINE int fits_eights(const operand *a, const map *w, idx row, idx num_rows, id
     return (int64_t)largest * w->sums[j / PANEL] <= 32767 * 32767;
 }
 
-INLINE void tile_kernel(const int kernel, idx num_rows, real *c, idx ldc, const operand *a, const map *w, idx row,
+INLINE void tile_kernel(const int kernel, idx num_rows, real *c, idx ldc, const linear_input *a, const map *w, idx row,
                         idx j, int num_vecs, int add) {
     switch (num_rows) {
         case 1: panel_rows(kernel, 1, c, ldc, a, w, row, j, num_vecs, add); break;
@@ -320,7 +345,7 @@ INLINE void tile_kernel(const int kernel, idx num_rows, real *c, idx ldc, const 
 }
 
 /* Compute m rows of the panel whose first output is j. */
-INLINE void panel_kernel(const int kernel, const int max_rows, real *c, idx ldc, const operand *a, const map *w, idx j,
+INLINE void panel_kernel(const int kernel, const int max_rows, real *c, idx ldc, const linear_input *a, const map *w, idx j,
                          int num_vecs, idx m, int add) {
     for (idx i = 0; i < m; i += max_rows) {
         const idx num_rows = m - i < max_rows ? m - i : max_rows;
@@ -330,7 +355,7 @@ INLINE void panel_kernel(const int kernel, const int max_rows, real *c, idx ldc,
     }
 }
 
-static void int8_panel(real *c, idx ldc, const operand *a, const map *w, idx j, int num_vecs, idx m, int add) {
+static void int8_panel(real *c, idx ldc, const linear_input *a, const map *w, idx j, int num_vecs, idx m, int add) {
     if (w->kernel == DOTS) panel_kernel(DOTS, 6, c, ldc, a, w, j, num_vecs, m, add);
     else if (HAS_PAIRS && w->kernel == PAIRS) panel_kernel(PAIRS, 4, c, ldc, a, w, j, num_vecs, m, add);
     else panel_kernel(GENERIC, 4, c, ldc, a, w, j, num_vecs, m, add);
@@ -348,5 +373,7 @@ static void read_output(real *to, const map *w, idx output) {
 void relattn_read_outputs(real *to, const map *w, const int64_t *outputs, idx count) {
     for (idx i = 0; i < count; i++) read_output(to + i * w->inputs, w, outputs[i]);
 }
+
+const int32_t relattn_panel = PANEL;
 
 #endif

@@ -1,0 +1,52 @@
+/* Linear layers in 8 bits on several threads: the rows are quantized, then blocks of rows are multiplied by panels. */
+
+#ifndef RELATTN_LINEAR_H
+#define RELATTN_LINEAR_H
+
+#include "threads.h"
+
+typedef linear map; /* has the fields of one */
+#include "int8.h"
+
+enum { LINEAR_ROWS = 96, LINEAR_PANELS = 4 }; /* of a task */
+
+static void quantize_worker(void *shared) {
+    const linear *a = ((task_queue *)shared)->a;
+    for (idx i; (i = next_task(shared) * LINEAR_ROWS) < a->rows;) {
+        const idx num_rows = a->rows - i < LINEAR_ROWS ? a->rows - i : LINEAR_ROWS;
+        operand_of(a->x + i * a->x_row, a->x_row, a, num_rows, (uint8_t *)a->codes + i * round_up(a->inputs, GROUP),
+                   a->row_scales + 2 * i);
+    }
+}
+
+/* Each task computes some panels of some rows. The last panel may have fewer outputs, which are copied from a buffer. */
+static void multiply_worker(void *shared) {
+    const linear *a = ((task_queue *)shared)->a;
+    const linear_input x = {NULL, 0, a->codes, a->row_scales, round_up(a->inputs, GROUP)};
+    const idx num_panels = (a->outputs + PANEL - 1) / PANEL,
+              num_groups = (num_panels + LINEAR_PANELS - 1) / LINEAR_PANELS,
+              num_tasks = (a->rows + LINEAR_ROWS - 1) / LINEAR_ROWS * num_groups;
+    real last[LINEAR_ROWS * PANEL] __attribute__((aligned(64)));
+    for (idx task; (task = next_task(shared)) < num_tasks;) {
+        const idx i = task / num_groups * LINEAR_ROWS, first = task % num_groups * LINEAR_PANELS * PANEL,
+                  num_rows = a->rows - i < LINEAR_ROWS ? a->rows - i : LINEAR_ROWS;
+        const linear_input rows = operand_rows(&x, i);
+        for (idx j = first; j < a->outputs && j < first + LINEAR_PANELS * PANEL; j += PANEL) {
+            real *to = a->to + i * a->outputs + j;
+            const idx n = a->outputs - j;
+            if (n >= PANEL) {
+                int8_panel(to, a->outputs, &rows, a, j, MICRO_VECS, num_rows, 0);
+                continue;
+            }
+            int8_panel(last, PANEL, &rows, a, j, MICRO_VECS, num_rows, 0);
+            for (idx r = 0; r < num_rows; r++) memcpy(to + r * a->outputs, last + r * PANEL, sizeof(real) * n);
+        }
+    }
+}
+
+int relattn_linear(const linear *a) {
+    run_threads(a, a->threads, quantize_worker);
+    return run_threads(a, a->threads, multiply_worker);
+}
+
+#endif
