@@ -91,7 +91,6 @@ def test_other_commands_take_its_dequantized_weights(relattn, quantized, tmp_pat
     copy = shutil.copytree(path, tmp_path / "copy")
     for command in (
         ["analyze", "attention", path, "one apple", "--out", tmp_path / "a.json"],
-        ["analyze", "positions", path, "--width", "3", *text],
         ["calibrate", copy, *text],
         ["export", "ctranslate2", path, "--out", tmp_path / "ct2", "--quantization", "int8"],
         ["evaluate", path, *text],
