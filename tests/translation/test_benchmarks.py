@@ -106,6 +106,7 @@ def test_errors_fails_beyond_its_limit(run, tmp_path, monkeypatch, limit):
 
 def test_train_step_measures_every_scheme_of_a_committed_tree(run, monkeypatch, capsys):
     monkeypatch.setattr(measure, "uncommitted", lambda: ["src/new.py"])
+    monkeypatch.setattr(train_step.linear, "use_onednn", None)  # a step sets it, and later tests choose themselves
     flags = ("--lengths", "4", "--tokens", "8", "--layers", "1", "--repeats", "1")
     with pytest.raises(SystemExit) as exit:
         run(train_step, *flags)

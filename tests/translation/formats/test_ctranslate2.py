@@ -450,7 +450,7 @@ def test_commands(make, tmp_path, capsys):
         (["translate", str(out), str(out)], "ensemble"),
         (["translate", str(out), "--precision", "bf16"], "precision"),
         (["evaluate", str(out), *files, "--early_stopping=false"], "early stopping"),
-        (["analyze", "positions", str(out), *files, "--width", "3"], "requires a bundle"),
+        (["analyze", "attention", str(out), "a line", "--out", str(tmp_path / "a.json")], "requires a bundle"),
         ([*arguments, "--check_count", "0"], "check_count"),
         (["export", "onnx", str(parts.path), "--out", str(tmp_path / "x"), "--quantization", "int8"], "got int8"),
         (["export", "ctranslate2", str(out), "--out", str(tmp_path / "x")], "not a complete bundle"),
