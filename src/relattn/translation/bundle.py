@@ -31,7 +31,7 @@ from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchCo
 from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
-from relattn.translation.errors import InputError, language_pairs, one_line, reading, require, same_language
+from relattn.translation.errors import InputError, language_pairs, one_line, reading, require
 from relattn.translation.files import as_size, putting, require_files, require_outside
 from relattn.translation.kernels.decoder import supports_positions, unsupported_config_reason
 from relattn.translation.kernels.quantization import (
@@ -41,7 +41,6 @@ from relattn.translation.kernels.quantization import (
     quantize,
     require_valid,
 )
-from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import SkipInitialization, Transformer
 from relattn.translation.translate import Precision
 from relattn.translation.translate.torch_translator import TorchTranslator
@@ -111,12 +110,11 @@ class Bundle:
         return replace(self, state={name: weight.detach() for name, weight in weights_of(model).items()})
 
     def translator(
-        self, *members: Bundle, device: str = "cpu", precision: Precision | None = None, workers: int = 1
+        self, *, device: str = "cpu", precision: Precision | None = None, workers: int = 1
     ) -> TorchTranslator:
-        """Build the model, and return a translator; with others, an ensemble that searches as this bundle does.
+        """Build the model, and return a translator.
 
         Args:
-            members: further members of the ensemble.
             device: device to translate on.
             precision: precision of weights and arithmetic; the search always adds log-probabilities in float32. With
                 "int8", only the compiled decoder runs the model. By default "int8" for a quantized bundle if the
@@ -124,28 +122,17 @@ class Bundle:
             workers: number of batches that are searched at the same time, with one thread each.
 
         Raises:
-            InputError: weights do not fit their model, languages or tokenizers of the members differ, or `precision`
-                is unknown or not supported for this model.
+            InputError: the weights do not fit the model, or `precision` is unknown or not supported for this model.
         """
         if precision is None:
-            runs_in_int8 = not members and unsupported_config_reason(self.model, torch.device(device)) is None
+            runs_in_int8 = unsupported_config_reason(self.model, torch.device(device)) is None
             precision = "int8" if self.is_quantized and runs_in_int8 else "fp32"
         if precision not in PRECISIONS:
             raise InputError(f"precision must be {', '.join(PRECISIONS)}, got {one_line(str(precision), 40)!r}")
-        for member in members:
-            if not (same_language(member.src_lang, self.src_lang) and same_language(member.tgt_lang, self.tgt_lang)):
-                raise InputError(
-                    f"models of an ensemble must have the same languages, got {self.src_lang} to {self.tgt_lang} for "
-                    f"{self.path} and {member.src_lang} to {member.tgt_lang} for {member.path}"
-                )
-            if member.tokenizer.digest != self.tokenizer.digest:
-                raise InputError(
-                    f"models of an ensemble must have the same tokenizer; those of {self.path} and {member.path} differ"
-                )
-        models = [bundle.make_model() for bundle in (self, *members)]
-        for each in models if precision != "int8" else ():
-            dequantize(each)
-        model = (Ensemble(models) if members else models[0]).to(PRECISIONS[precision])
+        model = self.make_model()
+        if precision != "int8":
+            dequantize(model)
+        model = model.to(PRECISIONS[precision])
         translator = TorchTranslator(
             model,
             self.tokenizer,
@@ -159,8 +146,7 @@ class Bundle:
         if precision == "int8":
             translator.read_again = partial(_read_again, self.path.resolve(), _version(self.path))
         if translator.pytorch_reason is not None:  # the compiled decoder has its own packed weights
-            for each in models:
-                each.prepack()
+            model.prepack()
         return translator
 
 

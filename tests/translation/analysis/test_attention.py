@@ -14,7 +14,6 @@ from relattn.translation.commands import main as cli
 from relattn.translation.config import SCHEMES
 from relattn.translation.errors import InputError
 from relattn.translation.kernels import decoder
-from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.support.commands import Result, assert_refused
 from tests.support.schemes import VARIANTS, config_of
@@ -88,13 +87,11 @@ def test_int8_shows_what_float32_does(tmp_path: Path, is_quantized: bool) -> Non
 
 
 def test_what_cannot_be_inspected(tmp_path: Path, translator: TorchTranslator) -> None:
-    ensemble = TorchTranslator(Ensemble([translator.model] * 2), translator.tokenizer, translator.search)
     for model, line, fact in (
         *(
             (translator, *case)
             for case in ((" ", "blank"), ("a\udcff", "UTF-8"), ("one " * 10, "at most 5 tokens, got"))
         ),
-        (ensemble, "one", "ensemble"),
         *(
             (make_bundle(tmp_path / name, positions=name, dim=24).translator(), "one", f"{name} positions")
             for name in SCHEMES

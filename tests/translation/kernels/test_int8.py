@@ -22,7 +22,6 @@ from relattn.translation.kernels.decoder import INT8_KERNELS, NativeDecoder, int
 from relattn.translation.kernels.packing import DOTS, GENERIC, PAIRS, Packing
 from relattn.translation.kernels.quantization import LARGEST, LARGEST_IMPORTED, MAX_INPUTS, quantize
 from relattn.translation.model import transformer
-from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.linear import Linear
 from relattn.translation.search import beam
 from tests.support.covering import combinations, pairwise
@@ -242,8 +241,8 @@ def test_a_search_in_one_call_finds_what_steps_find(beam_size):
 
 def test_models_that_int8_does_not_support():
     model = make_model()
-    with pytest.raises(InputError, match=r"int8 requires the compiled decoder: .* ensembles"):
-        translator(Ensemble([model]), int8=True)
+    with pytest.raises(InputError, match=r"int8 requires the compiled decoder: .* lstm"):
+        translator(make_model("lstm"), int8=True)
     with pytest.raises(InputError, match="attention in int8 requires the files of the model"):
         inspect(translator(make_model(), int8=True), "5 6")
     model.decoder[0].feed_forward[0].weight[2, 3] = torch.inf

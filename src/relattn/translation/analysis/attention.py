@@ -106,8 +106,6 @@ def unsupported_reason(translator: TorchTranslator) -> str:
     model = translator.model
     if translator.precision == "int8" and translator.read_again is None:
         return "attention in int8 requires the files of the model"
-    if not isinstance(model, Transformer):
-        return "attention requires one model, got an ensemble"
     if not shows_terms(model.config):
         return f"attention scores with {model.config.position_spec.name} positions have no terms to show separately"
     return ""
@@ -125,14 +123,14 @@ def inspect(
     """Return the attention of a model over a line and its best translation.
 
     Args:
-        translator: translator with one model. In int8, its weights are read again, and attention is in float32.
+        translator: translator with a PyTorch model. In int8, its weights are read again, and attention is in float32.
         line: line to translate.
         options: options of the translation.
         prefix: text that the translation begins with.
         longest: maximum number of source tokens.
 
     Raises:
-        InputError: the model is an ensemble, its files have changed, its position scheme has no separate terms, or the
+        InputError: the files of the model have changed, its position scheme has no separate terms, or the
             line is blank or too long.
     """
     if reason := unsupported_reason(translator):

@@ -31,7 +31,6 @@ from relattn.translation.config.positions import (
 from relattn.translation.errors import Diverged
 from relattn.translation.kernels.packing import DOTS, FLOAT, GENERIC, PADDING, PAIRS, Packing, padded
 from relattn.translation.kernels.quantization import quantized_weights
-from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.positions.absolute import angles
 from relattn.translation.model.positions.distance_terms import DistanceAttention
@@ -62,10 +61,8 @@ except OSError as error:
     MISSING = str(error)
 
 
-def unsupported_reason(model: Transformer | Ensemble, device: torch.device) -> str | None:
+def unsupported_reason(model: Transformer, device: torch.device) -> str | None:
     """Return why the compiled decoder does not run a model on a device, or None."""
-    if isinstance(model, Ensemble):
-        return "the compiled decoder does not run ensembles"
     if model.embedding.dtype not in (torch.float32, torch.int8):
         return f"the compiled decoder computes in float32, not in {extension.name_of(model.embedding.dtype)}"
     return unsupported_config_reason(model.config, device)
