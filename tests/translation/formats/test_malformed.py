@@ -155,7 +155,7 @@ def start_with_joiner(pieces: list[str]) -> None:
         ("source_vocabulary.json", start_with_joiner, "marks joined pieces with ￭"),
         ("source_vocabulary.json", None, "it has no shared_vocabulary.json or source_vocabulary.json"),
         ("target_vocabulary.json", '["<unk>", "<s>", "</s>"]', "src.model"),
-        ("model.bin", None, "neither model.bin"),
+        ("model.bin", None, "must be a directory with model.bin"),
         ("model.bin", b"TransformerSpec => WhisperSpecLike", "must be a TransformerSpec, got WhisperSpecLike"),
     ],
 )
