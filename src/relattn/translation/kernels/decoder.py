@@ -201,7 +201,6 @@ class NativeDecoder:
             "layer_count": config.decoder_layers,
             "pre_norm": config.norm == "pre",
             "activation": ACTIVATIONS.index(config.activation),
-            "rotates_values": self.spec.mixer == Rotation(values=True),
             "embedding_scale": config.dim**0.5 if config.scaled_embeddings else 1.0,
             "epsilon": config.norm_epsilon,
         }
