@@ -15,7 +15,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Literal
@@ -143,26 +142,9 @@ class Bundle:
             workers=workers,
             int8=precision == "int8",
         )
-        if precision == "int8":
-            translator.read_again = partial(_read_again, self.path.resolve(), _version(self.path))
         if translator.pytorch_reason is not None:  # the compiled decoder has its own packed weights
             model.prepack()
         return translator
-
-
-def _version(path: Path) -> tuple[int, int, int]:
-    """Return what differs if the weights of a bundle are replaced."""
-    with reading(path / WEIGHTS, "cannot be read"):
-        status = (path / WEIGHTS).stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _read_again(path: Path, version: tuple[int, int, int]) -> Transformer:
-    """Return the model of a bundle in float32. Raises InputError if it is not the version that was read before."""
-    require(_version(path) == version, f"{path / WEIGHTS}: changed since the model was loaded")
-    model = read_bundle(path).make_model()
-    dequantize(model)
-    return model.eval()
 
 
 def require_replaceable(path: Path) -> None:

@@ -243,7 +243,7 @@ def test_models_that_int8_does_not_support():
     model = make_model()
     with pytest.raises(InputError, match=r"int8 requires the compiled decoder: .* bfloat16"):
         translator(make_model().to(torch.bfloat16), int8=True)
-    with pytest.raises(InputError, match="attention in int8 requires the files of the model"):
+    with pytest.raises(InputError, match="attention requires precision fp32, got int8"):
         inspect(translator(make_model(), int8=True), "5 6")
     model.decoder[0].feed_forward[0].weight[2, 3] = torch.inf
     with pytest.raises(InputError, match=r"must be finite, .* decoder\.0\.feed_forward\.0\.weight"):

@@ -66,8 +66,6 @@ class TorchTranslator(Translator):
 
     is_torch = True
     model: Transformer
-    read_again: Callable[[], Transformer] | None = None
-    """Returns the model of a translator in int8, which has freed its weights, in float32."""
 
     def __init__(
         self,
