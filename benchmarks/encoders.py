@@ -132,9 +132,6 @@ ENCODERS = {
     "parakeet-0.6b": Encoder(
         model("ParakeetEncoder", "ParakeetEncoder", max_position_embeddings=LONGEST), frames(100, 80), LONG
     ),
-    "nemotron-streaming-0.6b": Encoder(
-        model("NemotronAsrStreamingEncoder", "NemotronAsrStreamingEncoder"), frames(100, 80), own=("sdpa",)
-    ),
     "wav2vec2-bert": Encoder(model("Wav2Vec2Bert"), frames(50, 160)),
     "wav2vec2-conformer-large": Encoder(
         model("Wav2Vec2Conformer", position_embeddings_type="relative", **LARGE), sound

@@ -35,7 +35,9 @@ def global_state() -> dict[str, object]:
     import torch
 
     plain = (bool, int, float, str, type(None))
-    modules = [(name, module) for name, module in sys.modules.items() if name.split(".")[0] in ("relattn", "benchmarks")]
+    modules = [
+        (name, module) for name, module in sys.modules.items() if name.split(".")[0] in ("relattn", "benchmarks")
+    ]
     return {
         f"{module}.{name}": value
         for module, namespace in modules

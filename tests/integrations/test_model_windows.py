@@ -14,7 +14,7 @@ from benchmarks.encoders import padding, remove_randomness
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import adapters
 from relattn.integrations.transformers.families import parakeet
-from tests.integrations.test_transformers import FAMILIES, build, features, output, stream
+from tests.integrations.test_transformers import FAMILIES, build, features, output
 from tests.support.covering import pairwise
 
 WINDOWED = {  # family: the names of the attention's projections, its head dimension, u, v and the scores
@@ -172,7 +172,7 @@ class LargestTensor(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("name", [*WINDOWED, "nemotron", "seamless-m4t-v2 in chunks"])
+@pytest.mark.parametrize("name", [*WINDOWED, "seamless-m4t-v2 in chunks"])
 @pytest.mark.parametrize("masked", [False, True])
 def test_no_tensor_grows_with_the_square_of_the_length(name, masked):
     family, largest = FAMILIES[name], []
@@ -195,29 +195,6 @@ def test_convolutions_in_pieces_equal_those_of_the_whole_input(frames, kernel, m
     monkeypatch.setattr(parakeet, "CHUNK_POSITIONS", 19)
     with torch.no_grad():
         torch.testing.assert_close(parakeet.subsample(model, inputs, mask), model.subsampling(inputs, mask))
-
-
-def test_nemotron_reads_inputs_longer_than_its_longest_position():
-    model, inputs = sharp("nemotron", max_position_embeddings=20), features(400)
-    with pytest.raises(ValueError, match="max_position_embeddings"):
-        output(model, inputs)
-    own = output(sharp("nemotron"), inputs).last_hidden_state
-    with faster.enable(model):
-        ours = output(model, inputs).last_hidden_state
-    torch.testing.assert_close(ours, own, rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("look_ahead", [0, 2, 13])
-def test_nemotron_continues_a_stream_after_a_long_first_part(look_ahead, masked):
-    model = sharp("nemotron", sliding_window=15)
-    parts = features(8 * 84).split([8 * 56, 8 * 14, 8 * 14], dim=1)
-    masks = [padding(parts[0]) if masked else None, None, None]
-    own = stream(model, parts, masks, look_ahead)
-    with faster.enable():
-        ours = stream(model, parts, masks, look_ahead)
-    for our_states, own_states in zip(ours, own, strict=True):
-        torch.testing.assert_close(our_states, own_states, rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("window", [(3, -1), 3, (1.5, 2)])
@@ -272,7 +249,7 @@ def test_attention_weights_are_refused_with_a_window(name, monkeypatch):
         output(model, inputs, output_attentions=True)
 
 
-@pytest.mark.parametrize("name", ["parakeet", "wav2vec2-bert", "nemotron"])
+@pytest.mark.parametrize("name", ["parakeet", "wav2vec2-bert"])
 def test_training_skips_as_many_layers_as_the_models_own_code(name):
     model, inputs = sharp(name), features(90)
     evaluated = output(model, inputs).last_hidden_state

@@ -22,8 +22,6 @@ from benchmarks.encoders import padding, remove_randomness
 from relattn.call import Call
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import adapters, patching
-from relattn.integrations.transformers.families import parakeet
-from relattn.integrations.transformers.families.nemotron import CACHE
 from tests.integrations.test_transformers import (
     CONVOLUTIONS,
     FAMILIES,
@@ -35,8 +33,6 @@ from tests.integrations.test_transformers import (
     maker,
     output,
     sound,
-    stream,
-    streaming_model,
 )
 from tests.integrations.test_transformers import T5 as SMALL_T5
 from tests.support.model_exports import Encoder, outcome
@@ -213,7 +209,7 @@ def test_pickled_models_stay_enabled(window, spy):
     assert type(model).forward is forward
 
 
-@pytest.mark.parametrize("name", ["t5", "speecht5", "parakeet", "nemotron", "wav2vec2-bert"])
+@pytest.mark.parametrize("name", ["t5", "speecht5", "parakeet", "wav2vec2-bert"])
 def test_a_part_that_hands_positions_to_others_is_refused(name):
     model = build(FAMILIES[name])
     forwards = [type(module).forward for module in model.modules()]
@@ -323,21 +319,6 @@ def test_a_family_whose_class_has_changed_is_left_alone(change, monkeypatch, spy
         assert faster.report(other).count(": relattn") == 3
 
 
-def test_the_check_continues_from_a_cache(monkeypatch, check_again, caplog):
-    check_again("NemotronAsrStreaming", "Parakeet")
-
-    def forget(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-        is_new = torch.arange(key.shape[2]) >= key.shape[2] - query.shape[2]
-        return adapters.transformer_xl(query, key, value * is_new[:, None], **options)
-
-    monkeypatch.setattr(parakeet, "transformer_xl", forget)
-    with faster.enable():
-        assert "(NemotronAsrStreamingEncoder): transformers" in faster.report(build(FAMILIES["nemotron"]))
-        assert faster.report(build(FAMILIES["parakeet"])).count(": relattn") == 3
-    (message,) = (record.message for record in caplog.records if "keeps its own code" in record.message)
-    assert "differ by" in message
-
-
 def test_the_version_that_a_family_needs_is_named(monkeypatch, check_again, caplog):
     check_again("T5", "VitsText")
     monkeypatch.setattr("relattn.integrations.transformers.family.transformers.__version__", "5.14.1")
@@ -346,20 +327,6 @@ def test_the_version_that_a_family_needs_is_named(monkeypatch, check_again, capl
         assert reasons == ["transformers must be 5.15 or later, got 5.14.1"] * 3
         assert faster.report(build(FAMILIES["vits"])).count(": relattn") == 2
     assert "T5 keeps its own code: transformers must be 5.15 or later, got 5.14.1" in caplog.messages
-
-
-@pytest.mark.parametrize("name", ["cache", "past_key_values"])
-def test_a_cache_may_have_either_name(name, spy):
-    """Transformers 5.24 renamed the argument `past_key_values` to `cache`, and accepts both names."""
-    model, parts = streaming_model(), features(144).split(48, dim=1)
-    right = stream(model, parts, [None] * 3, 2)
-    options: dict[str, Any] = {"use_cache": True, "num_lookahead_tokens": 2}
-    with faster.enable(model):
-        for part, states in zip(parts, right, strict=True):
-            out = output(model, part, **options)
-            torch.testing.assert_close(out.last_hidden_state, states, rtol=0, atol=2e-5)
-            options |= {name: out[CACHE], "padding_cache": out.padding_cache}
-    assert spy.call_count == 2 * len(parts)
 
 
 def test_an_argument_that_the_replacement_lacks_runs_the_models_own_code():

@@ -27,7 +27,6 @@ from benchmarks.encoders import FastSpeech2, Vits, padding, remove_randomness
 from relattn.call import Call
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import adapters
-from relattn.integrations.transformers.families.nemotron import CACHE
 from tests.support.covering import pairwise
 
 # PyTorch warns in WavLM's own code.
@@ -139,11 +138,6 @@ FAMILIES = {
     "parakeet": Family(
         maker("ParakeetEncoder", "ParakeetEncoderConfig", **FAST), features, 3, 400, lambda x: x.attention_mask.bool()
     ),
-    "nemotron": Family(
-        maker("NemotronAsrStreamingEncoder", "NemotronAsrStreamingEncoderConfig", "sdpa", **FAST, sliding_window=10,
-              default_num_lookahead_tokens=2),
-        features, 3, 400, lambda x: x.attention_mask.bool(),
-    ),
     "wav2vec2-bert": Family(bert, features, 3),
     "wav2vec2-bert relative": Family(partial(bert, position_embeddings_type="relative"), features, 3),
     "wav2vec2-conformer": Family(
@@ -219,26 +213,6 @@ def build(family: Family, *arguments: Any, **options: Any) -> nn.Module:
 def output(model: nn.Module, *inputs: Any, **options: Any) -> Any:
     with torch.no_grad():
         return model(*inputs, **options)
-
-
-def stream(model: nn.Module, parts: Any, masks: Any, look_ahead: int) -> list[Tensor]:
-    """Return the outputs of Nemotron's encoder for the parts of a stream, each with a mask or None."""
-    outputs, past = [], {}
-    for part, mask in zip(parts, masks, strict=True):
-        options = {} if mask is None else {"attention_mask": mask}
-        out = output(model, part, use_cache=True, num_lookahead_tokens=look_ahead, **options, **past)
-        past = {CACHE: out[CACHE], "padding_cache": out.padding_cache}
-        outputs.append(out.last_hidden_state)
-    return outputs
-
-
-def streaming_model() -> nn.Module:
-    """Return Nemotron's encoder with weights so large that losing earlier keys changes outputs by 0.01 and more."""
-    model = build(FAMILIES["nemotron"])
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.2)
-    return model
 
 
 def own_and_ours(model: nn.Module, *inputs: Any, **options: Any) -> tuple[Any, Any]:
@@ -367,22 +341,6 @@ def test_attention_weights_come_from_the_models_own_code(name, caplog, monkeypat
     assert all(torch.equal(a, b) for a, b in zip(ours.attentions, own.attentions, strict=True))
     assert torch.equal(ours.last_hidden_state, own.last_hidden_state)
     assert sum("attention weights" in record.message for record in caplog.records) == 1
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_streaming_outputs_are_the_same(masked):
-    """Each chunk attends to earlier keys from a cache. Its queries are the last positions of these keys.
-
-    A mask of one chunk hides the keys after its length in the model's own code, so some queries have `key_lengths`.
-    """
-    model, parts = streaming_model(), features(144).split(48, dim=1)
-    masks = [torch.ones(part.shape[:2], dtype=torch.long) if masked else None for part in parts]
-    own = stream(model, parts, masks, 2)
-    with faster.enable():
-        ours = stream(model, parts, masks, 2)
-    for our_states, own_states in zip(ours, own, strict=True):
-        torch.testing.assert_close(our_states, own_states, rtol=0, atol=2e-5)
-    assert not torch.equal(ours[2], own[2])
 
 
 def test_t5_layers_without_a_table_run_their_own_code():

@@ -1,7 +1,7 @@
 """Tests on an emulated processor with AVX2 and nothing newer.
 
-Variables lower the levels of PyTorch, oneDNN, MKL and our kernels (`make test-avx2`), but CTranslate2 and others still see the
-real processor. QEMU shows the emulated one to all of them. Processes that a test starts would not be emulated.
+Variables lower the levels of PyTorch, oneDNN, MKL and our kernels (`make test-avx2`), but CTranslate2 and others still
+see the real processor. QEMU shows the emulated one to all of them. Processes that a test starts would not be emulated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,18 @@ NAMED = (  # at most ten
 def test_named_tests_pass_on_a_haswell():
     if platform.machine() != "x86_64" or not (emulator := shutil.which("qemu-x86_64")):
         pytest.skip("run: apt-get install qemu-user")
-    command = [emulator, "-cpu", "Haswell", sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--timeout", "600"]
+    command = [
+        emulator,
+        "-cpu",
+        "Haswell",
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "--timeout",
+        "600",
+    ]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run([*command, "-v", *NAMED], cwd=ROOT, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,9 +11,6 @@ NOT_RIGHT = {  # with transformers 5.23 and PyTorch 2.13; docs/models.md has the
     ("granite-speech", "torch.jit.trace"): "refused",
     ("granite-speech", "torch.export"): "refused",
     ("granite-speech", "ONNX, dynamo=False"): "refused",
-    ("nemotron", "torch.jit.trace"): "not exported",
-    ("nemotron", "ONNX"): "wrong",  # NaN
-    ("nemotron", "ONNX, dynamo=False"): "not exported",
     ("switch", "torch.jit.trace"): "wrong",
     ("switch", "torch.export"): "not exported",
     ("switch", "ONNX"): "not exported",

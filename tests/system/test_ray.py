@@ -109,7 +109,7 @@ assert f"{cluster.address}: no usable Ray cluster: Version mismatch" in err.getv
 (directory / "empty").mkdir()  # where only the command sees a bundle, in a mount namespace
 missing = f"{directory}/empty/model.safetensors: cannot be read: No such file or directory"
 for path, message in (
-    (bundle, "all machines of the Ray cluster must have the same bundles"),
+    (bundle, "all machines of the Ray cluster must have the same bundle"),
     (directory / "empty", f"on a machine of the Ray cluster: {missing}"),
 ):
     command[1] = str(path)

@@ -89,7 +89,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[http.clie
 @pytest.mark.parametrize("seed", range(2))
 def test_malformed_requests_cause_no_internal_error(server, seed):
     (connection, bodies), draw, statuses = server, random.Random(seed), Counter[int]()
-    assert set(bodies) == {"/translate", "/detect", "/translate_file", "/words", "/attention"}
+    assert set(bodies) == {"/translate", "/detect", "/translate_file", "/words"}
     for _ in range(2500):
         path = draw.choice(list(bodies))
         kind = draw.choice(list(bodies[path])) if draw.random() < 0.8 else draw.choice([JSON, FORM, MULTIPART])

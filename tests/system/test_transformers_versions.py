@@ -61,7 +61,7 @@ for family in dict.fromkeys(patched.family for patched in patching._patched_clas
     has_sides = "attention_mask" in inputs and family.name != "SeamlessM4Tv2"
     for padded_left in (False, True) if has_sides else (False,):
         # these two count the valid frames, and take as many first ones, wherever the mask has them
-        valid_last = padded_left and family.name not in ("Parakeet", "NemotronAsrStreaming")
+        valid_last = padded_left and family.name != "Parakeet"
         case = f"{family.name} {'left' if padded_left else 'right'}"
         given = dict(inputs)
         if padded_left:

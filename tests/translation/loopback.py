@@ -1,8 +1,7 @@
-"""Loopback server for the part of the Hugging Face hub's HTTP API that pushing and downloading use."""
+"""Loopback server for the part of the Hugging Face hub's HTTP API that downloading uses."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import resource
@@ -12,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
-
-import yaml
 
 
 @dataclass
@@ -77,19 +74,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def handle_any(self) -> None:
         hub, path = self.server, urlsplit(self.path).path
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         hub.asked.append(f"{self.command} {path}")
         hub.agents.add(self.headers["User-Agent"])
         for part, status in hub.failing.items():
             if part in path:
                 return self.refuse(status, "", "as the test wants it")
         token = (self.headers["Authorization"] or "").removeprefix("Bearer ")
-        if self.command == "POST" and token not in hub.tokens:
-            return self.refuse(401, "", "Invalid credentials in Authorization header")
-        if path == "/api/validate-yaml":
-            return self.validate(json.loads(body)["content"])
-        if path == "/api/repos/create":
-            return self.create(json.loads(body))
         if path.startswith("/files/"):
             return self.send_file(path, hub.files[path])
         kind = "datasets/" if path.startswith(("/api/datasets/", "/datasets/")) else ""
@@ -103,38 +93,12 @@ class Handler(BaseHTTPRequestHandler):
             return self.refuse(404, "RepoNotFound", "Repository not found")
         if hub.gated:
             return self.refuse(403, "GatedRepo", f"Access to model {name} is restricted")
-        if self.command == "POST":
-            return self.change(name, repository, verb, body)
         sha = repository.branches.get(unquote(revision), revision)
         if sha not in repository.commits:
             return self.refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         return self.show(name, repository, verb, sha)
 
-    do_GET = do_HEAD = do_POST = handle_any
-
-    def validate(self, card: str) -> None:
-        front = yaml.safe_load(card.split("---\n")[1])
-        wrong = [{"message": '"license" must be one of [mit]'}] if front.get("license", "mit") != "mit" else []
-        self.reply(400 if wrong else 200, {"errors": wrong, "warnings": []})
-
-    def create(self, asked: dict) -> None:
-        name = f"{asked['organization']}/{asked['name']}"
-        known = name in self.server.repositories
-        if not known:
-            self.server.repositories[name] = Repository(private=asked.get("visibility") == "private")
-            self.server.repositories[name].commit({".gitattributes": b""})
-        self.reply(409 if known else 200, {"url": f"{self.server.url}/{name}"})
-
-    def change(self, name: str, repository: Repository, verb: str, body: bytes) -> None:
-        if verb == "preupload":
-            paths = [file["path"] for file in json.loads(body)["files"]]
-            modes = [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]
-            return self.reply(200, {"files": modes})
-        assert verb == "commit"
-        lines = [json.loads(line) for line in body.splitlines()]
-        changed = [line["value"] for line in lines if line["key"] == "file"]
-        sha = repository.commit({file["path"]: base64.b64decode(file["content"]) for file in changed})
-        return self.reply(200, {"commitUrl": f"{self.server.url}/{name}/commit/{sha}", "commitOid": sha})
+    do_GET = do_HEAD = handle_any
 
     def show(self, name: str, repository: Repository, verb: str, sha: str) -> None:
         files = repository.commits[sha]

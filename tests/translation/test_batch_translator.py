@@ -100,4 +100,4 @@ def test_repr_says_what_is_loaded(model):
     assert repr(translate) == f"BatchTranslator({model!r}, column='en', device='cpu')"
     assert repr(translate.translator).startswith("TorchTranslator(en to de, ")
     assert "relative positions, float32 on cpu" in repr(translate.translator)
-    assert "ensemble of 2 models, bfloat16 on cpu" in repr(load(model, model, precision="bf16"))
+    assert "relative positions, bfloat16 on cpu" in repr(load(model, precision="bf16"))

@@ -84,7 +84,7 @@ def test_value_out_of_range(kind, values):
         *((ModelConfig, {"dim": 9, "heads": 3, "positions": p}, f"dim must be even for {p} positions, got 9")
           for p in ("xl", "lstm", "sinusoidal", "relative+sinusoidal")),
         *((ModelConfig, {"dim": 18, "heads": 6, "positions": p}, f"dim / heads must be even for {p} positions, got 3")
-          for p in ("rope", "rove")),
+          for p in ("rope",)),
         (DataConfig, {"train_src": "a"}, "train_tgt"),
         (DataConfig, {"train_src": "a", "train_tgt": "b", "valid_tgt": "c"}, "valid_src"),
         (DataConfig, {"train_src": "a", "train_tgt": "b", "train_list": "c"}, "train_list"),
@@ -112,7 +112,7 @@ def test_smallest_values_are_valid():
     assert [ModelConfig(clip=3, clip_right=right).clipping_range for right in (None, 0)] == [(3, 3), (3, 0)]
     for positions, options in (("lstm", {}), ("learned", {"max_positions": 1}), ("cnn", {"kernel_size": 1})):
         ModelConfig(dim=2, heads=1, positions=positions, **options)
-    ModelConfig(dim=6, heads=3, positions="rove")
+    ModelConfig(dim=6, heads=3, positions="rope")
     DataConfig(vocab_size=1, max_tokens=1, max_words=1)
     TrainConfig(steps=1, warmup_steps=1, keep=1, average=1, patience=0, label_smoothing=0.0)
     SearchConfig(beam_size=1, alpha=0, max_length_ratio=0.0, max_length_extra=1)

@@ -40,7 +40,6 @@ def test_load_a_bundle_an_export_and_a_name_on_the_hub(server: Hub, saved, tmp_p
     assert repr(exported) == f"CTranslate2Translator({local.src_lang} to {local.tgt_lang}, float32 on cpu)"
     for call, fact in (
         (lambda: exported.translate(LINES, TranslateOptions(sampling=SamplingOptions())), "sampling"),
-        (lambda: relattn.translation.load(tmp_path / "export", saved), "ensemble"),
         (lambda: relattn.translation.load(tmp_path / "export", precision="bf16"), "precision"),
         (lambda: relattn.translation.load(saved, threads=0), "threads"),
         (lambda: relattn.translation.load(saved, device="meta"), "meta"),

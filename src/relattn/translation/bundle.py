@@ -15,7 +15,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Literal
@@ -31,7 +30,7 @@ from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchCo
 from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
-from relattn.translation.errors import InputError, language_pairs, one_line, reading, require, same_language
+from relattn.translation.errors import InputError, language_pairs, one_line, reading, require
 from relattn.translation.files import as_size, putting, require_files, require_outside
 from relattn.translation.kernels.decoder import supports_positions, unsupported_config_reason
 from relattn.translation.kernels.quantization import (
@@ -41,7 +40,6 @@ from relattn.translation.kernels.quantization import (
     quantize,
     require_valid,
 )
-from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import SkipInitialization, Transformer
 from relattn.translation.translate import Precision
 from relattn.translation.translate.torch_translator import TorchTranslator
@@ -111,12 +109,11 @@ class Bundle:
         return replace(self, state={name: weight.detach() for name, weight in weights_of(model).items()})
 
     def translator(
-        self, *members: Bundle, device: str = "cpu", precision: Precision | None = None, workers: int = 1
+        self, *, device: str = "cpu", precision: Precision | None = None, workers: int = 1
     ) -> TorchTranslator:
-        """Build the model, and return a translator; with others, an ensemble that searches as this bundle does.
+        """Build the model, and return a translator.
 
         Args:
-            members: further members of the ensemble.
             device: device to translate on.
             precision: precision of weights and arithmetic; the search always adds log-probabilities in float32. With
                 "int8", only the compiled decoder runs the model. By default "int8" for a quantized bundle if the
@@ -124,28 +121,17 @@ class Bundle:
             workers: number of batches that are searched at the same time, with one thread each.
 
         Raises:
-            InputError: weights do not fit their model, languages or tokenizers of the members differ, or `precision`
-                is unknown or not supported for this model.
+            InputError: the weights do not fit the model, or `precision` is unknown or not supported for this model.
         """
         if precision is None:
-            runs_in_int8 = not members and unsupported_config_reason(self.model, torch.device(device)) is None
+            runs_in_int8 = unsupported_config_reason(self.model, torch.device(device)) is None
             precision = "int8" if self.is_quantized and runs_in_int8 else "fp32"
         if precision not in PRECISIONS:
             raise InputError(f"precision must be {', '.join(PRECISIONS)}, got {one_line(str(precision), 40)!r}")
-        for member in members:
-            if not (same_language(member.src_lang, self.src_lang) and same_language(member.tgt_lang, self.tgt_lang)):
-                raise InputError(
-                    f"models of an ensemble must have the same languages, got {self.src_lang} to {self.tgt_lang} for "
-                    f"{self.path} and {member.src_lang} to {member.tgt_lang} for {member.path}"
-                )
-            if member.tokenizer.digest != self.tokenizer.digest:
-                raise InputError(
-                    f"models of an ensemble must have the same tokenizer; those of {self.path} and {member.path} differ"
-                )
-        models = [bundle.make_model() for bundle in (self, *members)]
-        for each in models if precision != "int8" else ():
-            dequantize(each)
-        model = (Ensemble(models) if members else models[0]).to(PRECISIONS[precision])
+        model = self.make_model()
+        if precision != "int8":
+            dequantize(model)
+        model = model.to(PRECISIONS[precision])
         translator = TorchTranslator(
             model,
             self.tokenizer,
@@ -156,27 +142,9 @@ class Bundle:
             workers=workers,
             int8=precision == "int8",
         )
-        if precision == "int8":
-            translator.read_again = partial(_read_again, self.path.resolve(), _version(self.path))
         if translator.pytorch_reason is not None:  # the compiled decoder has its own packed weights
-            for each in models:
-                each.prepack()
+            model.prepack()
         return translator
-
-
-def _version(path: Path) -> tuple[int, int, int]:
-    """Return what differs if the weights of a bundle are replaced."""
-    with reading(path / WEIGHTS, "cannot be read"):
-        status = (path / WEIGHTS).stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _read_again(path: Path, version: tuple[int, int, int]) -> Transformer:
-    """Return the model of a bundle in float32. Raises InputError if it is not the version that was read before."""
-    require(_version(path) == version, f"{path / WEIGHTS}: changed since the model was loaded")
-    model = read_bundle(path).make_model()
-    dequantize(model)
-    return model.eval()
 
 
 def require_replaceable(path: Path) -> None:

@@ -20,8 +20,6 @@ from relattn.translation.errors import InputError
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-    from relattn.translation import bundle
-
 PACKAGED = Path(__file__).with_name("models")  # a bundle per directory
 _NAME = re.compile(r"(\w[\w.-]*/\w[\w.-]*)(?:@(\S+))?", re.ASCII)  # org/name, org/name@revision
 
@@ -96,58 +94,6 @@ def fetch_foreign(path: str | Path) -> Path:
         except InputError as error:
             raise InputError(str(error).replace(str(local), str(path))) from error
     return local
-
-
-def push(path: str | Path, name: str, *, private: bool = False, license: str = "") -> str:
-    """Upload a bundle to the hub in one commit, with its card as the model card, and return the URL of its page.
-
-    The repository is created if it does not exist. Other files in it are kept.
-
-    Args:
-        path: directory of the bundle, which is loaded first, so that a damaged bundle is never uploaded.
-        name: `org/name`, where `org` is the user or an organisation.
-        private: whether the repository must be private; an existing public repository is then refused.
-        license: licence of the model, by its name on the hub ("mit", "cc-by-4.0"); that of the card if empty.
-
-    Raises:
-        InputError: the bundle does not load, `name` is not valid, no user is logged in, or the hub refuses.
-    """
-    from relattn.translation.bundle import CARD, CONFIG, WEIGHTS, read_bundle
-
-    loaded = read_bundle(path)
-    loaded.translator()
-    match = _NAME.fullmatch(name)
-    if match is None or match[2]:
-        raise InputError(f"{name}: the name of a model on the hub must be org/name")
-    with hub_errors(f"{name}: not pushed") as api:
-        from huggingface_hub import CommitOperationAdd, get_token
-
-        if get_token() is None:
-            raise InputError(f"{name}: not pushed: log in first: `hf auth login`, or set HF_TOKEN")
-        card = _model_card(loaded, license)
-        url = str(api.create_repo(name, private=private or None, exist_ok=True))
-        if private and not api.model_info(name).private:
-            raise InputError(f"{name}: not pushed: it must be private, but the repository exists and is public")
-        files = [CommitOperationAdd(file, Path(path) / file) for file in (CONFIG, WEIGHTS, *loaded.tokenizer.files)]
-        files.append(CommitOperationAdd(CARD, card.encode()))
-        api.create_commit(name, files, commit_message=f"A bundle of relattn {relattn.__version__}")
-    return url
-
-
-def _model_card(source: bundle.Bundle, license: str) -> str:
-    """Return the card of a bundle with the metadata that the hub reads; metadata that the card has is kept."""
-    from huggingface_hub import ModelCard
-
-    text = source.card
-    card = ModelCard(text if text.startswith("---\n") else f"---\n{{}}\n---\n\n{text}")
-    locales = [re.split("[-_]", locale)[0].lower() for locale in (source.src_lang, source.tgt_lang)]
-    codes = [code for code in dict.fromkeys(locales) if re.fullmatch("[a-z]{2,3}", code)]  # ISO 639, for the hub
-    metadata = {"language": codes or None, "library_name": "relattn", "tags": ["translation"], "license": None}
-    for name, value in metadata.items():
-        card.data[name] = card.data.get(name) or value
-    if license:
-        card.data["license"] = license
-    return str(card)
 
 
 @contextmanager

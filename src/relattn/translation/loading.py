@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from relattn.translation.config import TrainConfig
-from relattn.translation.errors import InputError, one_line, reading
+from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.formats.ctranslate2 import translator as ctranslate2
 from relattn.translation.formats.ctranslate2.directory import MODEL
 from relattn.translation.hub import resolve
@@ -21,7 +21,7 @@ _CARD, _MAX_CARD = "README.md", 1 << 20  # characters
 
 def load(
     path: str | Path,
-    *others: str | Path,
+    *,
     device: str = "cpu",
     precision: Precision | None = None,
     threads: int | None = None,
@@ -34,7 +34,6 @@ def load(
         path: directory of a bundle or of an export for CTranslate2; or ``"everyday-en-de"``, the model of this package;
             or the name of a bundle on the Hugging Face hub: ``"org/name"`` or, with a branch, tag or commit,
             ``"org/name@v1.0"``.
-        others: further bundles. The result is an ensemble, which averages their probabilities.
         device: device to translate on: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
         precision: ``"fp32"``, ``"bf16"`` or ``"int8"``. By default ``"fp32"``, and ``"int8"`` for a quantized bundle on
             a CPU. The precision of an export is fixed.
@@ -44,27 +43,23 @@ def load(
         tgt_lang: target language. The default is chosen as for `src_lang`.
 
     Raises:
-        InputError: a model is missing, damaged, of another version, cannot be downloaded, does not fit the others or
-            does not translate these languages, or the device cannot be used.
+        InputError: a model is missing, damaged, of another version, cannot be downloaded, or does not
+            translate these languages, or the device cannot be used.
     """
     if threads is not None:
         TrainConfig(threads=threads)  # checks the range
-    paths = [resolve(name) for name in (path, *others)]
-    exports = [each for each in paths if (each / MODEL).exists()]
-    if not exports:
-        translator = _load_bundles(paths, device=device, precision=precision, threads=threads)
-        translator.examples = _examples(paths[0])
-        return translator.with_languages(src_lang, tgt_lang)
-    if others:
-        raise InputError(f"{exports[0]}: an export cannot be part of an ensemble; use the bundles")
-    if precision is not None:
-        raise InputError(f"{path}: the precision of an export is fixed; see relattn export --quantization")
-    export: Translator = ctranslate2.load(paths[0], device=device, threads=threads)
-    export.examples = _examples(paths[0])
-    return export.with_languages(src_lang, tgt_lang)
+    directory = resolve(path)
+    translator: Translator
+    if (directory / MODEL).exists():
+        require(precision is None, f"{path}: the precision of an export is fixed; see relattn export --quantization")
+        translator = ctranslate2.load(directory, device=device, threads=threads)
+    else:
+        translator = _load_bundle(directory, device=device, precision=precision, threads=threads)
+    translator.examples = _examples(directory)
+    return translator.with_languages(src_lang, tgt_lang)
 
 
-def _load_bundles(paths: list[Path], *, device: str, precision: Precision | None, threads: int | None) -> Translator:
+def _load_bundle(path: Path, *, device: str, precision: Precision | None, threads: int | None) -> Translator:
     import torch
 
     from relattn.translation import bundle
@@ -76,9 +71,8 @@ def _load_bundles(paths: list[Path], *, device: str, precision: Precision | None
     except Exception as error:  # of many types; on "meta" a tensor has no values
         fault = one_line(str(error).partition("\n")[0], 120)
         raise InputError(f"device {device} cannot be used: {fault}") from error
-    first, *others = map(bundle.read_bundle, paths)
     workers = torch.get_num_threads() if device.partition(":")[0] == "cpu" else 1
-    return first.translator(*others, device=device, precision=precision, workers=workers)
+    return bundle.read_bundle(path).translator(device=device, precision=precision, workers=workers)
 
 
 def _examples(directory: Path) -> list[str]:

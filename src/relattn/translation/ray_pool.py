@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,15 @@ _AHEAD = 2  # parts per process that wait or are translated
 class _Worker:
     """A process of the cluster with a translator."""
 
-    def __init__(self, bundles: Sequence[str], arguments: dict[str, Any]) -> None:
-        self.bundles, self.arguments = bundles, arguments
+    def __init__(self, bundle: str, arguments: dict[str, Any]) -> None:
+        self.bundle, self.arguments = bundle, arguments
 
     @cached_property
     def translator(self) -> Translator:
-        return load(*self.bundles, **self.arguments)  # again after a restart
+        return load(self.bundle, **self.arguments)  # again after a restart
 
-    def digests(self) -> list[str]:
-        return [weights_digest(path) for path in self.bundles]
+    def digest(self) -> str:
+        return weights_digest(self.bundle)
 
     def translate(self, lines: list[str], options: TranslateOptions, first_line: int) -> list[list[Translation]]:
         return list(self.translator.stream([lines], options, first_line=first_line))
@@ -42,16 +42,16 @@ class RayPool:
 
     Args:
         address: address of the cluster; "local" starts one on this machine.
-        bundles: directories of the bundles, which all machines must see.
+        bundle: directory of the bundle, which all machines must see.
         threads: number of threads per process.
         arguments: other arguments of `load`.
 
     Raises:
-        InputError: Ray is not installed, the cluster does not exist or cannot be used, or the bundles are missing on a
+        InputError: Ray is not installed, the cluster does not exist or cannot be used, or the bundle is missing on a
             machine.
     """
 
-    def __init__(self, address: str, bundles: Sequence[str], *, threads: int | None, **arguments: Any) -> None:
+    def __init__(self, address: str, bundle: str, *, threads: int | None, **arguments: Any) -> None:
         require_installed("ray", extra="ray")
         import ray
 
@@ -66,11 +66,10 @@ class RayPool:
         places = sum(number // count for number in cores)
         require(places > 0, f"the Ray cluster must have a machine with {count} free cores, got {max(cores, default=0)}")
         worker = ray.remote(num_cpus=count, max_restarts=-1, max_task_retries=_RETRIES)(_Worker)
-        paths = [str(Path(path).resolve()) if Path(path).exists() else path for path in bundles]
-        self.workers = [worker.remote(paths, {**arguments, "threads": count}) for _ in range(places)]
-        digests = [weights_digest(path) for path in bundles]
-        others = [self._get(worker.digests.remote()) for worker in self.workers]
-        require(others == [digests] * places, "all machines of the Ray cluster must have the same bundles")
+        path = str(Path(bundle).resolve()) if Path(bundle).exists() else bundle
+        self.workers = [worker.remote(path, {**arguments, "threads": count}) for _ in range(places)]
+        digests = {self._get(worker.digest.remote()) for worker in self.workers}
+        require(digests == {weights_digest(bundle)}, "all machines of the Ray cluster must have the same bundle")
 
     def map(
         self, parts: Iterable[tuple[list[str], int]], options: TranslateOptions

@@ -1,6 +1,6 @@
 """Synthetic training text: `relattn distill` and `relattn backtranslate`.
 
-A model, or an ensemble, translates monolingual text. The pairs go through the rules of `relattn prepare`, which writes
+A model translates monolingual text. The pairs go through the rules of `relattn prepare`, which writes
 them part by part, so that a killed command continues after the last complete part. In distillation the translations are
 the targets of a smaller model, the student (Kim and Rush 2016). In back-translation they are sources, with a tag before
 them by which a model tells them from real ones (Sennrich et al. 2016; Caswell et al. 2019).
@@ -55,8 +55,8 @@ class SyntheticText:
     """Monolingual text and its translations, as a source of pairs for `prepare`.
 
     Attributes:
-        translator: the model or ensemble.
-        teachers: its directories.
+        translator: the model.
+        teacher: its directory.
         files: files of monolingual text.
         options: how to translate.
         cleaning: rules of the preparation. Longer lines are not translated.
@@ -67,7 +67,7 @@ class SyntheticText:
     """
 
     translator: Translator
-    teachers: tuple[str, ...]
+    teacher: str
     files: tuple[str, ...]
     options: TranslateOptions
     cleaning: SyntheticCleaningConfig
@@ -97,12 +97,11 @@ class SyntheticText:
         search = as_dict(self.options.search or self.translator.search)
         drawn = {} if self.options.sampling is None else as_dict(self.options.sampling)
         options = {"n_best": self.options.n_best, "tag": self.tag, "precision": self.precision, "part": PART}
-        models = {f"model {number}": weights_digest(path) for number, path in enumerate(self.teachers, start=1)}
         return {
             "synthetic": "target" if self.tag is None else "source",
             "pairs": lines * self.options.n_best,
             "text": digests,
-            "teachers": models,
+            "teacher": weights_digest(self.teacher),
             "translation": {**options, **search, **drawn},
         }
 
@@ -111,7 +110,7 @@ class SyntheticText:
         held_out = [line for path in self.exclude for line in read_lines(path)]
         roles, names = self.identity["text"], map(file_name, (*self.files, *self.exclude))
         files = dict(zip(roles, names, strict=True))
-        origin = {"files": files, "teachers": ["/".join(Path(path).parts[-2:]) for path in self.teachers]}
+        origin = {"files": files, "teacher": "/".join(Path(self.teacher).parts[-2:])}
         return OpenCorpus(self.identity["pairs"], self._pairs, held_out, {}, origin)
 
     def _pairs(self, start: int) -> Iterator[Pair]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import re
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
+from relattn.translation.analysis import page
 from relattn.translation.analysis.attention import as_json, inspect, shows_terms, view
-from relattn.translation.bundle import quantize_bundle, read_bundle
 from relattn.translation.commands import main as cli
 from relattn.translation.config import SCHEMES
 from relattn.translation.errors import InputError
-from relattn.translation.kernels import decoder
-from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.support.commands import Result, assert_refused
 from tests.support.schemes import VARIANTS, config_of
@@ -69,32 +70,12 @@ def test_a_sentence_is_inspected_with_its_translation(translator: TorchTranslato
     assert json.loads(as_json(found))["decoder"][0]["weights"][0][0][0] == 1.0
 
 
-@pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
-@pytest.mark.parametrize("is_quantized", [False, True])
-def test_int8_shows_what_float32_does(tmp_path: Path, is_quantized: bool) -> None:
-    bundle = make_bundle(tmp_path / "bundle", clip=2)
-    if is_quantized:
-        quantize_bundle(bundle, tmp_path / "int8")
-        bundle = read_bundle(tmp_path / "int8")
-    int8, float32 = (bundle.translator(precision=precision) for precision in ("int8", "fp32"))
-    found, expected = (inspect(each, "one apple", prefix="two pears") for each in (int8, float32))
-    assert found.written[:2] == expected.written[:2]
-    torch.testing.assert_close(found.encoder[1].weights, expected.encoder[1].weights, rtol=0, atol=0)
-    torch.testing.assert_close(found.cross[0][:, :2], expected.cross[0][:, :2])
-    rewritten = bundle.path / "model.safetensors"
-    rewritten.write_bytes(rewritten.read_bytes())
-    with pytest.raises(InputError, match="changed since the model was loaded"):
-        inspect(int8, "one apple")
-
-
 def test_what_cannot_be_inspected(tmp_path: Path, translator: TorchTranslator) -> None:
-    ensemble = TorchTranslator(Ensemble([translator.model] * 2), translator.tokenizer, translator.search)
     for model, line, fact in (
         *(
             (translator, *case)
             for case in ((" ", "blank"), ("a\udcff", "UTF-8"), ("one " * 10, "at most 5 tokens, got"))
         ),
-        (ensemble, "one", "ensemble"),
         *(
             (make_bundle(tmp_path / name, positions=name, dim=24).translator(), "one", f"{name} positions")
             for name in SCHEMES
@@ -114,7 +95,53 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*command, "--out", str(tmp_path / "all.json")]) == 0
     assert set(json.loads((tmp_path / "all.json").read_text())) >= {"encoder", "decoder", "cross", "translation"}
     capsys.readouterr()
+    pages = [*command, "two </script>", "--out", str(tmp_path / "all.html")]
+    assert cli.main(pages) == 0
+    assert capsys.readouterr().out.count("\n") == 2
+    (content,) = re.findall(
+        '<script id="data" type="application/json">(.*?)</script>', (tmp_path / "all.html").read_text()
+    )
+    shown = json.loads(content)
+    assert [each["line"] for each in shown["sentences"]] == ["one apple $ two", "two </script>"]
+    for part in shown["sentences"][0]["parts"].values():
+        down, across = part["down"]["pieces"], part["across"]["pieces"]
+        for layer in part["layers"]:
+            assert torch.tensor(layer["weights"]).shape == (len(layer["summaries"]), len(down), len(across))
+        words = part["across"]["words"]
+        assert [each["begin"] for each in words[1:]] == [each["end"] for each in words[:-1]]
+        assert words[-1]["end"] == len(across)
+    refused = ["analyze", "attention", str(path), *["one"] * 2, "--out", str(tmp_path / "x.png")]
+    assert_refused(Result(cli.main(refused), *capsys.readouterr()), "a .png or .json shows one sentence")
+    assert_refused(
+        Result(cli.main([*command, "--serve", "--out", "x"]), *capsys.readouterr()), "either --out or --serve"
+    )
     for out, *wrong in (["x.pdf"], ["x.png", "--layer", "9"], ["x.png", "--layer", "0"], ["x.json", "--layer", "1"]):
         code = cli.main([*command, "--out", str(tmp_path / out), *wrong])
         assert_refused(Result(code, *capsys.readouterr()), "")
     assert not list(tmp_path.glob("x.*"))
+
+
+def test_a_local_page_answers_sentences(translator: TorchTranslator) -> None:
+    server = page.serve(
+        page.as_html(translator, [], asks=True), lambda line: page.attention_of(translator, line), port=0
+    )
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+
+    def get(path: str, host: str = "localhost") -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+        connection.request("GET", path, headers={"Host": f"{host}:{server.server_port}"})
+        answer = connection.getresponse()
+        content = answer.status, answer.read().decode()
+        connection.close()
+        return content
+
+    try:
+        assert '"asks": true' in get("/")[1]
+        assert json.loads(get("/sentence?line=one%20apple")[1]) == page.attention_of(translator, "one apple")
+        assert json.loads(get("/sentence?line=")[1]) == {"error": "the sentence must not be blank"}
+        assert (get("/none")[0], get("/", host="example.org")[0]) == (404, 403)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -43,7 +43,7 @@ def test_scores_and_translations(relattn, tmp_path, model, text):
 def test_comparison_of_bundles(relattn, tmp_path, model, text):
     """Each row has the scores of one bundle, and the p-value of its difference to the first."""
     other = save_random_bundle(tmp_path / "other")
-    arguments = ("--compare", "--src", text["valid_src"], "--ref", text["valid_tgt"])
+    arguments = ("--src", text["valid_src"], "--ref", text["valid_tgt"])
     result = relattn("evaluate", model, other, model, *arguments)
     assert result.code == 0
     sources, references = zip(*read_parallel(text["valid_src"], text["valid_tgt"]), strict=True)
@@ -57,9 +57,10 @@ def test_comparison_of_bundles(relattn, tmp_path, model, text):
         assert row == [str(path), f"{scores.bleu:.2f}", f"{scores.chrf:.2f}", *difference]
     (tmp_path / "empty").write_text("")
     empty = ("--src", tmp_path / "empty", "--ref", tmp_path / "empty")
-    assert_refused(relattn("evaluate", model, other, "--compare", *empty), "the file is empty")
-    assert_refused(relattn("evaluate", model, *arguments), "--compare requires at least two bundles")
-    assert_refused(relattn("evaluate", model, other, *arguments, "--out", "x"), "--compare does not work with --out")
+    assert_refused(relattn("evaluate", model, other, *empty), "the file is empty")
+    assert_refused(
+        relattn("evaluate", model, other, *arguments, "--out", "x"), "several bundles do not work with --out"
+    )
 
 
 def test_scores_under_perturbations(relattn, model, text):

@@ -144,7 +144,7 @@ def test_finished_outputs_are_kept(relattn, model, another, tmp_path, monkeypatc
     assert_refused(
         relattn(*command, "--align"), "was made from other text or with other options: options.align: False → True"
     )
-    assert_refused(relattn("translate", another, *command[2:]), "with other options: models: ")
+    assert_refused(relattn("translate", another, *command[2:]), "with other options: model: ")
     given.write_text(given.read_text() + ROWS[0] + "\n")
     assert_refused(relattn(*command), "was made from other text or with other options: input: ")
     assert out.stat() == before

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from ctranslate2.converters import OpenNMTPyConverter
 
 from relattn.translation import bundle
 from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.model.transformer import Transformer
 
+FIXTURES = Path(__file__).parent / "fixtures"
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
 SEARCH = SearchConfig(
     beam_size=3, length_penalty="average", alpha=0.7, early_stopping=True, max_length_ratio=0.5, max_length_extra=5
@@ -66,3 +69,22 @@ def random_lines(words: Sequence[int]) -> list[str]:
     """Return lines with so many words each."""
     draw, vocabulary = random.Random(1), " ".join(LINES).split()
     return [" ".join(draw.choices(vocabulary, k=count)) for count in words]
+
+
+def convert_opennmt_py(path: Path, *, ends: float = 0.0) -> Path:
+    """Convert a model of OpenNMT-py with random weights for CTranslate2, and return the directory.
+
+    The converter refuses the default attention of OpenNMT-py 3.5, which computes the same as that of 3.4.
+
+    Args:
+        path: directory to write.
+        ends: number that is added to the bias of the end of sentence.
+    """
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        content = torch.load(FIXTURES / "opennmt_py.pt", weights_only=True)
+    content["opt"].self_attn_type = "scaled-dot"
+    content["generator"]["bias"][content["vocab"]["tgt"].index("</s>")] += ends
+    checkpoint = path.with_suffix(".pt")
+    torch.save(content, checkpoint)
+    OpenNMTPyConverter(str(checkpoint), unsafe_deserialization=True).convert(str(path))
+    return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import replace
 from itertools import chain
@@ -11,8 +10,7 @@ from typing import Any
 
 import ctranslate2
 import pytest
-import torch
-from ctranslate2.converters import MarianConverter, OpenNMTPyConverter, OpusMTConverter, TransformersConverter
+from ctranslate2.converters import MarianConverter, OpusMTConverter, TransformersConverter
 
 from relattn.translation import bundle
 from relattn.translation.errors import InputError
@@ -20,9 +18,8 @@ from relattn.translation.formats.import_model import import_model
 from relattn.translation.translate.options import TranslateOptions
 from tests.support.covering import pairwise
 from tests.translation.formats import marian_models, transformers_models
-from tests.translation.formats.bundles import LINES, random_lines
+from tests.translation.formats.bundles import FIXTURES, LINES, convert_opennmt_py, random_lines
 
-FIXTURES = Path(__file__).parent / "fixtures"
 TEXT, LONGEST = [*LINES, *random_lines(range(1, 13))], 30
 
 
@@ -107,22 +104,9 @@ def test_a_norm_of_embeddings_is_refused(tmp_path):
 
 
 def test_opennmt_py(tmp_path):
-    """The converter refuses the default attention of OpenNMT-py 3.5, which computes the same as that of 3.4."""
-    checkpoint, spm = tmp_path / "model.pt", FIXTURES / "sentencepiece.model"
-    with torch.serialization.safe_globals([argparse.Namespace]):
-        content = torch.load(FIXTURES / "opennmt_py.pt", weights_only=True)
-    content["opt"].self_attn_type = "scaled-dot"
-    content["generator"]["bias"][content["vocab"]["tgt"].index("</s>")] += 3.0  # some translations end by themselves
-    torch.save(content, checkpoint)
-    OpenNMTPyConverter(str(checkpoint), unsafe_deserialization=True).convert(str(tmp_path / "converted"))
-    parts = require_agreement(tmp_path / "converted", tmp_path / "bundle", spm, compared=16)
-    import_model(
-        checkpoint, tmp_path / "own", tokenizer=spm, tgt_tokenizer=None, src_lang="en", tgt_lang="de", sample=3
-    )
-    own = bundle.read_bundle(tmp_path / "own")
-    assert replace(parts.model, norm_epsilon=1e-6) == own.model  # OpenNMT-py's, which CTranslate2 does not have
-    assert parts.tokenizer.special == own.tokenizer.special
-    assert all((parts.state[name] == tensor).all() for name, tensor in own.state.items())
+    converted = convert_opennmt_py(tmp_path / "converted", ends=3.0)  # some translations end by themselves
+    parts = require_agreement(converted, tmp_path / "bundle", FIXTURES / "sentencepiece.model", compared=16)
+    assert (parts.model.clip, parts.model.shared_embeddings) == (3, "target")
 
 
 @pytest.mark.parametrize(

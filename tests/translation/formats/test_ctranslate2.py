@@ -447,7 +447,6 @@ def test_commands(make, tmp_path, capsys):
     assert cli.main(["score", str(out), "--src", text, "--tgt", text]) == 0
     assert len([float(line) for line in capsys.readouterr().out.splitlines()]) == len(LINES)
     for wrong, fact in (
-        (["translate", str(out), str(out)], "ensemble"),
         (["translate", str(out), "--precision", "bf16"], "precision"),
         (["evaluate", str(out), *files, "--early_stopping=false"], "early stopping"),
         (["analyze", "attention", str(out), "a line", "--out", str(tmp_path / "a.json")], "requires a bundle"),

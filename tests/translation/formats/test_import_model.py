@@ -24,9 +24,8 @@ from relattn.translation.formats.import_model import import_model
 from relattn.translation.formats.parity import Report
 from relattn.translation.training.train import train
 from research.positions import by_position
-from tests.translation.formats.bundles import SEARCH, make_bundle
+from tests.translation.formats.bundles import FIXTURES, SEARCH, convert_opennmt_py, make_bundle
 
-FIXTURES = Path(__file__).parent / "fixtures"
 LINES = ["one apple and two pears", "an old man", "17 apples, 4 pears"]
 TARGETS = ["zwei Birnen", "ein alter Mann", "17 Birnen"]
 
@@ -43,9 +42,9 @@ def run_import(path: Path, out: Path, **options: object) -> Report:
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory) -> Path:
-    """A bundle of a model of OpenNMT-py. Read it, do not write to it."""
+    """A bundle of a converted model of OpenNMT-py. Read it, do not write to it."""
     out = tmp_path_factory.mktemp("imported") / "bundle"
-    run_import(FIXTURES / "opennmt_py.pt", out)
+    run_import(convert_opennmt_py(out.with_name("converted")), out)
     return out
 
 
@@ -133,7 +132,7 @@ def test_an_export_is_imported_as_the_same_bundle(tmp_path, options):
 
 def test_command(tmp_path, capsys):
     out = tmp_path / "bundle"
-    bare = ["import", str(FIXTURES / "eole"), "--out", str(out)]
+    bare = ["import", str(convert_opennmt_py(tmp_path / "converted")), "--out", str(out)]
     full = [*bare, "--tokenizer", str(FIXTURES / "sentencepiece.model")]
     languages = ["--src_lang", "en", "--tgt_lang", "de"]
 
@@ -145,21 +144,21 @@ def test_command(tmp_path, capsys):
         (bare, "--tokenizer"),
         (full, "--src_lang"),
         ([*full, *languages, "--check_count", "0"], "check_count"),
-        (["import", str(tmp_path), "--out", str(out)], "neither model.bin"),
-        (["import", str(tmp_path / "model.npz"), "--out", str(out)], "ct2-marian-converter"),
+        (["import", str(tmp_path), "--out", str(out)], "must be a directory with model.bin"),
+        (["import", str(FIXTURES / "opennmt_py.pt"), "--out", str(out)], "ct2-opennmt-py-converter"),
         (["import", str(tmp_path / "none"), "--out", str(out)], "none: no such file"),
     ):
         assert_refused(arguments, fact)
         assert not out.exists()
     out.mkdir()  # an empty directory may exist
     assert cli.main([*full, *languages]) == 0
-    assert "eole: relative positions; 2 and 2 layers, dim 8" in capsys.readouterr().out
+    assert "CTranslate2: relative positions; 2 and 1 layers, dim 8" in capsys.readouterr().out
     sample = ["--check_lines", str(tmp_path / "src.gz")]
     with gzip.open(tmp_path / "src.gz", "wt") as file:
         file.write("\n".join(LINES) + "\n")
     assert cli.main(["export", "ctranslate2", str(out), "--out", str(tmp_path / "out"), *sample]) == 0
     before = (out / "model.safetensors").read_bytes()
-    replacing = ["import", str(FIXTURES / "opennmt_py.pt"), *full[2:], *languages]
+    replacing = ["import", str(convert_opennmt_py(tmp_path / "other", ends=1.0)), *full[2:], *languages]
     assert_refused(replacing, "--overwrite")
     assert (out / "model.safetensors").read_bytes() == before
     assert cli.main([*replacing, "--overwrite"]) == 0
@@ -183,7 +182,7 @@ def test_outputs_inside_of_their_source_are_refused(imported, tmp_path):
         ):
             with pytest.raises(InputError, match=f"^{out}: must be outside of"):
                 export(parts, out, sample=LINES, **options)
-    shutil.copytree(FIXTURES / "eole", tmp_path / "eole")
+    converted = convert_opennmt_py(tmp_path / "converted")
     with pytest.raises(InputError, match="contains more than a bundle"):
-        run_import(tmp_path / "eole", tmp_path / "eole", overwrite=True)
+        run_import(converted, converted, overwrite=True)
     assert {file: file.read_bytes() for file in source.iterdir()} == before

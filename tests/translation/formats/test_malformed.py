@@ -22,15 +22,13 @@ from relattn.translation.formats.ctranslate2.model_bin import read_model as read
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.formats.import_model import read as read_model
 from tests.translation.formats import transformers_models as models
-from tests.translation.formats.test_opennmt import DIRECTORY, TOKENIZER, save_checkpoint
 from tests.translation.formats.test_read_ctranslate2 import change, rewrite, serialize, write
 
-OWN = TOKENIZER, None
 VALUES = [2.5, math.nan, -1, "two", None, [2], {"a": 1}]
 Edit = Callable[[dict[str, Any]], object]
 
 
-def fault(path: Path, tokenizers: tuple[Path | None, Path | None] = OWN) -> str:
+def fault(path: Path, tokenizers: tuple[Path | None, Path | None]) -> str:
     """Return the error of reading a model, which must be one line that begins with a path; empty if there is none."""
     message = ""
     try:
@@ -68,154 +66,10 @@ IN_PICKLES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "name",
-    [
-        "encoder.embeddings.make_embedding.emb_luts.0.weight",
-        "encoder.transformer.0.self_attn.linear_query.weight",
-        "decoder.transformer_layers.0.layer_norm_2.bias",
-    ],
-)
-def test_weights_of_opennmt_py(tmp_path, name):
-    for damage in (REFUSED | IN_PICKLES).values():
-        path = save_checkpoint(tmp_path, lambda c, damage=damage: c["model"].update({name: damage(c["model"][name])}))
-        assert fault(path).startswith(f"{path}: {name.rsplit('.', 1)[0]}")
-
-
-EMBEDDING = "encoder.embeddings.make_embedding.emb_luts.0.weight"
-LORA = {f"encoder.transformer.{i}.self_attn.linear_keys.lora_A": torch.ones(2, 8) for i in (0, 1)}
-UNLIKE = {"max_relative_positions": -1, "layer_norm": "rms", "num_kv": 1, "decoder_type": "rnn"}
-TABLE = "relative_positions_embeddings.weight"
-
-
-def set_table(shape: tuple[int, ...], *, is_added: bool) -> Edit:
-    """Replace the tables of relative positions by those that are added to embeddings, or add these."""
-
-    def edit(content: dict[str, Any]) -> None:
-        names = [f"{stack}.embeddings.make_embedding.pe.pe" for stack in ("encoder", "decoder")]
-        kept = {name: x for name, x in content["model"].items() if is_added or not name.endswith(TABLE)}
-        content["model"] = kept | {name: torch.randn(shape) for name in names}
-
-    return edit
-
-
-@pytest.mark.parametrize(
-    ("edit", "facts"),
-    [
-        (
-            lambda c: (vars(c["opt"]).update(UNLIKE), c["vocab"].update(src_feats=["case"], data_task="lm")),
-            ["decoder_type rnn", "layer_norm rms", "fewer heads", "rotary positions", "the task lm", "features"],
-        ),
-        (lambda c: c["model"].update(LORA), ["not supported: encoder.transformer.*.self_attn.linear_keys.lora_A"]),
-        (lambda c: vars(c["opt"]).update(max_relative_positions=-2), ["ALiBi"]),
-        (lambda c: vars(c["opt"]).update(heads=3), ["heads", "dim 8"]),
-        (lambda c: vars(c["opt"]).update(heads=4), [TABLE, "(7, 2)", "(7, 4)"]),
-        (lambda c: vars(c["opt"]).update(norm_eps=-1), ["norm_epsilon", "got -1"]),
-        (lambda c: c["vocab"].update(src="a list"), ["source must be a list"]),
-        (lambda c: c["vocab"].update(decoder_start_token="<2de>"), ["'<2de>'"]),
-        (lambda c: c.pop("vocab"), ["it has no vocab"]),
-        (lambda c: c["model"].pop(EMBEDDING), [f"has no {EMBEDDING}"]),
-        (lambda c: c["model"].update({3: torch.ones(2)}), ["names in model", "3"]),
-        (lambda c: c["model"].update({n: None for n in [*c["model"]] if n.endswith(TABLE)}), ["no positions"]),
-        (set_table((30, 1, 8), is_added=True), ["positions of two kinds"]),
-        *((set_table(shape, is_added=False), ["pe.pe"]) for shape in ((3,), (30, 2, 8))),
-    ],
-)
-def test_checkpoints_of_opennmt_py(tmp_path, edit, facts):
-    path = save_checkpoint(tmp_path, edit)
-    message = fault(path)
-    assert message.startswith(f"{path}: ")
-    assert all(fact in message for fact in facts), message
-
-
-@settings(max_examples=30)
-@given(
-    part=st.sampled_from(["opt", "vocab", ""]),
-    name=st.sampled_from(["heads", "norm_eps", "pos_ffn_activation_fn", "num_kv", "max_relative_positions", "model",
-                          "src", "tgt", "src_feats", "decoder_start_token", "data_task", "generator", "vocab", "opt"]),
-    value=st.sampled_from([*VALUES, torch.ones(2)]),
-)  # fmt: skip
-def test_any_value_of_opennmt_py(tmp_path_factory, part, name, value):
-    path = tmp_path_factory.getbasetemp()
-    edit = lambda c: (vars(c[part]) if part == "opt" else c[part] if part else c).update({name: value})  # noqa: E731
-    fault(save_checkpoint(path, edit))
-
-
-@pytest.fixture
-def directory(tmp_path) -> Path:
-    return Path(shutil.copytree(DIRECTORY, tmp_path / "eole"))
-
-
 def edit_json(file: Path, edit: Edit) -> None:
     content = json.loads(file.read_text())
     edit(content)
     file.write_text(json.dumps(content))
-
-
-def unlike(config: dict[str, Any]) -> None:
-    config["model"]["decoder"].update(layer_norm="rms", heads_kv=1, mlp_activation_fn="gated-silu")
-    config["model"]["embeddings"].update(position_encoding_type="Rotary", normalize=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "edit", "facts"),
-    [
-        ("config.json", unlike, ["rms", "gated-silu", "fewer heads", "Rotary", "normalize True"]),
-        ("config.json", lambda c: c["model"].pop("share_decoder_embeddings"), ["has no generator.weight"]),
-        ("config.json", lambda c: c.pop("model"), ["config.json", "group model"]),
-        ("config.json", lambda c: c["model"].update(embeddings=3), ["config.json", "embeddings"]),
-        ("vocab.json", lambda c: c.pop("tgt"), ["vocab.json", "target must be a list"]),
-        ("vocab.json", lambda c: c.update(specials={"eos_token": "<end>"}), ["'<end>'"]),
-    ],
-)
-def test_settings_of_eole(directory, name, edit, facts):
-    edit_json(directory / name, edit)
-    message = fault(directory)
-    assert message.startswith(str(directory))
-    assert all(fact in message for fact in facts), message
-
-
-@settings(max_examples=30)
-@given(
-    st.sampled_from(
-        [*(("config.json", "model", key) for key in ("heads", "norm_eps", "mlp_activation_fn", "heads_kv", "decoder")),
-         *(("vocab.json", "", key) for key in ("src", "tgt", "specials", "decoder_start_token")),
-         ("vocab.json", "specials", "eos_token"), ("config.json", "", "model"), ("config.json", "model", "embeddings")]
-    ),
-    st.sampled_from(VALUES),
-)  # fmt: skip
-def test_any_value_of_eole(tmp_path_factory, setting, value):
-    path, (name, group, key) = tmp_path_factory.getbasetemp() / "values", setting
-    shutil.copytree(DIRECTORY, path, dirs_exist_ok=True)
-
-    def edit(content: dict[str, Any]) -> None:
-        target = content.setdefault(group, {}) if group else content
-        if isinstance(target.get("decoder"), dict):
-            target["decoder"].pop(key, None)  # a setting of a stack has priority
-        target[key] = value
-
-    edit_json(path / name, edit)
-    fault(path)
-
-
-@pytest.mark.filterwarnings("ignore:clip. 0:UserWarning")
-def test_weights_of_eole(directory):
-    file = directory / "model.00.safetensors"
-    tensors, whole = safetensors.torch.load_file(file), file.read_bytes()
-    name = "encoder.transformer_layers.0.self_attn.relative_positions_embeddings.weight"
-    for damage in REFUSED.values():
-        safetensors.torch.save_file({**tensors, name: damage(tensors[name]).contiguous()}, file)
-        message = fault(directory)
-        assert message.startswith(str(directory))
-        assert name in message
-    scaled = tensors | {"decoder.transformer_layers.1.layer_scalar": torch.tensor([0.5])}
-    safetensors.torch.save_file(scaled, file)
-    assert "decoder.transformer_layers.*.layer_scalar" in fault(directory)
-    file.write_bytes(whole[:999])
-    assert "model.00.safetensors: truncated" in fault(directory)
-    (directory / "vocab.json").unlink()
-    assert "vocab.json: cannot be read" in fault(directory)
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +155,7 @@ def start_with_joiner(pieces: list[str]) -> None:
         ("source_vocabulary.json", start_with_joiner, "marks joined pieces with ￭"),
         ("source_vocabulary.json", None, "it has no shared_vocabulary.json or source_vocabulary.json"),
         ("target_vocabulary.json", '["<unk>", "<s>", "</s>"]', "src.model"),
-        ("model.bin", None, "neither model.bin"),
+        ("model.bin", None, "must be a directory with model.bin"),
         ("model.bin", b"TransformerSpec => WhisperSpecLike", "must be a TransformerSpec, got WhisperSpecLike"),
     ],
 )
@@ -331,10 +185,10 @@ def test_changed_bits_for_ctranslate2(made, tokenizers, tmp_path_factory, data):
 
 
 @pytest.mark.parametrize("code", ["../..", "en\nde", ""])
-def test_languages_are_codes(tmp_path, code):
+def test_languages_are_codes(made, tokenizers, tmp_path, code):
     for src_lang, tgt_lang in ((code, "de"), ("en", code)):
         with pytest.raises(InputError, match="lang") as refused:
-            import_model(DIRECTORY, tmp_path / "out", tokenizer=TOKENIZER, tgt_tokenizer=None,
+            import_model(made, tmp_path / "out", tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[1],
                          src_lang=src_lang, tgt_lang=tgt_lang, sample=2)  # fmt: skip
         assert "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()
@@ -452,7 +306,7 @@ def test_files_of_transformers(published, tmp_path):
     assert "model.encoder.layers.0.fc1.bias is missing" in fault(path, (None, None))
     torch.save({**weights, "lm_head.weight": weights["model.shared.weight"] + 1}, path / "pytorch_model.bin")
     assert "tie_word_embeddings must be false" in fault(path, (None, None))
-    for damage in REFUSED.values():
+    for damage in (REFUSED | IN_PICKLES).values():
         for name in ("model.shared.weight", "final_logits_bias", "model.encoder.layers.0.self_attn.k_proj.weight"):
             torch.save({**weights, name: damage(weights[name])}, path / "pytorch_model.bin")
             assert fault(path, (None, None)).startswith(str(path)) or name == "final_logits_bias"

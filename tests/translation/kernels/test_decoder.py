@@ -15,7 +15,6 @@ from relattn.translation.config import ModelConfig
 from relattn.translation.errors import Diverged
 from relattn.translation.kernels import decoder
 from relattn.translation.kernels.decoder import NativeDecoder, supports_positions, unsupported_reason
-from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search import beam
 from relattn.translation.search.length_penalty import length_penalty
@@ -189,7 +188,6 @@ def test_models_that_are_not_supported(monkeypatch):
     cpu, model = torch.device("cpu"), make_model()
     assert unsupported_reason(model, cpu) is None
     assert "meta" in unsupported_reason(model, torch.device("meta"))
-    assert "ensembles" in unsupported_reason(Ensemble([model]), cpu)
     refused = VARIANTS.keys() - SCHEMES.keys()
     assert refused
     for variant in refused:

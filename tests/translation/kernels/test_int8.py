@@ -23,7 +23,6 @@ from relattn.translation.kernels.decoder import NativeDecoder, int8_kernel
 from relattn.translation.kernels.packing import Packing
 from relattn.translation.kernels.quantization import MAX_INPUTS, quantize
 from relattn.translation.model import transformer
-from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.linear import Linear
 from relattn.translation.search import beam
 from tests.support.covering import combinations, pairwise
@@ -269,9 +268,9 @@ def test_a_score_does_not_depend_on_the_limits_of_a_batch(scheme, beam_size, opt
 
 def test_models_that_int8_does_not_support():
     model = make_model()
-    with pytest.raises(InputError, match=r"int8 requires the compiled decoder: .* ensembles"):
-        translator(Ensemble([model]), int8=True)
-    with pytest.raises(InputError, match="attention in int8 requires the files of the model"):
+    with pytest.raises(InputError, match=r"int8 requires the compiled decoder: .* bfloat16"):
+        translator(make_model().to(torch.bfloat16), int8=True)
+    with pytest.raises(InputError, match="attention requires precision fp32, got int8"):
         inspect(translator(make_model(), int8=True), "5 6")
     model.decoder[0].feed_forward[0].weight[2, 3] = torch.inf
     with pytest.raises(InputError, match=r"must be finite, .* decoder\.0\.feed_forward\.0\.weight"):

@@ -199,13 +199,6 @@ class Su(Loops):
         return (self.rotation(i) @ query) @ (self.rotation(j) @ key) / math.sqrt(HEAD_DIM)
 
 
-class SuWithValues(Su):
-    """Values are rotated as keys, and outputs are rotated back by the position of the query."""
-
-    def value(self, head: int, i: int, j: int, value: Tensor) -> Tensor:
-        return torch.linalg.inv(self.rotation(i)) @ self.rotation(j) @ value
-
-
 class Cells(Loops):
     """One LSTMCell per direction, one position at a time."""
 
@@ -246,7 +239,6 @@ REFERENCES: dict[str, tuple[type[Loops], float]] = {  # and the unit of rounding
     "t5": (Raffel, EXACT),
     "alibi": (Press, ANGLES),
     "rope": (Su, ANGLES),
-    "rove": (SuWithValues, ANGLES),
     "lstm": (Cells, EXACT),
     "cnn": (Window, EXACT),
 }

@@ -17,7 +17,6 @@ from typing import Any
 
 import docx
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
@@ -144,7 +143,6 @@ BODIES = {
     "/translate": {"q": ["one", "two"], "warnings": True, "alternatives": 1},
     "/detect": {"q": "one"},
     "/words": {"q": "one apple."},
-    "/attention": {"q": "one apple."},
     "/languages": {},
     "/suggest": {},
     "/translate_file": {},
@@ -727,11 +725,8 @@ def test_words_of_a_translation_that_begins_with_a_prefix(with_model):
     (expected,) = with_model.translator.n_best(["one apple"], TranslateOptions(n_best=2), prefixes=["zwei"])
     texts = ["".join(word["text"] for word in answer["words"]), *answer["alternatives"]]
     assert texts == [each.text for each in expected]
-    shown = with_model.post("/attention", json={**parameters, "part": "cross"}).json()
-    assert [word["text"] for word in shown["down"]["words"]][:-1] == texts[0].split()
     for refusal in ({"q": "one apple. Two pears."}, {"prefix": "z" * 4001}):
         assert with_model.post("/words", json={**parameters, **refusal}).status_code == 400
-    assert with_model.post("/attention", json={**parameters, "prefix": "z" * 4001}).status_code == 400
 
 
 def characters(html: str) -> list[tuple[str, str]]:
@@ -791,26 +786,3 @@ def test_tags_do_not_count_as_characters_of_a_file(with_model):
     assert document_texts("a.html", b"<p>" + 150 * b"<b>a</b> ", True, 10_000, 300)
     with pytest.raises(InputError, match="at most 300 characters"):
         document_texts("a.html", b"<p>" + 151 * b"a ", True, 10_000, 300)
-
-
-@pytest.mark.parametrize("part", ["encoder", "decoder", "cross"])
-def test_attention_of_a_layer(with_model, part):
-    parameters = {"q": "one cat. Two.", "source": "en", "target": "de", "part": part}
-    answer = with_model.post("/attention", json=parameters)
-    assert answer.status_code == 200, answer.text
-    shown = answer.json()
-    assert [len(heads) for heads in shown["overview"]] == [3]
-    down, across = shown["down"]["pieces"], shown["across"]["pieces"]
-    for weights, head in zip(shown["weights"], shown["overview"][0], strict=True):
-        assert [len(row) for row in weights] == [len(across)] * len(down)
-        assert head["summary"].endswith(".")
-        torch.testing.assert_close(torch.tensor(head["percent"]) / 100, torch.tensor(weights), atol=0.0051, rtol=0)
-    if part != "decoder":
-        words = [(each["text"], each["special"]) for each in shown["across"]["words"]]
-        assert words == [("one", False), ("cat.", False), ("</s>", True)]
-        assert [each["begin"] for each in shown["across"]["words"]][1:] == [
-            each["end"] for each in shown["across"]["words"]
-        ][:-1]
-        assert shown["across"]["words"][-1]["end"] == len(across)
-    for wrong in ({"layer": 2}, {"q": " "}, {"q": "one " * 61}):
-        assert with_model.post("/attention", json={**parameters, **wrong}).status_code == 400

@@ -121,7 +121,7 @@ def test_export_is_served_without_pytorch_until_a_signal(model, clean, tmp_path)
             process.kill()
     assert process.returncode == -signal.SIGTERM
     rows = [json.loads(line) for line in log.splitlines()]
-    assert [row["route"] for row in rows[:4]] == ["/translate", "/detect", "/languages", "/attention"]
+    assert [row["route"] for row in rows[:4]] == ["/translate", "/detect", "/languages", "/words"]
     assert [row["client"] for row in rows] == ["127.0.0.1"] * 5 + ["203.0.113.7"] + ["127.0.0.1"] * (len(rows) - 6)
     assert {row["level"] for row in rows} == {"info"}
     times = [datetime.fromisoformat(row["time"]) for row in rows]
@@ -137,9 +137,6 @@ def use_and_stop(process: subprocess.Popen[str], address: str, expected: str) ->
     assert client.translate("one apple", "en", "de") == expected
     assert client.detect("This is plain English text.")[0]["language"] == "en"
     assert [each["code"] for each in client.languages()] == ["de", "en"]
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        post(f"{address}attention", q="one")
-    assert (refused.value.code, b"requires a bundle" in refused.value.read()) == (400, True)
     words = post(f"{address}words", q="one apple")["words"]
     assert "".join(word["text"] for word in words) == expected
     headers = {"X-Forwarded-For": "203.0.113.7, 127.0.0.1"}

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from relattn.translation.config import ModelConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.data.tokenizer import SpecialTokens, word_indices
-from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.alignment import links
 from relattn.translation.translate.output_formats import format_lines, header_lines, pharaoh
@@ -94,14 +93,6 @@ def test_attention_is_that_of_the_last_layer_but_one(monkeypatch, norm, layers):
     assert len(seen) == layers
     torch.testing.assert_close(found, seen[max(0, layers - 2)])
     assert float(found[1, :, 2:].abs().max()) == 0
-
-
-@torch.no_grad()
-def test_attention_of_an_ensemble_is_the_mean_of_its_models():
-    models, batch = [make_model(1), make_model(2, decoder_layers=2)], collate([[5, 6]], [[9, 10, 11]])
-    expected = (cross_attention(models[0], batch) + cross_attention(models[1], batch)) / 2
-    torch.testing.assert_close(cross_attention(Ensemble(models), batch), expected)
-    assert not any(layer.cross_attention._forward_pre_hooks for model in models for layer in model.decoder)
 
 
 def test_attention_ignores_other_threads():

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.imported_tokenizer import ImportedTokenizer, Vocabulary
 from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.types import SamplingOptions
 from relattn.translation.translate.glossary import Glossary
@@ -63,7 +62,9 @@ def translators(kind: str) -> tuple[TorchTranslator, TorchTranslator]:
         for parameter in network.parameters():
             parameter.mul_(2.0)
     search = SearchConfig(beam_size=4, max_length_ratio=1.0, max_length_extra=4)
-    return TorchTranslator(network, tokenizer, search), TorchTranslator(Ensemble([network]), tokenizer, search)
+    compiled, pytorch = (TorchTranslator(network, tokenizer, search) for _ in range(2))
+    pytorch.pytorch_reason = "this test compares both"
+    return compiled, pytorch
 
 
 PREFIXES = st.lists(

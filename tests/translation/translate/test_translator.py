@@ -19,7 +19,6 @@ from relattn.translation.data.batching import collate
 from relattn.translation.data.text_files import stream_lines
 from relattn.translation.data.tokenizer import SpecialTokens
 from relattn.translation.errors import InputError
-from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.types import Hypothesis, SamplingOptions
 from relattn.translation.translate import pipeline
@@ -81,9 +80,7 @@ def make_model(seed: int = 1, *, scale: float = 2.0, ends: float = 0.4, **change
     return model
 
 
-def translator(
-    model: Transformer | Ensemble, *, workers: int = 1, int8: bool = False, **search: object
-) -> TorchTranslator:
+def translator(model: Transformer, *, workers: int = 1, int8: bool = False, **search: object) -> TorchTranslator:
     search = {"max_length_ratio": 1.0, "max_length_extra": 6, **search}
     return TorchTranslator(model, WordTokenizer(), SearchConfig(**search), workers=workers, int8=int8)  # type: ignore[arg-type]
 
@@ -93,17 +90,16 @@ def model() -> Transformer:
     return make_model()
 
 
-def log_probs(model: Transformer | Ensemble, line: str, tokens: list[int]) -> list[float]:
+def log_probs(model: Transformer, line: str, tokens: list[int]) -> list[float]:
     """Return the log-probability of each token and of the end, from the whole sequence at once."""
     src = torch.tensor([[*WordTokenizer().encode(line), 2]])
-    members = model.members if isinstance(model, Ensemble) else [model]
     with torch.no_grad():
         tgt_in = torch.tensor([[1, *tokens]])
-        p = sum(each(src, torch.tensor([src.shape[1]]), tgt_in)[0].double().softmax(-1) for each in members)
-    return (p / len(members)).log().gather(1, torch.tensor([*tokens, 2])[:, None])[:, 0].tolist()
+        found = model(src, torch.tensor([src.shape[1]]), tgt_in)[0].double().log_softmax(-1)
+    return found.gather(1, torch.tensor([*tokens, 2])[:, None])[:, 0].tolist()
 
 
-def assert_scored(found: list[list[Translation]], lines: list[str], model: Transformer | Ensemble) -> None:
+def assert_scored(found: list[list[Translation]], lines: list[str], model: Transformer) -> None:
     """Assert that the scores of translations are those of their tokens, which are distinct, best first."""
     for line, hypotheses in zip(lines, found, strict=True):
         assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
@@ -375,27 +371,6 @@ def test_a_line_of_standard_input_is_available_before_the_next_is_written(tmp_pa
     assert list(chunks) == []
     with pytest.raises(InputError, match="standard input: cannot be read"):
         next(stream_lines(os.open(tmp_path, os.O_RDONLY)))
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_an_ensemble_searches_with_the_mean_of_probabilities(beam_size):
-    models = [
-        make_model(1),
-        make_model(2, dim=30, decoder_layers=2),
-        make_model(3, positions="learned", max_positions=40),
-    ]
-    lines, ensemble = random_lines(4, seed=5), Ensemble(models)
-    translate, options = translator(ensemble, beam_size=beam_size), TranslateOptions(n_best=beam_size)
-    found = translate.n_best(lines, options)
-    assert [best.text for best, *_ in found] != translator(models[0], beam_size=beam_size).translate(lines)
-    assert_scored(found, lines, ensemble)
-    sides = [[5, 6], [7]], [[8, 9, 10], []]
-    for row, line, tokens in zip(translate.log_probs(*sides), ["5 6", "7"], sides[1], strict=True):
-        assert row == pytest.approx(log_probs(ensemble, line, tokens), abs=1e-5)
-    twice = translator(Ensemble(models[:1] * 2), beam_size=beam_size)
-    assert_same(twice.n_best(lines, options), translator(models[0], beam_size=beam_size).n_best(lines, options))
-    assert ensemble.max_length == 40
-    assert Ensemble(models[:2]).max_length is None
 
 
 def test_pairs_are_scored_in_order(model, monkeypatch):

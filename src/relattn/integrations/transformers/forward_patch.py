@@ -71,8 +71,6 @@ class ForwardPatch:
             if is_invalid or is_exporting():
                 return own(module, *args, **kwargs)
             arguments |= kwargs
-            if "past_key_values" in arguments and "cache" in names:  # the name before transformers 5.24
-                arguments["cache"] = arguments.pop("past_key_values")
             own = functools.partial(own, module, **arguments)
             unknown = [name for name in ignored if arguments.get(name) is not None and arguments[name] is not False]
             if unknown and setting.is_check:

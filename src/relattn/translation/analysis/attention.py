@@ -38,7 +38,6 @@ from relattn.translation.drawing import png
 from relattn.translation.errors import InputError, require
 from relattn.translation.model.attention import CrossAttention
 from relattn.translation.model.positions.distance_terms import DistanceAttention
-from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
 from relattn.translation.translate.pipeline import require_readable
 from relattn.translation.translate.torch_translator import TorchTranslator
@@ -104,10 +103,8 @@ class Inspection:
 def unsupported_reason(translator: TorchTranslator) -> str:
     """Return why `inspect` refuses a translator; empty if it does not."""
     model = translator.model
-    if translator.precision == "int8" and translator.read_again is None:
-        return "attention in int8 requires the files of the model"
-    if not isinstance(model, Transformer):
-        return "attention requires one model, got an ensemble"
+    if translator.precision == "int8":
+        return "attention requires precision fp32, got int8"
     if not shows_terms(model.config):
         return f"attention scores with {model.config.position_spec.name} positions have no terms to show separately"
     return ""
@@ -119,21 +116,18 @@ def inspect(
     line: str,
     options: TranslateOptions = DEFAULTS,
     *,
-    prefix: str = "",
     longest: int = 1000,
 ) -> Inspection:
     """Return the attention of a model over a line and its best translation.
 
     Args:
-        translator: translator with one model. In int8, its weights are read again, and attention is in float32.
+        translator: translator with a PyTorch model, not in int8.
         line: line to translate.
         options: options of the translation.
-        prefix: text that the translation begins with.
         longest: maximum number of source tokens.
 
     Raises:
-        InputError: the model is an ensemble, its files have changed, its position scheme has no separate terms, or the
-            line is blank or too long.
+        InputError: the model is in int8, its position scheme has no separate terms, or the line is blank or too long.
     """
     if reason := unsupported_reason(translator):
         raise InputError(reason)
@@ -143,9 +137,9 @@ def inspect(
     tokenizer, special = translator.tokenizer, translator.tokenizer.special
     src_ids = tokenizer.encode(line)
     require(len(src_ids) <= longest, f"the sentence must have at most {longest:,} tokens, got {len(src_ids):,}")
-    ((best,),) = translator.n_best([line], replace(options, keep_literals=False), prefixes=[prefix])
+    ((best,),) = translator.n_best([line], replace(options, keep_literals=False))
     batch = collate([src_ids], [best.tokens], special).to(translator.device)
-    model: Transformer = translator.model if translator.read_again is None else translator.read_again()
+    model = translator.model
     views: dict[nn.Module, Any] = {}
     thread = get_ident()
 

@@ -110,43 +110,28 @@ def _range(low: int, high: int) -> str:
     return f"{nearest} to {farthest} pieces {'back' if low < 0 else 'ahead'}"
 
 
-def layer_as_data(inspection: Inspection, part: Part, layer: int) -> dict[str, Any]:
-    """Return one layer of an inspection as data, and an overview of all layers of that part.
-
-    Args:
-        inspection: attention of a model over a sentence.
-        part: "encoder", "decoder" or "cross".
-        layer: number of the layer, counted from 1.
-
-    Raises:
-        InputError: there is no such layer.
-    """
-    chosen = inspection.layer(part, layer)
-    source = _side(inspection.source, *inspection.special[:2])
-    if part == "cross":
-        across, down = source, _side(inspection.written, 0, 1)
-        values = {"weights": numbers(chosen)}
-    else:
-        across = down = source if part == "encoder" else _side(inspection.target, inspection.special[2], 0)
-        values = view_as_data(chosen)
-    overview = [
-        [
-            {"summary": summary, "percent": (100 * weights).round().int().tolist()}
-            for summary, weights in zip(_summaries(each, part), _weights(each), strict=True)
-        ]
-        for each in getattr(inspection, part)
-    ]
-    return {"part": part, "overview": overview, "across": across, "down": down, **values}
+def as_data(inspection: Inspection) -> dict[str, Any]:
+    """Return what the page of an inspection shows: all layers of each part, and the pieces and words of their sides."""
+    before, after, given = inspection.special
+    source, target = _side(inspection.source, before, after), _side(inspection.target, given, 0)
+    sides: dict[Part, tuple[Any, Any]] = {
+        "encoder": (source, source), "decoder": (target, target), "cross": (source, _side(inspection.written, 0, 1))
+    }  # fmt: skip
+    return {
+        "translation": inspection.translation,
+        "parts": {
+            part: {"across": across, "down": down, "layers": [_layer(each, part) for each in getattr(inspection, part)]}
+            for part, (across, down) in sides.items()
+        },
+    }
 
 
-def _weights(layer: SelfView | Tensor) -> Tensor:
-    return layer.weights if isinstance(layer, SelfView) else layer
-
-
-def _summaries(layer: SelfView | Tensor, part: Part) -> list[str]:
+def _layer(layer: SelfView | Tensor, part: Part) -> dict[str, Any]:
     if isinstance(layer, SelfView):
-        return [describe_self(layer, head, is_causal=part == "decoder") for head in range(len(layer.weights))]
-    return [describe_cross(weights) for weights in layer]
+        heads = range(len(layer.weights))
+        summaries = [describe_self(layer, head, is_causal=part == "decoder") for head in heads]
+        return {"summaries": summaries, **view_as_data(layer)}
+    return {"summaries": list(map(describe_cross, layer)), "weights": numbers(layer)}
 
 
 def _side(pieces: Sequence[str], before: int, after: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from relattn.translation.errors import require
 
 
 def backtranslate(
-    teachers: list[str],
+    teacher: str,
     *,
     data: list[str],
     tag: str = "⇄",
@@ -20,8 +20,7 @@ def backtranslate(
     interruption, the same command continues.
 
     Args:
-        teachers: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub. Several
-            bundles form an ensemble.
+        teacher: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub.
         data: Files of lines in the target language of the model to be trained, plain or compressed.
         tag: Word to put before each synthetic source. A single character becomes a single token. '' adds no
             tag.
@@ -33,5 +32,5 @@ def backtranslate(
     require(len(parallel) in (0, 2), f"--parallel must be a source file and a target file, got {len(parallel)} files")
     require(0 < weight <= 1000, f"weight must be above 0 and at most 1,000, got {weight}")
     require(len(tag.split()) <= 1, f"tag must be one word, got '{tag}'")
-    text = synthesis.text(teachers, data, tag=tag)
+    text = synthesis.text(teacher, data, tag=tag)
     synthesis.write(text, student, parallel=parallel, weight=weight)

@@ -4,7 +4,7 @@ from relattn.translation.commands.options import SynthesisOptions
 
 
 def distill(
-    teachers: list[str],
+    teacher: str,
     *,
     data: list[str],
     student: str = "",
@@ -16,9 +16,8 @@ def distill(
     continues.
 
     Args:
-        teachers: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub. Several
-            bundles form an ensemble.
+        teacher: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub.
         data: Files of source lines, plain or compressed.
         student: Recipe of the student, which trains on the corpus. By default, only the corpus is written.
     """
-    synthesis.write(synthesis.text(teachers, data), student)
+    synthesis.write(synthesis.text(teacher, data), student)

@@ -24,7 +24,6 @@ def evaluate(
     text: ReferenceText,
     src_lang: str = "",
     tgt_lang: str = "",
-    compare: bool = False,
     out: str = "",
     perturb: list[Perturbation | Literal["all"]] = [],  # noqa: B006
     search: SearchOptions,
@@ -34,27 +33,25 @@ def evaluate(
 
     Args:
         bundles: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub. Several
-            bundles form an ensemble.
+            are scored by themselves, and each is compared with the first by a paired bootstrap with 1,000 samples.
         src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
             other one if tgt_lang is that language.
         tgt_lang: Target language. The default is chosen as for src_lang.
-        compare: Score each bundle by itself, and compare it with the first by a paired bootstrap with 1,000 samples.
         out: File to write the translations to, one per line.
         perturb: Also score the text with capital letters, typing errors and more: join_lines, drop_punctuation, typos,
             title_case, upper_case, copy, or all of these. References are changed too, except by typos.
     """
     require(not (out and perturb), "--out does not work with --perturb")
-    require(not (compare and (out or perturb)), "--compare does not work with --out and --perturb")
-    require(len(bundles) > 1 or not compare, "--compare requires at least two bundles")
+    require(len(bundles) == 1 or not (out or perturb), "several bundles do not work with --out and --perturb")
     require_new_output(out, [text.src, text.ref], bundles)
 
     from relattn.translation.evaluation import score
     from relattn.translation.files import output
 
-    if compare:
+    if len(bundles) > 1:
         print(_comparison(bundles, text, search, partial(device.load, src_lang=src_lang, tgt_lang=tgt_lang)))
         return
-    translator = device.load(*bundles, src_lang=src_lang, tgt_lang=tgt_lang)
+    translator = device.load(bundles[0], src_lang=src_lang, tgt_lang=tgt_lang)
     options = search.options(translator)
     pairs = text.pairs()
     if perturb:

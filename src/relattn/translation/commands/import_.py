@@ -24,7 +24,7 @@ def import_(
 
     Args:
         path: Directory of transformers, or its name on the hub; package for Argos Translate; directory of a model for
-            CTranslate2 or of eole; checkpoint of OpenNMT-py.
+            CTranslate2.
         out: Directory of the bundle.
         tokenizer: SentencePiece model of the source side or of both sides.
         tgt_tokenizer: SentencePiece model of the target side, if it has its own.

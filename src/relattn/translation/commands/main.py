@@ -45,7 +45,6 @@ GROUPS = {
         "quantize": "Write a bundle with weights in 8 bits",
         "export": "Convert a bundle for CTranslate2, Argos Translate or ONNX",
         "import": "Convert a model of another toolkit, such as OPUS-MT, to a bundle",
-        "push": "Upload a bundle to the Hugging Face hub",
     },
 }
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}

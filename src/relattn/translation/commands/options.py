@@ -89,12 +89,12 @@ class DeviceOptions:
     threads: int | None = None
     precision: Precision | None = None
 
-    def load(self, *bundles: str, src_lang: str = "", tgt_lang: str = "") -> "Translator":
-        """Load a bundle, an ensemble or an export."""
+    def load(self, bundle: str, *, src_lang: str = "", tgt_lang: str = "") -> "Translator":
+        """Load a bundle or an export."""
         from relattn.translation import load
 
         return load(
-            *bundles,
+            bundle,
             device=self.device,
             precision=self.precision,
             threads=self.threads,
@@ -159,7 +159,7 @@ class SynthesisOptions:
     search: SearchOptions
     device: DeviceOptions
 
-    def text(self, teachers: Sequence[str], data: Sequence[str], *, tag: str | None = None) -> "SyntheticText":
+    def text(self, teacher: str, data: Sequence[str], *, tag: str | None = None) -> "SyntheticText":
         """Load the teacher, and return what it translates, and how."""
         from relattn.translation.ray_pool import RayPool
         from relattn.translation.synthesis import SyntheticText
@@ -168,20 +168,20 @@ class SynthesisOptions:
         sampling = self.draws.options(self.sampling, self.search)
         device = self.device
         require(not self.ray or device.device == "cpu", f"--ray runs on CPUs, got --device {device.device}")
-        translator = device.load(*teachers)
+        translator = device.load(teacher)
         search = self.search.override(translator.search)
         fits = sampling is not None or self.n_best <= search.beam_size
         require(fits, f"n_best must be at most the beam size {search.beam_size}, got {self.n_best}")
         return SyntheticText(
             translator=translator,
-            teachers=tuple(teachers),
+            teacher=teacher,
             files=tuple(data),
             options=TranslateOptions(n_best=self.n_best, search=search, sampling=sampling),
             cleaning=self.cleaning,
             precision=f"{device.precision or translator.precision} on {device.device}",
             exclude=self.exclude,
             tag=tag,
-            pool=RayPool(self.ray, teachers, threads=device.threads, precision=device.precision) if self.ray else None,
+            pool=RayPool(self.ray, teacher, threads=device.threads, precision=device.precision) if self.ray else None,
         )
 
     def write(self, text: "SyntheticText", student: str, *, parallel: Sequence[str] = (), weight: float = 1.0) -> None:

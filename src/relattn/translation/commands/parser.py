@@ -242,7 +242,7 @@ def make_parser(
             metavar = metavar.removesuffix("S") + " ..."
         if positional:
             if not required:
-                options["nargs"], metavar = "?", f"[{metavar}]"
+                options["nargs"], metavar = options.get("nargs", "?"), f"[{metavar}]"
             parser.add_argument(key, metavar=metavar.strip("[] ."), **options)
             usage += f" {metavar}"
         else:

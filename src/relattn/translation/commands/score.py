@@ -4,7 +4,7 @@ from relattn.translation.commands.options import DeviceOptions
 
 
 def score(
-    bundles: list[str],
+    bundle: str,
     *,
     src: str,
     tgt: str,
@@ -16,8 +16,7 @@ def score(
     """Print the log-probability of each given translation, in nats, one per line.
 
     Args:
-        bundles: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub. Several
-            bundles form an ensemble.
+        bundle: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub.
         src: File of source lines, plain or compressed.
         tgt: File of their translations, one per source line.
         src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
@@ -27,7 +26,7 @@ def score(
     """
     from relattn.translation.data.text_files import read_parallel
 
-    translator = device.load(*bundles, src_lang=src_lang, tgt_lang=tgt_lang)
+    translator = device.load(bundle, src_lang=src_lang, tgt_lang=tgt_lang)
     _, pieces = translator.tokenizer.vocabularies
     for scored in translator.score(read_parallel(src, tgt)):
         each = " ".join(f"{pieces[i]} {log_prob:.4f}" for i, log_prob in scored)

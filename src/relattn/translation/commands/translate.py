@@ -16,7 +16,7 @@ from relattn.translation.translate import Format
 
 
 def translate(
-    bundles: list[str],
+    bundle: str,
     *,
     input: str = "",
     output: str = "",
@@ -44,8 +44,7 @@ def translate(
     an interruption, the same command continues.
 
     Args:
-        bundles: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub. Several
-            bundles form an ensemble.
+        bundle: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub.
         input: File to translate: a table, .jsonl or .parquet, or else text. Text and .jsonl may be compressed. The
             columns score, confidence, translation and warnings are added to a table.
         output: File to write, in the format of the input.
@@ -80,7 +79,7 @@ def translate(
     for flag, value in (("column", column), ("shard", shard)):
         require(not value or bool(input), f"--{flag} requires --input and --output")
     require(not (input and prefix), "--prefix does not work with --input")
-    require_new_output(output, [input, glossary], bundles)
+    require_new_output(output, [input, glossary], [bundle])
     shards = None
     if input:
         from relattn.translation.bulk import parse_shard, source_of, translate_file  # needs more packages
@@ -91,7 +90,7 @@ def translate(
         raise InputError("standard input is closed")
     drawn = draws.options(sampling, search)
     terms = Glossary.read(glossary) if glossary else None
-    translator = device.load(*bundles, src_lang=src_lang, tgt_lang=tgt_lang)
+    translator = device.load(bundle, src_lang=src_lang, tgt_lang=tgt_lang)
     if verbose:
         print(f"search: {translator.engine}", file=sys.stderr)
     options = TranslateOptions(
@@ -107,7 +106,7 @@ def translate(
     if input:
         source = source_of(Path(input), Path(output), options, column=column, style=format, n_best=n_best is not None)
         settings = {
-            "models": [weights_digest(path) for path in bundles],
+            "model": weights_digest(bundle),
             "languages": [translator.src_lang, translator.tgt_lang],
             "precision": f"{device.precision or translator.precision} on {device.device}",
             "output": [column, format, n_best is not None],

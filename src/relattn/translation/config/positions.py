@@ -114,13 +114,7 @@ class DistanceVectors(Mixer):
 @final
 @dataclass(frozen=True)
 class Rotation(Mixer):
-    """Self-attention with rotated queries and keys (Su et al. 2021).
-
-    Attributes:
-        values: Whether values are rotated too, and outputs are rotated back.
-    """
-
-    values: bool
+    """Self-attention with rotated queries and keys (Su et al. 2021)."""
 
     even = "dim / heads"
 
@@ -270,13 +264,7 @@ SCHEMES: dict[str, Scheme] = {
     "rope": Scheme(
         "RoPE",
         "queries and keys rotated by their positions (Su et al. 2021)",
-        lambda config: (None, Rotation(values=False)),
-    ),
-    "rove": Scheme(
-        "RoVE",
-        "as `rope`; values are rotated too, and outputs are rotated back by the position of the query (arXiv"
-        " 2606.11275, 2026)",
-        lambda config: (None, Rotation(values=True)),
+        lambda config: (None, Rotation()),
     ),
     "lstm": Scheme(
         "LSTM",

@@ -98,7 +98,7 @@ def _origin(settings: dict[str, Any], origin: dict[str, Any]) -> str:
         digests = settings["text"]
         files = [(f"`{file}`", role, f"`{digests[role]}`") for role, file in origin["files"].items()]
         text = "Made from\n\n" + _table(("file", "role", "SHA-256 of its text"), files)
-        return text + (_teachers(settings, origin["teachers"]) if "teachers" in settings else "")
+        return text + (_teacher(settings, origin["teacher"]) if "teacher" in settings else "")
     entry, remote = CATALOG[settings["corpus"]], origin["files"]
     files = [(f"`{file['name']}`", f"{file['size']:,}", f"`{file['checksum']}`") for file in remote]
     held_out = [f"`{text.name}` is {text.file or f'sacreBLEU’s {text.sacrebleu}'}" for text in entry.held_out]
@@ -109,11 +109,10 @@ def _origin(settings: dict[str, Any], origin: dict[str, Any]) -> str:
     )
 
 
-def _teachers(settings: dict[str, Any], names: list[str]) -> str:
+def _teacher(settings: dict[str, Any], name: str) -> str:
     """Return how a synthetic side was made."""
-    models = [(f"`{name}`", f"`{digest}`") for name, digest in zip(names, settings["teachers"].values(), strict=True)]
     options = [f"`{name}: {json.dumps(value, ensure_ascii=False)}`" for name, value in settings["translation"].items()]
-    table = _table(("model", "SHA-256 of its weights"), models)
+    table = _table(("model", "SHA-256 of its weights"), [(f"`{name}`", f"`{settings['teacher']}`")])
     return f"\n\nThe {settings['synthetic']} side is synthetic, translated by\n\n{table}\n\nwith {', '.join(options)}"
 
 

@@ -27,24 +27,11 @@ from relattn.translation.model.transformer import SkipInitialization, Transforme
 # CTranslate2's defaults, with a wider beam. The models of other toolkits do not contain a search.
 SEARCH = SearchConfig(length_penalty="average", alpha=1.0, early_stopping=True)
 
-# Supported values of settings that OpenNMT-py and eole share, the default first.
-_OPENNMT_SETTINGS: dict[str, tuple[Any, ...]] = {
-    "encoder_type": ("transformer",),
-    "decoder_type": ("transformer",),
-    "layer_norm": ("standard", "standardFP32"),
-    "generator_function": ("softmax",),
-    "relative_positions_buckets": (0,),
-    "parallel_residual": (False,),
-    "shared_layer_norm": (False,),
-    "sliding_window": (0,),
-}
 M2M_100_LANGUAGE, NLLB_LANGUAGE = re.compile("__([a-z]{2,3})__"), re.compile("([a-z]{3}_[A-Z][a-z]{3})")
 MARIAN_LANGUAGE = re.compile(">>(.+)<<")
 NEVER_GENERATED = -1e4  # bias of a token without probability: finite in all precisions, and exp(-1e4) is 0
-SPECIALS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # defaults of OpenNMT-py and eole
 _FLOATS = torch.float16, torch.bfloat16, torch.float32, torch.float64
 _POSITIONS = "encoder.0.self_attention.attention.rel_key.weight", "src_positions.signal.weight"
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_tanh"}  # names in OpenNMT-py and eole, and ours
 
 T = TypeVar("T", int, float)
 
@@ -200,72 +187,6 @@ def unsupported_settings(supported: Mapping[str, Collection[Any]], get: Callable
     """
     values = {name: get(name, next(iter(known))) for name, known in supported.items()}
     return [f"{name} {one_line(value, 40)}" for name, value in values.items() if value not in supported[name]]
-
-
-def opennmt_model(
-    toolkit: str,
-    names: Names,
-    source: Path,
-    tensors: dict[str, Tensor],
-    get: Callable[[str, Any], Any],
-    *,
-    supported: Mapping[str, Collection[Any]],
-    unsupported: Iterable[str],
-    norm_epsilon: float,
-    tokenizers: tuple[Path | None, Path | None],
-    vocab_file: Path,
-    vocab: dict[str, Any],
-    specials: Mapping[str, Any],
-) -> ForeignModel:
-    """Return a model of OpenNMT-py or of eole, its successor.
-
-    Args:
-        toolkit: name of the toolkit.
-        names: names of the weights.
-        source: name of the file in messages.
-        tensors: weights. Tables of positions (positions, 1, dim) become (positions, dim).
-        get: function of a setting's name and its default that returns its value.
-        supported: supported values of the toolkit's own settings, the default first.
-        unsupported: further unsupported features.
-        norm_epsilon: default epsilon of layer normalisation.
-        tokenizers: SentencePiece models of the source and the target, as in `read_tokenizer`.
-        vocab_file: file of the vocabularies.
-        vocab: the vocabularies "src" and "tgt", and the "decoder_start_token".
-        specials: pieces "bos_token", "eos_token" and "unk_token".
-
-    Raises:
-        InputError: as `model_config` and `read_tokenizer`.
-    """
-    heads = typed(source, "heads", get("heads", 8), int)
-    activation = get("mlp_activation_fn", None) or get("pos_ffn_activation_fn", "relu")
-    features = unsupported_settings(_OPENNMT_SETTINGS | dict(supported), get)
-    if any(get(name, None) not in (None, 0, heads) for name in ("heads_kv", "num_kv")):
-        features.append("fewer heads of keys than of queries")
-    tables = [name for name in tensors if name.endswith(".pe.pe")]
-    for name in tables:
-        tensors[name] = tensors[name].squeeze(1) if tensors[name].dim() == 3 else tensors[name]
-    config = model_config(
-        names,
-        tensors,
-        source,
-        unsupported=[*features, *unsupported],
-        heads=heads,
-        activation=ACTIVATIONS.get(str(activation), "relu"),
-        scaled_embeddings=bool(tables),
-        norm_epsilon=typed(source, "norm_eps", get("norm_eps", norm_epsilon), float),
-    )
-    tokenizer = read_tokenizer(
-        vocab_file,
-        *tokenizers,
-        source=vocab.get("src"),
-        target=vocab.get("tgt"),
-        start=vocab.get("decoder_start_token", specials["bos_token"]),
-        end=specials["eos_token"],
-        unknown=specials["unk_token"],
-    )
-    return ForeignModel(
-        toolkit=toolkit, source=source, config=config, tensors=tensors, names=names, tokenizer=tokenizer
-    )
 
 
 def model_config(

@@ -13,7 +13,7 @@ import yaml
 from relattn.translation import bundle
 from relattn.translation.config import DataConfig, Recipe, as_dict
 from relattn.translation.errors import InputError, language_pairs, require, require_language
-from relattn.translation.formats import argos, eole, opennmt_py
+from relattn.translation.formats import argos
 from relattn.translation.formats.ctranslate2 import read as ctranslate2
 from relattn.translation.formats.ctranslate2.directory import MODEL, ExportSettings
 from relattn.translation.formats.ctranslate2.translator import CTranslate2Translator
@@ -23,7 +23,10 @@ from relattn.translation.formats.transformers import directory as transformers
 from relattn.translation.formats.transformers import read as transformers_reader
 from relattn.translation.translate.torch_translator import TorchTranslator
 
-_CONVERT = "models of Marian and fairseq must first be converted by ct2-marian-converter or ct2-fairseq-converter"
+_CONVERT = (
+    "convert other models first, with ct2-opennmt-py-converter, python -m ctranslate2.converters.eole_ct2, "
+    "ct2-marian-converter or ct2-fairseq-converter"
+)
 
 
 def import_model(
@@ -43,8 +46,7 @@ def import_model(
     lines, with weights in float32, and the scores must agree.
 
     Args:
-        path: a directory of transformers, eole or CTranslate2, a checkpoint of OpenNMT-py, or a package for Argos
-            Translate.
+        path: a directory of transformers or CTranslate2, or a package for Argos Translate.
         out: directory of the bundle.
         tokenizer: SentencePiece model of the source, or of both sides.
         tgt_tokenizer: SentencePiece model of the target; None takes the source's.
@@ -117,19 +119,12 @@ def read(path: Path, tokenizer: Path | None, tgt_tokenizer: Path | None) -> Fore
     """Read the model at a path, of any toolkit. Arguments and errors are those of `import_model`."""
     if (path / MODEL).is_file():
         reader = ctranslate2.read
-    elif path.is_dir() and any(path.glob(eole.WEIGHTS)):
-        reader = eole.read
     elif transformers.is_model(path):
         reader = transformers_reader.read
-    elif path.suffix == ".npz":
-        raise InputError(f"{path}: not supported; {_CONVERT}")
-    elif path.is_file():
-        reader = opennmt_py.read
-    elif path.is_dir():
-        raise InputError(
-            f"{path}: has neither {MODEL} (CTranslate2) nor {eole.WEIGHTS} (eole) nor {transformers.CONFIG} with a "
-            f"model_type (transformers); {_CONVERT}"
-        )
     else:
-        raise InputError(f"{path}: no such file or directory")
+        require(path.exists(), f"{path}: no such file or directory")
+        raise InputError(
+            f"{path}: must be a directory with {MODEL} (CTranslate2) or with {transformers.CONFIG} and a model_type "
+            f"(transformers), or a package for Argos Translate; {_CONVERT}"
+        )
     return reader(path, tokenizer, tgt_tokenizer)

@@ -270,13 +270,13 @@ INLINE void weighted_sum(const int num_vecs, real *out, const real *p, const rea
     for (int v = 0; v < num_vecs; v++) VEC(out + v * LANES) = sums[0][v] + sums[1][v];
 }
 
-static void rotate(real *x, const arguments *a, real sign) {
+static void rotate(real *x, const arguments *a) {
     const idx half = a->rotary_dim;
     const real *cosines = a->rotation, *sines = a->rotation + half;
     for (idx i = 0; i < half; i++) {
-        const real first = x[i], second = x[i + half], sine = sign * sines[i];
-        x[i] = first * cosines[i] - second * sine;
-        x[i + half] = second * cosines[i] + first * sine;
+        const real first = x[i], second = x[i + half];
+        x[i] = first * cosines[i] - second * sines[i];
+        x[i + half] = second * cosines[i] + first * sines[i];
     }
 }
 
@@ -320,8 +320,8 @@ static void self_attention(const arguments *a, const sizes *s, idx layer_index, 
     const idx block_offset = a->position % BLOCK;
     if (a->rotation)
         for (idx r = 0; r < num_rows; r++)
-            for (idx h = 0; h < a->heads * (a->rotates_values ? 3 : 2); h++)
-                rotate(b->hidden + r * s->hidden_dim + h * dim, a, 1);
+            for (idx h = 0; h < a->heads * 2; h++)
+                rotate(b->hidden + r * s->hidden_dim + h * dim, a);
     if (l->rel_key) fill_strips(a, s, l, b, num_rows);
     for (idx r = 0; r < num_rows; r++)
         for (idx h = 0; h < a->heads; h++) {
@@ -356,9 +356,6 @@ static void self_attention(const arguments *a, const sizes *s, idx layer_index, 
                  a->heads * s->padded_labels, 1, l->rel_value + h * l->rel_value_head + first * dim, dim, PANEL,
                  num_rows, dim, a->left + 1 - first, 1);
     }
-    if (a->rotates_values)
-        for (idx r = 0; r < num_rows; r++)
-            for (idx h = 0; h < a->heads; h++) rotate(b->y + r * s->joined_dim + h * dim, a, -1);
 }
 
 /* Compute y = attention of the queries in `hidden` to their source sentences. */

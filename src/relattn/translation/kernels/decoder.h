@@ -70,7 +70,7 @@ typedef struct {
     real *space;
     idx rows, per_source, position, src_len, vocab, dim, heads, head_dim, rotary_dim, layer_count, attention_layer, best;
     /* label `left` is distance 0; with `clips`, keys farther to the left also have label 0 */
-    idx left, clips, banned_count, pre_norm, activation, rotates_values;
+    idx left, clips, banned_count, pre_norm, activation;
     real embedding_scale, epsilon;
 } arguments;
 

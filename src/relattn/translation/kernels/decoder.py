@@ -32,7 +32,6 @@ from relattn.translation.config.positions import (
 from relattn.translation.errors import Diverged
 from relattn.translation.kernels.packing import PADDING, Packing, padded
 from relattn.translation.kernels.quantization import quantized_weights
-from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.positions.absolute import angles
 from relattn.translation.model.positions.distance_terms import DistanceAttention
@@ -57,10 +56,8 @@ except OSError as error:
     MISSING = str(error)
 
 
-def unsupported_reason(model: Transformer | Ensemble, device: torch.device) -> str | None:
+def unsupported_reason(model: Transformer, device: torch.device) -> str | None:
     """Return why the compiled decoder does not run a model on a device, or None."""
-    if isinstance(model, Ensemble):
-        return "the compiled decoder does not run ensembles"
     if model.embedding.dtype not in (torch.float32, torch.int8):
         return f"the compiled decoder computes in float32, not in {extension.name_of(model.embedding.dtype)}"
     return unsupported_config_reason(model.config, device)
@@ -195,7 +192,6 @@ class NativeDecoder:
             "layer_count": config.decoder_layers,
             "pre_norm": config.norm == "pre",
             "activation": ACTIVATIONS.index(config.activation),
-            "rotates_values": self.spec.mixer == Rotation(values=True),
             "embedding_scale": config.dim**0.5 if config.scaled_embeddings else 1.0,
             "epsilon": config.norm_epsilon,
         }

@@ -25,7 +25,6 @@ from pydantic import BaseModel, Field, InstanceOf, ValidationError, WithJsonSche
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from relattn.translation.analysis import Part
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.serve.files import FileStore
 from relattn.translation.serve.languages import Detector, codes_by_name, language_name
@@ -46,10 +45,7 @@ CHUNK = 65_536  # bytes
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
-    **{
-        f"/{name}": (name, "text/javascript; charset=utf-8")
-        for name in ("page.js", "attention.js", "drawing.js", "common.js")
-    },
+    **{f"/{name}": (name, "text/javascript; charset=utf-8") for name in ("page.js", "common.js")},
 }
 
 
@@ -102,16 +98,6 @@ class WordsBody(DetectBody):
         "", max_length=MOST_PREFIX, description="beginning of the translation; requires a text of one sentence"
     )
     choice: str = Field("", description="translation whose words are returned; one of those that `alternatives` allows")
-
-
-class AttentionBody(DetectBody):
-    """Parameters of /attention."""
-
-    source: str
-    target: str
-    part: Part = "encoder"
-    layer: int = Field(1, ge=1, le=1000)
-    prefix: str = Field("", max_length=MOST_PREFIX, description="beginning of the translation")
 
 
 B = TypeVar("B", bound=BaseModel)
@@ -319,22 +305,11 @@ class Api:
             "words": [word._asdict() for word in scored.words],
             "alternatives": scored.others,
             "warnings": scored.warnings,
-            "hasAttention": scored.has_attention,
             "hasChoices": scored.has_choices,
         }
         if detected:
             response["detectedLanguage"] = detected[0]
         return JSONResponse(response)
-
-    async def attention(self, request: Request) -> Response:
-        """Return the attention of one layer over the first sentence, and an overview of all layers."""
-        body = await self._parse_body(AttentionBody, request)
-        self._router.check_characters([body.q])
-        (source,), _ = self._sources([body.q], body.source)
-        inspection = await self._router.inspect(body.q, source, body.target, body.prefix)
-        from relattn.translation.analysis.summaries import layer_as_data
-
-        return JSONResponse(layer_as_data(inspection, body.part, body.layer))
 
     async def page(self, request: Request) -> Response:
         """Return a file of the web page."""

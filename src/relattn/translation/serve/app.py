@@ -96,7 +96,6 @@ def make_app(router: Router, *, keys: Path | None = None, access: Access = Acces
         ("GET", "/frontend/settings", api.settings, None),
         ("POST", "/suggest", api.suggest, None),
         ("POST", "/words", api.words, bodies.WordsBody),
-        ("POST", "/attention", api.attention, bodies.AttentionBody),
         ("GET", "/health", api.health, None),
         ("GET", "/metrics", api.metrics, None),
     ]

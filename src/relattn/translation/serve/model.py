@@ -6,12 +6,10 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.tokenizer import word_indices
-from relattn.translation.errors import require
 from relattn.translation.serve.queue import BatchQueue
 from relattn.translation.serve.text.sentences import PLACEHOLDER
 from relattn.translation.translate.options import TranslateOptions
@@ -19,13 +17,8 @@ from relattn.translation.translate.pipeline import Translation, Translator
 from relattn.translation.translate.tag_restoration import restore_tags
 from relattn.translation.translate.tags import LITERAL, StrippedLine, strip_tags
 
-if TYPE_CHECKING:
-    from relattn.translation.analysis.attention import Inspection
-    from relattn.translation.translate.torch_translator import TorchTranslator
-
 Pair = tuple[str, str]  # source and target language
 Request = tuple[str, int, str, bool]  # item of the queues `plain` and `tagged` of a `Model`
-MAX_INSPECTED = 60  # source tokens of a sentence whose attention is shown
 _KEPT = re.compile(f"{PLACEHOLDER.pattern}|{LITERAL.pattern}")  # what is not translated in a sentence with tags
 
 
@@ -61,7 +54,6 @@ class Model:
             best first.
         tagged: the same, for sentences with tags.
         words: queue of (sentence, translation): the words of the translation, with confidences.
-        attention: queue of (sentence, prefix): the attention of the model over each and its translation.
     """
 
     def __init__(
@@ -76,8 +68,7 @@ class Model:
         self.plain = make_queue(self._translate, size=self._pieces)
         self.tagged = make_queue(self._translate_tagged, size=self._pieces)
         self.words = make_queue(self._score_words, size=self._pieces)
-        self.attention = make_queue(self._inspect, size=self._pieces)
-        self.queues = [self.plain, self.tagged, self.words, self.attention]
+        self.queues = [self.plain, self.tagged, self.words]
 
     def _pieces(self, item: tuple[Any, ...]) -> int:
         """Return the number of pieces of the sentence that an item of a queue begins with."""
@@ -133,27 +124,6 @@ class Model:
             sources = _source_ranges(sentence, [src_pieces[piece] for piece in src_ids[i]], alignment)
             words[i] = _words(translation.text, [tgt_pieces[piece] for piece in tgt_ids[i]], log_probs, sources)
         return words
-
-    @cached_property
-    def attention_refusal(self) -> str:
-        """Why the attention of the model cannot be shown; empty if it can."""
-        if not self.translator.is_torch:
-            return "attention requires a bundle, got an export"
-
-        from relattn.translation.analysis.attention import unsupported_reason
-
-        return unsupported_reason(cast("TorchTranslator", self.translator))
-
-    def _inspect(self, items: list[tuple[str, str]]) -> list[Inspection]:
-        require(not self.attention_refusal, self.attention_refusal)
-
-        from relattn.translation.analysis.attention import inspect
-
-        options = TranslateOptions(search=self.search)
-        return [
-            inspect(cast("TorchTranslator", self.translator), sentence, options, prefix=prefix, longest=MAX_INSPECTED)
-            for sentence, prefix in items
-        ]
 
 
 def _with_tags(source: StrippedLine, translation: Translation) -> str:

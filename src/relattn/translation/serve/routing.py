@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from relattn.translation.config import SearchConfig
 from relattn.translation.errors import InputError, one_line, require
@@ -24,9 +24,6 @@ from relattn.translation.serve.text.documents import document_texts, fill_docume
 from relattn.translation.serve.text.html import fill_pages, page_texts
 from relattn.translation.serve.text.sentences import PLACEHOLDER, SplitText, split, split_all
 from relattn.translation.translate.pipeline import Translation, Translator
-
-if TYPE_CHECKING:
-    from relattn.translation.analysis.attention import Inspection
 
 _PROBE_SECONDS = 1.0  # that a check of the server's health waits for a translation
 _PORTION = 2  # batches of a file that are in the queue at a time
@@ -43,7 +40,6 @@ class ScoredText:
         words: words of the translation and the white space between them.
         others: other translations, best first.
         warnings: what is implausible in the translation of a sentence, as `implausibilities` names it.
-        has_attention: whether `Router.inspect` shows the attention.
         has_choices: whether the words can be replaced, by a translation with a prefix.
     """
 
@@ -51,7 +47,6 @@ class ScoredText:
     words: list[Word]
     others: list[str]
     warnings: list[str]
-    has_attention: bool = False
     has_choices: bool = False
 
 
@@ -211,17 +206,8 @@ class Router:
             [word for word in words if word.text],
             list(versions),
             _union(translation.warnings for translation in chosen),
-            has_attention=not route[0].attention_refusal,
             has_choices=not earlier_models and model.translator.supports_prefixes,
         )
-
-    async def inspect(self, text: str, source: str, target: str, prefix: str = "") -> Inspection:
-        """Return the attention of the first model of the route over the first sentence of a plain text."""
-        model = self._require_route(source, target)[0]
-        first = split(text, source).sentences[:1]
-        require(bool(first), "the text must not be blank")
-        (inspection,) = await model.attention.submit([(first[0], prefix)])
-        return inspection
 
     async def document(
         self,

@@ -42,17 +42,13 @@ def _nullable(schema: _Schema) -> _Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-_STRING, _INTEGER, _NUMBER, _BOOLEAN = ({"type": name} for name in ("string", "integer", "number", "boolean"))
+_STRING, _INTEGER, _BOOLEAN = ({"type": name} for name in ("string", "integer", "boolean"))
 _PERCENT = {"type": "number", "minimum": 0, "maximum": 100}
 _PROBABILITY = {"type": "number", "minimum": 0, "maximum": 1}
 _DETECTED = _object(language=_STRING, confidence=_PERCENT)
 _LANGUAGE = _object(code=_STRING, name=_STRING)
 _RANGE = {**_array(_INTEGER), "minItems": 2, "maxItems": 2}
 _WORD = _object(text=_STRING, confidence=_nullable(_PROBABILITY), sentence=_nullable(_INTEGER), sources=_array(_RANGE))
-_TERMS = _nullable(_array(_NUMBER, 3))  # (heads, queries, keys); null if the scheme has none
-_SIDE = _object(
-    pieces=_array(_STRING), words=_array(_object(text=_STRING, begin=_INTEGER, end=_INTEGER, special=_BOOLEAN))
-)
 _ANSWERS = {
     "/translate": _object(
         {
@@ -72,21 +68,7 @@ _ANSWERS = {
         words=_array(_WORD),
         alternatives=_array(_STRING),
         warnings=_array(_STRING),
-        hasAttention=_BOOLEAN,
         hasChoices=_BOOLEAN,
-    ),
-    "/attention": _object(
-        {
-            "content": _TERMS,
-            "relative": _TERMS,
-            "distances": _array(_INTEGER),
-            "by_distance": _nullable(_array(_NUMBER, 2)),
-        },
-        part={"enum": ["encoder", "decoder", "cross"]},
-        overview=_array(_object(summary=_STRING, percent=_array(_INTEGER, 2)), 2),
-        across=_SIDE,
-        down=_SIDE,
-        weights=_array(_NUMBER, 3),
     ),
     "/languages": _array(_object(code=_STRING, name=_STRING, targets=_array(_STRING))),
     "/frontend/settings": _object(
@@ -109,7 +91,7 @@ _ALWAYS = 400, 403, 408, 429, 500  # errors of every route
 _OTHER_ERRORS = {
     "/translate": (413, 422),
     "/translate_file": (413, 422, 503),
-    **dict.fromkeys(("/detect", "/words", "/attention"), (413,)),
+    **dict.fromkeys(("/detect", "/words"), (413,)),
     "/download_file/{name}": (404,),
     "/health": (503,),
 }

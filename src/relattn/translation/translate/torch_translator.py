@@ -31,7 +31,6 @@ from relattn.translation.kernels.decoder import (
 )
 from relattn.translation.kernels.quantization import SCALE, quantize
 from relattn.translation.model.attention import CrossAttention
-from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search import beam, constrained
 from relattn.translation.search.length_penalty import length_penalty
@@ -50,7 +49,7 @@ class TorchTranslator(Translator):
     matrix product.
 
     Args:
-        model: model or ensemble; it is moved to `device` and set to evaluation mode.
+        model: the model; it is moved to `device` and set to evaluation mode.
         tokenizer: tokenizer of both sides.
         search: default beam size, length penalty and length limits.
         device: device to compute on.
@@ -65,13 +64,11 @@ class TorchTranslator(Translator):
     """
 
     is_torch = True
-    model: Any  # Transformer | Ensemble, whose caches have different types
-    read_again: Callable[[], Transformer] | None = None
-    """Returns the model of a translator in int8, which has freed its weights, in float32."""
+    model: Transformer
 
     def __init__(
         self,
-        model: Transformer | Ensemble,
+        model: Transformer,
         tokenizer: AnyTokenizer,
         search: SearchConfig,
         *,
@@ -105,8 +102,6 @@ class TorchTranslator(Translator):
     def _description(self) -> list[str]:
         dtype = str(next(self.model.parameters()).dtype).removeprefix("torch.")
         precision = f"{dtype if self._kernel == FLOAT else self.precision} on {self.device}"
-        if isinstance(self.model, Ensemble):
-            return [f"ensemble of {len(self.model.members)} models", precision]
         config = self.model.config
         layers = f"{config.encoder_layers} and {config.decoder_layers} layers"
         return [layers, f"dim {config.dim}", f"{config.positions} positions", precision]
@@ -279,7 +274,7 @@ def _without(given: Sequence[int], hypotheses: list[list[Hypothesis]]) -> list[l
 
 
 @torch.inference_mode()
-def cross_attention(model: Transformer | Ensemble, batch: Batch) -> Tensor:
+def cross_attention(model: Transformer, batch: Batch) -> Tensor:
     """Return the mean attention weights (rows, tgt_len, src_len) with which each target piece and the end are read."""
     weights: list[Tensor] = []
     thread = get_ident()
@@ -288,12 +283,7 @@ def cross_attention(model: Transformer | Ensemble, batch: Batch) -> Tensor:
         if get_ident() == thread:  # other threads may use the model at the same time
             weights.append(module.weights(*arguments).mean(1))
 
-    members = model.members if isinstance(model, Ensemble) else [model]
-    layers: list[Any] = [member.decoder[alignment_layer(len(member.decoder))] for member in members]
-    hooks = [layer.cross_attention.register_forward_pre_hook(record) for layer in layers]
-    try:
+    layer: Any = model.decoder[alignment_layer(len(model.decoder))]
+    with layer.cross_attention.register_forward_pre_hook(record):
         model(batch.src, batch.src_lengths, batch.tgt_in)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return torch.stack(weights).mean(0)[:, -batch.tgt_out.shape[1] :]
+    return weights[0][:, -batch.tgt_out.shape[1] :]

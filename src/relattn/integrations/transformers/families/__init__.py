@@ -18,7 +18,6 @@ FILES = (
     "fastspeech2_conformer",
     "granite_speech",
     "mpnet",
-    "nemotron",
     "parakeet",
     "sam",
     "speecht5",

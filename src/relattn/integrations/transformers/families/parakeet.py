@@ -27,7 +27,7 @@ from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderModelO
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from relattn.functional import Chunk, Window
+from relattn.functional import Window
 from relattn.integrations.transformers.adapters import (
     farthest_distance,
     join_heads,
@@ -50,11 +50,8 @@ def attention(
     hidden_states: Tensor,  # (batch, length, dim)
     position_embeddings: Tensor | None,  # (1 or batch, 2 · keys − 1, dim), or fewer rows about the middle one
     attention_mask: Tensor | None = None,
-    past_key_values: Any = None,  # Nemotron's cache, up to transformers 5.23
-    cache: Any = None,  # the same, since 5.24
     *,
     window: Window = None,
-    chunk: Chunk = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
@@ -65,9 +62,6 @@ def attention(
     if options is None or position_embeddings is None or positions_differ or needs_attention_weights(module):
         return own()
     query, key, value = project(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
-    cache = past_key_values if cache is None else cache
-    if cache is not None:
-        key, value = cache.update(key, value, module.layer_idx)
     attended = transformer_xl(
         query,
         key,
@@ -77,7 +71,6 @@ def attention(
         positions=position_embeddings[0],
         project_positions=module.relative_k_proj,
         window=window,
-        chunk=chunk,
         scale=module.scaling,
         dropout_p=module.attention_dropout if module.training else 0.0,
         **options,

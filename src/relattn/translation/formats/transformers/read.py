@@ -55,8 +55,9 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     settings = Settings(path / CONFIG, config)
     generation = Generation(path, settings)
     family = FAMILIES[config["model_type"]]
-    tensors = _with_shared(_tensors(path), settings)
+    tensors = _tensors(path)
     require_weights(tensors, path)
+    tensors = _with_shared(tensors, settings)
     sizes = _vocab_sizes(tensors, settings)
     positions, dim = settings.number("max_position_embeddings"), tensors[_TARGET].shape[-1]
     most = f"{settings.file}: max_position_embeddings must be at most {_MOST_POSITIONS:,}, got {positions:,}"

@@ -19,7 +19,7 @@ def rotate(x: Tensor, positions: Tensor) -> Tensor:
 
     Args:
         x: (…, length, head_dim), where head_dim is even.
-        positions: (length,) positions p. A negative position rotates back.
+        positions: (length,) positions p.
 
     Returns:
         The same shape and dtype as `x`.
@@ -31,20 +31,13 @@ def rotate(x: Tensor, positions: Tensor) -> Tensor:
 
 
 class RotaryAttention(nn.Module):
-    """Dot-product attention with rotated queries and keys, and optionally rotated values.
+    """Dot-product attention with rotated queries and keys: equation 16 of Su et al. (2021).
 
-        e_ij = (R_i q_i) · (R_j k_j) / √head_dim        z_i = Σ_j α_ij v_j
-
-    This is equation 16 of Su et al. (2021). With `values`, z_i = R_i⁻¹ Σ_j α_ij R_j v_j (arXiv 2606.11275).
-
-    Args:
-        config: Configuration of the model.
-        values: Whether values are rotated too.
+    e_ij = (R_i q_i) · (R_j k_j) / √head_dim        z_i = Σ_j α_ij v_j
     """
 
-    def __init__(self, config: ModelConfig, *, values: bool) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.values = values
         self.attention = PlainAttention(config)
 
     def forward(
@@ -53,10 +46,6 @@ class RotaryAttention(nn.Module):
         """Return the attention output. Shapes and options are those of `PlainAttention`."""
         queries, keys = query.shape[2], key.shape[2]
         offset = keys - queries if query_offset is None else query_offset
-        query_positions = torch.arange(offset, offset + queries, device=query.device)
-        key_positions = torch.arange(keys, device=query.device)
-        query, key = rotate(query, query_positions), rotate(key, key_positions)
-        if self.values:
-            value = rotate(value, key_positions)
-        output = self.attention(query, key, value, query_offset=query_offset, **options)
-        return rotate(output, -query_positions) if self.values else output
+        query = rotate(query, torch.arange(offset, offset + queries, device=query.device))
+        key = rotate(key, torch.arange(keys, device=query.device))
+        return self.attention(query, key, value, query_offset=query_offset, **options)

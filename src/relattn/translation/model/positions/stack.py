@@ -120,8 +120,8 @@ class StackPositions(nn.Module):
                 return BiasAttention(config, self.bias.forward)
             case DistanceVectors():
                 return TransformerXLAttention(config)
-            case Rotation(values):
-                return RotaryAttention(config, values=values)
+            case Rotation():
+                return RotaryAttention(config)
         raise self._unknown(self.spec.mixer)
 
     def _unknown(self, kind: object) -> InputError:

@@ -109,9 +109,3 @@ export async function copy(text) {
     if (!copied) throw new Error("The browser does not allow copying.");
   }
 }
-
-export function save(name, type, content) {
-  const href = URL.createObjectURL(new Blob([content], { type }));
-  element("a", undefined, { href, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(href), 60_000);
-}

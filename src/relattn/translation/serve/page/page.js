@@ -1,6 +1,5 @@
 // Translates text when typing stops, and files when they are dropped. Words of the translation offer alternatives.
 import { byId, copy, element, fill, latest, pause, request, requestPatiently } from "./common.js";
-import { clearAttention, linkOfView, openView, setUpAttention, showAttentionOf } from "./attention.js";
 
 const PAUSE = 350; // milliseconds without a keystroke before the text is translated
 const ALTERNATIVES = 3; // number of other translations to request
@@ -15,10 +14,10 @@ const WARNINGS = {
   tags: "the addresses or placeholders differ from those of the text",
   length: "the length is unlikely",
 };
-// starts: places of the sentences in the text. chosen: translations of sentences that the user chose.
+// starts: places of the sentences in the text.
 const state = {
   languages: [], names: {}, examples: {}, limit: 0, timer: 0, isTargetChosen: false, hasChoices: false,
-  detected: "", words: [], sentences: [], starts: [], chosen: {},
+  detected: "", words: [], sentences: [], starts: [],
 };
 const translations = latest(), choices = latest(), files = latest();
 
@@ -126,10 +125,9 @@ function moveInTranslation(event) {
 
 // Forget everything that belongs to a text that is not in the box any more.
 function showNothing() {
-  Object.assign(state, { words: [], sentences: [], starts: [], chosen: {}, detected: "" });
+  Object.assign(state, { words: [], sentences: [], starts: [], detected: "" });
   showWords();
   byId("alternatives").hidden = true;
-  clearAttention(false);
 }
 
 function closeChoices() {
@@ -141,7 +139,6 @@ function expectTranslation() {
   closeChoices();
   for (const id of ["copy", "share"]) byId(id).disabled = true;
   byId("translation").setAttribute("aria-busy", "true");
-  clearAttention(true);
   return translations();
 }
 
@@ -175,16 +172,13 @@ async function translate(choice = "") {
       end = start < 0 ? end : start + sentence.length;
       return start;
     });
-    Object.assign(state, { words: result.words, sentences: result.sentences, starts, chosen: {}, detected, hasChoices: result.hasChoices });
-    if (choice) for (const { text, sentence } of result.words) if (sentence !== null) state.chosen[sentence] = (state.chosen[sentence] || "") + text;
+    Object.assign(state, { words: result.words, sentences: result.sentences, starts, detected, hasChoices: result.hasChoices });
     showWords();
     byId("text").lang = sourceLanguage();
     showOthers(result.alternatives, target);
-    byId("attention").hidden = !result.hasAttention;
     const warning = result.warnings.map((name) => WARNINGS[name]).join(", ");
     const language = !detected ? "" : detected === target ? `The text seems to be ${languageName(target)} already.` : `Detected: ${languageName(detected)}`;
     showStatus(warning ? `Check the translation: ${warning}.` : language, warning ? "error" : "");
-    showAttention();
   } catch (error) {
     if (signal.aborted) return;
     showNothing();
@@ -236,10 +230,6 @@ function differences(others, text) {
   return parts.map((part) => (part.trim() && isMarked[j++] ? element("mark", part) : part));
 }
 
-function showAttention() {
-  if (state.sentences.length) showAttentionOf({ sentences: state.sentences, chosen: state.chosen, source: sourceLanguage(), target: byId("target").value });
-}
-
 // Show other words for one of the translation, each with how the sentence would go on.
 async function offerChoices(node, index) {
   const signal = choices();
@@ -269,13 +259,11 @@ async function offerChoices(node, index) {
       const length = state.words.filter(({ sentence }) => sentence === word.sentence).length;
       const words = answer.words.map((each) => ({ ...each, sentence: word.sentence }));
       state.words.splice(at, length, ...words);
-      state.chosen[word.sentence] = words.map(({ text }) => text).join("");
       closeChoices();
       byId("alternatives").hidden = true; // they belong to the first translation
       showWords();
       byId("translation").childNodes[index]?.focus?.();
-      showAttention();
-    };
+      };
     box.replaceChildren(...[...offers].map(([first, more]) => {
       const button = element("button", undefined, { type: "button", onclick: () => use(first, more).catch(fail) }, { lang: parameters.target, dir: "auto" });
       button.append(element("b", first), element("span", more));
@@ -387,7 +375,7 @@ function swap() {
 }
 
 async function share() {
-  const parameters = { source: byId("source").value, target: byId("target").value, q: byId("text").value, ...linkOfView() };
+  const parameters = { source: byId("source").value, target: byId("target").value, q: byId("text").value };
   history.replaceState(null, "", `#${new URLSearchParams(parameters)}`); // browsers do not send this part to servers
   await copy(location.href);
 }
@@ -411,7 +399,6 @@ async function start() {
   byId("file").addEventListener("change", () => { translateFile(byId("file").files[0]); byId("file").value = ""; });
   for (const event of ["scroll", "resize"]) addEventListener(event, placeChoices, { passive: true });
   acceptDrops();
-  setUpAttention();
   edited();
   for (let seconds = 1; ; seconds = Math.min(2 * seconds, LONGEST_PAUSE)) {
     try {
@@ -448,7 +435,6 @@ function openLink() {
   fillTargets(shared.get("target") ?? undefined);
   state.isTargetChosen ||= shared.has("target");
   if (shared.has("q")) byId("text").value = shared.get("q");
-  openView(shared);
   showExamples();
   edited();
 }

@@ -1,18 +1,21 @@
 // Shows the attention of a model: all heads as pictures, and one head word by word, with the two parts of its scores.
-import { byId, element, fill, latest, requestPatiently, save } from "./common.js";
-import { drawingOf } from "./drawing.js";
-
 const ROW = 30; // height of a word in the linked view in pixels, as in the style sheet
-const NO_TEXT = "Translate a text first.";
-const NUMBERS = ["layer", "head", "sentence", "query", "key"]; // in the state, and in links from 1
-const requests = latest();
-// text: what the page translated. data: the layer that the server described. query, key: chosen words.
-// linked: the words that a link names, until there is a text.
-const state = { text: null, data: null, layer: 0, head: null, sentence: 0, query: 0, key: null, linked: {} };
+// sentences: {line, translation, parts}. data: the chosen part of one. query, key: chosen words.
+const state = { ...JSON.parse(document.getElementById("data").textContent), data: null, layer: 0, head: null, sentence: 0, query: 0, key: null };
 
-const isCausal = () => state.data.part === "decoder";
+const byId = (id) => document.getElementById(id);
+
+// Return an element. Its text is never parsed as HTML.
+function element(name, text, properties = {}, attributes = {}) {
+  const node = document.createElement(name);
+  if (text !== undefined) node.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  return Object.assign(node, properties);
+}
+
+const isCausal = () => byId("part").value === "decoder";
 const isVisible = (i, j) => !isCausal() || j <= i; // piece j for piece i
-const isOpen = () => byId("attention").open;
+const layerData = () => state.data.layers[state.layer];
 
 // The words of a side as shown: {text, begin, end, special}, with the range of their pieces. One word alone is shown in
 // pieces, since it may be a sentence in a language without spaces.
@@ -41,91 +44,57 @@ function mean(matrix, query, key) {
 }
 
 const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
-const shareOf = (query, key) => (pairsOf(query, key).length ? percent(termsOf(query, key).weight) : "later");
 const percent = (value) => (value > 0 && value < 0.005 ? "<1\u00a0%" : `${Math.round(100 * value)}\u00a0%`);
 
-export function setUpAttention() {
-  byId("attention").addEventListener("toggle", () => { if (isOpen()) inspect(); });
-  byId("part").addEventListener("change", () => { Object.assign(state, { layer: 0, head: null, query: 0, key: null }); inspect(); });
-  byId("sentence").addEventListener("change", () => { Object.assign(state, { sentence: Number(byId("sentence").value), query: 0, key: null }); inspect(); });
+function setUp() {
+  byId("part").addEventListener("change", () => { Object.assign(state, { layer: 0, head: null, query: 0, key: null }); show(); });
+  byId("sentence").addEventListener("change", () => { Object.assign(state, { sentence: Number(byId("sentence").value), query: 0, key: null }); show(); });
   for (const id of ["merge", "marks"]) byId(id).addEventListener("change", () => { Object.assign(state, { query: 0, key: null }); show(); });
-  byId("save-svg").addEventListener("click", () => save(`${nameOfView()}.svg`, "image/svg+xml", svgOfView()));
-  byId("save-json").addEventListener("click", () => save(`${nameOfView()}.json`, "application/json", JSON.stringify(viewAsData(), null, 1)));
   followList("queries", (index) => choose(index, null));
   followList("keys", (index) => choose(state.query, index));
   addEventListener("resize", () => { if (state.data) drawLines(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (state.data) showHeads(); });
+  byId("ask").hidden = !state.asks;
+  byId("ask").addEventListener("submit", ask);
+  showSentences();
 }
 
-// Show the attention of another text: its sentences, the translations that the user chose, and its languages.
-export function showAttentionOf(text) {
-  Object.assign(state, { text, query: 0, key: null }, state.linked);
-  state.linked = {};
-  state.sentence = Math.min(state.sentence, text.sentences.length - 1);
-  fill(byId("sentence"), text.sentences.map((sentence, i) => [i, `${i + 1}: ${sentence.length > 40 ? sentence.slice(0, 40) + "…" : sentence}`]), state.sentence);
-  byId("sentence-choice").hidden = text.sentences.length < 2;
-  if (isOpen()) inspect();
-}
-
-// Parameters of a link to the view, with numbers from 1; none if it is closed.
-export function linkOfView() {
-  if (!isOpen() || byId("attention-view").hidden) return {};
-  const numbers = Object.fromEntries(NUMBERS.map((name) => [name, state[name] + 1]));
-  return { part: byId("part").value, ...numbers, ...(byId("merge").checked ? {} : { pieces: 1 }), ...(byId("marks").checked ? { marks: 1 } : {}) };
-}
-
-// Open the view that a link names, if it names one. Words that do not exist are replaced by the last ones.
-export function openView(parameters) {
-  if (!parameters.has("head")) return;
-  const [layer, head, sentence, query, key] = NUMBERS.map((name) => Math.max(0, (parseInt(parameters.get(name)) || 1) - 1));
-  Object.assign(state, { layer, head, linked: { sentence, query, key } });
-  if ([...byId("part").options].some(({ value }) => value === parameters.get("part"))) byId("part").value = parameters.get("part");
-  byId("merge").checked = !parameters.has("pieces");
-  byId("marks").checked = parameters.has("marks");
-  byId("attention").open = true;
-}
-
-// Forget the text. If another is being translated, what is shown stays, dimmed, until the answer.
-export function clearAttention(isWaiting) {
-  requests();
-  state.text = null;
-  byId("attention-view").setAttribute("aria-busy", "true");
-  if (!isWaiting) showNote(NO_TEXT);
-}
-
-function showNote(text, look = "") {
-  byId("attention-note").textContent = text;
-  byId("attention-note").className = `note ${look}`;
-  byId("attention-view").hidden = true;
-}
-
-async function inspect() {
-  const signal = requests();
-  if (!state.text) return showNote(NO_TEXT);
-  const { sentences, chosen, source, target } = state.text;
-  const parameters = { q: sentences[state.sentence], source, target, part: byId("part").value, layer: state.layer + 1 };
-  const view = byId("attention-view");
-  view.setAttribute("aria-busy", "true");
+// Ask the server for the attention of the sentence that was typed.
+async function ask(event) {
+  event.preventDefault();
+  note("Translating…");
   try {
-    const data = await requestPatiently("attention", { ...parameters, prefix: chosen[state.sentence] || "" }, signal);
-    if (signal.aborted) return;
-    state.data = data;
-    byId("attention-note").textContent = "";
-    view.hidden = false;
-    view.removeAttribute("aria-busy");
-    show();
+    const answer = await (await fetch(`sentence?${new URLSearchParams({ line: byId("text").value })}`)).json();
+    if (answer.error) throw new Error(answer.error);
+    Object.assign(state, { sentences: [answer, ...state.sentences], sentence: 0, query: 0, key: null });
+    note("");
+    showSentences();
   } catch (error) {
-    if (!signal.aborted) showNote(error.message, "error");
+    note(error.message, "error");
   }
 }
 
+const note = (text, look = "") => Object.assign(byId("note"), { textContent: text, className: `note ${look}` });
+
+function showSentences() {
+  const title = (line) => (line.length > 40 ? line.slice(0, 40) + "…" : line);
+  byId("sentence").replaceChildren(...state.sentences.map(({ line }, i) => element("option", `${i + 1}: ${title(line)}`, { value: i })));
+  byId("sentence").value = state.sentence;
+  byId("sentence-choice").hidden = state.sentences.length < 2;
+  byId("view").hidden = !state.sentences.length;
+  if (state.sentences.length) show();
+}
+
 function show() {
-  const { data } = state;
-  if (!data) return;
-  state.head ??= data.by_distance ? widest(data.by_distance) : 0;
-  state.head = Math.min(state.head, data.weights.length - 1);
-  state.queries = wordsOf(data.down);
-  state.keys = wordsOf(data.across);
+  const { line, translation, parts } = state.sentences[state.sentence];
+  state.data = parts[byId("part").value];
+  byId("line").textContent = line;
+  byId("translation").textContent = translation;
+  const { weights, by_distance: heads } = layerData();
+  state.head ??= heads ? widest(heads) : 0;
+  state.head = Math.min(state.head, weights.length - 1);
+  state.queries = wordsOf(state.data.down);
+  state.keys = wordsOf(state.data.across);
   showHeads();
   showHead();
 }
@@ -138,14 +107,14 @@ function widest(heads) {
 
 function showHeads() {
   const colour = getComputedStyle(byId("heads")).color.match(/\d+/g).map(Number);
-  byId("heads").replaceChildren(...state.data.overview.map((heads, layer) => {
+  byId("heads").replaceChildren(...state.data.layers.map(({ weights, summaries }, layer) => {
     const row = element("section", undefined, {}, { "aria-label": `Layer ${layer + 1}` });
     const pictures = element("div", undefined, { className: "layer" });
     row.append(element("p", `Layer ${layer + 1}`, { className: "note" }), pictures);
-    pictures.append(...heads.map(({ summary, percent: matrix }, head) => {
+    pictures.append(...weights.map((matrix, head) => {
       const isChosen = layer === state.layer && head === state.head;
       const button = element("button", undefined, { type: "button" }, { "aria-pressed": isChosen });
-      button.append(picture(matrix, colour), element("b", `Head ${head + 1}`), element("span", summary));
+      button.append(picture(matrix, colour), element("b", `Head ${head + 1}`), element("span", summaries[head]));
       button.addEventListener("click", () => chooseHead(layer, head));
       return button;
     }));
@@ -154,11 +123,9 @@ function showHeads() {
 }
 
 function chooseHead(layer, head) {
-  const isLoaded = layer === state.layer;
   Object.assign(state, { layer, head, key: null });
   [...byId("heads").children].forEach((row, i) => [...row.querySelectorAll("button")].forEach((button, j) => button.setAttribute("aria-pressed", i === layer && j === head)));
-  if (isLoaded) showHead();
-  else inspect();
+  showHead();
 }
 
 function picture(matrix, [red, green, blue]) {
@@ -166,24 +133,23 @@ function picture(matrix, [red, green, blue]) {
   const canvas = element("canvas", undefined, { width: keys.length, height: queries.length }, { "aria-hidden": "true" });
   const context = canvas.getContext("2d"), image = context.createImageData(keys.length || 1, queries.length || 1);
   queries.forEach((query, i) => keys.forEach((key, j) => {
-    image.data.set([red, green, blue, 2.55 * Math.min(100, share(matrix, query, key))], 4 * (i * keys.length + j));
+    image.data.set([red, green, blue, 255 * Math.min(1, share(matrix, query, key))], 4 * (i * keys.length + j));
   }));
   context.putImageData(image, 0, 0);
   return canvas;
 }
 
 function showHead() {
-  const { data, layer, head, queries, keys } = state;
-  const [source, target] = [state.text?.source, state.text?.target];
+  const { layer, head, queries, keys, source, target } = state, data = layerData(), part = byId("part").value;
   byId("head-title").textContent = `Layer ${layer + 1}, head ${head + 1}`;
-  byId("summary").textContent = data.overview[layer][head].summary;
+  byId("summary").textContent = data.summaries[head];
   const option = (id, language) => ({ text }, i) => {
     const row = element("li", undefined, { id: `${id}-${i}` }, { role: "option" });
     row.append(element("bdi", text, { lang: language }));
     return row;
   };
-  byId("queries").replaceChildren(...queries.map(option("query", data.part === "encoder" ? source : target)));
-  byId("keys").replaceChildren(...keys.map(option("key", data.part === "decoder" ? target : source)));
+  byId("queries").replaceChildren(...queries.map(option("query", part === "encoder" ? source : target)));
+  byId("keys").replaceChildren(...keys.map(option("key", part === "decoder" ? target : source)));
   for (const id of ["axis", "parts-legend"]) byId(id).hidden = !data.content;
   if (data.content) {
     const parts = [data.content[head], data.relative && data.relative[head]].filter(Boolean);
@@ -199,7 +165,7 @@ function showHead() {
 }
 
 function termsOf(query, key) {
-  const { data, head } = state;
+  const { head } = state, data = layerData();
   return {
     weight: share(data.weights[head], query, key),
     content: data.content ? mean(data.content[head], query, key) : null,
@@ -226,16 +192,16 @@ function choose(queryIndex, keyIndex) {
 }
 
 function clipped(distance) {
-  const { distances } = state.data;
+  const { distances } = layerData();
   return distances?.length ? Math.max(distances[0], Math.min(distances.at(-1), distance)) : distance;
 }
 
 function showTerm(row, { weight, content, distance }) {
-  const isHidden = content === null && state.data.content;
+  const isHidden = content === null && layerData().content;
   row.classList.toggle("later", Boolean(isHidden));
   row.style.setProperty("--weight", weight.toFixed(3));
   row.replaceChildren(row.querySelector("bdi"));
-  if (state.data.content) {
+  if (layerData().content) {
     const bars = element("span", undefined, { className: "bars" });
     for (const [name, value] of [["content", content], ["distance", distance]]) {
       if (value === null) continue;
@@ -281,25 +247,9 @@ function showFormula(query, key, { weight, content, distance }) {
   if (pairs > 1 && content !== null) box.append(element("span", ` (scores are means over ${pairs} pairs of pieces)`, { className: "note" }));
 }
 
-const nameOfView = () => `attention-${byId("part").value}-layer-${state.layer + 1}-head-${state.head + 1}`;
-
-function viewAsData() {
-  const { data, layer, head, queries, keys, query, key, text, sentence } = state;
-  const { source, target, sentences } = text;
-  return { source, target, sentence: sentences[sentence], layer: layer + 1, head: head + 1, query: queries[query], key: keys[key], ...data };
-}
-
-function svgOfView() {
-  const { data, layer, head, queries, keys, query, key, scale } = state;
-  const rows = keys.map((each) => ({ text: each.text, share: shareOf(queries[query], each), ...termsOf(queries[query], each) }));
-  const title = `Layer ${layer + 1}, head ${head + 1}. ${data.overview[layer][head].summary}`;
-  const formula = [...byId("formula").childNodes].filter((node) => node.className !== "note").map((node) => node.textContent).join("");
-  return drawingOf({ title, formula, queries: queries.map(({ text }) => text), rows, query, key, scale: data.content && scale });
-}
-
 // The mean distance part as a bar per distance, with labelled axes.
 function showDistances() {
-  const { distances = [], by_distance: heads, down } = state.data;
+  const { distances = [], by_distance: heads } = layerData(), { down } = state.data;
   byId("distances").hidden = !heads;
   if (!heads) return byId("bars").replaceChildren();
   const shown = distances.map((distance, i) => [distance, heads[state.head][i]]).filter(([distance]) => !isCausal() || distance <= 0);
@@ -350,3 +300,5 @@ function select(id, index) {
   [...list.children].forEach((row, i) => row.setAttribute("aria-selected", i === index));
   list.setAttribute("aria-activedescendant", list.children[index].id);
 }
+
+setUp();

@@ -1,0 +1,75 @@
+"""Page that shows the attention of sentences: one HTML file, or a local server where one types a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from relattn.translation.analysis.attention import inspect
+from relattn.translation.analysis.summaries import as_data
+from relattn.translation.errors import InputError, one_line
+from relattn.translation.translate.options import DEFAULTS, TranslateOptions
+from relattn.translation.translate.torch_translator import TorchTranslator
+
+LONGEST = 100  # source tokens of a sentence that is shown
+
+
+def attention_of(translator: TorchTranslator, line: str, options: TranslateOptions = DEFAULTS) -> dict[str, Any]:
+    """Return what the page shows of a sentence. Raises InputError as `inspect` does."""
+    return {"line": line, **as_data(inspect(translator, line, options, longest=LONGEST))}
+
+
+def as_html(translator: TorchTranslator, sentences: Sequence[dict[str, Any]], *, asks: bool = False) -> str:
+    """Return the page of some sentences, each a result of `attention_of`. It needs no other file.
+
+    Args:
+        translator: the translator, for its languages.
+        sentences: the sentences.
+        asks: whether the page has a field for another sentence, which `serve` answers.
+    """
+    view = files("relattn.translation.analysis.view")
+    html, style, script = ((view / f"view.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
+    content = {"source": translator.src_lang, "target": translator.tgt_lang, "asks": asks, "sentences": sentences}
+    data = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")  # no text ends the element
+    for name, part in (("/*style*/", style), ("/*script*/", script), ("/*data*/", data)):
+        html = html.replace(name, part, 1)
+    return html
+
+
+def serve(page: str, answer: Callable[[str], dict[str, Any]], port: int) -> HTTPServer:
+    """Return a server of a page on this machine, 127.0.0.1, that answers sentences with `answer`.
+
+    Requests to other names than the address, as web pages of other sites could send them, are refused.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            if self.headers["Host"] not in hosts:
+                self.send_error(403)
+            elif url.path == "/":
+                self._send(page, "text/html")
+            elif url.path == "/sentence":
+                try:
+                    content = answer(parse_qs(url.query).get("line", [""])[0])
+                except InputError as error:
+                    content = {"error": one_line(error)}
+                self._send(json.dumps(content), "application/json")
+            else:
+                self.send_error(404)
+
+        def _send(self, content: str, kind: str) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(content.encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", port), Handler)
+    hosts = {f"{name}:{server.server_port}" for name in ("127.0.0.1", "localhost")}
+    return server
