@@ -34,15 +34,13 @@ def global_state() -> dict[str, object]:
     """Return what a test may change and has to restore: settings of Python, of PyTorch and of modules here, by name."""
     import torch
 
-    plain = (bool, int, float, str, type(None))
-    modules = [
-        (name, module) for name, module in sys.modules.items() if name.split(".")[0] in ("relattn", "benchmarks")
-    ]
+    plain = {bool, int, float, str, type(None)}
+    modules = [(name, module) for name, module in sys.modules.items() if name.startswith(("relattn.", "benchmarks."))]
     return {
         f"{module}.{name}": value
         for module, namespace in modules
         for name, value in vars(namespace).items()
-        if isinstance(value, plain)
+        if type(value) in plain
     } | {
         **{f"${name}": value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
         "directory": os.getcwd(),
