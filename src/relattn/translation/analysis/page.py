@@ -49,8 +49,7 @@ def serve(page: str, answer: Callable[[str], dict[str, Any]], port: int) -> HTTP
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
-            port = self.server.server_address[1]
-            if self.headers["Host"] not in (f"127.0.0.1:{port}", f"localhost:{port}"):
+            if (self.headers["Host"] or "").rpartition(":")[0] not in ("127.0.0.1", "localhost"):
                 self.send_error(403)
             elif url.path == "/":
                 self._send(page, "text/html")

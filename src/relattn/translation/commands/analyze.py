@@ -4,7 +4,7 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from relattn.translation.analysis import Part
-from relattn.translation.commands.options import DeviceOptions, SearchOptions, TestText, require_new_output
+from relattn.translation.commands.options import DeviceOptions, ReferenceText, SearchOptions, require_new_output
 from relattn.translation.errors import require
 
 
@@ -72,7 +72,7 @@ def positions(
     bundle: str,
     *,
     width: int,
-    text: TestText,
+    text: ReferenceText,
     out: str = "",
     picture: str = "",
     trained_length: int | None = None,

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from relattn.translation.commands.options import DeviceOptions, SearchOptions, TestText, require_new_output
+from relattn.translation.commands.options import DeviceOptions, ReferenceText, SearchOptions, require_new_output
 from relattn.translation.config import Perturbation
 from relattn.translation.console import shows_progress
 from relattn.translation.errors import require
@@ -21,7 +21,7 @@ Pairs = list[tuple[str, str]]
 def evaluate(
     bundles: list[str],
     *,
-    text: TestText,
+    text: ReferenceText,
     src_lang: str = "",
     tgt_lang: str = "",
     out: str = "",
@@ -72,7 +72,9 @@ def evaluate(
         print(f"items {100 * accuracy.items:.1f} %  lines {100 * accuracy.lines:.1f} %")
 
 
-def _comparison(bundles: list[str], text: TestText, search: SearchOptions, load: "Callable[[str], Translator]") -> str:
+def _comparison(
+    bundles: list[str], text: ReferenceText, search: SearchOptions, load: "Callable[[str], Translator]"
+) -> str:
     """Return a table with the scores of each bundle and the p-value of its difference to the first, and signatures."""
     from relattn.translation.analysis.positions import aligned
     from relattn.translation.evaluation import paired_bootstrap, score
