@@ -29,6 +29,7 @@ LEVELS = [
     level for level in hatch_build.levels(platform.machine(), sys.platform == "darwin") if level.name in HOST.compilers
 ]
 REALS = ("float32", "float64", "bfloat16")
+PYTHON_LINES, OTHER_LINES = 32_908, 4_481  # limits on what is shipped; they only fall
 FAILS = "#ifdef REAL64\n#error as in a compiler that lacks something\n#endif"
 
 
@@ -171,7 +172,7 @@ def test_wrong_targets_are_errors(monkeypatch):
 
 def test_imports_of_the_toolkit_are_declared():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    needs = (need for extra in ("translation", "hub", "export", "serve", "ray") for need in extras[extra])
+    needs = (need for extra in ("translation", "hub", "export", "serve") for need in extras[extra])
     declared = {re.match(r"[\w-]+", need)[0].lower().replace("_", "-") for need in needs}
     files = (path.read_text(encoding="utf-8") for path in (ROOT / "src/relattn/translation").rglob("*.py"))
     imported = {name for text in files for name in re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE)}
@@ -196,3 +197,14 @@ def test_description_on_an_index_has_absolute_links_only(repository, monkeypatch
 def test_the_extra_all_has_every_extra_for_users():
     extras = ProjectMetadata(str(ROOT), PluginManager()).core.optional_dependencies
     assert {*extras["all"]} == {need for name, needs in extras.items() if name != "dev" for need in needs}
+
+
+def test_shipped_code_does_not_grow():
+    """An addition names what it removes. The second number counts C and JavaScript."""
+
+    def lines(*kinds: str) -> int:
+        paths = (path for kind in kinds for path in (ROOT / "src").rglob(f"*.{kind}"))
+        return sum(path.read_text(encoding="utf-8").count("\n") for path in paths)
+
+    assert lines("py") <= PYTHON_LINES
+    assert lines("c", "h", "js") <= OTHER_LINES

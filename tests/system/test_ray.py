@@ -21,7 +21,6 @@ import os, random, signal, sys, threading, time
 from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
-from relattn.translation.commands.main import main
 
 def family(pid):
     lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
@@ -43,20 +42,6 @@ def start_killer(name, ready):
 directory, bundle = map(Path, sys.argv[1:])
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 1 << 27})
 cluster.add_node(num_cpus=2, object_store_memory=1 << 27)
-"""
-SYNTHESIS = """
-from relattn.translation import synthesis
-synthesis.PART = 16
-rules = ("--min_script", "null", "--max_ratio", "null", "--min_score", "null", "--n_best", "2")
-def distill(out, *flags):
-    command = ["distill", str(bundle), "--data", str(directory / "in.txt"), "--out", str(directory / out)]
-    assert main([*command, *rules, *flags]) == 0
-distill("plain")
-start_killer(b"ray::_Worker", (directory / "ray/.relattn-preparing/part-00003").exists)
-distill("ray", "--ray", cluster.address)
-assert len(killed) == 1
-files = [{path.name: path.read_bytes() for path in (directory / out).iterdir()} for out in ("plain", "ray")]
-assert files[0] == files[1]
 """
 DATA = """
 import pyarrow.parquet as pq
@@ -85,42 +70,6 @@ assert [row["id"] for row in rows] == list(range(len(lines)))
 assert [row["translation"] for row in rows] == want["translation"]
 assert [row["warnings"] for row in rows] == want["warnings"]
 """
-REFUSED = """
-import contextlib, io, shlex, subprocess
-from unittest import mock
-ray.init(cluster.address, log_to_driver=False)
-ray.shutdown()
-command = ["distill", str(bundle), "--data", str(directory / "in.txt"), "--out", str(directory / "refused")]
-for flags, message in (
-    (("--ray", "127.0.0.1:9"), "relattn: error: 127.0.0.1:9: no usable Ray cluster: "),
-    (("--ray", cluster.address, "--threads", "3"), "the Ray cluster must have a machine with 3 free cores, got 2"),
-    (("--ray", cluster.address, "--device", "meta"), "--ray runs on CPUs, got --device meta"),
-):
-    with contextlib.redirect_stderr(io.StringIO()) as err:
-        assert main([*command, *flags]) == 2
-    assert message in err.getvalue(), err.getvalue()
-    assert not (directory / "refused").exists()
-    ray.shutdown()
-
-with mock.patch("ray.__version__", "2.0.0"), contextlib.redirect_stderr(io.StringIO()) as err:
-    assert main([*command, "--ray", cluster.address]) == 2
-assert f"{cluster.address}: no usable Ray cluster: Version mismatch" in err.getvalue(), err.getvalue()
-
-(directory / "empty").mkdir()  # where only the command sees a bundle, in a mount namespace
-missing = f"{directory}/empty/model.safetensors: cannot be read: No such file or directory"
-for path, message in (
-    (bundle, "all machines of the Ray cluster must have the same bundle"),
-    (directory / "empty", f"on a machine of the Ray cluster: {missing}"),
-):
-    command[1] = str(path)
-    words = [sys.executable, "-m", "relattn", *command, "--ray", cluster.address]
-    script = f"mount --bind {directory}/another {path} && exec {shlex.join(words)}"
-    unshare = ["unshare", "--map-root-user", "--mount", "sh", "-c", script]
-    done = subprocess.run(unshare, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (2, f"relattn: error: {message}\\n"), done.stderr
-    assert not (directory / "refused").exists()
-"""
-
 SERVE = """
 import json, socket, urllib.error, urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -182,13 +131,12 @@ def python(tmp_path_factory) -> str:
     return str(environment_with(tmp_path_factory.mktemp("ray"), f"ray[data,serve]=={VERSION}") / "python")
 
 
-SCRIPTS = {"synthesis": SYNTHESIS, "data": DATA, "refused": REFUSED, "serve": SERVE}
+SCRIPTS = {"data": DATA, "serve": SERVE}
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_a_cluster_of_two_nodes(python, tmp_path, script):
     bundle, chance = make_bundle(tmp_path / "bundle"), random.Random(4)
-    make_bundle(tmp_path / "another", clip=4)
     words = ["ein", "Hund", "zwei", "Katzen", "und", "ab"]
     (tmp_path / "in.txt").write_text("".join(" ".join(chance.choices(words, k=1 + i % 9)) + "\n" for i in range(1200)))
     variables = os.environ | {"PYTHONPATH": f"{ROOT}/src:{ROOT}/deploy", "RAY_USAGE_STATS_ENABLED": "0"}

@@ -43,7 +43,7 @@ PART = 4096  # rows that are translated at once, and lost if the process is kill
 _log = logging.getLogger(__name__)
 
 
-class Source(ABC):
+class BulkSource(ABC):
     """A file to translate.
 
     Args:
@@ -84,7 +84,7 @@ class Source(ABC):
                 shutil.copyfileobj(part, file)
 
 
-class TextSource(Source):
+class TextSource(BulkSource):
     """Text, one sentence per line. The output has lines in a format, or in that of n-best lists."""
 
     def __init__(self, path: Path, options: TranslateOptions, style: Format = "text", n_best: bool = False) -> None:
@@ -142,7 +142,7 @@ class JsonSource(TextSource):
         return "".join(f"{line}, {json.dumps(row, ensure_ascii=False)[1:]}\n" for line, row in pairs).encode()
 
 
-class ParquetSource(Source):
+class ParquetSource(BulkSource):
     """A Parquet file, to which columns are added."""
 
     def __init__(self, path: Path, options: TranslateOptions, column: str) -> None:
@@ -208,7 +208,7 @@ class ParquetSource(Source):
 
 def source_of(
     path: Path, out: Path, options: TranslateOptions, *, column: str = "", style: Format = "text", n_best: bool = False
-) -> Source:
+) -> BulkSource:
     """Return the reader of a file, which its name decides: .jsonl, also compressed, .parquet, or else text.
 
     Args:
@@ -244,7 +244,11 @@ def parse_shard(shard: str) -> tuple[int, int]:
 
 
 def translate_file(
-    translator: Translator, source: Source, out: Path, settings: dict[str, Any], shard: tuple[int, int] | None = None
+    translator: Translator,
+    source: BulkSource,
+    out: Path,
+    settings: dict[str, Any],
+    shard: tuple[int, int] | None = None,
 ) -> Path:
     """Translate a file, or continue after an interruption, and return the path of the output.
 

@@ -20,14 +20,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice, tee
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from relattn.translation.config import Recipe, SyntheticCleaningConfig, as_dict
 from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.console import duration
-from relattn.translation.corpus.filter_pool import Pair
+from relattn.translation.corpus.filter_pool import ScoredPair
 from relattn.translation.corpus.filters import split_words
 from relattn.translation.corpus.pipeline import prepare
 from relattn.translation.corpus.report import FilterStats
@@ -38,7 +38,6 @@ from relattn.translation.data.text_files import has_text, read_lines, read_paral
 from relattn.translation.errors import escape, require, require_language
 from relattn.translation.files import require_regular, write_atomically
 from relattn.translation.loading import weights_digest
-from relattn.translation.ray_pool import RayPool
 from relattn.translation.training.train import check, train
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import LONGEST_LINE, Translation, Translator
@@ -63,7 +62,6 @@ class SyntheticText:
         precision: precision and device of the translator, which the last digits of its scores depend on.
         exclude: files of held-out lines.
         tag: for back-translation, the word before each synthetic source. None for distillation.
-        pool: processes of a Ray cluster that translate instead of `translator`. The text is the same.
     """
 
     translator: Translator
@@ -74,7 +72,6 @@ class SyntheticText:
     precision: str
     exclude: tuple[str, ...] = ()
     tag: str | None = None
-    pool: RayPool | None = None
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -113,18 +110,14 @@ class SyntheticText:
         origin = {"files": files, "teacher": "/".join(Path(self.teacher).parts[-2:])}
         return OpenCorpus(self.identity["pairs"], self._pairs, held_out, {}, origin)
 
-    def _pairs(self, start: int) -> Iterator[Pair]:
+    def _pairs(self, start: int) -> Iterator[ScoredPair]:
         """Yield the pairs from an index on, which is a multiple of the number of pairs per part."""
         n_best = self.options.n_best
         first, total = start // n_best, self.identity["pairs"] // n_best
-        if self.pool is None:
-            self._measure(first, total)
-        chunks, again = tee(self._chunks(first, total))
-        parts = (
-            ([line if self._is_read(line) else "" for line in chunk], first + 1 + PART * i)
-            for i, chunk in enumerate(again)
-        )
-        for chunk, results in zip(chunks, self._translate(parts), strict=True):
+        self._measure(first, total)
+        for i, chunk in enumerate(self._chunks(first, total)):
+            lines = [line if self._is_read(line) else "" for line in chunk]
+            results = self.translator.stream([lines], self.options, first_line=first + 1 + PART * i)
             for line, translations in zip(chunk, results, strict=True):
                 for i in range(n_best):
                     best = translations[i] if i < len(translations) else Translation("", 0.0, [])
@@ -139,15 +132,7 @@ class SyntheticText:
             require(complete, f"{', '.join(self.files)}: must have {total} lines as before, got {number + len(chunk)}")
             yield chunk
 
-    def _translate(self, parts: Iterator[tuple[list[str], int]]) -> Iterator[list[list[Translation]]]:
-        """Yield the translations of parts, each of which is lines and the number of the first."""
-        if self.pool is not None:
-            yield from self.pool.map(parts, self.options)
-            return
-        for lines, first_line in parts:
-            yield list(self.translator.stream([lines], self.options, first_line=first_line))
-
-    def _pair(self, line: str, best: Translation) -> Pair:
+    def _pair(self, line: str, best: Translation) -> ScoredPair:
         if self._is_long(line):
             return line, line, 0.0  # which the rules drop
         if self.tag is None:

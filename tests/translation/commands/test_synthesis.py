@@ -309,11 +309,3 @@ def test_bad_input_is_one_line(relattn, model, another, mono, student, tmp_path,
     assert {
         name: text for name, text in (content(out) if out.exists() else {}).items() if name != ".relattn.lock"
     } == before
-
-
-def test_ray_must_be_installed(relattn, model, mono, tmp_path, monkeypatch):
-    """tests/system/test_ray.py runs clusters."""
-    monkeypatch.setitem(sys.modules, "ray", None)
-    result = relattn("distill", model, "--data", mono, "--out", tmp_path / "out", "--ray", "local")
-    assert_refused(result, 'ray cannot be imported: pip install "relattn[ray]"')
-    assert not (tmp_path / "out").exists()

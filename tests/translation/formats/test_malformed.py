@@ -279,6 +279,7 @@ def test_settings_of_transformers_of_any_value(published, tmp_path, name):
         file.write_text(whole)
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 def test_files_of_transformers(published, tmp_path):
     weights = safetensors.torch.load_file(published["marian"] / "model.safetensors")
     path = tmp_path / "model"

@@ -27,7 +27,7 @@ from relattn.translation.config import as_dict
 from relattn.translation.errors import InputError
 from relattn.translation.formats import onnx as module
 from relattn.translation.formats.import_model import import_model
-from relattn.translation.formats.onnx import PAST, SRC_LEN, Encoder, Step, export
+from relattn.translation.formats.onnx import PAST, SRC_LEN, DecoderStep, Encoder, export
 from relattn.translation.formats.parity import Reference
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import TranslateOptions
@@ -97,7 +97,7 @@ def test_modules_that_become_graphs(tmp_path, options):
 
         return call
 
-    assert_graphs_agree(model, run(Encoder(model)), run(Step(model)))
+    assert_graphs_agree(model, run(Encoder(model)), run(DecoderStep(model)))
 
 
 def test_export_agrees_with_the_bundle(exported, capsys):

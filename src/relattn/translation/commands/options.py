@@ -144,16 +144,12 @@ class SynthesisOptions:
         exclude: Files of held-out lines, such as test sets. Pairs that overlap with them are dropped.
         n_best: Number of translations per line. At most the beam size.
         sampling: Draw translations at random instead of searching for the best.
-        ray: Address of a Ray cluster to translate on, such as 10.0.0.1:6379 or auto, or local for one on this machine.
-            The corpus is the same. --threads is the number per process; by default, a process has all cores of a
-            machine.
     """
 
     out: str
     exclude: tuple[str, ...] = ()
     n_best: int = 1
     sampling: bool = False
-    ray: str = ""
     draws: SamplingFlags
     cleaning: SyntheticCleaningConfig
     search: SearchOptions
@@ -161,13 +157,11 @@ class SynthesisOptions:
 
     def text(self, teacher: str, data: Sequence[str], *, tag: str | None = None) -> "SyntheticText":
         """Load the teacher, and return what it translates, and how."""
-        from relattn.translation.ray_pool import RayPool
         from relattn.translation.synthesis import SyntheticText
         from relattn.translation.translate.options import TranslateOptions
 
         sampling = self.draws.options(self.sampling, self.search)
         device = self.device
-        require(not self.ray or device.device == "cpu", f"--ray runs on CPUs, got --device {device.device}")
         translator = device.load(teacher)
         search = self.search.override(translator.search)
         fits = sampling is not None or self.n_best <= search.beam_size
@@ -181,7 +175,6 @@ class SynthesisOptions:
             precision=f"{device.precision or translator.precision} on {device.device}",
             exclude=self.exclude,
             tag=tag,
-            pool=RayPool(self.ray, teacher, threads=device.threads, precision=device.precision) if self.ray else None,
         )
 
     def write(self, text: "SyntheticText", student: str, *, parallel: Sequence[str] = (), weight: float = 1.0) -> None:

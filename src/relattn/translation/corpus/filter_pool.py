@@ -24,8 +24,8 @@ from relattn.translation.errors import STOPPING_SIGNALS, InputError
 _PAIRS, _CHARACTERS = 2000, 1 << 22  # limits of a chunk
 _PENDING = 3  # chunks under way per process
 
-Pair = tuple[str, str] | tuple[str, str, float]  # with the score of a synthetic side
-Chunk = tuple[int, list[Pair]]  # number of the first pair in the corpus, from 1, and consecutive pairs
+ScoredPair = tuple[str, str] | tuple[str, str, float]  # with the score of a synthetic side
+Chunk = tuple[int, list[ScoredPair]]  # number of the first pair in the corpus, from 1, and consecutive pairs
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class FilteredChunk:
     stats: FilterStats
 
 
-def split_chunks(pairs: Iterable[Pair], first: int) -> Iterator[Chunk]:
+def split_chunks(pairs: Iterable[ScoredPair], first: int) -> Iterator[Chunk]:
     """Yield pairs in chunks; `first` is the number of the first pair."""
-    chunk: list[Pair] = []
+    chunk: list[ScoredPair] = []
     characters = 0
     for pair in pairs:
         chunk.append(pair)

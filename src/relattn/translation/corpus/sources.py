@@ -13,7 +13,7 @@ from typing import Any
 
 from relattn.translation.corpus.catalog import CATALOG, CatalogEntry
 from relattn.translation.corpus.fetch import RemoteFile, download, list_files, sacrebleu_pairs
-from relattn.translation.corpus.filter_pool import Pair
+from relattn.translation.corpus.filter_pool import ScoredPair
 from relattn.translation.data.text_files import ParallelFiles, read_lines, read_parallel, text_digest
 from relattn.translation.errors import reading, require
 from relattn.translation.files import require_regular
@@ -34,7 +34,7 @@ class OpenCorpus:
     """
 
     total: int
-    pairs: Callable[[int], Iterator[Pair]]
+    pairs: Callable[[int], Iterator[ScoredPair]]
     held_out: list[str]
     test_sets: dict[str, list[str]]
     origin: dict[str, Any]
@@ -81,7 +81,7 @@ class OwnFiles:
         roles, paths = self.identity["text"], (self.src, self.tgt, *self.exclude)
         origin = {"files": dict(zip(roles, map(file_name, paths), strict=True))}
 
-        def pairs(start: int) -> Iterator[Pair]:
+        def pairs(start: int) -> Iterator[ScoredPair]:
             return islice(read_parallel(self.src, self.tgt), start, None)
 
         return OpenCorpus(self.identity["pairs"], pairs, held_out, {}, origin)

@@ -71,7 +71,7 @@ class Encoder(_Graph):
         return torch.stack(keys), torch.stack(values)
 
 
-class Step(_Graph):
+class DecoderStep(_Graph):
     """Computes the log-probabilities of the next token, and the cache with one more position."""
 
     def forward(
@@ -163,7 +163,7 @@ def _trace(model: Transformer, out: Path) -> None:
             output_names=["source_keys", "source_values"],
         )
         export(
-            Step(model),
+            DecoderStep(model),
             (src[:, :1], lengths, source, source + 1, target, target + 1),
             out / DECODER,
             dynamic_shapes=({0: rows}, {0: rows}, memory, memory, states, states),

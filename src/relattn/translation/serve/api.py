@@ -29,7 +29,7 @@ from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.serve.files import FileStore
 from relattn.translation.serve.languages import Detector, codes_by_name, language_name
 from relattn.translation.serve.model import Word
-from relattn.translation.serve.progress import Progress
+from relattn.translation.serve.progress import FileProgress
 from relattn.translation.serve.queue import CLIENT, QueueFull
 from relattn.translation.serve.routing import Router, ScoredText
 from relattn.translation.serve.text.documents import FORMATS, file_suffix
@@ -218,7 +218,7 @@ class Api:
 
     async def translate_file(self, request: Request) -> Response:
         """Translate a file. The response has the URL of the translation, which can be downloaded for half an hour."""
-        progress: Progress = request.state.progress
+        progress: FileProgress = request.state.progress
         body = await self._parse_body(TranslateFileBody, request)
         content, limit = body.file.content, self._limits.file
         if len(content) > limit:

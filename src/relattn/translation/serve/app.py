@@ -36,7 +36,7 @@ from relattn.translation.serve.api import TranslateFileBody as FileBody
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
 from relattn.translation.serve.parsing import ParsingLimitExceeded
-from relattn.translation.serve.progress import LongAnswer, Progress, disconnected, unless
+from relattn.translation.serve.progress import FileProgress, LongAnswer, disconnected, unless
 from relattn.translation.serve.queue import CLIENT, QueueFull
 from relattn.translation.serve.routing import Router
 from relattn.translation.serve.spec import ERRORS, describe
@@ -145,7 +145,7 @@ def _of_any_length(seconds: float, stopping: asyncio.Event, handler: _Handler) -
     @wraps(handler)
     async def handle(request: Request) -> Response:
         await request.body()
-        request.state.progress = progress = Progress()
+        request.state.progress = progress = FileProgress()
 
         async def work() -> Response:
             try:

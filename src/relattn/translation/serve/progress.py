@@ -20,7 +20,7 @@ JSON_LINES = "application/x-ndjson"
 _REPORT_SECONDS = 0.5  # between two reports of progress
 
 
-class Progress:
+class FileProgress:
     """Progress of the work for a request.
 
     Attributes:
@@ -48,7 +48,7 @@ class LongAnswer(Response):
         seconds: time after which the answer begins, and between two empty lines.
     """
 
-    def __init__(self, work: Coroutine[Any, Any, Response], progress: Progress, seconds: float) -> None:
+    def __init__(self, work: Coroutine[Any, Any, Response], progress: FileProgress, seconds: float) -> None:
         super().__init__()
         self._work, self._progress, self._seconds = work, progress, seconds
 

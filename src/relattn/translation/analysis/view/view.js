@@ -181,8 +181,10 @@ function choose(queryIndex, keyIndex) {
   const terms = keys.map((key) => termsOf(query, key));
   keyIndex ??= terms.reduce((best, { weight }, i) => (weight > terms[best].weight ? i : best), 0);
   Object.assign(state, { query: queryIndex, key: keyIndex });
-  select("queries", queryIndex);
-  select("keys", keyIndex);
+  for (const [list, chosen] of [[byId("queries"), queryIndex], [byId("keys"), keyIndex]]) {
+    [...list.children].forEach((row, i) => row.setAttribute("aria-selected", i === chosen));
+    list.setAttribute("aria-activedescendant", list.children[chosen].id);
+  }
   terms.forEach((term, i) => showTerm(byId("keys").children[i], term));
   state.weights = terms.map(({ weight }) => weight);
   drawLines();
@@ -293,12 +295,6 @@ function followList(id, onChoice) {
     onChoice(Math.max(0, Math.min(last, to)));
     list.querySelector("[aria-selected=true]").scrollIntoView({ block: "nearest" });
   });
-}
-
-function select(id, index) {
-  const list = byId(id);
-  [...list.children].forEach((row, i) => row.setAttribute("aria-selected", i === index));
-  list.setAttribute("aria-activedescendant", list.children[index].id);
 }
 
 setUp();
