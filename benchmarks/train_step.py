@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from unittest.mock import patch
 
 import torch
@@ -22,10 +22,9 @@ from relattn.translation.model import linear
 from relattn.translation.model.linear import is_onednn_faster
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.objective import summed_loss
+from research.tables import TABLES
 
-if TYPE_CHECKING:
-    from relattn.translation.experiments.tables import Entry
-
+SCHEMES = {entry.name: entry for entry in sorted(TABLES["positions"].entries, key=lambda e: e.name != "none")}
 LENGTHS = (32, 256, 1024)
 VOCABULARY, TOKENS = 8000, 2048
 KEY = ("n", "positions", "products", "layers", "tokens")
@@ -35,17 +34,10 @@ TINY = replace(BASE, dim=32, heads=2, feed_forward_dim=64, encoder_layers=1, dec
 SIZES = {"base": BASE, "big": BIG, "tiny": TINY}
 
 
-def schemes() -> dict[str, "Entry"]:
-    """Return the position schemes of the paper's table by name, the first of which has no positions."""
-    from relattn.translation.experiments.tables import TABLES  # imports the built-in corpus
-
-    return {entry.name: entry for entry in sorted(TABLES["positions"].entries, key=lambda e: e.name != "none")}
-
-
 def config(size: str, scheme: str, layers: int = 0) -> ModelConfig:
     """Return the configuration of a size with a position scheme, and with other numbers of layers if not 0."""
     base = SIZES[size]
-    return schemes()[scheme].model(
+    return SCHEMES[scheme].model(
         replace(base, encoder_layers=layers or base.encoder_layers, decoder_layers=layers or base.decoder_layers)
     )
 
@@ -95,7 +87,7 @@ def prepare(
 
 def main() -> None:
     parser = command("train_step", __doc__)
-    fast, names = "onednn" if is_onednn_faster() else "torch", list(schemes())
+    fast, names = "onednn" if is_onednn_faster() else "torch", list(SCHEMES)
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="pieces per sentence (%(default)s)")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="pieces per side in a step (%(default)s)")
     parser.add_argument("--layers", type=int, default=6, help="layers per encoder and per decoder (%(default)s)")

@@ -6,7 +6,6 @@ import ast
 import functools
 import graphlib
 import itertools
-import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -100,8 +99,6 @@ def test_the_library_imports_torch_and_itself_alone():
 def test_a_backend_imports_no_other():
     for name, other in itertools.permutations(backends.NAMES, 2):
         for module in (module for module in PATHS if f"{module}.".startswith(f"relattn.backends.{name}.")):
-            if (module.endswith(".selftest"), other) == (True, "reference"):  # compares the kernels with it
-                continue
             names = imports_of(PATHS[module])
             assert not any(imported.startswith(f"relattn.backends.{other}") for imported in names), module
             assert "relattn.functional" not in names, module
@@ -123,10 +120,9 @@ from relattn.integrations import transformers
 
 @pytest.mark.parametrize("is_toolkit", [False, True], ids=["relattn", "relattn.translation"])
 def test_a_class_name_stands_once_per_distribution(is_toolkit):
-    """Experiments and estimates leave the toolkit."""
     places: dict[str, list[str]] = {}
     for module, path in PATHS.items():
-        if module.startswith("relattn.translation") == is_toolkit and not re.search("experiments|estimate", module):
+        if module.startswith("relattn.translation") == is_toolkit:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     places.setdefault(node.name, []).append(module)

@@ -13,11 +13,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import triton as compiler
 from torch._subclasses.fake_tensor import FakeTensorMode
 from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import OutOfResources
 
-from relattn import relative_attention
-from relattn.backends import triton
+from relattn import backends, relative_attention
+from relattn.backends import dense, triton
 from relattn.backends.triton import availability, backward, forward, labels, operators, plan
 from relattn.backends.triton.configs import Config, padded
 from relattn.call import Call
@@ -457,3 +461,46 @@ def test_a_newer_assembler_compiles_kernels_for_hopper(monkeypatch):
     monkeypatch.setenv("TRITON_PTXAS_PATH", "chosen")
     assert used(9) == "old"
     availability.newer_assembler.cache_clear()
+
+
+class Kernel:
+    __name__ = "forward"
+
+    def __getitem__(self, grid):
+        def launch(**arguments):
+            raise OutOfResources(9, 5, "shared memory")
+
+        return launch
+
+
+def test_compiler_errors_become_one_line(monkeypatch, tmp_path):
+    def compile_nonsense():
+        (tmp_path / "kernel.ttir").write_text("no such language")
+        compiler.compile(str(tmp_path / "kernel.ttir"), target=GPUTarget("cuda", 90, 32))
+
+    def raise_from_cause():
+        raise CompilationError("source", None, None) from CompilationError("def f(): pass", None, "a reason\nmore")
+
+    def fail_at_run_time():
+        raise RuntimeError("Triton Error [CUDA]")
+
+    device = torch.device("cpu")
+    with pytest.raises(RuntimeError, match=r"^Triton Error \[CUDA\]$"), availability.compiling(Kernel(), device):
+        fail_at_run_time()
+    for launch, fact in ((compile_nonsense, "got RuntimeError: "), (raise_from_cause, "a reason; ")):
+        with pytest.raises(availability.NotCompiledError) as raised, availability.compiling(Kernel(), device):
+            launch()
+        assert fact in str(raised.value)
+        assert "\n" not in str(raised.value)
+    monkeypatch.setattr(operators, "forward", Kernel())
+    with pytest.raises(availability.NotCompiledError, match=r"^triton: forward .* shared memory"):
+        relative_attention(*torch.randn(3, 1, 1, 40, 16), backend="triton")
+
+
+def test_auto_uses_the_kernels_where_they_have_been_measured(monkeypatch):
+    x, bias = torch.empty(1, 1, 8, 16), torch.empty(1, 1, 8, 8)
+    monkeypatch.setattr(backends, "on_gpu", lambda device: True)
+    assert backends.choose("auto", Call(x, x, x)) is dense
+    monkeypatch.setattr(availability, "is_hopper", lambda device: True)
+    assert backends.choose("auto", Call(x, x, x)) is triton
+    assert backends.choose("auto", Call(x, x, x, bias=bias)) is dense

@@ -230,14 +230,15 @@ def autocast(x: Tensor | None, device: str) -> Any:
     return x if x is None or x.dtype not in eligible else x.to(torch.get_autocast_dtype(device))
 
 
+# devices that have autocast; torch 2.11 cannot trace the question for others
+AUTOCAST = frozenset(name for name in ("cpu", "cuda", "mps", "xpu", "mtia") if torch.amp.is_autocast_available(name))
+
+
 def casts(device: str) -> bool:
     """Return whether autocast is on for a type of device."""
-    return has_autocast(device) and torch.is_autocast_enabled(device)
-
-
-@torch.compiler.assume_constant_result  # torch 2.11 cannot trace the call
-def has_autocast(device: str) -> bool:
-    return torch.amp.is_autocast_available(device)
+    if device in AUTOCAST:
+        return torch.is_autocast_enabled(device)
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 DRAWS = 2**24  # range of the kernels' random numbers for dropout, as in `native/strips.h` and `triton/pairs.py`

@@ -6,12 +6,11 @@ import sys
 
 import pytest
 import torch
-from torch._dynamo.backends.debugging import aot_eager
 
 from benchmarks import errors
 from benchmarks.peers import Case
-from relattn import backends, relative_attention
-from relattn.backends.triton import availability, operators, selftest
+from relattn import relative_attention
+from relattn.backends.triton import operators
 from tests import test_triton
 from tests.support.calls import call_of, cases, name_of
 from tests.support.numerics import SHAPES, Shape, assert_within_budget, make_inputs
@@ -64,33 +63,6 @@ def test_operators_pass_opcheck(options):
     torch.library.opcheck(operators.attention_forward, tuple(call), test_utils=tests)
     results = operators.attention_forward(*call)
     torch.library.opcheck(operators.attention_backward, (results[0], *results, *call), test_utils=tests)
-
-
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # PyTorch's own, from dense
-def test_compiled_calls_use_a_known_result_of_the_selftest(monkeypatch):
-    monkeypatch.setattr(backends, "on_gpu", lambda device: True)
-    results = {}
-    monkeypatch.setattr(selftest, "RESULTS", results)
-    tensors = *torch.randn(3, 1, 1, 40, 16), *torch.randn(2, 5, 16)
-
-    def operators_in_graph():
-        names = set()
-
-        def compile_graph(graph, inputs):
-            names.update(str(node.target) for node in graph.graph.nodes)
-            return aot_eager(graph, inputs)
-
-        torch.compiler.reset()
-        attend = torch.compile(relative_attention, fullgraph=True, backend=compile_graph, dynamic=True)
-        assert (attend(*tensors, clip=2) - relative_attention(*tensors, clip=2, backend="dense")).abs().max() < 1e-5
-        return [name for name in names if "relattn" in name]
-
-    assert operators_in_graph() == []
-    kind = availability.Kind(torch.float32, 16, 16, relations=False, mask=False, dropout=False, tf32=False)
-    results[availability.chip(torch.device("cpu")), kind] = None
-    assert operators_in_graph() == ["relattn.triton.default"]
-    results[availability.chip(torch.device("cpu")), kind] = "disagreed"
-    assert operators_in_graph() == []
 
 
 FAR_APART = """

@@ -114,7 +114,7 @@ def test_train_step_measures_every_scheme_of_a_committed_tree(run, monkeypatch, 
     (error,) = capsys.readouterr().err.splitlines()
     assert "src/new.py" in error
     rows = run(train_step, *flags, "--commit", "a try")
-    assert [(row["commit"], row["positions"]) for row in rows] == [("a try", name) for name in train_step.schemes()]
+    assert [(row["commit"], row["positions"]) for row in rows] == [("a try", name) for name in train_step.SCHEMES]
     assert float(rows[1]["ratio"]) == pytest.approx(float(rows[1]["ms"]) / float(rows[0]["ms"]), rel=1e-2)
 
 

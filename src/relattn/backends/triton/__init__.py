@@ -23,17 +23,14 @@ def unavailable_reason(call: Call) -> str | None:
     """Return why the kernels cannot run for a call, or None if they can."""
     from relattn.backends.triton import availability  # imports torch._dynamo, which takes long
 
-    return availability.unavailable_reason(call)
+    return availability.unsupported_device(call.query.device)
 
 
-def passed_selftest(call: Call) -> bool:
-    """Return whether the kernels passed the self-test for calls like this one; run it if necessary.
+def is_measured(device: torch.device) -> bool:
+    """Return whether the kernels have been checked and measured on a device: on Hopper (`benchmarks.gpu`)."""
+    from relattn.backends.triton import availability
 
-    On Hopper there is none: `benchmarks.gpu` has checked the kernels there.
-    """
-    from relattn.backends.triton import availability, selftest  # imports Triton
-
-    return availability.is_hopper(call.query.device) or selftest.passed(call)
+    return availability.is_hopper(device)
 
 
 def installation() -> str:

@@ -1,8 +1,4 @@
-"""Reasons why the kernels cannot run: Triton is missing, the GPU is not supported, or a kernel did not compile.
-
-A kernel that the compiler rejects raises an error of one line. From then on, calls of the same kind are refused with
-that line for the rest of the process.
-"""
+"""Whether the kernels can run on a device, and how they are compiled. A compiler's error becomes one line."""
 
 import contextlib
 import importlib.util
@@ -11,69 +7,14 @@ import threading
 import traceback
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-
-from relattn.backends.triton.configs import padded
-from relattn.call import Call
 
 OLDEST = (8, 0)  # compute capability
 ASSEMBLER = "TRITON_PTXAS_PATH"  # environment variable of Triton
 SOUND_ASSEMBLER = (12, 9)  # version of ptxas
 ASSEMBLER_LOCK = threading.RLock()  # Triton's settings are global
-
-
-class Kind(NamedTuple):
-    """Properties of a call that select the compiled kernels. Calls of one kind run nearly the same machine code."""
-
-    dtype: torch.dtype
-    dim: int  # of query and key, padded
-    value_dim: int  # padded
-    relations: bool  # the caller labels the pairs, not the position
-    mask: bool
-    dropout: bool
-    tf32: bool  # products of float32 are computed in TF32
-    rel_dim: int | None = None  # of rel_query, padded; None without a rel_query
-    window: bool = False
-    chunks: bool = False  # the window moves from chunk to chunk
-    pos_query: bool = False
-
-    def __str__(self) -> str:
-        dtype = "float32 as tf32" if self.tf32 else str(self.dtype).removeprefix("torch.")
-        traits = "relations" if self.relations else "positions"
-        traits += ", mask" * self.mask + ", dropout" * self.dropout
-        traits += ", chunks" if self.chunks else ", window" * self.window
-        traits += ", pos_query" * self.pos_query
-        dims = f"dim {self.dim}, value_dim {self.value_dim}"
-        if self.rel_dim is not None:
-            dims += f", rel_dim {self.rel_dim}"
-        return f"{dtype}, {dims}, {traits}"
-
-
-COMPILE_ERRORS: dict[tuple[str, Kind], str] = {}  # by chip and kind of call
-
-
-def kind_of(call: Call) -> Kind:
-    """Return the kind of a call."""
-    dtype, rel_query, dropout, chunks = call.query.dtype, call.rel_query, False, False
-    if call.dropout_p > 0.0:  # `torch.compile` keeps the comparison symbolic unless a branch depends on it
-        dropout = True
-    if call.chunk > 1:
-        chunks = True
-    return Kind(
-        dtype,
-        dim=padded(call.query.shape[3]),
-        value_dim=padded(call.value.shape[3]),
-        relations=call.relations is not None,
-        mask=call.mask is not None,
-        dropout=dropout,
-        tf32=dtype == torch.float32 and tensor_floats(),
-        rel_dim=None if rel_query is None else padded(rel_query.shape[3]),
-        window=call.window_left is not None or call.window_right is not None,
-        chunks=chunks,
-        pos_query=call.pos_query is not None,
-    )
 
 
 @torch.compiler.assume_constant_result
@@ -85,15 +26,6 @@ def tensor_floats() -> bool:
 def chip(device: torch.device) -> str:
     """Return the name of a GPU. Other devices run the kernels in Triton's interpreter."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} (Triton's interpreter)"
-
-
-def unavailable_reason(call: Call) -> str | None:
-    """Return why the kernels cannot run for a call, or None if they can."""
-    device = call.query.device
-    reason = unsupported_device(device)
-    if reason is None and COMPILE_ERRORS:
-        reason = compile_error(device, *kind_of(call))
-    return reason
 
 
 @torch.compiler.assume_constant_result
@@ -112,20 +44,13 @@ def is_hopper(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
 
 
-@torch.compiler.assume_constant_result
-def compile_error(device: torch.device, *kind: Any) -> str | None:
-    """Return why calls of a kind are refused on a device, or None if no kernel of that kind failed to compile."""
-    return COMPILE_ERRORS.get((chip(device), Kind(*kind)))
-
-
 class NotCompiledError(RuntimeError):
     """A kernel that this version of Triton cannot compile for this GPU."""
 
 
 @contextlib.contextmanager
-def compiling(kernel: Any, call: Call) -> Iterator[None]:
-    """Wrap the launch of a kernel. A compiler error is remembered for the kind of call and becomes
-    `NotCompiledError`."""
+def compiling(kernel: Any, device: torch.device) -> Iterator[None]:
+    """Turn a compiler's error at the launch of a kernel into `NotCompiledError`."""
     try:
         yield
     except Exception as error:
@@ -133,11 +58,10 @@ def compiling(kernel: Any, call: Call) -> Iterator[None]:
             raise
         import triton
 
-        name = chip(call.query.device)
-        compiler = f"Triton {triton.__version__}"
-        reason = f"could not be compiled for {name} by {compiler}: {first_line(error)} ({kernel.__name__})"
-        COMPILE_ERRORS[name, kind_of(call)] = reason
-        raise NotCompiledError(f"triton: {reason}") from None
+        raise NotCompiledError(
+            f"triton: {kernel.__name__} must be compiled for {chip(device)} by Triton {triton.__version__}, got "
+            f"{first_line(error)}; backend='dense' runs everywhere"
+        ) from None
 
 
 @contextlib.contextmanager

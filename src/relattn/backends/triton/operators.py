@@ -33,7 +33,7 @@ def launch(kernel: Any, programs: int, tiles: Config | None, call: Call, **argum
     """Launch a kernel on the device of the call."""
     if programs == 0:
         return
-    with compiling(kernel, call), assembler(generation_of(call.query.device)), device_of(call.query):
+    with compiling(kernel, call.query.device), assembler(generation_of(call.query.device)), device_of(call.query):
         kernel[(programs,)](**launch_arguments(tiles, arguments))
 
 
