@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-LEVEL_TESTS := tests/test_levels.py tests/test_native.py tests/integrations/test_int8.py tests/integrations/test_transformers.py tests/translation/kernels tests/translation/translate tests/translation/formats tests/translation/model/test_linear.py
+LEVEL_TESTS := tests/test_levels.py tests/integrations/test_int8.py tests/integrations/test_transformers.py tests/translation/kernels tests/translation/translate tests/translation/formats tests/translation/model/test_linear.py
 export XDG_CACHE_HOME := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

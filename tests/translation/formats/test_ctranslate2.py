@@ -27,7 +27,7 @@ from relattn.translation.commands import main as cli
 from relattn.translation.config import SCHEMES, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
-from relattn.translation.formats import argos
+from relattn.translation.formats import argos, parity
 from relattn.translation.formats.ctranslate2 import write as module
 from relattn.translation.formats.ctranslate2.directory import Quantization
 from relattn.translation.formats.ctranslate2.model_bin import read_model
@@ -179,8 +179,9 @@ def test_scores_in_int8_are_the_same_without_vnni(make, tmp_path):
     assert statistics.mean(gaps) < 0.01
 
 
-def test_weights_in_int8_have_7_bits_unless_the_bundle_has_8(make, tmp_path):
+def test_weights_in_int8_have_7_bits_unless_the_bundle_has_8(make, tmp_path, monkeypatch):
     """The largest sum of two products is then 255 · 63 · 2, which fits in 16 bits."""
+    monkeypatch.setattr(parity, "MEAN_TOLERANCE", 9.0)  # CTranslate2's sums of 8 bits saturate without VNNI
     parts = make()
     bundle.quantize_bundle(parts, tmp_path / "quantized")
     of_7_bits = bundle.read_bundle(tmp_path / "quantized")
