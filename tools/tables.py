@@ -96,6 +96,20 @@ def int8_encoders() -> str:
     return markdown(table) + conditions(rows, ENCODERS)
 
 
+def int8_levels() -> str:
+    """Return seconds of DeBERTa v3 base with linear layers in int8, a line per processor level, threads and length."""
+    rows = read(RESULTS / "int8-levels-cpu.csv")
+    names = ("own code", "relattn", "relattn int8", "ONNX Runtime int8")
+    table = [["level", "threads", "tokens", *names, "own code ÷ relattn int8"]]
+    for device, threads, size in dict.fromkeys((row["device"], row["threads"], row["size"]) for row in rows):
+        here = {row["method"]: float(row["seconds"]) for row in rows if (device, threads, size) == (
+            row["device"], row["threads"], row["size"])}  # fmt: skip
+        level = "AVX2, forced" if "AVX2" in device else "AVX-512 VNNI"
+        ratio = f"{here['own code'] / here['relattn int8']:.1f}"
+        table.append([level, threads, size, *(f"{here[name]:.3g}" for name in names), ratio])
+    return markdown(table) + conditions(rows, ENCODERS)
+
+
 def small_calls() -> str:
     """Return ratios of small calls at the last commit of the file, a column per processor level and pass."""
     rows = read(RESULTS / "small-calls-cpu.csv")
@@ -241,6 +255,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "decoding": decoding,
     "int8-decoding": int8_decoding,
     "int8-encoders": int8_encoders,
+    "int8-levels": int8_levels,
     "encoders": lambda: encoders("2026-11", "2027"),
     "encoders-earlier": lambda: encoders("", "2026-11"),
 }
