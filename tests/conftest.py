@@ -58,7 +58,7 @@ def global_state() -> dict[str, object]:
 
 @pytest.fixture(autouse=True, scope="module")  # for each test, it would take a tenth of the time of all
 def _globals_are_restored() -> Iterator[None]:
-    """Assert that a test file leaves the process as it was. Libraries may add variables to the environment when imported."""
+    """Assert that a test file leaves the process as it was. Libraries may add environment variables when imported."""
     before = global_state()
     yield
     after = global_state()
