@@ -2,7 +2,7 @@
 
 PyTorch's random state is the same at the start of every test, whichever tests ran before it in the process. Each
 process uses one thread: the tensors of tests are too small to divide. Triton's kernels run in its interpreter. On a
-machine with a GPU, `python -m benchmarks.gpu check --out DIR` runs them compiled.
+machine with a GPU, `python -m benchmarks.gpu first --out DIR` runs them compiled.
 """
 
 import logging

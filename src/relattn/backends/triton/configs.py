@@ -1,7 +1,7 @@
 """Tiles, warps and stages of each kernel, by generation of GPU and by head dimension.
 
 Those of Hopper for 16-bit types and head dimensions to 64 are the fastest of about ten candidates per kernel on an H200
-(`benchmarks/results/tiles-gpu.csv`). The others have not been timed. They are chosen by the machine code of the
+(`benchmarks/results/tiles-gpu.csv`). The others have not been timed. They were chosen by the machine code of the
 kernels' loops (`python -m benchmarks.compiled`), on every supported version of Triton, by these criteria:
 
 1. No product on the tensor cores waits for another: the assembler prints no remark C75…. No kernel is a trap.
@@ -77,7 +77,7 @@ REL_QUERY: Tiles = {  # on both, if a rel_query needs too many registers for the
     (2, 256): {"backward_query": Config(32, 32, 16, 4, 1)},
     (4, 64): {"backward_query": Config(32, 32, 16, 4, 1)},
 }
-POS_QUERY: Tiles = {  # on both, for the same reason
+POS_QUERY: Tiles = {  # on both, for the same reason; (2, 64) on Blackwell only
     (2, 64): {"backward_key": Config(64, 128, 16, 8, 2)},
     (2, 128): {"backward_key": Config(64, 64, 16, 4, 1)},
     (4, 64): {"backward_key": Config(32, 64, 16, 4, 1)},  # wider tiles need more shared memory than there is
