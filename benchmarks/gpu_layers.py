@@ -58,8 +58,10 @@ def layer_of(name: str, config: Any, device: str) -> tuple[nn.Module, Layer]:
         return output
 
     def ours(states: Tensor, valid: Tensor, rows: Tensor) -> Tensor:
-        options = {"relative_pos": states.new_empty(0), "rel_embeddings": rows}
-        return attention(None, module, states, valid[:, None, None], **options)[0]  # type: ignore[arg-type]
+        if not arguments:
+            arguments["attention_mask"] = valid[:, None, None]
+            arguments["relative_pos"] = states.new_empty(0)
+        return attention(None, module, states, rel_embeddings=rows, **arguments)[0]  # type: ignore[arg-type]
 
     def of_package(states: Tensor, valid: Tensor, rows: Tensor) -> Tensor:
         output: Tensor = module(states, valid, rel_embeddings=rows)[0]

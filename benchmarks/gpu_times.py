@@ -175,7 +175,7 @@ def step_tasks(device: str) -> dict[str, Task]:
     sizes = ("tiny",) if device == "cpu" else ("base", "big")
     return {
         f"{size}{', compiled' * compiles}": (time_steps, (size, compiles, device))
-        for size, compiles in product(sizes, (False, True))
+        for compiles, size in product((False, True), sizes)
         if device != "cpu" or not compiles
     }
 

@@ -34,12 +34,14 @@ def train_and_translate(positions: str, steps: int, text: Path, out: Path, devic
     on_gpu, run = device == "cuda", out / "runs" / positions
     accelerator: Literal["cpu", "gpu"] = "gpu" if on_gpu else "cpu"
     size = SIZES["base" if on_gpu else "tiny"]
+    warmup = max(1, steps // 5)
     recipe = Recipe(
         out=str(run),
         model=size if positions == "relative" else size.with_positions("sinusoidal"),
         data=DataConfig(src_lang="en", tgt_lang="de", vocab_size=8000 if on_gpu else 300, max_tokens=8192, **files),
         train=TrainConfig(
-            steps=steps, warmup_steps=max(1, steps // 5), precision="bf16-mixed", log_every=max(1, steps // 50),
+            steps=steps, warmup_steps=warmup, learning_rate_factor=min(1.0, (warmup / 4000) ** 0.5),  # the paper's peak
+            precision="bf16-mixed", log_every=max(1, steps // 50),
             valid_every=max(1, steps // 4), checkpoint_every=max(1, steps // 20), accelerator=accelerator,
             threads=None if on_gpu else 1,
         ),

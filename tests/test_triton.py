@@ -4,6 +4,7 @@ The common grid of all backends is in `test_backends.py`. `tests/system/test_int
 time, on more shapes.
 """
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -448,12 +449,28 @@ def test_a_newer_assembler_compiles_kernels_for_hopper(monkeypatch):
     monkeypatch.setattr(knobs, "NvidiaTool", SimpleNamespace(from_path={"old": faulty, "new": sound}.get))
     monkeypatch.setitem(vars(knobs.nvidia), "ptxas_blackwell", "new")
 
-    def used(generation):
+    def used(major):
+        """Return the assembler that compiles a kernel at its launch on a GPU of a compute capability."""
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, 0))
         availability.newer_assembler.cache_clear()
-        with availability.assembler(generation):
-            return knobs.nvidia.ptxas.path
+        kernel = CompiledKernel()
+        operators.launch(kernel, 1, None, call)
+        return kernel.assembler
 
-    assert [used(generation) for generation in (8, 9, 10)] == ["old", "new", "old"]
+    class CompiledKernel:
+        assembler = ""
+
+        def _do_compile(self):
+            self.assembler = knobs.nvidia.ptxas.path
+
+        def __getitem__(self, grid):
+            return lambda **arguments: self._do_compile()
+
+    with FakeTensorMode():
+        x = torch.empty(1, 1, 4, 16, device="cuda")
+    call = small_call(1, 1, query=x)
+    monkeypatch.setattr(operators, "device_of", lambda x: contextlib.nullcontext())
+    assert [used(major) for major in (8, 9, 10)] == ["old", "new", "old"]
     assert knobs.nvidia.ptxas.path == "old"
     faulty.version = "12.9"
     assert used(9) == "old"

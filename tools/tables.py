@@ -172,6 +172,7 @@ def conditions(rows: Sequence[Row], code: Sequence[str]) -> str:
     return f"\n({'; '.join(parts)}.{' The code has changed since.' if is_old else ''})\n"
 
 
+PACKAGES = ("disentangled-flash", "FlashDeBERTa")
 PEERS = ("OpenNMT-py", "eole", "W2V-BERT", "VITS")
 DECODERS = {
     "relattn early": "relattn",
@@ -213,14 +214,20 @@ DROPOUT: Lines = [
     for dropout in ("0.0", "0.1")
     for passes in (FORWARD, BOTH)
 ]
+ON_GPU = {"dtype": "bfloat16", "dim": "64", "clip": "16"}
 GPU: Lines = [
-    (f"{label}, {'causal, ' * (causal is CAUSAL)}{passes['pass']}", {"method": method} | causal | passes)
+    (f"{label}, {'causal, ' * (causal is CAUSAL)}{passes['pass']}", ON_GPU | {"method": method} | causal | passes)
     for causal in (FULL, CAUSAL)
     for passes in (FORWARD, BOTH)
     for method, label in (
         *(("triton", "`triton`"), ("flash", "PyTorch, flash attention"), ("cudnn", "PyTorch, cuDNN")),
         *(("flex", "FlexAttention, keys alone"), ("dense", "`dense`"))[causal is CAUSAL :],
     )
+]
+LAYERS: Lines = [
+    (f"{label}, {passes['pass']}", {"layer": layer} | passes)
+    for passes in (FORWARD, BOTH)
+    for layer, label in (("relattn", "`relattn`"), *((name, name) for name in (*PACKAGES, "own code")))
 ]
 SCHEMES: Lines = [
     (label, {"positions": name})
@@ -247,6 +254,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "attention-memory": lambda: by_length("attention-cpu.csv", MEMORY, "peak MiB"),
     "anchors": lambda: by_length("anchors-cpu.csv", ANCHORS, "time ratio"),
     "attention-gpu": lambda: by_length("attention-gpu.csv", GPU, "ms", TRITON),
+    "layers-gpu": lambda: by_length("layers-gpu.csv", LAYERS, "ms", TRITON),
     "forms": lambda: by_length("family-cpu.csv", FORMS, "time ratio"),
     "dropout": lambda: by_length("plain-attention-cpu.csv", DROPOUT, "time ratio"),
     "training-step": lambda: by_length("train-step-cpu.csv", SCHEMES, "ratio"),

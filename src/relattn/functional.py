@@ -109,7 +109,7 @@ def relative_attention(
             Pass 0.0 for evaluation.
         scale: Factor on the products of the score, not on the biases. Default: dim ** -0.5.
         backend: "auto", or one of `relattn.backends.NAMES`, which is used or refused with its reasons. On a GPU "auto"
-            tests "triton" on the first call of a kind and uses it if the test passes (docs/backends.md).
+            is "triton" where that has been measured, and otherwise "dense" (docs/backends.md).
         return_lse: Also return the log-sum-exp of the scores.
 
     Returns:

@@ -6,6 +6,7 @@ import copy
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -484,6 +485,16 @@ def test_mask_options():
     causal = torch.ones(4, 4).tril().bool()[None, None]
     assert torch.equal(adapters.mask_options(causal, 2)["mask"], causal)
     assert adapters.mask_options(torch.full((1, 1, 4, 4), -1.0), 2) is None  # a bias, not a mask
+
+
+@pytest.mark.parametrize("mode", [nullcontext, torch.inference_mode])
+def test_mask_options_follow_changes_in_place(mode):
+    with mode():
+        mask = torch.ones(2, 1, 1, 5, dtype=torch.bool)
+        assert adapters.mask_options(mask, 2) == {}
+        mask[1, ..., 3:] = False
+        assert adapters.mask_options(mask, 2)["key_lengths"].tolist() == [5, 3]
+        assert adapters.mask_options(mask[1:], 3)["key_lengths"].tolist() == [3, 3, 3]
 
 
 @pytest.mark.parametrize("name", ["vits", "t5", "umt5"])

@@ -64,23 +64,27 @@ def compiling(kernel: Any, device: torch.device) -> Iterator[None]:
         ) from None
 
 
-@contextlib.contextmanager
-def assembler(generation: int) -> Iterator[None]:
-    """Let kernels for Hopper be compiled with the newer one of Triton's two assemblers.
+@cache
+def use_sound_assembler(kernel: Any) -> None:
+    """Let a kernel for Hopper be compiled with the newer one of Triton's two assemblers.
 
     ptxas 12.8, which Triton 3.6 and 3.7 use for Hopper, may compute the address of a product's operand from an
     undefined register, so that a kernel reads outside of its memory. The ptxas for newer GPUs in the same package does
-    not. An assembler that the environment names is used as it is.
+    not. An assembler that the environment names is used as it is. Launches of a compiled kernel do not pay for this.
     """
-    path = newer_assembler() if generation == 9 else None
+    path = newer_assembler()
     if path is None:
-        yield
         return
     from triton import knobs
 
-    with ASSEMBLER_LOCK, knobs.nvidia.scope():
-        knobs.nvidia.ptxas = path
-        yield
+    compile_kernel = kernel._do_compile
+
+    def compile_with_newer(*arguments: Any, **options: Any) -> Any:
+        with ASSEMBLER_LOCK, knobs.nvidia.scope():
+            knobs.nvidia.ptxas = path
+            return compile_kernel(*arguments, **options)
+
+    kernel._do_compile = compile_with_newer
 
 
 @cache

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from relattn.backends.custom_ops import Attended, new_results, new_row_stats, register, with_contiguous_rows
 from relattn.backends.triton.arrays import Array
-from relattn.backends.triton.availability import assembler, compiling
+from relattn.backends.triton.availability import compiling, is_hopper, use_sound_assembler
 from relattn.backends.triton.backward import backward_key, backward_query
-from relattn.backends.triton.configs import Config, generation_of, padded
+from relattn.backends.triton.configs import Config, padded
 from relattn.backends.triton.forward import forward, join
 from relattn.backends.triton.plan import TilesOf, constant, dims, first_label, plan_of, tiles_of
 from relattn.backends.triton.row_stats import BACKWARD_STATS, FORWARD_STATS
@@ -33,7 +33,9 @@ def launch(kernel: Any, programs: int, tiles: Config | None, call: Call, **argum
     """Launch a kernel on the device of the call."""
     if programs == 0:
         return
-    with compiling(kernel, call.query.device), assembler(generation_of(call.query.device)), device_of(call.query):
+    if is_hopper(call.query.device):
+        use_sound_assembler(kernel)
+    with compiling(kernel, call.query.device), device_of(call.query):
         kernel[(programs,)](**launch_arguments(tiles, arguments))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +25,7 @@ from relattn.positions import is_valid
 
 _log = logging.getLogger(__name__)
 _warned_modules: set[str] = set()  # Python modules whose classes have already caused the warning below
+_last_mask = threading.local()  # of `mask_options`, since the layers of a model share one: reading it waits for a GPU
 
 
 def needs_attention_weights(module: nn.Module, output_attentions: bool | None = False) -> bool:
@@ -107,6 +110,18 @@ def mask_options(mask: Tensor | None, batch: int) -> dict[str, Any] | None:
         return {}
     if torch.compiler.is_compiling():  # a graph cannot depend on the values of a mask
         return {"mask": mask} if mask.dtype == torch.bool else None
+    if mask.is_inference():  # it has no version, which would show that it was changed in place
+        return options_of(mask, batch)
+    last, version, sequences, options = getattr(_last_mask, "read", (None, 0, 0, None))
+    if last is None or last() is not mask or (version, sequences) != (mask._version, batch):
+        options = options_of(mask, batch)
+        if options is None or "mask" not in options:  # a mask would keep its memory
+            _last_mask.read = weakref.ref(mask), mask._version, batch, options
+    return None if options is None else {**options}
+
+
+def options_of(mask: Tensor, batch: int) -> dict[str, Any] | None:
+    """Return what `mask_options` returns, from the values of the mask."""
     if mask.dtype == torch.bool:
         allowed = mask
     else:

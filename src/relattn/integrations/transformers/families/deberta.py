@@ -119,7 +119,9 @@ def encoder(
     if is_unsupported or needs_attention_weights(module, output_attentions):
         return own()
     options = {"rel_embeddings": module.get_rel_embedding(), "relative_pos": hidden_states.new_empty(0)}
-    mask, embedded = attention_mask[:, None, None].bool(), hidden_states
+    with torch.inference_mode(False):  # `mask_options` reads the mask once for all layers
+        mask = attention_mask[:, None, None] != 0
+    embedded = hidden_states
     states: tuple[Tensor, ...] | None = (hidden_states,) if output_hidden_states else None
     for index, layer in enumerate(module.layer):
         hidden_states, _ = layer(hidden_states, mask, **options)
