@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -14,11 +12,13 @@ from starlette.testclient import TestClient
 
 from relattn.translation.config import SearchConfig
 from relattn.translation.errors import InputError
+from relattn.translation.search.types import Hypothesis, Request
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.routing import Router
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import Translation, Translator
+from relattn.translation.translate.pipeline import Translator
+from tests.support.marked import Characters
 
 LIMITS = Limits(characters=1000, sentences=20, texts=5, file=100_000, waiting=80)
 
@@ -29,28 +29,34 @@ class Shouting(Translator):
     It can be stopped with `running`.
     """
 
-    search_batch = log_probs = align_batch = None  # type: ignore[assignment]
+    log_probs = None  # type: ignore[assignment]
 
     def __init__(self, name: str) -> None:
-        self.name, self.search = name, SearchConfig(beam_size=3)
-        self.tokenizer = SimpleNamespace(encode=str.split)  # type: ignore[assignment]
+        super().__init__(Characters(), SearchConfig(beam_size=3))  # type: ignore[arg-type]
+        self.name = name
         self.batches: list[list[str]] = []
         self.running = threading.Event()
         self.running.set()
 
-    def n_best(self, lines: Sequence[str], options: TranslateOptions, **_: Any) -> list[list[Translation]]:  # type: ignore[override]
-        self.batches.append(list(lines))
+    def search_batch(self, requests: list[Request], search: Any, options: TranslateOptions) -> list[list[Hypothesis]]:
+        lines = [self.tokenizer.decode(request.src_ids) for request in requests]
+        self.batches.append(lines)
         assert self.running.wait(60)
         if any("refuse" in line for line in lines):
             raise InputError("the translator refused line 1")
-        results = []
-        for line in lines:
-            text = self.name + _shout(line)
-            counts = [len(_shout(word).split()) for word in line.split()]
-            sources = [i for i, count in enumerate(counts) for _ in range(count)] if options.align else []
-            links = [(source, place) for place, source in enumerate(sources)]
-            results.append([Translation(text + "'" * k, 0.0, [], alignment=links) for k in range(options.n_best)])
-        return results
+        encode = self.tokenizer.encode_target
+        return [
+            [Hypothesis(encode(self.name + _shout(line) + "'" * k), 0.0) for k in range(options.n_best)]
+            for line in lines
+        ]
+
+    def align_batch(self, src_ids: Any, tgt_ids: Any) -> list[list[tuple[int, int]]]:
+        links = []
+        for ids in src_ids:
+            counts = [len(_shout(word).split()) for word in self.tokenizer.decode(ids).split()]
+            sources = [i for i, count in enumerate(counts) for _ in range(count)]
+            links.append([(source, place) for place, source in enumerate(sources)])
+        return links
 
 
 def _shout(text: str) -> str:

@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 from relattn.translation import load
+from relattn.translation.documents.read import FORMATS, document_texts
 from relattn.translation.errors import InputError
 from relattn.translation.serve import files
 from relattn.translation.serve.access import Access
@@ -33,7 +34,6 @@ from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.parsing import ParsingLimitExceeded
 from relattn.translation.serve.queue import QueueFull
 from relattn.translation.serve.routing import Router
-from relattn.translation.serve.text.documents import FORMATS, document_texts
 from relattn.translation.translate.options import TranslateOptions
 from tests.support.bundles import save_random_bundle
 from tests.translation.serve.support import LIMITS, client_of, translate, validated
@@ -417,7 +417,6 @@ def test_language_of_a_file_is_that_of_its_text(client, name):
         "at most 20 sentences, got 21": [{"q": "a.\n" * 21}],
         "at most 5 texts, got 6": [{"q": ["x"] * 6}],
         "the translator refused line 1": [{"q": "please refuse"}],
-        "must have no tags": [{"q": "<" + "m" * 20, "format": "html"}],
     }.items(),
 )
 def test_wrong_parameters(client, message, wrong):
@@ -565,12 +564,12 @@ def test_health_is_that_of_the_translation(error):
             translator.running.clear()
             assert statuses() == [200, 429]  # it may only be busy
         else:
-            translator.n_best = fail
+            translator.search_batch = fail
         answer = client.get("/health")
         assert (answer.status_code, "cannot translate" in answer.json()["error"]) == (503, True)
         assert statuses() == [503, 429 if error is None else 500]
         translator.running.set()
-        vars(translator).pop("n_best", None)
+        vars(translator).pop("search_batch", None)
         assert [client.get("/health").status_code for _ in range(2)][-1] == 200
         assert statuses() == [200, 200]
 
@@ -578,11 +577,11 @@ def test_health_is_that_of_the_translation(error):
 def test_health_of_each_model_and_of_the_queue():
     with client_of("en-de en-fr") as client:
         second = client.translators["en", "fr"]
-        second.n_best = lambda *_, **__: []  # no result per item
+        second.search_batch = lambda *_, **__: []  # no result per item
         assert translate(client, q="x", target="fr").status_code == 500
         assert client.get("/health").status_code == 503
         assert translate(client, q="x").status_code == 200
-        del second.n_best
+        del second.search_batch
         assert client.get("/health").status_code == 200
         assert translate(client, q="please refuse").status_code == 400
         assert client.get("/health").status_code == 200  # the request was at fault
@@ -610,7 +609,7 @@ def test_log_has_no_text_and_no_key(client, caplog, monkeypatch):
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("my secret")
 
-    monkeypatch.setattr(client.translators["en", "de"], "n_best", fail)
+    monkeypatch.setattr(client.translators["en", "de"], "search_batch", fail)
     answer = translate(client, q="x")
     assert answer.status_code == 500
     assert "RuntimeError at " in caplog.text
@@ -783,6 +782,6 @@ def test_pages_and_documents_of_a_model_have_the_translation_of_their_text(with_
 
 
 def test_tags_do_not_count_as_characters_of_a_file(with_model):
-    assert document_texts("a.html", b"<p>" + 150 * b"<b>a</b> ", True, 10_000, 300)
+    assert document_texts("a.html", b"<p>" + 150 * b"<b>a</b> ", 10_000, 300)
     with pytest.raises(InputError, match="at most 300 characters"):
-        document_texts("a.html", b"<p>" + 151 * b"a ", True, 10_000, 300)
+        document_texts("a.html", b"<p>" + 151 * b"a ", 10_000, 300)

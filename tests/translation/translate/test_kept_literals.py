@@ -7,8 +7,10 @@ import pytest
 from relattn.translation import load
 from relattn.translation.errors import InputError
 from relattn.translation.search.types import SamplingOptions
+from relattn.translation.text.marked import Marked
+from relattn.translation.text.patterns import LITERAL
+from relattn.translation.text.strip import strip
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.tags import LITERAL, strip_tags
 from tests.support.bundles import save_random_bundle
 from tests.translation.formats.bundles import make_bundle
 
@@ -43,12 +45,12 @@ TRANSLATED += ["½", "©", "5 × 3", "@ 5", "#7", "C#", "&#x27;", "10 %", "…",
 
 @pytest.mark.parametrize("text", KEPT)
 def test_what_is_kept(text):
-    assert [tag.text for tag in strip_tags(f"one {text}, two", LITERAL).tags] == [text]
+    assert [tag.content.text for tag in strip(Marked(f"one {text}, two"), LITERAL).tags] == [text]
 
 
 @pytest.mark.parametrize("text", TRANSLATED)
 def test_what_is_left_to_the_model(text):
-    assert not strip_tags(f"one {text}, two", LITERAL).tags
+    assert not strip(Marked(f"one {text}, two"), LITERAL).tags
 
 
 @pytest.mark.parametrize("options", [TranslateOptions(n_best=2), TranslateOptions(keep_tags=True, n_best=2)])

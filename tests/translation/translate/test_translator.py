@@ -21,13 +21,15 @@ from relattn.translation.data.tokenizer import SpecialTokens
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.types import Hypothesis, SamplingOptions
+from relattn.translation.text.marked import Marked
+from relattn.translation.text.patterns import TAG
+from relattn.translation.text.place import place
+from relattn.translation.text.strip import strip
 from relattn.translation.translate import pipeline
 from relattn.translation.translate.alignment import links
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import LONGEST_LINE, Translation
-from relattn.translation.translate.tag_restoration import restore_tags
-from relattn.translation.translate.tags import strip_tags
 from relattn.translation.translate.torch_translator import TorchTranslator, cross_attention
 
 VOCAB = 41
@@ -389,7 +391,8 @@ def test_tags_are_restored_by_the_alignment(model, caplog, monkeypatch):
     plain = translate.n_best(lines, TranslateOptions(n_best=2, align=True))
     found = translate.n_best([*with_tags, "{x}", "<b>5</b> 6"], TranslateOptions(n_best=2, keep_tags=True))
     for line, before, after in zip(with_tags, plain, found, strict=False):
-        assert [h.text for h in after] == [restore_tags(strip_tags(line), h.text, h.alignment)[0] for h in before]
+        source = strip(Marked(line), TAG)
+        assert [h.text for h in after] == [place(source, h.text, h.alignment)[0].text for h in before]
         assert [(h.score, h.tokens) for h in after] == [(pytest.approx(h.score, abs=1e-5), h.tokens) for h in before]
         assert [h.alignment for h in after] == [[], []]
     assert [h.text for h in found[12]] == ["{x}"]

@@ -1,1 +1,1 @@
-"""Texts to translate: sentences, HTML and files."""
+"""Documents of many kinds as texts to translate, and documents with their translations."""

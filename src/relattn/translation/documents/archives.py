@@ -7,9 +7,10 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 
+from relattn.translation.documents.encodings import decode
+from relattn.translation.documents.html import Markup, Rules
 from relattn.translation.errors import InputError, reading, require
-from relattn.translation.serve.text.encodings import decode
-from relattn.translation.serve.text.html import Markup, Rules
+from relattn.translation.text.marked import Marked
 
 _OPEN_DOCUMENT = Rules(
     paragraphs=frozenset({"text:p", "text:h"}),
@@ -69,7 +70,6 @@ class XmlArchive:
     Args:
         archive: the file.
         suffix: ".odt", ".odp" or ".epub".
-        keep_tags: as in `Markup`.
 
     Attributes:
         texts: texts to translate.
@@ -78,7 +78,7 @@ class XmlArchive:
         InputError: the file is not of that kind, is encrypted, or `Markup` refuses a member.
     """
 
-    def __init__(self, archive: Archive, suffix: str, *, keep_tags: bool) -> None:
+    def __init__(self, archive: Archive, suffix: str) -> None:
         declared = archive.members.get("mimetype", b"").strip()
         require(declared == f"application/{_TYPES[suffix]}".encode(), f"the file must be {suffix[1:]}, as it is named")
         self._archive = archive
@@ -88,11 +88,11 @@ class XmlArchive:
                 mark, encoding, text = decode(archive.members[name], ".xml")
             except InputError as error:
                 raise InputError("the XML in the file cannot be read; it may be encrypted") from error
-            markup = Markup(text, keep_tags=keep_tags, rules=rules, is_xml=is_xhtml)
+            markup = Markup(text, rules, is_xml=is_xhtml)
             self._members.append((name, mark, encoding, markup))
         self.texts = [text for *_, markup in self._members for text in markup.texts]
 
-    def fill(self, translations: Sequence[str]) -> bytes:
+    def fill(self, translations: Sequence[Marked]) -> bytes:
         """Return the file with its texts replaced."""
         begin, changed = 0, {}
         for name, mark, encoding, markup in self._members:

@@ -2,7 +2,7 @@
 
 The source is divided into tags, comments and text as in the HTML standard (section 13.2.5), and only what is translated
 changes: text, and attributes that a reader sees. Text with inline elements (`<b>`, `<a href=…>`) is one text with
-placeholder tags (`TaggedText`). Scripts, code and elements with `translate="no"` or the class `notranslate` are left
+marks (`TokenText`). Scripts, code and elements with `translate="no"` or the class `notranslate` are left
 unchanged. XML is read in the same way, with `Rules` that say which of its elements have text.
 """
 
@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from relattn.translation.data.text_files import has_text
+from relattn.translation.documents.tokens import INVALID, TokenText
 from relattn.translation.errors import require
-from relattn.translation.serve.text.tagged import INVALID, TaggedText, pair_tags, unused_prefix
+from relattn.translation.text.marked import Marked, pair_tags
 
 MAX_TAGS = 50_000  # checked before parsing
 _CODE = "code", "kbd", "samp", "var"
@@ -104,7 +105,6 @@ class Markup:
 
     Args:
         source: HTML, which may be malformed, as in a browser.
-        keep_tags: whether text with inline elements is one text with placeholder tags, or one text per piece.
         rules: rules of XML; None for HTML.
         is_xml: whether it is XHTML, with the texts of HTML.
 
@@ -115,14 +115,13 @@ class Markup:
         InputError: there are too many tags, or XML is not well-formed.
     """
 
-    def __init__(self, source: str, *, keep_tags: bool, rules: Rules | None = None, is_xml: bool = False) -> None:
+    def __init__(self, source: str, rules: Rules | None = None, *, is_xml: bool = False) -> None:
         require(source.count("<") <= MAX_TAGS, f"HTML or XML must have at most {MAX_TAGS:,} tags")
         self._tokens = list(tokens_of(source, is_xml or rules is not None))
-        prefix = unused_prefix(source)
         translated = [True] * len(self._tokens) if rules else list(_translated(self._tokens))
-        self._runs: list[tuple[list[tuple[int, int]], TaggedText]] = []  # ranges of tokens, and their text
+        self._runs: list[tuple[list[tuple[int, int]], TokenText]] = []  # ranges of tokens, and their text
         self._attributes: list[tuple[int, int, int]] = []  # token, and range of a value in its source
-        texts = []
+        texts: list[Marked] = []
         for run in _runs_of_xml(self._tokens, rules) if rules else _runs(self._tokens):
             first_tokens = [self._tokens[begin] for begin, _ in run]
             texts_of_run = [
@@ -134,24 +133,24 @@ class Markup:
                 for i, ((begin, end), token) in enumerate(zip(run, first_tokens, strict=True))
                 if token.name and not token.is_void and end == begin + 1
             ]
-            text = TaggedText(texts_of_run, pair_tags(tags), prefix, keep_tags=keep_tags)
+            text = TokenText(texts_of_run, pair_tags(tags))
             self._runs.append((run, text))
             texts += text.texts
         for i, token in enumerate(self._tokens if rules is None else ()):
             for name, value, begin, end in token.attributes if translated[i] else ():
                 if has_text(value) and _is_visible(token, name):
                     self._attributes.append((i, begin, end))
-                    texts.append(_SPACE.sub(" ", value))
+                    texts.append(Marked(_SPACE.sub(" ", value)))
         self.texts = texts
 
-    def fill(self, translations: Sequence[str]) -> str:
+    def fill(self, translations: Sequence[Marked]) -> str:
         """Return the HTML with its texts replaced. What a translation does not change stays as it is."""
         count = len(self.texts) - len(self._attributes)
         sources = [token.source for token in self._tokens]
         changed = zip(self._attributes, self.texts[count:], translations[count:], strict=True)
         for (i, begin, end), before, translation in reversed(list(changed)):
             if translation != before:
-                value = f'"{html.escape(translation)}"'
+                value = f'"{html.escape(translation.text)}"'
                 sources[i] = sources[i][:begin] + value + sources[i][end:]
         remaining = iter(translations)
         for ranges, run in self._runs:  # that of an object is before that around it
@@ -169,18 +168,16 @@ def escape(text: str) -> str:
     return html.escape(INVALID.sub("", text), quote=False)
 
 
-def page_texts(pages: Sequence[str], keep_tags: bool) -> list[list[str]]:
+def page_texts(pages: Sequence[str]) -> list[list[Marked]]:
     """Return the texts of each page."""
-    return [Markup(page, keep_tags=keep_tags).texts for page in pages]
+    return [Markup(page).texts for page in pages]
 
 
-def fill_pages(
-    pages: Sequence[str], keep_tags: bool, translations: Sequence[Sequence[Sequence[str]]]
-) -> list[list[str]]:
+def fill_pages(pages: Sequence[str], translations: Sequence[Sequence[Sequence[Marked]]]) -> list[list[str]]:
     """Return the different translations of each page, given those of its texts, per page and best first."""
     filled = []
     for page, ranked in zip(pages, translations, strict=True):
-        markup = Markup(page, keep_tags=keep_tags)
+        markup = Markup(page)
         filled.append(list(dict.fromkeys(map(markup.fill, ranked))))
     return filled
 

@@ -18,10 +18,11 @@ from itertools import accumulate
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
 
+from relattn.translation.documents.html import MAX_TAGS
+from relattn.translation.documents.tokens import TokenText
 from relattn.translation.errors import require
-from relattn.translation.serve.text.html import MAX_TAGS
-from relattn.translation.serve.text.tagged import TaggedText, pair_tags, unused_prefix
-from relattn.translation.translate.tags import LINE_BREAK, WEB_ADDRESS
+from relattn.translation.text.marked import Marked, pair_tags
+from relattn.translation.text.patterns import LINE_BREAK, WEB_ADDRESS
 
 _FRONT = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)")
 _LINE_ENDS = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
@@ -64,7 +65,6 @@ class Markdown:
 
     Args:
         content: the file.
-        keep_tags: as in `Markup`.
 
     Attributes:
         texts: texts to translate.
@@ -73,10 +73,9 @@ class Markdown:
         InputError: the file has too many tags.
     """
 
-    def __init__(self, content: str, *, keep_tags: bool) -> None:
+    def __init__(self, content: str) -> None:
         self._content = content
-        prefix = unused_prefix(content)
-        self._segments: list[tuple[list[_Token], TaggedText]] = []
+        self._segments: list[tuple[list[_Token], TokenText]] = []
         count = 0
         for lines, references in _texts(content):
             for segment in filter(None, _segments(lines, content, references)):
@@ -86,11 +85,11 @@ class Markdown:
                 tokens = [each.text for each in segment]
                 sources = [content[each.begin : each.end] for each in segment]
                 breaks = {i for i, text in enumerate(tokens) if text is None and LINE_BREAK.fullmatch(sources[i])}
-                tagged = TaggedText(tokens, pair_tags(tags), prefix, keep_tags=keep_tags, breaks=breaks)
+                tagged = TokenText(tokens, pair_tags(tags), breaks)
                 self._segments.append((segment, tagged))
         self.texts = [text for _, each in self._segments for text in each.texts]
 
-    def fill(self, translations: Sequence[str]) -> str:
+    def fill(self, translations: Sequence[Marked]) -> str:
         """Return the file with its texts replaced."""
         remaining, parts, done = iter(translations), [], 0
         for segment, text in self._segments:

@@ -1,6 +1,6 @@
 """Extraction of the texts to translate from documents of Word, PowerPoint and Excel, and insertion of translations.
 
-A paragraph is divided at tabs and breaks. Each part is a text with tags (`TaggedText`), in which runs do not matter:
+A paragraph is divided at tabs and breaks. Each part is a text with tags (`TokenText`), in which runs do not matter:
 text in the most frequent format has no tags, and text in another format has a pair of them, as `<b>` in HTML. Links,
 content controls, tracked insertions, bookmarks and comments are pairs too. Anything else has a single tag: pictures,
 references to notes, deleted text, and fields with their result, which Word computes. A paragraph is built anew if its
@@ -11,7 +11,6 @@ text changes. All others stay as they are. A paragraph of a slide (DrawingML) an
 from __future__ import annotations
 
 import copy
-import html
 import itertools
 import re
 from collections import Counter
@@ -22,10 +21,11 @@ from typing import Any
 from lxml import etree
 
 from relattn.translation.data.text_files import has_text
+from relattn.translation.documents.archives import Archive
+from relattn.translation.documents.html import MAX_TAGS
+from relattn.translation.documents.tokens import INVALID, Message, TokenText
 from relattn.translation.errors import reading, require
-from relattn.translation.serve.text.archives import Archive
-from relattn.translation.serve.text.html import MAX_TAGS
-from relattn.translation.serve.text.tagged import INVALID, Message, TaggedText, pair_tags, unused_prefix
+from relattn.translation.text.marked import Marked, pair_tags
 
 _LANGUAGES = "wordprocessingml", "drawingml", "spreadsheetml"
 _NAMESPACES = tuple(
@@ -58,7 +58,6 @@ _FIELDS = {"HYPERLINK", "FORMTEXT", "TOC"}  # fields whose result is text that s
 _FILLED_CONTROLS = {"date", "dropDownList", "comboBox", "checkbox", "dataBinding", "citation", "picture", "equation"}
 _IGNORED_FORMATS = {"lang", "altLang", "noProof", "dirty", "err", "smtClean"}
 _MAX_DEPTH = 20  # of fields within fields
-_MARK = re.compile(r"<(\d+)>")
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,6 @@ class OfficeDocument:
     Args:
         archive: the file.
         suffix: ".docx", ".pptx" or ".xlsx".
-        keep_tags: as in `Markup`.
 
     Attributes:
         texts: texts to translate.
@@ -115,7 +113,7 @@ class OfficeDocument:
         InputError: the file is not such a document, or has too many tags.
     """
 
-    def __init__(self, archive: Archive, suffix: str, *, keep_tags: bool) -> None:
+    def __init__(self, archive: Archive, suffix: str) -> None:
         self._archive = archive
         self._roots, names = _open(archive, suffix)
         elements = [
@@ -127,17 +125,13 @@ class OfficeDocument:
         tokens = [_tokens(element) for _, element in elements]
         count = sum(token.text is None for each in tokens for token in each)
         require(count <= MAX_TAGS, f"a document must have at most {MAX_TAGS:,} formats, fields and objects")
-        prefix = unused_prefix("\n".join(token.text or "" for each in tokens for token in each))
         self._paragraphs = [
-            (
-                part,
-                _Paragraph(element, each, prefix, keep_tags=keep_tags) if each else _Cell(element, keep_tags=keep_tags),
-            )
+            (part, _Paragraph(element, each) if each else _Cell(element))
             for (part, element), each in zip(elements, tokens, strict=True)
         ]
         self.texts = [text for _, paragraph in self._paragraphs for text in paragraph.texts]
 
-    def fill(self, translations: Sequence[str]) -> bytes:
+    def fill(self, translations: Sequence[Marked]) -> bytes:
         """Return the file with its texts replaced. Call it once."""
         begin, changed = 0, set()
         for part, paragraph in self._paragraphs:
@@ -395,13 +389,13 @@ def _with_formats(tokens: Sequence[_Token], names: Iterator[str]) -> Iterator[_T
 class _Cell:
     """Text of a workbook without formats. The arguments and the attribute are those of `_Paragraph`."""
 
-    def __init__(self, element: Any, *, keep_tags: bool) -> None:
+    def __init__(self, element: Any) -> None:
         self._element = next((child for child in element if _name(child) == "t"), None)
         text = "" if self._element is None else self._element.text or ""
-        self._message = Message(text, _ESCAPED, keep_tags=keep_tags)
+        self._message = Message(text, _ESCAPED)
         self.texts = self._message.texts
 
-    def fill(self, translations: Sequence[str]) -> None:
+    def fill(self, translations: Sequence[Marked]) -> None:
         """Replace the text."""
         if self._element is not None:
             _set_text(self._element, self._message.fill(iter(translations)))
@@ -420,39 +414,33 @@ class _Paragraph:
     Args:
         element: the paragraph.
         tokens: its tokens.
-        prefix: as in `TaggedText`.
-        keep_tags: as in `Markup`.
     """
 
-    def __init__(self, element: Any, tokens: list[_Token], prefix: str, *, keep_tags: bool) -> None:
+    def __init__(self, element: Any, tokens: list[_Token]) -> None:
         self._element, self._tokens = element, tokens
-        self._segments: list[tuple[int, int, TaggedText]] = []
+        self._segments: list[tuple[int, int, TokenText]] = []
         begin = 0
         for end, token in enumerate([*tokens, _Token(is_break=True)]):
             if token.is_break:
                 segment = tokens[begin:end]
                 tags = [(i, each.name, each.is_closing) for i, each in enumerate(segment) if each.name]
-                text = TaggedText([each.text for each in segment], pair_tags(tags), prefix, keep_tags=keep_tags)
+                text = TokenText([each.text for each in segment], pair_tags(tags))
                 self._segments.append((begin, end, text))
                 begin = end + 1
         self.texts = [text for *_, segment in self._segments for text in segment.texts]
 
-    def fill(self, translations: Sequence[str]) -> None:
+    def fill(self, translations: Sequence[Marked]) -> None:
         """Replace the texts."""
-        remaining, parts = iter(translations), []
-        sources = [
-            f"<{i}>" if token.text is None else html.escape(token.text, quote=False)
-            for i, token in enumerate(self._tokens)
-        ]
-        for begin, end, segment in self._segments:
-            parts.append(segment.fill(remaining, sources[begin:end], lambda text: html.escape(text, quote=False)))
-            parts += sources[end : end + 1]
+        remaining = iter(translations)
         builder = _Builder(self._element, self._tokens)
-        for number, part in enumerate(_MARK.split("".join(parts))):
-            if number % 2:
-                builder.add_tag(int(part))
-            elif part:
-                builder.add_text(html.unescape(part))
+        for begin, end, segment in self._segments:
+            pieces = (each if isinstance(each, str) else begin + each for each in segment.replaced(remaining))
+            for piece in (*pieces, *range(end, min(end + 1, len(self._tokens)))):
+                text = piece if isinstance(piece, str) else self._tokens[piece].text
+                if text is None:
+                    builder.add_tag(int(piece))
+                elif text:
+                    builder.add_text(text)
         builder.finish()
 
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from relattn.translation.documents.archives import Archive, XmlArchive
+from relattn.translation.documents.encodings import decode
+from relattn.translation.documents.html import Markup
+from relattn.translation.documents.markdown import Markdown
+from relattn.translation.documents.office import OfficeDocument
+from relattn.translation.documents.strings import Json, Po
+from relattn.translation.documents.subtitles import Subtitles
+from relattn.translation.documents.xliff import Xliff
 from relattn.translation.errors import InputError, require
-from relattn.translation.serve.text.archives import Archive, XmlArchive
-from relattn.translation.serve.text.encodings import decode
-from relattn.translation.serve.text.html import Markup
-from relattn.translation.serve.text.markdown import Markdown
-from relattn.translation.serve.text.office import OfficeDocument
-from relattn.translation.serve.text.sentences import PLACEHOLDER
-from relattn.translation.serve.text.strings import Json, Po
-from relattn.translation.serve.text.subtitles import Subtitles
-from relattn.translation.serve.text.xliff import Xliff
+from relattn.translation.text.marked import Marked
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,16 @@ class Document:
     """File whose texts can be replaced.
 
     Attributes:
-        texts: texts to translate.
-        fill: function that returns the file with its texts replaced, given their translations. Call it once.
+        texts: Texts to translate.
+        fill: Function that returns the file with its texts replaced, given their translations. Call it once.
     """
 
-    texts: list[str]
-    fill: Callable[[Sequence[str]], str | bytes]
+    texts: list[Marked]
+    fill: Callable[[Sequence[Marked]], str | bytes]
 
 
-def _plain_text(content: str, *, keep_tags: bool) -> Document:
-    return Document([content], lambda translations: translations[0])
+def _plain_text(content: str) -> Document:
+    return Document([Marked(content)], lambda translations: translations[0].text)
 
 
 _REFERENCES = (".html", ".htm", ".xlf", ".xliff")  # which can have any character as a reference
@@ -63,13 +63,12 @@ _ARCHIVES: dict[str, Callable[..., File]] = {
 FORMATS = (*_TEXTS, *_ARCHIVES)
 
 
-def read_document(name: str, content: bytes, *, keep_tags: bool, unpacked: int) -> File:
+def read_document(name: str, content: bytes, unpacked: int) -> File:
     """Read a file.
 
     Args:
         name: name of the file; its suffix says what it is.
         content: bytes of the file.
-        keep_tags: as in `Markup`.
         unpacked: maximum number of bytes that the file may unpack to.
 
     Raises:
@@ -78,25 +77,25 @@ def read_document(name: str, content: bytes, *, keep_tags: bool, unpacked: int) 
     suffix = file_suffix(name)
     require(suffix in FORMATS, f"the name of the file must end in {', '.join(FORMATS)}")
     if suffix in _ARCHIVES:
-        return _ARCHIVES[suffix](Archive(content, unpacked), suffix, keep_tags=keep_tags)
-    return _TEXTS[suffix](decode(content, suffix)[2], keep_tags=keep_tags)
+        return _ARCHIVES[suffix](Archive(content, unpacked), suffix)
+    return _TEXTS[suffix](decode(content, suffix)[2])
 
 
-def document_texts(name: str, content: bytes, keep_tags: bool, unpacked: int, characters: int) -> list[str]:
+def document_texts(name: str, content: bytes, unpacked: int, characters: int) -> list[Marked]:
     """Return the texts of a file. Arguments and errors are those of `read_document`.
 
     Raises:
-        InputError: also if the texts have more characters than `characters`, without placeholders.
+        InputError: also if the texts have more characters than `characters`.
     """
-    texts = read_document(name, content, keep_tags=keep_tags, unpacked=unpacked).texts
-    count = sum(len(PLACEHOLDER.sub("", text)) for text in texts)
+    texts = read_document(name, content, unpacked).texts
+    count = sum(len(text.text) for text in texts)
     require(count <= characters, f"the text of a file must have at most {characters:,} characters, got {count:,}")
     return texts
 
 
-def fill_document(name: str, content: bytes, keep_tags: bool, unpacked: int, translations: Sequence[str]) -> bytes:
+def fill_document(name: str, content: bytes, unpacked: int, translations: Sequence[Marked]) -> bytes:
     """Return a file with its texts replaced."""
-    filled = read_document(name, content, keep_tags=keep_tags, unpacked=unpacked).fill(translations)
+    filled = read_document(name, content, unpacked).fill(translations)
     if isinstance(filled, bytes):
         return filled
     suffix = file_suffix(name)

@@ -10,8 +10,9 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
+from relattn.translation.documents.tokens import Message
 from relattn.translation.errors import InputError
-from relattn.translation.serve.text.tagged import Message
+from relattn.translation.text.marked import Marked
 
 _BRACES = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"  # nested in messages of ICU
 _FORMAT = r"%(?:\d+\$|\([\w.-]+\))?[-+#0]*(?:\*|\d+)?(?:\.\d+)?(?:hh?|ll?|[Ljzt])?[diouxXeEfFgGaAcspn@]"
@@ -34,7 +35,6 @@ class Json:
 
     Args:
         content: the file.
-        keep_tags: as in `Markup`.
 
     Attributes:
         texts: texts to translate.
@@ -43,7 +43,7 @@ class Json:
         InputError: the file is not JSON.
     """
 
-    def __init__(self, content: str, *, keep_tags: bool) -> None:
+    def __init__(self, content: str) -> None:
         try:
             json.loads(content)
         except (ValueError, RecursionError) as error:
@@ -53,11 +53,11 @@ class Json:
         for found in _JSON.finditer(content):
             text = json.loads(found[1]) if found[2] is None else ""
             if text and not re.search("[\ud800-\udfff]", text):  # half of a character cannot be translated
-                message = Message(text, _PLACEHOLDER, keep_tags=keep_tags)
+                message = Message(text, _PLACEHOLDER)
                 self._strings.append((*found.span(1), text, message))
         self.texts = [text for *_, message in self._strings for text in message.texts]
 
-    def fill(self, translations: Sequence[str]) -> str:
+    def fill(self, translations: Sequence[Marked]) -> str:
         """Return the file with its strings replaced. Characters outside of ASCII are escaped if the file does so."""
         remaining, parts, done = iter(translations), [], 0
         is_ascii = self._content.isascii() and "\\u" in self._content
@@ -77,7 +77,6 @@ class Po:
 
     Args:
         content: the file.
-        keep_tags: as in `Markup`.
 
     Attributes:
         texts: texts to translate.
@@ -86,7 +85,7 @@ class Po:
         InputError: the file is not a PO file.
     """
 
-    def __init__(self, content: str, *, keep_tags: bool) -> None:
+    def __init__(self, content: str) -> None:
         self._lines = content.split("\n")
         self._fills: list[tuple[list[int], Message]] = []  # lines of empty translations, and their source
         for entry in _entries(self._lines):
@@ -98,10 +97,10 @@ class Po:
             others = [line for line in lines.values() if line not in first]
             for places, text in ((first, source), (others, plural)):
                 if places and text:
-                    self._fills.append((places, Message(text, _PLACEHOLDER, keep_tags=keep_tags)))
+                    self._fills.append((places, Message(text, _PLACEHOLDER)))
         self.texts = [text for _, message in self._fills for text in message.texts]
 
-    def fill(self, translations: Sequence[str]) -> str:
+    def fill(self, translations: Sequence[Marked]) -> str:
         """Return the file with its translations filled."""
         remaining, lines = iter(translations), self._lines.copy()
         for places, message in self._fills:

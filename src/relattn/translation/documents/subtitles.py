@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from relattn.translation.data.text_files import has_text
+from relattn.translation.documents.tokens import TokenText
 from relattn.translation.errors import require
-from relattn.translation.serve.text.tagged import TaggedText, pair_tags, unused_prefix
+from relattn.translation.text.marked import Marked, pair_tags
 
 _TIME = r"(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})(?:[.,](\d{1,3}))?"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s.*)?")
@@ -37,7 +38,6 @@ class Subtitles:
 
     Args:
         content: the file.
-        keep_tags: whether text with tags is one text with placeholder tags, or one text per piece between tags.
 
     Attributes:
         texts: texts to translate.
@@ -46,7 +46,7 @@ class Subtitles:
         InputError: the file is neither SubRip nor WebVTT.
     """
 
-    def __init__(self, content: str, *, keep_tags: bool) -> None:
+    def __init__(self, content: str) -> None:
         self._parts = re.split(r"(\r\n|\n|\r)", content)  # lines, and line ends at odd indices
         is_webvtt = self._parts[0].startswith("WEBVTT")
         found = list(_read(self._parts, is_webvtt))
@@ -58,10 +58,10 @@ class Subtitles:
         for group in _sentences(subtitles):
             lines = [line for each in group for line in each.lines]
             texts = lines if group[0].is_dialogue else [" ".join(lines)]
-            self._groups.append((group, [_Text(each, entities, keep_tags=keep_tags) for each in texts]))
+            self._groups.append((group, [_Text(each, entities) for each in texts]))
         self.texts = [text for _, texts in self._groups for each in texts for text in each.texts]
 
-    def fill(self, translations: Sequence[str]) -> str:
+    def fill(self, translations: Sequence[Marked]) -> str:
         """Return the file with its texts replaced."""
         remaining, parts = iter(translations), self._parts.copy()
         for group, texts in self._groups:
@@ -113,13 +113,12 @@ class _Text:
     Args:
         text: the text.
         entities: character entities in a WebVTT file; None for a SubRip file, in which text is not escaped.
-        keep_tags: as in `Subtitles`.
 
     Attributes:
         texts: texts to translate.
     """
 
-    def __init__(self, text: str, entities: frozenset[str] | None, *, keep_tags: bool) -> None:
+    def __init__(self, text: str, entities: frozenset[str] | None) -> None:
         self._entities = entities
         dash = _DASH.match(text)
         begin = dash.end() if dash else 0
@@ -127,10 +126,10 @@ class _Text:
         tokens = [self._unescaped(each) if i % 2 == 0 else None for i, each in enumerate(self._sources)]
         names = [(i, _NAME.match(self._sources[i])) for i in range(1, len(tokens), 2)]
         tags = [(i, name[2].lower(), bool(name[1])) for i, name in names if name is not None]
-        self._text = TaggedText(tokens, pair_tags(tags), unused_prefix(text), keep_tags=keep_tags)
+        self._text = TokenText(tokens, pair_tags(tags))
         self.texts = self._text.texts
 
-    def fill(self, translations: Iterator[str]) -> str:
+    def fill(self, translations: Iterator[Marked]) -> str:
         """Return the text with the next translations in the places of its texts."""
         return self._dash + self._text.fill(translations, self._sources, self._escaped)
 

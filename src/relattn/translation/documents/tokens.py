@@ -1,48 +1,35 @@
-"""Text with tags that are not translated, which a translator moves along with the words."""
+"""Tokens of a document as texts with marks: pieces of text, and tags, which are not translated."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from relattn.translation.data.text_files import has_text
-from relattn.translation.errors import require
-from relattn.translation.translate.tags import LINE_BREAK
+from relattn.translation.text.marked import Kind, Mark, Marked, join, pair_tags
+from relattn.translation.text.patterns import LINE_BREAK
 
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
 _NAME = re.compile(r"<(/?)([A-Za-z][\w:-]*)")
-MAX_PREFIX = 20  # characters in the names of placeholders
 
 
-class TaggedText:
+class TokenText:
     """Tokens of a text: pieces of text, and tags.
 
-    Tags before the first word, after the last word or around all words stay there. With `keep_tags`, the others become
-    placeholder tags in one text: `<m0>` and `</m0>` for a pair, `<m1/>` for a single tag or a pair without text.
-    `breaks` divide it. Without `keep_tags`, each piece of text is a text.
+    Tags before the first word, after the last word or around all words stay there. The others are marks of one text: a
+    pair, or a single mark for a single tag or a pair without text. `breaks` divide it.
 
     Args:
-        tokens: text of each token; None for a tag.
-        partners: indices of the tags of each pair, in both directions. Pairs are nested.
-        prefix: beginning of the names of placeholders, as `unused_prefix` returns it.
-        keep_tags: whether to make one text with placeholders.
-        breaks: indices of single tags across which no text moves.
+        tokens: Text of each token; None for a tag.
+        partners: Indices of the tags of each pair, in both directions. Pairs are nested.
+        breaks: Indices of single tags across which no text moves.
 
     Attributes:
-        texts: texts to translate.
+        texts: Texts to translate.
     """
 
-    def __init__(
-        self,
-        tokens: Sequence[str | None],
-        partners: Mapping[int, int],
-        prefix: str,
-        *,
-        keep_tags: bool,
-        breaks: Collection[int] = (),
-    ) -> None:
+    def __init__(self, tokens: Sequence[str | None], partners: Mapping[int, int], breaks: Collection[int] = ()) -> None:
         words = [text is not None and has_text(text) for text in tokens]
         counts = [0, *accumulate(words)]  # of tokens with words before each token
         pieces: list[tuple[int, int]] = []  # ranges of tokens; a pair without words is one piece
@@ -66,134 +53,98 @@ class TaggedText:
                 break
         inner = pieces[first:last]
         self._begin, self._end = (inner[0][0], inner[-1][1]) if inner else (len(tokens), len(tokens))
-        self._keep_tags, self._placeholder = keep_tags, re.compile(rf"(</?{prefix}\d+/?>)")
-        self._tags: dict[str, tuple[int, int]] = {}  # range of tokens of each placeholder
-        self._places = [start for start, _ in inner if words[start]]
-        if not keep_tags:
-            self.texts = [str(tokens[i]) for i in self._places]
-            return
-        self.texts = []
-        self._breaks: list[str] = []  # placeholders between the texts
-        names: dict[int, str] = {}  # of opening tags, by token
-        parts: list[str] = []
-        count = 0
+        self._partners, self._count = partners, len(tokens)
+        self._ends: dict[int, int] = {}  # of single marks, by the token where they begin
+        self._breaks: list[int] = []  # tokens between the texts
+        self.texts: list[Marked] = []
+        parts: list[Marked | str] = []
         for start, end in inner:
-            part = tokens[start]
-            if part is None:
-                partner = partners.get(start) if end == start + 1 else None
-                if partner is not None and partner < start:
-                    part = f"</{names[partner]}>"
-                else:
-                    names[start] = f"{prefix}{count}"
-                    part = f"<{names[start]}{'/' * (partner is None)}>"
-                    count += 1
-                self._tags[part] = (start, end)
-                if start in breaks:
-                    self._breaks.append(part)
-                    self.texts.append("".join(parts))
-                    parts = []
-                    continue
-            parts.append(part)
+            text = tokens[start]
+            if start in breaks:
+                self._breaks.append(start)
+                self.texts.append(join(parts))
+                parts = []
+            elif text is not None:
+                parts.append(text)
+            elif end == start + 1 and start in partners:
+                partner = partners[start]
+                kind: Kind = "open" if partner > start else "close"
+                parts.append(Marked("", (Mark(0, kind, min(start, partner)),)))
+            else:
+                self._ends[start] = end
+                parts.append(Marked("", (Mark(0, "single", start),)))
         if inner:
-            self.texts.append("".join(parts))
+            self.texts.append(join(parts))
 
-    def fill(self, translations: Iterator[str], sources: Sequence[str], escape: Callable[[str], str]) -> str:
-        """Return the source of the text with the next translations in the places of its texts.
+    def replaced(self, translations: Iterator[Marked]) -> Iterator[str | int]:
+        """Yield the text with the next translations in the places of its texts: new texts, and tokens that are kept.
 
-        A text that its translation does not change keeps its source.
+        A text that its translation does not change keeps its tokens. Pairs are balanced.
 
         Args:
-            translations: iterator over translations, of which as many are taken as there are texts.
-            sources: source of each token.
-            escape: function that returns the source of a translation.
+            translations: Iterator over translations, of which as many are taken as there are texts.
         """
-        filled = list(sources)
-        if self._keep_tags and self.texts:
-            texts = [next(translations) for _ in self.texts]
-            if texts != self.texts:
-                joined = "".join(map("".join, zip(texts, [*self._breaks, ""], strict=True)))
-                filled[self._begin : self._end] = [self._with_tags(joined, sources, escape)]
-        elif not self._keep_tags:
-            for i, text in zip(self._places, self.texts, strict=True):
-                translation = next(translations)
-                if translation != text:
-                    filled[i] = escape(translation)
-        return "".join(filled)
+        texts = [next(translations) for _ in self.texts]
+        if texts == self.texts:
+            yield from range(self._count)
+            return
+        yield from range(self._begin)
+        opened: list[int] = []
+        for text, break_ in zip(texts, [*self._breaks, None], strict=True):
+            done = 0
+            for mark in text.marks:
+                yield text.text[done : mark.at]
+                done = mark.at
+                if mark.kind == "open":
+                    opened.append(mark.item)
+                    yield mark.item
+                elif mark.kind == "single":
+                    yield from range(mark.item, self._ends[mark.item])
+                else:
+                    yield from self._closed(opened, mark.item)
+            yield text.text[done:]
+            if break_ is not None:
+                yield break_
+        yield from self._closed(opened, *opened[:1])
+        yield from range(self._end, self._count)
 
-    def _with_tags(self, translation: str, sources: Sequence[str], escape: Callable[[str], str]) -> str:
-        """Return the source of a translation with placeholders. Pairs are balanced; any other tag in it is text."""
-        opened: list[str] = []
-        parts = []
-        for part in self._placeholder.split(translation):
-            if part not in self._tags:
-                parts.append(escape(part))
-                continue
-            name = part.strip("</>")
-            closing = [name] if part.endswith("/>") else []
-            if part.startswith("</"):
-                if name not in opened:
-                    continue
-                closing = opened[opened.index(name) :][::-1]
-                del opened[opened.index(name) :]
-                parts += ["".join(sources[slice(*self._tags[f"</{each}>"])]) for each in closing]
-                continue
-            if not closing:
-                opened.append(name)
-            parts.append("".join(sources[slice(*self._tags[part])]))
-        parts += ["".join(sources[slice(*self._tags[f"</{each}>"])]) for each in reversed(opened)]
-        return "".join(parts)
+    def _closed(self, opened: list[int], *items: int) -> Iterator[int]:
+        """Yield the closing tags of pairs that are open, from the innermost on, until that of an item."""
+        for item in items:
+            while item in opened:
+                yield self._partners[opened.pop()]
+
+    def fill(self, translations: Iterator[Marked], sources: Sequence[str], escape: Callable[[str], str]) -> str:
+        """Return the source of the text with the next translations in the places of its texts.
+
+        Args:
+            translations: As in `replaced`.
+            sources: Source of each token.
+            escape: Function that returns the source of a text.
+        """
+        return "".join(escape(x) if isinstance(x, str) else sources[x] for x in self.replaced(translations))
 
 
 class Message:
     """String of a program or a cell whose placeholders, such as `%s` and `<b>`, are tags.
 
     Args:
-        text: the string.
-        pattern: placeholders. Its groups must not capture.
-        keep_tags: as in `TaggedText`.
+        text: The string.
+        pattern: Placeholders. Its groups must not capture.
 
     Attributes:
-        texts: texts to translate; none if the string has no words.
+        texts: Texts to translate; none if the string has no words.
     """
 
-    def __init__(self, text: str, pattern: re.Pattern[str], *, keep_tags: bool) -> None:
+    def __init__(self, text: str, pattern: re.Pattern[str]) -> None:
         self._sources = re.split(f"({pattern.pattern})", text)  # placeholders at odd indices
         tokens = [None if i % 2 else each for i, each in enumerate(self._sources)]
         names = [(i, _NAME.match(each)) for i, each in enumerate(self._sources) if i % 2]
         pairs = pair_tags([(i, name[2], bool(name[1])) for i, name in names if name])
         breaks = {i for i in range(1, len(tokens), 2) if LINE_BREAK.fullmatch(self._sources[i])}
-        self._text = TaggedText(tokens, pairs, unused_prefix(text), keep_tags=keep_tags, breaks=breaks)
+        self._text = TokenText(tokens, pairs, breaks)
         self.texts = self._text.texts
 
-    def fill(self, translations: Iterator[str]) -> str:
+    def fill(self, translations: Iterator[Marked]) -> str:
         """Return the string with the next translations in the places of its texts."""
         return self._text.fill(translations, self._sources, lambda text: text)
-
-
-def pair_tags(tags: Sequence[tuple[int, str, bool]]) -> dict[int, int]:
-    """Return the pairs of tags, in both directions.
-
-    Args:
-        tags: number, name and whether it is a closing tag, of each tag that may belong to a pair.
-    """
-    partners: dict[int, int] = {}
-    opened: list[tuple[str, int]] = []
-    counts: Counter[str] = Counter()
-    for number, name, is_closing in tags:
-        if not is_closing:
-            opened.append((name, number))
-            counts[name] += 1
-        elif counts[name]:
-            other = ""
-            while other != name:
-                other, start = opened.pop()
-                counts[other] -= 1
-            partners |= {start: number, number: start}
-    return partners
-
-
-def unused_prefix(text: str) -> str:
-    """Return a prefix for names of placeholders with which no tag of a text begins. Raises InputError."""
-    longest = max(map(len, re.findall(r"(?:[</]|lt;)(m+)", text)), default=0)
-    require(longest < MAX_PREFIX, f"the text must have no tags that begin with {MAX_PREFIX} times the letter m")
-    return "m" * (longest + 1)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from relattn.translation.documents.html import MAX_TAGS, Markup, Rules, Token, tokens_of
 from relattn.translation.errors import require
-from relattn.translation.serve.text.html import MAX_TAGS, Markup, Rules, Token, tokens_of
+from relattn.translation.text.marked import Marked
 
 _RULES = Rules(paragraphs=frozenset({"source"}), inline=frozenset({"g", "pc", "mrk"}))
 _UNITS = {"trans-unit", "segment"}
@@ -28,7 +29,6 @@ class Xliff:
 
     Args:
         content: the file.
-        keep_tags: as in `Markup`.
 
     Attributes:
         texts: texts to translate.
@@ -37,18 +37,15 @@ class Xliff:
         InputError: the file is not XLIFF, or has too many tags.
     """
 
-    def __init__(self, content: str, *, keep_tags: bool) -> None:
+    def __init__(self, content: str) -> None:
         require(content.count("<") <= MAX_TAGS, f"XLIFF must have at most {MAX_TAGS:,} tags")
         self._tokens = list(tokens_of(content, True))
         root = next((token.name for token in self._tokens if token.name), "")
         require(root.rpartition(":")[2] == "xliff", "the file must be XLIFF")
-        self._units = [
-            (unit, Markup(self._source(unit["source"]), keep_tags=keep_tags, rules=_RULES))
-            for unit in _units(self._tokens)
-        ]
+        self._units = [(unit, Markup(self._source(unit["source"]), _RULES)) for unit in _units(self._tokens)]
         self.texts = [text for _, markup in self._units for text in markup.texts]
 
-    def fill(self, translations: Sequence[str]) -> str:
+    def fill(self, translations: Sequence[Marked]) -> str:
         """Return the file with its targets filled."""
         sources = [token.source for token in self._tokens]
         begin = 0

@@ -25,6 +25,7 @@ from pydantic import BaseModel, Field, InstanceOf, ValidationError, WithJsonSche
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
+from relattn.translation.documents.read import FORMATS, file_suffix
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.serve.files import FileStore
 from relattn.translation.serve.languages import Detector, codes_by_name, language_name
@@ -32,8 +33,7 @@ from relattn.translation.serve.model import Word
 from relattn.translation.serve.progress import FileProgress
 from relattn.translation.serve.queue import CLIENT, QueueFull
 from relattn.translation.serve.routing import Router, ScoredText
-from relattn.translation.serve.text.documents import FORMATS, file_suffix
-from relattn.translation.serve.text.sentences import LONGEST
+from relattn.translation.text.sentences import LONGEST
 
 AUTO = "auto"  # source language: detect it
 FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"

@@ -5,21 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.tokenizer import word_indices
 from relattn.translation.serve.queue import BatchQueue
-from relattn.translation.serve.text.sentences import PLACEHOLDER
+from relattn.translation.text.marked import Marked
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import Translation, Translator
-from relattn.translation.translate.tag_restoration import restore_tags
-from relattn.translation.translate.tags import LITERAL, StrippedLine, strip_tags
+from relattn.translation.translate.pipeline import Sentence, Translation, Translator
 
 Pair = tuple[str, str]  # source and target language
-Request = tuple[str, int, str, bool]  # item of the queues `plain` and `tagged` of a `Model`
-_KEPT = re.compile(f"{PLACEHOLDER.pattern}|{LITERAL.pattern}")  # what is not translated in a sentence with tags
 
 
 class Word(NamedTuple):
@@ -50,9 +45,7 @@ class Model:
             `BatchQueue`.
 
     Attributes:
-        plain: queue of (sentence, count, prefix, keep_literals): up to `count` translations that begin with the prefix,
-            best first.
-        tagged: the same, for sentences with tags.
+        sentences: queue of `Sentence`: its translations, best first.
         words: queue of (sentence, translation): the words of the translation, with confidences.
     """
 
@@ -65,45 +58,16 @@ class Model:
     ) -> None:
         self.source, self.target = pair
         self.translator, self.search = translator, search
-        self.plain = make_queue(self._translate, size=self._pieces)
-        self.tagged = make_queue(self._translate_tagged, size=self._pieces)
-        self.words = make_queue(self._score_words, size=self._pieces)
-        self.queues = [self.plain, self.tagged, self.words]
+        self.sentences = make_queue(translator.translate_sentences, size=lambda each: self._pieces(each.text.text))
+        self.words = make_queue(self._score_words, size=lambda each: self._pieces(each[0]))
+        self.queues = [self.sentences, self.words]
 
-    def _pieces(self, item: tuple[Any, ...]) -> int:
-        """Return the number of pieces of the sentence that an item of a queue begins with."""
-        return len(self.translator.tokenizer.encode(item[0]))
+    def sentence(self, text: Marked, *, count: int = 1, keep_literals: bool = True, prefix: str = "") -> Sentence:
+        """Return an item of the queue `sentences`, of which up to `count` translations are wanted."""
+        return Sentence(text, TranslateOptions(n_best=count, search=self.search, keep_literals=keep_literals), prefix)
 
-    def _translate(self, items: list[Request], *, align: bool = False) -> list[list[Translation]]:
-        results: dict[int, list[Translation]] = {}
-        for keep_literals in (False, True):  # one batch cannot have both
-            chosen = [i for i, (*_, keep) in enumerate(items) if keep == keep_literals]
-            if not chosen:
-                continue
-            sentences, counts, prefixes, _ = zip(*(items[i] for i in chosen), strict=True)
-            options = TranslateOptions(
-                n_best=max(counts),
-                search=self.search,
-                align=align,
-                keep_literals=keep_literals,
-            )
-            translations = self.translator.n_best(sentences, options, prefixes=prefixes if any(prefixes) else None)
-            results |= {i: best[:count] for i, best, count in zip(chosen, translations, counts, strict=True)}
-        return [results[i] for i in range(len(items))]
-
-    def _translate_tagged(self, items: list[Request]) -> list[list[Translation]]:
-        """Translate sentences with tags. The option `keep_tags` would also keep numbers with units and other words."""
-        stripped = [
-            strip_tags(sentence, _KEPT if keep_literals else PLACEHOLDER) for sentence, *_, keep_literals in items
-        ]
-        lines = [
-            (source.line, count, prefix, False) for source, (_, count, prefix, _) in zip(stripped, items, strict=True)
-        ]
-        translations = self._translate(lines, align=True)
-        return [
-            [replace(translation, text=_with_tags(source, translation)) for translation in ranked]
-            for source, ranked in zip(stripped, translations, strict=True)
-        ]
+    def _pieces(self, text: str) -> int:
+        return len(self.translator.tokenizer.encode(text))
 
     def _score_words(self, items: list[tuple[str, Translation]]) -> list[list[Word]]:
         translator, tokenizer = self.translator, self.translator.tokenizer
@@ -124,13 +88,6 @@ class Model:
             sources = _source_ranges(sentence, [src_pieces[piece] for piece in src_ids[i]], alignment)
             words[i] = _words(translation.text, [tgt_pieces[piece] for piece in tgt_ids[i]], log_probs, sources)
         return words
-
-
-def _with_tags(source: StrippedLine, translation: Translation) -> str:
-    """Return a translation with the tags of its source. If no word changes, no tag moves and all spaces stay."""
-    if translation.text == source.line:
-        return source.original
-    return restore_tags(source, translation.text, translation.alignment)[0]
 
 
 def _words(

@@ -14,16 +14,17 @@ from itertools import chain
 from typing import Any
 
 from relattn.translation.config import SearchConfig
+from relattn.translation.documents.html import fill_pages, page_texts
+from relattn.translation.documents.read import document_texts, fill_document
 from relattn.translation.errors import InputError, one_line, require
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
-from relattn.translation.serve.model import Model, Pair, Request, Word
+from relattn.translation.serve.model import Model, Pair, Word
 from relattn.translation.serve.parsing import ParserPool
 from relattn.translation.serve.queue import BatchQueue, QueueFull
-from relattn.translation.serve.text.documents import document_texts, fill_document
-from relattn.translation.serve.text.html import fill_pages, page_texts
-from relattn.translation.serve.text.sentences import PLACEHOLDER, SplitText, split, split_all
-from relattn.translation.translate.pipeline import Translation, Translator
+from relattn.translation.text.marked import Marked
+from relattn.translation.text.sentences import SplitText, split, split_all
+from relattn.translation.translate.pipeline import Sentence, Translation, Translator
 
 _PROBE_SECONDS = 1.0  # that a check of the server's health waits for a translation
 _PORTION = 2  # batches of a file that are in the queue at a time
@@ -55,11 +56,11 @@ class TranslatedText:
     """Translations of a text.
 
     Attributes:
-        ranked: different translations, best first.
+        ranked: different translations, best first. Without marks if they are those of plain text.
         warnings: what is implausible in the best one, as `implausibilities` names it.
     """
 
-    ranked: list[str]
+    ranked: list[Any]
     warnings: list[str]
 
 
@@ -144,7 +145,7 @@ class Router:
             if source != target or source not in self.codes:
                 route = self._require_route(source, target)
                 many = min(count, route[-1].search.beam_size)
-                translate = self._translate_pages if html else self._translate_route
+                translate = self._translate_pages if html else self._translate_plain
                 translations = await translate(route, group, count=many, keep_literals=keep_literals)
             results[source] = iter(translations)
         return [next(results[source]) for source in sources]
@@ -153,18 +154,24 @@ class Router:
         self, route: Sequence[Model], texts: Sequence[str], *, count: int, keep_literals: bool
     ) -> list[TranslatedText]:
         """Return up to `count` translations of each HTML text."""
-        pages = await self._parsers.run(page_texts, texts, True)
+        pages = await self._parsers.run(page_texts, texts)
         texts_of_pages = list(chain(*pages))
-        translated = iter(
-            await self._translate_route(route, texts_of_pages, keep_tags=True, count=count, keep_literals=keep_literals)
-        )
+        translated = iter(await self._translate_route(route, texts_of_pages, count=count, keep_literals=keep_literals))
         parts = [[next(translated) for _ in page] for page in pages]
         options = [_combine([part.ranked for part in page]) for page in parts]
-        filled = await self._parsers.run(fill_pages, texts, True, options)
+        filled = await self._parsers.run(fill_pages, texts, options)
         return [
             TranslatedText(ranked, _union(part.warnings for part in page))
             for ranked, page in zip(filled, parts, strict=True)
         ]
+
+    async def _translate_plain(
+        self, route: Sequence[Model], texts: Sequence[str], *, count: int, keep_literals: bool
+    ) -> list[TranslatedText]:
+        """Return up to `count` translations of each plain text."""
+        marked = [Marked(text) for text in texts]
+        translated = await self._translate_route(route, marked, count=count, keep_literals=keep_literals)
+        return [TranslatedText([best.text for best in each.ranked], each.warnings) for each in translated]
 
     async def words(
         self, text: str, source: str, target: str, *, count: int, prefix: str = "", choice: str = ""
@@ -183,20 +190,22 @@ class Router:
         """
         route = self._require_route(source, target)
         *earlier_models, model = route
-        sentences = split(text, source).sentences
+        given = Marked(text)
+        sentences = [sentence.text for sentence in split(given, source).sentences]
         require(
             not prefix or (len(sentences) == 1 and not earlier_models),
             "prefix requires one sentence and a direct model",
         )
         if earlier_models:
-            text = (await self._translate_route(earlier_models, [text]))[0].ranked[0]
+            given = (await self._translate_route(earlier_models, [given]))[0].ranked[0]
         count = min(count, model.search.beam_size)
-        ((split_text, translations),) = await self._translate_sentences(model, [text], count=count, prefix=prefix)
-        versions = _versions(split_text, translations)
+        ((split_text, translations),) = await self._translate_sentences(model, [given], count=count, prefix=prefix)
+        versions = {version.text: each for version, each in _versions(split_text, translations).items()}
         require(not choice or choice in versions, "choice must be one of the translations")
         chosen = versions.pop(choice or next(iter(versions)))
         words = [Word(split_text.between[0])]
-        scored = await model.words.submit(list(zip(split_text.sentences, chosen, strict=True)))
+        lines = [sentence.text for sentence in split_text.sentences]
+        scored = await model.words.submit(list(zip(lines, chosen, strict=True)))
         for number, (sentence, space) in enumerate(zip(scored, split_text.between[1:], strict=True)):
             # after two models, ranges are those of the text between them
             words += [Word(*word[:2]) if earlier_models else word._replace(sentence=number) for word in sentence]
@@ -237,18 +246,20 @@ class Router:
         if source == target and source in self.codes:
             return content
         route = self._require_route(source, target)
-        file = name, content, True, self.limits.unpacked
+        file = name, content, self.limits.unpacked
         texts = await self._parsers.run(document_texts, *file, self.limits.file)
         portion = max(1, min(_PORTION * self.limits.batch, self.limits.waiting // 4))
         for number, model in enumerate(route):
             separator = _separator(model)
-            split_texts = await self._parsers.run(split_all, texts, model.source, True, separator)
-            sentences = [sentence for text in split_texts for sentence in text.sentences]
+            split_texts = await self._parsers.run(split_all, texts, model.source, separator)
+            sentences = [
+                model.sentence(each, keep_literals=keep_literals) for text in split_texts for each in text.sentences
+            ]
             report(number / len(route))
-            translations: list[str] = []
+            translations: list[Marked] = []
             for begin in range(0, len(sentences), portion):
-                items = [(sentence, 1, "", keep_literals) for sentence in sentences[begin : begin + portion]]
-                translations += [best.text for (best,) in await self._submit_patiently(model, items)]
+                ranked = await _submit_patiently(model, sentences[begin : begin + portion])
+                translations += [best.marked for (best,) in ranked]
                 report((number + len(translations) / len(sentences)) / len(route))
             remaining = iter(translations)
             texts = [text.join([next(remaining) for _ in text.sentences]) for text in split_texts]
@@ -256,12 +267,13 @@ class Router:
 
     async def readable_texts(self, texts: Sequence[str]) -> list[str]:
         """Return the texts of HTML without tags, to detect their languages."""
-        return [" ".join(page) for page in await self._parsers.run(page_texts, texts, False)]
+        pages = await self._parsers.run(page_texts, texts)
+        return [" ".join(text.text for text in page) for page in pages]
 
     async def readable_text(self, name: str, content: bytes) -> str:
         """Return the text of a file without tags, to detect its language."""
         limits = self.limits.unpacked, self.limits.file
-        return " ".join(await self._parsers.run(document_texts, name, content, False, *limits))
+        return " ".join(text.text for text in await self._parsers.run(document_texts, name, content, *limits))
 
     def check_characters(self, texts: Sequence[str]) -> None:
         """Raise an InputError if texts have too many characters in total."""
@@ -280,19 +292,19 @@ class Router:
             seconds = [queue.seconds for queue in self.queues if queue.seconds is not None]
             if max(seconds, default=0.0) > self.limits.seconds:
                 return f"a batch has taken longer than {self.limits.seconds:g} seconds"
-            queues = [queue for model in self._models.values() for queue in (model.plain, model.tagged) if queue.failed]
-            if not queues and not seconds:
-                queues = [self._models[self.default_pair].plain]
-            return next(filter(None, await asyncio.gather(*map(self._probe, queues))), "")
+            models = [model for model in self._models.values() if model.sentences.failed]
+            if not models and not seconds:
+                models = [self._models[self.default_pair]]
+            return next(filter(None, await asyncio.gather(*map(self._probe, models))), "")
 
-    async def _probe(self, queue: BatchQueue) -> str:
+    async def _probe(self, model: Model) -> str:
         """Return why a word is not translated; empty if it is, or if there is other work."""
         try:
-            await asyncio.wait_for(queue.submit([("OK", 1, "", False)]), _PROBE_SECONDS)
+            await asyncio.wait_for(model.sentences.submit([model.sentence(Marked("OK"))]), _PROBE_SECONDS)
         except (QueueFull, InputError):  # the model works
             return ""
         except TimeoutError:
-            is_working = not queue.failed and any(each.seconds is not None for each in self.queues)
+            is_working = not model.sentences.failed and any(each.seconds is not None for each in self.queues)
             return "" if is_working else "the model does not answer"
         except Exception as error:
             return f"the model fails with {type(error).__name__}"
@@ -315,25 +327,15 @@ class Router:
         return route
 
     async def _translate_route(
-        self,
-        route: Sequence[Model],
-        texts: Sequence[str],
-        *,
-        keep_tags: bool = False,
-        keep_literals: bool = True,
-        count: int = 1,
+        self, route: Sequence[Model], texts: Sequence[Marked], *, keep_literals: bool = True, count: int = 1
     ) -> list[TranslatedText]:
-        """Return up to `count` translations of each text. Only the last model gives alternatives."""
+        """Return up to `count` translations of each text, with marks. Only the last model gives alternatives."""
         *earlier_models, model = route
         earlier_warnings: list[list[str]] = [[] for _ in texts]
         if earlier_models:
-            earlier = await self._translate_route(
-                earlier_models, texts, keep_tags=keep_tags, keep_literals=keep_literals
-            )
+            earlier = await self._translate_route(earlier_models, texts, keep_literals=keep_literals)
             texts, earlier_warnings = [each.ranked[0] for each in earlier], [each.warnings for each in earlier]
-        translated = await self._translate_sentences(
-            model, texts, keep_tags=keep_tags, keep_literals=keep_literals, count=count
-        )
+        translated = await self._translate_sentences(model, texts, keep_literals=keep_literals, count=count)
         return [
             TranslatedText(
                 list(_versions(split_text, sentences)), _union([before, *(best.warnings for best, *_ in sentences)])
@@ -342,44 +344,30 @@ class Router:
         ]
 
     async def _translate_sentences(
-        self,
-        model: Model,
-        texts: Sequence[str],
-        *,
-        keep_tags: bool = False,
-        keep_literals: bool = True,
-        count: int = 1,
-        prefix: str = "",
+        self, model: Model, texts: Sequence[Marked], *, keep_literals: bool = True, count: int = 1, prefix: str = ""
     ) -> list[tuple[SplitText, list[list[Translation]]]]:
         """Return the sentences of each text, and up to `count` translations of each sentence, best first."""
-        split_texts = split_all(texts, model.source, keep_tags, _separator(model))
-        items = [(sentence, count, prefix, keep_literals) for text in split_texts for sentence in text.sentences]
+        split_texts = split_all(texts, model.source, _separator(model))
+        items = [
+            model.sentence(sentence, count=count, keep_literals=keep_literals, prefix=prefix)
+            for text in split_texts
+            for sentence in text.sentences
+        ]
         max_sentences = self.limits.sentences
         require(
             len(items) <= max_sentences, f"a request must have at most {max_sentences:,} sentences, got {len(items):,}"
         )
-        translations = iter(await self._submit(model, items, keep_tags))
+        translations = iter(await model.sentences.submit(items))
         return [(text, [next(translations) for _ in text.sentences]) for text in split_texts]
 
-    async def _submit(self, model: Model, items: Sequence[Request], keep_tags: bool) -> list[list[Translation]]:
-        """Return the translations of each sentence."""
-        has_tags = [keep_tags and PLACEHOLDER.search(sentence) is not None for sentence, *_ in items]
-        queues = {True: model.tagged, False: model.plain}  # a sentence without tags is translated as in a plain text
-        results = {
-            key: iter(
-                await queue.submit([item for item, has_tag in zip(items, has_tags, strict=True) if has_tag == key])
-            )
-            for key, queue in queues.items()
-        }
-        return [next(results[key]) for key in has_tags]
 
-    async def _submit_patiently(self, model: Model, items: Sequence[Request]) -> list[list[Translation]]:
-        """Return the translations of each sentence of a file. Wait as long as the queue is full."""
-        while True:
-            try:
-                return await self._submit(model, items, keep_tags=True)
-            except QueueFull:
-                await asyncio.sleep(_FULL_SECONDS)
+async def _submit_patiently(model: Model, items: Sequence[Sentence]) -> list[list[Translation]]:
+    """Return the translations of each sentence of a file. Wait as long as the queue is full."""
+    while True:
+        try:
+            return await model.sentences.submit(items)
+        except QueueFull:
+            await asyncio.sleep(_FULL_SECONDS)
 
 
 def _separator(model: Model) -> str:
@@ -398,9 +386,11 @@ def _union(names: Iterable[Iterable[str]]) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(names)))
 
 
-def _versions(split_text: SplitText, translations: Sequence[Sequence[Translation]]) -> dict[str, Sequence[Translation]]:
+def _versions(
+    split_text: SplitText, translations: Sequence[Sequence[Translation]]
+) -> dict[Marked, Sequence[Translation]]:
     """Return the different translations of a text, best first, each with those of its sentences."""
-    versions: dict[str, Sequence[Translation]] = {}
+    versions: dict[Marked, Sequence[Translation]] = {}
     for chosen in _combine(translations):
-        versions.setdefault(split_text.join([translation.text for translation in chosen]), chosen)
+        versions.setdefault(split_text.join([translation.marked for translation in chosen]), chosen)
     return versions

@@ -1,4 +1,4 @@
-"""Restore the tags of a line in its translation.
+"""Put the tags of a text into its translation, as marks or as they are written.
 
 Each tag occurs exactly once in the translation, unchanged. The word alignment determines its place: a pair of tags
 encloses the words that are aligned with the words it enclosed, and any other tag stands next to the word that is
@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from relattn.translation.data.text_files import has_text
-from relattn.translation.translate.tags import (
+from relattn.translation.text.marked import Marked, join
+from relattn.translation.text.patterns import UNITS
+from relattn.translation.text.strip import (
     CLOSING,
     CLOSING_MARKS,
     NO_SPACE_AFTER,
@@ -26,8 +28,7 @@ from relattn.translation.translate.tags import (
     OPENING_MARKS,
     SEPARATORS,
     SPACE,
-    UNITS,
-    StrippedLine,
+    StrippedText,
     Tag,
 )
 
@@ -40,15 +41,17 @@ _BEGINS_WORD, _ENDS_WORD = re.compile(r"\w|[€£¥$]\d"), re.compile(rf"\w$|\d 
 _HAS_WORD = re.compile(r"\w")
 
 
-def restore_tags(stripped: StrippedLine, translation: str, links: Links) -> tuple[str, list[str]]:
+def place(stripped: StrippedText, translation: str, links: Links) -> tuple[Marked, list[str]]:
     """Return a translation with the tags of its source, and the tags whose place is a guess.
 
+    If no word changes, the result is the source: no tag moves, and all spaces stay.
+
     Args:
-        stripped: source line.
-        translation: translation of `stripped.line`.
-        links: word alignment, with at most one link per target word.
+        stripped: The source.
+        translation: The translation of `stripped.line`.
+        links: Word alignment, with at most one link per target word.
     """
-    if not has_text(stripped.line):
+    if translation == stripped.line or not has_text(stripped.line):
         return stripped.original, []
     source, target = (list(_WORD.finditer(text)) for text in (stripped.line, translation))
     aligned: dict[int, list[int]] = {}  # source word -> target words
@@ -69,7 +72,7 @@ def restore_tags(stripped: StrippedLine, translation: str, links: Links) -> tupl
                 tag, stripped.line, translation, *separators
             ) or _offset_by_neighbour(anchor, stripped, source, target, aligned)
             if not certain:
-                uncertain.append(tag.text)
+                uncertain.append(tag.content.text)
                 if tag.kind == "single":  # it must not touch another word
                     tags[number] = replace(tag, left=False, right=False, divides=False)
     _move_into_pairs(offsets, {number: tags[number] for number in spans}, stripped.line, translation)
@@ -85,21 +88,23 @@ def restore_tags(stripped: StrippedLine, translation: str, links: Links) -> tupl
         for number in (opening, closing)
         if offsets[opening] == offsets[closing] and tags[opening].at < tags[closing].at
     }
-    text = _insert(translation, _sort_tags(offsets, stripped.opening), tags, lost)
-    return text, [*uncertain, *_damaged(stripped, translation, text)]
+    placed = _insert(translation, _sort_tags(offsets, stripped.opening), tags, lost)
+    return placed, [*filter(None, uncertain), *_damaged(stripped, translation, placed.text)]
 
 
-def _damaged(stripped: StrippedLine, translation: str, text: str) -> list[str]:
+def _damaged(stripped: StrippedText, translation: str, text: str) -> list[str]:
     """Return what was not translated and occurs less often in a text than in its line and in the translation alone."""
+    if stripped.pattern is None:
+        return []
     line, alone, found = (
         Counter(match[0] for match in stripped.pattern.finditer(each))
-        for each in (stripped.original, translation, text)
+        for each in (stripped.original.text, translation, text)
     )
     return list((line & (line + alone - found)).elements())
 
 
 def _target_spans(
-    stripped: StrippedLine, source: list[re.Match[str]], target: list[re.Match[str]], links: Links
+    stripped: StrippedText, source: list[re.Match[str]], target: list[re.Match[str]], links: Links
 ) -> dict[int, tuple[int, int]]:
     """Return the first and the last target word that each opening and closing tag encloses."""
     spans: dict[int, tuple[int, int]] = {}
@@ -156,7 +161,7 @@ class _Cut:
 
 
 def _cuts(
-    stripped: StrippedLine, source: list[re.Match[str]], target: list[re.Match[str]], links: Links
+    stripped: StrippedText, source: list[re.Match[str]], target: list[re.Match[str]], links: Links
 ) -> dict[int, _Cut]:
     """Return the places of those tags of pairs that stand within a word."""
     starts = [word.start() for word in source]
@@ -222,7 +227,7 @@ def _match(word: str, translation: str, word_offsets: Sequence[int], closes: set
 
 def _offset_of_paired_tag(
     number: int,
-    stripped: StrippedLine,
+    stripped: StrippedText,
     target: list[re.Match[str]],
     span: tuple[int, int],
     cuts: dict[int, _Cut],
@@ -353,9 +358,9 @@ def _offset_in_list(
 
     `source` and `target` are the offsets of the separators in the line and in the translation.
     """
-    if tag.text.endswith(SEPARATORS) and not tag.at:
+    if tag.content.tail in SEPARATORS and not tag.at:
         return 0, True
-    if not tag.text.startswith(SEPARATORS):
+    if tag.content.head not in SEPARATORS:
         return None
     if not line[tag.at :].strip():
         return len(translation.rstrip()), True
@@ -368,7 +373,7 @@ def _offset_in_list(
 
 def _offset_by_neighbour(
     number: int,
-    stripped: StrippedLine,
+    stripped: StrippedText,
     source: list[re.Match[str]],
     target: list[re.Match[str]],
     aligned: dict[int, list[int]],
@@ -382,7 +387,8 @@ def _offset_by_neighbour(
         follows = tags[edge].kind == "close"
     begin, end = 0, target[-1].end() if target else 0
     is_first, is_last = not line[: tag.at].strip(), not line[tag.at :].strip()
-    if edge is None and tag.kind == "single" and not _HAS_WORD.search(tag.text) and is_first != is_last:
+    is_symbol = tag.kind == "single" and not tag.content.marks and not _HAS_WORD.search(tag.content.text)
+    if edge is None and is_symbol and is_first != is_last:
         return begin if is_first else end, True
     words = list(aligned)
     place = bisect_right(words, before), bisect_left(words, after)
@@ -397,7 +403,7 @@ def _offset_by_neighbour(
     return _offset_before(target[min(aligned[words[place[1]]])], line, tag), distance == 0
 
 
-def _edge(number: int, stripped: StrippedLine) -> int | None:
+def _edge(number: int, stripped: StrippedText) -> int | None:
     """Return the tag of a pair whose first or last word a single tag stands for, if any."""
     tags, line = stripped.tags, stripped.line
     edges = []
@@ -410,7 +416,7 @@ def _edge(number: int, stripped: StrippedLine) -> int | None:
     return edges[0] if len(edges) == 1 else None
 
 
-def _keep_in_pairs(offsets: dict[int, int], stripped: StrippedLine) -> list[int]:
+def _keep_in_pairs(offsets: dict[int, int], stripped: StrippedText) -> list[int]:
     """Move single tags that a pair encloses into it, or to its end if they stand there, and return those that moved."""
     closing = {first: last for last, first in stripped.opening.items()}
     enclosing: list[int] = []  # opening tags
@@ -430,43 +436,50 @@ def _keep_in_pairs(offsets: dict[int, int], stripped: StrippedLine) -> list[int]
     return moved
 
 
-def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Tag], lost: set[int]) -> str:
+def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Tag], lost: set[int]) -> Marked:
     """Insert tags at offsets of a translation, with spaces where the source had them, but not next to `lost` tags."""
-    text, at, needs_space = "", 0, False  # needs_space: a space precedes the next segment
+    at, needs_space = 0, False  # needs_space: a space precedes the next segment
     divides = False  # whether the last tag has the place of a space
     last_character = ""  # before the tags of pairs at the end of the text
     previous = ""  # kind of the last tag since the last segment; a closing tag after a single tag does not count
     after_word = False  # whether a single tag before ends with a number or a word, which must not touch another one
+    parts: list[Marked] = []
+    last = ""  # character or mark at the end of the parts
+
+    def add(part: Marked, needs_space: bool) -> None:
+        nonlocal last
+        if needs_space and last not in NO_SPACE_AFTER and part.head not in NO_SPACE_BEFORE:
+            parts.append(Marked(SPACE))
+            last = SPACE
+        parts.append(part)
+        last = part.tail or last
+
     for offset, number in inserted:
         tag = tags[number]
         segment, at = translation[at:offset], offset
         if segment:
             segment, divides = segment.removeprefix(SPACE * divides), False
-        text = _join(text, segment, needs_space or (after_word and segment[:1].isalnum()))
+        add(Marked(segment), needs_space or (after_word and segment[:1].isalnum()))
         if segment:
             needs_space, last_character, previous, after_word = False, segment[-1:], "", False
         if number in lost:
-            text += tag.text
+            add(tag.content, False)
             continue
         if tag.kind == "close" and previous == "single":  # the space after the single tag follows the pair
-            text = _join(text, tag.text, not tag.left)
+            add(tag.content, not tag.left)
             continue
         visible = tag.visible
         is_word = bool(_BEGINS_WORD.match(visible))
         is_first = previous == "open" and not (is_word and last_character.isalnum())  # of a pair
         space = needs_space or (tag.kind == "single" and not tag.left and not is_first)
-        touches = text[-1:].isalnum() and (visible[:1] == tag.text[:1] or not tag.left)
-        text = _join(text, tag.text, space or (is_word and touches))
+        touches = last.isalnum() and (visible[:1] == tag.content.head or not tag.left)
+        add(tag.content, space or (is_word and touches))
         after_word = tag.kind == "single" and bool(_ENDS_WORD.search(visible))
         needs_space, previous = tag.kind != "close" and not tag.right, tag.kind
         if tag.kind == "open" and (last_character == SPACE or (not last_character and tag.at)):
             needs_space = False
         if tag.kind == "single":
-            last_character, divides = tag.text[-1:], tag.divides
+            last_character, divides = tag.content.tail, tag.divides
     rest = translation[at:].removeprefix(SPACE * divides)
-    return _join(text, rest, needs_space or (after_word and rest[:1].isalnum()))
-
-
-def _join(text: str, segment: str, needs_space: bool) -> str:
-    needs_space = needs_space and text[-1:] not in NO_SPACE_AFTER and segment[:1] not in NO_SPACE_BEFORE
-    return text + (SPACE if needs_space else "") + segment
+    add(Marked(rest), needs_space or (after_word and rest[:1].isalnum()))
+    return join(parts)

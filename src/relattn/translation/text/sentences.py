@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sentencex
 
 from relattn.translation.data.text_files import has_text
+from relattn.translation.text.marked import Mark, Marked, join
 
 LONGEST = 1000  # characters per sentence; longer ones are cut, at a space if possible
 _MARKS = "。．｡！？"  # that end a sentence without white space after it
@@ -23,12 +24,8 @@ _ABBREVIATIONS = "M|MM|Mme|Mmes|Mlle|Mlles|Mgr|Me|Approx|approx|Bzw|bzw|Evtl|evt
 _ABBREVIATION = re.compile(rf"(?:^|[\s\"'(«„“‘-])(?:[^\W\d_]|{_ABBREVIATIONS})\.$")
 _ORDINAL = re.compile(r"(?:^|\s)\d{1,2}\.$")
 _WITH_ORDINALS = re.compile("(bs|cs|da|de|et|fi|fo|hr|hu|is|lv|nb|nn|no|pl|sk|sl|sr)\\b")
-_LINE_ENDS = re.compile(r"([\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+)")
+_LINE_ENDS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _SPACE = re.compile(r"\s")
-PLACEHOLDER = re.compile(r"(?P<single><m+\d+/>)|(?P<close></m+\d+>)|(?P<open><m+\d+>)")  # tag of `Markup`
-
-
-_BOUNDARY = re.compile(r"((?:</m+\d+>)+)(\s*)((?:<m+\d+>)+)")
 
 
 @dataclass(frozen=True)
@@ -36,97 +33,123 @@ class SplitText:
     """Sentences of a text, and the white space before the first, between them and after the last.
 
     Attributes:
-        sentences: the sentences.
-        between: the white space, with a separator between sentences of a script without spaces.
-        original: the white space without separators.
-        divided: names of the placeholder tags of elements with several sentences, which have a pair of tags in each.
+        sentences: The sentences. A pair of marks around several sentences is a pair in each.
+        between: The white space, with a separator between sentences of a script without spaces.
+        original: The white space without separators.
     """
 
-    sentences: list[str]
+    sentences: list[Marked]
     between: list[str]
     original: list[str]
-    divided: frozenset[str] = frozenset()
 
-    def join(self, translations: Sequence[str]) -> str:
+    def join(self, translations: Sequence[Marked]) -> Marked:
         """Return the text with its sentences replaced by their translations. If none changes, it is the same text."""
         before, *after = self.original if list(translations) == self.sentences else self.between
-        text = before + "".join(sentence + space for sentence, space in zip(translations, after, strict=True))
-        return _BOUNDARY.sub(self._join_elements, text) if self.divided else text
-
-    def _join_elements(self, boundary: re.Match[str]) -> str:
-        """Return the tags and white space at the end of a sentence without those that divide an element."""
-        closing, opening = (re.findall(r"m+\d+", boundary[group]) for group in (1, 3))
-        count = 0
-        for closed, opened in zip(reversed(closing), opening, strict=False):
-            if closed != opened or closed not in self.divided:
-                break
-            count += 1
-        closing_tags = "".join(f"</{name}>" for name in closing[: len(closing) - count])
-        return closing_tags + boundary[2] + "".join(f"<{name}>" for name in opening[count:])
+        parts: list[Marked | str] = [before]
+        last = Marked()
+        for number, (sentence, space) in enumerate(zip(translations, after, strict=True)):
+            if number and not before.strip():  # the last white space
+                count = _divided(last, sentence)
+                parts[-2] = Marked(last.text, last.marks[: len(last.marks) - count])
+                sentence = Marked(sentence.text, sentence.marks[count:])
+            parts += [sentence, space]
+            last, before = sentence, space
+        return join(parts)
 
 
-def split(text: str, language: str, *, keep_tags: bool = False, separator: str = "") -> SplitText:
-    """Split a text into sentences.
+def split(text: Marked, language: str, separator: str = "") -> SplitText:
+    """Split a text into sentences. Marks do not change where it is split.
 
     Args:
-        text: any text.
-        language: code of its language. The rules for English are used for languages that sentencex does not know.
-        keep_tags: whether the text has placeholder tags of `Markup`. They do not change where it is split.
-        separator: white space to insert between sentences of a script without spaces.
+        text: Any text.
+        language: Code of its language. The rules for English are used for languages that sentencex does not know.
+        separator: White space to insert between sentences of a script without spaces.
     """
-    sentences: list[str] = []
+    pairs, marks = text.pairs, text.marks
+    sentences: list[Marked] = []
     between = [""]
     ends: list[bool] = []  # whether each sentence ends there, and is not cut
-    paired = _paired_names(text) if keep_tags else set()
-    opened: list[str] = []  # names of the elements that began in an earlier sentence
-    divided: set[str] = set()
-    for number, line in enumerate(_LINE_ENDS.split(text)):
-        for part in [line] if number % 2 else _sentence_parts(line, language, keep_tags):
-            sentence = part.strip() if has_text(part) else ""
-            before, _, after = part.partition(sentence) if sentence else (part, "", "")
-            between[-1] += before
-            if sentence:
-                begin = "".join(f"<{name}>" for name in opened)
-                for tag in PLACEHOLDER.finditer(sentence) if paired else ():
-                    name = tag[0].strip("</>")
-                    if name in paired and tag.lastgroup == "open":
-                        opened.append(name)
-                    elif name in paired:
-                        opened.remove(name)
-                divided.update(opened)
-                end = "".join(f"</{name}>" for name in reversed(opened))
-                sentences.append(begin + sentence + end)
-                ends.append(sentence.rstrip(_CLOSING).endswith(tuple(_MARKS)))
-                between.append(after)
+    opened: list[int] = []  # items of the pairs that began in an earlier sentence
+    done = first = 0  # characters and marks of earlier parts
+    for begin, end, stop in _parts(text, language):
+        part = text.text[begin:end]
+        between[-1] += text.text[done:begin]
+        done = end
+        if first == stop and not has_text(part):
+            between[-1] += part
+            continue
+        inside, first = range(first, stop), stop
+        start, last = end - len(part.lstrip()), begin + len(part.rstrip())
+        if inside:
+            start, last = min(start, marks[inside[0]].at), max(last, marks[inside[-1]].at)
+        before = [Mark(0, "open", item) for item in opened]
+        for i in inside:
+            if i in pairs and pairs[i] > i:
+                opened.append(marks[i].item)
+            elif i in pairs:
+                opened.remove(marks[i].item)
+        within = [replace(marks[i], at=marks[i].at - start) for i in inside]
+        after = [Mark(last - start, "close", item) for item in reversed(opened)]
+        sentences.append(Marked(text.text[start:last], (*before, *within, *after)))
+        between[-1] += text.text[begin:start]
+        between.append(text.text[last:end])
+        ends.append(part.rstrip().rstrip(_CLOSING).endswith(tuple(_MARKS)))
+    between[-1] += text.text[done:]
     inner = (space or (separator if is_end else "") for space, is_end in zip(between[1:-1], ends, strict=False))
     spaces = [between[0], *inner, *between[1:][-1:]]
-    return SplitText(sentences, spaces, between, frozenset(divided))
+    return SplitText(sentences, spaces, between)
 
 
-def split_all(texts: Sequence[str], language: str, keep_tags: bool, separator: str) -> list[SplitText]:
+def split_all(texts: Sequence[Marked], language: str, separator: str) -> list[SplitText]:
     """Split several texts. The arguments are those of `split`."""
-    return [split(text, language, keep_tags=keep_tags, separator=separator) for text in texts]
+    return [split(text, language, separator) for text in texts]
 
 
-def _paired_names(text: str) -> set[str]:
-    """Return the names of the placeholder tags that are opened once and then closed once."""
-    tags: dict[str, list[str | None]] = {}
-    for tag in PLACEHOLDER.finditer(text):
-        tags.setdefault(tag[0].strip("</>"), []).append(tag.lastgroup)
-    return {name for name, groups in tags.items() if groups == ["open", "close"]}
+def _divided(before: Marked, after: Marked) -> int:
+    """Return the number of pairs that end a sentence and begin the next, the outermost first."""
+    count = 0
+    for closing, opening in zip(reversed(before.marks), after.marks, strict=False):
+        kinds, places = (closing.kind, opening.kind), (closing.at, opening.at)
+        if kinds != ("close", "open") or places != (len(before.text), 0) or closing.item != opening.item:
+            break
+        count += 1
+    return count
 
 
-def _sentence_parts(line: str, language: str, keep_tags: bool) -> Iterator[str]:
-    """Yield the sentences of a line with the white space after them, in parts of at most LONGEST characters of text."""
-    tags = list(PLACEHOLDER.finditer(line))[::-1] if keep_tags else []
-    begin = end = 0
-    for length in list(_lengths(PLACEHOLDER.sub("", line) if keep_tags else line, language))[:-1]:
-        end += length
-        while tags and (tags[-1].start() < end or (tags[-1].start() == end and tags[-1]["close"])):
-            end += len(tags.pop()[0])  # a closing tag at the end belongs to this sentence
-        yield line[begin:end]
-        begin = end
-    yield line[begin:]
+def _parts(text: Marked, language: str) -> Iterator[tuple[int, int, int]]:
+    """Yield the ranges of the sentences with the white space after them, and the number of marks before their ends.
+
+    A part has at most LONGEST characters. Ends of lines are in none.
+    """
+    marks, count = text.marks, 0
+    for begin, end in _lines(text):
+        last = begin
+        *lengths, _ = [*_lengths(text.text[begin:end], language)] or [0]
+        for length in lengths:
+            start, last = last, last + length
+            while count < len(marks) and (
+                marks[count].at < last or (marks[count].at == last and marks[count].kind == "close")
+            ):
+                count += 1  # a closing mark at the end belongs to this sentence
+            yield start, last, count
+        while count < len(marks) and marks[count].at <= end:
+            count += 1
+        yield last, end, count
+
+
+def _lines(text: Marked) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of the lines of a text. A mark between two ends of lines is a line without text."""
+    begin = 0
+    places = iter(sorted({mark.at for mark in text.marks}))
+    place = next(places, len(text.text) + 1)
+    for found in _LINE_ENDS.finditer(text.text):
+        yield begin, found.start()
+        while place < found.end():
+            if place > found.start():
+                yield place, place
+            place = next(places, len(text.text) + 1)
+        begin = found.end()
+    yield begin, len(text.text)
 
 
 def _lengths(line: str, language: str) -> Iterator[int]:

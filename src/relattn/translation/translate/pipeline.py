@@ -14,7 +14,8 @@ import math
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -27,14 +28,16 @@ from relattn.translation.config import SearchConfig
 from relattn.translation.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.planning import batch_by_size
 from relattn.translation.data.text_files import has_text
-from relattn.translation.errors import InputError, one_line, same_language, unknown
+from relattn.translation.errors import InputError, one_line, require, same_language, unknown
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.types import Hypothesis, Request
+from relattn.translation.text.marked import Mark, Marked
+from relattn.translation.text.patterns import LITERAL, SYMBOL, TAG, literals
+from relattn.translation.text.place import place
+from relattn.translation.text.strip import StrippedText, strip
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
 from relattn.translation.translate.plausibility import implausibilities
 from relattn.translation.translate.prefixes import Prefixes
-from relattn.translation.translate.tag_restoration import restore_tags
-from relattn.translation.translate.tags import LITERAL, SYMBOL, TAG, StrippedLine, literals, strip_tags
 
 MAX_SENTENCES = 128  # per batch, before the beam: enough to keep the processor busy
 MAX_TOKENS = 4096  # padded source pieces per batch, which bounds memory
@@ -64,6 +67,7 @@ class Translation:
             for a line that is blank or copied.
         alignment: (source word, target word) pairs, counted from 0, if they were asked for.
         warnings: what is implausible in it, as `implausibilities` names it.
+        marks: marks of the source in their places in `text`.
     """
 
     text: str
@@ -73,6 +77,45 @@ class Translation:
     confidence: float = 1.0
     alignment: list[tuple[int, int]] = field(default_factory=list)
     warnings: tuple[str, ...] = ()
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def marked(self) -> Marked:
+        """The text with its marks."""
+        return Marked(self.text, self.marks)
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence to translate, with its own options.
+
+    Attributes:
+        text: the sentence. Its marks are placed in the translation.
+        options: options. `search` and `sampling` are those of the first sentence of a call.
+        prefix: text that each translation begins with; it requires a text without marks.
+    """
+
+    text: Marked
+    options: TranslateOptions = DEFAULTS
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        if self.prefix:
+            require(not self.options.keep_tags, "keep_tags does not work with prefixes: restoring tags moves words")
+            require(not self.text.marks, "marks do not work with prefixes: placing marks moves words")
+
+    @property
+    def removed(self) -> re.Pattern[str] | None:
+        """Pattern of what the model does not read, besides marks; None if it reads all."""
+        if self.options.keep_tags:
+            return TAG
+        return LITERAL if self.text.marks and self.options.keep_literals else None
+
+    @property
+    def may_lose_literals(self) -> bool:
+        """Whether literals are removed only if the model reads and changes them."""
+        options = self.options
+        return options.keep_literals and not (options.keep_tags or options.align or self.text.marks or self.prefix)
 
 
 class Translator(ABC):
@@ -347,85 +390,134 @@ class Translator(ABC):
 
         `first_line` is the number of the first line.
         """
-        search = options.search or self.search
+        sentences = [Sentence(Marked(line), options, prefix) for line, prefix in zip(lines, prefixes, strict=True)]
+        return self.translate_sentences(sentences, first_line, report_done)
+
+    def translate_sentences(
+        self,
+        sentences: Sequence[Sentence],
+        first_line: int = 1,
+        report_done: Callable[[int], object] = lambda count: None,
+    ) -> list[list[Translation]]:
+        """Return the `n_best` best translations of each sentence, best first. Sentences share batches.
+
+        Lines are translated without symbols, and then without other literals those whose translations have lost some. A
+        sentence is complete without its symbols. Without another literal it may lack its subject or object. The best
+        translation does not depend on how many are wanted.
+
+        Args:
+            sentences: sentences of one language.
+            first_line: number of the first one, in messages.
+            report_done: function that is called with the number of sentences that are ready.
+
+        Raises:
+            InputError: as `translate`.
+        """
+        numbered = dict(enumerate(sentences, start=first_line))
+        for number, sentence in numbered.items():
+            self._check(sentence, number)
+        removed = {number: sentence.removed for number, sentence in numbered.items()}
+        own: dict[int, Counter[str]] = {}
+        too_long = set()
+        for number, sentence in numbered.items():
+            if sentence.may_lose_literals and (found := literals(sentence.text.text)):
+                own[number], removed[number] = found, SYMBOL
+                if not self.holds(self.tokenizer.encode(sentence.text.text), ()):
+                    too_long.add(number)
+        report_done(len(too_long))
+        first = {number: sentence for number, sentence in numbered.items() if number not in too_long}
+        results = self._translate_numbered(first, removed, report_done)
+        kept = {number: [literals(each.text) == own[number] for each in results.get(number, ())] for number in own}
+        lost = {number: numbered[number] for number in own if number in too_long or not all(kept[number])}
+        removed = dict.fromkeys(lost, LITERAL)
+        for number, others in self._translate_numbered(lost, removed, lambda count: None).items():
+            if kept[number][:1] == [True]:
+                others = [
+                    each if is_kept else others[min(place, len(others) - 1)]
+                    for place, (each, is_kept) in enumerate(zip(results[number], kept[number], strict=True))
+                ]
+            results[number] = others
+        return [results[number] for number in numbered]
+
+    def _check(self, sentence: Sentence, number: int) -> None:
+        """Raise an InputError if a sentence cannot be translated as its options say."""
+        options, search = sentence.options, sentence.options.search or self.search
         if options.sampling is None and options.n_best > search.beam_size:
             raise InputError(f"n_best must be at most the beam size {search.beam_size}, got {options.n_best}")
         if options.glossary and (search.no_repeat_ngram > 0 or search.repetition_penalty != 1.0):
             raise InputError("a glossary does not work with no_repeat_ngram and repetition_penalty")
-        if options.keep_tags and any(prefixes):
-            raise InputError("keep_tags does not work with prefixes: restoring tags moves words")
-        for number, (line, prefix) in enumerate(zip(lines, prefixes, strict=True), start=first_line):
-            require_readable(line, f"line {number}")
-            require_readable(prefix, f"prefix {number}")
-            if has_text(prefix) and not has_text(line):
-                raise InputError(f"line {number} is blank, so its prefix must be blank too")
-        numbered = list(zip(range(first_line, first_line + len(lines)), lines, prefixes, strict=True))
-        if options.keep_literals and not options.keep_tags and not options.align:
-            return self._translate_keeping_literals(numbered, options, search, report_done)
-        return self._translate_lines(numbered, options, search, TAG if options.keep_tags else None, report_done)
+        require_readable(sentence.text.text, f"line {number}")
+        require_readable(sentence.prefix, f"prefix {number}")
+        if has_text(sentence.prefix) and not has_text(sentence.text.text):
+            raise InputError(f"line {number} is blank, so its prefix must be blank too")
 
-    def _translate_keeping_literals(
+    def _translate_numbered(
         self,
-        numbered: Sequence[tuple[int, str, str]],
-        options: TranslateOptions,
-        search: SearchConfig,
+        sentences: Mapping[int, Sentence],
+        removed: Mapping[int, re.Pattern[str] | None],
         report_done: Callable[[int], object],
-    ) -> list[list[Translation]]:
-        """Translate lines without symbols, and then without other literals those whose translations have lost some.
-
-        A sentence is complete without its symbols. Without another literal it may lack its subject or object. The best
-        translation does not depend on how many are wanted.
-        """
-        own = {i: found for i, (_, line, prefix) in enumerate(numbered) if not prefix and (found := literals(line))}
-        too_long = {i for i in own if not self.holds(self.tokenizer.encode(numbered[i][1]), ())}
-        report_done(len(too_long))
-        first = [i for i in range(len(numbered)) if i not in too_long]
-        translations = self._translate_lines([numbered[i] for i in first], options, search, SYMBOL, report_done)
-        results = dict(zip(first, translations, strict=True))
-        kept = {i: [literals(each.text) == own[i] for each in results.get(i, ())] for i in own}
-        lost = [i for i in own if i in too_long or not all(kept[i])]
-        translations = self._translate_lines([numbered[i] for i in lost], options, search, LITERAL, lambda count: None)
-        for i, others in zip(lost, translations, strict=True):
-            if kept[i][:1] == [True]:
-                others = [
-                    each if is_kept else others[min(place, len(others) - 1)]
-                    for place, (each, is_kept) in enumerate(zip(results[i], kept[i], strict=True))
-                ]
-            results[i] = others
-        return [results[i] for i in range(len(numbered))]
-
-    def _translate_lines(
-        self,
-        numbered: Sequence[tuple[int, str, str]],
-        options: TranslateOptions,
-        search: SearchConfig,
-        kept: re.Pattern[str] | None,
-        report_done: Callable[[int], object],
-    ) -> list[list[Translation]]:
-        """Translate lines, each with its number and prefix. What `kept` matches is removed before, and restored."""
-        numbers = [number for number, _, _ in numbered]
-        given = [line for _, line, _ in numbered]
-        prefixes = [prefix for _, _, prefix in numbered]
-        index = {number: i for i, number in enumerate(numbers)}
-        stripped = {}  # by index, of the lines with tags
-        for i, line in enumerate(given):
-            if kept is not None and not prefixes[i] and (source := strip_tags(line, kept)).tags:
-                stripped[i] = source
-        lines = [stripped[i].line if i in stripped else self.tokenizer.normalize(line) for i, line in enumerate(given)]
-        results = [[Translation("", 0.0, [])] for _ in lines]
+    ) -> dict[int, list[Translation]]:
+        """Translate sentences by number. What `removed` matches is removed before, like marks, and put back."""
+        stripped = {}  # of the sentences with tags
+        for number, sentence in sentences.items():
+            if not sentence.prefix and (sentence.text.marks or removed[number] is not None):
+                source = strip(sentence.text, removed[number])
+                if source.tags:
+                    stripped[number] = source
+        lines = {
+            number: stripped[number].line if number in stripped else self.tokenizer.normalize(sentence.text.text)
+            for number, sentence in sentences.items()
+        }
+        results = {number: [Translation("", 0.0, [])] for number in sentences}
         copied = {
-            i
-            for i, line in enumerate(lines)
-            if options.copy and not needs_translation(line) and not has_text(prefixes[i])
+            number
+            for number, sentence in sentences.items()
+            if sentence.options.copy and not needs_translation(lines[number]) and not has_text(sentence.prefix)
         }
         encoded = {
-            i: self._encode_source(line, f"line {numbers[i]}")
-            for i, line in enumerate(lines)
-            if i not in copied and has_text(line)
+            number: self._encode_source(line, f"line {number}")
+            for number, line in lines.items()
+            if number not in copied and has_text(line)
         }
-        pieces = {i: ids for i, ids in encoded.items() if ids}  # normalization may leave nothing of a line
+        pieces = {number: ids for number, ids in encoded.items() if ids}  # normalization may leave nothing of a line
         report_done(len(lines) - len(pieces))
-        requests = [self._request(numbers[i], lines[i], ids, prefixes[i], options, search) for i, ids in pieces.items()]
+        requests = [self._request(number, lines[number], ids, sentences[number]) for number, ids in pieces.items()]
+        for batch, translations in self._searched(requests, sentences, stripped):
+            for request in batch:
+                sentence, ranked = sentences[request.number], translations[request.number]
+                self._warn_if_cut(request, ranked[0], sentence.options.search or self.search)
+                if sentence.prefix:
+                    texts = [self._prefixes.complete(sentence.prefix, request, each.tokens) for each in ranked]
+                    ranked = [replace(each, text=text) for each, text in zip(ranked, texts, strict=True)]
+                results[request.number] = ranked
+            report_done(len(batch))
+        for number in copied:
+            text, options = sentences[number].text, sentences[number].options
+            if has_text(text.text) or text.marks:
+                words = range(len(text.text.split())) if options.align else ()
+                tokens = self.tokenizer.encode_target(text.text)
+                alignment = [(word, word) for word in words]
+                results[number] = [Translation(text.text, 0.0, tokens, alignment=alignment, marks=text.marks)]
+        for number, source in stripped.items():
+            if number not in copied:
+                results[number] = [self._with_tags(source, result, number) for result in results[number]]
+        for number, ids in pieces.items():
+            line = sentences[number].text.text
+            results[number] = [
+                replace(each, warnings=implausibilities(line, each.text, len(ids), len(each.tokens)))
+                for each in results[number]
+            ]
+        return results
+
+    def _searched(
+        self, requests: list[Request], sentences: Mapping[int, Sentence], stripped: Mapping[int, StrippedText]
+    ) -> Iterator[tuple[list[Request], dict[int, list[Translation]]]]:
+        """Yield batches of requests of similar length with their translations by number."""
+        if not requests:
+            return
+        used = [sentences[request.number].options for request in requests]
+        options = replace(used[0], n_best=max(each.n_best for each in used))
+        search = options.search or self.search
         lengths = np.array(
             [len(request.src_ids) + self.tokenizer.special.per_source for request in requests], dtype=np.int64
         )
@@ -433,53 +525,33 @@ class Translator(ABC):
         prefix_lengths = np.array([len(request.prefix) for request in requests])  # equal ones are read in one pass
         batch_indices = batch_by_size(np.lexsort((-lengths, prefix_lengths)), lengths, MAX_TOKENS, max_sentences)
         batches = [[requests[i] for i in indices] for indices in batch_indices]
-
-        tagged = {numbers[i] for i in stripped}
-        batch_results = self.map_batches(lambda batch: self._translate_batch(batch, search, options, tagged), batches)
-        for batch, translations in zip(batches, batch_results, strict=True):
-            for request in batch:
-                i = index[request.number]
-                results[i] = [
-                    replace(each, text=self._prefixes.complete(prefixes[i], request, each.tokens))
-                    if prefixes[i]
-                    else each
-                    for each in translations[request.number]
-                ]
-                self._warn_if_cut(request, translations[request.number][0], search)
-            report_done(len(batch))
-        for i in copied:
-            if has_text(given[i]):
-                words = range(len(given[i].split())) if options.align else ()
-                tokens = self.tokenizer.encode_target(given[i])
-                results[i] = [Translation(given[i], 0.0, tokens, alignment=[(word, word) for word in words])]
-        for i, source in stripped.items():
-            if i not in copied:
-                results[i] = [self._with_tags(source, result, numbers[i]) for result in results[i]]
-        for i, ids in pieces.items():
-            results[i] = [
-                replace(each, warnings=implausibilities(given[i], each.text, len(ids), len(each.tokens)))
-                for each in results[i]
-            ]
-        return results
+        counts = {request.number: each.n_best for request, each in zip(requests, used, strict=True)}
+        aligned = {r.number for r, each in zip(requests, used, strict=True) if each.align or r.number in stripped}
+        batch_results = self.map_batches(
+            lambda batch: self._translate_batch(batch, search, options, aligned, counts), batches
+        )
+        yield from zip(batches, batch_results, strict=True)
 
     def _translate_batch(
-        self, requests: list[Request], search: SearchConfig, options: TranslateOptions, tagged: set[int]
+        self,
+        requests: list[Request],
+        search: SearchConfig,
+        options: TranslateOptions,
+        aligned: Collection[int],
+        counts: Mapping[int, int],
     ) -> dict[int, list[Translation]]:
-        """Return the translations of some requests by line number, with alignments if they are needed.
-
-        `tagged` are the numbers of the lines whose tags are restored.
-        """
+        """Return the translations of some requests by number, `counts` of each, with alignments for `aligned`."""
         hypotheses = self.search_batch(requests, search, options)
         pairs = [
             (request, hypothesis)
             for request, line_hypotheses in zip(requests, hypotheses, strict=True)
-            for hypothesis in line_hypotheses
+            for hypothesis in line_hypotheses[: counts[request.number]]
         ]
         alignments: list[list[tuple[int, int]]] = [[]] * len(pairs)
-        aligned = [i for i, (request, _) in enumerate(pairs) if options.align or request.number in tagged]
-        if aligned:
-            sides = [pairs[i][0].src_ids for i in aligned], [pairs[i][1].tokens for i in aligned]
-            for i, links in zip(aligned, self.align_batch(*sides), strict=True):
+        chosen = [i for i, (request, _) in enumerate(pairs) if request.number in aligned]
+        if chosen:
+            sides = [pairs[i][0].src_ids for i in chosen], [pairs[i][1].tokens for i in chosen]
+            for i, links in zip(chosen, self.align_batch(*sides), strict=True):
                 alignments[i] = links
         penalty, given = length_penalty(search.length_penalty, search.alpha), len(self.tokenizer.special.tgt_begin)
         translations: dict[int, list[Translation]] = {request.number: [] for request in requests}
@@ -493,27 +565,25 @@ class Translator(ABC):
             )
         return translations
 
-    def _with_tags(self, source: StrippedLine, translation: Translation, number: int) -> Translation:
+    def _with_tags(self, source: StrippedText, translation: Translation, number: int) -> Translation:
         """Return a translation with the tags of its line, and warn about those whose place is a guess."""
-        text, guessed = restore_tags(source, translation.text, translation.alignment)
+        placed, guessed = place(source, translation.text, translation.alignment)
         if guessed:
             _log.warning("line %d: the place of %s is a guess", number, one_line(" ".join(guessed), 80))
-        return replace(translation, text=text, alignment=[])
+        return replace(translation, text=placed.text, marks=placed.marks, alignment=[])
 
-    def _request(
-        self, number: int, line: str, src_ids: list[int], prefix: str, options: TranslateOptions, search: SearchConfig
-    ) -> Request:
-        """Return the request of a line. Raises InputError if its prefix and its terms leave no room."""
-        encode, max_length = self.tokenizer.encode_target, self._max_target
-        prefix_ids, spelling = self._prefixes.encode(prefix) if prefix else ([], None)
-        terms = options.glossary.find(line) if options.glossary else []
+    def _request(self, number: int, line: str, src_ids: list[int], sentence: Sentence) -> Request:
+        """Return the request of a sentence. Raises InputError if its prefix and its terms leave no room."""
+        encode, max_length, glossary = self.tokenizer.encode_target, self._max_target, sentence.options.glossary
+        prefix_ids, spelling = self._prefixes.encode(sentence.prefix) if sentence.prefix else ([], None)
+        terms = glossary.find(line) if glossary else []
         phrases = tuple(tuple(encode(words)) for words in terms)
         spelled = int(spelling.needed[-1]) if spelling else 0
         required = len(prefix_ids) + spelled + sum(map(len, phrases))
         if max_length is not None and required >= max_length:
             most = f"at most {max_length - 1} pieces, the maximum of this model"
             raise InputError(f"prefix and terms of line {number} must have {most}, got {required} pieces")
-        limit = max(self.limit(len(src_ids), search), required + 1)
+        limit = max(self.limit(len(src_ids), sentence.options.search), required + 1)
         return Request(number, src_ids, limit, prefix_ids, phrases, spelling)
 
     @cached_property

@@ -8,7 +8,9 @@ from collections import Counter
 import numpy as np
 
 from relattn.translation.data.text_files import has_text
-from relattn.translation.translate.tags import strip_tags
+from relattn.translation.text.marked import Marked
+from relattn.translation.text.patterns import TAG
+from relattn.translation.text.strip import strip
 
 EMPTY, REPETITION, NUMBERS, TAGS, LENGTH = "empty", "repetition", "numbers", "tags", "length"
 _TIMES, _LONGEST_PART, _SHORTEST_REPETITION = 4, 60, 11  # of a repetition: parts in a row, and characters
@@ -72,4 +74,5 @@ def _numbers(text: str) -> Counter[str]:
 
 def _tags(text: str) -> Counter[str]:
     """Return the tags of a text. Numbers with a unit may be written in another way."""
-    return Counter(tag.text for tag in strip_tags(text).tags if not re.search(r"\d", tag.text) or tag.text[0] in "<{%")
+    tags = (tag.content.text for tag in strip(Marked(text), TAG).tags)
+    return Counter(tag for tag in tags if not re.search(r"\d", tag) or tag[0] in "<{%")

@@ -1,13 +1,37 @@
 """Texts split into sentences and joined again."""
 
 import re
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relattn.translation.serve.text import sentences
-from relattn.translation.serve.text.sentences import LONGEST, split
+from relattn.translation.text import sentences
+from relattn.translation.text.marked import Marked
+from relattn.translation.text.sentences import LONGEST, SplitText
+from tests.support.marked import MARK, items_of, marked, notation
+
+
+class Sentences:
+    """Sentences of a text in the notation of marks."""
+
+    def __init__(self, parts: SplitText) -> None:
+        self.sentences, self._parts = [written(sentence) for sentence in parts.sentences], parts
+
+    def join(self, translations: Sequence[str]) -> str:
+        return written(self._parts.join([marked(each) for each in translations]))
+
+
+def written(text: Marked) -> str:
+    """Return the notation of a text with the numbers of its items."""
+    items = items_of(text)
+    return MARK.sub(lambda m: f"<{m[1]}m{items[int(m[2])]}{m[3]}>", notation(text))
+
+
+def split(text: str, language: str, separator: str = "") -> Sentences:
+    return Sentences(sentences.split(marked(text), language, separator))
+
 
 PIECES = [*'aB.!?\n \t"„。؟\x85\u2028\u3000\ufeff\0\u200d😀é', ". ", "\r\n", "Dr. ", "z.B. ", "I\u2009. "]
 PIECES += ["שלום", "مرحبا"]
@@ -16,9 +40,9 @@ LANGUAGES = ["en", "de", "ja", "zh", "ar", "he", "hi", "xx", "pt-BR", "", "el"]
 
 
 @settings(max_examples=300)
-@given(st.lists(st.sampled_from(PIECES + TAGS), max_size=40).map("".join), st.sampled_from(LANGUAGES), st.booleans())
-def test_unchanged_sentences_give_the_same_text(text: str, language: str, keep_tags: bool) -> None:
-    parts = split(text, language, keep_tags=keep_tags)
+@given(st.lists(st.sampled_from(PIECES + TAGS), max_size=40).map("".join), st.sampled_from(LANGUAGES))
+def test_unchanged_sentences_give_the_same_text(text: str, language: str) -> None:
+    parts = split(text, language)
     assert parts.join(parts.sentences) == text
     assert all(sentence and sentence == sentence.strip() for sentence in parts.sentences)
     assert "\n" not in "".join(parts.sentences)
@@ -36,20 +60,20 @@ def test_sentences_and_white_space() -> None:
 
 
 def test_tags_do_not_change_the_sentences() -> None:
-    parts = split("First <m0>one. <m1>Two</m1></m0>. <m2>Third.</m2> Fourth<m3/>. Fifth<m4/>", "en", keep_tags=True)
+    parts = split("First <m0>one. <m1>Two</m1></m0>. <m2>Third.</m2> Fourth<m3/>. Fifth<m4/>", "en")
     expected = ["First <m0>one.</m0>", "<m0><m1>Two</m1></m0>.", "<m2>Third.</m2>", "Fourth<m3/>.", "Fifth<m4/>"]
     assert parts.sentences == expected
     assert parts.join(["<m0>B.</m0>", "2 <m0><m1>x</m1></m0>", *expected[2:4], ""]).startswith(
         "<m0>B.</m0> 2 <m0><m1>x"
     )
     nested = "<m0><m1>One. Two.</m1> Three. <m2>Four. Five.</m2></m0>"
-    parts = split(nested, "en", keep_tags=True)
+    parts = split(nested, "en")
     assert len(parts.sentences) == 5
     assert parts.join(parts.sentences) == nested
-    parts = split("</m0>One<m0>. <m1>Two. Three", "en", keep_tags=True)  # no pairs
+    parts = split("</m0>One<m0>. <m1>Two. Three", "en")  # no pairs
     assert parts.sentences == ["</m0>One<m0>.", "<m1>Two.", "Three"]
     text = "".join(f"<m{i}>abc</m{i}>{'. ' * (i % 9 == 0)}" for i in range(LONGEST))
-    parts = split(text, "en", keep_tags=True)
+    parts = split(text, "en")
     assert parts.join(parts.sentences) == text
     plain = split(re.sub("<[^<>]*>", "", text), "en").sentences
     assert [re.sub("<[^<>]*>", "", sentence) for sentence in parts.sentences] == plain
@@ -105,7 +129,7 @@ WORDS = [
 @pytest.mark.parametrize("word", [*WORDS, "A.b?C!" * LONGEST])
 def test_nothing_is_inserted_into_a_word(word: str, language: str) -> None:
     for text in (word, f"See {word} now. {word}", f"<m0>{word}</m0> and<m1/>{word}"):
-        parts = split(text, language, keep_tags=True, separator=" ")
+        parts = split(text, language, separator=" ")
         assert parts.join(parts.sentences) == text
         assert len(word) > LONGEST or any(word in sentence for sentence in parts.sentences)
 

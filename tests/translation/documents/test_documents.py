@@ -4,7 +4,6 @@ import gc
 import io
 import itertools
 import random
-import re
 import time
 import warnings
 import zipfile
@@ -24,17 +23,12 @@ from docx.opc.part import Part
 from docx.oxml import parse_xml
 from lxml import etree
 
+from relattn.translation.documents.read import FORMATS, document_texts, fill_document, read_document
 from relattn.translation.errors import InputError
-from relattn.translation.serve.text.documents import (
-    FORMATS,
-    Document,
-    document_texts,
-    fill_document,
-    read_document,
-)
-from relattn.translation.serve.text.html import Markup
-from relattn.translation.serve.text.sentences import split
-from tests.translation.serve.files import Maker, archive, members_of
+from relattn.translation.text.marked import Marked
+from relattn.translation.text.sentences import split
+from tests.support.marked import Notated, marked, notation
+from tests.translation.documents.files import Maker, archive, members_of
 
 SUBTITLES = (
     "1\n00:00:01,000 --> 00:00:02,000\nOne <i>two</i>\nthree & 4 <3\n\n"
@@ -57,17 +51,16 @@ def word_file() -> bytes:
     return out.getvalue()
 
 
-def read(name: str, content: bytes, *, keep_tags: bool = True) -> Document | Markup:
-    return read_document(name, content, keep_tags=keep_tags, unpacked=10_000_000)
+def read(name: str, content: bytes) -> Notated:
+    return Notated(read_document(name, content, 10_000_000))
 
 
-@pytest.mark.parametrize("keep_tags", [False, True])
 @pytest.mark.parametrize(
     ("name", "content"),
     [("a.txt", "One.\r\n\r\n Two. \n"), ("a.html", "<p>One <b>two</b></p>"), ("a.SRT", SUBTITLES)],
 )
-def test_unchanged_texts_give_the_same_file(name: str, content: str, keep_tags: bool) -> None:
-    document = read(name, content.encode(), keep_tags=keep_tags)
+def test_unchanged_texts_give_the_same_file(name: str, content: str) -> None:
+    document = read(name, content.encode())
     assert document.fill(document.texts) == content
 
 
@@ -126,7 +119,6 @@ don't they?&nbsp;
 """
 
 
-@pytest.mark.parametrize("keep_tags", [False, True])
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize(
     ("name", "content"),
@@ -148,10 +140,10 @@ don't they?&nbsp;
         ("a.srt", ""),
     ],
 )
-def test_subtitles_with_the_same_texts_are_the_same(name: str, content: str, line_end: str, keep_tags: bool) -> None:
+def test_subtitles_with_the_same_texts_are_the_same(name: str, content: str, line_end: str) -> None:
     """Times, numbers, notes, positions, tags, entities, dashes, spaces and line ends do not change."""
     content = content.replace("\n", line_end)
-    document = read(name, content.encode(), keep_tags=keep_tags)
+    document = read(name, content.encode())
     assert document.fill(document.texts) == content
 
 
@@ -321,17 +313,16 @@ def paragraphs_of(file: bytes) -> list[Any]:
     return list(docx.Document(io.BytesIO(file)).element.body.iter("{*}p"))
 
 
-@pytest.mark.parametrize("keep_tags", [False, True])
-def test_word_paragraphs_with_the_same_words_are_the_same(keep_tags: bool) -> None:
+def test_word_paragraphs_with_the_same_words_are_the_same() -> None:
     """In 500 paragraphs of pieces of all kinds, and if all words become capitals: text, formats, order, fields."""
     draw = random.Random(1)
     file = word_file_of(*("".join(draw.choices(PIECES, k=draw.randint(1, 9))) for _ in range(500)), *COMPUTED)
-    same = read("a.docx", file, keep_tags=keep_tags)
-    split_texts = [split(text, "en", keep_tags=keep_tags) for text in same.texts]
+    same = read_document("a.docx", file, 10_000_000)
+    split_texts = [split(text, "en") for text in same.texts]
     filled = same.fill([each.join(each.sentences) for each in split_texts])
     assert [*map(etree.tostring, paragraphs_of(filled))] == [*map(etree.tostring, paragraphs_of(file))]
-    capitals = read("a.docx", file, keep_tags=keep_tags)
-    filled = capitals.fill([re.sub("MM(?=[0-9])", lambda m: m[0].lower(), text.upper()) for text in capitals.texts])
+    capitals = read_document("a.docx", file, 10_000_000)
+    filled = capitals.fill([Marked(text.text.upper(), text.marks) for text in capitals.texts])
     for before, after in zip(paragraphs_of(file)[:500], paragraphs_of(filled), strict=False):
         assert shown(after) == shown(before, upper=True), etree.tostring(before)
     assert list(map(shown, paragraphs_of(filled)[500:])) == list(map(shown, paragraphs_of(file)[500:]))
@@ -577,13 +568,15 @@ def test_po_file_is_filled() -> None:
         'msgctxt "menu"\nmsgid ""\n"Open %s\\n"\n"now \\"x\\""\nmsgstr ""\n\n'
         'msgid "%d file"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\nmsgstr[2] ""\n'
     )
-    assert document_texts("a.po", content.encode("latin-1"), True, 10_000, 10_000) == [
+    texts = document_texts("a.po", content.encode("latin-1"), 10_000, 10_000)
+    assert [notation(text) for text in texts] == [
         'Open <m0/>\nnow "x"',
         " file",
         " files",
     ]
-    fill = partial(fill_document, "a.po", content.encode("latin-1"), True, 10_000)
-    filled = fill(["Öffne\t<m0/>", " Datei", " Dateien"]).decode("latin-1")
+    fill = partial(fill_document, "a.po", content.encode("latin-1"), 10_000)
+    first = marked("Öffne\t<m0/>", [texts[0].marks[0].item])
+    filled = fill([first, Marked(" Datei"), Marked(" Dateien")]).decode("latin-1")
     assert [line for line in filled.split("\n") if line.startswith("msgstr")][2:] == [
         'msgstr "Öffne\\t%s"',
         'msgstr[0] "%d Datei"',
@@ -591,7 +584,7 @@ def test_po_file_is_filled() -> None:
         'msgstr[2] "%d Dateien"',
     ]
     with pytest.raises(InputError, match="convert the file to UTF-8"):
-        fill(["中", "", ""])
+        fill([Marked("中"), Marked(), Marked()])
     with pytest.raises(InputError, match="line 1 is not"):
         read("a.po", b'"a"\n')
     assert read("a.po", b"").texts == []
@@ -650,11 +643,11 @@ def test_files_keep_their_encoding(name: str, encoding: str, mark: bytes) -> Non
     html = f"<meta http-equiv=x content='text/html; charset={name[:-5]}'><p>{letter}</p>"
     text = html if name.endswith(".html") else f"1\n00:00:01,000 --> 00:00:02,000\n{letter}\n"
     content = mark + text.encode(encoding)
-    texts = document_texts(name, content, True, 10_000, 10_000)
-    assert letter in texts[-1]
-    assert fill_document(name, content, True, 10_000, texts) == content
+    texts = document_texts(name, content, 10_000, 10_000)
+    assert letter in texts[-1].text
+    assert fill_document(name, content, 10_000, texts) == content
     if len(name) > 6:
-        filled = fill_document(name, content, True, 10_000, [*texts[:-1], "中ö"])
+        filled = fill_document(name, content, 10_000, [*texts[:-1], Marked("中ö")])
         assert unescape(filled.decode(encoding)).endswith("<p>中ö</p>")
 
 

@@ -11,13 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relattn.translation.data.normalization import normalize
-from relattn.translation.translate.tag_restoration import restore_tags
-from relattn.translation.translate.tags import strip_tags
+from relattn.translation.text.marked import Marked
+from relattn.translation.text.patterns import TAG
+from relattn.translation.text.place import place
+from relattn.translation.text.strip import StrippedText, strip
 
 TAGS = [
     *("<b>", "<i>", "<u>", "</b>", "</i>", "</u>", "<br/>", "{name}", "{{v}}", "%s", "%d", "%(n)s", "%%"),
     *("https://x.org/a?b=c", "me@x.de", "5\u00a0km", "12.5%"),
 ]
+
+
+def strip_tags(line: str) -> StrippedText:
+    return strip(Marked(line), TAG)
+
+
+def restore_tags(stripped: StrippedText, translation: str, links: list[tuple[int, int]]) -> tuple[str, list[str]]:
+    placed, guessed = place(stripped, translation, links)
+    assert not placed.marks
+    return placed.text, guessed
 
 
 def identity(line: str) -> list[tuple[int, int]]:
@@ -130,10 +142,10 @@ def test_words_are_those_of_the_tokenizer(space):
     line = "a {x} b <i>c</i> «&»: 5\u00a0km d 😀 e"
     stripped, plain = strip_tags(line.replace(" ", space)), strip_tags(line)
     assert normalize(stripped.line) == plain.line == re.sub(" +", " ", stripped.line)
-    assert [(tag.text, tag.left, tag.right) for tag in stripped.tags] == [
-        (tag.text, tag.left, tag.right) for tag in plain.tags
+    assert [(tag.content.text, tag.left, tag.right) for tag in stripped.tags] == [
+        (tag.content.text, tag.left, tag.right) for tag in plain.tags
     ]
-    assert restore_tags(stripped, plain.line, identity(plain.line))[0] == line
+    assert normalize(restore_tags(stripped, plain.line, identity(plain.line))[0]) == normalize(line)
 
 
 def test_pairs_of_tags():
@@ -190,7 +202,7 @@ def test_each_tag_occurs_once_in_a_translation(parts, words):
     if not stripped.line.strip():
         assert text == line
         return
-    tags, rest = Counter(tag.text for tag in stripped.tags), text
+    tags, rest = Counter(tag.content.text for tag in stripped.tags), text
     for tag in sorted(tags, key=len, reverse=True):
         assert rest.count(tag) == tags[tag]
         rest = rest.replace(tag, " ")

@@ -1,5 +1,7 @@
 """Texts of HTML, and HTML with their translations."""
 
+from itertools import pairwise
+
 import pytest
 from bs4 import BeautifulSoup
 from bs4.element import NavigableString
@@ -7,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relattn.translation.data.text_files import has_text
+from relattn.translation.documents.html import MAX_TAGS, Markup
 from relattn.translation.errors import InputError
-from relattn.translation.serve.text.html import MAX_TAGS, Markup
+from tests.support.marked import Notated
 
 PAGE = (
     '<!DOCTYPE html><html><head><title>The title</title><script>if (a < b) "x";</script></head><body>'
@@ -34,10 +37,9 @@ SAME = [
 ]
 
 
-@pytest.mark.parametrize("keep_tags", [False, True])
 @pytest.mark.parametrize("page", SAME)
-def test_unchanged_texts_give_the_same_page(page: str, keep_tags: bool) -> None:
-    markup = Markup(page, keep_tags=keep_tags)
+def test_unchanged_texts_give_the_same_page(page: str) -> None:
+    markup = Markup(page)
     assert markup.fill(markup.texts) == page
 
 
@@ -50,7 +52,11 @@ def test_texts_are_those_of_a_browser(page: str) -> None:
         element.decompose()
     expected = [text for each in soup.find_all(string=True) if type(each) is NavigableString for text in each.split()]
     attributes = [value for name in ("alt", "title", "placeholder") for value in _values(soup, name)]
-    found = " ".join(Markup(page, keep_tags=False).texts).split()
+    pieces = []
+    for text in Markup(page).texts:
+        cuts = [0, *(mark.at for mark in text.marks), len(text.text)]
+        pieces += [text.text[begin:end] for begin, end in pairwise(cuts)]
+    found = " ".join(pieces).split()
     assert sorted(found) == sorted(word for word in [*expected, *attributes] if has_text(word) or word in found)
 
 
@@ -64,12 +70,12 @@ def test_only_the_text_changes() -> None:
 <input type=submit value=five placeholder=""><input type=text value=six><meta name=description content="seven">
 <p class="x notranslate">eight <b title=nine>ten</b><p>eleven <span translate=no>twelve</span> thirteen
 <div translate=no>a<p>b<p translate=yes>fourteen</div><li class=notranslate>x<li>fifteen"""
-    markup = Markup(page, keep_tags=True)
+    markup = Notated(Markup(page))
     assert markup.texts == [
-        *("one\xa0<mm0>two</mm0> three", "eleven <mm0/> thirteen ", "fourteen", "fifteen"),
+        *("one\xa0<m0>two</m0> three", "eleven <m0/> thirteen ", "fourteen", "fifteen"),
         *('a "b" & c', "four", "five", "seven"),
     ]
-    filled = markup.fill(["A <mm0>B</mm0> & C", "D <mm0/> E", "F", "G", 'h"', "i", "<j>", "seven"])
+    filled = markup.fill(["A <m0>B</m0> & C", "D <m0/> E", "F", "G", 'h"', "i", "<j>", "seven"])
     expected = page.replace("one&nbsp;<b>two</b> three", "A <b>B</b> &amp; C").replace("fifteen", "G")
     expected = expected.replace("eleven <span", "D <span").replace("</span> thirteen\n", "</span> E")
     expected = (
@@ -79,23 +85,17 @@ def test_only_the_text_changes() -> None:
 
 
 def test_texts_of_a_page() -> None:
-    assert Markup(PAGE, keep_tags=True).texts == [
-        *("The title", "One <mm0>two <mm1>three</mm1></mm0> four", "five <mm0>six</mm0>.", "seven"),
-        *(" eight <mm0/> nine", "ten", "a <mm0/> b <m0> & c"),
+    assert Notated(Markup(PAGE)).texts == [
+        *("The title", "One <m0>two <m1>three</m1></m0> four", "five <m0>six</m0>.", "seven"),
+        *(" eight <m0/> nine", "ten", "a <m0/> b <m0> & c"),
     ]
-    texts = Markup("<p>One <b>two</b> three <code>x</code></p>", keep_tags=False).texts
-    assert texts == ["One ", "two", " three "]
 
 
 def test_elements_follow_their_placeholders() -> None:
-    page = Markup('<p>The <b>red</b> <a href="x">house</a></p>', keep_tags=True)
+    page = Notated(Markup('<p>The <b>red</b> <a href="x">house</a></p>'))
     assert page.texts == ["The <m0>red</m0> <m1>house</m1>"]
     filled = page.fill(["La <m1>casa</m1> <m0>roja & <x></m0>"])
     assert filled == '<p>La <a href="x">casa</a> <b>roja &amp; &lt;x&gt;</b></p>'
-    for name in ("m7", "/m7", "m7/", "m1", "m0/"):  # not placeholders, so they are text
-        page = Markup("<p>The <b>red</b> <img>house</p>", keep_tags=True)
-        assert page.texts == ["The <m0>red</m0> <m1/>house"]
-        assert page.fill([f"a <{name}>b"]) == f"<p>a &lt;{name}&gt;b</p>"
 
 
 PLACEHOLDERS = ["<m0>", "</m0>", "<m1>", "</m1>", "<m2/>", "a", "b c", "<x>", "&"]
@@ -104,7 +104,7 @@ PLACEHOLDERS = ["<m0>", "</m0>", "<m1>", "</m1>", "<m2/>", "a", "b c", "<x>", "&
 @settings(max_examples=100)
 @given(st.lists(st.sampled_from(PLACEHOLDERS), max_size=10).map("".join))
 def test_any_translation_gives_valid_html(translation: str) -> None:
-    html = Markup("<p>The <b>red</b> <i>house</i><img/> is</p>", keep_tags=True).fill([translation])
+    html = Notated(Markup("<p>The <b>red</b> <i>house</i><img/> is</p>")).fill([translation])
     assert str(BeautifulSoup(html, "html.parser")) == html
 
 
@@ -114,12 +114,12 @@ BROKEN = ["<", "<b", "</p>", "<![CDATA[x", "<!--", "&#xd800;", "<p =>", "<a b='"
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from(BROKEN), max_size=5).map("".join))
 def test_broken_html_is_accepted(html: str) -> None:
-    page = Markup(html, keep_tags=True)
+    page = Markup(html)
     assert isinstance(page.fill(page.texts), str)
 
 
 def test_number_of_tags_is_limited() -> None:
     deep = "<div>" * (MAX_TAGS // 2) + "x" + "</div>" * (MAX_TAGS // 2)
-    assert Markup(deep, keep_tags=True).texts == ["x"]
+    assert Notated(Markup(deep)).texts == ["x"]
     with pytest.raises(InputError, match="tags"):
-        Markup(f"{deep}<b>", keep_tags=True)
+        Markup(f"{deep}<b>")

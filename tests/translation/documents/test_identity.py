@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from relattn.translation.config import SearchConfig
+from relattn.translation.documents.read import FORMATS
+from relattn.translation.search.types import Hypothesis, Request
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.routing import Router
-from relattn.translation.serve.text.documents import FORMATS
-from relattn.translation.translate.pipeline import Translation, Translator
-from tests.translation.serve.files import LINE_ENDS, SPACES, Maker, members_of
+from relattn.translation.translate.pipeline import Translator
+from tests.support.marked import Characters
+from tests.translation.documents.files import LINE_ENDS, SPACES, Maker, members_of
 
 COUNT = 500  # texts and files
 
@@ -21,17 +22,18 @@ COUNT = 500  # texts and files
 class Source(Translator):
     """Translator that returns its source after a change."""
 
-    search_batch = log_probs = align_batch = None  # type: ignore[assignment]
+    log_probs = None  # type: ignore[assignment]
 
     def __init__(self, change: Callable[[str], str]) -> None:
-        self.change, self.search = change, SearchConfig()
-        self.tokenizer = SimpleNamespace(encode=str.split)  # type: ignore[assignment]
+        super().__init__(Characters(), SearchConfig(beam_size=1))  # type: ignore[arg-type]
+        self.change = change
 
-    def n_best(self, lines: Sequence[str], options: Any, **_: Any) -> list[list[Translation]]:  # type: ignore[override]
-        links = [[(i, i) for i in range(len(line.split(" ")))] if options.align else [] for line in lines]
-        return [
-            [Translation(self.change(line), 0.0, [], alignment=each)] for line, each in zip(lines, links, strict=True)
-        ]
+    def search_batch(self, requests: list[Request], *_: Any) -> list[list[Hypothesis]]:
+        lines = (self.tokenizer.decode(request.src_ids) for request in requests)
+        return [[Hypothesis(self.tokenizer.encode_target(self.change(line)), 0.0)] for line in lines]
+
+    def align_batch(self, src_ids: Any, tgt_ids: Any) -> list[list[tuple[int, int]]]:
+        return [[(i, i) for i in range(ids.count(ord(" ")) + 1)] for ids in src_ids]
 
 
 Source.__abstractmethods__ = frozenset()

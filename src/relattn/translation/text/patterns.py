@@ -1,0 +1,59 @@
+"""Patterns of what is not translated in a text: tags of markup, numbers with a unit, and literals.
+
+Literals are placeholders (`{name}`, `%s`, `%(n)d`), web and e-mail addresses, handles (`@name`), hashtags, emoji and
+other symbols, long numbers and identifiers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+UNITS = (
+    "km/h|m/s|km|cm|mm|nm|m|ft|mi|kg|mg|g|lb|oz|ml|cl|l|kB|MB|GB|TB|Hz|kHz|MHz|GHz|kWh|kW|MW|W|mV|V|mA|A|dB|px|pt"
+    "|°C|°F|°|%|‰|€|£|¥|\\$"
+)
+_NUMBER = r"\d+(?:[.,]\d+)*"
+_LONG_NUMBER = (  # of 8 digits, or an identifier: capital letters with 4 digits, or a UUID
+    r"(?<![\w.,-])(?:\d{8,}|(?=[A-Z0-9_-]*[A-Z])(?=(?:[A-Z_-]*\d){4})[A-Z0-9][A-Z0-9_-]{6,}[A-Z0-9]"
+    r"|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})(?!\w|[.,]\d)"
+)
+# Arrows, technical and other symbols, emoji; and what may follow an emoji: a variant, a skin colour, a joined emoji.
+_SYMBOLS = "\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
+# Other characters than these, and brackets, only belong to a web address if it continues after them.
+_INSIDE, _BRACKETED = r"[\w/#=&+~-]", r"\([^\s<>\"()]*+\)|\{[^\s<>\"{}]*+\}|\[[^\s<>\"\[\]]*+\]"
+WEB_ADDRESS = (
+    r"(?:(?:https?|ftp)://|www\.)"
+    rf"(?:[^\s<>\"\w/#=&+~()\[\]{{}}-]*+(?:{_INSIDE}|{_BRACKETED}|[(\[{{](?={_INSIDE})))++"
+)
+_LITERALS = (
+    r"\{\{[^{}]*\}\}|\$?\{[^{}\s]*\}",
+    r"%%",
+    r"(?<![\w%])%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlLqjzt])?[sdiufFeEgGxXocrp@](?!\w)",
+    WEB_ADDRESS,
+    r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
+    r"(?<![\w.@/])@[A-Za-z_]\w+",
+    r"(?<![\w&#/.])#\w*[^\W\d_]\w*",
+    rf"[{_SYMBOLS}][{_SYMBOLS}\u200d\ufe0e\ufe0f\U000e0020-\U000e007f]*|[0-9#*]\ufe0f?\u20e3",
+)
+SYMBOL = re.compile(_LITERALS[-1])
+LITERAL = re.compile("|".join((*_LITERALS, _LONG_NUMBER)))
+TAG = re.compile(
+    "|".join(
+        (
+            r"(?P<close></[A-Za-z][^<>]*>)",
+            r"(?P<single><[A-Za-z][^<>]*/>|<!--(?:(?!<!--).)*?-->)",
+            r"(?P<open><[A-Za-z][^<>]*>)",
+            *_LITERALS,
+            rf"(?<![\w.,]){_NUMBER}[ \u00a0]?(?:{UNITS})(?!\w)",
+            rf"(?<!\w)[€£¥$]{_NUMBER}(?!\w|[.,]\d)",
+            _LONG_NUMBER,
+        )
+    )
+)
+LINE_BREAK = re.compile(r"<br(?:\s[^<>]*)?/?>", re.IGNORECASE)
+
+
+def literals(text: str) -> Counter[str]:
+    """Return how often each literal occurs in a text."""
+    return Counter(match[0] for match in LITERAL.finditer(text))
