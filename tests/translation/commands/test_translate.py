@@ -15,8 +15,9 @@ from relattn.translation import bundle, load
 from relattn.translation.errors import InputError
 from relattn.translation.kernels import decoder
 from relattn.translation.search.types import SamplingOptions
+from relattn.translation.translate.documents import translate_document
 from relattn.translation.translate.glossary import Glossary
-from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.options import DEFAULTS, TranslateOptions
 from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.support.commands import assert_refused
 
@@ -192,3 +193,39 @@ def test_pairs_that_cannot_be_scored(relattn, tmp_path, model):
     assert_refused(relattn("score", model, "--src", tmp_path / "a", "--tgt", tmp_path / "b"), message)
     message = f"{tmp_path}/a and {tmp_path}/c must have the same number of lines, got 2 and 1"
     assert_refused(relattn("score", model, "--src", tmp_path / "a", "--tgt", tmp_path / "c"), message)
+
+
+def test_a_line_is_divided_into_sentences(relattn, reading, model):
+    translator = load(model)
+    reading(b"one cat. two\n\nsat on\n")
+    first, second, third = translator.translate(["one cat.", "two", "sat on"])
+    assert relattn("translate", model, "--split").out == f"{first} {second}\n\n{third}\n"
+    reading(b"one cat. two\nsat on\n")
+    assert "line 1 has 2 sentences" in relattn("translate", model, "--verbose").err
+
+
+def test_documents(relattn, tmp_path, monkeypatch, model):
+    monkeypatch.chdir(tmp_path)
+    translator = load(model)
+    Path("a.HTML").write_text("<p>one <b>cat</b>. two</p>", encoding="utf-8")
+    Path("a.txt").write_text("one cat. two\n", encoding="utf-8")
+    assert relattn("translate", model, "--input", "a.HTML", "--output", "b.html") == (0, "", "")
+    wanted = translate_document(translator, "a.html", Path("a.HTML").read_bytes(), DEFAULTS)
+    assert Path("b.html").read_bytes() == wanted
+    first, second = translator.translate(["one cat.", "two"])
+    assert relattn("translate", model, "--input", "a.txt", "--output", "b.txt", "--document").code == 0
+    assert Path("b.txt").read_text(encoding="utf-8") == f"{first} {second}\n"
+    Path("a.csv").write_text("a,b\n", encoding="utf-8")
+    for flags, message in (
+        ("--input a.HTML --output b.html", "exists"),
+        ("--input a.HTML --output c.txt", "the output must be .html"),
+        ("--input a.HTML --output c.html --n_best 2", "do not work with a document"),
+        ("--input no.docx --output c.docx", "no.docx"),
+        ("--input a.csv --output c.csv", "--column"),
+        ("--input a.csv --output c.csv --document", "--column"),
+        ("--document", "requires --input"),
+        ("--split --input a.txt --output c.txt", "--split does not work with --input"),
+        ("--split --align", "do not work with --split"),
+    ):
+        assert_refused(relattn("translate", model, *flags.split()), message)
+    assert not list(tmp_path.glob("c.*"))

@@ -12,6 +12,8 @@ from relattn.translation.documents.read import FORMATS
 from relattn.translation.search.types import Hypothesis, Request
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.routing import Router
+from relattn.translation.translate.documents import translate_document
+from relattn.translation.translate.options import DEFAULTS
 from relattn.translation.translate.pipeline import Translator
 from tests.support.marked import Characters
 from tests.translation.documents.files import LINE_ENDS, SPACES, Maker, members_of
@@ -48,9 +50,8 @@ def translated(change: Callable[[str], str], inputs: Sequence[tuple[str, Any]]) 
 
         async def one(kind: str, content: Any) -> Any:
             if kind.startswith("."):
-                return await router.document(f"a{kind}", content, "en", "de", keep_literals=True)
-            options = {"html": kind == "html", "count": 1, "keep_literals": True}
-            (answer,) = await router.translate([content], ["en"], "de", **options)
+                return await router.document(f"a{kind}", content, "en", "de", DEFAULTS)
+            (answer,) = await router.translate([content], ["en"], "de", DEFAULTS, html=kind == "html")
             return answer.ranked[0]
 
         try:
@@ -86,6 +87,14 @@ def test_all_words_are_translated_and_nothing_else() -> None:
         expected.append(Maker(seed, str.upper, is_exact=True).file(kind, is_filled=True))
     for (kind, content), wanted, got in zip(inputs, expected, translated(str.upper, inputs), strict=True):
         assert members(got) == members(wanted), (kind, content)
+
+
+def test_the_command_gives_the_bytes_of_the_server() -> None:
+    inputs = [(kind, Maker(seed).file(kind)) for kind, seed in itertools.product(FORMATS, range(3))]
+    for (kind, content), wanted in zip(inputs, translated(str.upper, inputs), strict=True):
+        translator = Source(str.upper)
+        translator.src_lang, translator.tgt_lang = "en", "de"
+        assert translate_document(translator, f"a{kind}", content, DEFAULTS) == wanted, (kind, content)
 
 
 def members(content: Any) -> Any:

@@ -669,6 +669,24 @@ def test_warnings_of_each_text(with_model, kind):
     assert "warnings" not in with_model.post("/translate", json={**parameters, "q": texts}).json()
 
 
+@pytest.mark.parametrize("kind", ["text", "html"])
+def test_confidence_and_glossary_of_each_text(with_model, kind):
+    parameters = {"source": "en", "target": "de", "format": kind}
+    texts = ["one apple", "two pears", "-"]
+    answer = with_model.post("/translate", json={**parameters, "q": texts, "confidence": True}).json()
+    best = [ranked[0] for ranked in with_model.translator.n_best(texts)]
+    assert answer["confidence"] == [round(each.confidence, 4) for each in best]
+    both = with_model.post("/translate", json={**parameters, "q": "one apple. two pears.", "confidence": True}).json()
+    assert both["confidence"] <= 1
+    with_terms = {**parameters, "q": texts, "glossary": {"apple": "vier Katze"}}
+    answer = with_model.post("/translate", json=with_terms).json()
+    assert "confidence" not in answer
+    assert "vier Katze" in answer["translatedText"][0]
+    assert answer["translatedText"][1] == best[1].text  # in the same batch
+    for wrong in ({"a": ""}, {" ": "b"}, {str(i): "a" for i in range(1001)}, "a"):
+        assert with_model.post("/translate", json={**parameters, "q": "a", "glossary": wrong}).status_code == 400
+
+
 @pytest.mark.parametrize(("text", "source"), [("one apple and\n two pears", "en"), ("一。二。", "zh")])
 def test_words_and_confidences(with_model, text, source):
     parameters = {"q": text, "source": source, "target": "de"}

@@ -21,7 +21,7 @@ from relattn.translation.data.tokenizer import SpecialTokens
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.types import Hypothesis, SamplingOptions
-from relattn.translation.text.marked import Marked
+from relattn.translation.text.marked import Mark, Marked
 from relattn.translation.text.patterns import TAG
 from relattn.translation.text.place import place
 from relattn.translation.text.strip import strip
@@ -29,7 +29,7 @@ from relattn.translation.translate import pipeline
 from relattn.translation.translate.alignment import links
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import LONGEST_LINE, Translation
+from relattn.translation.translate.pipeline import LONGEST_LINE, Sentence, Translation
 from relattn.translation.translate.torch_translator import TorchTranslator, cross_attention
 
 VOCAB = 41
@@ -405,3 +405,26 @@ def test_tags_are_restored_by_the_alignment(model, caplog, monkeypatch):
         assert translate.translate(["", "5 {x} 6"], options)[1].endswith("{x}")
     (message,) = caplog.messages
     assert message.startswith("line 2: the place of {x}")
+
+
+def test_sentences_with_different_options_share_a_batch(monkeypatch, model):
+    """Each has the translations that it has alone."""
+    translate = translator(model, beam_size=3)
+    texts = [Marked("4 5 6"), Marked("5 6", (Mark(2, "open", 0), Mark(3, "close", 0)))]
+    choices = [
+        TWO,
+        TranslateOptions(keep_literals=False),
+        TranslateOptions(align=True),
+        TranslateOptions(keep_tags=True),
+    ]
+    sentences = [Sentence(text, options) for text in texts for options in choices]
+    alone = [translate.translate_sentences([sentence])[0] for sentence in sentences]
+    calls, search_batch = [], translate.search_batch
+    monkeypatch.setattr(translate, "search_batch", lambda *given: calls.append(given) or search_batch(*given))
+    together = translate.translate_sentences(sentences)
+    assert [[(h.text, h.marks, h.alignment) for h in ranked] for ranked in together] == [
+        [(h.text, h.marks, h.alignment) for h in ranked] for ranked in alone
+    ]
+    assert [len(ranked) for ranked in together] == [2, 1, 1, 1] * 2
+    assert len(calls) == 1
+    assert sorted(mark.kind for mark in together[4][0].marks) == ["close", "open"]

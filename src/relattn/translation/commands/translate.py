@@ -1,7 +1,11 @@
 """`relattn translate`"""
 
 import sys
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+
+from tqdm import tqdm
 
 from relattn.translation.commands.options import (
     DeviceOptions,
@@ -11,7 +15,9 @@ from relattn.translation.commands.options import (
 )
 from relattn.translation.config import as_dict
 from relattn.translation.console import shows_progress
-from relattn.translation.errors import InputError, require
+from relattn.translation.documents.read import FORMATS, file_suffix
+from relattn.translation.errors import InputError, reading, require, require_installed
+from relattn.translation.files import require_regular, write_atomically
 from relattn.translation.translate import Format
 
 
@@ -34,19 +40,22 @@ def translate(
     glossary: str = "",
     sampling: bool = False,
     draws: SamplingFlags,
+    document: bool = False,
+    split: bool = False,
     verbose: bool = False,
     search: SearchOptions,
     device: DeviceOptions,
 ) -> None:
     """Translate standard input to standard output, one sentence per line: relattn translate BUNDLE < in.txt > out.txt
 
-    With --input and --output, translate a file: text, or a column of a table. The output is complete or absent. After
-    an interruption, the same command continues.
+    With --input and --output, translate a file: text, a column of a table, or a document such as .docx or .html. The
+    output is complete or absent. After an interruption, the same command continues text and tables.
 
     Args:
         bundle: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub.
-        input: File to translate: a table, .jsonl or .parquet, or else text. Text and .jsonl may be compressed. The
-            columns score, confidence, translation and warnings are added to a table.
+        input: File to translate: a table, .jsonl or .parquet, a document as the server translates it, or else text, one
+            sentence per line. Text and .jsonl may be compressed. The columns score, confidence, translation and
+            warnings are added to a table.
         output: File to write, in the format of the input.
         column: Column of a table to translate. By default text.
         shard: Translate only the i-th of n shards of the input: i/n, with i from 1 on. --output out.jsonl --shard 3/8
@@ -68,6 +77,8 @@ def translate(
         prefix: File with the text that each translation must begin with, one line per input line.
         glossary: File of terms and their required translations, one tab-separated pair per line.
         sampling: Draw translations at random instead of searching for the best.
+        document: Translate a .txt file as a document, with any number of sentences per line.
+        split: Divide each line of standard input into sentences, as the server does. By default a line is one sentence.
         verbose: Print to standard error which implementation of the search runs, and why a faster one does not.
     """
     from relattn.translation.data.text_files import read_lines, stream_lines
@@ -79,6 +90,19 @@ def translate(
     for flag, value in (("column", column), ("shard", shard)):
         require(not value or bool(input), f"--{flag} requires --input and --output")
     require(not (input and prefix), "--prefix does not work with --input")
+    kind = file_suffix(input)
+    is_document = document or (kind in FORMATS and kind != ".txt")
+    require(kind not in (".csv", ".tsv"), f"{input}: convert it to .jsonl or .parquet, and name its --column")
+    require(not document or kind in FORMATS, f"--document requires --input in {', '.join(FORMATS)}")
+    require(not (split and input), "--split does not work with --input: a document is always divided into sentences")
+    if is_document:
+        require(file_suffix(output) == kind, f"{output}: the output must be {kind}, as the input")
+        require(not Path(output).exists(), f"{output}: exists; choose another name")
+    if is_document or split:
+        require_installed("lxml", "markdown_it", "sentencex", extra="serve")
+        is_plain = n_best is None and format == "text" and not (align or prefix or column or shard or keep_tags)
+        others = "--n_best, --format, --align, --keep_tags, --prefix, --column and --shard"
+        require(is_plain, f"{others} do not work with {'a document' if input else '--split'}")
     require_new_output(output, [input, glossary], [bundle])
     shards = None
     if input:
@@ -103,6 +127,24 @@ def translate(
         copy=not no_copy,
         align=align,
     )
+    if is_document:
+        from relattn.translation.translate.documents import translate_document
+
+        require_regular(input)
+        with reading(input, "cannot be read"):
+            content = Path(input).read_bytes()
+        with tqdm(total=1.0, file=sys.stderr, disable=not shows_progress(), bar_format="{l_bar}{bar}") as bar:
+            result = translate_document(translator, input, content, options, lambda share: bar.update(share - bar.n))
+        write_atomically(Path(output), result)
+        return
+    if split:
+        from relattn.translation.text.marked import Marked
+        from relattn.translation.translate.documents import translate_texts
+
+        for chunk in stream_lines(sys.stdin.fileno()):
+            for text in translate_texts(translator, [Marked(line) for line in chunk], options):
+                print(text.text, flush=True)
+        return
     if input:
         source = source_of(Path(input), Path(output), options, column=column, style=format, n_best=n_best is not None)
         settings = {
@@ -119,8 +161,9 @@ def translate(
         }
         print(translate_file(translator, source, Path(output), settings, shards))
         return
+    chunks = stream_lines(sys.stdin.fileno())
     results = translator.stream(
-        stream_lines(sys.stdin.fileno()),
+        _with_notes(chunks, translator.src_lang) if verbose else chunks,
         options,
         prefixes=read_lines(prefix) if prefix else None,
         progress=shows_progress(),
@@ -130,3 +173,17 @@ def translate(
     for number, translations in enumerate(results, start=1):
         lines = format_lines(format, number, translations, n_best=n_best is not None, align=align)
         print("\n".join(lines), flush=True)
+
+
+def _with_notes(chunks: Iterator[list[str]], language: str) -> Iterator[list[str]]:
+    """Yield lines, and print which of them have several sentences."""
+    require_installed("sentencex", extra="serve")
+    from relattn.translation.text.marked import Marked
+    from relattn.translation.text.sentences import split
+
+    numbers = count(1)
+    for chunk in chunks:
+        for line, number in zip(chunk, numbers, strict=False):
+            if (sentences := len(split(Marked(line), language).sentences)) > 1:
+                print(f"line {number} has {sentences} sentences; --split translates each", file=sys.stderr)
+        yield chunk

@@ -6,64 +6,45 @@ name of another file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import importlib
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from relattn.translation.documents.archives import Archive, XmlArchive
 from relattn.translation.documents.encodings import decode
-from relattn.translation.documents.html import Markup
-from relattn.translation.documents.markdown import Markdown
-from relattn.translation.documents.office import OfficeDocument
-from relattn.translation.documents.strings import Json, Po
-from relattn.translation.documents.subtitles import Subtitles
-from relattn.translation.documents.xliff import Xliff
 from relattn.translation.errors import InputError, require
 from relattn.translation.text.marked import Marked
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(Protocol):
     """File whose texts can be replaced.
 
     Attributes:
         texts: Texts to translate.
-        fill: Function that returns the file with its texts replaced, given their translations. Call it once.
     """
 
     texts: list[Marked]
-    fill: Callable[[Sequence[Marked]], str | bytes]
 
-
-def _plain_text(content: str) -> Document:
-    return Document([Marked(content)], lambda translations: translations[0].text)
+    def fill(self, translations: Sequence[Marked]) -> str | bytes:
+        """Return the file with its texts replaced, given their translations. Call it once."""
 
 
 _REFERENCES = (".html", ".htm", ".xlf", ".xliff")  # which can have any character as a reference
-File = Document | Markup | Subtitles | Markdown | Json | Po | Xliff | OfficeDocument | XmlArchive
-_TEXTS: dict[str, Callable[..., File]] = {
-    ".txt": _plain_text,
-    ".srt": Subtitles,
-    ".vtt": Subtitles,
-    ".html": Markup,
-    ".htm": Markup,
-    ".md": Markdown,
-    ".po": Po,
-    ".xlf": Xliff,
-    ".xliff": Xliff,
-    ".json": Json,
+_READERS = {  # modules and classes, which are imported when they are needed
+    ".txt": "plain_text:PlainText",
+    **dict.fromkeys((".srt", ".vtt"), "subtitles:Subtitles"),
+    **dict.fromkeys((".html", ".htm"), "html:Markup"),
+    ".md": "markdown:Markdown",
+    ".po": "strings:Po",
+    **dict.fromkeys((".xlf", ".xliff"), "xliff:Xliff"),
+    ".json": "strings:Json",
+    **dict.fromkeys((".docx", ".pptx", ".xlsx"), "office:OfficeDocument"),
+    **dict.fromkeys((".odt", ".odp", ".epub"), "archives:XmlArchive"),
 }
-_ARCHIVES: dict[str, Callable[..., File]] = {
-    ".docx": OfficeDocument,
-    ".pptx": OfficeDocument,
-    ".xlsx": OfficeDocument,
-    ".odt": XmlArchive,
-    ".odp": XmlArchive,
-    ".epub": XmlArchive,
-}
-FORMATS = (*_TEXTS, *_ARCHIVES)
+_ARCHIVES = ("office:OfficeDocument", "archives:XmlArchive")
+FORMATS = tuple(_READERS)
 
 
-def read_document(name: str, content: bytes, unpacked: int) -> File:
+def read_document(name: str, content: bytes, unpacked: int) -> Document:
     """Read a file.
 
     Args:
@@ -76,9 +57,13 @@ def read_document(name: str, content: bytes, unpacked: int) -> File:
     """
     suffix = file_suffix(name)
     require(suffix in FORMATS, f"the name of the file must end in {', '.join(FORMATS)}")
-    if suffix in _ARCHIVES:
-        return _ARCHIVES[suffix](Archive(content, unpacked), suffix)
-    return _TEXTS[suffix](decode(content, suffix)[2])
+    module, _, reader = _READERS[suffix].partition(":")
+    read: Any = getattr(importlib.import_module(f"relattn.translation.documents.{module}"), reader)
+    if _READERS[suffix] in _ARCHIVES:
+        from relattn.translation.documents.archives import Archive
+
+        return read(Archive(content, unpacked), suffix)  # type: ignore[no-any-return]
+    return read(decode(content, suffix)[2])  # type: ignore[no-any-return]
 
 
 def document_texts(name: str, content: bytes, unpacked: int, characters: int) -> list[Marked]:

@@ -34,12 +34,15 @@ from relattn.translation.serve.progress import FileProgress
 from relattn.translation.serve.queue import CLIENT, QueueFull
 from relattn.translation.serve.routing import Router, ScoredText
 from relattn.translation.text.sentences import LONGEST
+from relattn.translation.translate.glossary import Glossary
+from relattn.translation.translate.options import TranslateOptions
 
 AUTO = "auto"  # source language: detect it
 FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 KEEP_LITERALS = Field(
     True, description="copy placeholders, addresses, @names, hashtags, emoji, long numbers and identifiers unchanged"
 )
+MOST_TERMS = 1000
 MOST_PREFIX = 4 * LONGEST  # characters; a translation may be longer than its sentence
 CHUNK = 65_536  # bytes
 PAGE = {
@@ -67,6 +70,8 @@ class TranslateBody(BaseModel):
     alternatives: int = Field(0, le=100, description="maximum number of other translations per text; none if negative")
     keep_literals: bool = KEEP_LITERALS
     warnings: bool = Field(False, description="report what is implausible in the translation")
+    confidence: bool = Field(False, description="report exp of the mean log-probability of the translation's tokens")
+    glossary: dict[str, str] = Field({}, max_length=MOST_TERMS, description="terms and their translations")
     api_key: str = ""
 
 
@@ -190,14 +195,18 @@ class Api:
             readable = await self._router.readable_texts(texts)
         sources, detected = self._sources(readable, body.source)
         count = max(0, body.alternatives) + 1
-        translations = await self._router.translate(
-            texts, sources, body.target, html=html, count=count, keep_literals=body.keep_literals
+        glossary = Glossary(((i, *term) for i, term in enumerate(body.glossary.items(), start=1)), source="glossary")
+        options = TranslateOptions(
+            n_best=count, keep_literals=body.keep_literals, glossary=glossary if body.glossary else None
         )
+        translations = await self._router.translate(texts, sources, body.target, options, html=html)
         response: dict[str, Any] = {"translatedText": [each.ranked[0] for each in translations]}
         if detected:
             response["detectedLanguage"] = detected
         if count > 1:
             response["alternatives"] = [each.ranked[1:] for each in translations]
+        if body.confidence:
+            response["confidence"] = [round(each.confidence, 4) for each in translations]
         if body.warnings:
             response["warnings"] = [each.warnings for each in translations]
         if isinstance(body.q, str):
@@ -229,9 +238,9 @@ class Api:
             if source == AUTO:
                 text = await self._router.readable_text(name, content)
                 ((source,), _) = self._sources([text[: self._limits.characters]], source)
-            translation = await self._router.document(
-                name, content, source, body.target, keep_literals=body.keep_literals, report=progress.report
-            )
+            options = TranslateOptions(keep_literals=body.keep_literals)
+            file = name, content, source, body.target
+            translation = await self._router.document(*file, options, report=progress.report)
             key = self._files.add(translation, name, file_suffix(name), CLIENT.get())
         return JSONResponse({"translatedFileUrl": str(request.url_for("download_file", name=key))})
 

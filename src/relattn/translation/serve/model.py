@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.tokenizer import word_indices
 from relattn.translation.serve.queue import BatchQueue
 from relattn.translation.text.marked import Marked
-from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.options import DEFAULTS, TranslateOptions
 from relattn.translation.translate.pipeline import Sentence, Translation, Translator
 
 Pair = tuple[str, str]  # source and target language
@@ -62,9 +63,10 @@ class Model:
         self.words = make_queue(self._score_words, size=lambda each: self._pieces(each[0]))
         self.queues = [self.sentences, self.words]
 
-    def sentence(self, text: Marked, *, count: int = 1, keep_literals: bool = True, prefix: str = "") -> Sentence:
-        """Return an item of the queue `sentences`, of which up to `count` translations are wanted."""
-        return Sentence(text, TranslateOptions(n_best=count, search=self.search, keep_literals=keep_literals), prefix)
+    def sentence(self, text: Marked, options: TranslateOptions = DEFAULTS, prefix: str = "") -> Sentence:
+        """Return an item of the queue `sentences`. The beam size also limits the number of its translations."""
+        count = min(options.n_best, self.search.beam_size)
+        return Sentence(text, replace(options, search=self.search, n_best=count), prefix)
 
     def _pieces(self, text: str) -> int:
         return len(self.translator.tokenizer.encode(text))

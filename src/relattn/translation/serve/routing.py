@@ -6,9 +6,10 @@ A text between two languages goes through one model, or through two if the serve
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -23,13 +24,13 @@ from relattn.translation.serve.model import Model, Pair, Word
 from relattn.translation.serve.parsing import ParserPool
 from relattn.translation.serve.queue import BatchQueue, QueueFull
 from relattn.translation.text.marked import Marked
-from relattn.translation.text.sentences import SplitText, split, split_all
+from relattn.translation.text.sentences import SplitText, separator_in, split, split_all
+from relattn.translation.translate.options import DEFAULTS, TranslateOptions
 from relattn.translation.translate.pipeline import Sentence, Translation, Translator
 
 _PROBE_SECONDS = 1.0  # that a check of the server's health waits for a translation
 _PORTION = 2  # batches of a file that are in the queue at a time
 _FULL_SECONDS = 0.5  # until a file tries a full queue again
-_WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spaces between words
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,13 @@ class TranslatedText:
     Attributes:
         ranked: different translations, best first. Without marks if they are those of plain text.
         warnings: what is implausible in the best one, as `implausibilities` names it.
+        confidence: exp of the mean log-probability of the tokens of the best one. Of two models, and of the parts of a
+            page, it is the least.
     """
 
     ranked: list[Any]
     warnings: list[str]
+    confidence: float = 1.0
 
 
 class Router:
@@ -118,10 +122,9 @@ class Router:
         texts: Sequence[str],
         sources: Sequence[str],
         target: str,
+        options: TranslateOptions,
         *,
         html: bool,
-        count: int,
-        keep_literals: bool,
     ) -> list[TranslatedText]:
         """Return the translations of each text. A text that is in the target language is left unchanged.
 
@@ -129,9 +132,9 @@ class Router:
             texts: texts in any of the languages.
             sources: language of each text.
             target: language to translate into.
+            options: options of each sentence. `n_best` is the maximum number of translations per text; the beam size
+                also limits it.
             html: whether the texts are HTML.
-            count: maximum number of translations per text; the beam size also limits it.
-            keep_literals: whether to copy literals, as the option of that name does.
 
         Raises:
             InputError: no model translates the languages, a text cannot be read, or there are too many sentences.
@@ -144,34 +147,32 @@ class Router:
             translations = [TranslatedText([text], []) for text in group]
             if source != target or source not in self.codes:
                 route = self._require_route(source, target)
-                many = min(count, route[-1].search.beam_size)
                 translate = self._translate_pages if html else self._translate_plain
-                translations = await translate(route, group, count=many, keep_literals=keep_literals)
+                translations = await translate(route, group, options)
             results[source] = iter(translations)
         return [next(results[source]) for source in sources]
 
     async def _translate_pages(
-        self, route: Sequence[Model], texts: Sequence[str], *, count: int, keep_literals: bool
+        self, route: Sequence[Model], texts: Sequence[str], options: TranslateOptions
     ) -> list[TranslatedText]:
-        """Return up to `count` translations of each HTML text."""
+        """Return the translations of each HTML text."""
         pages = await self._parsers.run(page_texts, texts)
         texts_of_pages = list(chain(*pages))
-        translated = iter(await self._translate_route(route, texts_of_pages, count=count, keep_literals=keep_literals))
+        translated = iter(await self._translate_route(route, texts_of_pages, options))
         parts = [[next(translated) for _ in page] for page in pages]
-        options = [_combine([part.ranked for part in page]) for page in parts]
-        filled = await self._parsers.run(fill_pages, texts, options)
+        versions = [_combine([part.ranked for part in page]) for page in parts]
+        filled = await self._parsers.run(fill_pages, texts, versions)
         return [
-            TranslatedText(ranked, _union(part.warnings for part in page))
+            TranslatedText(ranked, _union(p.warnings for p in page), min([1.0, *(p.confidence for p in page)]))
             for ranked, page in zip(filled, parts, strict=True)
         ]
 
     async def _translate_plain(
-        self, route: Sequence[Model], texts: Sequence[str], *, count: int, keep_literals: bool
+        self, route: Sequence[Model], texts: Sequence[str], options: TranslateOptions
     ) -> list[TranslatedText]:
-        """Return up to `count` translations of each plain text."""
-        marked = [Marked(text) for text in texts]
-        translated = await self._translate_route(route, marked, count=count, keep_literals=keep_literals)
-        return [TranslatedText([best.text for best in each.ranked], each.warnings) for each in translated]
+        """Return the translations of each plain text."""
+        translated = await self._translate_route(route, [Marked(text) for text in texts], options)
+        return [replace(each, ranked=[version.text for version in each.ranked]) for each in translated]
 
     async def words(
         self, text: str, source: str, target: str, *, count: int, prefix: str = "", choice: str = ""
@@ -197,9 +198,9 @@ class Router:
             "prefix requires one sentence and a direct model",
         )
         if earlier_models:
-            given = (await self._translate_route(earlier_models, [given]))[0].ranked[0]
-        count = min(count, model.search.beam_size)
-        ((split_text, translations),) = await self._translate_sentences(model, [given], count=count, prefix=prefix)
+            given = (await self._translate_route(earlier_models, [given], DEFAULTS))[0].ranked[0]
+        options = TranslateOptions(n_best=count)
+        ((split_text, translations),) = await self._translate_sentences(model, [given], options, prefix)
         versions = {version.text: each for version, each in _versions(split_text, translations).items()}
         require(not choice or choice in versions, "choice must be one of the translations")
         chosen = versions.pop(choice or next(iter(versions)))
@@ -224,8 +225,8 @@ class Router:
         content: bytes,
         source: str,
         target: str,
+        options: TranslateOptions,
         *,
-        keep_literals: bool,
         report: Callable[[float], object] = lambda share: None,
     ) -> bytes:
         """Return the translation of a file.
@@ -238,7 +239,7 @@ class Router:
             content: its bytes.
             source: language of its text.
             target: language to translate into.
-            keep_literals: as in `translate`.
+            options: options of each sentence, with an `n_best` of 1.
             report: function that is called with the share of the work that is done.
 
         Errors are those of `read_document` and `translate`, but if the queue is full, the file waits.
@@ -250,11 +251,8 @@ class Router:
         texts = await self._parsers.run(document_texts, *file, self.limits.file)
         portion = max(1, min(_PORTION * self.limits.batch, self.limits.waiting // 4))
         for number, model in enumerate(route):
-            separator = _separator(model)
-            split_texts = await self._parsers.run(split_all, texts, model.source, separator)
-            sentences = [
-                model.sentence(each, keep_literals=keep_literals) for text in split_texts for each in text.sentences
-            ]
+            split_texts = await self._parsers.run(split_all, texts, model.source, separator_in(model.target))
+            sentences = [model.sentence(each, options) for text in split_texts for each in text.sentences]
             report(number / len(route))
             translations: list[Marked] = []
             for begin in range(0, len(sentences), portion):
@@ -327,32 +325,30 @@ class Router:
         return route
 
     async def _translate_route(
-        self, route: Sequence[Model], texts: Sequence[Marked], *, keep_literals: bool = True, count: int = 1
+        self, route: Sequence[Model], texts: Sequence[Marked], options: TranslateOptions
     ) -> list[TranslatedText]:
-        """Return up to `count` translations of each text, with marks. Only the last model gives alternatives."""
+        """Return the translations of each text, with marks. Only the last model has alternatives and a glossary."""
         *earlier_models, model = route
-        earlier_warnings: list[list[str]] = [[] for _ in texts]
+        earlier = [TranslatedText([text], []) for text in texts]
         if earlier_models:
-            earlier = await self._translate_route(earlier_models, texts, keep_literals=keep_literals)
-            texts, earlier_warnings = [each.ranked[0] for each in earlier], [each.warnings for each in earlier]
-        translated = await self._translate_sentences(model, texts, keep_literals=keep_literals, count=count)
+            once = replace(options, n_best=1, glossary=None)
+            earlier = await self._translate_route(earlier_models, texts, once)
+        translated = await self._translate_sentences(model, [each.ranked[0] for each in earlier], options)
         return [
             TranslatedText(
-                list(_versions(split_text, sentences)), _union([before, *(best.warnings for best, *_ in sentences)])
+                list(_versions(split_text, sentences)),
+                _union([before.warnings, *(best.warnings for best, *_ in sentences)]),
+                min(before.confidence, _confidence([best for best, *_ in sentences])),
             )
-            for (split_text, sentences), before in zip(translated, earlier_warnings, strict=True)
+            for (split_text, sentences), before in zip(translated, earlier, strict=True)
         ]
 
     async def _translate_sentences(
-        self, model: Model, texts: Sequence[Marked], *, keep_literals: bool = True, count: int = 1, prefix: str = ""
+        self, model: Model, texts: Sequence[Marked], options: TranslateOptions, prefix: str = ""
     ) -> list[tuple[SplitText, list[list[Translation]]]]:
-        """Return the sentences of each text, and up to `count` translations of each sentence, best first."""
-        split_texts = split_all(texts, model.source, _separator(model))
-        items = [
-            model.sentence(sentence, count=count, keep_literals=keep_literals, prefix=prefix)
-            for text in split_texts
-            for sentence in text.sentences
-        ]
+        """Return the sentences of each text, and the translations of each sentence, best first."""
+        split_texts = split_all(texts, model.source, separator_in(model.target))
+        items = [model.sentence(sentence, options, prefix) for text in split_texts for sentence in text.sentences]
         max_sentences = self.limits.sentences
         require(
             len(items) <= max_sentences, f"a request must have at most {max_sentences:,} sentences, got {len(items):,}"
@@ -370,9 +366,11 @@ async def _submit_patiently(model: Model, items: Sequence[Sentence]) -> list[lis
             await asyncio.sleep(_FULL_SECONDS)
 
 
-def _separator(model: Model) -> str:
-    """Return the white space to insert between translations of sentences of a script without spaces."""
-    return "" if model.target.partition("-")[0] in _WITHOUT_SPACES else " "
+def _confidence(translations: Sequence[Translation]) -> float:
+    """Return exp of the mean log-probability of all tokens of a text."""
+    counts = [len(each.tokens) + 1 for each in translations]
+    total = sum(each.mean_log_prob * count for each, count in zip(translations, counts, strict=True))
+    return math.exp(min(0.0, total / sum(counts))) if counts else 1.0
 
 
 def _combine(options: Sequence[Sequence[Any]]) -> list[list[Any]]:

@@ -54,6 +54,7 @@ _ANSWERS = {
         {
             "detectedLanguage": _or_array(_DETECTED),
             "alternatives": _or_array(_array(_STRING)),
+            "confidence": _or_array(_PROBABILITY),
             "warnings": _or_array(_array(_STRING)),
         },
         translatedText=_or_array(_STRING),

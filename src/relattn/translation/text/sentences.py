@@ -16,6 +16,7 @@ import sentencex
 from relattn.translation.data.text_files import has_text
 from relattn.translation.text.marked import Mark, Marked, join
 
+_WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spaces between words
 LONGEST = 1000  # characters per sentence; longer ones are cut, at a space if possible
 _MARKS = "。．｡！？"  # that end a sentence without white space after it
 _CLOSING = "」』”’）】》〉〕］\"')"  # after such a mark
@@ -98,6 +99,11 @@ def split(text: Marked, language: str, separator: str = "") -> SplitText:
     inner = (space or (separator if is_end else "") for space, is_end in zip(between[1:-1], ends, strict=False))
     spaces = [between[0], *inner, *between[1:][-1:]]
     return SplitText(sentences, spaces, between)
+
+
+def separator_in(language: str) -> str:
+    """Return the white space to insert between sentences of a script without spaces that are translated."""
+    return "" if language.partition("-")[0] in _WITHOUT_SPACES else " "
 
 
 def split_all(texts: Sequence[Marked], language: str, separator: str) -> list[SplitText]:

@@ -1,0 +1,92 @@
+"""Plain text: paragraphs whose lines were broken to a width are one text each. Every other line is a text.
+
+A line continues a paragraph if its first word would not have fitted into the line before: into the width of the longest
+line among lines in a row that have as many marks of quotation (`>`). Marks of quotation and of list items are not part
+of the texts. A translation is broken to the same width.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from relattn.translation.text.marked import Marked
+
+_NARROWEST = 40  # characters; shorter lines are not broken to a width
+_LINE = re.compile(r"((?:[ \t]*>)*[ \t]*)((?:[-*+•–]|\d{1,3}[.)])[ \t]+(?=\S))?([^\r\n]*)(\r\n|\r|\n|\Z)")
+
+
+class _Line(NamedTuple):
+    """A line: its indentation, with marks of quotation, the mark of a list item, the text and the end."""
+
+    indent: str
+    mark: str
+    text: str
+    end: str
+
+    @property
+    def width(self) -> int:
+        return len(self.indent + self.mark + self.text.rstrip())
+
+
+class PlainText:
+    """Plain text whose paragraphs can be replaced.
+
+    Args:
+        content: The file.
+
+    Attributes:
+        texts: Texts to translate.
+    """
+
+    def __init__(self, content: str) -> None:
+        lines = [_Line(*(part or "" for part in found.groups())) for found in _LINE.finditer(content) if found[0]]
+        self._paragraphs: list[tuple[int, list[_Line]]] = []  # width, and lines
+        for _, group in groupby(lines, key=lambda line: (not line.text.strip(), line.indent.count(">"))):
+            block = list(group)
+            width, paragraph = max(line.width for line in block), list[_Line]()
+            for line in block:
+                if not paragraph or not _continues(paragraph, line, width):
+                    paragraph = []
+                    self._paragraphs.append((width, paragraph))
+                paragraph.append(line)
+        self.texts = [Marked(_text(lines)) for _, lines in self._paragraphs]
+
+    def fill(self, translations: Sequence[Marked]) -> str:
+        """Return the file with its texts replaced."""
+        parts: list[str] = []
+        for (width, lines), text, translation in zip(self._paragraphs, self.texts, translations, strict=True):
+            if translation == text:
+                parts += ["".join(line) for line in lines]
+                continue
+            begin, indent, end = lines[0].indent + lines[0].mark, lines[-1].indent, lines[0].end
+            filled = begin + translation.text
+            if len(lines) > 1:
+                wrapper = textwrap.TextWrapper(width, begin, indent, break_long_words=False, break_on_hyphens=False)
+                filled = end.join(wrapper.wrap(translation.text))
+            parts += [filled, lines[-1].end]
+        return "".join(parts)
+
+
+def _continues(paragraph: Sequence[_Line], line: _Line, width: int) -> bool:
+    """Return whether a line continues a paragraph. A number at its beginning may be the mark of an item."""
+    before = paragraph[-1]
+    if width < _NARROWEST or " " not in before.text.strip() or before.width + 1 + len(_first_word(line)) <= width:
+        return False
+    if line.mark and (not line.mark[0].isdigit() or paragraph[0].mark[:1].isdigit()):
+        return False
+    return line.indent == before.indent or (bool(paragraph[0].mark) and len(line.indent) > len(paragraph[0].indent))
+
+
+def _text(lines: Sequence[_Line]) -> str:
+    """Return the text of a paragraph."""
+    if len(lines) == 1:
+        return lines[0].text
+    return " ".join([lines[0].text.strip(), *((line.mark + line.text).strip() for line in lines[1:])])
+
+
+def _first_word(line: _Line) -> str:
+    return (line.mark + line.text).split(maxsplit=1)[0]
