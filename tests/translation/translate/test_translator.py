@@ -21,12 +21,12 @@ from relattn.translation.data.tokenizer import SpecialTokens
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.types import Hypothesis, SamplingOptions
+from relattn.translation.text.alignment import links
 from relattn.translation.text.marked import Mark, Marked
 from relattn.translation.text.patterns import TAG
 from relattn.translation.text.place import place
 from relattn.translation.text.strip import strip
 from relattn.translation.translate import pipeline
-from relattn.translation.translate.alignment import links
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import LONGEST_LINE, Sentence, Translation

@@ -33,7 +33,7 @@ from relattn.translation.text.strip import (
 )
 
 if TYPE_CHECKING:
-    from relattn.translation.translate.alignment import Links
+    from relattn.translation.text.alignment import Links
 
 _WORD = re.compile(r"[^ ]+")
 _SEPARATOR = re.compile(f"[{''.join(SEPARATORS)}](?!\\d)")

@@ -34,9 +34,9 @@ from relattn.translation.search.types import Hypothesis, Request
 from relattn.translation.text.marked import Mark, Marked
 from relattn.translation.text.patterns import LITERAL, SYMBOL, TAG, literals
 from relattn.translation.text.place import place
+from relattn.translation.text.plausibility import implausibilities
 from relattn.translation.text.strip import StrippedText, strip
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
-from relattn.translation.translate.plausibility import implausibilities
 from relattn.translation.translate.prefixes import Prefixes
 
 MAX_SENTENCES = 128  # per batch, before the beam: enough to keep the processor busy

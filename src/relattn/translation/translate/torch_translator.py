@@ -36,7 +36,7 @@ from relattn.translation.search import beam, constrained
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.sampling import sample
 from relattn.translation.search.types import Hypothesis, Request, SearchRules
-from relattn.translation.translate.alignment import Links, alignment_layer, links
+from relattn.translation.text.alignment import Links, alignment_layer, links
 from relattn.translation.translate.glossary import continue_words
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import MAX_TOKENS, Translator, cached_sentences

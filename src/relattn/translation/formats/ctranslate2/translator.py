@@ -31,7 +31,7 @@ from relattn.translation.formats.ctranslate2.directory import (
     read_vocabularies,
 )
 from relattn.translation.search.types import Hypothesis, Request
-from relattn.translation.translate.alignment import Links, links
+from relattn.translation.text.alignment import Links, links
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import MAX_TOKENS, Translator, cached_sentences
 

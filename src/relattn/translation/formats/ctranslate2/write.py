@@ -48,7 +48,7 @@ from relattn.translation.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIO
 from relattn.translation.formats.parity import Reference, Report, check_lines
 from relattn.translation.model.positions.absolute import sinusoids
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.translate.alignment import alignment_layer
+from relattn.translation.text.alignment import alignment_layer
 
 FILES = MODEL, CONFIG, *(f"{name}.json" for name in (SHARED, SOURCE, TARGET)), *TOKENIZER_FILES["imported"], CARD
 POSITIONS = 4096  # length of the table of our sinusoids, which differ from CTranslate2's

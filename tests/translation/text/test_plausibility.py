@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relattn.translation.translate.plausibility import implausibilities
+from relattn.translation.text.plausibility import implausibilities
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from relattn.translation.config import ModelConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.data.tokenizer import SpecialTokens, word_indices
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.translate.alignment import links
+from relattn.translation.text.alignment import links
 from relattn.translation.translate.output_formats import format_lines, header_lines, pharaoh
 from relattn.translation.translate.pipeline import Translation
 from relattn.translation.translate.torch_translator import cross_attention
