@@ -21,7 +21,7 @@ from relattn.translation.text.plausibility import implausibilities
         ("very very very very good", "sehr sehr sehr sehr gut", ()),
         ("看看书", "我们看书我们看书我们看书我们看书", ("repetition",)),
         ("no", "no one no one no one no one", ("repetition",)),
-        ("wait ......", "warte ...........................", ()),
+        ("wait ......", "warte ...........................", ("tags",)),
         ("I have 1,204.50 euros", "Ich habe 1.204,50 Euro", ()),
         ("I have 12 345 678 euros", "Ich habe 12.345.678 Euro", ()),
         ("at 3 p.m., page 1204", "um 15 Uhr, Seite 1204", ()),

@@ -16,6 +16,7 @@ _OPEN_DOCUMENT = Rules(
     paragraphs=frozenset({"text:p", "text:h"}),
     inline=frozenset({"text:span", "text:a", "text:meta"}),
     breaks=frozenset({"text:tab", "text:line-break"}),
+    spaces=frozenset({"text:s"}),
     skipped=frozenset({"text:tracked-changes", "text:ruby-text", "office:annotation-end"}),
 )
 _CONTENTS = Rules(paragraphs=frozenset({"text", "ncx:text"}))  # of navLabel and docTitle

@@ -24,10 +24,14 @@ _CODE = "code", "kbd", "samp", "var"
 _UNTRANSLATED = {*_CODE, "script", "style", "pre", "textarea", "svg", "math", "template", "noscript"}
 _RAW = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes"}  # without tags inside
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
+_FORMATS = {
+    *("b", "big", "del", "em", "font", "i", "img", "ins", "mark", "s", "small", "strike", "strong", "sub", "sup"),
+    *("tt", "u", "wbr"),
+}
 _INLINE = {
     *_CODE,
-    *("a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "data", "del", "dfn", "em", "font", "i", "img"),
-    *("ins", "label", "mark", "q", "s", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u", "wbr"),
+    *_FORMATS,
+    *("a", "abbr", "acronym", "bdi", "bdo", "cite", "data", "dfn", "label", "q", "span", "time"),
 }
 _BLOCKS = (
     "address article aside blockquote details dialog div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5 "
@@ -66,12 +70,14 @@ class Rules:
             object: a tag stands for it in the text, and it may contain paragraphs.
         inline: elements around words.
         breaks: elements across which no text moves.
+        spaces: elements that separate words.
         skipped: elements whose contents are left unchanged.
     """
 
     paragraphs: frozenset[str]
     inline: frozenset[str] = frozenset()
     breaks: frozenset[str] = frozenset()
+    spaces: frozenset[str] = frozenset()
     skipped: frozenset[str] = frozenset()
 
 
@@ -133,7 +139,8 @@ class Markup:
                 for i, ((begin, end), token) in enumerate(zip(run, first_tokens, strict=True))
                 if token.name and not token.is_void and end == begin + 1
             ]
-            text = TokenText(texts_of_run, pair_tags(tags))
+            spaces = [i for i, token in enumerate(first_tokens) if rules is not None and token.name in rules.spaces]
+            text = TokenText(texts_of_run, pair_tags(tags), spaces=spaces)
             self._runs.append((run, text))
             texts += text.texts
         for i, token in enumerate(self._tokens if rules is None else ()):
@@ -277,13 +284,45 @@ def _translated(tokens: Sequence[Token]) -> Iterator[bool]:
 
 
 def _runs(tokens: Sequence[Token]) -> Iterator[list[tuple[int, int]]]:
-    """Yield the tokens between tags of elements that are not inline, each as a range."""
+    """Yield the tokens between tags of elements that are not inline, and of separate words, each as a range."""
+    cuts = set(_cuts(tokens))
     begin = 0
     for i, token in enumerate([*tokens, Token("", name="end")]):
-        if token.name and token.name not in _INLINE:
+        is_block = bool(token.name) and token.name not in _INLINE
+        if is_block or i in cuts:
             if i > begin:
                 yield [(each, each + 1) for each in range(begin, i)]
-            begin = i + 1
+            begin = i + is_block
+
+
+def _cuts(tokens: Sequence[Token]) -> Iterator[int]:
+    """Yield where a word ends, of tokens between which there is no space: between links, and where a new one begins.
+
+    A new word begins with a capital letter or two digits after a small letter, or with a capital word after a digit.
+    Elements that are formats, such as `<b>`, may begin within a word.
+    """
+    last, tags = "", list[int]()  # character before the last tags
+    for i, token in enumerate(tokens):
+        if token.name and token.name not in _INLINE:
+            last, tags = "", []
+        elif token.name and token.name not in _FORMATS:
+            tags.append(i)
+        elif token.is_text:
+            text = _text(token.source)
+            closed = max((tag for tag in tags if tokens[tag].is_closing), default=-1)
+            opening = min((tag for tag in tags if tag > closed), default=i)
+            are_links = {tokens[tag].name for tag in tags} == {"a"} and 0 <= closed < opening < i
+            touches = bool(last.strip() and text[:1].strip())
+            if tags and ((are_links and touches) or _begins_word(last, text[:2])):
+                yield opening
+            last, tags = text[-1:], []
+
+
+def _begins_word(before: str, after: str) -> bool:
+    """Return whether a new word begins between a character and the two after it."""
+    if before.islower():
+        return after[:1].isupper() or (len(after) == 2 and after.isdecimal())
+    return before.isdigit() and after[:1].isupper() and after[1:].islower()
 
 
 @dataclass
@@ -309,7 +348,8 @@ def _runs_of_xml(tokens: Sequence[Token], rules: Rules) -> Iterator[list[tuple[i
                 yield from _balanced(tokens, inner.run)
             part = (i, i + 1) if inner.run is outer.run else (inner.begin, i + 1)
         elif token.name and not token.is_void:
-            is_inline = token.name in rules.inline and outer.run is not None
+            is_kept = token.get("mtype") == "protected" or token.get("translate") == "no"  # of XLIFF
+            is_inline = token.name in rules.inline and outer.run is not None and not is_kept
             is_skipped = outer.is_skipped or token.name in rules.skipped
             is_paragraph = token.name in rules.paragraphs and not is_skipped
             opened.append(_Opened(token.name, i, outer.run if is_inline else [] if is_paragraph else None, is_skipped))

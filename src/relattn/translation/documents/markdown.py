@@ -22,7 +22,7 @@ from relattn.translation.documents.html import MAX_TAGS
 from relattn.translation.documents.tokens import TokenText
 from relattn.translation.errors import require
 from relattn.translation.text.marked import Marked, pair_tags
-from relattn.translation.text.patterns import LINE_BREAK, WEB_ADDRESS
+from relattn.translation.text.patterns import BLOCK, WEB_ADDRESS
 
 _FRONT = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)")
 _LINE_ENDS = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
@@ -84,7 +84,7 @@ class Markdown:
                 require(count <= MAX_TAGS, f"Markdown must have at most {MAX_TAGS:,} tags")
                 tokens = [each.text for each in segment]
                 sources = [content[each.begin : each.end] for each in segment]
-                breaks = {i for i, text in enumerate(tokens) if text is None and LINE_BREAK.fullmatch(sources[i])}
+                breaks = {i for i, text in enumerate(tokens) if text is None and BLOCK.fullmatch(sources[i])}
                 tagged = TokenText(tokens, pair_tags(tags), breaks)
                 self._segments.append((segment, tagged))
         self.texts = [text for _, each in self._segments for text in each.texts]

@@ -15,10 +15,10 @@ from relattn.translation.errors import InputError
 from relattn.translation.text.marked import Marked
 
 _BRACES = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"  # nested in messages of ICU
-_FORMAT = r"%(?:\d+\$|\([\w.-]+\))?[-+#0]*(?:\*|\d+)?(?:\.\d+)?(?:hh?|ll?|[Ljzt])?[diouxXeEfFgGaAcspn@]"
+_FORMAT = r"%(?:\d+\$|\([\w.-]+\)|<\w+>)?[-+#0]*(?:\*|\d+)?(?:\.\d+)?(?:hh?|ll?|[Ljzt])?[diouxXeEfFgGaAcspn@]"
 _PLACEHOLDER = re.compile(
     rf"%%|(?<!\d){_FORMAT}|{_FORMAT}(?![^\W_])"  # in "100%discount" there is none
-    rf"|%\w+%|\$?{_BRACES}|\$t\([^()]*\)|</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);"
+    rf"|%\w+%|[$%#]?{_BRACES}|\$t\([^()]*\)|</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);"
 )
 _STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
 _JSON = re.compile(rf"({_STRING})(\s*:)?")

@@ -20,7 +20,7 @@ from relattn.translation.text.marked import Marked, pair_tags
 _TIME = r"(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})(?:[.,](\d{1,3}))?"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s.*)?")
 _DASH = re.compile(r"\s*[-–—]\s*")  # before the line of a speaker
-_TAG = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>|\{\\[^{}]*\}")
+_TAG = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>|\{\\[^{}]*\}|\\[Nnh]")
 _NAME = re.compile(r"<(/?)([A-Za-z]+)")
 _TAG_OR_SPACE = re.compile(rf"{_TAG.pattern}| ")
 _ENTITIES = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&nbsp;": "\xa0", "&lrm;": "\u200e", "&rlm;": "\u200f"}
@@ -126,7 +126,8 @@ class _Text:
         tokens = [self._unescaped(each) if i % 2 == 0 else None for i, each in enumerate(self._sources)]
         names = [(i, _NAME.match(self._sources[i])) for i in range(1, len(tokens), 2)]
         tags = [(i, name[2].lower(), bool(name[1])) for i, name in names if name is not None]
-        self._text = TokenText(tokens, pair_tags(tags))
+        spaces = [i for i in range(1, len(tokens), 2) if self._sources[i] in ("\\N", "\\n", "\\h")]
+        self._text = TokenText(tokens, pair_tags(tags), spaces=spaces)
         self.texts = self._text.texts
 
     def fill(self, translations: Iterator[Marked]) -> str:

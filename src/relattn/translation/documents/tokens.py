@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from relattn.translation.data.text_files import has_text
 from relattn.translation.text.marked import Kind, Mark, Marked, join, pair_tags
-from relattn.translation.text.patterns import LINE_BREAK
+from relattn.translation.text.patterns import BLOCK
 
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
 _NAME = re.compile(r"<(/?)([A-Za-z][\w:-]*)")
@@ -23,13 +23,20 @@ class TokenText:
     Args:
         tokens: Text of each token; None for a tag.
         partners: Indices of the tags of each pair, in both directions. Pairs are nested.
-        breaks: Indices of single tags across which no text moves.
+        breaks: Indices of tags across which no text moves.
+        spaces: Indices of tags that separate words.
 
     Attributes:
         texts: Texts to translate.
     """
 
-    def __init__(self, tokens: Sequence[str | None], partners: Mapping[int, int], breaks: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        tokens: Sequence[str | None],
+        partners: Mapping[int, int],
+        breaks: Collection[int] = (),
+        spaces: Collection[int] = (),
+    ) -> None:
         words = [text is not None and has_text(text) for text in tokens]
         counts = [0, *accumulate(words)]  # of tokens with words before each token
         pieces: list[tuple[int, int]] = []  # ranges of tokens; a pair without words is one piece
@@ -55,13 +62,13 @@ class TokenText:
         self._begin, self._end = (inner[0][0], inner[-1][1]) if inner else (len(tokens), len(tokens))
         self._partners, self._count = partners, len(tokens)
         self._ends: dict[int, int] = {}  # of single marks, by the token where they begin
-        self._breaks: list[int] = []  # tokens between the texts
+        self._breaks: list[tuple[int, int]] = []  # ranges of tokens between the texts
         self.texts: list[Marked] = []
         parts: list[Marked | str] = []
         for start, end in inner:
             text = tokens[start]
             if start in breaks:
-                self._breaks.append(start)
+                self._breaks.append((start, end))
                 self.texts.append(join(parts))
                 parts = []
             elif text is not None:
@@ -72,7 +79,7 @@ class TokenText:
                 parts.append(Marked("", (Mark(0, kind, min(start, partner)),)))
             else:
                 self._ends[start] = end
-                parts.append(Marked("", (Mark(0, "single", start),)))
+                parts.append(Marked("", (Mark(0, "space" if start in spaces else "single", start),)))
         if inner:
             self.texts.append(join(parts))
 
@@ -98,13 +105,13 @@ class TokenText:
                 if mark.kind == "open":
                     opened.append(mark.item)
                     yield mark.item
-                elif mark.kind == "single":
-                    yield from range(mark.item, self._ends[mark.item])
-                else:
+                elif mark.kind == "close":
                     yield from self._closed(opened, mark.item)
+                else:
+                    yield from range(mark.item, self._ends[mark.item])
             yield text.text[done:]
             if break_ is not None:
-                yield break_
+                yield from range(*break_)
         yield from self._closed(opened, *opened[:1])
         yield from range(self._end, self._count)
 
@@ -141,7 +148,7 @@ class Message:
         tokens = [None if i % 2 else each for i, each in enumerate(self._sources)]
         names = [(i, _NAME.match(each)) for i, each in enumerate(self._sources) if i % 2]
         pairs = pair_tags([(i, name[2], bool(name[1])) for i, name in names if name])
-        breaks = {i for i in range(1, len(tokens), 2) if LINE_BREAK.fullmatch(self._sources[i])}
+        breaks = {i for i in range(1, len(tokens), 2) if BLOCK.fullmatch(self._sources[i])}
         self._text = TokenText(tokens, pairs, breaks)
         self.texts = self._text.texts
 

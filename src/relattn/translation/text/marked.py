@@ -7,7 +7,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Kind = Literal["open", "close", "single"]
+Kind = Literal["open", "close", "single", "space"]
+PAIRED = ("open", "close")
 MARK = "\N{OBJECT REPLACEMENT CHARACTER}"  # returned for a mark where a character is asked for
 
 
@@ -17,7 +18,7 @@ class Mark:
 
     Attributes:
         at: Number of characters before it.
-        kind: "open" or "close" for one of a pair, otherwise "single".
+        kind: "open" or "close" for one of a pair, "space" if it separates words, otherwise "single".
         item: What it stands for, a number that the document has chosen. The marks of a pair have the same.
     """
 
@@ -51,7 +52,12 @@ class Marked:
     @property
     def pairs(self) -> dict[int, int]:
         """The marks of each pair by their index, in both directions."""
-        return pair_tags([(i, m.item, m.kind == "close") for i, m in enumerate(self.marks) if m.kind != "single"])
+        return pair_tags([(i, m.item, m.kind == "close") for i, m in enumerate(self.marks) if m.kind in PAIRED])
+
+    def part(self, begin: int, end: int, first: int, stop: int) -> Marked:
+        """Return the characters from `begin` to before `end` with the marks from `first` to before `stop`."""
+        marks = (replace(mark, at=mark.at - begin) for mark in self.marks[first:stop])
+        return Marked(self.text[begin:end], tuple(marks))
 
 
 def join(parts: Iterable[Marked | str]) -> Marked:

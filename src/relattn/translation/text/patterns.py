@@ -1,7 +1,7 @@
 """Patterns of what is not translated in a text: tags of markup, numbers with a unit, and literals.
 
 Literals are placeholders (`{name}`, `%s`, `%(n)d`), web and e-mail addresses, handles (`@name`), hashtags, emoji and
-other symbols, long numbers and identifiers.
+other symbols, also by name (`:smile:`), runs of a sign (`____`), long numbers and identifiers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ WEB_ADDRESS = (
     rf"(?:[^\s<>\"\w/#=&+~()\[\]{{}}-]*+(?:{_INSIDE}|{_BRACKETED}|[(\[{{](?={_INSIDE})))++"
 )
 _LITERALS = (
-    r"\{\{[^{}]*\}\}|\$?\{[^{}\s]*\}",
+    r"\{\{[^{}]*\}\}|\{%[^{}]*%\}|[$%#]?\{[^{}\s]*\}",  # of many template languages, Ruby and Elixir
     r"%%",
-    r"(?<![\w%])%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlLqjzt])?[sdiufFeEgGxXocrp@](?!\w)",
+    r"(?<![\w%])%(?:\d+\$|\(\w+\)|<\w+>)?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlLqjzt])?[sdiufFeEgGxXocrp@](?!\w)",
+    r"(?<![\w:]):[a-z][a-z0-9_+-]+:(?!\w)",  # emoji by name
+    r"\.{4,}|_{3,}|-{4,}|={3,}|\*{4,}|~{3,}|·{3,}|…{2,}",  # lines to fill in, and of a table of contents
     WEB_ADDRESS,
     r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
     r"(?<![\w.@/])@[A-Za-z_]\w+",
@@ -51,7 +53,12 @@ TAG = re.compile(
         )
     )
 )
-LINE_BREAK = re.compile(r"<br(?:\s[^<>]*)?/?>", re.IGNORECASE)
+# Tags of elements that are no part of a sentence.
+BLOCK = re.compile(
+    r"</?(?:br|hr|p|div|li|[uod]l|d[td]|h[1-6]|table|t[rhd]|thead|tbody|blockquote|section|article|header|footer|nav)"
+    r"(?:\s[^<>]*)?/?>",
+    re.IGNORECASE,
+)
 
 
 def literals(text: str) -> Counter[str]:

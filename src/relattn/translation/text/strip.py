@@ -12,12 +12,14 @@ characters are left out, so that the words are those of the tokenizer.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from relattn.translation.data.normalization import CONTROL, INVISIBLE, SPACES
-from relattn.translation.text.marked import MARK, Kind, Marked, join, pair_tags
-from relattn.translation.text.patterns import LINE_BREAK
+from relattn.translation.text.marked import MARK, PAIRED, Kind, Marked, join, pair_tags
+from relattn.translation.text.patterns import BLOCK
 
 SPACE = " "
 OPENING_MARKS, CLOSING_MARKS = "([{«„“‘¿¡\"'", ".,;:!?)]}»”’…\"'"
@@ -108,7 +110,7 @@ def strip(text: Marked, pattern: re.Pattern[str] | None = None) -> StrippedText:
     parts, rest = _parts_of(text, pattern)
     if not parts:
         return StrippedText(text.text, (), {}, text, pattern)
-    names = [(part.number, _name(part), part.kind == "close") for part in parts if part.kind != "single"]
+    names = [(part.number, _name(part), part.kind == "close") for part in parts if part.kind in PAIRED]
     partners = pair_tags(names)
     for part in parts:
         part.kind = part.kind if part.number in partners else "single"
@@ -140,7 +142,8 @@ def strip(text: Marked, pattern: re.Pattern[str] | None = None) -> StrippedText:
                 right = _first(parts, befores, number + 1) != SPACE
             tag = Tag(part.content, part.kind, len(line), left, right)
             if tag.kind == "single" and left and right and line[-1:] not in ("", SPACE):
-                tag.divides = bool(tag.visible or LINE_BREAK.match(tag.content.text))  # unlike `<wbr/>` within a word
+                is_space = any(mark.kind == "space" for mark in tag.content.marks)
+                tag.divides = bool(tag.visible or is_space or BLOCK.match(tag.content.text))  # unlike `<wbr/>`
             tags.append(tag)
             line += SPACE * tag.divides
     numbers = {part.number: index for index, part in enumerate(parts) if part.kind != "single"}
@@ -149,21 +152,42 @@ def strip(text: Marked, pattern: re.Pattern[str] | None = None) -> StrippedText:
 
 
 def _parts_of(text: Marked, pattern: re.Pattern[str] | None) -> tuple[list[_Part], str]:
-    """Return all tags of a text, and the text after the last one. A tag of a pattern has no mark in it."""
+    """Return all tags of a text, and the text after the last one."""
     parts: list[_Part] = []
     begin = done = 0
-    for mark in [*text.marks, None]:
-        end = len(text.text) if mark is None else mark.at
-        for match in pattern.finditer(text.text[begin:end]) if pattern is not None else ():
-            first, last = begin + match.start(), begin + match.end()
-            kind: Any = match.lastgroup or "single"
-            parts.append(_Part(kind, Marked(match[0]), text.text[done:first], len(parts)))
-            done = last
-        if mark is not None:
-            content = Marked("", (replace(mark, at=0),))
-            parts.append(_Part(mark.kind, content, text.text[done:end], len(parts)))
-            begin = done = end
+    for first, last, kind, content in [*_marks_of(text, pattern), (len(text.text), 0, None, Marked())]:
+        for match in pattern.finditer(text.text[begin:first]) if pattern is not None else ():
+            name: Any = match.lastgroup or "single"
+            parts.append(_Part(name, Marked(match[0]), text.text[done : begin + match.start()], len(parts)))
+            done = begin + match.end()
+        if kind is not None:
+            parts.append(_Part(kind, content, text.text[done:first], len(parts)))
+            begin = done = last
     return parts, text.text[done:]
+
+
+def _marks_of(text: Marked, pattern: re.Pattern[str] | None) -> Iterator[tuple[int, int, Kind, Marked]]:
+    """Yield the range, the kind and the content of each mark. What a pattern matches is one with the pairs in it."""
+    marks, pairs, done = text.marks, text.pairs, 0
+
+    def alone(stop: int) -> Iterator[tuple[int, int, Kind, Marked]]:
+        for mark in marks[done:stop]:
+            yield mark.at, mark.at, mark.kind, Marked("", (replace(mark, at=0),))
+
+    places = [mark.at for mark in marks]
+    for match in pattern.finditer(text.text) if pattern is not None and marks else ():
+        begin, end = match.span()
+        first, stop = bisect_right(places, begin), bisect_left(places, end)
+        is_in = first < stop
+        while is_in and stop < len(marks) and places[stop] == end and first <= pairs.get(stop, stop) < stop:
+            stop += 1
+        while is_in and first > done and places[first - 1] == begin and first <= pairs.get(first - 1, 0) < stop:
+            first -= 1
+        if is_in and first >= done and all(first <= pairs.get(i, i) < stop for i in range(first, stop)):
+            yield from alone(first)
+            yield begin, end, "single", text.part(begin, end, first, stop)
+            done = stop
+    yield from alone(len(marks))
 
 
 def _name(part: _Part) -> object:
