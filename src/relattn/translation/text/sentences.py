@@ -94,7 +94,7 @@ def split(text: Marked, language: str, separator: str = "") -> SplitText:
         sentences.append(Marked(text.text[start:last], (*before, *within, *after)))
         between[-1] += text.text[begin:start]
         between.append(text.text[last:end])
-        ends.append(part.rstrip().rstrip(_CLOSING).endswith(tuple(_MARKS)))
+        ends.append(sentences[-1].text.rstrip(_CLOSING).endswith(tuple(_MARKS)))
     between[-1] += text.text[done:]
     inner = (space or (separator if is_end else "") for space, is_end in zip(between[1:-1], ends, strict=False))
     spaces = [between[0], *inner, *between[1:][-1:]]
@@ -115,8 +115,8 @@ def _divided(before: Marked, after: Marked) -> int:
     """Return the number of pairs that end a sentence and begin the next, the outermost first."""
     count = 0
     for closing, opening in zip(reversed(before.marks), after.marks, strict=False):
-        kinds, places = (closing.kind, opening.kind), (closing.at, opening.at)
-        if kinds != ("close", "open") or places != (len(before.text), 0) or closing.item != opening.item:
+        is_pair = (closing.kind, opening.kind) == ("close", "open") and closing.item == opening.item
+        if not is_pair or before.text[closing.at :].strip() or after.text[: opening.at].strip():
             break
         count += 1
     return count
