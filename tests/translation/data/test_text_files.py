@@ -168,3 +168,15 @@ def test_sides_have_the_same_number_of_lines(tmp_path, src_lines, tgt_lines):
     assert [next(read) for _ in range(3)] == [("a", "b")] * 3
     with pytest.raises(InputError, match=f"{src} and {tgt} must have .* got {src_lines} and {tgt_lines}"):
         next(read)
+
+
+@pytest.mark.parametrize("compress", [bz2.compress, lzma.compress])
+def test_streams_and_what_follows_them(tmp_path, compress):
+    """Nothing is dropped without an error: the standard library stops at what is no stream."""
+    path, one = tmp_path / "a", compress(b"one\n")
+    path.write_bytes(one + bytes(8) + compress(b"two\n") + bytes(4))
+    assert list(read_lines(path)) == ["one", "two"]
+    for rest in (gzip.compress(b"two\n"), compress(b"two\n")[:-3], b"\0\0\0\0two"):
+        path.write_bytes(one + rest)
+        with pytest.raises(InputError, match="cannot be read"):
+            list(read_lines(path))

@@ -223,7 +223,7 @@ class Maker:
             "<text:h>{}</text:h>\n<text:p>{}</text:p>",
         )
         body = self.some(lambda: self.pick(parts).replace("{}", inner()))
-        kind = {".odt": "text", ".odp": "presentation"}[suffix]
+        kind = {".odt": "text", ".odp": "presentation", ".ods": "spreadsheet"}[suffix]
         mimetype = f"application/vnd.oasis.opendocument.{kind}"
         return archive({"mimetype": mimetype, "content.xml": f"<?xml version='1.0'?>\n<office:x>{body}</office:x>"})
 
@@ -244,15 +244,15 @@ class Maker:
                 return self.subtitles().encode()
             case ".vtt":
                 return self.subtitles("WEBVTT\n\nNOTE no\n\n", ".").encode()
-            case ".md":
+            case ".md" | ".markdown":
                 return self.markdown().encode()
             case ".json":
                 return self.json().encode()
-            case ".po":
+            case ".po" | ".pot":
                 return self.po(is_filled=is_filled).encode()
             case ".xlf" | ".xliff":
                 return self.xliff(is_filled=is_filled).encode()
-            case ".odt" | ".odp":
+            case ".odt" | ".odp" | ".ods":
                 return self.open_document(suffix)
             case ".epub":
                 return self.epub()

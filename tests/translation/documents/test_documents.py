@@ -583,6 +583,12 @@ def test_po_file_is_filled() -> None:
         'msgstr[1] "%d Dateien"',
         'msgstr[2] "%d Dateien"',
     ]
+    for header, forms in (("", ["%d файлов"]), ("n % 10 == 1", ["%d файл", "%d файла", "%d файлов"])):
+        lines = "".join(f'msgstr[{i}] ""\n' for i in range(len(forms)))
+        one = f'msgid ""\nmsgstr "Plural-Forms: {header}"\n\nmsgid "One file"\nmsgid_plural "%d files"\n{lines}'
+        document = read("a.po", one.encode())
+        assert document.texts == [" files"]  # each form is for several numbers
+        assert document.fill([" X"]).count('"%d X"') == len(forms)
     with pytest.raises(InputError, match="convert the file to UTF-8"):
         fill([Marked("中"), Marked(), Marked()])
     with pytest.raises(InputError, match="line 1 is not"):
@@ -616,6 +622,13 @@ def test_xliff_fills_targets_that_are_empty() -> None:
         '<trans-unit translate="no"><source>e</source></trans-unit>',
         "<trans-unit><alt-trans><source>f</source></alt-trans><source>g</source><seg-source>g</seg-source></trans-unit>",
     ]
+    assert read(
+        "a.xlf", b"<xliff><trans-unit><source>a</source><target state='needs-l10n'>b</target></trans-unit></xliff>"
+    ).texts
+    initial = "<xliff><segment state='initial'><source>a</source><target>{}</target></segment></xliff>"
+    assert [read("a.xlf", initial.format(text).encode()).texts for text in "ab"] == [["a"], []]
+    protected = "<xliff><trans-unit><source>a <mrk mtype='protected'>b</mrk> c</source></trans-unit></xliff>"
+    assert read("a.xlf", protected.encode()).texts == ["a <m0/> c"]
     content = f"<xliff>{''.join(units)}</xliff>"
     document = read("a.xliff", content.encode())
     assert document.texts == ["A <m0>b</m0>", "g"]

@@ -123,3 +123,25 @@ def test_number_of_tags_is_limited() -> None:
     assert Notated(Markup(deep)).texts == ["x"]
     with pytest.raises(InputError, match="tags"):
         Markup(f"{deep}<b>")
+
+
+@pytest.mark.parametrize(
+    ("page", "texts"),
+    [
+        ('<nav><a href="1">Home</a><a href="2">My house</a><a>Help</a></nav>', ["Home", "My house", "Help"]),
+        ("<span>Open</span><span>Close</span>", ["Open", "Close"]),
+        ("<h2>My house<span>2024</span></h2>", ["My house", "2024"]),
+        ("<p>Version 2<span>New</span> <a>one</a><b> or <a>Two</a></b><label>Three</label></p>",
+         ["Version 2", "<m0>New</m0> <m1>one</m1><m2> or <m3>Two</m3></m2>", "Three"]),
+        # one word or one sentence
+        ("<p>un<a>wise</a> CO<span>2</span>", ["un<m0>wise</m0> CO<m1>2</m1>"]),
+        ("<p>a <span>H</span>ouse a<b>B</b>", ["a <m0>H</m0>ouse a<m1>B</m1>"]),
+        ("<span>My ho</span><span>use</span>", ["<m0>My ho</m0><m1>use</m1>"]),
+        ("<span>\u6211</span><span>\u5bb6</span>", ["<m0>\u6211</m0><m1>\u5bb6</m1>"]),
+        ("<a>A</a>, <a>B</a> <a>C</a>", ["<m0>A</m0>, <m1>B</m1> <m2>C</m2>"]),
+    ],
+)  # fmt: skip
+def test_words_of_separate_elements_are_separate(page: str, texts: list[str]) -> None:
+    markup = Notated(Markup(page))
+    assert markup.texts == texts
+    assert markup.fill(texts) == page

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relattn.translation.data.normalization import normalize
-from relattn.translation.text.marked import Marked
-from relattn.translation.text.patterns import TAG
+from relattn.translation.text.marked import Mark, Marked
+from relattn.translation.text.patterns import LITERAL, TAG
 from relattn.translation.text.place import place
 from relattn.translation.text.strip import StrippedText, strip
+from tests.support.marked import marked, notation
 
 TAGS = [
     *("<b>", "<i>", "<u>", "</b>", "</i>", "</u>", "<br/>", "{name}", "{{v}}", "%s", "%d", "%(n)s", "%%"),
@@ -245,3 +246,33 @@ def test_pairs_of_tags_do_not_overlap(cuts, shape, words, sources):
             opened.append(tag[1])
     assert not opened
     assert re.sub("<[^>]*>", "", text).split() == words
+
+
+@pytest.mark.parametrize(
+    ("text", "left", "literals"),
+    [
+        ("Hi @<m0>ann</m0> and you", "Hi and you", ["@<m0>ann</m0>"]),
+        ("<m0><m1>https://</m1><m2>x.org</m2></m0> is", "is", ["<m0><m1>https://</m1><m2>x.org</m2></m0>"]),
+        ("a :blobcat: b %<count>d", "a b", [":blobcat:", "%<count>d"]),
+        ("part one ........ 17", "part one 17", [" ........"]),
+        ("Hi %{user}<m0>!</m0> a", "Hi! a", ["%{user}", "<m0>!</m0>"]),
+    ],
+)
+def test_literals_stay_whole_with_the_marks_in_them(text, left, literals):
+    stripped = strip(marked(text), LITERAL)
+    assert stripped.line == left
+    words = left.upper().split()
+    order = list(range(len(words)))
+    order[-2:] = order[-2:][::-1]
+    placed, _ = place(stripped, " ".join(words[i] for i in order), [(i, at) for at, i in enumerate(order)])
+    assert all(notation(placed).count(each) == 1 for each in literals), notation(placed)
+    assert notation(placed).count("<") == text.count("<")
+
+
+def test_a_mark_that_stands_for_a_space_separates_words():
+    text = Marked("onetwo", (Mark(3, "space", 0),))
+    stripped = strip(text)
+    assert stripped.line == "one two"
+    placed, _ = place(stripped, "ZWEI EINS", [(0, 1), (1, 0)])
+    assert placed.text in ("ZWEIEINS", "ZWEI EINS")
+    assert len(placed.marks) == 1

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from io import BufferedIOBase, BufferedReader
 from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Any
 
 from relattn.translation.errors import InputError, reading
 
@@ -135,8 +136,7 @@ def _blocks(path: str | Path, update: Callable[[bytes], object] | None = None) -
     with reading(path, "cannot be read"):
         try:
             with Path(path).open("rb") as file:
-                stream = _decompressed(file, path)
-                while block := stream.read1(_BLOCK):
+                for block in _decompressed(file, path):
                     if update is not None:
                         update(block)
                     yield block
@@ -144,20 +144,35 @@ def _blocks(path: str | Path, update: Callable[[bytes], object] | None = None) -
             raise InputError(f"{path}: no such file") from error
 
 
-def _decompressed(file: BufferedReader, path: str | Path) -> BufferedIOBase:
-    """Return a stream of the decompressed bytes of a file that was just opened."""
+def _decompressed(file: BufferedReader, path: str | Path) -> Iterator[bytes]:
+    """Yield the decompressed bytes of a file that was just opened."""
     kind = _format(file.peek(10))
+    if kind in ("bzip2", "xz"):
+        yield from _streams(file, bz2.BZ2Decompressor if kind == "bzip2" else lzma.LZMADecompressor)
+        return
+    stream: BufferedIOBase = file
     if kind == "gzip" or (kind is None and Path(path).suffix == ".gz"):
-        return gzip.GzipFile(fileobj=file)
-    if kind == "bzip2":
-        return bz2.BZ2File(file)
-    if kind == "xz":
-        return lzma.LZMAFile(file)
-    if kind == "zstd":
+        stream = gzip.GzipFile(fileobj=file)
+    elif kind == "zstd":
         import pyarrow
 
-        return BufferedReader(pyarrow.CompressedInputStream(file, "zstd"), _BLOCK)
-    return file
+        stream = BufferedReader(pyarrow.CompressedInputStream(file, "zstd"), _BLOCK)
+    while block := stream.read1(_BLOCK):
+        yield block
+
+
+def _streams(file: BufferedReader, decompressor: Callable[[], Any]) -> Iterator[bytes]:
+    """Yield the decompressed bytes of a file of streams and padding. The standard library drops what is neither."""
+    while data := file.read(_BLOCK).lstrip(b"\0"):
+        while data:
+            stream = decompressor()
+            while not stream.eof:
+                if block := stream.decompress(data, _BLOCK):
+                    yield block
+                data = file.read(_BLOCK) if stream.needs_input and not stream.eof else b""
+                if not data and stream.needs_input and not stream.eof:
+                    raise EOFError("Compressed file ended before the end of its last stream")
+            data = stream.unused_data.lstrip(b"\0")
 
 
 def _format(start: bytes) -> str | None:

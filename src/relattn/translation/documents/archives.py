@@ -21,7 +21,8 @@ _OPEN_DOCUMENT = Rules(
 )
 _CONTENTS = Rules(paragraphs=frozenset({"text", "ncx:text"}))  # of navLabel and docTitle
 _BOOK = re.compile(r"\.(xhtml|html?|ncx)$", re.IGNORECASE)
-_TYPES = {".odt": "vnd.oasis.opendocument.text", ".odp": "vnd.oasis.opendocument.presentation", ".epub": "epub+zip"}
+_KINDS = {".odt": "text", ".odp": "presentation", ".ods": "spreadsheet"}  # of OpenDocument
+_TYPES = {".epub": "epub+zip", **{suffix: f"vnd.oasis.opendocument.{kind}" for suffix, kind in _KINDS.items()}}
 
 
 class Archive:
@@ -70,7 +71,7 @@ class XmlArchive:
 
     Args:
         archive: the file.
-        suffix: ".odt", ".odp" or ".epub".
+        suffix: ".odt", ".odp", ".ods" or ".epub".
 
     Attributes:
         texts: texts to translate.

@@ -33,12 +33,12 @@ _READERS = {  # modules and classes, which are imported when they are needed
     ".txt": "plain_text:PlainText",
     **dict.fromkeys((".srt", ".vtt"), "subtitles:Subtitles"),
     **dict.fromkeys((".html", ".htm"), "html:Markup"),
-    ".md": "markdown:Markdown",
-    ".po": "strings:Po",
+    **dict.fromkeys((".md", ".markdown"), "markdown:Markdown"),
+    **dict.fromkeys((".po", ".pot"), "strings:Po"),
     **dict.fromkeys((".xlf", ".xliff"), "xliff:Xliff"),
     ".json": "strings:Json",
     **dict.fromkeys((".docx", ".pptx", ".xlsx"), "office:OfficeDocument"),
-    **dict.fromkeys((".odt", ".odp", ".epub"), "archives:XmlArchive"),
+    **dict.fromkeys((".odt", ".odp", ".ods", ".epub"), "archives:XmlArchive"),
 }
 _ARCHIVES = ("office:OfficeDocument", "archives:XmlArchive")
 FORMATS = tuple(_READERS)

@@ -88,13 +88,18 @@ class Po:
     def __init__(self, content: str) -> None:
         self._lines = content.split("\n")
         self._fills: list[tuple[list[int], Message]] = []  # lines of empty translations, and their source
+        takes_number = False
         for entry in _entries(self._lines):
             source, plural = (_joined(entry, name) for name in ("msgid", "msgid_plural"))
             lines = {name: line for name, (line, _) in entry.items() if name.startswith("msgstr")}
+            if not source:  # the header
+                takes_number = "n%10==1" in _joined(entry, "msgstr").replace(" ", "")
             if not source or any(_joined(entry, name) for name in lines):
                 continue
             first = [line for name, line in lines.items() if name in ("msgstr", "msgstr[0]")]
             others = [line for line in lines.values() if line not in first]
+            if plural and (not others or takes_number):  # the only form, or one for 1, 21, 31
+                first, others = [], [*first, *others]
             for places, text in ((first, source), (others, plural)):
                 if places and text:
                     self._fills.append((places, Message(text, _PLACEHOLDER)))

@@ -11,7 +11,8 @@ from relattn.translation.text.marked import Marked
 
 _RULES = Rules(paragraphs=frozenset({"source"}), inline=frozenset({"g", "pc", "mrk"}))
 _UNITS = {"trans-unit", "segment"}
-_TO_TRANSLATE = {"new", "needs-translation"}  # states of a target that is filled although it is not empty
+# States of a target that is filled although it is not empty.
+_TO_TRANSLATE = {"new", "needs-translation", "needs-l10n", "needs-adaptation"}
 
 
 @dataclass
@@ -75,6 +76,10 @@ class Xliff:
         sources[last] += f"{space}<{name}>{text}</{name}>"
 
 
+def _text(tokens: Sequence[Token]) -> str:
+    return "".join(token.source for token in tokens if token.is_text)
+
+
 def _units(tokens: Sequence[Token]) -> Iterator[dict[str, tuple[int, int]]]:
     """Yield the ranges of the source of each unit to translate, and of its target and its segments, if it has them."""
     opened = [_Element("", 0, True)]
@@ -86,8 +91,10 @@ def _units(tokens: Sequence[Token]) -> Iterator[dict[str, tuple[int, int]]]:
             opened[-1].children.setdefault(token.name, (inner.begin, i + 1))
             if token.name in _UNITS and inner.is_translated and "source" in inner.children:
                 target = tokens[slice(*inner.children.get("target", (0, 0)))]
-                is_empty = not any(each.is_text and each.source.strip() for each in target)
-                if is_empty or target[0].get("state") in _TO_TRANSLATE:
+                is_empty = not _text(target).strip()
+                is_source = _text(target) == _text(tokens[slice(*inner.children["source"])])
+                is_initial = tokens[inner.begin].get("state") == "initial" and is_source
+                if is_empty or is_initial or target[0].get("state") in _TO_TRANSLATE:
                     yield inner.children
         elif token.is_void:
             outer.children.setdefault(token.name, (i, i + 1))

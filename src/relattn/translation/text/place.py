@@ -448,7 +448,8 @@ def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Ta
 
     def add(part: Marked, needs_space: bool) -> None:
         nonlocal last
-        if needs_space and last not in NO_SPACE_AFTER and part.head not in NO_SPACE_BEFORE:
+        is_run = bool(part.text[1:]) and part.head == part.text[1]  # of a sign, such as "....", which is no punctuation
+        if needs_space and last not in NO_SPACE_AFTER and (is_run or part.head not in NO_SPACE_BEFORE):
             parts.append(Marked(SPACE))
             last = SPACE
         parts.append(part)

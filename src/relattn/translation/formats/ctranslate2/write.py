@@ -103,7 +103,8 @@ def export(
             notes.append(f"{weights} was checked in CTranslate2's compute type {theirs.compute_type}")
             if weights.startswith("int8") and has_8_bits(bundle):
                 notes.append(
-                    f"{weights} has weights of 8 bits, as the bundle: without VNNI, sums of CTranslate2 saturate"
+                    f"{weights} has weights of 8 bits, as the bundle: without VNNI, sums of CTranslate2 saturate; it "
+                    "moved the scores of a model by 0.06 nats per token"
                 )
             report.parities[weights] = parity = reference.compare(theirs.log_probs, theirs)
             parity.require_close(f"{out}: not exported: {weights}", weights)
