@@ -58,6 +58,7 @@ class Characters:
     """Tokenizer whose pieces are characters."""
 
     special = SpecialTokens()
+    vocabularies = ([""], [""])
 
     def encode(self, line: str) -> list[int]:
         return [ord(character) for character in line]

@@ -12,6 +12,7 @@ from relattn.translation.config import SearchConfig
 from relattn.translation.data.tokenizer import word_indices
 from relattn.translation.serve.queue import BatchQueue
 from relattn.translation.text.marked import Marked
+from relattn.translation.text.sentences import separator_in
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
 from relattn.translation.translate.pipeline import Sentence, Translation, Translator
 
@@ -62,6 +63,7 @@ class Model:
         self.sentences = make_queue(translator.translate_sentences, size=lambda each: self._pieces(each.text.text))
         self.words = make_queue(self._score_words, size=lambda each: self._pieces(each[0]))
         self.queues = [self.sentences, self.words]
+        self.splitting = self.source, separator_in(self.target), translator.characters  # arguments of `split`
 
     def sentence(self, text: Marked, options: TranslateOptions = DEFAULTS, prefix: str = "") -> Sentence:
         """Return an item of the queue `sentences`. The beam size also limits the number of its translations."""

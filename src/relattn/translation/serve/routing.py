@@ -24,7 +24,7 @@ from relattn.translation.serve.model import Model, Pair, Word
 from relattn.translation.serve.parsing import ParserPool
 from relattn.translation.serve.queue import BatchQueue, QueueFull
 from relattn.translation.text.marked import Marked
-from relattn.translation.text.sentences import SplitText, separator_in, split, split_all
+from relattn.translation.text.sentences import SplitText, split, split_all
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
 from relattn.translation.translate.pipeline import Sentence, Translation, Translator
 
@@ -192,7 +192,7 @@ class Router:
         route = self._require_route(source, target)
         *earlier_models, model = route
         given = Marked(text)
-        sentences = [sentence.text for sentence in split(given, source).sentences]
+        sentences = [sentence.text for sentence in split(given, *route[0].splitting).sentences]
         require(
             not prefix or (len(sentences) == 1 and not earlier_models),
             "prefix requires one sentence and a direct model",
@@ -251,7 +251,7 @@ class Router:
         texts = await self._parsers.run(document_texts, *file, self.limits.file)
         portion = max(1, min(_PORTION * self.limits.batch, self.limits.waiting // 4))
         for number, model in enumerate(route):
-            split_texts = await self._parsers.run(split_all, texts, model.source, separator_in(model.target))
+            split_texts = await self._parsers.run(split_all, texts, *model.splitting)
             sentences = [model.sentence(each, options) for text in split_texts for each in text.sentences]
             report(number / len(route))
             translations: list[Marked] = []
@@ -347,7 +347,7 @@ class Router:
         self, model: Model, texts: Sequence[Marked], options: TranslateOptions, prefix: str = ""
     ) -> list[tuple[SplitText, list[list[Translation]]]]:
         """Return the sentences of each text, and the translations of each sentence, best first."""
-        split_texts = split_all(texts, model.source, separator_in(model.target))
+        split_texts = split_all(texts, *model.splitting)
         items = [model.sentence(sentence, options, prefix) for text in split_texts for sentence in text.sentences]
         max_sentences = self.limits.sentences
         require(

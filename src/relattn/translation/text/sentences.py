@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import sentencex
 
@@ -18,6 +19,7 @@ from relattn.translation.text.marked import Mark, Marked, join
 
 _WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spaces between words
 LONGEST = 1000  # characters per sentence; longer ones are cut, at a space if possible
+_UNKNOWN = 4  # as many characters as a byte of a character that a tokenizer spells in bytes, each of which is a piece
 _MARKS = "。．｡！？"  # that end a sentence without white space after it
 _CLOSING = "」』”’）】》〉〕］\"')"  # after such a mark
 # What sentencex takes for an end: initials, French titles and other abbreviations; in some languages, ordinals.
@@ -58,13 +60,14 @@ class SplitText:
         return join(parts)
 
 
-def split(text: Marked, language: str, separator: str = "") -> SplitText:
+def split(text: Marked, language: str, separator: str = "", known: frozenset[str] | None = None) -> SplitText:
     """Split a text into sentences. Marks do not change where it is split.
 
     Args:
         text: Any text.
         language: Code of its language. The rules for English are used for languages that sentencex does not know.
         separator: White space to insert between sentences of a script without spaces.
+        known: Characters that the tokenizer does not spell in bytes; None: all.
     """
     pairs, marks = text.pairs, text.marks
     sentences: list[Marked] = []
@@ -72,7 +75,7 @@ def split(text: Marked, language: str, separator: str = "") -> SplitText:
     ends: list[bool] = []  # whether each sentence ends there, and is not cut
     opened: list[int] = []  # items of the pairs that began in an earlier sentence
     done = first = 0  # characters and marks of earlier parts
-    for begin, end, stop in _parts(text, language):
+    for begin, end, stop in _parts(text, language, known):
         part = text.text[begin:end]
         between[-1] += text.text[done:begin]
         done = end
@@ -106,9 +109,11 @@ def separator_in(language: str) -> str:
     return "" if language.partition("-")[0] in _WITHOUT_SPACES else " "
 
 
-def split_all(texts: Sequence[Marked], language: str, separator: str) -> list[SplitText]:
+def split_all(
+    texts: Sequence[Marked], language: str, separator: str, known: frozenset[str] | None = None
+) -> list[SplitText]:
     """Split several texts. The arguments are those of `split`."""
-    return [split(text, language, separator) for text in texts]
+    return [split(text, language, separator, known) for text in texts]
 
 
 def _divided(before: Marked, after: Marked) -> int:
@@ -122,7 +127,7 @@ def _divided(before: Marked, after: Marked) -> int:
     return count
 
 
-def _parts(text: Marked, language: str) -> Iterator[tuple[int, int, int]]:
+def _parts(text: Marked, language: str, known: frozenset[str] | None) -> Iterator[tuple[int, int, int]]:
     """Yield the ranges of the sentences with the white space after them, and the number of marks before their ends.
 
     A part has at most LONGEST characters. Ends of lines are in none.
@@ -130,7 +135,7 @@ def _parts(text: Marked, language: str) -> Iterator[tuple[int, int, int]]:
     marks, count = text.marks, 0
     for begin, end in _lines(text):
         last = begin
-        *lengths, _ = [*_lengths(text.text[begin:end], language)] or [0]
+        *lengths, _ = [*_lengths(text.text[begin:end], language, known)] or [0]
         for length in lengths:
             start, last = last, last + length
             while count < len(marks) and (
@@ -158,18 +163,27 @@ def _lines(text: Marked) -> Iterator[tuple[int, int]]:
     yield begin, len(text.text)
 
 
-def _lengths(line: str, language: str) -> Iterator[int]:
+def _lengths(line: str, language: str, known: frozenset[str] | None) -> Iterator[int]:
     """Yield the lengths of the parts of a line, in characters."""
+    has_unknown = known is not None and not known.issuperset(line)
     begin = 0
     for length in _sentence_lengths(line, language):
         end = begin + length
-        while end - begin > LONGEST:
-            space = line.rfind(" ", begin + 1, begin + LONGEST)
-            cut = begin + LONGEST if space < 0 else space + 1
+        while (longest := _longest(line[begin:end], known if has_unknown else None)) < end - begin:
+            space = line.rfind(" ", begin + 1, begin + longest)
+            cut = begin + longest if space < 0 else space + 1
             yield cut - begin
             begin = cut
         yield end - begin
         begin = end
+
+
+def _longest(sentence: str, known: frozenset[str] | None) -> int:
+    """Return the number of characters of a sentence that a part of it may have."""
+    if known is None:
+        return min(len(sentence), LONGEST)
+    sizes = (1 if each in known else _UNKNOWN * len(each.encode("utf-8", "replace")) for each in sentence)
+    return max(1, sum(1 for total in accumulate(sizes) if total <= LONGEST))
 
 
 def _sentence_lengths(line: str, language: str) -> list[int]:

@@ -43,7 +43,8 @@ def translate_texts(
     report: Callable[[float], object] = lambda share: None,
 ) -> list[Marked]:
     """Return the translation of each text, sentence by sentence. Arguments are those of `translate_document`."""
-    split_texts = split_all(texts, translator.src_lang, separator_in(translator.tgt_lang))
+    separator = separator_in(translator.tgt_lang)
+    split_texts = split_all(texts, translator.src_lang, separator, translator.characters)
     sentences = [Sentence(sentence, options) for text in split_texts for sentence in text.sentences]
     translated: list[Marked] = []
     for begin in range(0, len(sentences), PAIRS):

@@ -587,6 +587,11 @@ class Translator(ABC):
         return Request(number, src_ids, limit, prefix_ids, phrases, spelling)
 
     @cached_property
+    def characters(self) -> frozenset[str]:
+        """Characters of sources that the tokenizer does not spell in bytes."""
+        return frozenset(" ").union(*self.tokenizer.vocabularies[0])
+
+    @cached_property
     def _prefixes(self) -> Prefixes:
         return Prefixes(self.tokenizer)
 
