@@ -12,10 +12,8 @@ lines, not on interruptions.
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import re
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +24,6 @@ from typing import Any
 
 from relattn.translation.config import Recipe, SyntheticCleaningConfig, as_dict
 from relattn.translation.config.yaml import read_yaml, to_config
-from relattn.translation.console import duration
 from relattn.translation.corpus.filter_pool import ScoredPair
 from relattn.translation.corpus.filters import split_words
 from relattn.translation.corpus.pipeline import prepare
@@ -44,9 +41,7 @@ from relattn.translation.translate.pipeline import LONGEST_LINE, Translation, Tr
 
 PART = 2048  # lines that are translated at once, and lost if the process is killed
 CORPORA = "corpora.tsv"
-_SAMPLE = 50, 256  # every 50th line, and at most 256 lines, are translated to estimate the time
 _LEAST_KEPT = 0.5  # share of the pairs that must be left to train a student
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -114,7 +109,6 @@ class SyntheticText:
         """Yield the pairs from an index on, which is a multiple of the number of pairs per part."""
         n_best = self.options.n_best
         first, total = start // n_best, self.identity["pairs"] // n_best
-        self._measure(first, total)
         for i, chunk in enumerate(self._chunks(first, total)):
             lines = [line if self._is_read(line) else "" for line in chunk]
             results = self.translator.stream([lines], self.options, first_line=first + 1 + PART * i)
@@ -154,20 +148,6 @@ class SyntheticText:
             return False
         longest, special = self.translator.max_length, self.translator.tokenizer.special.per_source
         return longest is None or len(self.translator.tokenizer.encode(line)) + special <= longest
-
-    def _measure(self, first: int, total: int) -> None:
-        """Translate some of the remaining lines, evenly spaced, and log how long all of them will take."""
-        every, most = _SAMPLE
-        step = max(every, (total - first) // most)
-        sample = [line for line in islice(self._lines(), first, total, step) if line and self._is_read(line)]
-        if not sample:
-            return
-        self.translator.translate(sample[:1], self.options)  # packs the weights
-        begin = time.perf_counter()
-        self.translator.translate(sample, self.options)
-        seconds = (time.perf_counter() - begin) / len(sample) * (total - first)
-        took = f"measured on {len(sample):,} lines"
-        _log.info("translating %s lines takes about %s, %s", f"{total - first:,}", duration(seconds), took)
 
 
 def synthesize(text: SyntheticText, out: Path, *, parallel: Sequence[str] = (), weight: float = 1.0) -> FilterStats:

@@ -107,7 +107,7 @@ def test_quiet_prints_no_progress_and_no_notes(relattn, model, tmp_path, monkeyp
         ("analyze ", {"attention"}),
         ("export ", {"ctranslate2", "argos", "onnx"}),
         ("translate --format ", {"text", "tsv", "jsonl"}),
-        ("analyze attention x --pa", {"--part"}),
+        ("analyze attention x --po", {"--port"}),
         ("train my.yaml --train.warm", {"--train.warmup_steps"}),
     ],
 )
@@ -156,7 +156,6 @@ LISTS = {  # options whose values are lists, and a command with three values of 
     **{("distill", "data"): SYNTHESIS, ("distill", "exclude"): f"{SYNTHESIS} --exclude a b c"},
     **{("backtranslate", "data"): SYNTHESIS, ("backtranslate", "exclude"): f"{SYNTHESIS} --exclude a b c"},
     ("backtranslate", "parallel"): f"{SYNTHESIS} --parallel a b c",
-    ("evaluate", "perturb"): "x --src a --ref b --perturb typos title_case all",
     **{("serve", "cors"): "x --cors a b c", ("serve", "proxies"): "x --proxies a b c"},
     **{("serve", "languages"): "x --languages a b c", ("serve", "hosts"): "x --hosts a b c"},
 }

@@ -38,7 +38,7 @@ GROUPS = {
         "translate": "Translate lines of text",
         "evaluate": "Score a model with BLEU and chrF",
         "score": "Print the log-probability of given translations",
-        "analyze attention": "Draw or save the attention of a sentence",
+        "analyze attention": "Show or save the attention of sentences",
     },
     "Share and deploy": {
         "serve": "Serve models over HTTP",

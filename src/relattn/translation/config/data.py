@@ -11,7 +11,6 @@ from relattn.translation.errors import require, require_language
 
 MOST_WEIGHT = 1000  # passes over a corpus per epoch
 Normalization = Literal["nfc", "nmt_nfkc", "identity"]
-Perturbation = Literal["join_lines", "drop_punctuation", "typos", "title_case", "upper_case", "copy"]
 
 
 @dataclass(frozen=True, kw_only=True)
