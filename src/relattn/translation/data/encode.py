@@ -184,18 +184,21 @@ def check_text(
 
 
 def open_data(recipe: Recipe) -> TranslationData:
-    """Open the data of a run that has them, without the validation sets. The files of its text are not read."""
-    config, directory = recipe.data, Path(recipe.out)
-    record, tokenizer = _read_record(directory), read_tokenizer(directory, config)
-    corpora, languages = record.train, [tuple(corpus["languages"]) for corpus in record.train]
-    text = _training_text(recipe, corpora, tokenizer)
-    return TranslationData(tokenizer, text, [], record.dropped, list(dict.fromkeys(languages)))
+    """Open the data of a run that has them, without the validation sets. The files of its text are not read.
 
+    With language_tokens, encoded sources have their tokens, so the tokenizer adds none.
 
-def _training_text(recipe: Recipe, corpora: list[dict[str, Any]], tokenizer: AnyTokenizer) -> TrainingText:
+    Raises:
+        InputError: the tokenizer is not the one that encoded them.
+    """
     config, directory = recipe.data, Path(recipe.out)
-    sizes, weights = tuple(corpus["pairs"] for corpus in corpora), [corpus["weight"] for corpus in corpora]
-    parts, end = [], 0
+    record, tokenizer = _read_record(directory), tokenizer_in(directory)
+    if config.language_tokens == "none":
+        tokenizer = tokenizer.with_languages(config.src_lang, config.tgt_lang)
+    same = record.tokenizer == tokenizer.digest
+    require(same, f"{directory / TOKENIZER} must be the tokenizer that this run started with, got another one")
+    sizes, weights = (tuple(corpus[name] for corpus in record.train) for name in ("pairs", "weight"))
+    stages, end = [], 0
     for stage in recipe.stages or (StageConfig(augment=config.augment),):
         augmentation = None
         if any(vars(stage.augment).values()):
@@ -204,28 +207,17 @@ def _training_text(recipe: Recipe, corpora: list[dict[str, Any]], tokenizer: Any
             )
         mixture = Mixture.weighted(sizes, weights if stage.weights is None else stage.weights, config.temperature)
         end += stage.steps or 0
-        parts.append(Stage(mixture, augmentation, None if stage.steps is None else end))
-    return TrainingText(
+        stages.append(Stage(mixture, augmentation, None if stage.steps is None else end))
+    text = TrainingText(
         pairs=open_pairs(directory / ENCODED, sum(sizes)),
-        names=tuple(corpus["name"] for corpus in corpora),
-        stages=tuple(parts),
+        names=tuple(corpus["name"] for corpus in record.train),
+        stages=tuple(stages),
         special=tokenizer.special,
         max_tokens=config.max_tokens,
         seed=recipe.seed,
     )
-
-
-def read_tokenizer(directory: Path, config: DataConfig) -> AnyTokenizer:
-    """Read the tokenizer of a run that has its data. Raise InputError if it is not the one that encoded them.
-
-    With language_tokens, encoded sources have their tokens, so the tokenizer adds none.
-    """
-    tokenizer = tokenizer_in(directory)
-    if config.language_tokens == "none":
-        tokenizer = tokenizer.with_languages(config.src_lang, config.tgt_lang)
-    same = _read_record(directory).tokenizer == tokenizer.digest
-    require(same, f"{directory / TOKENIZER} must be the tokenizer that this run started with, got another one")
-    return tokenizer
+    languages = dict.fromkeys(tuple(corpus["languages"]) for corpus in record.train)
+    return TranslationData(tokenizer, text, [], record.dropped, list(languages))
 
 
 def _read_record(directory: Path) -> TextRecord:
@@ -286,8 +278,7 @@ def _require_fit(recipe: Recipe, pairs: list[tuple[str, str]], tokenizer: AnyTok
     for stage in recipe.stages:
         count = corpora if stage.weights is None else len(stage.weights)
         require(count == corpora, f"weights of a stage must be {corpora}, one per corpus, got {count}")
-    augments = [recipe.data.augment, *(stage.augment for stage in recipe.stages)]
-    samples = any(augment.sample_tokens > 0 for augment in augments)
+    samples = any(augment.sample_tokens > 0 for augment in recipe.augments)
     fits = tokenizer is None or isinstance(tokenizer, Tokenizer)
     require(fits or not samples, "sample_tokens requires a tokenizer trained by this toolkit, got an imported one")
 
@@ -311,10 +302,23 @@ def _require_same_text(split: str, corpora: list[Corpus], recorded: list[dict[st
 
 
 def _write_data(recipe: Recipe, train: list[Corpus], valid: list[Corpus], tokenizer: AnyTokenizer | None) -> None:
-    """Write the tokenizer, which is trained unless one is given, the encoded training text, and last its record."""
+    """Write the tokenizer, the encoded training text, and last its record.
+
+    By default, a tokenizer is trained on the pairs of the training text that may be kept, changed as in an epoch.
+    """
     config, directory = recipe.data, Path(recipe.out)
     if tokenizer is None:
-        tokenizer = _train_tokenizer(recipe, train)
+        pairs = chain.from_iterable(corpus.pairs for corpus in train)
+        max_characters = LONGEST_PIECE * config.max_length
+        kept = (pair for pair in pairs if _reason_to_drop(pair, max_characters, config.max_words) is None)
+        tokenizer = Tokenizer.train(
+            chain.from_iterable(sample_perturbed(kept, recipe.augments, recipe.seed)),
+            config.vocab_size,
+            seed=recipe.seed,
+            max_lines=config.vocab_lines,
+            normalization=config.normalization,
+            languages=sorted({corpus.languages[1] for corpus in train}) if config.given_tokens else (),
+        )
     (directory / ENCODED).parent.mkdir(parents=True, exist_ok=True)
     for name, content in tokenizer.files.items():
         write_atomically(directory / name, content)
@@ -323,24 +327,6 @@ def _write_data(recipe: Recipe, train: list[Corpus], valid: list[Corpus], tokeni
     for corpus in valid:
         record.valid.append(corpus.record(sum(1 for _ in encoder.pairs(corpus, Counter()))))
     write_atomically(directory / TEXT, json.dumps(vars(record)).encode())
-
-
-def _train_tokenizer(recipe: Recipe, corpora: list[Corpus]) -> Tokenizer:
-    """Train a tokenizer on the pairs of the training text that may be kept, changed as in an epoch."""
-    config = recipe.data
-    pairs = chain.from_iterable(corpus.pairs for corpus in corpora)
-    max_characters = LONGEST_PIECE * config.max_length
-    kept = (pair for pair in pairs if _reason_to_drop(pair, max_characters, config.max_words) is None)
-    augments = [config.augment, *(stage.augment for stage in recipe.stages)]
-    lines = chain.from_iterable(sample_perturbed(kept, augments, recipe.seed))
-    return Tokenizer.train(
-        lines,
-        config.vocab_size,
-        seed=recipe.seed,
-        max_lines=config.vocab_lines,
-        normalization=config.normalization,
-        languages=sorted({corpus.languages[1] for corpus in corpora}) if config.given_tokens else (),
-    )
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,8 @@ from relattn.translation.training.distributed import (
     restarts,
     stop_with_agent,
 )
-from relattn.translation.training.initial import read_initial_bundle
 from relattn.translation.training.loop import fit
-from relattn.translation.training.opened_run import Run, open_run
+from relattn.translation.training.opened_run import Run, open_run, read_initial_bundle
 from relattn.translation.training.run_directory import (
     BUNDLE,
     CHECKPOINTS,
@@ -69,7 +68,7 @@ def train(
     """
     out = Path(recipe.out)
     with _quiet_lightning(), _threads_kept(), freed_memory_kept():
-        fabric = fabric_of(recipe)
+        fabric = fabric_of(recipe.train, out)
         if must_launch(fabric):
             launch(recipe, resume=resume)
             return out / BUNDLE
@@ -105,7 +104,7 @@ def check(recipe: Recipe, files: Sequence[CorpusFiles], unwritten: Set[Path]) ->
     """
     out = Path(recipe.out)
     with _quiet_lightning():
-        fabric_of(recipe)
+        fabric_of(recipe.train, out)
     with claim(recipe, resume=(out / RECIPE).exists()):
         initial = read_initial_bundle(recipe)
         with torch.device("meta"):  # whose tensors take no memory
@@ -138,14 +137,21 @@ def write_bundle(run: Run, last: int, path: Path) -> None:
         last: Number of checkpoints.
         path: Directory of the bundle.
     """
-    recipe, valid, paths = run.recipe, run.data.valid, checkpoints.list_checkpoints(run.directory / CHECKPOINTS)[-last:]
-    languages = recipe.data.src_lang, recipe.data.tgt_lang
+    recipe, data, valid = run.recipe, run.recipe.data, run.data.valid
+    paths, languages = checkpoints.list_checkpoints(run.directory / CHECKPOINTS)[-last:], (data.src_lang, data.tgt_lang)
     tokenizer = run.data.tokenizer.with_languages(*languages)
-    pairs = run.data.languages if recipe.data.given_tokens else ()
+    pairs = run.data.languages if data.given_tokens else ()
     model = Transformer(recipe.model, *tokenizer.vocab_sizes)
     mean = checkpoints.average(checkpoints.load(checkpoint)["model"] for checkpoint in paths)
     bundle.load_weights(model, mean, source=f"the mean of {', '.join(path.name for path in paths)}")
-    card = _card(recipe, paths)
+    files = f"`{data.train_list}`" if data.train_list else f"`{data.train_src}` and `{data.train_tgt}`"
+    card = (
+        f"# {data.src_lang} → {data.tgt_lang}\n\n"
+        f"A Transformer with {recipe.model.positions} positions, trained with relattn on {files}; "
+        f"the mean of the weights after steps {', '.join(str(checkpoints.step_of(path)) for path in paths)}.\n\n"
+        "    relattn translate PATH < in.txt > out.txt\n\n"
+        "## Recipe\n\n```yaml\n" + dump(recipe) + "```\n"
+    )
     if valid:
         card += "\n## Scores\n"
         translator = TorchTranslator(model, tokenizer, recipe.search, languages=languages, pairs=pairs)
@@ -175,19 +181,6 @@ def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool
     count = len(checkpoints.list_checkpoints(run / CHECKPOINTS))
     require(1 <= last <= count, f"last must be in [1, {count}], the checkpoints of {run}, got {last}")
     write_bundle(open_run(recipe, resume=True, text="unread"), last, Path(path))
-
-
-def _card(recipe: Recipe, paths: list[Path]) -> str:
-    data = recipe.data
-    files = f"`{data.train_list}`" if data.train_list else f"`{data.train_src}` and `{data.train_tgt}`"
-    steps = ", ".join(str(checkpoints.step_of(path)) for path in paths)
-    return (
-        f"# {data.src_lang} → {data.tgt_lang}\n\n"
-        f"A Transformer with {recipe.model.positions} positions, trained with relattn on {files}; "
-        f"the mean of the weights after steps {steps}.\n\n"
-        "    relattn translate PATH < in.txt > out.txt\n\n"
-        "## Recipe\n\n```yaml\n" + dump(recipe) + "```\n"
-    )
 
 
 @contextmanager
