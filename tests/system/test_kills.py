@@ -318,19 +318,6 @@ def test_job_of_slurm_that_is_killed_and_requeued_continues(tmp_path, make_recip
     assert_same(content(run), content(whole(2)[0]))
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_lost_process_is_reported_in_one_line(tmp_path, make_recipe, rank):
-    run = make_recipe(tmp_path / "run", 2, **{**ENDLESS, "checkpoint_every": 4})
-    process = begin(run)
-    wait_for_step(process, run, 8)
-    os.kill(family(process.pid)[1 + rank], signal.SIGKILL)
-    code, _, err = end(process)
-    (message,) = (line for line in err.splitlines() if not PROGRESS.match(line))
-    assert code == 2
-    assert f"process {rank + 1} of 2 was killed by SIGKILL" in message
-    assert f"continues from step {saved_step(run)}" in message
-
-
 SIGNALS = [(signal.SIGTERM, receiver) for receiver in ("agent", "group", "child")]  # a scheduler signals the group
 SIGNALS += [(signal.SIGHUP, "agent"), (signal.SIGHUP, "group")]  # the end of a terminal
 SIGNALS += [(signal.SIGINT, "group"), (signal.SIGKILL, "agent")]  # the first is Ctrl-C
@@ -364,12 +351,6 @@ def test_processes_under_nohup_continue(tmp_path, make_recipe):
         os.kill(pid, signal.SIGHUP)
     code, out, err = end(process)
     assert (code, out) == (0, f"{run.out}/bundle\n"), err
-
-
-def test_process_without_an_agent_ends(tmp_path, make_recipe):
-    run = make_recipe(tmp_path / "run", **ENDLESS)
-    code, *_ = end(begin(run, TORCHELASTIC_RUN_ID="x", RELATTN_AGENT="1"))  # the agent is not the parent
-    assert code == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize(("changes", "fact"), [({"init_from": "nowhere"}, "nowhere"), ({"keep": 10**9}, "the disk")])

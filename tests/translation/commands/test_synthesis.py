@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 from relattn.translation import load, synthesis
 from relattn.translation.commands import main as cli
@@ -183,19 +182,14 @@ def test_student_is_trained_even_if_nothing_can_be_printed(model, mono, student,
 
 
 FAULTS = {
-    "no text": "mono.en.gz: the file is empty",
     "other languages": "languages must be en to de, as those of the model, got fr to de",
     "other text": "train.en.gz and ",
     "large student": "student: the disk must have ",
     "shrunken": "at least half of the pairs must be left to train a student, got ",
-    "nothing left": "no pair is left",
     "changed text": "was prepared from other text or by other rules: pairs: 28 → 27",
     "another model": "was prepared from other text or by other rules: teacher: ",
     "another seed": "translation.seed: 1 → 2",
-    "in use": "another process is preparing this directory",
     "beam": "n_best must be at most the beam size 2, got 3",
-    "no model": "nowhere: no such directory",
-    "no student": "student.yaml: cannot be read",
     "one parallel file": "--parallel must be a source file and a target file, got 1 files",
     "tag": "tag must be one word, got 'a b'",
 }
@@ -204,21 +198,17 @@ FAULTS = {
 STUDENTS = {  # recipes that training would refuse
     "no validation text": ({"valid_src": "nowhere"}, "nowhere: no such file"),
     "shorter validation text": ({"valid_src": "mono"}, "must have the same number of lines"),
-    "empty validation text": ({"valid_src": "blank", "valid_tgt": "empty"}, "at least one pair must be kept"),
     "no initial bundle": ({"train": {"init_from": "nowhere"}}, "nowhere"),
     "initial bundle of another size": (
         {"train": {"init_from": "model"}, "model": {"dim": 24}},
         "model must be the rec",
     ),
     "no GPU": ({"train": {"accelerator": "gpu"}}, "devices must be at most the number of GPUs, 0, got 1"),
-    "two machines": ({"train": {"nodes": 2}}, "torchrun or srun must start the processes"),
     "full disk": ({"train": {"keep": 10**9}}, "student: the disk must have "),
     "other files": ({"run": "text"}, "text: out must be an empty directory"),
-    "a file": ({"run": "mono"}, "mono"),
     "another run": ({"run": "finished"}, "these settings must be as when the run started: data.max_tokens"),
     "the corpus": ({"run": "out"}, "out must not contain the corpus"),
     "around the corpus": ({"run": ""}, "out must not contain the corpus"),
-    "no list": ({"train_list": "nowhere"}, "nowhere: no such file"),
     "no list of real pairs": ({"train_list": "out/corpora.tsv"}, "corpora.tsv: no such file"),
     "missing file in the list": ({"train_list": "list"}, "nowhere.de: no such file"),
 }
@@ -230,8 +220,6 @@ def test_recipe_of_a_student_is_checked_before_translating(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mono").write_text("\n".join(LINES))
-    (tmp_path / "blank").write_text("\n \n")
-    (tmp_path / "empty").write_text("\n\n")
     (tmp_path / "list").write_text("out/train.en.gz\tout/train.de.gz\nmono\tnowhere.de\n")
     (tmp_path / "model").symlink_to(model)
     (tmp_path / "text").mkdir()
@@ -265,8 +253,6 @@ def test_bad_input_is_one_line(relattn, model, another, mono, student, tmp_path,
         flags += ["--sampling"]
         assert relattn("distill", model, "--data", mono, "--out", out, *flags).code == 0
     match fault:
-        case "no text":
-            mono.write_bytes(gzip.compress(b""))
         case "other languages":
             flags += ["--student", student(src_lang="fr")]
         case "other text":
@@ -275,8 +261,6 @@ def test_bad_input_is_one_line(relattn, model, another, mono, student, tmp_path,
             flags += ["--student", student(model={"dim": 65536, "heads": 1, "feed_forward_dim": 1048576})]
         case "shrunken":
             flags[-1:] = [5, "--student", student(), "--keep_duplicates", "true"]
-        case "nothing left":
-            flags[-3:] = ["-0.0001", "--max_words", 20]
         case "changed text":
             mono.write_bytes(gzip.compress("".join(f"{line}\n" for line in LINES[1:]).encode()))
         case "another model":
@@ -285,26 +269,15 @@ def test_bad_input_is_one_line(relattn, model, another, mono, student, tmp_path,
             flags += ["--seed", 2]
         case "beam":
             flags += ["--n_best", 3]
-        case "no model":
-            model = "nowhere"
-        case "no student":
-            flags += ["--student", tmp_path / "student.yaml"]
         case "one parallel file":
             command, flags = "backtranslate", [*flags, "--parallel", mono]
         case "tag":
             command, flags = "backtranslate", [*flags, "--tag", "a b"]
     before = content(out) if out.exists() else {}
-    if fault == "in use":
-        out.mkdir()
-        with FileLock(out / ".relattn.lock"):
-            result = relattn(command, model, "--data", mono, "--out", out, *flags)
-    else:
-        result = relattn(command, model, "--data", mono, "--out", out, *flags)
-    if fault in ("shrunken", "nothing left"):  # after lines that say what is done
+    result = relattn(command, model, "--data", mono, "--out", out, *flags)
+    if fault == "shrunken":  # after lines that say what is done
         assert result.code == 2
         assert FAULTS[fault] in result.err.splitlines()[-1]
         return
     assert_refused(result, FAULTS[fault])
-    assert {
-        name: text for name, text in (content(out) if out.exists() else {}).items() if name != ".relattn.lock"
-    } == before
+    assert (content(out) if out.exists() else {}) == before

@@ -53,31 +53,6 @@ def test_pipes_are_refused(relattn, recipe_file, monkeypatch, flags):
     assert not Path("run").exists()
 
 
-LINES = b"one cat\nsat on\ntwo mat\n" * 20
-
-
-@pytest.mark.parametrize(
-    ("split", "tgt", "message"),
-    [
-        ("train", LINES[:-8], "{src} and {tgt} must have the same number of lines, got 60 and 59"),
-        ("valid", None, "{tgt}: no such file"),
-        ("evaluate", LINES[:13] + b"\xff" + LINES[13:], "{tgt}: not UTF-8 at byte 13, in line 2"),
-    ],
-    ids=["different lengths", "missing", "not UTF-8"],
-)
-def test_wrong_text(relattn, tmp_path, recipe_file, model, split, tgt, message):
-    paths = {"src": tmp_path / "src.txt", "tgt": tmp_path / "tgt.txt"}
-    paths["src"].write_bytes(LINES)
-    if tgt:
-        paths["tgt"].write_bytes(tgt)
-    if split == "evaluate":
-        result = relattn("evaluate", model, "--src", paths["src"], "--ref", paths["tgt"], "--out", tmp_path / "run")
-    else:
-        result = relattn("train", recipe_file, *(f"--data.{split}_{side}={path}" for side, path in paths.items()))
-    assert_refused(result, message.format(**paths))
-    assert not (tmp_path / "run").exists()
-
-
 def test_flags_override_a_recipe(relattn, recipe_file, train_calls, make_recipe):
     """Names of flags may have hyphens, and stand before and after the recipe."""
     base = make_recipe(recipe_file.parent / "run")

@@ -144,7 +144,7 @@ def test_input_must_be_utf8(relattn, reading, tmp_path, model):
     assert result.err == "relattn: error: standard input: not UTF-8 at byte 12, in line 2: 0xff\n"
     result = relattn("analyze", "attention", model, "one \udcff", "--out", tmp_path / "x.html")
     assert_refused(result, r"must be UTF-8, got 'one \udcff'")
-    assert not (tmp_path / "x.png").exists()
+    assert not (tmp_path / "x.html").exists()
 
 
 def test_formats_and_alignments(relattn, reading, model):
