@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from relattn.translation.config import as_dict
 from relattn.translation.data.text_files import read_parallel
-from relattn.translation.errors import InputError, Interrupted
+from relattn.translation.errors import InputError
 from relattn.translation.evaluation import paired_bootstrap, score
 from research import report, reproduce, rows
 from research.tables import SCALES, TABLES, Claim, Entry, Scale, Table, joined
@@ -136,45 +136,6 @@ def test_claims_of_the_paper_are_tested_on_each_text(monkeypatch, tmp_path):
             *(f"+{difference:.1f}", f"{p:.3f}", f"{found} of 1"),
             *("+0.0", "1.000", f"{int(relation != '>')} of 1 |"),
         ]
-
-
-def test_stopped_row_continues_and_is_the_same(small, tmp_path, monkeypatch, first):
-    monkeypatch.setattr(report, "draw", lambda *_: b"")
-    small(models=["relative"])
-    whole, train = rows.read(first), reproduce.train
-    first.unlink()
-    (tmp_path / "runs/tiny/relative-seed1").rename(tmp_path / "elsewhere")
-
-    def stopped(recipe, **options):
-        assert options["again"] == "the same command"
-        train(replace(recipe, train=replace(recipe.train, steps=2)), **options, show=False)
-        raise Interrupted("stopped after step 2")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(reproduce, "train", stopped)
-        with pytest.raises(Interrupted):
-            small(models=["relative"])
-    assert not first.exists()
-    small(models=["relative"])
-    again = rows.read(first)
-    for name in ("recipe", "conditions", "scores", "translations", "positions"):
-        assert getattr(again, name) == getattr(whole, name)
-    assert {**again.figures, "seconds": 0} == {**whole.figures, "seconds": 0}
-
-
-def test_run_that_diverged_is_a_row_with_a_note(small, monkeypatch, first):
-    monkeypatch.setattr(report, "draw", lambda *_: b"")
-    scale = SCALES["tiny"]
-    wild = replace(scale.recipe, train=replace(scale.recipe.train, learning_rate_factor=1e6, steps=60))
-    monkeypatch.setitem(SCALES, "tiny", scale._replace(recipe=wild))
-    with pytest.raises(InputError, match=r"tiny\.md: there must be a row"):
-        small(models=["relative"])
-    monkeypatch.setitem(SCALES, "tiny", scale)
-    fault = rows.read(first).fault
-    assert "diverged" in fault
-    page = small()
-    assert "| both (1) |" in page
-    assert f"\n(1) seed 1: {fault}\n" in page
 
 
 def test_committed_rows_can_be_read_and_damaged_ones_are_refused(tmp_path):

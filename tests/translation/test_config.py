@@ -112,7 +112,7 @@ def test_smallest_values_are_valid():
     assert [ModelConfig(clip=3, clip_right=right).clipping_range for right in (None, 0)] == [(3, 3), (3, 0)]
     ModelConfig(dim=2, heads=1, positions="learned", max_positions=1)
     ModelConfig(dim=6, heads=3, positions="rope")
-    DataConfig(vocab_size=1, max_tokens=1, max_words=1)
+    DataConfig(vocab_size=1, max_tokens=1)
     TrainConfig(steps=1, warmup_steps=1, keep=1, average=1, patience=0, label_smoothing=0.0)
     SearchConfig(beam_size=1, alpha=0, max_length_ratio=0.0, max_length_extra=1)
     Recipe(seed=0)
@@ -167,8 +167,8 @@ def test_options_of_a_scheme(recipe_of, positions):
 
 def test_values_are_passed_on_as_flags_unchanged(tmp_path):
     path = tmp_path / "recipe.yaml"
-    path.write_text("seed: +7\ndata: {src_lang: no, train_src: , max_words: }\nmodel: {norm_epsilon: 1E-3}\n")
-    expected = ["--seed=+7", "--data.src_lang=no", "--data.train_src=", "--data.max_words=null"]
+    path.write_text("seed: +7\ndata: {src_lang: no, train_src: }\nmodel: {norm_epsilon: 1E-3}\n")
+    expected = ["--seed=+7", "--data.src_lang=no", "--data.train_src="]
     expected.append("--model.norm_epsilon=1E-3")
     assert recipe_flags(str(path)) == expected
     assert "nowhere.yaml" in refusal(recipe_flags, str(tmp_path / "nowhere.yaml"))

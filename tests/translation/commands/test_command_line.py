@@ -163,10 +163,12 @@ LISTS = {  # options whose values are lists, and a command with three values of 
 
 @pytest.mark.parametrize("command", list(cli.COMMANDS))
 def test_option_that_is_given_twice_is_a_list_or_refused(relattn, command):
-    """Every option of every command, in both spellings, with equal values and with others."""
+    """Every list and every fifth other option of a command, in both spellings, with equal values and with others."""
     options = re.findall(r"^ +--([\w.]+)(.*)", relattn(*command.split(), "--help").out, re.MULTILINE)
     for number, (option, values) in enumerate(options):
         if " ...]" not in values:
+            if number % 5:
+                continue
             twice = f"--{option}", "1", f"--{option.replace('_', '-')}={1 + number % 2}"
             assert_refused(relattn(*command.split(), *twice), f"--{option} must be given once, got it 2 times")
             continue

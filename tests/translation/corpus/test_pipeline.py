@@ -248,20 +248,6 @@ def test_a_preparation_that_kept_nothing_can_be_corrected(tmp_path):
     assert run(OwnFiles(*paths, ("en", "ru")), tmp_path / "out").stats.kept == 1
 
 
-@pytest.mark.parametrize("others", [0, 5])
-def test_a_text_that_was_not_translated(tmp_path, others):
-    """Its pairs are dropped, whether the files are the same or nearly the same."""
-    lines = [" ".join(pair) for pair in PAIRS if pair[0].startswith("w")][:100]
-    (tmp_path / "a").write_text("\n".join(lines), encoding="utf-8")
-    (tmp_path / "b").write_text("\n".join(["other words"] * others + lines[others:]).title(), encoding="utf-8")
-    text = OwnFiles(str(tmp_path / "a"), str(tmp_path / "b"), LANGUAGES)
-    if others:
-        assert run(text, tmp_path / "out").stats.dropped["copy"] == len(lines) - others
-    else:
-        assert "no pair is left" in error_of(run, text, tmp_path / "out")
-    assert run(text, tmp_path / "kept", replace(CONFIG, keep_copies=True)).stats.dropped["copy"] == 0
-
-
 def test_the_card_and_the_record_match_the_files(own, tmp_path):
     name = os.fsdecode(bytes(tmp_path / "text-") + b"\xff")  # not UTF-8, so it is written with an escape
     Path(name).write_bytes(Path(own.src).read_bytes())

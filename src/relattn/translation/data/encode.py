@@ -130,7 +130,7 @@ def has_data(directory: Path) -> bool:
 def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: bool = True) -> TranslationData:
     """Return the data of a run. If its directory does not have them, encode the text and write them.
 
-    Pairs with a side without text, or with a side of more than max_length pieces or max_words words, are dropped, from
+    Pairs with a side without text, or with a side of more than max_length pieces, are dropped, from
     training and validation text. Training text is read twice if a tokenizer is trained on it, otherwise once. If the
     run has its data, it is only read for its digest. The tokenizer is trained on text that is changed as in an epoch,
     so that it has tokens for words in upper case.
@@ -179,7 +179,7 @@ def check_text(
     max_characters = (LONGEST_PIECE if tokenizer is None else tokenizer.longest_piece) * config.max_length
     for corpus in (*_corpora(config, "valid"), *train):
         if unwritten.isdisjoint(Path(path).resolve() for path in (corpus.text.src, corpus.text.tgt)):
-            reasons = Counter(_reason_to_drop(pair, max_characters, config.max_words) or "" for pair in corpus.pairs)
+            reasons = Counter(_reason_to_drop(pair, max_characters) or "" for pair in corpus.pairs)
             _require_kept(corpus, reasons.pop("", 0), reasons)
 
 
@@ -310,7 +310,7 @@ def _write_data(recipe: Recipe, train: list[Corpus], valid: list[Corpus], tokeni
     if tokenizer is None:
         pairs = chain.from_iterable(corpus.pairs for corpus in train)
         max_characters = LONGEST_PIECE * config.max_length
-        kept = (pair for pair in pairs if _reason_to_drop(pair, max_characters, config.max_words) is None)
+        kept = (pair for pair in pairs if _reason_to_drop(pair, max_characters) is None)
         tokenizer = Tokenizer.train(
             chain.from_iterable(sample_perturbed(kept, recipe.augments, recipe.seed)),
             config.vocab_size,
@@ -376,7 +376,7 @@ class _Encoder:
             InputError: no pair is kept.
         """
         numbered, kept = enumerate(corpus.pairs, start=1), 0
-        max_length, max_words = self.config.max_length, self.config.max_words
+        max_length = self.config.max_length
         max_characters = self.tokenizer.longest_piece * max_length
         given: tuple[int, ...] = ()
         if self.config.given_tokens:
@@ -384,7 +384,7 @@ class _Encoder:
         while chunk := list(islice(numbered, _CHUNK)):
             candidates = []
             for line, pair in chunk:
-                reason = _reason_to_drop(pair, max_characters, max_words)
+                reason = _reason_to_drop(pair, max_characters)
                 if reason is None:
                     candidates.append((line, pair))
                 else:
@@ -406,10 +406,8 @@ def _require_kept(corpus: Corpus, kept: int, dropped: Counter[str]) -> None:
     require(kept > 0, f"{corpus.name}: at least one pair must be kept, but all were dropped: {counts}")
 
 
-def _reason_to_drop(pair: tuple[str, str], max_characters: float, max_words: int | None) -> str | None:
+def _reason_to_drop(pair: tuple[str, str], max_characters: float) -> str | None:
     """Return why a pair is dropped, as far as this is known without encoding it."""
     if not all(map(has_text, pair)):
         return "empty"
-    if max_words is not None and max(len(side.split()) for side in pair) > max_words:
-        return "max_words"
     return "max_length" if max(map(len, pair)) > max_characters else None
