@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from relattn.translation import bundle
+from relattn.translation import bundle, load
+from relattn.translation.commands import main as cli
 from relattn.translation.config import ModelConfig, Recipe, dump
 from tests.support.commands import assert_refused
 
@@ -104,6 +106,20 @@ def test_train_prints_the_path_of_the_bundle(relattn, recipe_file, finished):
     assert "the model does not use word order" in warning
     ours, same = states(path, f"{finished.out}/bundle")
     assert all(map(torch.equal, ours, same))
+
+
+@pytest.mark.parametrize("output", [None, "/dev/full", "pipe"])
+def test_a_run_ends_with_its_bundle_if_nothing_can_be_printed(recipe_file, monkeypatch, capsys, output):
+    if output == "pipe":
+        reader, output = os.pipe()
+        os.close(reader)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", output if output is None else open(output, "w"))  # noqa: SIM115
+        assert cli.main(["train", str(recipe_file)]) == 1
+        if output is not None:
+            sys.stdout.close()
+    assert "standard output" in capsys.readouterr().err.splitlines()[-1]
+    assert load(recipe_file.parent / "run" / "bundle").translate(["one cat"])
 
 
 def test_average(relattn, tmp_path, finished, model):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -159,30 +159,6 @@ def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: b
     return replace(data, valid=[encoder.validation_set(corpus, config.max_tokens) for corpus in valid])
 
 
-def check_text(
-    recipe: Recipe, files: Sequence[CorpusFiles], unwritten: Set[Path], tokenizer: AnyTokenizer | None
-) -> None:
-    """Check the text of a run before some of it is written.
-
-    Args:
-        recipe: recipe of the run.
-        files: files of the training text.
-        unwritten: resolved paths of the files that are not read.
-        tokenizer: the tokenizer to use; by default, one will be trained.
-
-    Raises:
-        InputError: `load_data` would, whatever is in the other files.
-    """
-    config = recipe.data
-    train = _corpora_of(files, config, "train")
-    _require_fit(recipe, [corpus.languages for corpus in train], tokenizer)
-    max_characters = (LONGEST_PIECE if tokenizer is None else tokenizer.longest_piece) * config.max_length
-    for corpus in (*_corpora(config, "valid"), *train):
-        if unwritten.isdisjoint(Path(path).resolve() for path in (corpus.text.src, corpus.text.tgt)):
-            reasons = Counter(_reason_to_drop(pair, max_characters) or "" for pair in corpus.pairs)
-            _require_kept(corpus, reasons.pop("", 0), reasons)
-
-
 def open_data(recipe: Recipe) -> TranslationData:
     """Open the data of a run that has them, without the validation sets. The files of its text are not read.
 
@@ -232,12 +208,7 @@ def _corpora(config: DataConfig, split: str) -> list[Corpus]:
     require(bool(src or path) or split == "valid", "data.train_src or data.train_list must be set")
     if path:
         files = read_corpus_list(path, weighted=split == "train", languages=config.language_tokens != "none")
-    return _corpora_of(files, config, split)
-
-
-def _corpora_of(files: Sequence[CorpusFiles], config: DataConfig, split: str) -> list[Corpus]:
-    """Return the corpora of a split with these files."""
-    settings = (f"{split}_list",) * 2 if getattr(config, f"{split}_list") else (f"{split}_src", f"{split}_tgt")
+    settings = (f"{split}_list",) * 2 if path else (f"{split}_src", f"{split}_tgt")
     corpora = []
     for src, tgt, weight, languages in files:
         require_regular(src, tgt)  # read more than once

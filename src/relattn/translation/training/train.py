@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +14,6 @@ import torch
 from relattn.translation import bundle
 from relattn.translation.allocation import freed_memory_kept
 from relattn.translation.config import Recipe, dump
-from relattn.translation.data.encode import check_text
-from relattn.translation.data.mixture import CorpusFiles
 from relattn.translation.errors import one_line, require
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
@@ -30,7 +28,7 @@ from relattn.translation.training.distributed import (
     stop_with_agent,
 )
 from relattn.translation.training.loop import fit
-from relattn.translation.training.opened_run import Run, open_run, read_initial_bundle
+from relattn.translation.training.opened_run import Run, open_run
 from relattn.translation.training.run_directory import (
     BUNDLE,
     CHECKPOINTS,
@@ -89,30 +87,6 @@ def train(
                     stop.switch("raise", f"stopped after step {steps}; {again} continues from there")
                     write_bundle(run, recipe.train.average, out / BUNDLE)
     return out / BUNDLE
-
-
-def check(recipe: Recipe, files: Sequence[CorpusFiles], unwritten: Set[Path]) -> None:
-    """Check a recipe before some of its training text is written.
-
-    Args:
-        recipe: Recipe of the run, which is started or continued.
-        files: Files of the training text.
-        unwritten: Resolved paths of the files that are not read.
-
-    Raises:
-        InputError: `train` would, whatever is in the other files. Nothing is left of the check.
-    """
-    out = Path(recipe.out)
-    with _quiet_lightning():
-        fabric_of(recipe.train, out)
-    with claim(recipe, resume=(out / RECIPE).exists()):
-        initial = read_initial_bundle(recipe)
-        with torch.device("meta"):  # whose tensors take no memory
-            model = Transformer(recipe.model, recipe.data.vocab_size)
-        if initial is not None:
-            model = initial.make_model()
-        require_space(out, model, recipe.train.keep)
-        check_text(recipe, files, unwritten, None if initial is None else initial.tokenizer)
 
 
 def _log_run(run: Run) -> None:
