@@ -50,7 +50,7 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> TorchTranslator:
         optimizer.step()
     path = tmp_path_factory.mktemp("page") / "bundle"
     card = "---\nwidget:\n- text: three apples and one apple\n---\n\n# A model\n"
-    bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card)
+    bundle.save(path, model=model, languages=("en", "de"), search=recipe.search, tokenizer=tokenizer, card=card)
     translator = load(path)
     assert isinstance(translator, TorchTranslator)
     return translator

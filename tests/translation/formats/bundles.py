@@ -12,7 +12,7 @@ import torch
 from ctranslate2.converters import OpenNMTPyConverter
 
 from relattn.translation import bundle
-from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig
+from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.model.transformer import Transformer
 
@@ -60,8 +60,8 @@ def make_bundle(
             if ends:
                 state = weights.state_dict()
                 state["decoder_norm.bias"] += ends * state["embedding"][pieces.special.eos]
-        recipe = Recipe(model=config, search=search, data=DataConfig(src_lang=languages[0], tgt_lang=languages[1]))
-        bundle.save(path, model=weights, recipe=recipe, tokenizer=pieces, card="# A model\n", pairs=pairs)
+        options = {"languages": languages, "search": search, "tokenizer": pieces, "pairs": pairs}
+        bundle.save(path, model=weights, card="# A model\n", **options)  # type: ignore[arg-type]
     return bundle.read_bundle(path)
 
 

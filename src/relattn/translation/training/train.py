@@ -134,7 +134,9 @@ def write_bundle(run: Run, last: int, path: Path) -> None:
         scores = score(translator.with_languages(*each.languages).translate(sources), references)
         name = f" of {each.name}" if len(valid) > 1 else ""
         card += f"\nOn the {scores.sentences} validation sentences{name}:\n\n{scores}\n"
-    bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card, pairs=pairs)
+    bundle.save(
+        path, model=model, languages=languages, search=recipe.search, tokenizer=tokenizer, card=card, pairs=pairs
+    )
 
 
 def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool = False) -> None:
