@@ -105,17 +105,6 @@ def test_every_scheme_can_be_saved(tmp_path, tokenizer, options):
     assert torch.equal(loaded(*batch), model(*batch))
 
 
-def test_shared_tensor_is_stored_once(tmp_path, tokenizer):
-    models = [make_model(tokenizer, seed=seed) for seed in (1, 2)]
-    for model in models:
-        model.decoder[1].feed_forward = model.decoder[0].feed_forward
-    bundle.save(tmp_path / "tied", model=models[0], tokenizer=tokenizer, **OPTIONS)
-    state = safetensors.torch.load_file(tmp_path / "tied" / "model.safetensors")
-    assert state.keys() == {name for name, _ in models[0].named_parameters()}
-    bundle.load_weights(models[1], state, source="it")
-    assert all(map(torch.equal, models[1].parameters(), models[0].parameters()))
-
-
 def test_bundle_is_replaced_and_equal_models_give_equal_files(saved, tmp_path, tokenizer):
     (tmp_path / "empty").mkdir()
     for seed, path in (*((2, saved),) * 5, (2, tmp_path / "empty")):  # safetensors writes metadata in a random order

@@ -105,19 +105,6 @@ def test_values_that_exclude_each_other(kind, values, message):
     assert message in refusal(kind, **values)
 
 
-def test_smallest_values_are_valid():
-    for positions in ("none", "learned", "relative", "t5", "alibi"):
-        ModelConfig(dim=1, heads=1, positions=positions)
-    ModelConfig(dim=1, heads=1, clip=0, clip_right=0, dropout=0.0)
-    assert [ModelConfig(clip=3, clip_right=right).clipping_range for right in (None, 0)] == [(3, 3), (3, 0)]
-    ModelConfig(dim=2, heads=1, positions="learned", max_positions=1)
-    ModelConfig(dim=6, heads=3, positions="rope")
-    DataConfig(vocab_size=1, max_tokens=1)
-    TrainConfig(steps=1, warmup_steps=1, keep=1, average=1, patience=0, label_smoothing=0.0)
-    SearchConfig(beam_size=1, alpha=0, max_length_ratio=0.0, max_length_extra=1)
-    Recipe(seed=0)
-
-
 @pytest.mark.parametrize("value", [10**400, float("nan")])
 def test_every_number_has_a_range(value):
     numbers = [(kind, f.name) for kind in CONFIGS for f in fields(kind) if f.type.split(" ")[0] in ("int", "float")]
