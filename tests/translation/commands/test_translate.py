@@ -183,12 +183,3 @@ def test_score(relattn, tmp_path, model):
         names, log_probs = pieces.split(" ")[::2], pieces.split(" ")[1::2]
         assert names == [translator.tokenizer.vocabularies[1][i] for i in (*best.tokens, 2)]
         assert sum(map(float, log_probs)) == pytest.approx(float(total), abs=1e-4 * len(log_probs))
-
-
-def test_pairs_that_cannot_be_scored(relattn, tmp_path, model):
-    for name, text in (("a", "one\ntwo\n"), ("b", "eins\n" + "x" * 20_000 + "\n"), ("c", "eins\n")):
-        (tmp_path / name).write_text(text)
-    message = "target line 2 must have at most 16,384 characters, got 20,000"
-    assert_refused(relattn("score", model, "--src", tmp_path / "a", "--tgt", tmp_path / "b"), message)
-    message = f"{tmp_path}/a and {tmp_path}/c must have the same number of lines, got 2 and 1"
-    assert_refused(relattn("score", model, "--src", tmp_path / "a", "--tgt", tmp_path / "c"), message)

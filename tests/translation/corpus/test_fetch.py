@@ -27,12 +27,16 @@ TRAIN = "de-en/train-00000-of-00002.parquet"
 WMT14, MULTI30K = "datasets/wmt/wmt14", "datasets/bentrevett/multi30k"
 
 
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)  # between attempts
+
+
 def listed(name: str = TRAIN) -> fetch.RemoteFile:
     return next(file for file in fetch.list_files("wmt/wmt14") if file.name == name)
 
 
-def test_a_file_is_downloaded_completely_and_once(known, monkeypatch):
-    monkeypatch.setattr("time.sleep", lambda _: None)  # between attempts
+def test_a_file_is_downloaded_completely_and_once(known):
     file = listed()
     known.cuts[TRAIN] = file.size // 2
     assert f"wmt/wmt14: {TRAIN}: from the hub" in error_of(fetch.download, file)

@@ -72,7 +72,7 @@ def random_lines(words: Sequence[int]) -> list[str]:
 
 
 def convert_opennmt_py(path: Path, *, ends: float = 0.0) -> Path:
-    """Convert a model of OpenNMT-py with random weights for CTranslate2, and return the directory.
+    """Convert a model of OpenNMT-py 3.5.1 with random weights for CTranslate2, and return the directory.
 
     The converter refuses the default attention of OpenNMT-py 3.5, which computes the same as that of 3.4.
 

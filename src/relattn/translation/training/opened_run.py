@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from relattn.translation import bundle, hub
 from relattn.translation.config import Recipe, as_dict, differences
 from relattn.translation.config.positions import ClippedTables, DotProduct
-from relattn.translation.data.encode import TranslationData, load_data, open_data
+from relattn.translation.data.encode import TranslationData, load_data
 from relattn.translation.errors import require
 from relattn.translation.model.transformer import SkipInitialization, Transformer
 from relattn.translation.training.run_directory import newest_checkpoint
@@ -36,23 +36,23 @@ class Run:
     checkpoint: dict[str, Any] | None
 
 
-def open_run(recipe: Recipe, *, resume: bool, text: Literal["compared", "read", "unread"]) -> Run:
+def open_run(recipe: Recipe, *, resume: bool, check: bool) -> Run:
     """Open a run. If it has no data yet, they are made. If it has a checkpoint, the initial bundle is not read.
 
     Args:
         recipe: Recipe of the run.
         resume: Continue from the newest intact checkpoint, if there is one.
-        text: What happens to the text: it is compared with the text that the run started with, and damaged
-            checkpoints are logged ("compared"); validation text is read ("read"); or nothing is ("unread").
+        check: Compare the text with the text that the run started with, and log damaged checkpoints; one of several
+            processes does.
 
     Raises:
         InputError: The recipe, its files or its directory cannot be used.
     """
     directory = Path(recipe.out)
-    checkpoint = newest_checkpoint(directory, warn=text == "compared") if resume else None
+    checkpoint = newest_checkpoint(directory, warn=check) if resume else None
     initial = None if checkpoint else read_initial_bundle(recipe)
     tokenizer = None if initial is None else initial.tokenizer
-    data = open_data(recipe) if text == "unread" else load_data(recipe, tokenizer=tokenizer, check=text == "compared")
+    data = load_data(recipe, tokenizer=tokenizer, check=check)
     torch.manual_seed(recipe.seed)
     model = Transformer(recipe.model, *data.tokenizer.vocab_sizes)
     if initial is not None:

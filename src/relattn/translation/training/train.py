@@ -14,6 +14,7 @@ import torch
 from relattn.translation import bundle
 from relattn.translation.allocation import freed_memory_kept
 from relattn.translation.config import Recipe, dump
+from relattn.translation.data.encode import TranslationData, open_data
 from relattn.translation.errors import one_line, require
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
@@ -77,7 +78,7 @@ def train(
             stop.switch("raise" if first else "kill", f"stopped before the first step; {command}")
             with claim(recipe, resume=resume, first=first):
                 # A run that is not continued has no checkpoint, so the other processes start as the first one does.
-                run = open_run(recipe, resume=resume or not first, text="compared" if first else "read")
+                run = open_run(recipe, resume=resume or not first, check=first)
                 if first:
                     require_space(out, run.model, recipe.train.keep)
                     _log_run(run)
@@ -85,7 +86,7 @@ def train(
                     steps = fit(fabric, run, stop, show=show and first)
                 if first:
                     stop.switch("raise", f"stopped after step {steps}; {again} continues from there")
-                    write_bundle(run, recipe.train.average, out / BUNDLE)
+                    write_bundle(recipe, run.data, recipe.train.average, out / BUNDLE)
     return out / BUNDLE
 
 
@@ -103,36 +104,37 @@ def _log_run(run: Run) -> None:
     _log.info(f"run: {train.steps:,} steps, {train.precision}, threads per process: {threads}")
 
 
-def write_bundle(run: Run, last: int, path: Path) -> None:
+def write_bundle(recipe: Recipe, data: TranslationData, last: int, path: Path) -> None:
     """Average the last checkpoints of a run into a bundle and score it on the validation sets.
 
     Args:
-        run: The run.
+        recipe: Recipe of the run.
+        data: Data of the run.
         last: Number of checkpoints.
         path: Directory of the bundle.
     """
-    recipe, data, valid = run.recipe, run.recipe.data, run.data.valid
-    paths, languages = checkpoints.list_checkpoints(run.directory / CHECKPOINTS)[-last:], (data.src_lang, data.tgt_lang)
-    tokenizer = run.data.tokenizer.with_languages(*languages)
-    pairs = run.data.languages if data.given_tokens else ()
+    config, languages = recipe.data, (recipe.data.src_lang, recipe.data.tgt_lang)
+    paths = checkpoints.list_checkpoints(Path(recipe.out) / CHECKPOINTS)[-last:]
+    tokenizer = data.tokenizer.with_languages(*languages)
+    pairs = data.languages if config.given_tokens else ()
     model = Transformer(recipe.model, *tokenizer.vocab_sizes)
     mean = checkpoints.average(checkpoints.load(checkpoint)["model"] for checkpoint in paths)
     bundle.load_weights(model, mean, source=f"the mean of {', '.join(path.name for path in paths)}")
-    files = f"`{data.train_list}`" if data.train_list else f"`{data.train_src}` and `{data.train_tgt}`"
+    files = f"`{config.train_list}`" if config.train_list else f"`{config.train_src}` and `{config.train_tgt}`"
     card = (
-        f"# {data.src_lang} → {data.tgt_lang}\n\n"
+        f"# {config.src_lang} → {config.tgt_lang}\n\n"
         f"A Transformer with {recipe.model.positions} positions, trained with relattn on {files}; "
         f"the mean of the weights after steps {', '.join(str(checkpoints.step_of(path)) for path in paths)}.\n\n"
         "    relattn translate PATH < in.txt > out.txt\n\n"
         "## Recipe\n\n```yaml\n" + dump(recipe) + "```\n"
     )
-    if valid:
+    if data.valid:
         card += "\n## Scores\n"
         translator = TorchTranslator(model, tokenizer, recipe.search, languages=languages, pairs=pairs)
-    for each in valid:
+    for each in data.valid:
         sources, references = [src for src, _ in each.pairs], [tgt for _, tgt in each.pairs]
         scores = score(translator.with_languages(*each.languages).translate(sources), references)
-        name = f" of {each.name}" if len(valid) > 1 else ""
+        name = f" of {each.name}" if len(data.valid) > 1 else ""
         card += f"\nOn the {scores.sentences} validation sentences{name}:\n\n{scores}\n"
     bundle.save(
         path, model=model, languages=languages, search=recipe.search, tokenizer=tokenizer, card=card, pairs=pairs
@@ -156,7 +158,7 @@ def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool
     recipe = replace(read_recipe(run), out=str(run))
     count = len(checkpoints.list_checkpoints(run / CHECKPOINTS))
     require(1 <= last <= count, f"last must be in [1, {count}], the checkpoints of {run}, got {last}")
-    write_bundle(open_run(recipe, resume=True, text="unread"), last, Path(path))
+    write_bundle(recipe, open_data(recipe), last, Path(path))
 
 
 @contextmanager
