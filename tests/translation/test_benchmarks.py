@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks import attention, decoding, forms, measure, peers, train_step
+from benchmarks import attention, decoding, forms, measure, peers
 from relattn import relative_attention
 from tests.support.covering import pairwise
 
@@ -79,20 +79,6 @@ def test_attention_replaces_the_rows_it_measures_again(run, monkeypatch):
         ("9", "plain"),
         ("10", "plain"),
     }
-
-
-def test_train_step_measures_every_scheme_of_a_committed_tree(run, monkeypatch, capsys):
-    monkeypatch.setattr(measure, "uncommitted", lambda: ["src/new.py"])
-    monkeypatch.setattr(train_step.linear, "use_onednn", None)  # a step sets it, and later tests choose themselves
-    flags = ("--lengths", "4", "--tokens", "8", "--layers", "1", "--repeats", "1")
-    with pytest.raises(SystemExit) as exit:
-        run(train_step, *flags)
-    assert exit.value.code == 2
-    (error,) = capsys.readouterr().err.splitlines()
-    assert "src/new.py" in error
-    rows = run(train_step, *flags, "--commit", "a try")
-    assert [(row["commit"], row["positions"]) for row in rows] == [("a try", name) for name in train_step.SCHEMES]
-    assert float(rows[1]["ratio"]) == pytest.approx(float(rows[1]["ms"]) / float(rows[0]["ms"]), rel=1e-2)
 
 
 def test_decoding_translates_the_same_lines(run, tmp_path, monkeypatch, model, text):

@@ -7,6 +7,7 @@ import functools
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from ctranslate2.converters import OpenNMTPyConverter
@@ -14,6 +15,7 @@ from ctranslate2.converters import OpenNMTPyConverter
 from relattn.translation import bundle
 from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.formats.import_model import import_model
 from relattn.translation.model.transformer import Transformer
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -63,6 +65,13 @@ def make_bundle(
         options = {"languages": languages, "search": search, "tokenizer": pieces, "pairs": pairs}
         bundle.save(path, model=weights, card="# A model\n", **options)  # type: ignore[arg-type]
     return bundle.read_bundle(path)
+
+
+def run_import(path: Path, out: Path, src_lang: str = "", tgt_lang: str = "", **options: Any) -> bundle.Bundle:
+    """Import a model of another toolkit, and return its bundle."""
+    defaults: dict[str, Any] = {"tokenizer": None, "tgt_tokenizer": None, "sample": 3}
+    import_model(path, out, src_lang=src_lang, tgt_lang=tgt_lang, **{**defaults, **options})
+    return bundle.read_bundle(out)
 
 
 def random_lines(words: Sequence[int]) -> list[str]:
