@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -351,6 +352,22 @@ def test_user_error_in_two_processes_is_one_line(tmp_path, make_recipe, changes,
     code, out, err = end(begin(make_recipe(tmp_path / "run", 2, **changes)))
     assert (code, out, err.count("relattn: error: ")) == (2, "", 1), err
     assert fact in err
+
+
+def test_two_processes_skip_the_steps_that_one_skips_in_float16(tmp_path, make_recipe):
+    settings = {"precision": "fp16-mixed", "checkpoint_every": 6, "log_every": 1, "steps": 6, "average": 1}
+    runs = [make_recipe(tmp_path / "one", **settings), make_recipe(tmp_path / "two", 2, **settings)]
+    for run in runs:
+        finish(run)
+        (path,) = checkpoints.list_checkpoints(Path(run.out) / "checkpoints")
+        state = checkpoints.load(path)
+        state["scaler"]["scale"] = 2.0**32  # gradients overflow
+        checkpoints.save(path.parent, state.pop("step"), state, keep=3)
+        finish(replace(run, train=replace(run.train, steps=12)))
+    scalers = [state_of(run)["scaler"] for run in runs]
+    assert scalers[0] == scalers[1]
+    assert scalers[0]["scale"] < 2.0**32
+    assert loss_values(runs[1]) == pytest.approx(loss_values(runs[0]), rel=1e-3)
 
 
 def test_compiled_run_differs_by_rounding_only(tmp_path, make_recipe):
