@@ -48,7 +48,7 @@ clean:  ## remove everything that these commands made, except runs
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "relattn needs Python >= 3.11; name one with: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip setuptools hatchling editables
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation]' num2words
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation]' matplotlib num2words
 	touch $@
 
 .venv/installed: .venv/usable  # what tests and checks need

@@ -32,7 +32,7 @@ import torch
 
 from benchmarks.measure import Row, apart, command, measured, parse, peak_here, preload, record
 from relattn.translation import bundle, load
-from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig
+from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.config.presets import PRESETS
 from relattn.translation.data.text_files import read_lines
 from relattn.translation.data.tokenizer import Tokenizer
@@ -81,8 +81,7 @@ def make_random(path: Path, text: Path, size: str) -> None:
     assert model.output_bias is not None
     model.output_bias.data[tokenizer.special.eos] = NEVER
     search = SearchConfig(max_length_ratio=1.0, max_length_extra=1)
-    recipe = Recipe(model=model_config, search=search, data=DataConfig(src_lang="en", tgt_lang="de"))
-    bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card="")
+    bundle.save(path, model=model, languages=("en", "de"), search=search, tokenizer=tokenizer)
 
 
 def make_opus_mt(path: Path, text: Path) -> None:
@@ -97,8 +96,7 @@ def make_opus_mt(path: Path, text: Path) -> None:
     model.save_pretrained(source)
     foreign = read(source, None, None)
     search = SearchConfig(max_length_ratio=1.0, max_length_extra=1)
-    recipe = Recipe(model=foreign.config, search=search, data=DataConfig(src_lang="en", tgt_lang="de"))
-    bundle.save(path, model=foreign.model(), recipe=recipe, tokenizer=foreign.tokenizer, card="")
+    bundle.save(path, model=foreign.model(), languages=("en", "de"), search=search, tokenizer=foreign.tokenizer)
 
 
 def transformers_model(path: Path) -> Path:

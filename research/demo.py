@@ -19,10 +19,10 @@ from relattn.translation import bundle
 from relattn.translation.config import SCHEMES, Positions
 from relattn.translation.console import aligned
 from relattn.translation.data.text_files import read_parallel
-from relattn.translation.drawing import png
 from relattn.translation.errors import Diverged
 from relattn.translation.files import as_csv, write_atomically
 from research import corpus
+from research.drawing import png
 from research.positions import PositionBin, draw
 from research.reproduce import train_row
 from research.rows import Row

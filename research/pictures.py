@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from relattn.translation.drawing import png
+from research.drawing import png
 from research.rows import Model, Row
 
 

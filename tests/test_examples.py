@@ -104,34 +104,3 @@ def test_padding_and_what_a_variant_does_not_read_change_nothing(variant):
         read = {name for name, output in outputs.items() if not torch.allclose(output, model(batch), 1e-4, 1e-5)}
     wants = {"none": set(), "positions": {"order"}, "arcs": {"arcs"}, "typed arcs": {"arcs", "types"}}
     assert read == wants[variant]
-
-
-def test_bad_input_is_reported_in_one_line(tmp_path, monkeypatch, capsys):
-    good = "\t".join(["1", "Go", "go", "VERB", "VB", "_", "0", "root", "_", "_"]) + "\n"
-
-    def error(*flags: str, folder: Path = tmp_path) -> str:
-        monkeypatch.setattr(sys, "argv", ["dependency_graphs.py", "--data", str(folder), *flags])
-        with pytest.raises(SystemExit) as stopped:
-            example.main()
-        output, error = capsys.readouterr()
-        assert (stopped.value.code, output, error.count("\n")) == (2, "", 1)
-        return error
-
-    for text, fact in [
-        (good + "2\tnow\n", "line 2: "), (good.replace("\t", "    "), "line 1: "), (good + good, "line 2: "),
-        (good.replace("VERB", "VB"), "'VB'"), (good.replace("\t0\t", "\t_\t"), "'_'"), ("", "must contain words"),
-        (good.replace("\t0\t", "\t1\t"), "line 1: the head"), (good.replace("\t0\t", "\t2\t"), "got 2"),
-        ("# nothing\n\n", "must contain words"), (b"\xff\xfe\n", "0xff"),
-    ]:  # fmt: skip
-        fill(tmp_path, train=text)
-        assert error().startswith(str(tmp_path / "xx-ud-train.conllu"))
-        assert fact in error()
-    path = fill(tmp_path) / "xx-ud-dev.conllu.gz"
-    whole = path.read_bytes()
-    for content in (whole[:-20], b"plain text\n", whole[:30] + bytes(40) + whole[70:]):
-        path.write_bytes(content)
-        assert error().startswith(f"{path}: ")
-    assert "--epochs" in error("--epochs", "0")
-    assert "*-train.conllu" in error(folder=tmp_path / "nowhere")
-    (tmp_path / "yy-ud-train.conllu").write_text(SENTENCES)
-    assert "got 2" in error()

@@ -2,16 +2,12 @@
 
 import csv
 import gzip
-import math
-import os
-import time
 
 import pytest
 import torch
 
-from benchmarks import gpu, gpu_check, gpu_tiles, gpu_times, measure, peers, workers
+from benchmarks import gpu, gpu_check, gpu_tiles, gpu_times, peers
 from relattn.backends import dense, triton
-from tests.support.calls import call_of
 from tests.support.interpreter import patch_language_once
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -49,63 +45,6 @@ def test_rehearsal(monkeypatch, tmp_path, capsys, go):
     if go == "third":
         assert {path.name for path in out.glob("*.de")} == {"valid-relative.de", "newstest2013-relative.de"}
         assert len((out / "valid-relative.de").read_text().splitlines()) == 300
-
-
-@pytest.mark.parametrize(
-    ("arguments", "fact"), [(["first"], "no NVIDIA GPU"), (["second", "--device", "cpu"], "TRITON_INTERPRET=1")]
-)
-def test_commands_that_cannot_run(monkeypatch, capsys, tmp_path, arguments, fact):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.delenv("TRITON_INTERPRET")
-    with pytest.raises(SystemExit) as exit:
-        gpu.main([*arguments, "--out", str(tmp_path), "--commit", "0"])
-    assert exit.value.code == 2
-    assert fact in capsys.readouterr().err
-
-
-def test_checks_for_a_gpu_are_valid_calls():
-    checks = [task for task in gpu_check.tasks("cuda").values() if task[0] is gpu_check.within_budget]
-    assert len(checks) >= 3 * len(gpu_check.SHAPES)
-    for _, (case, shape, _) in checks:
-        operator, inputs, options = call_of(case, shape, torch.float32)
-        assert operator(**inputs, **options, backend="native").isfinite().all()
-
-
-def failed_method(case, methods, device):
-    row = {"n": case.n, "causal": False, "pass": "forward", "method": methods[0], "dtype": "", "tokens": 1}
-    return [{**row, "dim": 4, "clip": 4, "note": "RuntimeError: out of registers"}]
-
-
-def test_failures_are_counted_and_keep_their_stack_traces(monkeypatch, capsys, tmp_path):
-    """A failed check, and a method whose row has its error in the note, as our own kernels' would."""
-
-    def fail(*_):
-        try:
-            raise ValueError("from the compiler")
-        except ValueError:
-            raise RuntimeError("could not be compiled") from None
-
-    monkeypatch.setattr(gpu_check, "tasks", lambda device: {"sum": (fail, ())})
-    monkeypatch.setattr(gpu_times, "time_case", failed_method)
-    monkeypatch.setattr(gpu_times, "compile_tasks", lambda table, device: {})
-    monkeypatch.setattr(gpu_tiles, "tasks", lambda device, compiles: {})
-    assert gpu.main(["first", "--device", "cpu", "--out", str(tmp_path), "--commit", "0"]) == 1
-    printed = capsys.readouterr().out
-    assert "time: 1 tasks, 1 failed, 0 left out" in printed
-    assert "check: 1 tasks, 1 failed, 0 left out" in printed
-    failures = (tmp_path / gpu.FAILURES).read_text()
-    assert failures.index("ValueError: from the compiler") < failures.rindex("RuntimeError: could not be compiled")
-    assert "out of registers" in failures
-    assert "RuntimeError: could not be compiled" in (tmp_path / "checks-gpu.csv").read_text()
-
-
-def test_work_continues_after_a_process_failed_died_or_hung():
-    measure.preload(["benchmarks.workers"])
-    tasks = [(math.sqrt, (-1.0,)), (math.sqrt, (4.0,)), (os._exit, (3,)), (time.sleep, (60,)), (math.sqrt, (9.0,))]
-    found = [result for _, result in workers.run_all(tasks, 1, patience=4.0, stop=math.inf)]
-    assert found[0].reason.startswith("ValueError: ")
-    assert found[1:] == [2.0, workers.Failure("its process died"), workers.Failure("no answer in time"), 3.0]
-    assert list(workers.run_all([(math.sqrt, (4.0,))], 1, patience=60, stop=0.0)) == [(0, workers.LEFT_OUT)]
 
 
 @pytest.mark.parametrize("check", [gpu_check.within_budget, gpu_check.repeatable])

@@ -11,8 +11,6 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
-
 import relattn
 from relattn import backends
 
@@ -116,14 +114,3 @@ from relattn.integrations import transformers
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
-
-
-@pytest.mark.parametrize("is_toolkit", [False, True], ids=["relattn", "relattn.translation"])
-def test_a_class_name_stands_once_per_distribution(is_toolkit):
-    places: dict[str, list[str]] = {}
-    for module, path in PATHS.items():
-        if module.startswith("relattn.translation") == is_toolkit:
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    places.setdefault(node.name, []).append(module)
-    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}

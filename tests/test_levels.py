@@ -83,26 +83,38 @@ def test_a_level_may_be_lower_than_the_processor(capability, features, allowed):
 
 
 def run_with(level, *command):
-    environment = {**os.environ, "RELATTN_LEVEL": level}
+    environment = {**os.environ, "RELATTN_LEVEL": level, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False)
 
 
 USED = """
+import torch
 from relattn.backends.native import library
+from relattn.integrations.transformers import int8
 from relattn.translation.kernels import decoder
+from tests.support.integer_sums import assert_sums_are_exact
 print(*sorted({kernels.level for kernels in library.KERNELS.values()}), decoder.KERNELS.level, decoder.int8_kernel())
+quantized = int8.quantize(torch.nn.Linear(64, 64))
+print(int8.product(), len(quantized))
+if quantized:
+    assert_sums_are_exact()
 """
 
 
-def test_one_variable_sets_the_level_of_all_kernels():
-    """Attention, the decoder and its products in 8 bits."""
-    for name, features in levels.LIMITS[library.MACHINE].items():
-        if features <= library.FEATURES:
-            level, *_ = levels.supported(library.MACHINE, features, "float32")
-            pairs = levels.supported(library.MACHINE, features, "bfloat16")[:1]
-            kernel = DOTS if features & levels.INT8_DOTS else PAIRS if "AVX2" in features else GENERIC
-            used = run_with(name, "-c", USED)
-            assert used.stdout.split() == [*sorted({level, *pairs}), level, str(kernel)], used.stderr
+ALLOWED = [name for name, features in levels.LIMITS[library.MACHINE].items() if features <= library.FEATURES]
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_one_variable_sets_the_level_of_all_kernels(name):
+    """Attention, the decoder, and products in 8 bits, which linear layers use where they are faster than float32."""
+    features = levels.LIMITS[library.MACHINE][name]
+    level, *_ = levels.supported(library.MACHINE, features, "float32")
+    pairs = levels.supported(library.MACHINE, features, "bfloat16")[:1]
+    kernel = DOTS if features & levels.INT8_DOTS else PAIRS if "AVX2" in features else GENERIC
+    product = None if "AMX_BF16" in features else kernel
+    expected = [*sorted({level, *pairs}), level, kernel, product, int(product != GENERIC)]
+    used = run_with(name, "-c", USED)
+    assert used.stdout.split() == list(map(str, expected)), used.stderr
 
 
 def test_unknown_levels_are_refused_in_one_line():

@@ -86,16 +86,6 @@ def test_zero_tables_equal_multihead_attention(layout, dims, bias, sizes, paddin
     assert all(table.grad.abs().max() > 0 for table in ours.attention.parameters())
 
 
-def test_state_dict_has_the_names_of_multihead_attention_and_tables():
-    for options in ({}, {"kdim": 7, "vdim": 11, "bias": False}):
-        theirs = nn.MultiheadAttention(DIM, HEADS, **options)
-        ours = RelativeMultiheadAttention(DIM, HEADS, **options, clip=2)
-        missing, unexpected = ours.load_state_dict(theirs.state_dict(), strict=False)
-        assert (sorted(missing), unexpected) == (["attention.rel_key.weight", "attention.rel_value.weight"], [])
-        for name, x in theirs.state_dict().items():
-            assert torch.equal(ours.state_dict()[name], x)
-
-
 def test_tables_are_those_of_the_operator_and_is_causal_needs_no_mask():
     module = filled(RelativeMultiheadAttention(DIM, HEADS, clip=(3, 1), per_head=True, batch_first=True).double())
     x = normal(BATCH, 7, DIM)

@@ -65,12 +65,6 @@ def test_attention_module_passes_options_to_the_operator():
     close(attention(query, key, value, **options), want[0])
 
 
-def test_modules_are_made_on_a_device_in_a_dtype():
-    """The layer makes the other modules."""
-    module = RelativeSelfAttention(8, 2, 2, device="meta", dtype=torch.bfloat16)
-    assert {(x.device.type, x.dtype) for x in module.parameters()} == {("meta", torch.bfloat16)}
-
-
 MODES = [torch.enable_grad, torch.no_grad, torch.inference_mode]
 
 
@@ -144,18 +138,6 @@ def test_dropout_is_for_training_only():
     attention, x = layer(dropout=0.5), sentences(2, 7)
     assert not torch.equal(attention(x), attention(x))
     close(attention.eval()(x), layer()(x))
-
-
-@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
-def test_quantized_layer_decodes_with_a_cache():
-    attention, x = layer(is_causal=True).float().eval(), sentences(2, 7).float()
-    quantized = torch.ao.quantization.quantize_dynamic(attention, {torch.nn.Linear}, dtype=torch.qint8)
-    first, cache = quantized(x[:, :4], cache=quantized.empty_cache(2))
-    second, _ = quantized(x[:, 4:], cache=cache)
-    want = attention(x)
-    rounding = (quantized(x) - want).abs().max().item()  # activations are rounded by the range of the whole tensor
-    torch.testing.assert_close(torch.cat((first, second), dim=1), want, rtol=0, atol=2 * rounding)
 
 
 def test_layer_exports_with_any_batch_and_length():

@@ -8,7 +8,6 @@ from __future__ import annotations
 import platform
 import re
 import sys
-import sysconfig
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -29,7 +28,7 @@ LEVELS = [
     level for level in hatch_build.levels(platform.machine(), sys.platform == "darwin") if level.name in HOST.compilers
 ]
 REALS = ("float32", "float64", "bfloat16")
-PYTHON_LINES, OTHER_LINES = 30_932, 4_549  # limits on what is shipped; they only fall
+PYTHON_LINES, OTHER_LINES = 30_297, 4_549  # limits on what is shipped; they only fall
 FAILS = "#ifdef REAL64\n#error as in a compiler that lacks something\n#endif"
 
 
@@ -151,23 +150,6 @@ def test_no_more_compilers_run_than_processors(processors, tmp_path, monkeypatch
     counts = [int(line) for line in (tmp_path / "counts").read_text(encoding="utf-8").split()]
     assert len(counts) == len(data["artifacts"]) == len(objects(*REALS))
     assert max(counts) == processors
-
-
-def test_a_mac_compiles_one_level_for_its_own_processor(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(platform, "machine", lambda: "arm64")
-    monkeypatch.setattr(sysconfig, "get_platform", lambda: "macosx-11.0-universal2")  # of Python, for both machines
-    target = hatch_build.host_target()
-    assert (target.tag, list(target.compilers)) == ("macosx_11_0_arm64", ["aarch64"])
-
-
-def test_wrong_targets_are_errors(monkeypatch):
-    for target in ("x86_64-linux-gnu", "x86_64-macos.11.0", "linux", "aarch64-linux-gnu.2.28.1"):
-        with pytest.raises(SystemExit, match=f"RELATTN_TARGET.*'{target}'"):
-            hatch_build.parse_target(target)
-    monkeypatch.setattr(hatch_build, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit, match="pip install ziglang"):
-        hatch_build.parse_target("x86_64-linux-gnu.2.28")
 
 
 def test_imports_of_the_toolkit_are_declared():

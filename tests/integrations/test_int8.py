@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,7 +11,7 @@ from torch import nn
 from transformers import DebertaV2Config, DebertaV2Model, T5Config, T5ForConditionalGeneration
 
 from relattn.backends.native import levels, library
-from relattn.backends.native.int8 import DOTS, GENERIC, PAIRS
+from relattn.backends.native.int8 import GENERIC
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import int8
 from tests.support.integer_sums import assert_sums_are_exact
@@ -29,31 +26,6 @@ def test_sums_are_exact_with_onednn(monkeypatch):
     """As on processors with AMX."""
     monkeypatch.setattr(int8, "product", lambda: None)
     assert_sums_are_exact()
-
-
-LIMITS = [name for name, features in levels.LIMITS[library.MACHINE].items() if features <= library.FEATURES]
-ON_A_LEVEL = """
-import sys, torch
-from relattn.integrations.transformers import int8
-from tests.support.integer_sums import assert_sums_are_exact
-print(int8.product(), len(int8.quantize(torch.nn.Linear(64, 64))))
-if sys.argv[1] != "default":
-    assert_sums_are_exact()
-"""
-
-
-@pytest.mark.parametrize("limit", LIMITS)
-def test_the_product_is_chosen_by_processor(limit):
-    """PyTorch's products of integers are slower than those in float32 without VNNI, and ours are without AVX2."""
-    features = levels.LIMITS[library.MACHINE][limit]
-    product = DOTS if features & levels.INT8_DOTS else PAIRS if "AVX2" in features else GENERIC
-    if "AMX_BF16" in features:
-        product = None
-    path = os.pathsep.join(filter(None, sys.path))
-    environment = {**os.environ, "RELATTN_LEVEL": limit, "PYTHONPATH": path}
-    command = [sys.executable, "-c", ON_A_LEVEL, limit]
-    run = subprocess.run(command, env=environment, timeout=300, capture_output=True, text=True, check=False)
-    assert run.stdout.split() == [str(product), str(int(product != GENERIC))], run.stderr
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

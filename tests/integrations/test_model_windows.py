@@ -197,14 +197,6 @@ def test_convolutions_in_pieces_equal_those_of_the_whole_input(frames, kernel, m
         torch.testing.assert_close(parakeet.subsample(model, inputs, mask), model.subsampling(inputs, mask))
 
 
-@pytest.mark.parametrize("window", [(3, -1), 3, (1.5, 2)])
-def test_windows_that_are_no_windows_are_refused(window):
-    model = sharp("parakeet")
-    with pytest.raises(ValueError, match=r"^window must be a pair \(left, right\).*got[^\n]*$"):
-        faster.enable(model, window=window)
-    assert "not enabled" in faster.report(model)
-
-
 def test_windows_are_refused_where_they_would_not_hold_everywhere():
     model = build(FAMILIES["vits"])
     with pytest.raises(ValueError, match=r"^window must be given with a model of Parakeet[^\n]*got a model with \w+$"):

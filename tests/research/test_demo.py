@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from relattn.translation import bundle
-from relattn.translation.errors import Interrupted
 from research import corpus, reproduce
 from research.__main__ import main
 from research.corpus import builtin
@@ -56,17 +55,3 @@ def test_demo_trains_compares_and_shows(small, tmp_path, capsys):
     assert capsys.readouterr().out == out
     assert main([*command, "--seed", "2"]) == 2
     assert "seed: 1 → 2" in capsys.readouterr().err
-
-
-def test_demo_that_fails_or_is_stopped(small, tmp_path, monkeypatch, capsys):
-    command = ["demo", "--out", str(tmp_path / "out"), "--steps", "2"]
-    assert main([*command, "--src_lang", "xx"]) == 2
-    assert "xx" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-    def stopped(recipe, *, resume, again):
-        raise Interrupted(f"stopped; {again} continues")
-
-    monkeypatch.setattr(reproduce, "train", stopped)
-    assert main(command) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == "relattn: stopped; the same command continues"

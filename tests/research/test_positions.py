@@ -9,7 +9,6 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from relattn.translation.errors import InputError
 from relattn.translation.translate.torch_translator import TorchTranslator
 from research import positions as teacher_forcing
 from research.__main__ import main
@@ -71,22 +70,6 @@ def test_bins_are_means_over_tokens(tmp_path, monkeypatch, positions, most, widt
     assert list(curve.get_xdata()) == [(width - 1) / 2 + width * i for i in range(len(found) - 1)]
     assert list(curve.get_ydata()) == [b.correct for b in found[:-1]]
     assert set(line.get_xdata()) == {9}
-
-
-def test_lines_that_are_refused(tmp_path):
-    translator = make(tmp_path, positions="learned", max_positions=6)
-    five, six = " ".join(["apple"] * 5), " ".join(["apple"] * 6)
-    longest = [("apple", "apple"), ("", six), (five, five)]
-    assert by_position(translator, longest, width=9)[0].tokens == 6
-    for pairs, width, fact in (
-        ([], 5, "at least one line"),
-        ([("", "Apfel"), ("one", "  ")], 5, "at least one line"),
-        (longest, 0, "width must be .* got 0"),
-        ([*longest, (six, "apple")], 9, "source line 4 has 6 pieces, .* at most 5"),
-        ([*longest, ("apple", six)], 9, "target line 4 has 6 pieces, .* at most 5"),
-    ):
-        with pytest.raises(InputError, match=fact):
-            by_position(translator, pairs, width=width)
 
 
 def test_command(tmp_path, monkeypatch, capsys):

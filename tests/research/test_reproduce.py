@@ -14,12 +14,10 @@ from filelock import FileLock
 
 from relattn.translation.config import as_dict
 from relattn.translation.data.text_files import read_parallel
-from relattn.translation.errors import InputError, Interrupted
+from relattn.translation.errors import InputError
 from relattn.translation.evaluation import paired_bootstrap, score
-from research import corpus, report, reproduce, rows
-from research.__main__ import main
+from research import report, reproduce, rows
 from research.tables import SCALES, TABLES, Claim, Entry, Scale, Table, joined
-from tests.support.commands import Result, assert_refused
 
 ENTRIES = (Entry("both", "relative", paper=25.8), Entry("keys", "relative", {"relative_tables": "keys"}))
 
@@ -40,12 +38,6 @@ def test_equal_models_have_equal_names_in_all_tables():
                 assert models.setdefault(entry.name, model) == model
     wmt14 = SCALES["wmt14"].recipe.model
     assert ENTRIES[1].model(wmt14) == replace(wmt14, relative_tables="keys")  # tables per head stay
-
-
-def test_lines_are_joined():
-    pairs = [(f"s{i}", f"t{i}") for i in range(6)]
-    assert joined(pairs, 2) == [("s0 s1", "t0 t1"), ("s2 s3", "t2 t3"), ("s4 s5", "t4 t5")]
-    assert joined(pairs, 4) == [("s0 s1 s2 s3", "t0 t1 t2 t3")]
 
 
 @pytest.fixture
@@ -146,45 +138,6 @@ def test_claims_of_the_paper_are_tested_on_each_text(monkeypatch, tmp_path):
         ]
 
 
-def test_stopped_row_continues_and_is_the_same(small, tmp_path, monkeypatch, first):
-    monkeypatch.setattr(report, "draw", lambda *_: b"")
-    small(models=["relative"])
-    whole, train = rows.read(first), reproduce.train
-    first.unlink()
-    (tmp_path / "runs/tiny/relative-seed1").rename(tmp_path / "elsewhere")
-
-    def stopped(recipe, **options):
-        assert options["again"] == "the same command"
-        train(replace(recipe, train=replace(recipe.train, steps=2)), **options, show=False)
-        raise Interrupted("stopped after step 2")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(reproduce, "train", stopped)
-        with pytest.raises(Interrupted):
-            small(models=["relative"])
-    assert not first.exists()
-    small(models=["relative"])
-    again = rows.read(first)
-    for name in ("recipe", "conditions", "scores", "translations", "positions"):
-        assert getattr(again, name) == getattr(whole, name)
-    assert {**again.figures, "seconds": 0} == {**whole.figures, "seconds": 0}
-
-
-def test_run_that_diverged_is_a_row_with_a_note(small, monkeypatch, first):
-    monkeypatch.setattr(report, "draw", lambda *_: b"")
-    scale = SCALES["tiny"]
-    wild = replace(scale.recipe, train=replace(scale.recipe.train, learning_rate_factor=1e6, steps=60))
-    monkeypatch.setitem(SCALES, "tiny", scale._replace(recipe=wild))
-    with pytest.raises(InputError, match=r"tiny\.md: there must be a row"):
-        small(models=["relative"])
-    monkeypatch.setitem(SCALES, "tiny", scale)
-    fault = rows.read(first).fault
-    assert "diverged" in fault
-    page = small()
-    assert "| both (1) |" in page
-    assert f"\n(1) seed 1: {fault}\n" in page
-
-
 def test_committed_rows_can_be_read_and_damaged_ones_are_refused(tmp_path):
     paths = list((Path(__file__).parents[2] / "docs/results/rows").glob("*/*.json.xz"))
     assert paths
@@ -194,36 +147,3 @@ def test_committed_rows_can_be_read_and_damaged_ones_are_refused(tmp_path):
             (tmp_path / "row.json.xz").write_bytes(written)
             with pytest.raises(InputError, match=f"^{tmp_path}/row.json.xz: .*$"):
                 rows.read(tmp_path / "row.json.xz")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "fact"),
-    [
-        ("tables --scale multi30k --data nowhere", "nowhere/valid.en: no such file"),
-        ("table1", "table1"),
-        ("tables --seeds -1", "got -1"),
-        ("tables --steps 0", "got 0"),
-    ],
-)
-def test_errors_of_the_command(tmp_path, monkeypatch, capsys, arguments, fact):
-    monkeypatch.chdir(tmp_path)
-    assert_refused(Result(main(["reproduce", *arguments.split()]), *capsys.readouterr()), fact)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_built_in_corpus_is_written_once(small, tmp_path, monkeypatch):
-    """And pages name the text that validates, which is not the text that is translated."""
-    for split, lines in {"train": 60, "valid": 2, "test": 6, "long": 6}.items():
-        monkeypatch.setitem(corpus.LINES, split, lines)
-    recipe = SCALES["tiny"].recipe
-    data = SCALES["demo"].recipe.data
-    scale = SCALES["demo"]._replace(recipe=replace(recipe, data=replace(data, vocab_size=400)))
-    monkeypatch.setitem(SCALES, "demo", scale)
-    options = {"seeds": [1], "models": [], "steps": None, "data": str(tmp_path)}
-    page = reproduce.reproduce("pair", "demo", **options, out=tmp_path / "out", runs=tmp_path / "runs")
-    text = page.read_text(encoding="utf-8")
-    assert "items correct, %" in text
-    assert "nats per token of valid." in text
-    assert "test (6 lines)" in text
-    assert {path.name for path in tmp_path.glob("*.en")} == {"train.en", "valid.en", "test.en", "long.en"}
-    assert (tmp_path / "train.en").read_text().splitlines() == [src for src, _ in corpus.builtin("train", lines=60)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from relattn.translation import bundle
-from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig
+from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.model.transformer import Transformer
 
@@ -18,11 +18,8 @@ def save_random_bundle(path: Path, *, src_lang: str = "en", tgt_lang: str = "de"
     """Write a bundle of a small model, and return its directory."""
     torch.manual_seed(1)
     tokenizer = Tokenizer.train(LINES * 5, 300, seed=1)
-    recipe = Recipe(
-        model=ModelConfig(dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=1, clip=2),
-        data=DataConfig(src_lang=src_lang, tgt_lang=tgt_lang),
-        search=SearchConfig(beam_size=2, max_length_ratio=1.25, max_length_extra=2),
-    )
-    model = Transformer(recipe.model, tokenizer.vocab_size)
-    bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card)
+    config = ModelConfig(dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=1, clip=2)
+    search = SearchConfig(beam_size=2, max_length_ratio=1.25, max_length_extra=2)
+    model, languages = Transformer(config, tokenizer.vocab_size), (src_lang, tgt_lang)
+    bundle.save(path, model=model, languages=languages, search=search, tokenizer=tokenizer, card=card)
     return path

@@ -10,7 +10,7 @@ import torch
 from playwright.sync_api import Browser, sync_playwright
 
 from relattn.translation import bundle, load
-from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig
+from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.model.transformer import Transformer
@@ -32,14 +32,9 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> TorchTranslator:
     pairs = [(f"{a} {x} and {b} {y}", f"{c} {u} und {d} {v}") for (a, c, x, u), (b, d, y, v) in product(ITEMS, ITEMS)]
     pairs += [(f"{a} {x}{end}", f"{c} {u}{end}") for a, c, x, u in ITEMS for end in ("", ".")]
     tokenizer = Tokenizer.train([line for pair in pairs for line in pair] * 5, 330, seed=1)
-    recipe = Recipe(
-        model=ModelConfig(
-            dim=24, heads=3, feed_forward_dim=40, encoder_layers=1, decoder_layers=1, clip=2, dropout=0.0
-        ),
-        data=DataConfig(src_lang="en", tgt_lang="de"),
-        search=SearchConfig(beam_size=3, max_length_ratio=1.25, max_length_extra=2),
-    )
-    model = Transformer(recipe.model, tokenizer.vocab_size)
+    config = ModelConfig(dim=24, heads=3, feed_forward_dim=40, encoder_layers=1, decoder_layers=1, clip=2, dropout=0.0)
+    search = SearchConfig(beam_size=3, max_length_ratio=1.25, max_length_extra=2)
+    model = Transformer(config, tokenizer.vocab_size)
     batch = collate(*([tokenizer.encode(line) for line in side] for side in zip(*pairs, strict=True)))
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     for _ in range(60):
@@ -50,7 +45,7 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> TorchTranslator:
         optimizer.step()
     path = tmp_path_factory.mktemp("page") / "bundle"
     card = "---\nwidget:\n- text: three apples and one apple\n---\n\n# A model\n"
-    bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card)
+    bundle.save(path, model=model, languages=("en", "de"), search=search, tokenizer=tokenizer, card=card)
     translator = load(path)
     assert isinstance(translator, TorchTranslator)
     return translator

@@ -186,40 +186,33 @@ def test_killed_runs_are_bitwise_equal(tmp_path, make_recipe, whole, processes, 
         assert_same(content(run), content(expected))
 
 
-def test_killed_distillations_give_the_same_corpus_and_student(tmp_path, make_recipe, text):
-    """Kills hit imports, the parts of the corpus, its end, and the training of the student."""
+def test_killed_distillations_give_the_same_corpus(tmp_path, make_recipe, text):
+    """Kills hit imports, the parts of the corpus, and its end."""
     mono, lines = tmp_path / "mono", Path(text["train_src"]).read_text() + Path(text["valid_src"]).read_text()
     mono.write_text(20 * lines)  # four parts
     teacher = make_recipe(tmp_path / "teacher", learning_rate_factor=0.3)
     finish(teacher)
 
-    def distillation(name: str) -> tuple[list[str], Recipe]:
-        out, run = tmp_path / name, make_recipe(tmp_path / f"student-{name}", steps=120)
-        run = replace(run, data=replace(run.data, train_src=f"{out}/train.en.gz", train_tgt=f"{out}/train.de.gz"))
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(dump(run))
+    def distillation(name: str) -> list[str]:
         rules = ("--keep_duplicates", "true", "--min_score", "null", "--max_ratio", "null", "--min_script", "null")
-        rules += ("--keep_copies", "true")
-        files = ("--data", str(mono), "--out", str(out), "--student", str(path))
-        drawing = ("--sampling", "--top_k", "3", "--threads", "1")
-        return ["-m", "relattn", "distill", f"{teacher.out}/bundle", *files, *rules, *drawing], run
+        rules += ("--keep_copies", "true", "--sampling", "--top_k", "3", "--threads", "1")
+        files = ("--data", str(mono), "--out", str(tmp_path / name))
+        return ["-m", "relattn", "distill", f"{teacher.out}/bundle", *files, *rules]
 
-    def results(name: str, run: Recipe) -> list[Any]:
-        return [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}, *content(run)]
+    def results(name: str) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
 
-    command, run = distillation("complete")
     start = time.monotonic()
-    code, _, err = end(launch(command, tmp_path))
+    code, _, err = end(launch(distillation("complete"), tmp_path))
     assert code == 0, err
-    seconds, expected = time.monotonic() - start, results("complete", run)
-    chance, done, number = random.Random(1), 0, 0
+    seconds, chance, done, number = time.monotonic() - start, random.Random(1), 0, 0
     while done < KILLS_OF_DISTILL:
         number += 1
-        command, run = distillation(f"run-{number}")
+        command = distillation(f"run-{number}")
         for _ in range(min(KILLS_PER_RUN, KILLS_OF_DISTILL - done)):
             process = launch(command, tmp_path)
             part = tmp_path / f"run-{number}" / ".relattn-preparing" / f"part-{chance.randrange(4):05}"
-            while done % 2 and process.poll() is None and not part.exists() and not (tmp_path / run.out).exists():
+            while done % 2 and process.poll() is None and not part.exists():
                 time.sleep(0.01)
             time.sleep(chance.uniform(0.0, 1.0 if done % 2 else seconds))
             if not killed(process, chance):
@@ -227,7 +220,7 @@ def test_killed_distillations_give_the_same_corpus_and_student(tmp_path, make_re
             done += 1
         code, _, err = end(launch(command, tmp_path))
         assert code == 0, err
-        assert_same(results(f"run-{number}", run), expected)
+        assert results(f"run-{number}") == results("complete")
 
 
 def test_two_processes_equal_one_and_continue_as_one(tmp_path, make_recipe, whole):
@@ -318,19 +311,6 @@ def test_job_of_slurm_that_is_killed_and_requeued_continues(tmp_path, make_recip
     assert_same(content(run), content(whole(2)[0]))
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_lost_process_is_reported_in_one_line(tmp_path, make_recipe, rank):
-    run = make_recipe(tmp_path / "run", 2, **{**ENDLESS, "checkpoint_every": 4})
-    process = begin(run)
-    wait_for_step(process, run, 8)
-    os.kill(family(process.pid)[1 + rank], signal.SIGKILL)
-    code, _, err = end(process)
-    (message,) = (line for line in err.splitlines() if not PROGRESS.match(line))
-    assert code == 2
-    assert f"process {rank + 1} of 2 was killed by SIGKILL" in message
-    assert f"continues from step {saved_step(run)}" in message
-
-
 SIGNALS = [(signal.SIGTERM, receiver) for receiver in ("agent", "group", "child")]  # a scheduler signals the group
 SIGNALS += [(signal.SIGHUP, "agent"), (signal.SIGHUP, "group")]  # the end of a terminal
 SIGNALS += [(signal.SIGINT, "group"), (signal.SIGKILL, "agent")]  # the first is Ctrl-C
@@ -364,12 +344,6 @@ def test_processes_under_nohup_continue(tmp_path, make_recipe):
         os.kill(pid, signal.SIGHUP)
     code, out, err = end(process)
     assert (code, out) == (0, f"{run.out}/bundle\n"), err
-
-
-def test_process_without_an_agent_ends(tmp_path, make_recipe):
-    run = make_recipe(tmp_path / "run", **ENDLESS)
-    code, *_ = end(begin(run, TORCHELASTIC_RUN_ID="x", RELATTN_AGENT="1"))  # the agent is not the parent
-    assert code == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize(("changes", "fact"), [({"init_from": "nowhere"}, "nowhere"), ({"keep": 10**9}, "the disk")])

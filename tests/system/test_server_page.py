@@ -16,7 +16,6 @@ import uvicorn
 from playwright.sync_api import Browser, Page, Route, expect
 
 from relattn.translation import bundle, load
-from relattn.translation.config import DataConfig, Recipe
 from relattn.translation.formats.ctranslate2.write import export
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.limits import Limits
@@ -374,7 +373,8 @@ def test_exports_offer_only_what_they_can(browser: Browser, translator: TorchTra
     bundle.save(
         tmp_path / "bundle",
         model=translator.model,
-        recipe=Recipe(model=translator.model.config, data=DataConfig(src_lang="en", tgt_lang="de"), search=early),
+        languages=("en", "de"),
+        search=early,
         tokenizer=translator.tokenizer,
         card="",
     )

@@ -77,7 +77,10 @@ def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
     for parameter in translator.model.parameters():
         parameter.data += 0.7 * torch.randn(parameter.shape, generator=generator)
     path = tmp_path_factory.mktemp("random") / "bundle"
-    bundle.save(path, model=translator.model, recipe=finished, tokenizer=translator.tokenizer, card="")
+    languages = translator.src_lang, translator.tgt_lang
+    bundle.save(
+        path, model=translator.model, languages=languages, search=translator.search, tokenizer=translator.tokenizer
+    )
     return str(path)
 
 

@@ -93,11 +93,3 @@ def test_wrong_arguments(tmp_path):
     translate = BatchTranslator(str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match=r"nowhere: no such directory"):
         translate({"text": ["a"]})
-
-
-def test_repr_says_what_is_loaded(model):
-    translate = BatchTranslator(model, column="en")
-    assert repr(translate) == f"BatchTranslator({model!r}, column='en', device='cpu')"
-    assert repr(translate.translator).startswith("TorchTranslator(en to de, ")
-    assert "relative positions, float32 on cpu" in repr(translate.translator)
-    assert "relative positions, bfloat16 on cpu" in repr(load(model, precision="bf16"))

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks import attention, decoding, errors, forms, measure, peers, train_step
+from benchmarks import attention, decoding, forms, measure, peers
 from relattn import relative_attention
 from tests.support.covering import pairwise
 
@@ -81,43 +81,6 @@ def test_attention_replaces_the_rows_it_measures_again(run, monkeypatch):
     }
 
 
-@pytest.mark.usefixtures("_peer")
-@pytest.mark.parametrize("agrees", [True, False])
-def test_peers_are_compared(monkeypatch, capsys, agrees):
-    if not agrees:
-        monkeypatch.setitem(peers.PEERS, "VITS", replace(peers.PEERS["VITS"], same=relative_attention))
-    monkeypatch.setattr(sys, "argv", ["peers", "VITS"])
-    with pytest.raises(SystemExit) as exit:
-        peers.main()
-    assert exit.value.code == (0 if agrees else 1)
-    verdicts = [line.rsplit(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines() if "n = " in line]
-    assert verdicts == (["same"] * 6 if agrees else ["same", "same", "DIFFERENT"] * 2)  # the same within the window
-
-
-@pytest.mark.parametrize("limit", [1e3, 1e-3])
-def test_errors_fails_beyond_its_limit(run, tmp_path, monkeypatch, limit):
-    monkeypatch.setattr(errors, "LIMIT", limit)
-    with pytest.raises(SystemExit) as exit:
-        run(errors, "--lengths", "5")
-    assert exit.value.code == (0 if limit > 1 else 1)
-    for row in table(tmp_path / "rows.csv"):
-        assert 0 < float(row["error"]) < {"float32": 1e-5, "bfloat16": 1e-1}[row["dtype"]]
-
-
-def test_train_step_measures_every_scheme_of_a_committed_tree(run, monkeypatch, capsys):
-    monkeypatch.setattr(measure, "uncommitted", lambda: ["src/new.py"])
-    monkeypatch.setattr(train_step.linear, "use_onednn", None)  # a step sets it, and later tests choose themselves
-    flags = ("--lengths", "4", "--tokens", "8", "--layers", "1", "--repeats", "1")
-    with pytest.raises(SystemExit) as exit:
-        run(train_step, *flags)
-    assert exit.value.code == 2
-    (error,) = capsys.readouterr().err.splitlines()
-    assert "src/new.py" in error
-    rows = run(train_step, *flags, "--commit", "a try")
-    assert [(row["commit"], row["positions"]) for row in rows] == [("a try", name) for name in train_step.SCHEMES]
-    assert float(rows[1]["ratio"]) == pytest.approx(float(rows[1]["ms"]) / float(rows[0]["ms"]), rel=1e-2)
-
-
 def test_decoding_translates_the_same_lines(run, tmp_path, monkeypatch, model, text):
     shutil.copytree(model, tmp_path / "bundle")
     monkeypatch.setattr(decoding, "apart", lambda function, *arguments: function(*arguments))
@@ -128,12 +91,3 @@ def test_decoding_translates_the_same_lines(run, tmp_path, monkeypatch, model, t
     assert [row["method"] for row in rows] == methods
     assert len({row["tokens"] for row in rows[:2]}) == len({row["tokens"] for row in rows[3:]}) == 1
     assert all(float(row["tokens_per_second"]) > 0 for row in rows)
-
-
-def test_peak_memory_counts_the_work_alone():
-    assert 60 << 20 < measure.peak_memory(hold, (1 << 20,), (64 << 20,)) < 68 << 20
-
-
-def hold(size):
-    assert len(b"1" * 4 * size) == 4 * size  # a process that used more memory before
-    return lambda: b"1" * size

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import yaml
 from torch import Tensor
 
 from relattn.translation import bundle, load
-from relattn.translation.config import SCHEMES, DataConfig, ModelConfig, Recipe, SearchConfig
+from relattn.translation.config import SCHEMES, ModelConfig, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
@@ -24,13 +23,11 @@ from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.support.bundles import LINES
 
 FILES = {"config.yaml", "model.safetensors", "tokenizer.model", "README.md"}
-RECIPE = Recipe(
-    model=ModelConfig(
-        dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=2, clip=3, clip_right=1, norm="post"
-    ),
-    data=DataConfig(src_lang="no", tgt_lang="de"),  # a language that YAML reads as false
-    search=SearchConfig(beam_size=3, length_penalty="average", alpha=0.0, max_length_ratio=1.25, max_length_extra=2),
+CONFIG = ModelConfig(
+    dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=2, clip=3, clip_right=1, norm="post"
 )
+SEARCH = SearchConfig(beam_size=3, length_penalty="average", alpha=0.0, max_length_ratio=1.25, max_length_extra=2)
+OPTIONS = {"languages": ("no", "de"), "search": SEARCH}  # a language that YAML reads as false
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +35,13 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train(LINES * 5, 300, seed=1)
 
 
-def make_model(tokenizer: Tokenizer, recipe: Recipe = RECIPE, seed: int = 1) -> Transformer:
+def make_model(tokenizer: Tokenizer, config: ModelConfig = CONFIG, seed: int = 1) -> Transformer:
     torch.manual_seed(seed)
-    return Transformer(recipe.model, tokenizer.vocab_size)
+    return Transformer(config, tokenizer.vocab_size)
 
 
 def save(path: Path, tokenizer: Tokenizer, seed: int = 1, card: str = "# A model\n\nüber\n") -> Path:
-    bundle.save(path, model=make_model(tokenizer, seed=seed), recipe=RECIPE, tokenizer=tokenizer, card=card)
+    bundle.save(path, model=make_model(tokenizer, seed=seed), tokenizer=tokenizer, card=card, **OPTIONS)
     return path
 
 
@@ -79,13 +76,13 @@ def test_loaded_bundle_equals_the_saved_one(original, tokenizer):
     assert (original / "README.md").read_text(encoding="utf-8") == "# A model\n\nüber\n"
     assert len({file.stat().st_mode for file in original.iterdir()}) == 1
     parts, loaded, model = bundle.read_bundle(original), load(original), make_model(tokenizer)
-    assert (parts.model, parts.search, parts.src_lang, parts.tgt_lang) == (RECIPE.model, RECIPE.search, "no", "de")
+    assert (parts.model, parts.search, parts.src_lang, parts.tgt_lang) == (CONFIG, SEARCH, "no", "de")
     assert parts.tokenizer.model_bytes == tokenizer.model_bytes
     assert not loaded.model.training
     state = loaded.model.state_dict()
     assert state.keys() == model.state_dict().keys()
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
-    expected = TorchTranslator(model, tokenizer, RECIPE.search).n_best(LINES, TranslateOptions(n_best=3))
+    expected = TorchTranslator(model, tokenizer, SEARCH).n_best(LINES, TranslateOptions(n_best=3))
     assert loaded.n_best(LINES, TranslateOptions(n_best=3)) == expected
     assert loaded.translate([*LINES, ""]) == [best.text for best, *_ in expected] + [""]
 
@@ -95,29 +92,17 @@ def test_loaded_bundle_equals_the_saved_one(original, tokenizer):
     "options", [*({"positions": name} for name in SCHEMES), {"positions": "relative", "beyond": "zero"}], ids=str
 )
 def test_every_scheme_can_be_saved(tmp_path, tokenizer, options):
-    recipe = replace(RECIPE, model=RECIPE.model.with_positions(**options))
-    model = make_model(tokenizer, recipe).eval()
+    model = make_model(tokenizer, CONFIG.with_positions(**options)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape)
-    bundle.save(tmp_path / "model", model=model, recipe=recipe, tokenizer=tokenizer, card="")
+    bundle.save(tmp_path / "model", model=model, tokenizer=tokenizer, **OPTIONS)
     stored = safetensors.torch.load_file(tmp_path / "model" / "model.safetensors")
     assert stored.keys() == {name for name, _ in model.named_parameters()}  # T5's buckets once per stack
     loaded = load(tmp_path / "model").model
-    assert loaded.config == recipe.model
+    assert loaded.config == model.config
     batch = torch.randint(4, 30, (2, 9)), torch.tensor([9, 4]), torch.randint(4, 30, (2, 7))
     assert torch.equal(loaded(*batch), model(*batch))
-
-
-def test_shared_tensor_is_stored_once(tmp_path, tokenizer):
-    models = [make_model(tokenizer, seed=seed) for seed in (1, 2)]
-    for model in models:
-        model.decoder[1].feed_forward = model.decoder[0].feed_forward
-    bundle.save(tmp_path / "tied", model=models[0], recipe=RECIPE, tokenizer=tokenizer, card="")
-    state = safetensors.torch.load_file(tmp_path / "tied" / "model.safetensors")
-    assert state.keys() == {name for name, _ in models[0].named_parameters()}
-    bundle.load_weights(models[1], state, source="it")
-    assert all(map(torch.equal, models[1].parameters(), models[0].parameters()))
 
 
 def test_bundle_is_replaced_and_equal_models_give_equal_files(saved, tmp_path, tokenizer):

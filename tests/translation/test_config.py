@@ -35,7 +35,7 @@ CONFIGS += (Recipe,)
 POSITIONS = get_args(Positions)
 # A value of each option that is not the default.
 OTHER_VALUES = {"clip": 5, "clip_right": 2, "beyond": "zero", "relative_tables": "keys", "tables_per_head": True}
-OTHER_VALUES |= {"max_positions": 9, "kernel_size": 7}
+OTHER_VALUES |= {"max_positions": 9}
 
 
 def refusal(call: Callable[..., object], *arguments: Any, **named: Any) -> str:
@@ -62,7 +62,7 @@ def recipe_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str | bytes
 
 OUT_OF_RANGE = [
     (ModelConfig, {"heads": 0, "clip": -1, "clip_right": -1, "dropout": 1.0, "attention_dropout": -0.1}),
-    (ModelConfig, {"norm_epsilon": 0.0, "kernel_size": 4}),
+    (ModelConfig, {"norm_epsilon": 0.0}),
     (DataConfig, {"vocab_size": 2**20 + 1, "temperature": 0.001, "src_lang": "e n", "tgt_lang": ""}),
     (TrainConfig, {"learning_rate_factor": 0.0, "warmup_steps": 0, "devices": 1025}),
     (SearchConfig, {"alpha": 5.1, "beam_size": 1001}),
@@ -82,7 +82,7 @@ def test_value_out_of_range(kind, values):
     [
         (ModelConfig, {"dim": 10, "heads": 3}, "got heads 3 and dim 10"),
         *((ModelConfig, {"dim": 9, "heads": 3, "positions": p}, f"dim must be even for {p} positions, got 9")
-          for p in ("xl", "lstm", "sinusoidal", "relative+sinusoidal")),
+          for p in ("xl", "sinusoidal", "relative+sinusoidal")),
         *((ModelConfig, {"dim": 18, "heads": 6, "positions": p}, f"dim / heads must be even for {p} positions, got 3")
           for p in ("rope",)),
         (DataConfig, {"train_src": "a"}, "train_tgt"),
@@ -103,20 +103,6 @@ def test_value_out_of_range(kind, values):
 )  # fmt: skip
 def test_values_that_exclude_each_other(kind, values, message):
     assert message in refusal(kind, **values)
-
-
-def test_smallest_values_are_valid():
-    for positions in ("none", "learned", "relative", "t5", "alibi", "cnn"):
-        ModelConfig(dim=1, heads=1, positions=positions)
-    ModelConfig(dim=1, heads=1, clip=0, clip_right=0, dropout=0.0)
-    assert [ModelConfig(clip=3, clip_right=right).clipping_range for right in (None, 0)] == [(3, 3), (3, 0)]
-    for positions, options in (("lstm", {}), ("learned", {"max_positions": 1}), ("cnn", {"kernel_size": 1})):
-        ModelConfig(dim=2, heads=1, positions=positions, **options)
-    ModelConfig(dim=6, heads=3, positions="rope")
-    DataConfig(vocab_size=1, max_tokens=1, max_words=1)
-    TrainConfig(steps=1, warmup_steps=1, keep=1, average=1, patience=0, label_smoothing=0.0)
-    SearchConfig(beam_size=1, alpha=0, max_length_ratio=0.0, max_length_extra=1)
-    Recipe(seed=0)
 
 
 @pytest.mark.parametrize("value", [10**400, float("nan")])
@@ -168,8 +154,8 @@ def test_options_of_a_scheme(recipe_of, positions):
 
 def test_values_are_passed_on_as_flags_unchanged(tmp_path):
     path = tmp_path / "recipe.yaml"
-    path.write_text("seed: +7\ndata: {src_lang: no, train_src: , max_words: }\nmodel: {norm_epsilon: 1E-3}\n")
-    expected = ["--seed=+7", "--data.src_lang=no", "--data.train_src=", "--data.max_words=null"]
+    path.write_text("seed: +7\ndata: {src_lang: no, train_src: }\nmodel: {norm_epsilon: 1E-3}\n")
+    expected = ["--seed=+7", "--data.src_lang=no", "--data.train_src="]
     expected.append("--model.norm_epsilon=1E-3")
     assert recipe_flags(str(path)) == expected
     assert "nowhere.yaml" in refusal(recipe_flags, str(tmp_path / "nowhere.yaml"))

@@ -163,13 +163,6 @@ def test_missing_huggingface_hub(model, monkeypatch):
     assert load(model).translate([""]) == [""]
 
 
-def test_commands_accept_names_on_the_hub(held, tmp_path, capsys):
-    (tmp_path / "lines").write_text("one cat\n")
-    assert cli.main(["evaluate", "org/name", "--src", f"{tmp_path}/lines", "--ref", f"{tmp_path}/lines"]) == 0
-    capsys.readouterr()
-    assert_refused(Result(cli.main(["translate", "org/other"]), *capsys.readouterr()), "org/other: ")
-
-
 def test_a_model_of_transformers_is_imported(server, tmp_path, capsys):
     """Only files that the import reads are fetched, settings before weights, and weights in one format."""
     models.marian(tmp_path / "model")

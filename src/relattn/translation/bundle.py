@@ -26,7 +26,7 @@ import yaml
 from torch import Tensor
 
 from relattn.translation import files
-from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig, as_dict
+from relattn.translation.config import ModelConfig, SearchConfig, as_dict
 from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
@@ -156,16 +156,24 @@ def save(
     path: str | Path,
     *,
     model: Transformer,
-    recipe: Recipe,
+    languages: tuple[str, str],
+    search: SearchConfig,
     tokenizer: AnyTokenizer,
-    card: str,
+    card: str = "",
     pairs: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Write a bundle with the weights of a model, and with the languages and configuration of its recipe.
-
-    `pairs` are the pairs of languages of a model that was trained on several.
+    """Write a bundle with the weights and the configuration of a model.
 
     A bundle that exists at `path` is replaced, by two renames with a moment without a bundle between them.
+
+    Args:
+        path: directory of the bundle.
+        model: the model.
+        languages: codes of the source and the target language.
+        search: default search.
+        tokenizer: tokenizer of the model.
+        card: content of README.md.
+        pairs: pairs of languages of a model that was trained on several.
 
     Raises:
         InputError: `path` is neither a bundle, an empty directory nor free, or writing fails. What was there is kept.
@@ -173,12 +181,12 @@ def save(
     path = Path(path).resolve()
     require_replaceable(path)
     description = _Description(
-        src_lang=recipe.data.src_lang,
-        tgt_lang=recipe.data.tgt_lang,
+        src_lang=languages[0],
+        tgt_lang=languages[1],
         pairs=list(map(" ".join, pairs)),
         tokenizer="own" if isinstance(tokenizer, Tokenizer) else "imported",
-        model=recipe.model,
-        search=recipe.search,
+        model=model.config,
+        search=search,
     )
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in weights_of(model).items()}
     with putting(path) as directory:
@@ -216,14 +224,12 @@ def quantize_bundle(source: Bundle, out: str | Path, *, overwrite: bool = False)
         quantize(model)
     except InputError as error:
         raise InputError(f"{source.path / WEIGHTS}: {error}") from error
-    recipe = Recipe(
-        model=source.model, data=DataConfig(src_lang=source.src_lang, tgt_lang=source.tgt_lang), search=source.search
-    )
     card = f"{source.card.rstrip()}\n\n## Quantized\n\nThe weights are in 8 bits, from a bundle in float32.\n"
     save(
         out,
         model=model,
-        recipe=recipe,
+        languages=(source.src_lang, source.tgt_lang),
+        search=source.search,
         tokenizer=source.tokenizer,
         card=card,
         pairs=source.pairs,

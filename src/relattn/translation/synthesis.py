@@ -12,10 +12,8 @@ lines, not on interruptions.
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import re
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,29 +22,22 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from relattn.translation.config import Recipe, SyntheticCleaningConfig, as_dict
-from relattn.translation.config.yaml import read_yaml, to_config
-from relattn.translation.console import duration
+from relattn.translation.config import SyntheticCleaningConfig, as_dict
 from relattn.translation.corpus.filter_pool import ScoredPair
 from relattn.translation.corpus.filters import split_words
 from relattn.translation.corpus.pipeline import prepare
 from relattn.translation.corpus.report import FilterStats
 from relattn.translation.corpus.sources import OpenCorpus, file_name
-from relattn.translation.data.mixture import CorpusFiles, read_corpus_list
 from relattn.translation.data.normalization import normalize
 from relattn.translation.data.text_files import has_text, read_lines, read_parallel
 from relattn.translation.errors import escape, require, require_language
 from relattn.translation.files import require_regular, write_atomically
 from relattn.translation.loading import weights_digest
-from relattn.translation.training.train import check, train
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import LONGEST_LINE, Translation, Translator
 
 PART = 2048  # lines that are translated at once, and lost if the process is killed
 CORPORA = "corpora.tsv"
-_SAMPLE = 50, 256  # every 50th line, and at most 256 lines, are translated to estimate the time
-_LEAST_KEPT = 0.5  # share of the pairs that must be left to train a student
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -114,7 +105,6 @@ class SyntheticText:
         """Yield the pairs from an index on, which is a multiple of the number of pairs per part."""
         n_best = self.options.n_best
         first, total = start // n_best, self.identity["pairs"] // n_best
-        self._measure(first, total)
         for i, chunk in enumerate(self._chunks(first, total)):
             lines = [line if self._is_read(line) else "" for line in chunk]
             results = self.translator.stream([lines], self.options, first_line=first + 1 + PART * i)
@@ -155,20 +145,6 @@ class SyntheticText:
         longest, special = self.translator.max_length, self.translator.tokenizer.special.per_source
         return longest is None or len(self.translator.tokenizer.encode(line)) + special <= longest
 
-    def _measure(self, first: int, total: int) -> None:
-        """Translate some of the remaining lines, evenly spaced, and log how long all of them will take."""
-        every, most = _SAMPLE
-        step = max(every, (total - first) // most)
-        sample = [line for line in islice(self._lines(), first, total, step) if line and self._is_read(line)]
-        if not sample:
-            return
-        self.translator.translate(sample[:1], self.options)  # packs the weights
-        begin = time.perf_counter()
-        self.translator.translate(sample, self.options)
-        seconds = (time.perf_counter() - begin) / len(sample) * (total - first)
-        took = f"measured on {len(sample):,} lines"
-        _log.info("translating %s lines takes about %s, %s", f"{total - first:,}", duration(seconds), took)
-
 
 def synthesize(text: SyntheticText, out: Path, *, parallel: Sequence[str] = (), weight: float = 1.0) -> FilterStats:
     """Write a synthetic corpus with a data card, or continue one that was interrupted, and return its statistics.
@@ -196,42 +172,3 @@ def synthesize(text: SyntheticText, out: Path, *, parallel: Sequence[str] = (), 
         rows = [(*real, f"{weight:g}"), (*(f"train.{language}.gz" for language in text.languages), "1")]
         write_atomically(out / CORPORA, "".join("\t".join(row) + "\n" for row in rows).encode())
     return stats
-
-
-def read_student(
-    path: str, text: SyntheticText, out: Path, *, parallel: Sequence[str] = (), weight: float = 1.0
-) -> Recipe:
-    """Read the recipe of a student, and check it before hours of translating. Arguments are those of `synthesize`.
-
-    Raises:
-        InputError: it is not valid, has other languages, does not train on the corpus, or `train` would refuse it.
-    """
-    recipe = to_config(Recipe, read_yaml(path), path)
-    data, languages = recipe.data, (recipe.data.src_lang, recipe.data.tgt_lang)
-    expected, got = " to ".join(text.languages), " to ".join(languages)
-    require(languages == text.languages, f"{path}: languages must be {expected}, as those of the model, got {got}")
-    src, tgt = synthetic = [out / f"train.{language}.gz" for language in languages]
-    files = [CorpusFiles(data.train_src, data.train_tgt)]
-    if data.train_list and parallel and Path(data.train_list).resolve() == (out / CORPORA).resolve():
-        files = [CorpusFiles(parallel[0], parallel[1], weight), CorpusFiles(str(src), str(tgt))]
-    elif data.train_list:
-        files = read_corpus_list(data.train_list, languages=data.given_tokens > 0)
-    resolved = [path.resolve() for path in synthetic]
-    listed = resolved in [[Path(name).resolve() for name in pair[:2]] for pair in files]
-    require(listed, f"{path}: data.train_src and data.train_tgt must be {src} and {tgt}, or be in data.train_list")
-    apart = not out.resolve().is_relative_to(Path(recipe.out).resolve())
-    require(apart, f"{path}: out must not contain the corpus {out}, got {recipe.out}")
-    check(recipe, files, {*resolved})
-    return recipe
-
-
-def train_student(recipe: Recipe, stats: FilterStats, out: Path) -> Path:
-    """Train a student on a corpus, or continue its training, and return the directory of its bundle.
-
-    Raises:
-        InputError: most pairs of the corpus were dropped, or as `train`.
-    """
-    enough = stats.kept >= _LEAST_KEPT * stats.read
-    rest = f"got {stats.kept:,} of {stats.read:,}; see {out / 'README.md'}, or train with relattn train"
-    require(enough, f"{out}: at least half of the pairs must be left to train a student, {rest}")
-    return train(recipe, resume=(Path(recipe.out) / "recipe.yaml").exists(), again="the same command")

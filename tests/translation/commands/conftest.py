@@ -41,7 +41,10 @@ def another(model: str, finished: Recipe, tmp_path_factory: pytest.TempPathFacto
     for parameter in translator.model.parameters():
         parameter.data = parameter.flip(0)
     path = tmp_path_factory.mktemp("another") / "bundle"
-    bundle.save(path, model=translator.model, recipe=finished, tokenizer=translator.tokenizer, card="")
+    languages = translator.src_lang, translator.tgt_lang
+    bundle.save(
+        path, model=translator.model, languages=languages, search=translator.search, tokenizer=translator.tokenizer
+    )
     return str(path)
 
 

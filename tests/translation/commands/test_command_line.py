@@ -107,7 +107,7 @@ def test_quiet_prints_no_progress_and_no_notes(relattn, model, tmp_path, monkeyp
         ("analyze ", {"attention"}),
         ("export ", {"ctranslate2", "argos", "onnx"}),
         ("translate --format ", {"text", "tsv", "jsonl"}),
-        ("analyze attention x --pa", {"--part"}),
+        ("analyze attention x --po", {"--port"}),
         ("train my.yaml --train.warm", {"--train.warmup_steps"}),
     ],
 )
@@ -156,7 +156,6 @@ LISTS = {  # options whose values are lists, and a command with three values of 
     **{("distill", "data"): SYNTHESIS, ("distill", "exclude"): f"{SYNTHESIS} --exclude a b c"},
     **{("backtranslate", "data"): SYNTHESIS, ("backtranslate", "exclude"): f"{SYNTHESIS} --exclude a b c"},
     ("backtranslate", "parallel"): f"{SYNTHESIS} --parallel a b c",
-    ("evaluate", "perturb"): "x --src a --ref b --perturb typos title_case all",
     **{("serve", "cors"): "x --cors a b c", ("serve", "proxies"): "x --proxies a b c"},
     **{("serve", "languages"): "x --languages a b c", ("serve", "hosts"): "x --hosts a b c"},
 }
@@ -164,10 +163,12 @@ LISTS = {  # options whose values are lists, and a command with three values of 
 
 @pytest.mark.parametrize("command", list(cli.COMMANDS))
 def test_option_that_is_given_twice_is_a_list_or_refused(relattn, command):
-    """Every option of every command, in both spellings, with equal values and with others."""
+    """Every list and every fifth other option of a command, in both spellings, with equal values and with others."""
     options = re.findall(r"^ +--([\w.]+)(.*)", relattn(*command.split(), "--help").out, re.MULTILINE)
     for number, (option, values) in enumerate(options):
         if " ...]" not in values:
+            if number % 5:
+                continue
             twice = f"--{option}", "1", f"--{option.replace('_', '-')}={1 + number % 2}"
             assert_refused(relattn(*command.split(), *twice), f"--{option} must be given once, got it 2 times")
             continue

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from relattn.translation import load
-from relattn.translation.data.augmentation import NAMES, perturb_set
 from relattn.translation.data.text_files import read_parallel
 from relattn.translation.evaluation import paired_bootstrap, score
 from relattn.translation.translate.torch_translator import TorchTranslator
@@ -63,25 +62,6 @@ def test_comparison_of_bundles(relattn, tmp_path, model, text):
     )
 
 
-def test_scores_under_perturbations(relattn, model, text):
-    """Each row is the score of the changed text. The first one is that of the text itself."""
-    arguments = ("--src", text["valid_src"], "--ref", text["valid_tgt"])
-    result = relattn("evaluate", model, *arguments, "--perturb", "typos", "upper_case")
-    rows = [line.split() for line in result.out.splitlines()[1:]]
-    pairs, translator = list(read_parallel(text["valid_src"], text["valid_tgt"])), load(model)
-    for row, name in zip(rows, ("none", "typos", "upper_case"), strict=False):
-        changed = pairs if name == "none" else perturb_set(name, pairs)
-        scores = score(translator.translate([src for src, _ in changed]), [tgt for _, tgt in changed])
-        count = sum(a != b for a, b in zip(changed, pairs, strict=True))
-        assert row == [name, str(count), f"{scores.bleu:.2f}", f"{scores.chrf:.2f}"]
-    assert [row[0] for row in rows[3:]] == ["BLEU", "chrF"]
-    whole = relattn("evaluate", model, *arguments, "--perturb", "all", "--beam_size", 1)
-    assert [line.split()[0] for line in whole.out.splitlines()[1:8]] == ["none", *NAMES]
-    refused = relattn("evaluate", model, *arguments, "--perturb", "all", "--out", "x")
-    assert_refused(refused, "--out does not work with --perturb")
-    assert_refused(relattn("evaluate", model, *arguments, "--perturb", "noise"), "--perturb must be one of join_lines")
-
-
 @pytest.mark.parametrize("command", ["evaluate", "analyze attention"])
 def test_output_never_replaces_an_input(relattn, tmp_path, text, model, command):
     """Nor is it written into a bundle."""
@@ -93,6 +73,6 @@ def test_output_never_replaces_an_input(relattn, tmp_path, text, model, command)
     if command == "analyze attention":
         arguments, outputs = (path, "one cat"), []
     before = {file: file.read_bytes() for file in (src, ref, *path.iterdir())}
-    for output in (*outputs, path / "new.png"):
+    for output in (*outputs, path / "new.html"):
         assert_refused(relattn(*command.split(), *arguments, "--out", output), f"{output}: the output must not")
     assert {file: file.read_bytes() for file in (src, ref, *path.iterdir())} == before

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from relattn.translation import bundle
+from relattn.translation import bundle, load
+from relattn.translation.commands import main as cli
 from relattn.translation.config import ModelConfig, Recipe, dump
 from tests.support.commands import assert_refused
 
@@ -51,31 +53,6 @@ def test_pipes_are_refused(relattn, recipe_file, monkeypatch, flags):
     os.mkfifo("pipe")
     assert_refused(relattn("train", recipe_file if flags else "pipe", *flags.split()), "pipe must be a regular file")
     assert not Path("run").exists()
-
-
-LINES = b"one cat\nsat on\ntwo mat\n" * 20
-
-
-@pytest.mark.parametrize(
-    ("split", "tgt", "message"),
-    [
-        ("train", LINES[:-8], "{src} and {tgt} must have the same number of lines, got 60 and 59"),
-        ("valid", None, "{tgt}: no such file"),
-        ("evaluate", LINES[:13] + b"\xff" + LINES[13:], "{tgt}: not UTF-8 at byte 13, in line 2"),
-    ],
-    ids=["different lengths", "missing", "not UTF-8"],
-)
-def test_wrong_text(relattn, tmp_path, recipe_file, model, split, tgt, message):
-    paths = {"src": tmp_path / "src.txt", "tgt": tmp_path / "tgt.txt"}
-    paths["src"].write_bytes(LINES)
-    if tgt:
-        paths["tgt"].write_bytes(tgt)
-    if split == "evaluate":
-        result = relattn("evaluate", model, "--src", paths["src"], "--ref", paths["tgt"], "--out", tmp_path / "run")
-    else:
-        result = relattn("train", recipe_file, *(f"--data.{split}_{side}={path}" for side, path in paths.items()))
-    assert_refused(result, message.format(**paths))
-    assert not (tmp_path / "run").exists()
 
 
 def test_flags_override_a_recipe(relattn, recipe_file, train_calls, make_recipe):
@@ -129,6 +106,20 @@ def test_train_prints_the_path_of_the_bundle(relattn, recipe_file, finished):
     assert "the model does not use word order" in warning
     ours, same = states(path, f"{finished.out}/bundle")
     assert all(map(torch.equal, ours, same))
+
+
+@pytest.mark.parametrize("output", [None, "/dev/full", "pipe"])
+def test_a_run_ends_with_its_bundle_if_nothing_can_be_printed(recipe_file, monkeypatch, capsys, output):
+    if output == "pipe":
+        reader, output = os.pipe()
+        os.close(reader)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", output if output is None else open(output, "w"))  # noqa: SIM115
+        assert cli.main(["train", str(recipe_file)]) == 1
+        if output is not None:
+            sys.stdout.close()
+    assert "standard output" in capsys.readouterr().err.splitlines()[-1]
+    assert load(recipe_file.parent / "run" / "bundle").translate(["one cat"])
 
 
 def test_average(relattn, tmp_path, finished, model):

@@ -186,14 +186,23 @@ def test_a_finished_directory_is_prepared_again_only_if_it_is_damaged(own, tmp_p
 
 
 RECORDS = ("[]", "{}", "{", '{"settings": 1, "origin": {}}', '{"settings": {}, "origin": {}}')
-HIDDEN = ".lock", ".notes.part", ".preparing"  # could be a user's own
-FAULTS = "other rules", "other text", "notes", *HIDDEN, "a file", "in use", "different lengths", "a pipe", *RECORDS
+FAULTS = (
+    "other rules",
+    "other text",
+    "notes",
+    ".notes.part",
+    "a file",
+    "in use",
+    "different lengths",
+    "a pipe",
+    *RECORDS,
+)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_refusals_change_nothing(own, tmp_path, fault):
     out, config = tmp_path / "out", CONFIG
-    if fault in ("in use", "notes", *HIDDEN, *RECORDS):
+    if fault in ("in use", "notes", ".notes.part", *RECORDS):
         out.mkdir()
     match fault:
         case "other rules":
@@ -204,12 +213,8 @@ def test_refusals_change_nothing(own, tmp_path, fault):
                 run(own, out)
             Path(own.src).write_text(Path(own.src).read_text().replace("w1", "w2"))
             own, facts = replace(own), ["text.src: ", f"remove {out}/.relattn-preparing"]
-        case "notes" | ".lock" | ".notes.part":
+        case "notes" | ".notes.part":  # could be a user's own
             (out / fault).write_text("mine")
-            facts = ["empty", fault]
-        case ".preparing":
-            (out / fault).mkdir()
-            (out / fault / "notes").write_text("mine")
             facts = ["empty", fault]
         case "a file":
             out.write_text("mine")
@@ -246,20 +251,6 @@ def test_a_preparation_that_kept_nothing_can_be_corrected(tmp_path):
     for fact in (f"{tmp_path}/out: no pair is left", "1 empty (a side", "1 control (a side", "min_script"):
         assert fact in message
     assert run(OwnFiles(*paths, ("en", "ru")), tmp_path / "out").stats.kept == 1
-
-
-@pytest.mark.parametrize("others", [0, 5])
-def test_a_text_that_was_not_translated(tmp_path, others):
-    """Its pairs are dropped, whether the files are the same or nearly the same."""
-    lines = [" ".join(pair) for pair in PAIRS if pair[0].startswith("w")][:100]
-    (tmp_path / "a").write_text("\n".join(lines), encoding="utf-8")
-    (tmp_path / "b").write_text("\n".join(["other words"] * others + lines[others:]).title(), encoding="utf-8")
-    text = OwnFiles(str(tmp_path / "a"), str(tmp_path / "b"), LANGUAGES)
-    if others:
-        assert run(text, tmp_path / "out").stats.dropped["copy"] == len(lines) - others
-    else:
-        assert "no pair is left" in error_of(run, text, tmp_path / "out")
-    assert run(text, tmp_path / "kept", replace(CONFIG, keep_copies=True)).stats.dropped["copy"] == 0
 
 
 def test_the_card_and_the_record_match_the_files(own, tmp_path):

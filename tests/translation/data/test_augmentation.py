@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relattn.translation.config import AugmentConfig, DataConfig, Recipe, StageConfig
-from relattn.translation.data.augmentation import CHANGES, MOST_JOINED, NAMES, perturb, perturb_set
+from relattn.translation.data.augmentation import CHANGES, MOST_JOINED, NAMES, perturb
 from relattn.translation.data.encode import TranslationData, load_data
 from relattn.translation.errors import InputError
 
@@ -26,7 +26,7 @@ OTHERS = [("I’m here, “aren't I”…", "Ich bin ‚da‘."), ("?!", "¿"), 
     ],
 )
 def test_perturbations_of_one_line(name, expected):
-    assert perturb_set(name, OTHERS) == expected
+    assert [perturb([name], [pair], 1) for pair in OTHERS] == expected
 
 
 def test_the_same_text_is_inserted_on_both_sides():
@@ -77,7 +77,7 @@ def test_typing_errors():
 
 
 def test_joined_lines():
-    joined = perturb_set("join_lines", PAIRS)
+    joined = [perturb(["join_lines"], PAIRS[line : line + MOST_JOINED], line) for line in range(len(PAIRS))]
     counts = []
     for line, (src, tgt) in enumerate(joined):
         counts.append(src.count("away."))

@@ -66,17 +66,6 @@ def test_an_epoch_is_the_text_without_dropped_pairs(files, tmp_path):
     assert sorted(map(data.tokenizer.decode, rows)) == sorted(TGT[:7])
 
 
-def test_max_words_keeps_short_pairs_and_their_characters_alone(files, tmp_path):
-    for side in SETTINGS[:2]:
-        with open(files[side], "a", encoding="utf-8") as stream:
-            stream.write("ж " * 11 + "\n" + "я " * 10 + "\n")
-    data = load(tmp_path, train_src=files["train_src"], train_tgt=files["train_tgt"], max_words=10)
-    assert data.dropped == {"empty": 2, "max_words": 3}
-    assert data.valid == []
-    encode = data.tokenizer.encode
-    assert [len(encode(f"the cat{letter}")) - len(encode("the cat")) for letter in "яж"] == [1, 2]
-
-
 def test_a_later_session_opens_what_the_first_wrote(files, tmp_path, monkeypatch):
     """The text may have moved. It is read once, and once more to learn a vocabulary from it."""
     opened, decompressed = [], text_files._decompressed

@@ -7,13 +7,15 @@ import functools
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from ctranslate2.converters import OpenNMTPyConverter
 
 from relattn.translation import bundle
-from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig
+from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.formats.import_model import import_model
 from relattn.translation.model.transformer import Transformer
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -60,9 +62,16 @@ def make_bundle(
             if ends:
                 state = weights.state_dict()
                 state["decoder_norm.bias"] += ends * state["embedding"][pieces.special.eos]
-        recipe = Recipe(model=config, search=search, data=DataConfig(src_lang=languages[0], tgt_lang=languages[1]))
-        bundle.save(path, model=weights, recipe=recipe, tokenizer=pieces, card="# A model\n", pairs=pairs)
+        options = {"languages": languages, "search": search, "tokenizer": pieces, "pairs": pairs}
+        bundle.save(path, model=weights, card="# A model\n", **options)  # type: ignore[arg-type]
     return bundle.read_bundle(path)
+
+
+def run_import(path: Path, out: Path, src_lang: str = "", tgt_lang: str = "", **options: Any) -> bundle.Bundle:
+    """Import a model of another toolkit, and return its bundle."""
+    defaults: dict[str, Any] = {"tokenizer": None, "tgt_tokenizer": None, "sample": 3}
+    import_model(path, out, src_lang=src_lang, tgt_lang=tgt_lang, **{**defaults, **options})
+    return bundle.read_bundle(out)
 
 
 def random_lines(words: Sequence[int]) -> list[str]:
@@ -72,7 +81,7 @@ def random_lines(words: Sequence[int]) -> list[str]:
 
 
 def convert_opennmt_py(path: Path, *, ends: float = 0.0) -> Path:
-    """Convert a model of OpenNMT-py with random weights for CTranslate2, and return the directory.
+    """Convert a model of OpenNMT-py 3.5.1 with random weights for CTranslate2, and return the directory.
 
     The converter refuses the default attention of OpenNMT-py 3.5, which computes the same as that of 3.4.
 

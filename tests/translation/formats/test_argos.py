@@ -21,13 +21,8 @@ from relattn.translation.formats import argos
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.translate.options import TranslateOptions
 from tests.translation.formats import transformers_models as models
-from tests.translation.formats.bundles import LINES, make_bundle, tokenizer
+from tests.translation.formats.bundles import LINES, make_bundle, run_import, tokenizer
 from tests.translation.formats.test_read_ctranslate2 import write
-
-
-def run_import(path: Path, out: Path, src_lang: str = "", tgt_lang: str = "") -> bundle.Bundle:
-    import_model(path, out, tokenizer=None, tgt_tokenizer=None, src_lang=src_lang, tgt_lang=tgt_lang, sample=3)
-    return bundle.read_bundle(out)
 
 
 def package(path: Path, model: Path, sentencepiece: Path, name: str = "sentencepiece.model", **metadata: str) -> Path:

@@ -19,7 +19,6 @@ from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.formats import argos, onnx
 from relattn.translation.formats.ctranslate2 import write as ctranslate2
-from relattn.translation.formats.ctranslate2.translator import load
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.formats.parity import Report
 from relattn.translation.training.train import train
@@ -64,20 +63,6 @@ def test_bundles_of_imported_models(imported, tmp_path):
     (path / "vocabulary.json").unlink()
     with pytest.raises(InputError, match=r"it has no vocabulary\.json"):
         bundle.read_bundle(path)
-
-
-def test_an_imported_model_is_exported_and_imported_again(imported, tmp_path):
-    parts = bundle.read_bundle(imported)
-    report = ctranslate2.export(parts, tmp_path / "out", quantization="float32", sample=LINES)
-    assert report.parities["float32"].worst < 1e-4
-    assert not (tmp_path / "out" / "shared_vocabulary.json").exists()
-    theirs = load(tmp_path / "out")
-    assert theirs.translate(LINES[:1]) == [h.text for (h,) in theirs.n_best(LINES[:1])]
-    run_import(tmp_path / "out", tmp_path / "again", tokenizer=None, src_lang="", tgt_lang="")
-    again = bundle.read_bundle(tmp_path / "again")
-    assert (again.model, again.src_lang, again.tokenizer.digest) == (parts.model, "en", parts.tokenizer.digest)
-    assert all(torch.equal(again.state[name], tensor) for name, tensor in parts.state.items())
-    argos.export(parts, tmp_path / "x.argosmodel", quantization="int8", sample=LINES)
 
 
 def test_an_imported_model_is_analyzed_and_trained(imported, tmp_path):

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from relattn.translation.errors import InputError
 from relattn.translation.formats.ctranslate2.model_bin import read_model as read_file
-from relattn.translation.formats.import_model import import_model
 from relattn.translation.formats.import_model import read as read_model
 from tests.translation.formats import transformers_models as models
 from tests.translation.formats.test_read_ctranslate2 import change, rewrite, serialize, write
@@ -137,17 +136,10 @@ def start_with_joiner(pieces: list[str]) -> None:
     [
         ("config.json", "[", "config.json: not JSON"),
         ("config.json", "[]", "config.json: must be a JSON object"),
-        (
-            "config.json",
-            lambda c: c.update(decoder_start_token=None),
-            "config.json: decoder_start_token must be a string",
-        ),
         ("config.json", lambda c: c.update(decoder_start_token="ja"), "target vocabulary must have 'ja'"),
-        ("config.json", lambda c: c.update(layer_norm_epsilon="1"), "config.json: layer_norm_epsilon must be"),
         ("config.json", lambda c: c.update(layer_norm_epsilon=-1), "norm_epsilon must be in"),
         ("config.json", lambda c: c.update(add_source_bos=1), "config.json: add_source_bos"),
         ("config.json", lambda c: c.update(eos_token=[2]), "config.json: eos_token must be a string, got [2]"),
-        ("config.json", lambda c: c.update(unk_token=[2]), "unk_token must be a string, got [2]"),
         ("config.json", None, "it has no config.json"),
         ("source_vocabulary.json", "{}", "source_vocabulary.json: must be a list of pieces"),
         ("source_vocabulary.json", '["a", "a"]', "source vocabulary must have 'a' only once"),
@@ -184,16 +176,6 @@ def test_changed_bits_for_ctranslate2(made, tokenizers, tmp_path_factory, data):
     fault(path, tokenizers)
 
 
-@pytest.mark.parametrize("code", ["../..", "en\nde", ""])
-def test_languages_are_codes(made, tokenizers, tmp_path, code):
-    for src_lang, tgt_lang in ((code, "de"), ("en", code)):
-        with pytest.raises(InputError, match="lang") as refused:
-            import_model(made, tmp_path / "out", tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[1],
-                         src_lang=src_lang, tgt_lang=tgt_lang, sample=2)  # fmt: skip
-        assert "\n" not in str(refused.value)
-    assert not (tmp_path / "out").exists()
-
-
 def test_tokenizers_that_are_missing(path, tokenizers):
     assert "give --tokenizer" in fault(path, (None, None))
     assert "none: cannot be read" in fault(path, (path / "none", None))
@@ -223,7 +205,6 @@ def edited(source: Path, path: Path, file: str, edit: Edit) -> Path:
     ("name", "file", "edit", "facts"),
     [
         ("marian", "config.json", {"model_type": "t5"}, ["config.json: model_type must be marian", "got 't5'"]),
-        ("marian", "config.json", {"model_type": ["marian"]}, ["model_type must be"]),
         ("marian", "config.json", {"architectures": ["MarianForCausalLM"]}, ["MarianMTModel", "MarianForCausalLM"]),
         (
             "marian",
@@ -232,31 +213,17 @@ def edited(source: Path, path: Path, file: str, edit: Edit) -> Path:
             ["not supported: ", "activation_function tanh", "encoder_ffn_dim 7", "quantization_config"],
         ),
         ("marian", "config.json", {"encoder_attention_heads": 2}, ["encoder_attention_heads 2", "must be equal"]),
-        ("marian", "config.json", {"encoder_layers": 1}, ["config.json: encoder_layers must be 2", "got 1"]),
         ("m2m_100", "config.json", {"decoder_layers": 3}, ["config.json: decoder_layers must be 1", "got 3"]),
-        ("marian", "config.json", {"scale_embedding": "yes"}, ["scale_embedding must be true or false, got 'yes'"]),
-        ("marian", "config.json", {"vocab_size": 9}, ["config.json: vocab_size must be ", "got 9"]),
         ("marian", "config.json", {"vocab_size": 10**12}, ["vocab_size must be ", "embed_tokens.weight"]),
         ("marian", "config.json", {"max_position_embeddings": 10**12}, ["must be at most 65,536"]),
-        ("marian", "config.json", {"d_model": 48, "dropout": 1.0}, ["dropout must be"]),
-        (
-            "marian",
-            "config.json",
-            {"share_encoder_decoder_embeddings": "no"},
-            ["share_encoder_decoder_embeddings must"],
-        ),
-        ("marian", "generation_config.json", {"num_beams": 0}, ["generation_config.json: beam_size"]),
         ("marian", "generation_config.json", {"eos_token_id": [0, 3]}, ["eos_token_id must be a whole number"]),
         ("marian", "generation_config.json", {"decoder_start_token_id": 999}, ["ids below", "got 999"]),
-        ("marian", "generation_config.json", {"bad_words_ids": 2.5}, ["bad_words_ids must be a list, got 2.5"]),
         ("marian", "vocab.json", {"<unk>": 3}, ["vocab.json: the ids of its pieces must be 0, 1, 2"]),
-        ("marian", "vocab.json", {"more": 40}, ["vocab.json: "]),
         ("marian", "tokenizer_config.json", {"unk_token": "<none>"}, ["must have '<none>'"]),
         ("marian", "tokenizer_config.json", {"separate_vocabs": True}, ["it has no target_vocab.json"]),
         ("m2m_100", "tokenizer_config.json", {"language_codes": "all"}, ["language_codes must be m2m100 or wmt21"]),
         ("m2m_100", "config.json", {"model_type": "mbart"}, ["got 'mbart': a norm of its embeddings is not"]),
         ("nllb", "tokenizer.json", {"added_tokens": None}, ["tokenizer.json: must have model.vocab and added_tokens"]),
-        ("nllb", "tokenizer.json", {"model": []}, ["tokenizer.json: must have model.vocab and added_tokens"]),
     ],
 )
 def test_settings_of_transformers(published, tmp_path, name, file, edit, facts):

@@ -28,7 +28,7 @@ from relattn.translation.training.objective import summed_loss
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
 from tests.translation.formats import transformers_models as models
-from tests.translation.formats.bundles import LINES, random_lines
+from tests.translation.formats.bundles import LINES, random_lines, run_import
 from tests.translation.formats.test_read_ctranslate2 import require_integers
 
 TEXT = [*LINES, *random_lines(range(1, 13))]
@@ -53,12 +53,6 @@ CASES: dict[str, tuple[Any, dict[str, Any], tuple[str, str]]] = {
     "nllb": (models.nllb, {"generation": {"early_stopping": False, "length_penalty": 0.6}}, ("eng_Latn", "deu_Latn")),
     "nllb, legacy": (models.nllb, {"legacy": True, "scale_embedding": False}, ("eng_Latn", "deu_Latn")),
 }
-
-
-def run_import(path: Path, out: Path, src_lang: str = "", tgt_lang: str = "", **options: Any) -> bundle.Bundle:
-    defaults = {"tokenizer": None, "tgt_tokenizer": None, "sample": 3}
-    import_model(path, out, **{**defaults, **options, "src_lang": src_lang, "tgt_lang": tgt_lang})
-    return bundle.read_bundle(out)
 
 
 @pytest.mark.parametrize("case", CASES)

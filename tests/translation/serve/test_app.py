@@ -589,16 +589,6 @@ def test_health_of_each_model_and_of_the_queue():
         assert client.get("/health").status_code == 503
 
 
-def test_buckets_reach_the_limits():
-    limits = Limits(seconds=90.0, batch=100)
-    with client_of("en-de", limits=limits) as client:
-        translate(client, q="x")
-        metrics = client.get("/metrics").text
-    names = re.findall(r"# TYPE (\S+) histogram", metrics)
-    most = {name: re.findall(rf'{name}_bucket{{.*le="([\d.]+)"', metrics)[-1] for name in names}
-    assert most == {"relattn_request_seconds": "180.0", "relattn_batch_sentences": "100.0"}
-
-
 def test_log_has_no_text_and_no_key(client, caplog, monkeypatch):
     caplog.set_level(logging.INFO, "relattn.serve")
     translate(client, q="my secret", api_key="my key")
@@ -650,13 +640,6 @@ def test_literals_are_kept_unless_a_request_refuses(with_model):
     for options, count in (({}, 1), ({"keep_literals": "false"}, 0)):
         url = upload(with_model, "a.txt", b"one {x} apple", **options).json()["translatedFileUrl"]
         assert with_model.get(url).content.count(b"{x}") == count
-
-
-def test_implausible_translations_are_named(with_model):
-    parameters = {"source": "en", "target": "de"}
-    assert with_model.post("/words", json={**parameters, "q": "-"}).json()["warnings"] == []
-    answer = with_model.post("/words", json={**parameters, "q": "one apple in 1204.\nTwo pears in 1789."}).json()
-    assert answer["warnings"].count("numbers") == 1  # random weights do not copy them
 
 
 @pytest.mark.parametrize("kind", ["text", "html"])

@@ -268,21 +268,14 @@ def test_environment_variables_set_options(model, monkeypatch, capsys):
     served: dict[str, Any] = {}
     monkeypatch.setattr(server, "serve", lambda translators, **options: served.update(options))
     for name, value in {
-        "PORT": "80", "HOST": "0.0.0.0", "HOSTS": "a.org b.org", "LIMITS_FILE": "7", "BEAM_SIZE": "3", "KEYS": "",
-        "QUIET": "true",
+        "PORT": "80", "HOST": "0.0.0.0", "HOSTS": '["a.org", "b.org"]', "PROXIES": "10.89.61.0/24", "LIMITS__FILE": "7",
+        "BEAM_SIZE": "3", "KEYS": "", "QUIET": "true",
     }.items():  # fmt: skip
         monkeypatch.setenv(f"RELATTN_SERVE_{name}", value)
     assert cli.main(["serve", "--host", "::1", "--", str(model)]) == 0
     assert (served["host"], served["port"], served["hosts"]) == ("::1", 80, ["a.org", "b.org"])
-    assert (served["limits"].file, served["keys"]) == (7, None)
+    assert (served["proxies"], served["limits"].file, served["keys"]) == (["10.89.61.0/24"], 7, None)
     assert {search.beam_size for search in served["searches"].values()} == {3}
-    for name, value, message in (
-        ("PORT", "x", "RELATTN_SERVE_PORT must be a whole number, got 'x'"),
-        ("PORT", "0x10", "RELATTN_SERVE_PORT must be a whole number in decimal notation, got '0x10'"),
-        ("QUIET", "yes", "RELATTN_SERVE_QUIET must be true or false, got 'yes'"),
-        ("PROT", "80", "'RELATTN_SERVE_PROT'; did you mean RELATTN_SERVE_PORT?"),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setenv(f"RELATTN_SERVE_{name}", value)
-            assert cli.main(["serve", str(model)]) == 2
-        assert message in capsys.readouterr().err
+    monkeypatch.setenv("RELATTN_SERVE_PORT", "x")
+    assert cli.main(["serve", str(model)]) == 2
+    assert "--port must be a whole number, got 'x'" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from relattn.translation.data.encode import read_tokenizer
+from relattn.translation.data.encode import open_data
 from relattn.translation.data.storage import open_pairs, write_pairs
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
@@ -31,7 +31,7 @@ def test_checkpoints_and_bundle_have_the_estimated_size(finished):
     out = Path(finished.out)
     saved = [path.stat().st_size for path in checkpoints.list_checkpoints(out / "checkpoints")]
     used = sum(saved) * (len(saved) + 1) / len(saved) + (out / "bundle" / "model.safetensors").stat().st_size
-    model = Transformer(finished.model, *read_tokenizer(out, finished.data).vocab_sizes)
+    model = Transformer(finished.model, *open_data(finished).tokenizer.vocab_sizes)
     assert 0.5 * used < run_directory.disk_space(model, finished.train.keep) < used
 
 

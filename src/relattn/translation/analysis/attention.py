@@ -10,7 +10,6 @@ only. Rotary positions and layers without attention have no such terms.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import get_ident
 from typing import Any, cast
@@ -21,7 +20,6 @@ from torch import Tensor, nn
 from relattn import RelativeAttention, SelfAttention
 from relattn.positions import distances as distances_rows
 from relattn.positions import labels
-from relattn.translation.analysis import Part
 from relattn.translation.config import ModelConfig
 from relattn.translation.config.positions import (
     ClippedTables,
@@ -34,7 +32,6 @@ from relattn.translation.config.positions import (
 )
 from relattn.translation.data.batching import collate
 from relattn.translation.data.text_files import has_text
-from relattn.translation.drawing import png
 from relattn.translation.errors import InputError, require
 from relattn.translation.model.attention import CrossAttention
 from relattn.translation.model.positions.distance_terms import DistanceAttention
@@ -88,16 +85,6 @@ class Inspection:
     decoder: list[SelfView]
     cross: list[Tensor]
     special: tuple[int, int, int]
-
-    def layer(self, part: Part, number: int) -> Any:
-        """Return the attention of one layer of "encoder", "decoder" or "cross", counted from 1.
-
-        Raises:
-            InputError: there is no such layer.
-        """
-        layers: Sequence[Any] = getattr(self, part)
-        require(1 <= number <= len(layers), f"layer must be at least 1 and at most {len(layers)}, got {number}")
-        return layers[number - 1]
 
 
 def unsupported_reason(translator: TorchTranslator) -> str:
@@ -225,74 +212,3 @@ def view_as_data(view: SelfView) -> dict[str, Any]:
 def numbers(x: Tensor) -> Any:
     """Return a tensor as nested lists of rounded numbers."""
     return torch.round(x.double(), decimals=DIGITS).tolist()
-
-
-def as_png(inspection: Inspection, part: Part, layer: int) -> bytes:
-    """Return a picture of one layer as PNG.
-
-    Self-attention has a row per head: content term, relative term, weights, and relative term by distance. Terms that
-    the position scheme does not have are left out. Cross-attention has a panel of weights per head.
-
-    Args:
-        inspection: result of `inspect`.
-        part: "encoder", "decoder" or "cross".
-        layer: number of the layer, counted from 1.
-
-    Raises:
-        InputError: there is no such layer.
-    """
-    attention = inspection.layer(part, layer)
-    if part == "cross":
-        return _cross_picture(inspection, attention, f"cross-attention, layer {layer}")
-    tokens = inspection.source if part == "encoder" else inspection.target
-    return _self_picture(tokens, attention, f"{part}, layer {layer}")
-
-
-def _self_picture(tokens: list[str], view: SelfView, title: str) -> bytes:
-    """Draw a row per head: content term, relative term, weights, and the relative term by distance."""
-    from matplotlib.figure import Figure
-
-    heads, side = len(view.weights), max(2.0, 0.2 * len(tokens))
-    columns = [("content", view.content), ("relative", view.relative), ("weights", view.weights)]
-    shown = [(name, matrices) for name, matrices in columns if matrices is not None]
-    panels = len(shown) + (view.by_distance is not None)
-    figure = Figure(figsize=(panels * side + 1.5, heads * side + 0.8), layout="constrained")
-    figure.suptitle(title)
-    for head, row in enumerate(figure.subplots(heads, panels, squeeze=False)):
-        for (name, matrices), axis in zip(shown, row, strict=False):
-            _draw(axis, matrices[head], tokens, tokens, signed=name != "weights")
-            axis.set_title(f"head {head + 1}: {name}", fontsize="small")
-        if view.by_distance is not None:
-            row[-1].axhline(0.0, color="black", linewidth=0.5)
-            row[-1].plot(view.distances, view.by_distance[head].tolist(), ".-")
-            row[-1].set_title(f"head {head + 1}: relative, by distance", fontsize="small")
-    return png(figure)
-
-
-def _cross_picture(inspection: Inspection, weights: Tensor, title: str) -> bytes:
-    """Draw a panel per head: attention of each target token to the source tokens."""
-    from matplotlib.figure import Figure
-
-    heads = len(weights)
-    columns = min(4, heads)
-    rows = -(-heads // columns)
-    width, height = (max(2.0, 0.2 * len(tokens)) for tokens in (inspection.source, inspection.written))
-    figure = Figure(figsize=(columns * width + 1.5, rows * height + 0.8), layout="constrained")
-    figure.suptitle(title)
-    for head, axis in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
-        axis.set_visible(head < heads)
-        if head < heads:
-            _draw(axis, weights[head], inspection.source, inspection.written, signed=False)
-            axis.set_title(f"head {head + 1}", fontsize="small")
-    return png(figure)
-
-
-def _draw(axis: Any, matrix: Tensor, across: list[str], down: list[str], *, signed: bool) -> None:
-    largest = float(matrix.abs().max()) if signed else 1.0
-    colours = (
-        {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest} if signed else {"cmap": "Greys", "vmin": 0, "vmax": 1}
-    )
-    axis.imshow(matrix.tolist(), aspect="auto", **colours)
-    plain = {"parse_math": False, "fontsize": "x-small"}
-    axis.set_xticks(range(len(across)), across, rotation=90, **plain)
-    axis.set_yticks(range(len(down)), down, **plain)

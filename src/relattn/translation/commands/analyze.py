@@ -3,7 +3,6 @@
 from contextlib import nullcontext
 from pathlib import Path
 
-from relattn.translation.analysis import Part
 from relattn.translation.commands.options import DeviceOptions, SearchOptions, require_new_output
 from relattn.translation.errors import require
 
@@ -15,8 +14,6 @@ def attention(
     out: str = "",
     serve: bool = False,
     port: int = 5001,
-    part: Part | None = None,
-    layer: int | None = None,
     search: SearchOptions,
     device: DeviceOptions,
 ) -> None:
@@ -27,35 +24,30 @@ def attention(
     Args:
         bundle: Directory of a bundle, or its name on the hub.
         sentences: Sentences to translate.
-        out: Output file: an .html with an interactive view, a .png with a picture of one layer, or a .json with the
-            numbers of all layers. The last two show one sentence.
+        out: Output file: an .html with an interactive view, or a .json with the numbers of all layers, of one sentence.
         serve: Show the view on a page of this machine, where sentences can be typed, until Ctrl-C.
         port: Port of that page.
-        part: Part of the model in the .png: encoder, decoder or cross. By default encoder.
-        layer: Layer in the .png, counted from 1. By default 1.
     """
     path = Path(out)
     require(serve != bool(out), "give either --out or --serve")
-    require(serve or path.suffix in (".html", ".png", ".json"), f"out must end in .html, .png or .json, got {out}")
-    require(path.suffix == ".png" or part is layer is None, "--part and --layer require a .png as --out")
+    require(serve or path.suffix in (".html", ".json"), f"out must end in .html or .json, got {out}")
     require(serve or bool(sentences), "--out requires a sentence")
-    require(serve or path.suffix == ".html" or len(sentences) == 1, "a .png or .json shows one sentence")
+    require(serve or path.suffix == ".html" or len(sentences) == 1, "a .json has one sentence")
     require_new_output(out, [], [bundle])
 
     from relattn.translation.analysis import page
-    from relattn.translation.analysis.attention import as_json, as_png, inspect
+    from relattn.translation.analysis.attention import as_json, inspect
     from relattn.translation.files import output
 
     translator = device.load_bundle(bundle)
     options = search.options(translator)
-    with nullcontext() if serve else output(path) as write:  # an unwritable file is refused first
-        if write and path.suffix != ".html":
+    if path.suffix == ".json":
+        with output(path) as write:  # an unwritable file is refused first
             inspection = inspect(translator, sentences[0], options)
-            number = 1 if layer is None else layer
-            picture = path.suffix == ".png"
-            write(as_png(inspection, part or "encoder", number) if picture else as_json(inspection).encode())
-            print(inspection.translation)
-            return
+            write(as_json(inspection).encode())
+        print(inspection.translation)
+        return
+    with nullcontext() if serve else output(path) as write:
         shown = [page.attention_of(translator, line, options) for line in sentences]
         html = page.as_html(translator, shown, asks=serve)
         if write:

@@ -4,18 +4,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from relattn.translation.commands.options import DeviceOptions, ReferenceText, SearchOptions, require_new_output
-from relattn.translation.config import Perturbation
 from relattn.translation.console import aligned, shows_progress
 from relattn.translation.errors import require
 
 if TYPE_CHECKING:
-    from relattn.translation.translate.options import TranslateOptions
     from relattn.translation.translate.pipeline import Translator
-
-Pairs = list[tuple[str, str]]
 
 
 def evaluate(
@@ -25,7 +21,6 @@ def evaluate(
     src_lang: str = "",
     tgt_lang: str = "",
     out: str = "",
-    perturb: list[Perturbation | Literal["all"]] = [],  # noqa: B006
     search: SearchOptions,
     device: DeviceOptions,
 ) -> None:
@@ -38,11 +33,8 @@ def evaluate(
             other one if tgt_lang is that language.
         tgt_lang: Target language. The default is chosen as for src_lang.
         out: File to write the translations to, one per line.
-        perturb: Also score the text with capital letters, typing errors and more: join_lines, drop_punctuation, typos,
-            title_case, upper_case, copy, or all of these. References are changed too, except by typos.
     """
-    require(not (out and perturb), "--out does not work with --perturb")
-    require(len(bundles) == 1 or not (out or perturb), "several bundles do not work with --out and --perturb")
+    require(len(bundles) == 1 or not out, "several bundles do not work with --out")
     require_new_output(out, [text.src, text.ref], bundles)
 
     from relattn.translation.evaluation import score
@@ -54,10 +46,6 @@ def evaluate(
     translator = device.load(bundles[0], src_lang=src_lang, tgt_lang=tgt_lang)
     options = search.options(translator)
     pairs = text.pairs()
-    if perturb:
-        names = [name for name in get_args(Perturbation) if name in perturb or "all" in perturb]
-        print(_perturbed_scores(translator, options, pairs, names))
-        return
     references = [reference for _, reference in pairs]
     with output(Path(out)) if out else nullcontext() as write:  # an unwritable file is refused before translating
         translations = translator.translate([src for src, _ in pairs], options, progress=shows_progress())
@@ -82,20 +70,4 @@ def _comparison(
         p = f"{paired_bootstrap(baseline, translations, references):.3f}" if baseline else ""
         baseline = baseline or translations
         rows.append((name, f"{scores.bleu:.2f}", f"{scores.chrf:.2f}", p))
-    return f"{aligned(rows)}\nBLEU {scores.bleu_signature}\nchrF {scores.chrf_signature}"
-
-
-def _perturbed_scores(translator: "Translator", options: "TranslateOptions", pairs: Pairs, names: list[str]) -> str:
-    """Return a table with the scores of the text as it is and under each perturbation, and the signatures."""
-    from relattn.translation.data.augmentation import perturb_set
-    from relattn.translation.evaluation import score
-
-    rows: list[tuple[str, ...]] = [("perturbation", "lines changed", "BLEU", "chrF")]
-    sets = {"none": pairs} | {name: perturb_set(name, pairs) for name in names}
-    for name, text in sets.items():
-        sources, references = zip(*text, strict=True) if text else ((), ())
-        translations = translator.translate(sources, options, progress=shows_progress())
-        scores = score(translations, references)
-        changed = sum(one != other for one, other in zip(text, pairs, strict=True))
-        rows.append((name, f"{changed:,}", f"{scores.bleu:.2f}", f"{scores.chrf:.2f}"))
     return f"{aligned(rows)}\nBLEU {scores.bleu_signature}\nchrF {scores.chrf_signature}"

@@ -31,14 +31,14 @@ GROUPS = {
         "recipe": "Print a known recipe, as a start for your own",
         "train": "Train a model",
         "average": "Average the last checkpoints of a run",
-        "distill": "Translate text with a teacher and train a student on it",
+        "distill": "Translate text with a teacher, as text to train a student on",
         "backtranslate": "Translate text of the target language back, as sources for training",
     },
     "Translate": {
         "translate": "Translate lines of text",
         "evaluate": "Score a model with BLEU and chrF",
         "score": "Print the log-probability of given translations",
-        "analyze attention": "Draw or save the attention of a sentence",
+        "analyze attention": "Show or save the attention of sentences",
     },
     "Share and deploy": {
         "serve": "Serve models over HTTP",
@@ -48,7 +48,6 @@ GROUPS = {
     },
 }
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
-_TRAINING = ("train", "distill", "backtranslate")  # end with a model, even if nothing is printed
 _HELP, _VERSION = ("-h", "--help"), "--version"
 
 
@@ -59,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv = [*argv[1:], "--help"]
     _set_caches()
     try:
-        if argv and argv[0] in _TRAINING and not {*_HELP, _VERSION} & set(argv):
+        if argv[:1] == ["train"] and not {*_HELP, _VERSION} & set(argv):
             return _run_training(argv)
         if sys.stdout is None:
             raise InputError("standard output is closed")
@@ -102,7 +101,7 @@ def _run(argv: Sequence[str]) -> None:
 
 
 def _run_training(argv: Sequence[str]) -> int:
-    """Run a command to its end, whether or not its output can be printed. Return 1 if it cannot."""
+    """Train to the end, whether or not the output can be printed. Return 1 if it cannot."""
     output = _Output(sys.stdout)
     with redirect_stdout(output):
         _run(argv)

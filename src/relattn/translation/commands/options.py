@@ -177,17 +177,12 @@ class SynthesisOptions:
             tag=tag,
         )
 
-    def write(self, text: "SyntheticText", student: str, *, parallel: Sequence[str] = (), weight: float = 1.0) -> None:
-        """Write the corpus of `text` and print its statistics. Then train a student on it, if a recipe is given."""
-        from relattn.translation.synthesis import read_student, synthesize, train_student
+    def write(self, text: "SyntheticText", *, parallel: Sequence[str] = (), weight: float = 1.0) -> None:
+        """Write the corpus of `text`, and print its statistics."""
+        from relattn.translation.synthesis import synthesize
 
         out = Path(self.out)
-        real: dict[str, Any] = {"parallel": parallel, "weight": weight}
-        recipe = read_student(student, text, out, **real) if student else None
-        stats = synthesize(text, out, **real)
-        print(stats, end=f"\n\n{out / 'README.md'}\n", flush=True)
-        if recipe is not None:
-            print(train_student(recipe, stats, out))
+        print(synthesize(text, out, parallel=parallel, weight=weight), end=f"\n\n{out / 'README.md'}\n")
 
 
 def require_new_output(out: str, inputs: Sequence[str], bundles: Sequence[str]) -> None:

@@ -11,7 +11,6 @@ Every command has the flag `--quiet`. The options of `relattn serve` can also be
 
 from __future__ import annotations
 
-import os
 import re
 from argparse import SUPPRESS, Action
 from collections import Counter
@@ -27,7 +26,7 @@ from relattn.translation.config import Recipe
 from relattn.translation.config.base import setting_types
 from relattn.translation.config.presets import PRESETS
 from relattn.translation.config.yaml import add_settings, recipe_flags, require_decimal, type_message
-from relattn.translation.errors import InputError, one_line, require, unknown
+from relattn.translation.errors import InputError, require, unknown
 
 _MESSAGES = (  # of argparse, and ours
     (r"argument (\S+): expected .*one argument", "{0} must have a value"),
@@ -102,9 +101,7 @@ def parse(
     arguments = arguments_of(function)
     parser, types = make_parser(f"{program} {name}", function, arguments)
     argv = _normalize(argv, arguments, types, name)
-    variables: dict[str, str] = {}  # names of the environment variables that set options, by option
-    if name == "serve" and not {"-h", "--help"} & set(argv):
-        argv, variables = _with_environment(argv, arguments, types)
+    parser.default_env = name == "serve" and not {"-h", "--help"} & set(argv)  # variables would make the help longer
     recipe = ""
     try:
         parsed = parser.parse_args(argv)
@@ -118,7 +115,7 @@ def parse(
 
         def label(key: str) -> str:
             positional = key in arguments and arguments[key].positional
-            return key.removesuffix("s").upper() if positional else variables.get(key, f"{recipe or '--'}{key}")
+            return key.removesuffix("s").upper() if positional else f"{recipe or '--'}{key}"
 
         message = type_message(error, types, label)
         for pattern, ours in _MESSAGES:
@@ -126,49 +123,6 @@ def parse(
                 message = ours.format(match[1], label(match[1]))
         raise InputError(message) from None
     return _instances(function, values), values["quiet"]
-
-
-def variable_of(option: str) -> str:
-    """Return the name of the environment variable for an option of `relattn serve`."""
-    return f"RELATTN_SERVE_{option.replace('.', '_').upper()}"
-
-
-def _with_environment(
-    argv: list[str], arguments: dict[str, Argument], types: dict[str, Any]
-) -> tuple[list[str], dict[str, str]]:
-    """Add options that are not given, but set by environment variables, to the arguments of `relattn serve`.
-
-    An empty variable counts as not set. The values of a list are separated by spaces.
-
-    Returns:
-        The arguments, and the names of the variables by option.
-
-    Raises:
-        InputError: a variable with this prefix is not that of an option, or a number is not decimal.
-    """
-    end = argv.index("--") if "--" in argv else len(argv)
-    given = {option[1] for word in argv[:end] if (option := _OPTION.fullmatch(word))}
-    positional = {key for key, argument in arguments.items() if argument.positional}
-    options = {variable_of(key): key for key in types if key not in {"help", *positional}}
-    flags, variables = list[str](), dict[str, str]()
-    for variable, value in os.environ.items():
-        if not value or not variable.startswith(variable_of("")):
-            continue
-        if variable not in options:
-            raise unknown("environment variable", variable, options)
-        key = options[variable]
-        if key in given:
-            continue
-        variables[key] = variable
-        require_decimal(variable, value, types[key])
-        if key in arguments and get_origin(arguments[key].kind) is list:
-            flags += [f"--{key}", *value.split()]
-        elif types[key] is bool:
-            require(value in ("true", "false"), f"{variable} must be true or false, got {one_line(value, 40)!r}")
-            flags += [f"--{key}"] if value == "true" else []
-        else:
-            flags.append(f"--{key}={value}")
-    return [*argv[:end], *flags, *argv[end:]], variables
 
 
 def _instances(function: Callable[..., Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -217,7 +171,12 @@ def make_parser(
     types: dict[str, Any] = {"help": bool, "quiet": bool}
     description = documentation(function)[0]
     parser = _Parser(
-        prog=usage, description=description, formatter_class=_Help, exit_on_error=False, allow_abbrev=False
+        prog=usage,
+        description=description,
+        formatter_class=_Help,
+        exit_on_error=False,
+        allow_abbrev=False,
+        env_prefix="RELATTN_SERVE",
     )
     parser.add_argument("--quiet", action="store_true", help=_QUIET)
     for key, (kind, default, positional, text) in arguments.items():

@@ -15,7 +15,6 @@ from relattn.translation.config.data import (
     CleaningConfig,
     DataConfig,
     Normalization,
-    Perturbation,
     SyntheticCleaningConfig,
 )
 from relattn.translation.config.model import ModelConfig
@@ -32,7 +31,6 @@ __all__ = [
     "DataConfig",
     "ModelConfig",
     "Normalization",
-    "Perturbation",
     "PositionSpec",
     "Positions",
     "Recipe",

@@ -11,7 +11,6 @@ from relattn.translation.errors import require, require_language
 
 MOST_WEIGHT = 1000  # passes over a corpus per epoch
 Normalization = Literal["nfc", "nmt_nfkc", "identity"]
-Perturbation = Literal["join_lines", "drop_punctuation", "typos", "title_case", "upper_case", "copy"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +67,6 @@ class DataConfig(Config):
             drawn at random.
         max_tokens: Maximum number of tokens per micro-batch, counted on the longer side, padding included.
         max_length: Skip training pairs with more tokens than this on either side.
-        max_words: Skip training pairs with more words than this on either side. By default no limit.
         augment: Augmentation of the training text.
     """
 
@@ -87,7 +85,6 @@ class DataConfig(Config):
     vocab_lines: int = number(500_000, "[1, 1e9]")
     max_tokens: int = number(4096, "[1, 1e9]")
     max_length: int = number(256, "[1, 1e6]")
-    max_words: int | None = number(None, "[1, 1e9]")
     augment: AugmentConfig = field(default_factory=AugmentConfig)
 
     def __post_init__(self) -> None:

@@ -145,6 +145,11 @@ class Recipe(Config):
         """Number of micro-batches per optimizer step, over all processes."""
         return self.train.accumulate * self.train.processes
 
+    @property
+    def augments(self) -> list[AugmentConfig]:
+        """Augmentation of each stage."""
+        return [stage.augment for stage in self.stages] or [self.data.augment]
+
 
 def dump(recipe: Recipe) -> str:
     """Return the recipe as YAML."""

@@ -2,7 +2,7 @@
 
 A perturbation changes a sentence pair so that its target is still a translation of its source. In training, each has a
 share of the pairs of an epoch, drawn again for every epoch. What happens to a pair is a pure function of (seed, epoch,
-row), so an epoch can be planned again at any time. `relattn evaluate --perturb` changes all pairs of a test set.
+row), so an epoch can be planned again at any time.
 
 Training text is stored as pieces. Pieces are decoded, the text is changed, and encoded again. In training, the words of
 a pair can also be split into pieces at random.
@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
-from typing import get_args
 
 import numpy as np
 
-from relattn.translation.config import AugmentConfig, Perturbation
+from relattn.translation.config import AugmentConfig
 from relattn.translation.data import copied_text
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.data.storage import Pairs
@@ -79,7 +78,7 @@ PERTURBATIONS: dict[str, Callable[[Pair, Random], Pair]] = {  # in this order, a
     "copy": copied_text.insert,
 }
 JOIN_LINES = "join_lines"
-NAMES = get_args(Perturbation)
+NAMES = (JOIN_LINES, *PERTURBATIONS)
 CHANGES = (*NAMES, "sample_tokens")
 _SAMPLED = 1 << len(NAMES)  # bit of sample_tokens, the highest
 
@@ -123,11 +122,6 @@ def sample_perturbed(pairs: Iterable[Pair], shares: Sequence[AugmentConfig], see
         random = Random(repr((seed, "vocabulary", row)))
         names = [name for name, share in largest.items() if random.random() < share]
         yield perturb(names, [pair], seed, row) if names else pair
-
-
-def perturb_set(name: str, pairs: Sequence[Pair]) -> list[Pair]:
-    """Return all pairs of a test set with a perturbation. The same set always gives the same pairs."""
-    return [perturb([name], pairs[line : line + MOST_JOINED], line) for line in range(len(pairs))]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -130,7 +130,7 @@ def has_data(directory: Path) -> bool:
 def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: bool = True) -> TranslationData:
     """Return the data of a run. If its directory does not have them, encode the text and write them.
 
-    Pairs with a side without text, or with a side of more than max_length pieces or max_words words, are dropped, from
+    Pairs with a side without text, or with a side of more than max_length pieces, are dropped, from
     training and validation text. Training text is read twice if a tokenizer is trained on it, otherwise once. If the
     run has its data, it is only read for its digest. The tokenizer is trained on text that is changed as in an epoch,
     so that it has tokens for words in upper case.
@@ -159,43 +159,22 @@ def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: b
     return replace(data, valid=[encoder.validation_set(corpus, config.max_tokens) for corpus in valid])
 
 
-def check_text(
-    recipe: Recipe, files: Sequence[CorpusFiles], unwritten: Set[Path], tokenizer: AnyTokenizer | None
-) -> None:
-    """Check the text of a run before some of it is written.
+def open_data(recipe: Recipe) -> TranslationData:
+    """Open the data of a run that has them, without the validation sets. The files of its text are not read.
 
-    Args:
-        recipe: recipe of the run.
-        files: files of the training text.
-        unwritten: resolved paths of the files that are not read.
-        tokenizer: the tokenizer to use; by default, one will be trained.
+    With language_tokens, encoded sources have their tokens, so the tokenizer adds none.
 
     Raises:
-        InputError: `load_data` would, whatever is in the other files.
+        InputError: the tokenizer is not the one that encoded them.
     """
-    config = recipe.data
-    train = _corpora_of(files, config, "train")
-    _require_fit(recipe, [corpus.languages for corpus in train], tokenizer)
-    max_characters = (LONGEST_PIECE if tokenizer is None else tokenizer.longest_piece) * config.max_length
-    for corpus in (*_corpora(config, "valid"), *train):
-        if unwritten.isdisjoint(Path(path).resolve() for path in (corpus.text.src, corpus.text.tgt)):
-            reasons = Counter(_reason_to_drop(pair, max_characters, config.max_words) or "" for pair in corpus.pairs)
-            _require_kept(corpus, reasons.pop("", 0), reasons)
-
-
-def open_data(recipe: Recipe) -> TranslationData:
-    """Open the data of a run that has them, without the validation sets. The files of its text are not read."""
     config, directory = recipe.data, Path(recipe.out)
-    record, tokenizer = _read_record(directory), read_tokenizer(directory, config)
-    corpora, languages = record.train, [tuple(corpus["languages"]) for corpus in record.train]
-    text = _training_text(recipe, corpora, tokenizer)
-    return TranslationData(tokenizer, text, [], record.dropped, list(dict.fromkeys(languages)))
-
-
-def _training_text(recipe: Recipe, corpora: list[dict[str, Any]], tokenizer: AnyTokenizer) -> TrainingText:
-    config, directory = recipe.data, Path(recipe.out)
-    sizes, weights = tuple(corpus["pairs"] for corpus in corpora), [corpus["weight"] for corpus in corpora]
-    parts, end = [], 0
+    record, tokenizer = _read_record(directory), tokenizer_in(directory)
+    if config.language_tokens == "none":
+        tokenizer = tokenizer.with_languages(config.src_lang, config.tgt_lang)
+    same = record.tokenizer == tokenizer.digest
+    require(same, f"{directory / TOKENIZER} must be the tokenizer that this run started with, got another one")
+    sizes, weights = (tuple(corpus[name] for corpus in record.train) for name in ("pairs", "weight"))
+    stages, end = [], 0
     for stage in recipe.stages or (StageConfig(augment=config.augment),):
         augmentation = None
         if any(vars(stage.augment).values()):
@@ -204,28 +183,17 @@ def _training_text(recipe: Recipe, corpora: list[dict[str, Any]], tokenizer: Any
             )
         mixture = Mixture.weighted(sizes, weights if stage.weights is None else stage.weights, config.temperature)
         end += stage.steps or 0
-        parts.append(Stage(mixture, augmentation, None if stage.steps is None else end))
-    return TrainingText(
+        stages.append(Stage(mixture, augmentation, None if stage.steps is None else end))
+    text = TrainingText(
         pairs=open_pairs(directory / ENCODED, sum(sizes)),
-        names=tuple(corpus["name"] for corpus in corpora),
-        stages=tuple(parts),
+        names=tuple(corpus["name"] for corpus in record.train),
+        stages=tuple(stages),
         special=tokenizer.special,
         max_tokens=config.max_tokens,
         seed=recipe.seed,
     )
-
-
-def read_tokenizer(directory: Path, config: DataConfig) -> AnyTokenizer:
-    """Read the tokenizer of a run that has its data. Raise InputError if it is not the one that encoded them.
-
-    With language_tokens, encoded sources have their tokens, so the tokenizer adds none.
-    """
-    tokenizer = tokenizer_in(directory)
-    if config.language_tokens == "none":
-        tokenizer = tokenizer.with_languages(config.src_lang, config.tgt_lang)
-    same = _read_record(directory).tokenizer == tokenizer.digest
-    require(same, f"{directory / TOKENIZER} must be the tokenizer that this run started with, got another one")
-    return tokenizer
+    languages = dict.fromkeys(tuple(corpus["languages"]) for corpus in record.train)
+    return TranslationData(tokenizer, text, [], record.dropped, list(languages))
 
 
 def _read_record(directory: Path) -> TextRecord:
@@ -240,12 +208,7 @@ def _corpora(config: DataConfig, split: str) -> list[Corpus]:
     require(bool(src or path) or split == "valid", "data.train_src or data.train_list must be set")
     if path:
         files = read_corpus_list(path, weighted=split == "train", languages=config.language_tokens != "none")
-    return _corpora_of(files, config, split)
-
-
-def _corpora_of(files: Sequence[CorpusFiles], config: DataConfig, split: str) -> list[Corpus]:
-    """Return the corpora of a split with these files."""
-    settings = (f"{split}_list",) * 2 if getattr(config, f"{split}_list") else (f"{split}_src", f"{split}_tgt")
+    settings = (f"{split}_list",) * 2 if path else (f"{split}_src", f"{split}_tgt")
     corpora = []
     for src, tgt, weight, languages in files:
         require_regular(src, tgt)  # read more than once
@@ -286,8 +249,7 @@ def _require_fit(recipe: Recipe, pairs: list[tuple[str, str]], tokenizer: AnyTok
     for stage in recipe.stages:
         count = corpora if stage.weights is None else len(stage.weights)
         require(count == corpora, f"weights of a stage must be {corpora}, one per corpus, got {count}")
-    augments = [recipe.data.augment, *(stage.augment for stage in recipe.stages)]
-    samples = any(augment.sample_tokens > 0 for augment in augments)
+    samples = any(augment.sample_tokens > 0 for augment in recipe.augments)
     fits = tokenizer is None or isinstance(tokenizer, Tokenizer)
     require(fits or not samples, "sample_tokens requires a tokenizer trained by this toolkit, got an imported one")
 
@@ -311,10 +273,23 @@ def _require_same_text(split: str, corpora: list[Corpus], recorded: list[dict[st
 
 
 def _write_data(recipe: Recipe, train: list[Corpus], valid: list[Corpus], tokenizer: AnyTokenizer | None) -> None:
-    """Write the tokenizer, which is trained unless one is given, the encoded training text, and last its record."""
+    """Write the tokenizer, the encoded training text, and last its record.
+
+    By default, a tokenizer is trained on the pairs of the training text that may be kept, changed as in an epoch.
+    """
     config, directory = recipe.data, Path(recipe.out)
     if tokenizer is None:
-        tokenizer = _train_tokenizer(recipe, train)
+        pairs = chain.from_iterable(corpus.pairs for corpus in train)
+        max_characters = LONGEST_PIECE * config.max_length
+        kept = (pair for pair in pairs if _reason_to_drop(pair, max_characters) is None)
+        tokenizer = Tokenizer.train(
+            chain.from_iterable(sample_perturbed(kept, recipe.augments, recipe.seed)),
+            config.vocab_size,
+            seed=recipe.seed,
+            max_lines=config.vocab_lines,
+            normalization=config.normalization,
+            languages=sorted({corpus.languages[1] for corpus in train}) if config.given_tokens else (),
+        )
     (directory / ENCODED).parent.mkdir(parents=True, exist_ok=True)
     for name, content in tokenizer.files.items():
         write_atomically(directory / name, content)
@@ -323,24 +298,6 @@ def _write_data(recipe: Recipe, train: list[Corpus], valid: list[Corpus], tokeni
     for corpus in valid:
         record.valid.append(corpus.record(sum(1 for _ in encoder.pairs(corpus, Counter()))))
     write_atomically(directory / TEXT, json.dumps(vars(record)).encode())
-
-
-def _train_tokenizer(recipe: Recipe, corpora: list[Corpus]) -> Tokenizer:
-    """Train a tokenizer on the pairs of the training text that may be kept, changed as in an epoch."""
-    config = recipe.data
-    pairs = chain.from_iterable(corpus.pairs for corpus in corpora)
-    max_characters = LONGEST_PIECE * config.max_length
-    kept = (pair for pair in pairs if _reason_to_drop(pair, max_characters, config.max_words) is None)
-    augments = [config.augment, *(stage.augment for stage in recipe.stages)]
-    lines = chain.from_iterable(sample_perturbed(kept, augments, recipe.seed))
-    return Tokenizer.train(
-        lines,
-        config.vocab_size,
-        seed=recipe.seed,
-        max_lines=config.vocab_lines,
-        normalization=config.normalization,
-        languages=sorted({corpus.languages[1] for corpus in corpora}) if config.given_tokens else (),
-    )
 
 
 @dataclass(frozen=True)
@@ -390,7 +347,7 @@ class _Encoder:
             InputError: no pair is kept.
         """
         numbered, kept = enumerate(corpus.pairs, start=1), 0
-        max_length, max_words = self.config.max_length, self.config.max_words
+        max_length = self.config.max_length
         max_characters = self.tokenizer.longest_piece * max_length
         given: tuple[int, ...] = ()
         if self.config.given_tokens:
@@ -398,7 +355,7 @@ class _Encoder:
         while chunk := list(islice(numbered, _CHUNK)):
             candidates = []
             for line, pair in chunk:
-                reason = _reason_to_drop(pair, max_characters, max_words)
+                reason = _reason_to_drop(pair, max_characters)
                 if reason is None:
                     candidates.append((line, pair))
                 else:
@@ -420,10 +377,8 @@ def _require_kept(corpus: Corpus, kept: int, dropped: Counter[str]) -> None:
     require(kept > 0, f"{corpus.name}: at least one pair must be kept, but all were dropped: {counts}")
 
 
-def _reason_to_drop(pair: tuple[str, str], max_characters: float, max_words: int | None) -> str | None:
+def _reason_to_drop(pair: tuple[str, str], max_characters: float) -> str | None:
     """Return why a pair is dropped, as far as this is known without encoding it."""
     if not all(map(has_text, pair)):
         return "empty"
-    if max_words is not None and max(len(side.split()) for side in pair) > max_words:
-        return "max_words"
     return "max_length" if max(map(len, pair)) > max_characters else None

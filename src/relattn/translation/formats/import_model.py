@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from relattn.translation import bundle
-from relattn.translation.config import DataConfig, Recipe, as_dict
+from relattn.translation.config import as_dict
 from relattn.translation.errors import InputError, language_pairs, require, require_language
 from relattn.translation.formats import argos
 from relattn.translation.formats.ctranslate2 import read as ctranslate2
@@ -102,7 +102,6 @@ def _import(
         report.parities["float32"] = parity
     if foreign.quantize(model):
         report = replace(report, notes=[*report.notes, "weights: the integers of the model, in int8"])
-    recipe = Recipe(model=config, data=DataConfig(src_lang=src_lang, tgt_lang=tgt_lang), search=foreign.search)
     card = (
         f"# {src_lang} → {tgt_lang}\n\n"
         f"A Transformer with {config.positions} positions, imported from {foreign.toolkit}.\n\n"
@@ -111,7 +110,10 @@ def _import(
         f"```yaml\n{yaml.safe_dump({'model': as_dict(config)}, sort_keys=False)}```\n\n## Import\n\n{report}\n"
     )
     pairs = language_pairs(foreign.pairs, path)
-    bundle.save(out, model=model, recipe=recipe, tokenizer=foreign.tokenizer, card=card, pairs=pairs)
+    languages, tokenizer = (src_lang, tgt_lang), foreign.tokenizer
+    bundle.save(
+        out, model=model, languages=languages, search=foreign.search, tokenizer=tokenizer, card=card, pairs=pairs
+    )
     return report
 
 

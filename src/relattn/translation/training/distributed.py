@@ -28,7 +28,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from relattn.translation.config import Recipe, TrainConfig, dump
 from relattn.translation.console import is_quiet
-from relattn.translation.errors import InputError, Interrupted, LostProcess, require
+from relattn.translation.errors import Interrupted, LostProcess, require
 from relattn.translation.training.run_directory import TENSORBOARD, describe_progress
 from relattn.translation.training.stop import Stop
 
@@ -49,16 +49,6 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def _require_devices(train: TrainConfig) -> None:
-    """Raise an InputError if there are fewer GPUs than devices, or if nothing starts processes on several machines."""
-    gpus = torch.cuda.device_count()
-    on_gpus = train.accelerator == "gpu" or (train.accelerator == "auto" and gpus > 0)
-    if on_gpus and train.devices > gpus:
-        raise InputError(f"devices must be at most the number of GPUs, {gpus}, got {train.devices}")
-    started = any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS"))
-    require(train.nodes == 1 or started, f"with nodes {train.nodes}, torchrun or srun must start the processes")
-
-
 def precision_of(train: TrainConfig) -> Precision:
     """Return Fabric's plug-in for a precision. By name, Fabric would use bfloat16 for float16 on a CPU."""
     if train.precision == "fp32":
@@ -67,19 +57,21 @@ def precision_of(train: TrainConfig) -> Precision:
     return MixedPrecision(_MIXED[train.precision], "cpu" if device is None else device.type)
 
 
-def fabric_of(recipe: Recipe) -> Fabric:
+def fabric_of(train: TrainConfig, out: Path) -> Fabric:
     """Return a Fabric with the devices, strategy and precision of a run, which logs to TensorBoard if it is installed.
 
     Raises:
-        InputError: There are fewer GPUs than devices, or other processes were started than the recipe has.
+        InputError: There are fewer GPUs than devices, nothing starts processes on several machines, or other processes
+            were started than the recipe has.
     """
-    train = recipe.train
-    _require_devices(train)
-    started = int(os.environ.get("WORLD_SIZE", train.processes))
-    if started != train.processes:
-        raise InputError(
-            f"devices × nodes must be {started}, the processes started, got {train.devices} × {train.nodes}"
-        )
+    gpus = torch.cuda.device_count()
+    on_gpus = train.accelerator == "gpu" or (train.accelerator == "auto" and gpus > 0)
+    enough = train.devices <= gpus or not on_gpus
+    require(enough, f"devices must be at most the number of GPUs, {gpus}, got {train.devices}")
+    has_starter = any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS"))
+    require(train.nodes == 1 or has_starter, f"with nodes {train.nodes}, torchrun or srun must start the processes")
+    started, got = int(os.environ.get("WORLD_SIZE", train.processes)), f"{train.devices} × {train.nodes}"
+    require(started == train.processes, f"devices × nodes must be {started}, the processes started, got {got}")
     tensorboard = any(importlib.util.find_spec(name) for name in ("tensorboard", "tensorboardX"))
     return Fabric(
         accelerator=train.accelerator,
@@ -87,7 +79,7 @@ def fabric_of(recipe: Recipe) -> Fabric:
         num_nodes=train.nodes,
         strategy="ddp" if train.processes > 1 else "auto",
         plugins=precision_of(train),
-        loggers=_TensorBoard(Path(recipe.out).absolute(), name=TENSORBOARD, version="") if tensorboard else None,
+        loggers=_TensorBoard(out.absolute(), name=TENSORBOARD, version="") if tensorboard else None,
     )
 
 

@@ -13,7 +13,6 @@ import logging
 import time
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from relattn.translation.allocation import return_freed_memory
-from relattn.translation.config import Recipe, TrainConfig, as_dict
+from relattn.translation.config import TrainConfig, as_dict
 from relattn.translation.console import duration
 from relattn.translation.data.batching import Step
 from relattn.translation.errors import Diverged, InputError, one_line
@@ -60,7 +59,7 @@ def fit(fabric: Fabric, run: Run, stop: Stop, *, show: bool) -> int:
     called, optimizer = set_up(fabric, model, train)
     progress = Progress()
     if run.checkpoint is not None:
-        progress = _restore(run.checkpoint, fabric, model, optimizer, out)
+        progress = _restore(run.checkpoint, fabric, run, optimizer)
     if _finished(progress, train):
         return progress.step
     origin = partial(data.train.origin, parts=recipe.micro_batches_per_step)
@@ -108,7 +107,7 @@ def fit(fabric: Fabric, run: Run, stop: Stop, *, show: bool) -> int:
             ending = stop.agreed(fabric) or _finished(progress, train)
             if progress.step % train.checkpoint_every == 0 or ending:
                 journal.settle()
-                _save(fabric, recipe, progress, model, optimizer)
+                _save(fabric, run, progress, optimizer)
             if ending:
                 break
             if progress.step % _STEPS_PER_RETURN == 0:
@@ -191,29 +190,31 @@ def seed_dropout(*key: int) -> None:
     torch.manual_seed((int(high) << 31) ^ int(low))
 
 
-def _save(fabric: Fabric, recipe: Recipe, progress: Progress, model: Transformer, optimizer: Optimizer) -> None:
+def _save(fabric: Fabric, run: Run, progress: Progress, optimizer: Optimizer) -> None:
     """Write a checkpoint in the first process. In all of them, raise an error if a weight is not finite."""
-    if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
+    if not all(bool(parameter.isfinite().all()) for parameter in run.model.parameters()):
         raise Diverged(f"training diverged: weights must be finite, but step {progress.step} made some NaN or infinite")
     if fabric.is_global_zero:
         content = {
-            "recipe": as_dict(recipe),
+            "recipe": as_dict(run.recipe),
             "progress": asdict(progress),
             "scaler": fabric.strategy.precision.state_dict(),
-            "model": model.state_dict(),
+            "model": run.model.state_dict(),
             "optimizer": optimizer.state_dict(),
         }
-        train, directory = recipe.train, Path(recipe.out) / CHECKPOINTS
+        train, directory = run.recipe.train, run.directory / CHECKPOINTS
         checkpoints.save(directory, progress.step, content, keep=train.keep, every=train.checkpoint_every)
 
 
-def _restore(state: dict[str, Any], fabric: Fabric, model: Transformer, optimizer: Optimizer, out: Path) -> Progress:
+def _restore(state: dict[str, Any], fabric: Fabric, run: Run, optimizer: Optimizer) -> Progress:
     """Load the content of a checkpoint."""
     try:
-        model.load_state_dict(state["model"])
+        run.model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         fabric.strategy.precision.load_state_dict(state["scaler"])
         return Progress(**state["progress"])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        message = f"{out}: the checkpoint of step {state['step']} must belong to this run: {one_line(error, 200)}"
+        message = (
+            f"{run.directory}: the checkpoint of step {state['step']} must belong to this run: {one_line(error, 200)}"
+        )
         raise InputError(message) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +14,7 @@ import torch
 from relattn.translation import bundle
 from relattn.translation.allocation import freed_memory_kept
 from relattn.translation.config import Recipe, dump
-from relattn.translation.data.encode import check_text
-from relattn.translation.data.mixture import CorpusFiles
+from relattn.translation.data.encode import TranslationData, open_data
 from relattn.translation.errors import one_line, require
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
@@ -29,7 +28,6 @@ from relattn.translation.training.distributed import (
     restarts,
     stop_with_agent,
 )
-from relattn.translation.training.initial import read_initial_bundle
 from relattn.translation.training.loop import fit
 from relattn.translation.training.opened_run import Run, open_run
 from relattn.translation.training.run_directory import (
@@ -69,7 +67,7 @@ def train(
     """
     out = Path(recipe.out)
     with _quiet_lightning(), _threads_kept(), freed_memory_kept():
-        fabric = fabric_of(recipe)
+        fabric = fabric_of(recipe.train, out)
         if must_launch(fabric):
             launch(recipe, resume=resume)
             return out / BUNDLE
@@ -80,7 +78,7 @@ def train(
             stop.switch("raise" if first else "kill", f"stopped before the first step; {command}")
             with claim(recipe, resume=resume, first=first):
                 # A run that is not continued has no checkpoint, so the other processes start as the first one does.
-                run = open_run(recipe, resume=resume or not first, text="compared" if first else "read")
+                run = open_run(recipe, resume=resume or not first, check=first)
                 if first:
                     require_space(out, run.model, recipe.train.keep)
                     _log_run(run)
@@ -88,32 +86,8 @@ def train(
                     steps = fit(fabric, run, stop, show=show and first)
                 if first:
                     stop.switch("raise", f"stopped after step {steps}; {again} continues from there")
-                    write_bundle(run, recipe.train.average, out / BUNDLE)
+                    write_bundle(recipe, run.data, recipe.train.average, out / BUNDLE)
     return out / BUNDLE
-
-
-def check(recipe: Recipe, files: Sequence[CorpusFiles], unwritten: Set[Path]) -> None:
-    """Check a recipe before some of its training text is written.
-
-    Args:
-        recipe: Recipe of the run, which is started or continued.
-        files: Files of the training text.
-        unwritten: Resolved paths of the files that are not read.
-
-    Raises:
-        InputError: `train` would, whatever is in the other files. Nothing is left of the check.
-    """
-    out = Path(recipe.out)
-    with _quiet_lightning():
-        fabric_of(recipe)
-    with claim(recipe, resume=(out / RECIPE).exists()):
-        initial = read_initial_bundle(recipe)
-        with torch.device("meta"):  # whose tensors take no memory
-            model = Transformer(recipe.model, recipe.data.vocab_size)
-        if initial is not None:
-            model = initial.make_model()
-        require_space(out, model, recipe.train.keep)
-        check_text(recipe, files, unwritten, None if initial is None else initial.tokenizer)
 
 
 def _log_run(run: Run) -> None:
@@ -130,31 +104,41 @@ def _log_run(run: Run) -> None:
     _log.info(f"run: {train.steps:,} steps, {train.precision}, threads per process: {threads}")
 
 
-def write_bundle(run: Run, last: int, path: Path) -> None:
+def write_bundle(recipe: Recipe, data: TranslationData, last: int, path: Path) -> None:
     """Average the last checkpoints of a run into a bundle and score it on the validation sets.
 
     Args:
-        run: The run.
+        recipe: Recipe of the run.
+        data: Data of the run.
         last: Number of checkpoints.
         path: Directory of the bundle.
     """
-    recipe, valid, paths = run.recipe, run.data.valid, checkpoints.list_checkpoints(run.directory / CHECKPOINTS)[-last:]
-    languages = recipe.data.src_lang, recipe.data.tgt_lang
-    tokenizer = run.data.tokenizer.with_languages(*languages)
-    pairs = run.data.languages if recipe.data.given_tokens else ()
+    config, languages = recipe.data, (recipe.data.src_lang, recipe.data.tgt_lang)
+    paths = checkpoints.list_checkpoints(Path(recipe.out) / CHECKPOINTS)[-last:]
+    tokenizer = data.tokenizer.with_languages(*languages)
+    pairs = data.languages if config.given_tokens else ()
     model = Transformer(recipe.model, *tokenizer.vocab_sizes)
     mean = checkpoints.average(checkpoints.load(checkpoint)["model"] for checkpoint in paths)
     bundle.load_weights(model, mean, source=f"the mean of {', '.join(path.name for path in paths)}")
-    card = _card(recipe, paths)
-    if valid:
+    files = f"`{config.train_list}`" if config.train_list else f"`{config.train_src}` and `{config.train_tgt}`"
+    card = (
+        f"# {config.src_lang} → {config.tgt_lang}\n\n"
+        f"A Transformer with {recipe.model.positions} positions, trained with relattn on {files}; "
+        f"the mean of the weights after steps {', '.join(str(checkpoints.step_of(path)) for path in paths)}.\n\n"
+        "    relattn translate PATH < in.txt > out.txt\n\n"
+        "## Recipe\n\n```yaml\n" + dump(recipe) + "```\n"
+    )
+    if data.valid:
         card += "\n## Scores\n"
         translator = TorchTranslator(model, tokenizer, recipe.search, languages=languages, pairs=pairs)
-    for each in valid:
+    for each in data.valid:
         sources, references = [src for src, _ in each.pairs], [tgt for _, tgt in each.pairs]
         scores = score(translator.with_languages(*each.languages).translate(sources), references)
-        name = f" of {each.name}" if len(valid) > 1 else ""
+        name = f" of {each.name}" if len(data.valid) > 1 else ""
         card += f"\nOn the {scores.sentences} validation sentences{name}:\n\n{scores}\n"
-    bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card, pairs=pairs)
+    bundle.save(
+        path, model=model, languages=languages, search=recipe.search, tokenizer=tokenizer, card=card, pairs=pairs
+    )
 
 
 def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool = False) -> None:
@@ -174,20 +158,7 @@ def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool
     recipe = replace(read_recipe(run), out=str(run))
     count = len(checkpoints.list_checkpoints(run / CHECKPOINTS))
     require(1 <= last <= count, f"last must be in [1, {count}], the checkpoints of {run}, got {last}")
-    write_bundle(open_run(recipe, resume=True, text="unread"), last, Path(path))
-
-
-def _card(recipe: Recipe, paths: list[Path]) -> str:
-    data = recipe.data
-    files = f"`{data.train_list}`" if data.train_list else f"`{data.train_src}` and `{data.train_tgt}`"
-    steps = ", ".join(str(checkpoints.step_of(path)) for path in paths)
-    return (
-        f"# {data.src_lang} → {data.tgt_lang}\n\n"
-        f"A Transformer with {recipe.model.positions} positions, trained with relattn on {files}; "
-        f"the mean of the weights after steps {steps}.\n\n"
-        "    relattn translate PATH < in.txt > out.txt\n\n"
-        "## Recipe\n\n```yaml\n" + dump(recipe) + "```\n"
-    )
+    write_bundle(recipe, open_data(recipe), last, Path(path))
 
 
 @contextmanager
