@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relattn.translation.analysis.attention import inspect
-from relattn.translation.bundle import Bundle, quantize_bundle
+from relattn.translation.bundle import Bundle
 from relattn.translation.commands import main as cli
 from relattn.translation.config import SCHEMES, ModelConfig, positions
 from relattn.translation.config.positions import DotProduct, Mixer, Scheme, Signal
@@ -98,10 +98,8 @@ def test_exports_are_refused(registered, program, capsys, tmp_path):
     assert not out.exists()
 
 
-def test_analysis_and_int8_are_refused(registered, tmp_path):
+def test_analysis_is_refused(registered):
     translator = registered.translator()
-    with pytest.raises(InputError, match=f"int8 does not support {NAME} positions"):
-        quantize_bundle(registered, tmp_path / "out")
     with pytest.raises(InputError, match=f"{NAME} positions"):
         inspect(translator, LINE)
 

@@ -174,6 +174,14 @@ def test_example_needs_neither_torch_nor_relattn(exported, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.filterwarnings("ignore:kernel_size. 1:UserWarning")
+@pytest.mark.parametrize("variant", sorted(VARIANTS.keys() - MODELS.keys()))
+def test_schemes_that_are_refused(tmp_path, variant):
+    parts = make(tmp_path, **VARIANTS[variant])
+    with pytest.raises(InputError, match=f"not support {parts.model.positions} positions; no export format"):
+        export(parts, tmp_path / "out", sample=LINES)
+
+
 def test_exports_that_are_refused(tmp_path, monkeypatch):
     parts, out = make(tmp_path), tmp_path / "out"
     with pytest.raises(InputError, match="at least one line"):

@@ -10,11 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relattn import AttentionCache
 from relattn.translation.config import SCHEMES, ModelConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.model.layers import Residual
+from relattn.translation.model.mixers import MixerState
 from relattn.translation.model.transformer import Cache, Transformer
 from relattn.translation.training.objective import summed_loss
+from tests.support.covering import pairwise
 
 VOCAB, ROWS, SRC, TGT = 23, 5, 7, 6
 LENGTHS = torch.tensor([7, 1, 4, 6, 2])
@@ -25,6 +28,7 @@ WITHOUT_ORDER: dict[str, dict] = {
     "none": {"positions": "none"},
     "clip 0": {"clip": 0},
     "clip 0, zero": {"clip": 0, "beyond": "zero"},
+    "kernel of 1": {"positions": "cnn", "kernel_size": 1},
 }
 MODELS: dict[str, dict] = {
     **SCHEME_MODELS,
@@ -32,6 +36,8 @@ MODELS: dict[str, dict] = {
     "one table per head": {"clip": 3, "clip_right": 1, "tables_per_head": True, "norm": "post"},
     "keys, no distances to the right": {"relative_tables": "keys", "clip_right": 0},
     "values, zero": {"relative_tables": "values", "beyond": "zero", "clip": 1, "clip_right": 3},
+    "lstm, post-norm": {"positions": "lstm", "norm": "post"},
+    "kernel longer than the sequences": {"positions": "cnn", "kernel_size": 13, "norm": "post"},
 }
 every_model = pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS.keys())
 every_scheme = pytest.mark.parametrize("changes", SCHEME_MODELS.values(), ids=SCHEME_MODELS.keys())
@@ -67,12 +73,15 @@ def close(actual: Tensor, expected: Tensor) -> None:
 
 def target_tensors(cache: Cache) -> list[Tensor]:
     """Return the tensors of a cache that depend on the target."""
-    return [tensor for layer in cache.layers for tensor in (layer.key, layer.value)]
+    tensors = [layer.tensors if isinstance(layer, MixerState) else (layer.key, layer.value) for layer in cache.layers]
+    return [tensor for layer in tensors for tensor in layer]
 
 
 def addresses(cache: Cache) -> list[int]:
-    """Return the memory addresses of the keys and values of a cache."""
-    return [tensor.data_ptr() for layer in cache.layers for tensor in layer.buffers]
+    """Return the memory addresses of the keys and values of a cache. A `MixerState` has none."""
+    return [
+        tensor.data_ptr() for layer in cache.layers if isinstance(layer, AttentionCache) for tensor in layer.buffers
+    ]
 
 
 def as_pytorch(layer: nn.Module, norm: str) -> nn.Module:
@@ -152,6 +161,7 @@ def test_rows_of_a_cache_give_the_same_results_as_alone(changes):
         close(logits[:, 0], expected[at, i])
         assert all(map(torch.equal, held, target_tensors(cache)))
         assert addresses(after) == addresses(cache)
+        assert bool(addresses(after)) == (changes.get("positions") not in ("lstm", "cnn"))
         cache, at = after.select(torch.tensor(rows)), at[rows]
         assert (len(cache.src_lengths), cache.memory is after.memory) == (sources, same)
     at = torch.arange(ROWS).repeat_interleave(3)
@@ -239,11 +249,12 @@ def test_an_empty_batch_has_zero_loss_and_gradients(changes):
     assert not any(parameter.grad.any() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("name", ["embedding", "residual", "attention", "activation"])
-def test_each_dropout_acts_only_in_training(name, norm):
+@pairwise(
+    name=["embedding", "residual", "attention", "activation"], norm=["pre", "post"], positions=["relative", "lstm"]
+)
+def test_each_dropout_acts_only_in_training(name, norm, positions):
     option = {"attention": "attention_dropout", "activation": "activation_dropout"}.get(name, "dropout")
-    changes = {"norm": norm}
+    changes = {"positions": positions, "norm": norm}
     model, expected = make({**changes, option: 0.5}), make(changes)(*inputs())
     assert torch.equal(model(*inputs()), expected)
     for other in model.modules():  # one option sets both

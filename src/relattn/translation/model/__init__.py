@@ -1,1 +1,1 @@
-"""The encoder–decoder Transformer: position schemes, layers, and the model built from them."""
+"""The encoder–decoder Transformer: position schemes, token mixers, layers, and the model built from them."""

@@ -7,11 +7,11 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from relattn import AttentionCache, SelfAttention
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.attention import CrossAttention
 from relattn.translation.model.dropout import Dropout
 from relattn.translation.model.linear import Linear
+from relattn.translation.model.mixers import MixerCache, TokenMixer
 
 
 class GELUSigmoid(nn.Module):
@@ -61,14 +61,14 @@ class Residual(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then the feed-forward sub-layer.
+    """A token mixer, then the feed-forward sub-layer.
 
     Args:
         config: Configuration of the model.
-        self_attention: The self-attention, which is not causal.
+        self_attention: The token mixer, which is not causal.
     """
 
-    def __init__(self, config: ModelConfig, self_attention: SelfAttention) -> None:
+    def __init__(self, config: ModelConfig, self_attention: TokenMixer) -> None:
         super().__init__()
         self.self_attention = self_attention
         self.feed_forward = feed_forward(config)
@@ -81,14 +81,14 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, attention to the source, then the feed-forward sub-layer.
+    """A causal token mixer, attention to the source, then the feed-forward sub-layer.
 
     Args:
         config: Configuration of the model.
-        self_attention: The self-attention, which is causal.
+        self_attention: The token mixer, which is causal.
     """
 
-    def __init__(self, config: ModelConfig, self_attention: SelfAttention) -> None:
+    def __init__(self, config: ModelConfig, self_attention: TokenMixer) -> None:
         super().__init__()
         self.self_attention = self_attention
         self.cross_attention = CrossAttention(config)
@@ -100,15 +100,15 @@ class DecoderLayer(nn.Module):
         x: Tensor,
         memory: Tensor | tuple[Tensor, Tensor],
         src_lengths: Tensor,
-        cache: AttentionCache | None = None,
-    ) -> tuple[Tensor, AttentionCache | None]:
+        cache: MixerCache | None = None,
+    ) -> tuple[Tensor, MixerCache | None]:
         """Apply the layer. Target padding needs no mask: it is on the right, where causal layers do not look.
 
         Args:
             x: (rows, length, dim). With a cache: the positions that follow those in the cache.
             memory: (sources, src_len, dim), or its keys and values from `cross_attention.project`.
             src_lengths: (sources,) valid source positions.
-            cache: Cache of the self-attention.
+            cache: Cache of the token mixer.
 
         Returns:
             (rows, length, dim), and the new cache if one was given, else None.

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
-from relattn import AttentionCache
 from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError
 from relattn.translation.model.dropout import Dropout
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.linear import Linear, linear, prepack
+from relattn.translation.model.mixers import MixerCache
 from relattn.translation.model.positions.stack import StackPositions
 
 
@@ -36,12 +36,12 @@ class Cache:
     Attributes:
         memory: Per decoder layer, the keys and values of the sources: (sources, heads, src_len, head_dim) each.
         src_lengths: (sources,) valid source positions.
-        layers: Per decoder layer, the cache of its self-attention for the target positions so far.
+        layers: Per decoder layer, the cache of its token mixer for the target positions so far.
     """
 
     memory: tuple[tuple[Tensor, Tensor], ...]
     src_lengths: Tensor
-    layers: tuple[AttentionCache, ...]
+    layers: tuple[MixerCache, ...]
 
     @property
     def length(self) -> int:
@@ -130,12 +130,8 @@ class Transformer(nn.Module):
         self.output_bias = nn.Parameter(torch.zeros(tgt_vocab_size)) if config.output_bias else None
         source, target = StackPositions(config, is_causal=False), StackPositions(config, is_causal=True)
         self.src_positions, self.tgt_positions = source, target
-        self.encoder = nn.ModuleList(
-            EncoderLayer(config, source.self_attention()) for _ in range(config.encoder_layers)
-        )
-        self.decoder = nn.ModuleList(
-            DecoderLayer(config, target.self_attention()) for _ in range(config.decoder_layers)
-        )
+        self.encoder = nn.ModuleList(EncoderLayer(config, source.token_mixer()) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(config, target.token_mixer()) for _ in range(config.decoder_layers))
         self.encoder_norm, self.decoder_norm = (
             nn.LayerNorm(config.dim, eps=config.norm_epsilon) if config.norm == "pre" else nn.Identity()
             for _ in range(2)

@@ -11,9 +11,11 @@ from relattn.translation.config import ModelConfig
 from relattn.translation.config.positions import (
     BucketBias,
     ClippedTables,
+    Convolution,
     DistanceVectors,
     DotProduct,
     LearnedVectors,
+    Recurrence,
     Rotation,
     Sinusoids,
     SlopeBias,
@@ -21,6 +23,7 @@ from relattn.translation.config.positions import (
 from relattn.translation.errors import InputError
 from relattn.translation.model.attention import PlainAttention
 from relattn.translation.model.linear import Linear
+from relattn.translation.model.mixers import ConvolutionMixer, LSTMMixer, TokenMixer
 from relattn.translation.model.positions.absolute import AddedSignal, LearnedSignal, SinusoidalSignal
 from relattn.translation.model.positions.distance_terms import (
     BiasAttention,
@@ -34,8 +37,8 @@ from relattn.translation.model.positions.rotary import RotaryAttention
 class StackPositions(nn.Module):
     """How an encoder or a decoder represents word order.
 
-    It adds a signal to embeddings, and builds the self-attention of each layer. Parameters that all layers share belong
-    to it, those of one layer to its self-attention.
+    It adds a signal to embeddings, and builds the token mixer of each layer. Parameters that all layers share belong to
+    it, those of one layer to its token mixer.
 
     Args:
         config: Configuration of the model. Its `position_spec` names the kinds of signal and mixer.
@@ -85,9 +88,14 @@ class StackPositions(nn.Module):
             return embeddings
         return embeddings + self.signal(embeddings, start)
 
-    def self_attention(self) -> SelfAttention:
-        """Build the self-attention of one layer."""
+    def token_mixer(self) -> TokenMixer:
+        """Build the sub-layer in which the positions of one layer see each other."""
         dim, heads = self.config.dim, self.config.heads
+        match self.spec.mixer:
+            case Recurrence():
+                return LSTMMixer(dim, is_causal=self.is_causal)
+            case Convolution(kernel_size):
+                return ConvolutionMixer(dim, kernel_size, is_causal=self.is_causal)
         # Projections are initialised before the attention: the order decides which weights a seed gives.
         query, key, value, out = (Linear(dim, dim) for _ in range(4))
         return SelfAttention(query, key, value, out, self.attention(), num_heads=heads, is_causal=self.is_causal)
