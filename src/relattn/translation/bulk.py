@@ -34,10 +34,11 @@ from relattn.translation.data.text_files import read_lines
 from relattn.translation.errors import one_line, reading, require
 from relattn.translation.files import putting, remove, require_regular, write_atomically
 from relattn.translation.locking import locked
+from relattn.translation.text.marked import Marked
 from relattn.translation.translate import Format
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.output_formats import format_lines, header_lines
-from relattn.translation.translate.pipeline import Translation, Translator, require_readable
+from relattn.translation.translate.pipeline import Sentence, Translation, Translator, require_readable
 
 PART = 4096  # rows that are translated at once, and lost if the process is killed
 _log = logging.getLogger(__name__)
@@ -290,7 +291,8 @@ def translate_file(
         with tqdm(total=total, initial=initial, unit="row", file=sys.stderr, disable=not shows_progress()) as bar:
             for index, part in zip(range(first + done, last), source.parts(first + done), strict=False):
                 lines, first_line = source.lines(part), 1 + PART * index
-                results = translator.translate_chunk(lines, [""] * len(lines), source.options, first_line, bar.update)
+                sentences = [Sentence(Marked(line), source.options) for line in lines]
+                results = translator.translate_sentences(sentences, first_line, bar.update)
                 if index == first:
                     write_atomically(record, json.dumps(settings).encode())
                 write_atomically(paths[index - first], source.encode(part, first_line, results))

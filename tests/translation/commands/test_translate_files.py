@@ -87,15 +87,15 @@ def test_shards_in_any_order_are_one_run_byte_by_byte(relattn, model, tmp_path, 
     flags = ["--format=tsv", "--n_best=2"] if kind == "tsv" else []
     command = ["translate", model, "--input", given, *flags, "--output"]
     assert relattn(*command, tmp_path / f"whole.{kind}").code == 0
-    translate_chunk, calls = TorchTranslator.translate_chunk, []
+    translate_sentences, calls = TorchTranslator.translate_sentences, []
 
-    def counted(self, lines, prefixes, options, first_line, report_done):
+    def counted(self, sentences, first_line, report_done):
         calls.append(first_line)
         if first_line in stops:
             raise KeyboardInterrupt
-        return translate_chunk(self, lines, prefixes, options, first_line, report_done)
+        return translate_sentences(self, sentences, first_line, report_done)
 
-    monkeypatch.setattr(TorchTranslator, "translate_chunk", counted)
+    monkeypatch.setattr(TorchTranslator, "translate_sentences", counted)
     out, stops = tmp_path / f"out.{kind}", {16, 40}  # the last part of the third shard, and of the seventh
     for shard in (3, 8, 1, 7, 2, 5, 4, 6):
         if shard in (3, 7):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -110,7 +111,7 @@ def test_attention_ignores_other_threads():
 
 
 TWO = [
-    Translation("ein\tMann »x«", -0.51239, [5], -0.25, 0.5, [(0, 0), (2, 1)]),
+    Translation("ein\tMann »x«", -0.51239, [5], math.log(0.5), [(0, 0), (2, 1)]),
     Translation("", -2.0, [], warnings=("empty", "length")),
 ]
 

@@ -63,8 +63,6 @@ class Translation:
         tokens: its pieces, without the end of sentence.
         mean_log_prob: mean log-probability of its tokens and the end of sentence, in nats; 0 for a line that is
             blank or copied.
-        confidence: exp(mean_log_prob), the geometric mean of the probabilities of the tokens and the end, in [0, 1]; 1
-            for a line that is blank or copied.
         alignment: (source word, target word) pairs, counted from 0, if they were asked for.
         warnings: what is implausible in it, as `implausibilities` names it.
         marks: marks of the source in their places in `text`.
@@ -74,10 +72,14 @@ class Translation:
     score: float
     tokens: list[int]
     mean_log_prob: float = 0.0
-    confidence: float = 1.0
     alignment: list[tuple[int, int]] = field(default_factory=list)
     warnings: tuple[str, ...] = ()
     marks: tuple[Mark, ...] = ()
+
+    @property
+    def confidence(self) -> float:
+        """exp(mean_log_prob), the geometric mean of the probabilities of the tokens and the end, in [0, 1]."""
+        return math.exp(min(self.mean_log_prob, 0.0))
 
     @property
     def marked(self) -> Marked:
@@ -373,25 +375,12 @@ class Translator(ABC):
                     raise InputError(
                         f"there must be a prefix per line, got {before + len(of_chunk)} prefixes for {lines} lines"
                     )
-                yield from self.translate_chunk(chunk, of_chunk, options, first_line + before, bar.update)
+                pairs = zip(chunk, of_chunk, strict=True)
+                sentences = [Sentence(Marked(line), options, prefix) for line, prefix in pairs]
+                yield from self.translate_sentences(sentences, first_line + before, bar.update)
                 before += len(chunk)
         if given is not None and (more := sum(1 for _ in given)):
             raise InputError(f"there must be a prefix per line, got {before + more} prefixes for {before} lines")
-
-    def translate_chunk(
-        self,
-        lines: Sequence[str],
-        prefixes: Sequence[str],
-        options: TranslateOptions,
-        first_line: int,
-        report_done: Callable[[int], object],
-    ) -> list[list[Translation]]:
-        """Translate the lines of a chunk, and call `report_done` with the number of lines that are ready.
-
-        `first_line` is the number of the first line.
-        """
-        sentences = [Sentence(Marked(line), options, prefix) for line, prefix in zip(lines, prefixes, strict=True)]
-        return self.translate_sentences(sentences, first_line, report_done)
 
     def translate_sentences(
         self,
@@ -558,11 +547,8 @@ class Translator(ABC):
         for (request, hypothesis), alignment in zip(pairs, alignments, strict=True):
             length = len(hypothesis.tokens) + 1
             mean = hypothesis.score * penalty(length + given) / length
-            confidence = math.exp(min(mean, 0.0))
             text = self.tokenizer.decode(hypothesis.tokens)
-            translations[request.number].append(
-                Translation(text, hypothesis.score, hypothesis.tokens, mean, confidence, alignment)
-            )
+            translations[request.number].append(Translation(text, hypothesis.score, hypothesis.tokens, mean, alignment))
         return translations
 
     def _with_tags(self, source: StrippedText, translation: Translation, number: int) -> Translation:
