@@ -48,15 +48,18 @@ typedef struct {
     /* (vocab, dim), or NULL: the embeddings are the weights of the outputs of a map in 8 bits */
     const real *embedding;
     map embedding_map;
-    /* (dim,), added to the embeddings, or NULL */
+    /* (positions, dim), added to the embeddings, or NULL */
     const real *signal;
-    /* (2, rotary_dim): cosines and sines, or NULL */
+    /* (positions, 2, rotary_dim): cosines and sines, or NULL */
     const real *rotation;
     /* blocks of BLOCK positions of the cache, each (at least rows, layers, heads): keys (head_dim, BLOCK) and values
        (BLOCK, head_dim) */
     const void *blocks;
-    /* (rows,) the tokens at `position`; (rows / per_source,) the source of each group of rows; (sources,) */
+    /* (rows,) the tokens at `position`, in an encoder (rows, src_len) the tokens of the sources; (rows / per_source,) the
+       source of each group of rows; (sources,) */
     const int64_t *tokens, *sources, *src_lengths;
+    /* (rows, src_len, dim), the output of an encoder; NULL: a decoder. An encoder has no cross-attention */
+    real *encoded;
     /* (rows, vocab), or NULL */
     real *logits;
     /* (rows, src_len) mean weights of the heads of a layer's cross-attention, or NULL */
@@ -69,8 +72,9 @@ typedef struct {
     /* workspace of the size that relattn_space returns */
     real *space;
     idx rows, per_source, position, src_len, vocab, dim, heads, head_dim, rotary_dim, layer_count, attention_layer, best;
-    /* label `left` is distance 0; with `clips`, keys farther to the left also have label 0 */
-    idx left, clips, banned_count, pre_norm, activation;
+    /* label `left` is distance 0, and left + right is the last; with `clips`, it is also that of keys farther to the right,
+       and label 0 that of keys farther to the left */
+    idx left, right, clips, banned_count, pre_norm, activation;
     real embedding_scale, epsilon;
 } arguments;
 
@@ -89,8 +93,6 @@ typedef struct {
 /* The arguments of a beam search: those that are the same in all steps, and those of `search/beam.py`. */
 typedef struct {
     arguments step;
-    /* (capacity, dim) and (capacity, 2, rotary_dim): `signal` and `rotation` by position; or NULL */
-    const real *signals, *rotations;
     /* (sentences,) maximum numbers of generated tokens, at most the capacity */
     const int64_t *limits;
     /* (capacity + 2,) length penalty by length */
