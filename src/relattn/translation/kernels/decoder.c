@@ -478,6 +478,14 @@ static void add_attention(const arguments *a, const sizes *s, buffers *b, const 
     normalize_output(a, s, b, n, num_rows);
 }
 
+/* Write the weights of an output to `to`: the embedding of a token, if outputs are tokens. */
+static void read_output(real *to, const map *w, idx output) {
+    const idx record = (w->kernel == PAIRS ? 12 : 8) * PANEL, records = round_up(w->inputs, GROUP) / 8;
+    const int8_t *weight = (const int8_t *)w->weight + output / PANEL * records * record + output % PANEL * 4;
+    const real scale = w->scales[output];
+    for (idx k = 0; k < w->inputs; k++) to[k] = weight[k / 8 * record + k % 8 / 4 * (4 * PANEL) + k % 4] * scale;
+}
+
 /* Compute row `row` of x: the embedding of a token at a position. */
 static void embed(const arguments *a, const sizes *s, buffers *b, idx row, int64_t token, idx position) {
     const real *from = a->embedding ? a->embedding + token * a->dim : b->y,
@@ -622,37 +630,6 @@ void relattn_encode(const arguments *a) {
     }
 }
 
-/* Return the size of the workspace of a sub-layer, in `real` elements: rows of x, of the first map's outputs, and of the
-   codes and the scales of either. */
-idx relattn_sublayer_space(const sublayer *a) {
-    const idx dim = a->x_row > a->first.outputs ? a->x_row : a->first.outputs;
-    return ROWS * (a->x_row + a->first.outputs + round_up(dim, GROUP) / (idx)sizeof(real) + 2);
-}
-
-/* Run a sub-layer of the encoder. */
-void relattn_sublayer(const sublayer *a) {
-    real *hidden = a->space + ROWS * a->x_row, *scales = hidden + ROWS * a->first.outputs, *codes = scales + 2 * ROWS;
-    const idx block = a->first.kernel == FLOAT ? ROWS : INT8_ROWS;
-    for (idx i = 0; i < a->rows; i += block) {
-        const idx num_rows = a->rows - i < block ? a->rows - i : block;
-        const real *x = a->x + i * a->x_row;
-        real *to = a->to + i * a->to_row;
-        if (a->input_norm.weight) {
-            normalize(a->space, a->x_row, x, &a->input_norm, num_rows, a->x_row, a->dim, a->epsilon);
-            x = a->space;
-        }
-        linear_input input = operand_of(x, a->x_row, &a->first, num_rows, codes, scales);
-        if (a->second.weight) {
-            linear_columns(hidden, a->first.outputs, &input, &a->first, 0, a->first.outputs, num_rows, 0,
-                           a->activation);
-            input = operand_of(hidden, a->first.outputs, &a->second, num_rows, codes, scales);
-            linear(to, a->to_row, &input, &a->second, num_rows, a->add);
-        } else linear(to, a->to_row, &input, &a->first, num_rows, a->add);
-        if (a->output_norm.weight)
-            normalize(to, a->to_row, to, &a->output_norm, num_rows, a->to_row, a->dim, a->epsilon);
-    }
-}
-
 enum { LARGE_PAGE = 1 << 21 };
 
 /* Let the system use large pages for memory that was not used before: it has to clear and map each page. */
@@ -665,28 +642,37 @@ static void advise_large_pages(void *memory, idx bytes) {
 #endif
 }
 
-/* Compute the keys (head_dim, row_len) and values (row_len, head_dim) of sources in all layers: `to` (layers, sources,
-   heads, 2). The first map of `a` computes those of all layers for the rows (sources, src_len) of x. */
-void relattn_memory(const sublayer *a, idx layer_count, idx heads, idx head_dim, idx src_len, idx row_len) {
-    const idx layer_size = 2 * heads * head_dim, memory_len = head_dim * row_len;
-    const idx columns = layer_size % PANEL == 0 ? layer_size : a->first.outputs; /* at a time: whole panels */
-    advise_large_pages(a->to, a->rows / src_len * layer_count * heads * 2 * memory_len * (idx)sizeof(real));
+/* Return the number of outputs that are computed at a time: whole panels of some layers. */
+INLINE idx memory_columns(const memory *a) {
+    const idx layer_size = 2 * a->heads * a->head_dim;
+    return layer_size % PANEL == 0 ? layer_size : a->keys_values.outputs;
+}
+
+/* Return the size of the workspace of `relattn_memory`, in `real` elements. */
+idx relattn_memory_space(const memory *a) {
+    return INT8_ROWS * (memory_columns(a) + 2 + round_up(a->keys_values.inputs, GROUP) / (idx)sizeof(real));
+}
+
+void relattn_memory(const memory *a) {
+    const idx layer_size = 2 * a->heads * a->head_dim, memory_len = a->head_dim * a->row_len, columns = memory_columns(a),
+              num_sources = a->rows / a->src_len;
+    advise_large_pages(a->to, num_sources * a->layer_count * a->heads * 2 * memory_len * (idx)sizeof(real));
     real *projected = a->space, *scales = projected + INT8_ROWS * columns, *codes = scales + 2 * INT8_ROWS;
     for (idx i = 0; i < a->rows; i += INT8_ROWS) {
         const idx num_rows = a->rows - i < INT8_ROWS ? a->rows - i : INT8_ROWS;
-        const linear_input input = operand_of(a->x + i * a->x_row, a->x_row, &a->first, num_rows, codes, scales);
-        for (idx j = 0; j < layer_count * layer_size; j += columns) {
-            linear_columns(projected, columns, &input, &a->first, j, j + columns, num_rows, 0, NO_ACTIVATION);
-            for (idx part = 0; part < columns / head_dim; part++)
+        const linear_input input = operand_of(a->x + i * a->x_row, a->x_row, &a->keys_values, num_rows, codes, scales);
+        for (idx j = 0; j < a->layer_count * layer_size; j += columns) {
+            linear_columns(projected, columns, &input, &a->keys_values, j, j + columns, num_rows, 0, NO_ACTIVATION);
+            for (idx part = 0; part < columns / a->head_dim; part++)
                 for (idx r = 0; r < num_rows; r++) {
-                    const idx layer_index = (j + part * head_dim) / layer_size, kind = part / heads % 2;
-                    const idx source = (i + r) / src_len, position = (i + r) % src_len;
-                    const idx head = (layer_index * (a->rows / src_len) + source) * heads + part % heads;
-                    const real *from = projected + r * columns + part * head_dim;
+                    const idx layer_index = (j + part * a->head_dim) / layer_size, kind = part / a->heads % 2;
+                    const idx source = (i + r) / a->src_len, position = (i + r) % a->src_len;
+                    const idx head = (layer_index * num_sources + source) * a->heads + part % a->heads;
+                    const real *from = projected + r * columns + part * a->head_dim;
                     real *to = a->to + (head * 2 + kind) * memory_len;
-                    if (kind == 1) memcpy(to + position * head_dim, from, sizeof(real) * head_dim);
+                    if (kind == 1) memcpy(to + position * a->head_dim, from, sizeof(real) * a->head_dim);
                     else
-                        for (idx d = 0; d < head_dim; d++) to[d * row_len + position] = from[d];
+                        for (idx d = 0; d < a->head_dim; d++) to[d * a->row_len + position] = from[d];
                 }
         }
     }

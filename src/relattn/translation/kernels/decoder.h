@@ -78,17 +78,15 @@ typedef struct {
     real embedding_scale, epsilon;
 } arguments;
 
-/* A sub-layer without its attention, for rows (rows, dim): input_norm, the first map, an activation, the second map and
-   output_norm. `space` has the size that relattn_sublayer_space returns. The result is written to `to`, or added to it. Norms and the second map are optional: their data may be
-   NULL. Without a second map there is no activation. */
+/* The keys and values of sources in all layers. `to` (layers, sources, heads, 2) has keys (head_dim, row_len) and values
+   (row_len, head_dim) for the rows (sources, src_len) of x. `space` has the size that relattn_memory_space returns. */
 typedef struct {
-    norm input_norm, output_norm;
-    map first, second;
+    /* the keys of all heads, then their values, of all layers */
+    map keys_values;
     const real *x;
     real *to, *space;
-    idx rows, x_row, to_row, dim, activation, add;
-    real epsilon;
-} sublayer;
+    idx rows, x_row, src_len, row_len, layer_count, heads, head_dim;
+} memory;
 
 /* The arguments of a beam search: those that are the same in all steps, and those of `search/beam.py`. */
 typedef struct {

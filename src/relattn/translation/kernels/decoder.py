@@ -9,13 +9,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from relattn import extension
 from relattn.extension import FLOAT
@@ -32,7 +32,6 @@ from relattn.translation.config.positions import (
 from relattn.translation.errors import Diverged
 from relattn.translation.kernels.packing import TERMS, Packing, padded
 from relattn.translation.kernels.quantization import quantized_weights
-from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.positions.absolute import angles
 from relattn.translation.model.positions.stack import StackPositions
 from relattn.translation.model.transformer import Transformer
@@ -155,27 +154,27 @@ class NativeDecoder:
     def __init__(self, model: Transformer, kernel: int = FLOAT) -> None:
         assert KERNELS is not None
         self.model, self.library, self.types = model, KERNELS.library, KERNELS.structures
-        for function in (self.library.relattn_space, self.library.relattn_sublayer_space):
+        for function in (self.library.relattn_space, self.library.relattn_memory_space):
             function.restype = ctypes.c_ssize_t
         panel = extension.panel_of(KERNELS)
         config = model.config
         pack = self.pack = Packing(self.types, panel, config, kernel)
         self.spec = config.position_spec
-        self.layers = [pack.layer(layer) for layer in layers_of(model)]
-        encoder = [pack.layer(cast(EncoderLayer, layer)) for layer in model.encoder]
-        self.memory_map = pack.memory_map(layers_of(model))
+        self.layers = [pack.layer(layer) for layer in model.decoder]
+        self.memory_map = pack.memory_map(model.decoder)
         bias = model.output_bias
         logits_bias = torch.zeros(model.vocab_size) if bias is None else bias.detach()
         output_name = "embedding" if model.output_weight is None else "output_weight"
         output = pack.table(model, output_name, logits_bias, padding=-math.inf)
-        embedding: dict[str, Any]
-        if kernel == FLOAT:
-            embedding = {"embedding": pack.keep(model.embedding.detach())}
-        else:
-            embedding = {"embedding_map": output if model.output_weight is None else pack.table(model, "embedding")}
+
+        def embedding(name: str) -> dict[str, Any]:
+            if kernel == FLOAT:
+                return {"embedding": pack.keep(getattr(model, name).detach())}
+            return {"embedding_map": output if name == output_name else pack.table(model, name)}
+
         self.arguments: dict[str, Any] = {
             "output": output,
-            **embedding,
+            **embedding("embedding"),
             "vocab": model.vocab_size,
             "dim": config.dim,
             "heads": config.heads,
@@ -185,19 +184,17 @@ class NativeDecoder:
             "pre_norm": config.norm == "pre",
             "activation": ACTIVATIONS.index(config.activation),
             "embedding_scale": config.dim**0.5 if config.scaled_embeddings else 1.0,
+            "final_norm": pack.norm(model.decoder_norm),
             "epsilon": config.norm_epsilon,
         }
-        if config.norm == "pre":
-            self.arguments["final_norm"] = pack.norm(model.decoder_norm)
-        self.encoder_arguments = {**self.arguments, "layer_count": config.encoder_layers}
-        if config.norm == "pre":
-            self.encoder_arguments["final_norm"] = pack.norm(model.encoder_norm)
-        if model.src_embedding is not None and kernel == FLOAT:
-            self.encoder_arguments["embedding"] = pack.keep(model.src_embedding.detach())
-        elif model.src_embedding is not None:
-            self.encoder_arguments["embedding_map"] = pack.table(model, "src_embedding")
-        stack = encoder, model.encoder, model.src_positions
-        self.encoder_positions = functools.lru_cache(4)(functools.partial(self._positions, *stack))
+        self.encoder_arguments = {
+            **self.arguments,
+            **({} if model.src_embedding is None else embedding("src_embedding")),
+            "layer_count": config.encoder_layers,
+            "final_norm": pack.norm(model.encoder_norm),
+        }
+        stack = [pack.layer(layer) for layer in model.encoder], model.encoder, model.src_positions
+        self._encoder_positions = functools.lru_cache(4)(functools.partial(self._positions, *stack))
 
     def release(self) -> None:
         """Free the integers of a quantized model, which this decoder has packed. The model is of no more use."""
@@ -213,7 +210,7 @@ class NativeDecoder:
         src, src_lengths = src.contiguous(), src_lengths.contiguous()
         encoded = torch.zeros(*src.shape, self.model.config.dim)
         length = src.shape[1] if self.model.max_length else -(-src.shape[1] // TERMS) * TERMS
-        positions, _ = self.encoder_positions(length)
+        positions, _ = self._encoder_positions(length)
         arguments = self.types["arguments"](
             **self.encoder_arguments | positions,
             tokens=src.data_ptr(),
@@ -222,13 +219,18 @@ class NativeDecoder:
             rows=len(src),
             src_len=src.shape[1],
         )
-        space = torch.empty(self.library.relattn_space(ctypes.byref(arguments)))
-        arguments.space = space.data_ptr()
-        self.library.relattn_encode(ctypes.byref(arguments))
+        self._call("encode", arguments)
         return encoded
 
+    def _call(self, name: str, arguments: Any) -> None:
+        """Call a function of the kernel with a workspace."""
+        space_of = self.library.relattn_memory_space if name == "memory" else self.library.relattn_space
+        space = torch.empty(space_of(ctypes.byref(arguments)))
+        arguments.space = space.data_ptr()
+        getattr(self.library, f"relattn_{name}")(ctypes.byref(arguments))
+
     def _positions(
-        self, layers: Sequence[Any], modules: nn.ModuleList, stack: StackPositions, length: int
+        self, layers: Sequence[Any], modules: Iterable[Any], stack: StackPositions, length: int
     ) -> tuple[dict[str, Any], list[Any]]:
         """Return the arguments of a stack that depend on the number of positions, and what they point to.
 
@@ -267,13 +269,19 @@ class NativeDecoder:
         width, count = padded(src_len), len(self.layers)
         keys_and_values = torch.empty(count, sources, self.pack.heads, 2, self.pack.padded * width)
         x = memory.flatten(0, 1).contiguous()
-        arguments = self.types["sublayer"](
-            first=self.memory_map, x=x.data_ptr(), to=keys_and_values.data_ptr(), rows=len(x), x_row=x.stride(0)
+        arguments = self.types["memory"](
+            keys_values=self.memory_map,
+            x=x.data_ptr(),
+            to=keys_and_values.data_ptr(),
+            rows=len(x),
+            x_row=x.stride(0),
+            src_len=src_len,
+            row_len=width,
+            layer_count=count,
+            heads=self.pack.heads,
+            head_dim=self.pack.padded,
         )
-        space = torch.empty(self.library.relattn_sublayer_space(ctypes.byref(arguments)))
-        arguments.space = space.data_ptr()
-        sizes = map(ctypes.c_ssize_t, (count, self.pack.heads, self.pack.padded, src_len, width))
-        self.library.relattn_memory(ctypes.byref(arguments), *sizes)
+        self._call("memory", arguments)
         positions, kept = self._positions(self.layers, self.model.decoder, self.model.tgt_positions, capacity)
         for packed, memory_of_layer in zip(kept[0], keys_and_values, strict=True):
             packed.memory = memory_of_layer.data_ptr()
@@ -376,9 +384,7 @@ class NativeDecoder:
             setattr(arguments, name, tensor.data_ptr())
         arguments.rows, arguments.per_source = cache.rows, cache.rows // max(1, len(cache.sources))
         arguments.attention_layer = layer
-        space = torch.empty(self.library.relattn_space(ctypes.byref(arguments)))
-        arguments.space = space.data_ptr()
-        self.library.relattn_step(ctypes.byref(arguments))
+        self._call("step", arguments)
         return replace(cache, length=at + 1)
 
     def _pointed(self, cache: NativeCache) -> Any:
@@ -387,7 +393,3 @@ class NativeDecoder:
         addresses = (ctypes.c_void_p * len(cache.blocks))(*(block.data_ptr() for block in cache.blocks))
         arguments.blocks = ctypes.cast(addresses, ctypes.c_void_p)
         return arguments
-
-
-def layers_of(model: Transformer) -> list[DecoderLayer]:
-    return [cast(DecoderLayer, layer) for layer in model.decoder]

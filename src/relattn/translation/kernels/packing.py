@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from relattn import RelativeAttention, SelfAttention
 from relattn.extension import FLOAT, GENERIC, LARGEST, PAIRS, pack
 from relattn.translation.config import ModelConfig
 from relattn.translation.config.positions import ClippedTables, DistanceBias, DistanceVectors
 from relattn.translation.kernels.quantization import SCALE
-from relattn.translation.model.layers import DecoderLayer, EncoderLayer, Residual
+from relattn.translation.model.layers import DecoderLayer
 from relattn.translation.model.positions.distance_terms import DistanceAttention
 
 PADDING, MARGIN = 16, 16  # as in `decoder.c`
@@ -80,8 +79,9 @@ class Packing:
         return whole.unflatten(2, (-1, self.panel)).transpose(1, 2).contiguous()
 
     def norm(self, norm: nn.Module) -> Any:
-        """Pack the weights of a layer normalization."""
-        assert isinstance(norm, nn.LayerNorm)
+        """Pack the weights of a layer normalization, or of `nn.Identity`, which has none."""
+        if not isinstance(norm, nn.LayerNorm):
+            return self.structures["norm"]()
         more = padded(len(norm.weight)) - len(norm.weight)
         vectors = (nn.functional.pad(each.detach(), (0, more)) for each in (norm.weight, norm.bias))
         return self.structures["norm"](*(self.keep(each) for each in vectors))
@@ -100,15 +100,15 @@ class Packing:
         more = (0, self.padded - self.head_dim)
         return self.map(nn.functional.pad(weight.unflatten(1, (self.heads, -1)), more).flatten(1), *vectors)
 
-    def layer(self, layer: EncoderLayer | DecoderLayer) -> Any:
-        """Pack a layer. The terms of distances are those of `distance_terms`."""
-        own, is_causal = cast(SelfAttention, layer.self_attention), isinstance(layer, DecoderLayer)
+    def layer(self, layer: Any) -> Any:
+        """Pack a layer of the encoder or the decoder. `distance_terms` adds the terms of distances."""
+        own, is_causal = layer.self_attention, isinstance(layer, DecoderLayer)
         query = self.to_heads(own.query, self.scale)
         if isinstance(self.mixer, DistanceBias | DistanceVectors):
-            content, _, _ = self.terms(cast(DistanceAttention, own.attention), 0, 0)  # what is added to each query
+            content, _, _ = self.terms(own.attention, 0, 0)  # what is added to each query
             query[1] = query[1] + nn.functional.pad(content * self.scale, (0, self.padded - self.head_dim)).flatten()
-        feed_in, _, _, feed_out = cast("Iterable[nn.Linear]", layer.feed_forward)
-        norms = [self.norm(cast(Residual, residual).norm) for residual in layer.residuals]
+        feed_in, _, _, feed_out = layer.feed_forward
+        norms = [self.norm(residual.norm) for residual in layer.residuals]
         packed = self.structures["layer"](
             self_norm=norms[0],
             feed_norm=norms[-1],
@@ -117,14 +117,13 @@ class Packing:
             feed_in=self.linear(feed_in),
             feed_out=self.linear(feed_out),
         )
-        if isinstance(layer, DecoderLayer):
+        if is_causal:
             packed.cross_norm = norms[1]
             packed.cross_query = self.map(*self.to_heads(layer.cross_attention.query, self.scale))
             packed.cross_out = self.from_heads(layer.cross_attention.out)
         if isinstance(self.mixer, ClippedTables):
-            labels, attention = self.mixer.left + 1, cast(RelativeAttention, own.attention)
-            labels += 0 if is_causal else self.mixer.right
-            key, value = attention.rel_key, attention.rel_value
+            labels = self.mixer.left + 1 + (0 if is_causal else self.mixer.right)
+            key, value = own.attention.rel_key, own.attention.rel_value
             if key is not None:
                 table = self.table_rows(key.weight.detach(), labels)
                 packed.rel_key = self.keep(self.panels(table.mT))
@@ -135,7 +134,7 @@ class Packing:
                 packed.rel_value_head = 0 if len(table) == 1 else table[0].numel()
         return packed
 
-    def memory_map(self, layers: Iterable[DecoderLayer]) -> Any:
+    def memory_map(self, layers: Iterable[Any]) -> Any:
         """Pack the maps of a source to its keys and values in all layers, as one."""
         attentions = [layer.cross_attention for layer in layers]
         return self.stacked(*(self.to_heads(linear) for each in attentions for linear in (each.key, each.value)))
