@@ -1,8 +1,13 @@
-/* One step of a Transformer decoder for a batch of hypotheses: from their last tokens to the best next ones.
+/* One step of a Transformer decoder for a batch of hypotheses, from their last tokens to the best next ones, and the
+   encoder.
 
    Each row is a hypothesis. The rows of a source sentence are consecutive, and attend to its keys and values together.
-   A tile of rows passes through all layers, so that its activations stay in the processor's cache. Logits are computed
-   in blocks of columns. Each block updates a row's maximum, its sum of exponentials and its best candidates.
+   In the encoder, each row is a token of a source sentence. A tile of rows passes through all layers, so that its
+   activations stay in the processor's cache. Logits are computed in blocks of columns. Each block updates a row's
+   maximum, its sum of exponentials and its best candidates.
+
+   The order of every sum depends on the sizes of the sentence only. So a result does not depend on the other rows, on
+   threads or on the alignment of memory.
 
    Scores are in units of log2(e), so that the softmax needs powers of 2 only. The relative terms of a row are a strip
    with one score per label. The terms of consecutive keys are a contiguous slice of it (see `attention.c`). */
@@ -46,14 +51,12 @@ typedef struct { /* buffers of a tile; codes are those of INT8_ROWS rows of `hid
 
 /* Return the number of rows per tile. A tile of the encoder has whole sentences. */
 static idx max_tile_rows(const arguments *a) {
-    idx total = 0, longest = 0;
-    for (idx i = 0; i < a->rows && a->encoded; i++) {
-        total += a->src_lengths[i];
-        if (a->src_lengths[i] > longest) longest = a->src_lengths[i];
-    }
-    if (a->encoded) return clamp(total, longest, longest > TILE_ROWS ? longest : TILE_ROWS);
-    const idx whole_sources = TILE_ROWS / a->per_source * a->per_source,
-              max_rows = whole_sources > 0 ? whole_sources : a->per_source;
+    idx total = 0, max_rows = TILE_ROWS;
+    for (idx i = 0; i < a->rows && a->encoded; total += a->src_lengths[i++])
+        if (a->src_lengths[i] > max_rows) max_rows = a->src_lengths[i];
+    if (a->encoded) return total < max_rows ? total : max_rows;
+    max_rows = TILE_ROWS / a->per_source * a->per_source;
+    if (max_rows == 0) max_rows = a->per_source;
     return max_rows < a->rows ? max_rows : a->rows;
 }
 
@@ -61,7 +64,8 @@ static idx assign_buffers(buffers *b, const arguments *a, real *memory) {
     const sizes s = sizes_of(a);
     const idx num_rows = max_tile_rows(a), max_dim = s.padded_dim > s.joined_dim ? s.padded_dim : s.joined_dim,
               num_strips = a->encoded ? QUERIES : num_rows * a->heads;
-    const idx self_scores = round_up(a->position + 1, BLOCK) + PADDING, cross_scores = (a->encoded ? QUERIES : a->per_source) * s.padded_src_len,
+    const idx self_scores = round_up(a->position + 1, BLOCK) + PADDING,
+              src_scores = (a->encoded ? QUERIES : a->per_source) * s.padded_src_len,
               num_keys = a->encoded ? round_up(a->src_len, PANEL) : 0, num_logits = a->encoded ? 0 : num_rows;
     const int quantizes = !a->embedding;
     const idx counts[] = {num_rows * s.padded_dim,
@@ -69,7 +73,7 @@ static idx assign_buffers(buffers *b, const arguments *a, real *memory) {
                           num_rows * s.hidden_dim,
                           num_strips * s.strip_len,
                           num_strips * s.padded_labels,
-                          self_scores > cross_scores ? self_scores : cross_scores,
+                          self_scores > src_scores ? self_scores : src_scores,
                           num_keys * a->head_dim,
                           num_keys * a->head_dim,
                           num_logits * LOGIT_COLUMNS,

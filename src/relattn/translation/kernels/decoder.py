@@ -1,7 +1,8 @@
 """The compiled decoder: a step for all hypotheses, or a whole search, in one call of C, on a CPU, in float32 or int8.
 
-`NativeDecoder` has the part of `Transformer` that searches use, `start` and `step`, and beam search itself, which needs
-no logits outside of the kernel. `unsupported_reason` says which models it does not support; these run on PyTorch.
+`NativeDecoder` has the part of `Transformer` that searches use, `encode`, `start` and `step`, and beam search itself,
+which needs no logits outside of the kernel. `unsupported_reason` says which models it does not support; these run on
+PyTorch.
 """
 
 from __future__ import annotations
