@@ -25,9 +25,9 @@ pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled de
 __all__ = ["inference_in_filled_memory"]  # a fixture of all tests here
 
 LENGTHS = [19, 1, 7, 130, 2, 49, 16, 64, 96, 97]  # some are longer than a block of queries, of rows or of outputs
-SIZES = {  # the largest has more outputs than are computed at a time for one row
-    f"{heads} heads of {dim}": {"heads": heads, "dim": heads * dim}
-    for heads, dim in [(3, 16), (2, 20), (2, 32), (2, 64), (3, 4)]
+SIZES = {
+    f"{heads} heads of {dim}": {"heads": heads, "dim": heads * dim, "feed_forward_dim": feed_forward_dim}
+    for heads, dim, feed_forward_dim in [(3, 16, 48), (2, 20, 33), (2, 32, 70), (2, 64, 300), (3, 4, 20)]
 }
 LEVELS = [level for level in extension.SUPPORTED["float32"] if decoder.KERNELS]
 
