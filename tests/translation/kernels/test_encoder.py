@@ -64,7 +64,7 @@ def test_a_source_has_the_same_bits_in_any_batch(level, scheme, sizes, int8, nor
     model = make_model(scheme, **SIZES[sizes], norm=norm, encoder_layers=2)
     if int8:
         quantize(model)
-    own = NativeDecoder(model, int8_kernel() if int8 else FLOAT)
+    own, other = (NativeDecoder(model, int8_kernel() if int8 else FLOAT) for _ in range(2))
     lengths = torch.tensor([*range(1, 28), 9, 1, 130, 9])
     src = torch.randint(3, VOCAB, (len(lengths), int(lengths.max())))
     together, order = own.encode(src, lengths), torch.randperm(len(lengths))
@@ -72,7 +72,7 @@ def test_a_source_has_the_same_bits_in_any_batch(level, scheme, sizes, int8, nor
 
     def alone(row: int) -> bool:
         length = int(lengths[row])
-        return torch.equal(own.encode(src[row : row + 1, :length], lengths[row : row + 1])[0], together[row, :length])
+        return torch.equal(other.encode(src[row : row + 1, :length], lengths[row : row + 1])[0], together[row, :length])
 
     with ThreadPoolExecutor(2) as pool:
         assert all(pool.map(alone, range(len(lengths))))

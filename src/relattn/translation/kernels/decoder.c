@@ -100,31 +100,29 @@ idx relattn_space(const arguments *a) {
 
 /* ---- linear layers ---- */
 
-/* Multiply one row by some vectors of columns of some panels, in the order of `gemm`. Several panels hide the latency of
-   additions. */
-INLINE void row_kernel(const int num_panels, const int num_vecs, real *c, const real *x, const real *b, idx ldb,
-                       idx panel, idx inner, int add) {
-    vec sums[4][4];
+enum { ROW_PANELS = 4, ROW_COLUMNS = ROW_PANELS * PANEL }; /* computed at a time for a single row */
+
+/* Multiply one row by some panels, in the order of `gemm`. Several panels hide the latency of additions. */
+INLINE void row_kernel(real *c, const real *x, const real *b, idx ldb, idx panel, idx inner, int add) {
+    vec sums[ROW_PANELS][MICRO_VECS];
 #pragma GCC unroll 4
-    for (int i = 0; i < num_panels; i++)
+    for (int i = 0; i < ROW_PANELS; i++)
 #pragma GCC unroll 4
-        for (int v = 0; v < num_vecs; v++) sums[i][v] = splat(0);
+        for (int v = 0; v < MICRO_VECS; v++) sums[i][v] = splat(0);
     for (idx k = 0; k < inner; k++)
 #pragma GCC unroll 4
-        for (int i = 0; i < num_panels; i++)
+        for (int i = 0; i < ROW_PANELS; i++)
 #pragma GCC unroll 4
-            for (int v = 0; v < num_vecs; v++) sums[i][v] += x[k] * VEC(b + i * panel + k * ldb + v * LANES);
+            for (int v = 0; v < MICRO_VECS; v++) sums[i][v] += x[k] * VEC(b + i * panel + k * ldb + v * LANES);
 #pragma GCC unroll 4
-    for (int i = 0; i < num_panels; i++)
+    for (int i = 0; i < ROW_PANELS; i++)
 #pragma GCC unroll 4
-        for (int v = 0; v < num_vecs; v++) {
+        for (int v = 0; v < MICRO_VECS; v++) {
             real *to = c + i * PANEL + v * LANES;
             if (add) VEC(to) += sums[i][v];
             else VEC(to) = sums[i][v];
         }
 }
-
-enum { ROW_COLUMNS = 4 * PANEL }; /* block of outputs of a single row */
 
 /* Like `gemm`, for contiguous rows of `a`. It is faster for a single row. */
 INLINE void rows_gemm(real *c, idx ldc, const real *a, idx lda, const real *b, idx ldb, idx panel, idx m, idx n,
@@ -134,8 +132,8 @@ INLINE void rows_gemm(real *c, idx ldc, const real *a, idx lda, const real *b, i
         return;
     }
     idx j = 0;
-    for (; j + ROW_COLUMNS <= n; j += ROW_COLUMNS, b += ROW_COLUMNS / PANEL * panel)
-        row_kernel(ROW_COLUMNS / PANEL, MICRO_VECS, c + j, a, b, ldb, panel, inner, add);
+    for (; j + ROW_COLUMNS <= n; j += ROW_COLUMNS, b += ROW_PANELS * panel)
+        row_kernel(c + j, a, b, ldb, panel, inner, add);
     gemm(c + j, ldc, a, lda, 1, b, ldb, panel, 1, n - j, inner, add);
 }
 

@@ -8,7 +8,6 @@ PyTorch.
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -194,8 +193,8 @@ class NativeDecoder:
             "layer_count": config.encoder_layers,
             "final_norm": pack.norm(model.encoder_norm),
         }
-        stack = [pack.layer(layer) for layer in model.encoder], model.encoder, model.src_positions
-        self._encoder_positions = functools.lru_cache(4)(functools.partial(self._positions, *stack))
+        self.encoder = [pack.layer(layer) for layer in model.encoder]
+        self._encoder_positions: tuple[int, Any, Any] = (-1, None, None)  # their number, and what `_positions` returns
 
     def release(self) -> None:
         """Free the integers of a quantized model, which this decoder has packed. The model is of no more use."""
@@ -211,9 +210,12 @@ class NativeDecoder:
         src, src_lengths = src.contiguous(), src_lengths.contiguous()
         encoded = torch.zeros(*src.shape, self.model.config.dim)
         length = src.shape[1] if self.model.max_length else -(-src.shape[1] // TERMS) * TERMS
-        positions, _ = self._encoder_positions(length)
+        held = self._encoder_positions
+        if held[0] < length:
+            stack = self.encoder, self.model.encoder, self.model.src_positions
+            held = self._encoder_positions = length, *self._positions(*stack, length)
         arguments = self.types["arguments"](
-            **self.encoder_arguments | positions,
+            **self.encoder_arguments | held[1],
             tokens=src.data_ptr(),
             src_lengths=src_lengths.data_ptr(),
             encoded=encoded.data_ptr(),
