@@ -149,9 +149,10 @@ def test_products_in_8_bits_are_exact(kernel, machine):
         x[:, 0] = -127.0  # so that all scales are 1
         pack.kept.clear()
         packed = pack.map(weight.to(torch.int8), torch.zeros(outputs), torch.ones(outputs))
-        out = torch.full((rows, -(-outputs // 16) * 16), torch.nan)
-        call = structures["sublayer"](first=packed, rows=rows, x_row=inputs, to_row=out.stride(0), dim=inputs)
-        fields, first = structures["sublayer"], structures["sublayer"].first.offset
+        out, dim = torch.full((2, packed.outputs // 2 * rows), torch.nan), packed.outputs // 2
+        sizes = {"rows": rows, "x_row": inputs, "src_len": rows, "row_len": rows, "head_dim": dim}
+        call = structures["memory"](keys_values=packed, layer_count=1, heads=1, **sizes)
+        fields, first = structures["memory"], structures["memory"].keys_values.offset
         names = [getattr(structures["map"], name).offset for name in ("bias", "weight", "scales", "sums")]
         memory = {first + name: kept.numpy().tobytes() for name, kept in zip(names, pack.kept, strict=True)}
         memory |= {fields.x.offset: x.numpy().tobytes(), fields.to.offset: out.numpy().tobytes()}
@@ -166,10 +167,11 @@ def test_products_in_8_bits_are_exact(kernel, machine):
         path = folder / "int8"
         path.write_bytes(bytes(file))
         # the function returns nothing, so the exit status means nothing
-        subprocess.run([*emulator, folder / "driver", path, "relattn_sublayer", folder / "decoder.so"], check=False)
+        subprocess.run([*emulator, folder / "driver", path, "relattn_memory", folder / "decoder.so"], check=False)
         at = pointers[2 * list(memory).index(fields.to.offset) + 1]
         found = torch.frombuffer(bytearray(path.read_bytes()[at : at + 4 * out.numel()]), dtype=torch.float32)
-        assert torch.equal(found.view_as(out)[:, :outputs], x @ weight.T)
+        keys, values = found.view_as(out)
+        assert torch.equal(torch.cat([keys.view(dim, rows).T, values.view(rows, dim)], 1)[:, :outputs], x @ weight.T)
 
 
 @pytest.mark.parametrize("real", levels.EXACT)

@@ -70,9 +70,8 @@ def start(model: Transformer, own: NativeDecoder, capacity: int = 40) -> tuple[A
     """Return the caches of a model and its compiled decoder for sources with NaN in their padding."""
     lengths = torch.tensor(LENGTHS)
     sources = torch.randint(3, VOCAB, (len(LENGTHS), max(LENGTHS)))
-    memory, encoded = model.encode(sources, lengths), own.encode(sources, lengths)
-    for row, other, length in zip(memory, encoded, LENGTHS, strict=True):
-        torch.testing.assert_close(other[:length], row[:length], rtol=1e-5, atol=1e-5 * float(row.abs().max()))
+    memory = model.encode(sources, lengths)
+    for row, length in zip(memory, LENGTHS, strict=True):
         row[length:] = 0.0
     expected = model.start(memory, lengths, capacity)
     for row, length in zip(memory, LENGTHS, strict=True):

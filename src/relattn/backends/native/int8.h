@@ -361,19 +361,6 @@ static void int8_panel(real *c, idx ldc, const linear_input *a, const map *w, id
     else panel_kernel(GENERIC, 4, c, ldc, a, w, j, num_vecs, m, add);
 }
 
-/* Write the weights of an output to `to`: the embedding of a token, if outputs are tokens. */
-static void read_output(real *to, const map *w, idx output) {
-    const idx record = (w->kernel == PAIRS ? 12 : 8) * PANEL, records = round_up(w->inputs, GROUP) / 8;
-    const int8_t *weight = (const int8_t *)w->weight + output / PANEL * records * record + output % PANEL * 4;
-    const real scale = w->scales[output];
-    for (idx k = 0; k < w->inputs; k++) to[k] = weight[k / 8 * record + k % 8 / 4 * (4 * PANEL) + k % 4] * scale;
-}
-
-/* Write the weights of some outputs to the rows of `to` (count, inputs). */
-void relattn_read_outputs(real *to, const map *w, const int64_t *outputs, idx count) {
-    for (idx i = 0; i < count; i++) read_output(to + i * w->inputs, w, outputs[i]);
-}
-
 const int32_t relattn_panel = PANEL;
 
 #endif

@@ -1,8 +1,13 @@
-/* One step of a Transformer decoder for a batch of hypotheses: from their last tokens to the best next ones.
+/* One step of a Transformer decoder for a batch of hypotheses, from their last tokens to the best next ones, and the
+   encoder.
 
    Each row is a hypothesis. The rows of a source sentence are consecutive, and attend to its keys and values together.
-   A tile of rows passes through all layers, so that its activations stay in the processor's cache. Logits are computed
-   in blocks of columns. Each block updates a row's maximum, its sum of exponentials and its best candidates.
+   In the encoder, each row is a token of a source sentence. A tile of rows passes through all layers, so that its
+   activations stay in the processor's cache. Logits are computed in blocks of columns. Each block updates a row's
+   maximum, its sum of exponentials and its best candidates.
+
+   The order of every sum depends on the sizes of the sentence only. So a result does not depend on the other rows, on
+   threads or on the alignment of memory.
 
    Scores are in units of log2(e), so that the softmax needs powers of 2 only. The relative terms of a row are a strip
    with one score per label. The terms of consecutive keys are a contiguous slice of it (see `attention.c`). */
@@ -19,6 +24,7 @@ enum { TILE_ROWS = 240 };              /* maximum number of rows per tile */
 enum { ROWS = 96, INNER_BLOCK = 256 }; /* block of rows and of inputs in a linear layer */
 enum { INT8_ROWS = 48 };               /* block of rows in a feed-forward network in 8 bits */
 enum { LOGIT_COLUMNS = 256 };          /* block of logits, a multiple of PANEL */
+enum { QUERIES = 48 };                 /* block of queries in the encoder's attention */
 
 #include "int8.h"
 
@@ -32,45 +38,54 @@ static sizes sizes_of(const arguments *a) {
     idx hidden_dim = 3 * a->heads * a->head_dim;
     for (idx l = 0; l < a->layer_count; l++)
         if (a->layers[l].feed_in.outputs > hidden_dim) hidden_dim = a->layers[l].feed_in.outputs;
-    const idx padded_labels = round_up(a->left + 1, PADDING), joined_dim = a->heads * a->head_dim,
+    const idx padded_labels = round_up(a->left + 1 + a->right, PADDING), joined_dim = a->heads * a->head_dim,
               padded_dim = round_up(a->dim, PADDING);
     return (sizes){padded_labels, padded_labels + 2 * MARGIN,   joined_dim, padded_dim,
                    hidden_dim,    round_up(a->src_len, PADDING)};
 }
 
 typedef struct { /* buffers of a tile; codes are those of INT8_ROWS rows of `hidden`, and of other operands */
-    real *x, *y, *hidden, *strips, *label_sums, *scores, *logits, *max_logits, *exp_sums;
+    real *x, *y, *hidden, *strips, *label_sums, *scores, *keys, *values, *logits, *max_logits, *exp_sums;
     real *hidden_codes, *hidden_scales, *codes, *scales;
 } buffers;
 
+/* Return the number of rows per tile. A tile of the encoder has whole sentences. */
 static idx max_tile_rows(const arguments *a) {
-    const idx whole_sources = TILE_ROWS / a->per_source * a->per_source,
-              max_rows = whole_sources > 0 ? whole_sources : a->per_source;
+    idx total = 0, max_rows = TILE_ROWS;
+    for (idx i = 0; i < a->rows && a->encoded; total += a->src_lengths[i++])
+        if (a->src_lengths[i] > max_rows) max_rows = a->src_lengths[i];
+    if (a->encoded) return total < max_rows ? total : max_rows;
+    max_rows = TILE_ROWS / a->per_source * a->per_source;
+    if (max_rows == 0) max_rows = a->per_source;
     return max_rows < a->rows ? max_rows : a->rows;
 }
 
 static idx assign_buffers(buffers *b, const arguments *a, real *memory) {
     const sizes s = sizes_of(a);
     const idx num_rows = max_tile_rows(a), max_dim = s.padded_dim > s.joined_dim ? s.padded_dim : s.joined_dim,
-              num_strips = num_rows * a->heads;
-    const idx self_scores = round_up(a->position + 1, BLOCK) + PADDING, cross_scores = a->per_source * s.padded_src_len;
-    const int quantizes = a->output.kernel != FLOAT;
+              num_strips = a->encoded ? QUERIES : num_rows * a->heads;
+    const idx self_scores = round_up(a->position + 1, BLOCK) + PADDING,
+              src_scores = (a->encoded ? QUERIES : a->per_source) * s.padded_src_len,
+              num_keys = a->encoded ? round_up(a->src_len, PANEL) : 0, num_logits = a->encoded ? 0 : num_rows;
+    const int quantizes = !a->embedding;
     const idx counts[] = {num_rows * s.padded_dim,
                           num_rows * max_dim,
                           num_rows * s.hidden_dim,
                           num_strips * s.strip_len,
                           num_strips * s.padded_labels,
-                          self_scores > cross_scores ? self_scores : cross_scores,
-                          num_rows * LOGIT_COLUMNS,
-                          num_rows,
-                          num_rows,
+                          self_scores > src_scores ? self_scores : src_scores,
+                          num_keys * a->head_dim,
+                          num_keys * a->head_dim,
+                          num_logits * LOGIT_COLUMNS,
+                          num_logits,
+                          num_logits,
                           quantizes * INT8_ROWS * s.hidden_dim / (idx)sizeof(real),
                           2 * INT8_ROWS,
                           quantizes * num_rows * max_dim / (idx)sizeof(real),
                           2 * num_rows};
     real **fields[] = {&b->x,          &b->y,        &b->hidden,       &b->strips,        &b->label_sums, &b->scores,
-                       &b->logits,     &b->max_logits, &b->exp_sums,   &b->hidden_codes,  &b->hidden_scales,
-                       &b->codes,      &b->scales};
+                       &b->keys,       &b->values,   &b->logits,       &b->max_logits,    &b->exp_sums,
+                       &b->hidden_codes, &b->hidden_scales, &b->codes, &b->scales};
     idx total = 0;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; total += round_up(counts[i++], PADDING))
         *fields[i] = memory + total;
@@ -85,28 +100,28 @@ idx relattn_space(const arguments *a) {
 
 /* ---- linear layers ---- */
 
-/* Multiply one row by some vectors of columns. Four accumulators per vector hide the latency of additions. */
-INLINE void row_kernel(const int num_vecs, real *c, const real *x, const real *b, idx ldb, idx inner, int add) {
-    vec sums[4][4];
+enum { ROW_PANELS = 4, ROW_COLUMNS = ROW_PANELS * PANEL }; /* computed at a time for a single row */
+
+/* Multiply one row by some panels, in the order of `gemm`. Several panels hide the latency of additions. */
+INLINE void row_kernel(real *c, const real *x, const real *b, idx ldb, idx panel, idx inner, int add) {
+    vec sums[ROW_PANELS][MICRO_VECS];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < ROW_PANELS; i++)
 #pragma GCC unroll 4
-        for (int v = 0; v < num_vecs; v++) sums[i][v] = splat(0);
-    idx k = 0;
-    for (; k + 4 <= inner; k += 4)
+        for (int v = 0; v < MICRO_VECS; v++) sums[i][v] = splat(0);
+    for (idx k = 0; k < inner; k++)
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < ROW_PANELS; i++)
 #pragma GCC unroll 4
-            for (int v = 0; v < num_vecs; v++) sums[i][v] += x[k + i] * VEC(b + (k + i) * ldb + v * LANES);
-    for (; k < inner; k++)
+            for (int v = 0; v < MICRO_VECS; v++) sums[i][v] += x[k] * VEC(b + i * panel + k * ldb + v * LANES);
 #pragma GCC unroll 4
-        for (int v = 0; v < num_vecs; v++) sums[0][v] += x[k] * VEC(b + k * ldb + v * LANES);
+    for (int i = 0; i < ROW_PANELS; i++)
 #pragma GCC unroll 4
-    for (int v = 0; v < num_vecs; v++) {
-        const vec sum = (sums[0][v] + sums[1][v]) + (sums[2][v] + sums[3][v]);
-        if (add) VEC(c + v * LANES) += sum;
-        else VEC(c + v * LANES) = sum;
-    }
+        for (int v = 0; v < MICRO_VECS; v++) {
+            real *to = c + i * PANEL + v * LANES;
+            if (add) VEC(to) += sums[i][v];
+            else VEC(to) = sums[i][v];
+        }
 }
 
 /* Like `gemm`, for contiguous rows of `a`. It is faster for a single row. */
@@ -116,10 +131,10 @@ INLINE void rows_gemm(real *c, idx ldc, const real *a, idx lda, const real *b, i
         gemm(c, ldc, a, lda, 1, b, ldb, panel, m, n, inner, add);
         return;
     }
-    for (idx j = 0; j < n; j += PANEL, b += panel)
-        if (n - j >= PANEL) row_kernel(MICRO_VECS, c + j, a, b, ldb, inner, add);
-        else
-            for (idx v = 0; v < n - j; v += LANES) row_kernel(1, c + j + v, a, b + v, ldb, inner, add);
+    idx j = 0;
+    for (; j + ROW_COLUMNS <= n; j += ROW_COLUMNS, b += ROW_PANELS * panel)
+        row_kernel(c + j, a, b, ldb, panel, inner, add);
+    gemm(c + j, ldc, a, lda, 1, b, ldb, panel, 1, n - j, inner, add);
 }
 
 /* Return the logistic function of x. */
@@ -161,7 +176,7 @@ INLINE void float_panel(real *c, idx ldc, const linear_input *x, const map *w, i
     for (idx k = 0; k < w->inputs; k += INNER_BLOCK) {
         const idx inner = w->inputs - k < INNER_BLOCK ? w->inputs - k : INNER_BLOCK;
         const real *weight = (const real *)w->weight + j * w->inputs + k * PANEL;
-        rows_gemm(c, ldc, x->x + k, x->ldx, weight, PANEL, 0, m, n, inner, 1);
+        rows_gemm(c, ldc, x->x + k, x->ldx, weight, PANEL, w->inputs * PANEL, m, n, inner, 1);
     }
 }
 
@@ -172,8 +187,9 @@ static void linear_columns(real *c, idx ldc, const linear_input *x, const map *w
                            idx activation) {
     for (idx i = 0; i < m; i += ROWS) {
         const idx num_rows = m - i < ROWS ? m - i : ROWS;
-        for (idx j = first; j < end; j += PANEL) {
-            const idx n = end - j < PANEL ? end - j : PANEL;
+        const idx columns = num_rows == 1 && w->kernel == FLOAT ? ROW_COLUMNS : PANEL;
+        for (idx j = first; j < end; j += columns) {
+            const idx n = end - j < columns ? end - j : columns;
             real *to = c + i * ldc + j - first;
             const linear_input rows = operand_rows(x, i);
             if (w->kernel == FLOAT) float_panel(to, ldc, &rows, w, j, n, num_rows, add);
@@ -270,9 +286,9 @@ INLINE void weighted_sum(const int num_vecs, real *out, const real *p, const rea
     for (int v = 0; v < num_vecs; v++) VEC(out + v * LANES) = sums[0][v] + sums[1][v];
 }
 
-static void rotate(real *x, const arguments *a) {
+static void rotate(real *x, const arguments *a, idx position) {
     const idx half = a->rotary_dim;
-    const real *cosines = a->rotation, *sines = a->rotation + half;
+    const real *cosines = a->rotation + position * 2 * half, *sines = cosines + half;
     for (idx i = 0; i < half; i++) {
         const real first = x[i], second = x[i + half];
         x[i] = first * cosines[i] - second * sines[i];
@@ -280,34 +296,61 @@ static void rotate(real *x, const arguments *a) {
     }
 }
 
-/* Compute the relative terms of the scores of all rows and heads by label. */
-static void fill_strips(const arguments *a, const sizes *s, const layer *l, buffers *b, idx num_rows) {
-    const idx first = a->left > a->position ? (a->left - a->position) / PANEL * PANEL : 0;
-    const idx ld = a->heads * s->strip_len;
-    for (idx h = 0; h < a->heads; h++) {
-        real *to = b->strips + h * s->strip_len + MARGIN + first;
-        if (l->rel_bias)
-            for (idx r = 0; r < num_rows; r++)
-                memcpy(to + r * ld, l->rel_bias + h * s->strip_len + MARGIN + first,
-                       sizeof(real) * (s->padded_labels - first));
-        gemm(to, ld, b->hidden + h * a->head_dim, s->hidden_dim, 1,
-             l->rel_key + h * l->rel_key_head + first * a->head_dim, PANEL, a->head_dim * PANEL, num_rows,
-             s->padded_labels - first, a->head_dim, l->rel_bias != NULL);
-        if (a->position > a->left)
-            for (idx r = 0; r < num_rows; r++)
-                for (idx i = 1; i <= MARGIN; i++) to[r * ld - i] = a->clips ? to[r * ld] : 0;
+/* Labels from `first` to before `end`. */
+typedef struct {
+    idx first, end;
+} label_range;
+
+/* Return the labels of queries from `position` to `last` and keys before `count`. */
+INLINE label_range labels_of(const arguments *a, idx position, idx last, idx count) {
+    const idx labels = a->left + 1 + a->right, end = a->left + count - position;
+    return (label_range){a->left > last ? a->left - last : 0, end < labels ? end : labels};
+}
+
+/* Compute the relative terms of the scores of some queries and a head by label: strips with row length `ld`. The queries
+   have the positions from `position` to `last`, or one position. The keys are those before `count`. */
+static void fill_strips(const arguments *a, const sizes *s, const layer *l, idx h, real *strips, idx ld, const real *q,
+                        idx num_rows, idx position, idx last, idx count) {
+    const label_range range = labels_of(a, position, last, count);
+    const idx first = range.first / PANEL * PANEL, columns = round_up(range.end - first, LANES);
+    real *to = strips + MARGIN + first;
+    if (l->rel_bias)
+        for (idx r = 0; r < num_rows; r++)
+            memcpy(to + r * ld, l->rel_bias + h * s->strip_len + MARGIN + first, sizeof(real) * columns);
+    gemm(to, ld, q, s->hidden_dim, 1, l->rel_key + h * l->rel_key_head + first * a->head_dim, PANEL,
+         a->head_dim * PANEL, num_rows, columns, a->head_dim, l->rel_bias != NULL);
+    for (idx r = 0; r < num_rows; r++, strips += ld) {
+        real *labels = strips + MARGIN, *end = labels + a->left + 1 + a->right;
+        for (idx i = 0; i < MARGIN && last > a->left; i++) strips[i] = a->clips ? labels[0] : 0;
+        for (idx i = 0; i < MARGIN && count - 1 - position > a->right; i++) end[i] = a->clips ? end[-1] : 0;
     }
 }
 
-/* Sum the probabilities of a row by label, for the labels that have a key. */
-INLINE void sum_by_label(const arguments *a, real *label_sums, const real *p) {
-    const idx num_clipped = a->position - a->left; /* number of keys farther than label 0 */
-    if (num_clipped <= 0) {
-        memcpy(label_sums - num_clipped, p, sizeof(real) * (a->position + 1));
-        return;
+/* Add the terms of a strip to the scores of a query and all keys. */
+INLINE void add_strip(const arguments *a, real *scores, const real *strip, idx position, idx count) {
+    const idx labels = a->left + 1 + a->right;
+    for (idx j = 0; j < count; j += LANES)
+        VEC(scores + j) += VEC(strip + MARGIN + clamp(a->left - position + j, -LANES, labels));
+}
+
+INLINE real sum_of(const real *x, idx count) {
+    vec sum = splat(0);
+    real rest = 0;
+    idx i = 0;
+    for (; i + LANES <= count; i += LANES) sum += VEC(x + i);
+    for (; i < count; i++) rest += x[i];
+    return reduce_sum(sum) + rest;
+}
+
+/* Sum the probabilities of a query and all keys by label, for the labels that have a key. */
+INLINE void sum_by_label(const arguments *a, real *label_sums, const real *p, idx position, idx count) {
+    const idx num_before = position - a->left, end = position + a->right + 1; /* keys beyond the labels */
+    const idx first = num_before > 0 ? num_before : 0, last = end < count ? end : count;
+    memcpy(label_sums + a->left - position + first, p + first, sizeof(real) * (last - first));
+    if (a->clips) {
+        label_sums[0] += sum_of(p, first);
+        label_sums[a->left + a->right] += sum_of(p + last, count - last);
     }
-    memcpy(label_sums, p + num_clipped, sizeof(real) * (a->left + 1));
-    for (idx j = 0; j < num_clipped && a->clips; j++) label_sums[0] += p[j];
 }
 
 /* Compute y = causal self-attention of the queries in `hidden`. */
@@ -321,8 +364,10 @@ static void self_attention(const arguments *a, const sizes *s, idx layer_index, 
     if (a->rotation)
         for (idx r = 0; r < num_rows; r++)
             for (idx h = 0; h < a->heads * 2; h++)
-                rotate(b->hidden + r * s->hidden_dim + h * dim, a);
-    if (l->rel_key) fill_strips(a, s, l, b, num_rows);
+                rotate(b->hidden + r * s->hidden_dim + h * dim, a, a->position);
+    for (idx h = 0; h < a->heads && l->rel_key; h++)
+        fill_strips(a, s, l, h, b->strips + h * s->strip_len, a->heads * s->strip_len, b->hidden + h * dim, num_rows,
+                    a->position, a->position, count);
     for (idx r = 0; r < num_rows; r++)
         for (idx h = 0; h < a->heads; h++) {
             const idx offset = (((first_row + r) * a->layer_count + layer_index) * a->heads + h) * 2 * key_size;
@@ -332,14 +377,8 @@ static void self_attention(const arguments *a, const sizes *s, idx layer_index, 
             for (idx i = 0; i < dim; i++) keys[i * BLOCK + block_offset] = key[i];
             memcpy(keys + key_size + block_offset * dim, value, sizeof(real) * dim);
             for (idx j = 0; j < count; j += BLOCK) block_scores(b->scores + j, q, blocks[j / BLOCK] + offset, dim);
-            if (l->rel_key || l->rel_bias) {
-                const real *strip =
-                    l->rel_key ? b->strips + (r * a->heads + h) * s->strip_len : l->rel_bias + h * s->strip_len;
-                for (idx j = 0; j < count; j += LANES) {
-                    const idx label = a->left - a->position + j;
-                    VEC(b->scores + j) += VEC(strip + MARGIN + (label < -LANES ? -LANES : label));
-                }
-            }
+            if (l->rel_key) add_strip(a, b->scores, b->strips + (r * a->heads + h) * s->strip_len, a->position, count);
+            else if (l->rel_bias) add_strip(a, b->scores, l->rel_bias + h * s->strip_len, a->position, count);
             softmax(b->scores, count);
             idx i = 0;
             for (; i + 4 * LANES <= dim; i += 4 * LANES)
@@ -347,7 +386,8 @@ static void self_attention(const arguments *a, const sizes *s, idx layer_index, 
             for (; i + 2 * LANES <= dim; i += 2 * LANES)
                 weighted_sum(2, out + i, b->scores, blocks, offset + key_size + i, count, dim);
             for (; i < dim; i += LANES) weighted_sum(1, out + i, b->scores, blocks, offset + key_size + i, count, dim);
-            if (l->rel_value) sum_by_label(a, b->label_sums + (r * a->heads + h) * s->padded_labels, b->scores);
+            if (l->rel_value)
+                sum_by_label(a, b->label_sums + (r * a->heads + h) * s->padded_labels, b->scores, a->position, count);
         }
     if (l->rel_value) {
         const idx first = a->left > a->position ? a->left - a->position : 0;
@@ -355,6 +395,43 @@ static void self_attention(const arguments *a, const sizes *s, idx layer_index, 
             gemm(b->y + h * dim, s->joined_dim, b->label_sums + h * s->padded_labels + first,
                  a->heads * s->padded_labels, 1, l->rel_value + h * l->rel_value_head + first * dim, dim, PANEL,
                  num_rows, dim, a->left + 1 - first, 1);
+    }
+}
+
+/* Compute y = self-attention of a sentence in the encoder, whose rows are the `count` rows of `hidden` from `row` on. */
+static void sentence_attention(const arguments *a, const sizes *s, const layer *l, buffers *b, idx row, idx count) {
+    const idx dim = a->head_dim, ld = s->padded_src_len;
+    for (idx h = 0; h < a->heads; h++) {
+        real *queries = b->hidden + row * s->hidden_dim + h * dim, *key = queries + s->joined_dim;
+        for (idx j = 0; j < count; j++, key += s->hidden_dim) {
+            if (a->rotation) rotate(queries + j * s->hidden_dim, a, j), rotate(key, a, j);
+            real *to = b->keys + j / PANEL * dim * PANEL + j % PANEL;
+            for (idx d = 0; d < dim; d++) to[d * PANEL] = key[d];
+            memcpy(b->values + j * dim, key + s->joined_dim, sizeof(real) * dim);
+        }
+        for (idx i = 0; i < count; i += QUERIES) {
+            const idx num_rows = count - i < QUERIES ? count - i : QUERIES, last = i + num_rows - 1;
+            const label_range range = labels_of(a, i, last, count);
+            const real *q = queries + i * s->hidden_dim;
+            real *to = b->y + (row + i) * s->joined_dim + h * dim;
+            gemm(b->scores, ld, q, s->hidden_dim, 1, b->keys, PANEL, dim * PANEL, num_rows, round_up(count, LANES), dim,
+                 0);
+            if (l->rel_key) fill_strips(a, s, l, h, b->strips, s->strip_len, q, num_rows, i, last, count);
+            for (idx r = 0; r < num_rows; r++) {
+                real *scores = b->scores + r * ld, *label_sums = b->label_sums + r * s->padded_labels;
+                if (l->rel_key) add_strip(a, scores, b->strips + r * s->strip_len, i + r, count);
+                else if (l->rel_bias) add_strip(a, scores, l->rel_bias + h * s->strip_len, i + r, count);
+                softmax(scores, count);
+                if (!l->rel_value) continue;
+                memset(label_sums + range.first, 0, sizeof(real) * (range.end - range.first));
+                sum_by_label(a, label_sums, scores, i + r, count);
+            }
+            gemm(to, s->joined_dim, b->scores, ld, 1, b->values, dim, PANEL, num_rows, dim, count, 0);
+            if (l->rel_value)
+                gemm(to, s->joined_dim, b->label_sums + range.first, s->padded_labels, 1,
+                     l->rel_value + h * l->rel_value_head + range.first * dim, dim, PANEL, num_rows, dim,
+                     range.end - range.first, 1);
+        }
     }
 }
 
@@ -403,15 +480,22 @@ static void add_attention(const arguments *a, const sizes *s, buffers *b, const 
     normalize_output(a, s, b, n, num_rows);
 }
 
-static void embed(const arguments *a, const sizes *s, buffers *b, idx first_row, idx num_rows) {
-    for (idx r = 0; r < num_rows; r++) {
-        const int64_t token = a->tokens[first_row + r];
-        const real *from = a->embedding ? a->embedding + token * a->dim : b->y;
-        real *x = b->x + r * s->padded_dim;
-        if (!a->embedding) read_output(b->y, &a->embedding_map, token);
-        for (idx i = 0; i < a->dim; i++) x[i] = from[i] * a->embedding_scale + (a->signal ? a->signal[i] : 0);
-        for (idx i = a->dim; i < s->padded_dim; i++) x[i] = 0;
-    }
+/* Write the weights of an output to `to`: the embedding of a token, if outputs are tokens. */
+static void read_output(real *to, const map *w, idx output) {
+    const idx record = (w->kernel == PAIRS ? 12 : 8) * PANEL, records = round_up(w->inputs, GROUP) / 8;
+    const int8_t *weight = (const int8_t *)w->weight + output / PANEL * records * record + output % PANEL * 4;
+    const real scale = w->scales[output];
+    for (idx k = 0; k < w->inputs; k++) to[k] = weight[k / 8 * record + k % 8 / 4 * (4 * PANEL) + k % 4] * scale;
+}
+
+/* Compute row `row` of x: the embedding of a token at a position. */
+static void embed(const arguments *a, const sizes *s, buffers *b, idx row, int64_t token, idx position) {
+    const real *from = a->embedding ? a->embedding + token * a->dim : b->y,
+               *signal = a->signal ? a->signal + position * a->dim : NULL;
+    real *x = b->x + row * s->padded_dim;
+    if (!a->embedding) read_output(b->y, &a->embedding_map, token);
+    for (idx i = 0; i < a->dim; i++) x[i] = from[i] * a->embedding_scale + (signal ? signal[i] : 0);
+    for (idx i = a->dim; i < s->padded_dim; i++) x[i] = 0;
 }
 
 /* Add the feed-forward network of the input to x. In 8 bits, it computes few rows at a time, which stay in the cache. */
@@ -428,17 +512,22 @@ static void add_feed_forward(const arguments *a, const sizes *s, buffers *b, con
     }
 }
 
-static void decoder_layer(const arguments *a, const sizes *s, idx layer_index, buffers *b, idx first_row,
-                          idx num_rows) {
+/* Run a layer. Rows are hypotheses from `first` on, or in the encoder those of the sources from `first` on. */
+static void run_layer(const arguments *a, const sizes *s, idx layer_index, buffers *b, idx first, idx num_rows) {
     const layer *l = a->layers + layer_index;
     linear_input input = sublayer_input(a, s, b, &l->self_norm, &l->self_in, num_rows);
     linear(b->hidden, s->hidden_dim, &input, &l->self_in, num_rows, 0);
-    self_attention(a, s, layer_index, b, first_row, num_rows);
+    if (a->encoded)
+        for (idx i = 0, source = first; i < num_rows; i += a->src_lengths[source++])
+            sentence_attention(a, s, l, b, i, a->src_lengths[source]);
+    else self_attention(a, s, layer_index, b, first, num_rows);
     add_attention(a, s, b, &l->self_out, &l->self_norm, num_rows);
-    input = sublayer_input(a, s, b, &l->cross_norm, &l->cross_query, num_rows);
-    linear(b->hidden, s->hidden_dim, &input, &l->cross_query, num_rows, 0);
-    cross_attention(a, s, l, b, first_row, num_rows);
-    add_attention(a, s, b, &l->cross_out, &l->cross_norm, num_rows);
+    if (!a->encoded) {
+        input = sublayer_input(a, s, b, &l->cross_norm, &l->cross_query, num_rows);
+        linear(b->hidden, s->hidden_dim, &input, &l->cross_query, num_rows, 0);
+        cross_attention(a, s, l, b, first, num_rows);
+        add_attention(a, s, b, &l->cross_out, &l->cross_norm, num_rows);
+    }
     input = sublayer_input(a, s, b, &l->feed_norm, &l->feed_in, num_rows);
     add_feed_forward(a, s, b, l, &input, num_rows);
     normalize_output(a, s, b, &l->feed_norm, num_rows);
@@ -513,42 +602,33 @@ void relattn_step(const arguments *a) {
     assign_buffers(&b, a, a->space);
     for (idx first = 0; first < a->rows; first += max_rows) {
         const idx num_rows = a->rows - first < max_rows ? a->rows - first : max_rows;
-        embed(a, &s, &b, first, num_rows);
+        for (idx r = 0; r < num_rows; r++) embed(a, &s, &b, r, a->tokens[first + r], a->position);
         for (idx layer_index = 0; layer_index < a->layer_count; layer_index++)
-            decoder_layer(a, &s, layer_index, &b, first, num_rows);
+            run_layer(a, &s, layer_index, &b, first, num_rows);
         const linear_input y = sublayer_input(a, &s, &b, &a->final_norm, &a->output, num_rows);
         compute_logits(a, &b, &y, first, num_rows);
     }
 }
 
-/* Return the size of the workspace of a sub-layer, in `real` elements: rows of x, of the first map's outputs, and of the
-   codes and the scales of either. */
-idx relattn_sublayer_space(const sublayer *a) {
-    const idx dim = a->x_row > a->first.outputs ? a->x_row : a->first.outputs;
-    return ROWS * (a->x_row + a->first.outputs + round_up(dim, GROUP) / (idx)sizeof(real) + 2);
-}
-
-/* Run a sub-layer of the encoder. */
-void relattn_sublayer(const sublayer *a) {
-    real *hidden = a->space + ROWS * a->x_row, *scales = hidden + ROWS * a->first.outputs, *codes = scales + 2 * ROWS;
-    const idx block = a->first.kernel == FLOAT ? ROWS : INT8_ROWS;
-    for (idx i = 0; i < a->rows; i += block) {
-        const idx num_rows = a->rows - i < block ? a->rows - i : block;
-        const real *x = a->x + i * a->x_row;
-        real *to = a->to + i * a->to_row;
-        if (a->input_norm.weight) {
-            normalize(a->space, a->x_row, x, &a->input_norm, num_rows, a->x_row, a->dim, a->epsilon);
-            x = a->space;
-        }
-        linear_input input = operand_of(x, a->x_row, &a->first, num_rows, codes, scales);
-        if (a->second.weight) {
-            linear_columns(hidden, a->first.outputs, &input, &a->first, 0, a->first.outputs, num_rows, 0,
-                           a->activation);
-            input = operand_of(hidden, a->first.outputs, &a->second, num_rows, codes, scales);
-            linear(to, a->to_row, &input, &a->second, num_rows, a->add);
-        } else linear(to, a->to_row, &input, &a->first, num_rows, a->add);
-        if (a->output_norm.weight)
-            normalize(to, a->to_row, to, &a->output_norm, num_rows, a->to_row, a->dim, a->epsilon);
+/* Run the encoder for `rows` sources. Each tile of rows has the tokens of some whole sources, without padding. */
+void relattn_encode(const arguments *a) {
+    const sizes s = sizes_of(a);
+    const idx max_rows = max_tile_rows(a);
+    buffers b;
+    assign_buffers(&b, a, a->space);
+    for (idx first = 0, last = 0; first < a->rows; first = last) {
+        idx num_rows = 0;
+        for (; last < a->rows && num_rows + a->src_lengths[last] <= max_rows; last++)
+            for (idx i = 0; i < a->src_lengths[last]; i++)
+                embed(a, &s, &b, num_rows++, a->tokens[last * a->src_len + i], i);
+        for (idx layer_index = 0; layer_index < a->layer_count; layer_index++)
+            run_layer(a, &s, layer_index, &b, first, num_rows);
+        if (a->pre_norm)
+            normalize(b.x, s.padded_dim, b.x, &a->final_norm, num_rows, s.padded_dim, a->dim, a->epsilon);
+        const real *from = b.x;
+        for (idx source = first; source < last; source++)
+            for (idx i = 0; i < a->src_lengths[source]; i++, from += s.padded_dim)
+                memcpy(a->encoded + (source * a->src_len + i) * a->dim, from, sizeof(real) * a->dim);
     }
 }
 
@@ -564,28 +644,37 @@ static void advise_large_pages(void *memory, idx bytes) {
 #endif
 }
 
-/* Compute the keys (head_dim, row_len) and values (row_len, head_dim) of sources in all layers: `to` (layers, sources,
-   heads, 2). The first map of `a` computes those of all layers for the rows (sources, src_len) of x. */
-void relattn_memory(const sublayer *a, idx layer_count, idx heads, idx head_dim, idx src_len, idx row_len) {
-    const idx layer_size = 2 * heads * head_dim, memory_len = head_dim * row_len;
-    const idx columns = layer_size % PANEL == 0 ? layer_size : a->first.outputs; /* at a time: whole panels */
-    advise_large_pages(a->to, a->rows / src_len * layer_count * heads * 2 * memory_len * (idx)sizeof(real));
+/* Return the number of outputs that are computed at a time: whole panels of some layers. */
+INLINE idx memory_columns(const memory *a) {
+    const idx layer_size = 2 * a->heads * a->head_dim;
+    return layer_size % PANEL == 0 ? layer_size : a->keys_values.outputs;
+}
+
+/* Return the size of the workspace of `relattn_memory`, in `real` elements. */
+idx relattn_memory_space(const memory *a) {
+    return INT8_ROWS * (memory_columns(a) + 2 + round_up(a->keys_values.inputs, GROUP) / (idx)sizeof(real));
+}
+
+void relattn_memory(const memory *a) {
+    const idx layer_size = 2 * a->heads * a->head_dim, memory_len = a->head_dim * a->row_len, columns = memory_columns(a),
+              num_sources = a->rows / a->src_len;
+    advise_large_pages(a->to, num_sources * a->layer_count * a->heads * 2 * memory_len * (idx)sizeof(real));
     real *projected = a->space, *scales = projected + INT8_ROWS * columns, *codes = scales + 2 * INT8_ROWS;
     for (idx i = 0; i < a->rows; i += INT8_ROWS) {
         const idx num_rows = a->rows - i < INT8_ROWS ? a->rows - i : INT8_ROWS;
-        const linear_input input = operand_of(a->x + i * a->x_row, a->x_row, &a->first, num_rows, codes, scales);
-        for (idx j = 0; j < layer_count * layer_size; j += columns) {
-            linear_columns(projected, columns, &input, &a->first, j, j + columns, num_rows, 0, NO_ACTIVATION);
-            for (idx part = 0; part < columns / head_dim; part++)
+        const linear_input input = operand_of(a->x + i * a->x_row, a->x_row, &a->keys_values, num_rows, codes, scales);
+        for (idx j = 0; j < a->layer_count * layer_size; j += columns) {
+            linear_columns(projected, columns, &input, &a->keys_values, j, j + columns, num_rows, 0, NO_ACTIVATION);
+            for (idx part = 0; part < columns / a->head_dim; part++)
                 for (idx r = 0; r < num_rows; r++) {
-                    const idx layer_index = (j + part * head_dim) / layer_size, kind = part / heads % 2;
-                    const idx source = (i + r) / src_len, position = (i + r) % src_len;
-                    const idx head = (layer_index * (a->rows / src_len) + source) * heads + part % heads;
-                    const real *from = projected + r * columns + part * head_dim;
+                    const idx layer_index = (j + part * a->head_dim) / layer_size, kind = part / a->heads % 2;
+                    const idx source = (i + r) / a->src_len, position = (i + r) % a->src_len;
+                    const idx head = (layer_index * num_sources + source) * a->heads + part % a->heads;
+                    const real *from = projected + r * columns + part * a->head_dim;
                     real *to = a->to + (head * 2 + kind) * memory_len;
-                    if (kind == 1) memcpy(to + position * head_dim, from, sizeof(real) * head_dim);
+                    if (kind == 1) memcpy(to + position * a->head_dim, from, sizeof(real) * a->head_dim);
                     else
-                        for (idx d = 0; d < head_dim; d++) to[d * row_len + position] = from[d];
+                        for (idx d = 0; d < a->head_dim; d++) to[d * a->row_len + position] = from[d];
                 }
         }
     }

@@ -48,15 +48,18 @@ typedef struct {
     /* (vocab, dim), or NULL: the embeddings are the weights of the outputs of a map in 8 bits */
     const real *embedding;
     map embedding_map;
-    /* (dim,), added to the embeddings, or NULL */
+    /* (positions, dim), added to the embeddings, or NULL */
     const real *signal;
-    /* (2, rotary_dim): cosines and sines, or NULL */
+    /* (positions, 2, rotary_dim): cosines and sines, or NULL */
     const real *rotation;
     /* blocks of BLOCK positions of the cache, each (at least rows, layers, heads): keys (head_dim, BLOCK) and values
        (BLOCK, head_dim) */
     const void *blocks;
-    /* (rows,) the tokens at `position`; (rows / per_source,) the source of each group of rows; (sources,) */
+    /* (rows,) the tokens at `position`, in an encoder (rows, src_len) the tokens of the sources; (rows / per_source,) the
+       source of each group of rows; (sources,) */
     const int64_t *tokens, *sources, *src_lengths;
+    /* (rows, src_len, dim), the output of an encoder; NULL: a decoder. An encoder has no cross-attention */
+    real *encoded;
     /* (rows, vocab), or NULL */
     real *logits;
     /* (rows, src_len) mean weights of the heads of a layer's cross-attention, or NULL */
@@ -69,28 +72,25 @@ typedef struct {
     /* workspace of the size that relattn_space returns */
     real *space;
     idx rows, per_source, position, src_len, vocab, dim, heads, head_dim, rotary_dim, layer_count, attention_layer, best;
-    /* label `left` is distance 0; with `clips`, keys farther to the left also have label 0 */
-    idx left, clips, banned_count, pre_norm, activation;
+    /* label `left` is distance 0, and left + right is the last; with `clips`, it is also that of keys farther to the right,
+       and label 0 that of keys farther to the left */
+    idx left, right, clips, banned_count, pre_norm, activation;
     real embedding_scale, epsilon;
 } arguments;
 
-/* A sub-layer without its attention, for rows (rows, dim): input_norm, the first map, an activation, the second map and
-   output_norm. `space` has the size that relattn_sublayer_space returns. The result is written to `to`, or added to it. Norms and the second map are optional: their data may be
-   NULL. Without a second map there is no activation. */
+/* The keys and values of sources in all layers. `to` (layers, sources, heads, 2) has keys (head_dim, row_len) and values
+   (row_len, head_dim) for the rows (sources, src_len) of x. `space` has the size that relattn_memory_space returns. */
 typedef struct {
-    norm input_norm, output_norm;
-    map first, second;
+    /* the keys of all heads, then their values, of all layers */
+    map keys_values;
     const real *x;
     real *to, *space;
-    idx rows, x_row, to_row, dim, activation, add;
-    real epsilon;
-} sublayer;
+    idx rows, x_row, src_len, row_len, layer_count, heads, head_dim;
+} memory;
 
 /* The arguments of a beam search: those that are the same in all steps, and those of `search/beam.py`. */
 typedef struct {
     arguments step;
-    /* (capacity, dim) and (capacity, 2, rotary_dim): `signal` and `rotation` by position; or NULL */
-    const real *signals, *rotations;
     /* (sentences,) maximum numbers of generated tokens, at most the capacity */
     const int64_t *limits;
     /* (capacity + 2,) length penalty by length */

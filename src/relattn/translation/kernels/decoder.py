@@ -1,23 +1,23 @@
 """The compiled decoder: a step for all hypotheses, or a whole search, in one call of C, on a CPU, in float32 or int8.
 
-`NativeDecoder` has the part of `Transformer` that searches use, `start` and `step`, and beam search itself, which needs
-no logits outside of the kernel. `unsupported_reason` says which models it does not support; these run on PyTorch.
+`NativeDecoder` has the part of `Transformer` that searches use, `encode`, `start` and `step`, and beam search itself,
+which needs no logits outside of the kernel. `unsupported_reason` says which models it does not support; these run on
+PyTorch.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from relattn import SelfAttention, extension
+from relattn import extension
 from relattn.extension import FLOAT
 from relattn.translation.config import ModelConfig
 from relattn.translation.config.positions import (
@@ -30,11 +30,10 @@ from relattn.translation.config.positions import (
     Sinusoids,
 )
 from relattn.translation.errors import Diverged
-from relattn.translation.kernels.packing import PADDING, Packing, padded
+from relattn.translation.kernels.packing import TERMS, Packing, padded
 from relattn.translation.kernels.quantization import quantized_weights
-from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.positions.absolute import angles
-from relattn.translation.model.positions.distance_terms import DistanceAttention
+from relattn.translation.model.positions.stack import StackPositions
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, SearchRules
 
@@ -42,7 +41,7 @@ BLOCK = 16  # as in `decoder.c`
 MOST_POSITIONS = 8192  # of a search: its memory per step and hypothesis grows with the limit
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish")  # codes in `decoder.h`
 
-# Kinds of signals and mixers. In the encoder, attention is the model's own.
+# Kinds of signals and mixers.
 SUPPORTED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, DistanceBias, DistanceVectors, Rotation)
 
 FOLDER = Path(__file__).parent
@@ -134,8 +133,6 @@ class Memory(NamedTuple):
         capacity: Largest number of target positions.
         arguments: Arguments of the kernel that are the same in all steps.
         src_lengths: (sources,) valid source positions.
-        signals: (capacity, dim), added to embeddings, or None.
-        rotations: (capacity, head_dim) cosines and sines, or None.
         kept: Tensors that `arguments` points to.
     """
 
@@ -143,8 +140,6 @@ class Memory(NamedTuple):
     capacity: int
     arguments: dict[str, Any]
     src_lengths: Tensor
-    signals: Tensor | None
-    rotations: Tensor | None
     kept: list[Any]
 
 
@@ -159,31 +154,27 @@ class NativeDecoder:
     def __init__(self, model: Transformer, kernel: int = FLOAT) -> None:
         assert KERNELS is not None
         self.model, self.library, self.types = model, KERNELS.library, KERNELS.structures
-        for function in (self.library.relattn_space, self.library.relattn_sublayer_space):
+        for function in (self.library.relattn_space, self.library.relattn_memory_space):
             function.restype = ctypes.c_ssize_t
         panel = extension.panel_of(KERNELS)
         config = model.config
         pack = self.pack = Packing(self.types, panel, config, kernel)
-        self.attentions = [cast(SelfAttention, layer.self_attention).attention for layer in layers_of(model)]
         self.spec = config.position_spec
-        self.layers = [pack.layer(layer) for layer in layers_of(model)]
-        self.encoder = [pack.encoder_layer(layer) for layer in cast("Iterable[EncoderLayer]", model.encoder)]
-        self.memory_map = pack.memory_map(layers_of(model))
+        self.layers = [pack.layer(layer) for layer in model.decoder]
+        self.memory_map = pack.memory_map(model.decoder)
         bias = model.output_bias
         logits_bias = torch.zeros(model.vocab_size) if bias is None else bias.detach()
         output_name = "embedding" if model.output_weight is None else "output_weight"
         output = pack.table(model, output_name, logits_bias, padding=-math.inf)
-        self.src_table: Any = None  # map with the embeddings of source pieces, if it is not float32
-        embedding: dict[str, Any]
-        if kernel == FLOAT:
-            embedding = {"embedding": pack.keep(model.embedding.detach())}
-        else:
-            table = output if model.output_weight is None else pack.table(model, "embedding")
-            embedding = {"embedding_map": table}
-            self.src_table = table if model.src_embedding is None else pack.table(model, "src_embedding")
+
+        def embedding(name: str) -> dict[str, Any]:
+            if kernel == FLOAT:
+                return {"embedding": pack.keep(getattr(model, name).detach())}
+            return {"embedding_map": output if name == output_name else pack.table(model, name)}
+
         self.arguments: dict[str, Any] = {
             "output": output,
-            **embedding,
+            **embedding("embedding"),
             "vocab": model.vocab_size,
             "dim": config.dim,
             "heads": config.heads,
@@ -193,10 +184,17 @@ class NativeDecoder:
             "pre_norm": config.norm == "pre",
             "activation": ACTIVATIONS.index(config.activation),
             "embedding_scale": config.dim**0.5 if config.scaled_embeddings else 1.0,
+            "final_norm": pack.norm(model.decoder_norm),
             "epsilon": config.norm_epsilon,
         }
-        if config.norm == "pre":
-            self.arguments["final_norm"] = pack.norm(model.decoder_norm)
+        self.encoder_arguments = {
+            **self.arguments,
+            **({} if model.src_embedding is None else embedding("src_embedding")),
+            "layer_count": config.encoder_layers,
+            "final_norm": pack.norm(model.encoder_norm),
+        }
+        self.encoder = [pack.layer(layer) for layer in model.encoder]
+        self._encoder_positions: tuple[int, Any, Any] = (-1, None, None)  # their number, and what `_positions` returns
 
     def release(self) -> None:
         """Free the integers of a quantized model, which this decoder has packed. The model is of no more use."""
@@ -205,64 +203,67 @@ class NativeDecoder:
 
     @torch.inference_mode()
     def encode(self, src: Tensor, src_lengths: Tensor) -> Tensor:
-        """Return the memory (rows, src_len, dim), as `Transformer.encode` does.
+        """Return the memory (rows, src_len, dim), as `Transformer.encode` does, with zeros in the padding.
 
-        Attention is that of the model, so that all schemes are supported. The rest of a layer runs on packed weights.
-        In int8, rounding must not depend on the other sources, because quantization would enlarge the difference. So
-        sources of equal length attend together, without padding.
+        The memory of a source does not depend on the other sources.
         """
-        model, dim, is_pre = self.model, self.model.config.dim, self.model.config.norm == "pre"
-        table: Tensor = model.embedding if model.src_embedding is None else model.src_embedding
-        pieces = src = src.contiguous()
-        if self.src_table is not None:  # a table of the pieces in `src`
-            table, pieces = torch.empty(src.numel(), dim), torch.arange(src.numel()).view(src.shape)
-            address, count = ctypes.c_void_p(src.data_ptr()), ctypes.c_ssize_t(src.numel())
-            self.library.relattn_read_outputs(
-                ctypes.c_void_p(table.data_ptr()), ctypes.byref(self.src_table), address, count
-            )
-        embedded = model.embed(pieces, table, model.src_positions, 0)
-        x = nn.functional.pad(embedded, (0, padded(dim) - dim)).flatten(0, 1)
-        groups: list[tuple[Any, int, Tensor | None]] = [(slice(None), src.shape[1], src_lengths)]
-        if self.src_table is not None:
-            by_length: dict[tuple[int, int], list[int]] = defaultdict(list)
-            for row, length in enumerate(src_lengths.tolist()):
-                # PyTorch's attention rounds sources differently whose memory is aligned differently.
-                by_length[length, row if self.pack.head_dim % PADDING else 0].append(row)
-            groups = [(rows, length, None) for (length, _), rows in by_length.items()]
-        for layer in self.encoder:
-            mixer, feed = ({"input_norm" if is_pre else "output_norm": norm} for norm in layer.norms)
-            before, after = (mixer, {}) if is_pre else ({}, mixer)
-            projected = self._sublayer(x, layer.self_in, **before)[:, : 3 * dim]
-            heads = projected.reshape(*src.shape, 3, self.pack.heads, self.pack.head_dim).permute(2, 0, 3, 1, 4)
-            attended = x.new_zeros(*src.shape, self.pack.heads, self.pack.head_dim)
-            for rows, length, lengths in groups:
-                own = layer.attention(*heads[:, rows, :, :length], is_causal=False, lengths=lengths)
-                attended[rows, :length] = own.transpose(1, 2)
-            self._sublayer(attended.view(len(x), dim), layer.self_out, to=x, **after)
-            self._sublayer(x, layer.feed_in, layer.feed_out, to=x, **feed)
-        return model.encoder_norm(x[:, :dim]).reshape(*src.shape, dim)
-
-    def _sublayer(self, x: Tensor, first: Any, second: Any = None, *, to: Tensor | None = None, **norms: Any) -> Tensor:
-        """Run `relattn_sublayer`: maps of the rows of x, or of their norm, to new memory or added to `to`."""
-        out = torch.empty(len(x), (second or first).outputs) if to is None else to
-        arguments = self.types["sublayer"](
-            **norms,
-            first=first,
-            second=second or self.types["map"](),
-            x=x.data_ptr(),
-            to=out.data_ptr(),
-            rows=len(x),
-            x_row=x.stride(0),
-            to_row=out.stride(0),
-            dim=self.model.config.dim,
-            activation=self.arguments["activation"],
-            add=to is not None,
-            epsilon=self.model.config.norm_epsilon,
+        src, src_lengths = src.contiguous(), src_lengths.contiguous()
+        encoded = torch.zeros(*src.shape, self.model.config.dim)
+        length = src.shape[1] if self.model.max_length else -(-src.shape[1] // TERMS) * TERMS
+        held = self._encoder_positions
+        if held[0] < length:
+            stack = self.encoder, self.model.encoder, self.model.src_positions
+            held = self._encoder_positions = length, *self._positions(*stack, length)
+        arguments = self.types["arguments"](
+            **self.encoder_arguments | held[1],
+            tokens=src.data_ptr(),
+            src_lengths=src_lengths.data_ptr(),
+            encoded=encoded.data_ptr(),
+            rows=len(src),
+            src_len=src.shape[1],
         )
-        space = torch.empty(self.library.relattn_sublayer_space(ctypes.byref(arguments)))
+        self._call("encode", arguments)
+        return encoded
+
+    def _call(self, name: str, arguments: Any) -> None:
+        """Call a function of the kernel with a workspace."""
+        space_of = self.library.relattn_memory_space if name == "memory" else self.library.relattn_space
+        space = torch.empty(space_of(ctypes.byref(arguments)))
         arguments.space = space.data_ptr()
-        self.library.relattn_sublayer(ctypes.byref(arguments))
-        return out
+        getattr(self.library, f"relattn_{name}")(ctypes.byref(arguments))
+
+    def _positions(
+        self, layers: Sequence[Any], modules: Iterable[Any], stack: StackPositions, length: int
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """Return the arguments of a stack that depend on the number of positions, and what they point to.
+
+        Args:
+            layers: The packed layers.
+            modules: The layers of the model.
+            stack: The positions of the model's encoder or decoder.
+            length: Number of positions.
+        """
+        mixer, left, right = self.spec.mixer, 0, 0  # the distances that have a label
+        array = (self.types["layer"] * len(layers))(*layers)
+        kept: list[Any] = [array]
+        pointers = {"layers": ctypes.cast(array, ctypes.c_void_p)}
+        if isinstance(mixer, ClippedTables):
+            left, right = mixer.left, mixer.right
+        elif isinstance(mixer, DistanceBias | DistanceVectors):
+            left = right = length - 1
+        right = 0 if stack.is_causal else right
+        for packed, module in zip(array, modules, strict=True):
+            if isinstance(mixer, DistanceBias | DistanceVectors):
+                kept += self.pack.distance_terms(packed, module.self_attention.attention, left, right)
+        if self.spec.signal is not None:
+            kept.append(stack.embed(torch.zeros(1, length, self.model.config.dim), 0))
+            pointers["signal"] = kept[-1].data_ptr()
+        if isinstance(mixer, Rotation):
+            angle = angles(torch.arange(length), self.pack.head_dim)
+            kept.append(torch.cat([angle.cos(), angle.sin()], dim=1))
+            pointers["rotation"] = kept[-1].data_ptr()
+        clips = isinstance(mixer, ClippedTables) and mixer.beyond == "clip"
+        return {**pointers, "left": left, "right": right, "clips": clips}, kept
 
     @torch.inference_mode()
     def start(self, memory: Tensor, src_lengths: Tensor, capacity: int) -> NativeCache:
@@ -271,39 +272,24 @@ class NativeDecoder:
         width, count = padded(src_len), len(self.layers)
         keys_and_values = torch.empty(count, sources, self.pack.heads, 2, self.pack.padded * width)
         x = memory.flatten(0, 1).contiguous()
-        arguments = self.types["sublayer"](
-            first=self.memory_map, x=x.data_ptr(), to=keys_and_values.data_ptr(), rows=len(x), x_row=x.stride(0)
+        arguments = self.types["memory"](
+            keys_values=self.memory_map,
+            x=x.data_ptr(),
+            to=keys_and_values.data_ptr(),
+            rows=len(x),
+            x_row=x.stride(0),
+            src_len=src_len,
+            row_len=width,
+            layer_count=count,
+            heads=self.pack.heads,
+            head_dim=self.pack.padded,
         )
-        space = torch.empty(self.library.relattn_sublayer_space(ctypes.byref(arguments)))
-        arguments.space = space.data_ptr()
-        sizes = map(ctypes.c_ssize_t, (count, self.pack.heads, self.pack.padded, src_len, width))
-        self.library.relattn_memory(ctypes.byref(arguments), *sizes)
-        kept: list[Any] = [keys_and_values]
-        labels = 1  # per query: distances −left, …, 0
-        match self.spec.mixer:
-            case ClippedTables(left):
-                labels = left + 1
-            case DistanceBias() | DistanceVectors():
-                labels = capacity
-        layers = (self.types["layer"] * count)(*self.layers)
-        for packed, attention, memory_of_layer in zip(layers, self.attentions, keys_and_values, strict=True):
-            if isinstance(self.spec.mixer, DistanceBias | DistanceVectors):
-                kept += self.pack.distance_terms(packed, cast(DistanceAttention, attention), labels)
+        self._call("memory", arguments)
+        positions, kept = self._positions(self.layers, self.model.decoder, self.model.tgt_positions, capacity)
+        for packed, memory_of_layer in zip(kept[0], keys_and_values, strict=True):
             packed.memory = memory_of_layer.data_ptr()
-        fixed = {
-            **self.arguments,
-            "layers": ctypes.cast(layers, ctypes.c_void_p),
-            "src_len": src_len,
-            "left": labels - 1,
-            "clips": isinstance(self.spec.mixer, ClippedTables) and self.spec.mixer.beyond == "clip",
-        }
-        signals = rotations = None
-        if self.spec.signal is not None:
-            signals = self.model.tgt_positions.embed(torch.zeros(1, capacity, self.model.config.dim), 0)[0]
-        if isinstance(self.spec.mixer, Rotation):
-            angle = angles(torch.arange(capacity), self.pack.head_dim)
-            rotations = torch.cat([angle.cos(), angle.sin()], dim=1)
-        held = Memory(self, capacity, fixed, src_lengths.contiguous(), signals, rotations, [layers, *kept])
+        fixed = {**self.arguments, **positions, "src_len": src_len}
+        held = Memory(self, capacity, fixed, src_lengths.contiguous(), [keys_and_values, *kept])
         return NativeCache(held, torch.arange(sources), (), sources, 0)
 
     def step(self, tokens: Tensor, cache: NativeCache) -> tuple[Tensor, NativeCache]:
@@ -351,8 +337,6 @@ class NativeDecoder:
                 banned=banned.data_ptr(),
                 banned_count=len(banned),
             ),
-            signals=None if held.signals is None else held.signals.data_ptr(),
-            rotations=None if held.rotations is None else held.rotations.data_ptr(),
             limits=limits.data_ptr(),
             penalties=penalties.data_ptr(),
             tokens=tokens.data_ptr(),
@@ -399,16 +383,11 @@ class NativeDecoder:
             cache = replace(cache, blocks=(*cache.blocks, block))
         arguments = self._pointed(cache)
         inputs = {"tokens": tokens, "sources": cache.sources, "src_lengths": memory.src_lengths, **outputs}
-        for name, table in (("signal", memory.signals), ("rotation", memory.rotations)):
-            if table is not None:
-                inputs[name] = table[at]
         for name, tensor in inputs.items():
             setattr(arguments, name, tensor.data_ptr())
         arguments.rows, arguments.per_source = cache.rows, cache.rows // max(1, len(cache.sources))
         arguments.attention_layer = layer
-        space = torch.empty(self.library.relattn_space(ctypes.byref(arguments)))
-        arguments.space = space.data_ptr()
-        self.library.relattn_step(ctypes.byref(arguments))
+        self._call("step", arguments)
         return replace(cache, length=at + 1)
 
     def _pointed(self, cache: NativeCache) -> Any:
@@ -417,7 +396,3 @@ class NativeDecoder:
         addresses = (ctypes.c_void_p * len(cache.blocks))(*(block.data_ptr() for block in cache.blocks))
         arguments.blocks = ctypes.cast(addresses, ctypes.c_void_p)
         return arguments
-
-
-def layers_of(model: Transformer) -> list[DecoderLayer]:
-    return [cast(DecoderLayer, layer) for layer in model.decoder]

@@ -7,33 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from relattn import RelativeAttention, SelfAttention
 from relattn.extension import FLOAT, GENERIC, LARGEST, PAIRS, pack
 from relattn.translation.config import ModelConfig
 from relattn.translation.config.positions import ClippedTables, DistanceBias, DistanceVectors
 from relattn.translation.kernels.quantization import SCALE
-from relattn.translation.model.layers import DecoderLayer, EncoderLayer, Residual
+from relattn.translation.model.layers import DecoderLayer
 from relattn.translation.model.positions.distance_terms import DistanceAttention
 
 PADDING, MARGIN = 16, 16  # as in `decoder.c`
 TERMS = 64  # number of distances whose terms are computed at once
 LOG2_E = 1 / math.log(2)
-
-
-class PackedEncoderLayer(NamedTuple):
-    """A layer of the encoder: its attention, its norms as structures, and its maps as structures."""
-
-    attention: nn.Module
-    norms: list[Any]
-    self_in: Any  # queries, keys and values of all heads
-    self_out: Any
-    feed_in: Any
-    feed_out: Any
 
 
 class Packing:
@@ -91,8 +79,9 @@ class Packing:
         return whole.unflatten(2, (-1, self.panel)).transpose(1, 2).contiguous()
 
     def norm(self, norm: nn.Module) -> Any:
-        """Pack the weights of a layer normalization."""
-        assert isinstance(norm, nn.LayerNorm)
+        """Pack the weights of a layer normalization, or of `nn.Identity`, which has none."""
+        if not isinstance(norm, nn.LayerNorm):
+            return self.structures["norm"]()
         more = padded(len(norm.weight)) - len(norm.weight)
         vectors = (nn.functional.pad(each.detach(), (0, more)) for each in (norm.weight, norm.bias))
         return self.structures["norm"](*(self.keep(each) for each in vectors))
@@ -111,25 +100,30 @@ class Packing:
         more = (0, self.padded - self.head_dim)
         return self.map(nn.functional.pad(weight.unflatten(1, (self.heads, -1)), more).flatten(1), *vectors)
 
-    def layer(self, layer: DecoderLayer) -> Any:
-        """Pack a layer of the decoder."""
-        own, cross = cast(SelfAttention, layer.self_attention), layer.cross_attention
+    def layer(self, layer: Any) -> Any:
+        """Pack a layer of the encoder or the decoder. `distance_terms` adds the terms of distances."""
+        own, is_causal = layer.self_attention, isinstance(layer, DecoderLayer)
         query = self.to_heads(own.query, self.scale)
         if isinstance(self.mixer, DistanceBias | DistanceVectors):
-            content, _, _ = self.terms(cast(DistanceAttention, own.attention), 1)  # what is added to each query
+            content, _, _ = self.terms(own.attention, 0, 0)  # what is added to each query
             query[1] = query[1] + nn.functional.pad(content * self.scale, (0, self.padded - self.head_dim)).flatten()
-        feed_in, _, _, feed_out = cast("Iterable[nn.Linear]", layer.feed_forward)
+        feed_in, _, _, feed_out = layer.feed_forward
+        norms = [self.norm(residual.norm) for residual in layer.residuals]
         packed = self.structures["layer"](
-            *(self.norm(cast(Residual, residual).norm) for residual in layer.residuals),
-            self.stacked(query, self.to_heads(own.key), self.to_heads(own.value)),
-            self.from_heads(own.out),
-            self.map(*self.to_heads(cross.query, self.scale)),
-            self.from_heads(cross.out),
-            *map(self.linear, (feed_in, feed_out)),
+            self_norm=norms[0],
+            feed_norm=norms[-1],
+            self_in=self.stacked(query, self.to_heads(own.key), self.to_heads(own.value)),
+            self_out=self.from_heads(own.out),
+            feed_in=self.linear(feed_in),
+            feed_out=self.linear(feed_out),
         )
+        if is_causal:
+            packed.cross_norm = norms[1]
+            packed.cross_query = self.map(*self.to_heads(layer.cross_attention.query, self.scale))
+            packed.cross_out = self.from_heads(layer.cross_attention.out)
         if isinstance(self.mixer, ClippedTables):
-            labels, attention = self.mixer.left + 1, cast(RelativeAttention, own.attention)
-            key, value = attention.rel_key, attention.rel_value
+            labels = self.mixer.left + 1 + (0 if is_causal else self.mixer.right)
+            key, value = own.attention.rel_key, own.attention.rel_value
             if key is not None:
                 table = self.table_rows(key.weight.detach(), labels)
                 packed.rel_key = self.keep(self.panels(table.mT))
@@ -140,16 +134,7 @@ class Packing:
                 packed.rel_value_head = 0 if len(table) == 1 else table[0].numel()
         return packed
 
-    def encoder_layer(self, layer: EncoderLayer) -> PackedEncoderLayer:
-        """Pack a layer of the encoder."""
-        own = cast(SelfAttention, layer.self_attention)
-        feed_in, _, _, feed_out = cast("Iterable[nn.Linear]", layer.feed_forward)
-        maps = map(self.linear, (own.out, feed_in, feed_out))
-        self_in = self.stacked(*map(rows_of, (own.query, own.key, own.value)))
-        norms = [self.norm(cast(Residual, residual).norm) for residual in layer.residuals]
-        return PackedEncoderLayer(own.attention, norms, self_in, *maps)
-
-    def memory_map(self, layers: Iterable[DecoderLayer]) -> Any:
+    def memory_map(self, layers: Iterable[Any]) -> Any:
         """Pack the maps of a source to its keys and values in all layers, as one."""
         attentions = [layer.cross_attention for layer in layers]
         return self.stacked(*(self.to_heads(linear) for each in attentions for linear in (each.key, each.value)))
@@ -159,25 +144,27 @@ class Packing:
         return self.map(*(torch.cat(parts) for parts in zip(*maps, strict=True)))
 
     def table_rows(self, table: Tensor, labels: int) -> Tensor:
-        """Return the rows for distances up to 0 of a table, (heads or 1, labels, padded head_dim)."""
+        """Return the first rows of a table, (heads or 1, labels, padded head_dim)."""
         rows = table[None] if table.dim() == 2 else table
         return nn.functional.pad(rows[:, :labels], (0, self.padded - self.head_dim))
 
-    def terms(self, attention: DistanceAttention, labels: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return content and relative query (heads, 1, head_dim) of a query of zeros, and the table.
+    def terms(self, attention: DistanceAttention, left: int, right: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return content and relative query (heads, 1, head_dim) of a query of zeros, and a table from −left to right.
 
         The table is computed in parts of fixed size, since PyTorch rounds the rows of small products differently: a
         distance must have the same terms in searches with other limits.
         """
         with torch.inference_mode():
-            zeros = torch.zeros(1, self.heads, 1, self.head_dim)
-            firsts = range(-(-labels // TERMS) * -TERMS + 1, 1, TERMS)
+            zeros, before = torch.zeros(1, self.heads, 1, self.head_dim), -(-(left + 1) // TERMS) * TERMS
+            firsts = range(1 - before, right + 1, TERMS)
             parts = [attention.terms(zeros, torch.arange(first, first + TERMS)) for first in firsts]
-            return parts[0][0][0], parts[0][1][0], torch.cat([part[2] for part in parts], dim=1)[:, -labels:]
+            table, start = torch.cat([part[2] for part in parts], dim=1), before - 1 - left
+            return parts[0][0][0], parts[0][1][0], table[:, start : start + left + 1 + right]
 
-    def distance_terms(self, own: Any, attention: DistanceAttention, labels: int) -> list[Tensor]:
-        """Let a packed layer point to the terms of its scores for all distances that occur, and return these."""
-        content, relative, table = self.terms(attention, labels)
+    def distance_terms(self, own: Any, attention: DistanceAttention, left: int, right: int) -> list[Tensor]:
+        """Let a packed layer point to the terms of its scores for distances from −left to right, and return these."""
+        content, relative, table = self.terms(attention, left, right)
+        labels = left + 1 + right
         kept = []
         if isinstance(self.mixer, DistanceBias):
             bias = table[..., 0]  # times √head_dim

@@ -196,8 +196,6 @@ static int run_search(const search *a, search_state *s, arguments step, char *is
     for (; num_active > 0; length++) {
         step.position = length - 1, step.rows = num_active * rows_per_sentence, step.per_source = rows_per_sentence;
         step.sources = s->current.sentences;
-        step.signal = a->signals ? a->signals + step.position * step.dim : NULL;
-        step.rotation = a->rotations ? a->rotations + step.position * 2 * step.rotary_dim : NULL;
         real **block = s->blocks + step.position / BLOCK;
         if (!*block && !(*block = allocate_large_pages(step.rows * cache_row_size(&step) * (idx)sizeof(real))))
             return -2;
