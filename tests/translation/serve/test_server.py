@@ -276,6 +276,10 @@ def test_environment_variables_set_options(model, monkeypatch, capsys):
     assert (served["host"], served["port"], served["hosts"]) == ("::1", 80, ["a.org", "b.org"])
     assert (served["proxies"], served["limits"].file, served["keys"]) == (["10.89.61.0/24"], 7, None)
     assert {search.beam_size for search in served["searches"].values()} == {3}
+    monkeypatch.setenv("RELATTN_SERVE_PROT", "80")
+    assert cli.main(["serve", str(model)]) == 2
+    assert "RELATTN_SERVE_PROT" in capsys.readouterr().err
+    monkeypatch.delenv("RELATTN_SERVE_PROT")
     monkeypatch.setenv("RELATTN_SERVE_PORT", "x")
     assert cli.main(["serve", str(model)]) == 2
     assert "--port must be a whole number, got 'x'" in capsys.readouterr().err

@@ -11,6 +11,7 @@ Every command has the flag `--quiet`. The options of `relattn serve` can also be
 
 from __future__ import annotations
 
+import os
 import re
 from argparse import SUPPRESS, Action
 from collections import Counter
@@ -35,6 +36,7 @@ _MESSAGES = (  # of argparse, and ours
     (r"unrecognized arguments: (.*)", "unexpected argument: {0}"),
 )
 _OPTION = re.compile(r"--([a-zA-Z][\w.-]*)(=.*)?", re.DOTALL)
+_PREFIX = "RELATTN_SERVE"  # of environment variables
 _QUIET = "Print no progress and no notes to standard error, only warnings and errors."
 
 
@@ -102,6 +104,10 @@ def parse(
     parser, types = make_parser(f"{program} {name}", function, arguments)
     argv = _normalize(argv, arguments, types, name)
     parser.default_env = name == "serve" and not {"-h", "--help"} & set(argv)  # variables would make the help longer
+    variables = [f"{_PREFIX}_{key.replace('.', '__').upper()}" for key in types]
+    for variable in os.environ if parser.default_env else ():
+        if variable.startswith(f"{_PREFIX}_") and variable not in variables:
+            raise unknown("environment variable", variable, variables)
     recipe = ""
     try:
         parsed = parser.parse_args(argv)
@@ -176,7 +182,7 @@ def make_parser(
         formatter_class=_Help,
         exit_on_error=False,
         allow_abbrev=False,
-        env_prefix="RELATTN_SERVE",
+        env_prefix=_PREFIX,
     )
     parser.add_argument("--quiet", action="store_true", help=_QUIET)
     for key, (kind, default, positional, text) in arguments.items():
