@@ -79,10 +79,10 @@ class Kind(NamedTuple):
     """A kind of item.
 
     Attributes:
-        name: name of the kind; it decides the split, together with the value.
-        size: values are 1 … size, or fewer for a carrier in LARGEST_COUNT.
-        styles: ways to write it; if two give the same source, the first one is used.
-        carriers: units or currencies.
+        name: Name of the kind; it decides the split, together with the value.
+        size: Values are 1 … size, or fewer for a carrier in LARGEST_COUNT.
+        styles: Ways to write it; if two give the same source, the first one is used.
+        carriers: Units or currencies.
     """
 
     name: str
@@ -124,13 +124,13 @@ def builtin(
     Args:
         split: "train", "valid", "test" (1 to 4 items per line) or "long" (6 to 12 items, and lines that are at least
             twice as long).
-        src_lang: source locale, such as ``en`` or ``pt_BR``.
-        tgt_lang: target locale.
-        lines: number of pairs. A larger number starts with the same pairs.
-        seed: random seed. Other seeds give other pairs of the same values.
+        src_lang: Source locale, such as ``en`` or ``pt_BR``.
+        tgt_lang: Target locale.
+        lines: Number of pairs. A larger number starts with the same pairs.
+        seed: Random seed. Other seeds give other pairs of the same values.
 
     Raises:
-        InputError: the split does not exist, the locales are the same, or Babel or num2words does not support one.
+        InputError: The split does not exist, the locales are the same, or Babel or num2words does not support one.
     """
     return [
         (ITEM_SEPARATOR.join(item.src for item in line), ITEM_SEPARATOR.join(item.tgt for item in line))
@@ -149,8 +149,8 @@ def write_files(
     """Write each split as two files, SPLIT.LANGUAGE, unless both exist. Other arguments are those of `builtin`.
 
     Args:
-        directory: directory of the files, which is made if there is none.
-        lines: number of pairs of each split.
+        directory: Directory of the files, which is made if there is none.
+        lines: Number of pairs of each split.
     """
     for split, count in lines.items():
         paths = [directory / f"{split}.{language}" for language in (src_lang, tgt_lang)]
@@ -318,7 +318,7 @@ def item_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> ItemA
     """Compute the fractions of correct items and lines. Lines are lists of items, as in the built-in corpus.
 
     Raises:
-        InputError: the numbers of translations and references differ, or are 0.
+        InputError: The numbers of translations and references differ, or are 0.
     """
     require_pairs(hypotheses, references)
     correct = total = exact = 0

@@ -39,12 +39,12 @@ def demo(out: Path, schemes: Sequence[Positions], *, steps: int, seed: int, src_
     """Train each position scheme, or continue its run, and print and draw the results.
 
     Args:
-        out: directory for the corpus, the runs, results.csv and demo.png.
-        schemes: position schemes. Translations and tables of the first one are shown.
-        steps: optimizer steps per scheme.
-        seed: random seed of weights, batches and dropout.
-        src_lang: source locale.
-        tgt_lang: target locale.
+        out: Directory for the corpus, the runs, results.csv and demo.png.
+        schemes: Position schemes. Translations and tables of the first one are shown.
+        steps: Optimizer steps per scheme.
+        seed: Random seed of weights, batches and dropout.
+        src_lang: Source locale.
+        tgt_lang: Target locale.
 
     Raises:
         InputError: a locale is not supported, or `out` has other files.

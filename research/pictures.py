@@ -16,8 +16,8 @@ def draw(tables: Mapping[str, Sequence[Model]], long: str) -> bytes:
     """Return a picture as PNG: validation loss by step, and loss by target position, of each table.
 
     Args:
-        tables: models by the title of their table. Models without rows are left out.
-        long: name of the long lines.
+        tables: Models by the title of their table. Models without rows are left out.
+        long: Name of the long lines.
     """
     figure = Figure(figsize=(12, 4 * len(tables)), layout="constrained")
     axes = figure.subplots(len(tables), 2, squeeze=False)

@@ -44,12 +44,12 @@ def by_position(translator: TorchTranslator, pairs: Sequence[tuple[str, str]], *
     Pairs with a blank side are left out, because the model does not see blank lines.
 
     Args:
-        translator: translator with the model and its tokenizer.
-        pairs: source and reference lines.
-        width: number of positions per bin.
+        translator: Translator with the model and its tokenizer.
+        pairs: Source and reference lines.
+        width: Number of positions per bin.
 
     Raises:
-        InputError: width is out of range, no pair has text on both sides, or a line is longer than the model can read
+        InputError: Width is out of range, no pair has text on both sides, or a line is longer than the model can read
             (the message has its line number, counted from 1).
     """
     if not 1 <= width <= MAX_WIDTH:

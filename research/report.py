@@ -23,12 +23,12 @@ def write(scale: Scale, out: Path, texts: Mapping[str, Pairs]) -> Path:
     """Write the page of a scale with all rows that have a file, and return its path.
 
     Args:
-        scale: the scale.
-        out: directory of the page and its picture. The rows are in `out/rows/SCALE`.
-        texts: texts that the models translated.
+        scale: The scale.
+        out: Directory of the page and its picture. The rows are in `out/rows/SCALE`.
+        texts: Texts that the models translated.
 
     Raises:
-        InputError: no row has figures, or a file is not a row.
+        InputError: No row has figures, or a file is not a row.
     """
     page, directory = out / f"{scale.name}.md", out / "rows" / scale.name
     models = {name: [read_model(directory, entry) for entry in table.entries] for name, table in TABLES.items()}

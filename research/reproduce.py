@@ -49,17 +49,17 @@ def reproduce(
     each skips the rows that another one is training.
 
     Args:
-        table: name of the table.
-        scale: name of the scale.
-        seeds: random seeds; each model is trained once per seed.
-        models: names of the models to train, as in the files of rows; all if empty.
-        steps: training steps, instead of the scale's.
-        data: directory of the scale's text, instead of the usual one if not empty.
-        out: directory of the pages, and under `rows` of the rows of each scale.
-        runs: directory of the training runs.
+        table: Name of the table.
+        scale: Name of the scale.
+        seeds: Random seeds; each model is trained once per seed.
+        models: Names of the models to train, as in the files of rows; all if empty.
+        steps: Training steps, instead of the scale's.
+        data: Directory of the scale's text, instead of the usual one if not empty.
+        out: Directory of the pages, and under `rows` of the rows of each scale.
+        runs: Directory of the training runs.
 
     Raises:
-        InputError, Interrupted: as `train`. Finished rows are kept, and the next call continues.
+        InputError, Interrupted: As `train`. Finished rows are kept, and the next call continues.
     """
     chosen = with_options(SCALES[scale], steps, data)
     entries = {entry.name: entry for entry in TABLES[table].entries}
@@ -104,13 +104,13 @@ def train_row(recipe: Recipe, texts: Mapping[str, Pairs], long: Pairs, *, has_it
     """Train a model, or continue its training, and measure it. A run that diverges gives a row without figures.
 
     Args:
-        recipe: recipe of the run.
-        texts: texts to translate.
-        long: lines whose tokens are predicted, by position.
-        has_items: whether lines are lists of items, of which the correct ones are counted.
+        recipe: Recipe of the run.
+        texts: Texts to translate.
+        long: Lines whose tokens are predicted, by position.
+        has_items: Whether lines are lists of items, of which the correct ones are counted.
 
     Raises:
-        InputError, Interrupted: as `train`.
+        InputError, Interrupted: As `train`.
     """
     out = Path(recipe.out)
     row = rows.Row(recipe.seed, as_dict(recipe) | {"out": ""}, conditions(recipe), "", {}, [], {}, {}, [])

@@ -22,16 +22,16 @@ class Row(NamedTuple):
     """One model, trained from one seed. All values are as in JSON.
 
     Attributes:
-        seed: random seed.
-        recipe: recipe of the run, without its directory.
-        conditions: versions, code, processor and threads, without which figures cannot be compared.
-        fault: error if training diverged, or empty. After an error, all of the following are empty.
-        figures: valid_nats (validation loss per token), parameters, seconds (of training, without validation and
+        seed: Random seed.
+        recipe: Recipe of the run, without its directory.
+        conditions: Versions, code, processor and threads, without which figures cannot be compared.
+        fault: Error if training diverged, or empty. After an error, all of the following are empty.
+        figures: Valid_nats (validation loss per token), parameters, seconds (of training, without validation and
             saving), longest (tokens of the longest training target).
-        log: rows of the training log (`journal.Row`).
+        log: Rows of the training log (`journal.Row`).
         scores: `evaluation.Scores` of each text, by name, with `evaluation.ItemAccuracy` if its lines are lists.
-        translations: translations of each text, by name.
-        positions: bins of target positions in the long lines: label, middle, tokens, correct (fraction) and nats (per
+        translations: Translations of each text, by name.
+        positions: Bins of target positions in the long lines: label, middle, tokens, correct (fraction) and nats (per
             token).
     """
 
@@ -98,7 +98,7 @@ def read(path: Path) -> Row:
     """Return the row in a file.
 
     Raises:
-        InputError: the file cannot be read, or is not a row of this version.
+        InputError: The file cannot be read, or is not a row of this version.
     """
     with reading(path, "not a row of a table"):
         content = json.loads(lzma.decompress(path.read_bytes()))

@@ -16,9 +16,9 @@ class Norms(NamedTuple):
     """Norms of the vectors of a table, in every layer that has it.
 
     Attributes:
-        layers: names of the layers.
-        left: distance of the first column is j − i = −left.
-        rows: norm of each vector per layer; the mean over heads if each head has its own table.
+        layers: Names of the layers.
+        left: Distance of the first column is j − i = −left.
+        rows: Norm of each vector per layer; the mean over heads if each head has its own table.
     """
 
     layers: list[str]

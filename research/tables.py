@@ -19,9 +19,9 @@ class Entry:
     """A model of a table: its position scheme and the options that differ from the scheme's defaults.
 
     Attributes:
-        label: name of the model in the table.
-        positions: position scheme.
-        options: options of the scheme.
+        label: Name of the model in the table.
+        positions: Position scheme.
+        options: Options of the scheme.
         paper: BLEU of this model in the paper (base model, English to German), if the paper has it.
     """
 
@@ -48,10 +48,10 @@ class Table(NamedTuple):
     """A list of models, which are compared with the first.
 
     Attributes:
-        name: name on the command line.
-        title: title of the page.
-        entries: the models.
-        source: source of the paper's figures.
+        name: Name on the command line.
+        title: Title of the page.
+        entries: The models.
+        source: Source of the paper's figures.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Claim(NamedTuple):
     """A claim of the paper about two models: one has more BLEU, or their BLEU does not differ.
 
     Attributes:
-        first, second: names of the models, as `Entry.name`.
+        first, second: Names of the models, as `Entry.name`.
         relation: ">", "=" or "≤" (the first model has no more BLEU than the second).
     """
 
@@ -77,12 +77,12 @@ class Scale(NamedTuple):
     """A corpus and a recipe, which all models of a table share.
 
     Attributes:
-        name: name on the command line.
-        recipe: recipe of every run, except for its position scheme, seed and directory.
-        files: texts that each model translates: name, source and target file, in the directory of the training text.
+        name: Name on the command line.
+        recipe: Recipe of every run, except for its position scheme, seed and directory.
+        files: Texts that each model translates: name, source and target file, in the directory of the training text.
             No line is part of the training text.
-        long_file: text of long lines; by default, lines of the first text are joined.
-        has_items: whether lines are lists of items, as in the built-in corpus.
+        long_file: Text of long lines; by default, lines of the first text are joined.
+        has_items: Whether lines are lists of items, as in the built-in corpus.
     """
 
     name: str

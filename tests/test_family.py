@@ -157,10 +157,10 @@ def assert_equation(
     """Compare a scheme with softmax((q · k + term) / √d) v, plus what the relative values add.
 
     Args:
-        scheme: the code of the page.
-        n: the number of positions.
-        tables: tables by their names on the page, to be filled.
-        relative: from the query, the key and the tables, return the term, (batch, heads, n, n), and if there are any,
+        scheme: The code of the page.
+        n: The number of positions.
+        tables: Tables by their names on the page, to be filled.
+        relative: From the query, the key and the tables, return the term, (batch, heads, n, n), and if there are any,
             the relative values, (heads, n, n, head_dim).
     """
     linear, filled_tables = filled(nn.Linear(DIM, 3 * DIM)), filled(nn.ParameterDict(tables))

@@ -62,7 +62,7 @@ class Call(NamedTuple):
         """Check the arguments of an operator, as documented there, and resolve their defaults.
 
         Raises:
-            ValueError, TypeError: the first argument that breaks a rule, in one line.
+            ValueError, TypeError: The first argument that breaks a rule, in one line.
         """
         # Operands: tensors, their shapes, dtypes and devices.
         operands: dict[str, Any] = {

@@ -64,11 +64,11 @@ class Family:
     """A small model with its inputs.
 
     Attributes:
-        make: builds the model with an attention implementation of transformers.
-        inputs: returns random inputs of a given length.
-        replaced: number of modules that the integration patches.
-        length: length of the inputs of most tests.
-        valid: returns the mask of valid output positions, (batch, length).
+        make: Builds the model with an attention implementation of transformers.
+        inputs: Returns random inputs of a given length.
+        replaced: Number of modules that the integration patches.
+        length: Length of the inputs of most tests.
+        valid: Returns the mask of valid output positions, (batch, length).
     """
 
     make: Callable[..., nn.Module]

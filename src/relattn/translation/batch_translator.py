@@ -22,14 +22,14 @@ class BatchTranslator:
     forked after a call share the memory of its weights.
 
     Args:
-        bundle: directory of a bundle or export, or name of a bundle on the hub, as in `load`.
-        options: options of all calls, with an `n_best` of 1.
-        column: name of the column of text.
-        device: as in `load`.
-        precision: as in `load`.
-        threads: as in `load`.
-        src_lang: as in `load`.
-        tgt_lang: as in `load`.
+        bundle: Directory of a bundle or export, or name of a bundle on the hub, as in `load`.
+        options: Options of all calls, with an `n_best` of 1.
+        column: Name of the column of text.
+        device: As in `load`.
+        precision: As in `load`.
+        threads: As in `load`.
+        src_lang: As in `load`.
+        tgt_lang: As in `load`.
 
     Raises:
         InputError: `options.n_best` is not 1.
@@ -79,7 +79,7 @@ class BatchTranslator:
         """Return the columns of a batch and those of its translations.
 
         Args:
-            batch: columns by name. That of the text is a NumPy or Arrow array, a pandas series or a list, without
+            batch: Columns by name. That of the text is a NumPy or Arrow array, a pandas series or a list, without
                 nulls.
 
         Returns:
@@ -87,7 +87,7 @@ class BatchTranslator:
             names that are separated by spaces and, with `options.align`, `alignment` in Pharaoh format.
 
         Raises:
-            InputError: the column is missing, a value is not text, a column has the name of a new one, the model cannot
+            InputError: The column is missing, a value is not text, a column has the name of a new one, the model cannot
                 be loaded, or a line cannot be translated. Lines are numbered from 1 within the batch.
         """
         if not isinstance(batch, Mapping):

@@ -48,11 +48,11 @@ class BulkSource(ABC):
     """A file to translate.
 
     Args:
-        path: the file.
-        options: options of translating.
+        path: The file.
+        options: Options of translating.
 
     Raises:
-        InputError: the file cannot be read.
+        InputError: The file cannot be read.
     """
 
     def __init__(self, path: Path, options: TranslateOptions) -> None:
@@ -213,15 +213,15 @@ def source_of(
     """Return the reader of a file, which its name decides: .jsonl, also compressed, .parquet, or else text.
 
     Args:
-        path: the file.
-        out: the output.
-        options: how to translate.
-        column: column of a table.
-        style: output format of text.
-        n_best: whether the output of text is an n-best list.
+        path: The file.
+        out: The output.
+        options: How to translate.
+        column: Column of a table.
+        style: Output format of text.
+        n_best: Whether the output of text is an n-best list.
 
     Raises:
-        InputError: the file cannot be read, or its format does not fit the output or the options.
+        InputError: The file cannot be read, or its format does not fit the output or the options.
     """
     require(path.exists(), f"{path}: no such file")
     require_regular(path)
@@ -254,10 +254,10 @@ def translate_file(
     """Translate a file, or continue after an interruption, and return the path of the output.
 
     Args:
-        translator: the model.
-        source: what to translate, and how.
-        out: path of the output. That of a shard i of n is made from it: out-0000i-of-0000n.
-        settings: all else that the output depends on, as values for JSON.
+        translator: The model.
+        source: What to translate, and how.
+        out: Path of the output. That of a shard i of n is made from it: out-0000i-of-0000n.
+        settings: All else that the output depends on, as values for JSON.
         shard: i and n.
 
     Raises:

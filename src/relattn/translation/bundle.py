@@ -114,14 +114,14 @@ class Bundle:
         """Build the model, and return a translator.
 
         Args:
-            device: device to translate on.
-            precision: precision of weights and arithmetic; the search always adds log-probabilities in float32. With
+            device: Device to translate on.
+            precision: Precision of weights and arithmetic; the search always adds log-probabilities in float32. With
                 "int8", only the compiled decoder runs the model. By default "int8" for a quantized bundle if the
                 compiled decoder runs it, and else "fp32". Another precision than "int8" dequantizes the weights.
-            workers: number of batches that are searched at the same time, with one thread each.
+            workers: Number of batches that are searched at the same time, with one thread each.
 
         Raises:
-            InputError: the weights do not fit the model, or `precision` is unknown or not supported for this model.
+            InputError: The weights do not fit the model, or `precision` is unknown or not supported for this model.
         """
         if precision is None:
             runs_in_int8 = unsupported_config_reason(self.model, torch.device(device)) is None
@@ -167,13 +167,13 @@ def save(
     A bundle that exists at `path` is replaced, by two renames with a moment without a bundle between them.
 
     Args:
-        path: directory of the bundle.
-        model: the model.
-        languages: codes of the source and the target language.
-        search: default search.
-        tokenizer: tokenizer of the model.
-        card: content of README.md.
-        pairs: pairs of languages of a model that was trained on several.
+        path: Directory of the bundle.
+        model: The model.
+        languages: Codes of the source and the target language.
+        search: Default search.
+        tokenizer: Tokenizer of the model.
+        card: Content of README.md.
+        pairs: Pairs of languages of a model that was trained on several.
 
     Raises:
         InputError: `path` is neither a bundle, an empty directory nor free, or writing fails. What was there is kept.
@@ -210,7 +210,7 @@ def quantize_bundle(source: Bundle, out: str | Path, *, overwrite: bool = False)
     """Write a bundle with the weights of another one in 8 bits, and return a summary.
 
     Raises:
-        InputError: as `require_writable` and `quantization.quantize`, `out` is in the source, the source is quantized
+        InputError: As `require_writable` and `quantization.quantize`, `out` is in the source, the source is quantized
             already, or the compiled decoder does not support its position scheme. `out` is then unchanged.
     """
     out = Path(out)
@@ -297,13 +297,13 @@ def make_model(
     """Build a model with the weights `state`; its memory is allocated only if they fit.
 
     Args:
-        config: configuration of the model.
-        vocab_sizes: number of source and of target pieces.
-        state: weights by name. With those of a quantized model, the result is quantized.
-        source: name of the weights in messages.
+        config: Configuration of the model.
+        vocab_sizes: Number of source and of target pieces.
+        state: Weights by name. With those of a quantized model, the result is quantized.
+        source: Name of the weights in messages.
 
     Raises:
-        InputError: as `load_weights`, there are fewer tensors than layers, or integers or scales are out of range.
+        InputError: As `load_weights`, there are fewer tensors than layers, or integers or scales are out of range.
     """
     layers = config.encoder_layers + config.decoder_layers
     if layers > len(state):
@@ -328,7 +328,7 @@ def load_weights(model: Transformer, state: dict[str, Tensor], *, source: str | 
     """Copy the weights `state` into a model.
 
     Raises:
-        InputError: names, shapes or dtypes differ. The message names several differences; the model is not changed.
+        InputError: Names, shapes or dtypes differ. The message names several differences; the model is not changed.
     """
     _require_fit(model, state, source)
     for name, tensor in weights_of(model).items():

@@ -37,8 +37,8 @@ class Interrupted(KeyboardInterrupt):
     """A run stopped because of a signal. The command line prints why and exits with code 128 + the signal's number.
 
     Args:
-        message: where the run stopped, and how to continue it.
-        number: number of the signal.
+        message: Where the run stopped, and how to continue it.
+        number: Number of the signal.
     """
 
     def __init__(self, message: str, number: int = signal.SIGINT) -> None:
@@ -53,8 +53,8 @@ def reading(path: str | Path, fault: str) -> Iterator[None]:
     The block must contain the reading only, so that an error in our own code keeps its traceback.
 
     Args:
-        path: file to name in messages.
-        fault: what is wrong if a library cannot read the file, such as "not YAML".
+        path: File to name in messages.
+        fault: What is wrong if a library cannot read the file, such as "not YAML".
     """
     try:
         yield
@@ -89,8 +89,8 @@ def require_installed(*packages: str, extra: str) -> None:
     """Raise an InputError unless all packages can be imported.
 
     Args:
-        packages: names to import.
-        extra: extra of relattn that installs the packages.
+        packages: Names to import.
+        extra: Extra of relattn that installs the packages.
     """
     for package in packages:
         try:

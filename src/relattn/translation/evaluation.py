@@ -28,11 +28,11 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     """Compute corpus BLEU and chrF with sacreBLEU's defaults: cased, one reference, exponential smoothing.
 
     Args:
-        hypotheses: detokenized translations.
-        references: one per translation.
+        hypotheses: Detokenized translations.
+        references: One per translation.
 
     Raises:
-        InputError: the numbers of translations and references differ, or are 0.
+        InputError: The numbers of translations and references differ, or are 0.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
@@ -51,12 +51,12 @@ def paired_bootstrap(hypotheses: Sequence[str], other_hypotheses: Sequence[str],
     """Return the p-value of a difference in BLEU: sacreBLEU's paired bootstrap with 1,000 samples.
 
     Args:
-        hypotheses: translations of one system.
-        other_hypotheses: translations of the other system.
-        references: one per translation.
+        hypotheses: Translations of one system.
+        other_hypotheses: Translations of the other system.
+        references: One per translation.
 
     Raises:
-        InputError: the numbers of translations and references differ, or are 0.
+        InputError: The numbers of translations and references differ, or are 0.
     """
     from sacrebleu.metrics import BLEU
     from sacrebleu.significance import PairedTest, Result

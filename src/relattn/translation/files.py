@@ -28,7 +28,7 @@ def putting(path: Path) -> Iterator[Path]:
     the old one back.
 
     Raises:
-        InputError: writing failed (a full disk, no permission); what was at `path` before is kept.
+        InputError: Writing failed (a full disk, no permission); what was at `path` before is kept.
     """
     name = f".relattn-{uuid.uuid4().hex[:16]}"  # short, even if the name of `path` has the maximum length
     aside, old = path.with_name(f"{name}.part"), path.with_name(f"{name}.old")
@@ -60,9 +60,9 @@ def require_replaceable(path: Path, names: Collection[str], what: str) -> None:
     """Raise an InputError unless `path` is free, or a directory with no other files than those that are replaced.
 
     Args:
-        path: path of the output directory.
-        names: names of the files that may be replaced.
-        what: name of such a directory in messages.
+        path: Path of the output directory.
+        names: Names of the files that may be replaced.
+        what: Name of such a directory in messages.
 
     Raises:
         InputError: `path` is a file, or a directory with other files.
@@ -125,7 +125,7 @@ def output(path: Path) -> Iterator[Callable[[bytes | memoryview], object]]:
     A device, a pipe or a link is written directly and is not replaced.
 
     Raises:
-        InputError: the file cannot be opened, which is known before the block runs, or cannot be written.
+        InputError: The file cannot be opened, which is known before the block runs, or cannot be written.
     """
     if path.is_symlink() or (path.exists() and not stat.S_ISREG(path.stat().st_mode)):
         try:

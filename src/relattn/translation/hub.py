@@ -35,7 +35,7 @@ def resolve(path: str | Path) -> Path:
         The directory, unchecked; `path` itself if it exists or is not a valid name.
 
     Raises:
-        InputError: the hub has no such model, denies access to it, or cannot be reached; or the model is not a bundle.
+        InputError: The hub has no such model, denies access to it, or cannot be reached; or the model is not a bundle.
     """
     name, revision = _name_on_hub(path)
     if not name:
@@ -70,10 +70,10 @@ def fetch_foreign(path: str | Path) -> Path:
     Only files that the import reads are downloaded: settings first, then weights, in one format.
 
     Args:
-        path: as in `resolve`.
+        path: As in `resolve`.
 
     Raises:
-        InputError: as `resolve`, or the architecture is not supported.
+        InputError: As `resolve`, or the architecture is not supported.
     """
     name, revision = _name_on_hub(path)
     if not name:
@@ -106,8 +106,8 @@ def hub_errors(prefix: str, repository_type: str = "model") -> Iterator[HfApi]:
     Downloads show progress unless `is_quiet`.
 
     Args:
-        prefix: beginning of error messages.
-        repository_type: the hub's term for the repository: "model" or "dataset".
+        prefix: Beginning of error messages.
+        repository_type: The hub's term for the repository: "model" or "dataset".
     """
     try:
         from huggingface_hub import HfApi, constants

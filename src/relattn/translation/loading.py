@@ -31,16 +31,16 @@ def load(
     """Load a translator: ``load("my-bundle").translate(["A sentence."])``. Loading runs no code from a model.
 
     Args:
-        path: directory of a bundle or of an export for CTranslate2; or ``"everyday-en-de"``, the model of this package;
+        path: Directory of a bundle or of an export for CTranslate2; or ``"everyday-en-de"``, the model of this package;
             or the name of a bundle on the Hugging Face hub: ``"org/name"`` or, with a branch, tag or commit,
             ``"org/name@v1.0"``.
-        device: device to translate on: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        device: Device to translate on: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
         precision: ``"fp32"``, ``"bf16"`` or ``"int8"``. By default ``"fp32"``, and ``"int8"`` for a quantized bundle on
             a CPU. The precision of an export is fixed.
-        threads: number of CPU threads; PyTorch's or CTranslate2's default if None.
-        src_lang: source language of a model of several languages. By default, the one of the bundle, or the only other
+        threads: Number of CPU threads; PyTorch's or CTranslate2's default if None.
+        src_lang: Source language of a model of several languages. By default, the one of the bundle, or the only other
             one if `tgt_lang` is that language.
-        tgt_lang: target language. The default is chosen as for `src_lang`.
+        tgt_lang: Target language. The default is chosen as for `src_lang`.
 
     Raises:
         InputError: a model is missing, damaged, of another version, cannot be downloaded, or does not

@@ -21,11 +21,11 @@ def locked(directory: Path, doing: str) -> Iterator[None]:
     The directory is created if necessary, and removed at the end if it is empty.
 
     Args:
-        directory: the directory.
-        doing: what a process does in it, for the message.
+        directory: The directory.
+        doing: What a process does in it, for the message.
 
     Raises:
-        InputError: another process has locked it.
+        InputError: Another process has locked it.
     """
     created = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True)

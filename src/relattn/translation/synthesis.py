@@ -45,14 +45,14 @@ class SyntheticText:
     """Monolingual text and its translations, as a source of pairs for `prepare`.
 
     Attributes:
-        translator: the model.
-        teacher: its directory.
-        files: files of monolingual text.
-        options: how to translate.
-        cleaning: rules of the preparation. Longer lines are not translated.
-        precision: precision and device of the translator, which the last digits of its scores depend on.
-        exclude: files of held-out lines.
-        tag: for back-translation, the word before each synthetic source. None for distillation.
+        translator: The model.
+        teacher: Its directory.
+        files: Files of monolingual text.
+        options: How to translate.
+        cleaning: Rules of the preparation. Longer lines are not translated.
+        precision: Precision and device of the translator, which the last digits of its scores depend on.
+        exclude: Files of held-out lines.
+        tag: For back-translation, the word before each synthetic source. None for distillation.
     """
 
     translator: Translator
@@ -150,13 +150,13 @@ def synthesize(text: SyntheticText, out: Path, *, parallel: Sequence[str] = (), 
     """Write a synthetic corpus with a data card, or continue one that was interrupted, and return its statistics.
 
     Args:
-        text: what to translate, and how.
-        out: output directory, as in `prepare`.
-        parallel: source and target file of real pairs. `out/corpora.tsv` then lists both corpora as a mixture.
-        weight: weight of the real pairs in this list.
+        text: What to translate, and how.
+        out: Output directory, as in `prepare`.
+        parallel: Source and target file of real pairs. `out/corpora.tsv` then lists both corpora as a mixture.
+        weight: Weight of the real pairs in this list.
 
     Raises:
-        InputError: as `prepare`, the real pairs cannot be listed, or a line cannot be translated.
+        InputError: As `prepare`, the real pairs cannot be listed, or a line cannot be translated.
     """
     for name, code in zip(("source language", "target language"), text.languages, strict=True):
         require_language(f"the {name} of the model", code)

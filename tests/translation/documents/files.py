@@ -32,9 +32,9 @@ class Maker:
     """Makes texts and files. With the same seed, they differ only in their words, each of which is changed.
 
     Args:
-        seed: seed of a random generator.
-        change: function that changes words that are translated.
-        is_exact: whether a translation with other words has the same spaces and runs.
+        seed: Seed of a random generator.
+        change: Function that changes words that are translated.
+        is_exact: Whether a translation with other words has the same spaces and runs.
     """
 
     def __init__(self, seed: int, change: Callable[[str], str] = str, *, is_exact: bool = False) -> None:

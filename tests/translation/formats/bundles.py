@@ -42,12 +42,12 @@ def make_bundle(
     """Return the bundle at a path, which is written with random weights if there is none.
 
     Args:
-        path: directory of the bundle.
-        search: default search.
-        ends: the larger, the more translations end by themselves.
-        languages: source and target language.
-        pairs: pairs of languages of a model for several.
-        model: settings of the model. Other settings are small.
+        path: Directory of the bundle.
+        search: Default search.
+        ends: The larger, the more translations end by themselves.
+        languages: Source and target language.
+        pairs: Pairs of languages of a model for several.
+        model: Settings of the model. Other settings are small.
     """
     if not path.exists():
         sizes = {"dim": 12, "heads": 3, "feed_forward_dim": 20, "encoder_layers": 2, "decoder_layers": 1}
@@ -86,8 +86,8 @@ def convert_opennmt_py(path: Path, *, ends: float = 0.0) -> Path:
     The converter refuses the default attention of OpenNMT-py 3.5, which computes the same as that of 3.4.
 
     Args:
-        path: directory to write.
-        ends: number that is added to the bias of the end of sentence.
+        path: Directory to write.
+        ends: Number that is added to the bias of the end of sentence.
     """
     with torch.serialization.safe_globals([argparse.Namespace]):
         content = torch.load(FIXTURES / "opennmt_py.pt", weights_only=True)

@@ -18,11 +18,11 @@ def write(path: Path, *, norm: str = "post", shared: bool = True, end: float = 5
     """Write model.npz with its options, vocabularies, decoder.yml and SentencePiece models.
 
     Args:
-        path: the directory.
+        path: The directory.
         norm: "pre" or "post".
-        shared: whether both sides and the output share a vocabulary and a matrix.
-        end: number that is added to the logit of the end of sentence, so that some translations end by themselves.
-        options: further options of Marian.
+        shared: Whether both sides and the output share a vocabulary and a matrix.
+        end: Number that is added to the logit of the end of sentence, so that some translations end by themselves.
+        options: Further options of Marian.
     """
     path.mkdir(parents=True)
     sides = [

@@ -29,11 +29,11 @@ def require_agreement(
     """Import what a converter wrote, and compare scores of given texts and all hypotheses, with and without a beam.
 
     Args:
-        converted: directory for CTranslate2.
-        out: directory of the bundle.
+        converted: Directory for CTranslate2.
+        out: Directory of the bundle.
         tokenizers: SentencePiece models of the source, and of the target.
-        languages: source and target language.
-        compared: minimum number of searches that are compared. Those of a beam at the length limit, or with tokens
+        languages: Source and target language.
+        compared: Minimum number of searches that are compared. Those of a beam at the length limit, or with tokens
             that only CTranslate2 generates, are not.
     """
     import_model(

@@ -49,16 +49,16 @@ def write(
     """Write a model with random weights, as the converters of CTranslate2 do.
 
     Args:
-        path: directory of the model.
+        path: Directory of the model.
         tokenizers: SentencePiece models of source and target; if source and target are shared, the first is used.
         positions: "relative"; "table" for one that is added to embeddings; "sinusoids" that CTranslate2 computes.
-        shared: equal matrices among "src", "tgt" and "out".
-        bias: whether logits have a bias.
-        scaled: whether embeddings are scaled.
+        shared: Equal matrices among "src", "tgt" and "out".
+        bias: Whether logits have a bias.
+        scaled: Whether embeddings are scaled.
         weights: quantization.
-        config: settings of config.json.
-        sizes: dimension and number of heads.
-        spec: options of a TransformerSpec.
+        config: Settings of config.json.
+        sizes: Dimension and number of heads.
+        spec: Options of a TransformerSpec.
     """
     dim, heads = sizes
     src = pieces_of(tokenizers[0], 1)

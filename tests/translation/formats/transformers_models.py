@@ -136,10 +136,10 @@ def randomize(model: Any, eos: int, deviation: float, end: float) -> None:
     """Draw all weights at random, biases and norms included. Padding keeps its embedding of zeros.
 
     Args:
-        model: the model.
-        eos: end of sentence.
-        deviation: standard deviation that is added to the initial weights.
-        end: number that is added to the logit of the end of sentence, so that some translations end by themselves.
+        model: The model.
+        eos: End of sentence.
+        deviation: Standard deviation that is added to the initial weights.
+        end: Number that is added to the logit of the end of sentence, so that some translations end by themselves.
     """
     decoder, pad = model.model.decoder, model.config.pad_token_id
     with torch.no_grad():

@@ -117,12 +117,12 @@ def config(
 
     Args:
         kernel: "forward", "backward_query", "backward_key" or "whole".
-        generation: major compute capability.
-        dtype: of the inputs.
-        dim: the largest padded head dimension of keys, values and rel_query.
-        has_rel_query: whether the call has a rel_query.
-        has_pos_query: whether the call has a pos_query.
-        has_one_chunk: whether one product has all labels.
+        generation: Major compute capability.
+        dtype: Of the inputs.
+        dim: The largest padded head dimension of keys, values and rel_query.
+        has_rel_query: Whether the call has a rel_query.
+        has_pos_query: Whether the call has a pos_query.
+        has_one_chunk: Whether one product has all labels.
     """
     table = {9: HOPPER, 10: BLACKWELL}.get(generation, AMPERE)
     for sizes, tiles in table.items():

@@ -34,8 +34,8 @@ def needs_attention_weights(module: nn.Module, output_attentions: bool | None = 
     The first such call of each model family logs a warning, because the model's own code is slower.
 
     Args:
-        module: the attention module or encoder that is called.
-        output_attentions: the argument of that name of the call, if the call has one.
+        module: The attention module or encoder that is called.
+        output_attentions: The argument of that name of the call, if the call has one.
     """
     is_requested = bool(output_attentions) or any("attentions" in name for name in _captured() or ())
     module_type = type(module)
@@ -100,7 +100,7 @@ def mask_options(mask: Tensor | None, batch: int) -> dict[str, Any] | None:
     Args:
         mask: (batch or 1, heads or 1, queries or 1, keys). A boolean mask is True where a query attends to a key. A
             floating-point mask is 0 there, and a large negative number elsewhere.
-        batch: number of sequences.
+        batch: Number of sequences.
 
     Returns:
         Keyword arguments for `relative_attention`, or None if `mask` is a bias that is added to the scores. While a
@@ -184,7 +184,7 @@ def transformer_xl(
     `positions` needs the distances that attend, and others are not projected.
 
     Args:
-        options: further keyword arguments for `relative_attention`.
+        options: Further keyword arguments for `relative_attention`.
 
     Returns:
         (batch, heads, queries, head_dim).

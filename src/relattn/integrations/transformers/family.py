@@ -30,15 +30,15 @@ class Family:
     """The patches of one model, and how to make a small model for the check.
 
     Attributes:
-        model: class of the small model: a name in transformers, or a path below transformers.models.
-        settings: settings of its configuration that make it small.
-        inputs: returns the arguments of a call, a batch of two. `text_inputs` and `sound_inputs` make the usual ones.
-        patches: patches of the model's classes.
-        since: the oldest version of transformers whose classes the patches fit.
-        run: calls the small model with these arguments, and returns its outputs. Default: one call.
-        config: class of the configuration, named as `model` is. Default: `config_class` of the model.
-        part: name of the submodule that is called. Default: the whole model.
-        unit: path of a class whose parts exchange positions or masks, so that they are enabled together only. Default:
+        model: Class of the small model: a name in transformers, or a path below transformers.models.
+        settings: Settings of its configuration that make it small.
+        inputs: Returns the arguments of a call, a batch of two. `text_inputs` and `sound_inputs` make the usual ones.
+        patches: Patches of the model's classes.
+        since: The oldest version of transformers whose classes the patches fit.
+        run: Calls the small model with these arguments, and returns its outputs. Default: one call.
+        config: Class of the configuration, named as `model` is. Default: `config_class` of the model.
+        part: Name of the submodule that is called. Default: the whole model.
+        unit: Path of a class whose parts exchange positions or masks, so that they are enabled together only. Default:
             each module is enabled on its own.
     """
 
@@ -125,8 +125,8 @@ def difference(family: Family, enabled: Callable[[nn.Module], AbstractContextMan
     A call for attention weights must be answered by the model's own code, or they would be missing.
 
     Args:
-        family: the family to check.
-        enabled: returns a context manager in which the patches of a model are used.
+        family: The family to check.
+        enabled: Returns a context manager in which the patches of a model are used.
 
     Returns:
         What differs, or None.

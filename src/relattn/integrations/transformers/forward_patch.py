@@ -36,11 +36,11 @@ class ForwardPatch:
     """A replacement for the forward method of one class.
 
     Attributes:
-        class_path: path of the class below transformers.models, such as "vits.modeling_vits.VitsAttention".
-        forward: the replacement. It is called as forward(own, module, …) with the arguments of the call by name.
+        class_path: Path of the class below transformers.models, such as "vits.modeling_vits.VitsAttention".
+        forward: The replacement. It is called as forward(own, module, …) with the arguments of the call by name.
             `own()` runs the model's own code on the same call, and `own(name=value)` with another value of an argument.
-        unsupported_reason: returns why a module of the class must keep its own forward, or None if it is supported.
-        takes_window: whether `forward` has the keyword argument `window`, the sliding window (left, right).
+        unsupported_reason: Returns why a module of the class must keep its own forward, or None if it is supported.
+        takes_window: Whether `forward` has the keyword argument `window`, the sliding window (left, right).
     """
 
     class_path: str

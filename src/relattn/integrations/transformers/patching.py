@@ -46,9 +46,9 @@ class PatchedClass:
     """A supported class of transformers, whose forward can be replaced and restored.
 
     Attributes:
-        patch: the replacement.
-        family: the family of the patch.
-        settings: the settings in use, of the class or of its modules.
+        patch: The replacement.
+        family: The family of the patch.
+        settings: The settings in use, of the class or of its modules.
     """
 
     def __init__(self, patch: ForwardPatch, family: Family) -> None:
@@ -148,8 +148,8 @@ def enable(
     left alone, with a warning.
 
     Args:
-        model: the model to patch. None patches the classes, and so all their models, including those created later.
-        window: the sliding window (left, right) of one model, in positions of its attention, as in
+        model: The model to patch. None patches the classes, and so all their models, including those created later.
+        window: The sliding window (left, right) of one model, in positions of its attention, as in
             `relative_attention`. Time and memory are then linear in the length. It changes the outputs, unless no
             input is longer than the window. Default: the model's own attention.
         linear: "int8" also lets the linear layers of one model compute in int8 on a CPU, in inference, if the model is
@@ -160,8 +160,8 @@ def enable(
         A context manager. Leaving its block undoes what this call changed. Without a block the change stays.
 
     Raises:
-        ImportError: transformers is not installed.
-        ValueError: the window has no valid form, is given without a model, or is not supported by a part of the model;
+        ImportError: Transformers is not installed.
+        ValueError: The window has no valid form, is given without a model, or is not supported by a part of the model;
             `model` is a part of a stack whose layers exchange positions; or int8 is given without a model, with a model
             that has other weights than finite ones in float32 on the CPU, or on a processor without exact sums.
     """
@@ -223,7 +223,7 @@ def disable(model: nn.Module | None = None) -> None:
     """Undo `enable`.
 
     Args:
-        model: the model to restore. None restores the classes; models that were enabled on their own stay enabled.
+        model: The model to restore. None restores the classes; models that were enabled on their own stay enabled.
 
     Raises:
         ValueError: `model` is a part of a stack whose layers exchange positions.
@@ -243,7 +243,7 @@ def report(model: nn.Module) -> str:
     """Report which modules use relattn.
 
     Args:
-        model: the model to inspect.
+        model: The model to inspect.
 
     Returns:
         One line per module of a supported class: its name, its class, and "relattn", with its window, or why it does

@@ -51,7 +51,7 @@ class SelfView:
         content: (heads, queries, keys): content term of each score.
         relative: (heads, queries, keys): relative term of each score; None if the scheme has none.
         weights: (heads, queries, keys): softmax of their sum over the keys that a query may attend to.
-        distances: distances that the table has a row for, or that occur in the sequence.
+        distances: Distances that the table has a row for, or that occur in the sequence.
         by_distance: (heads, distances): mean of the relative term over the queries; None if the scheme has none.
     """
 
@@ -67,14 +67,14 @@ class Inspection:
     """Attention of a model over a sentence and its translation.
 
     Attributes:
-        source: source tokens, with the special tokens before and after the sentence.
-        target: input tokens of the decoder: begin of sentence, other given tokens and the translation.
-        written: output tokens of the decoder: the translation and end of sentence.
-        translation: the translation as text.
-        encoder: self-attention of each encoder layer.
-        decoder: self-attention of each decoder layer.
-        cross: cross-attention of each decoder layer: (heads, target, source).
-        special: number of special tokens before and after the source sentence, and before the translation.
+        source: Source tokens, with the special tokens before and after the sentence.
+        target: Input tokens of the decoder: begin of sentence, other given tokens and the translation.
+        written: Output tokens of the decoder: the translation and end of sentence.
+        translation: The translation as text.
+        encoder: Self-attention of each encoder layer.
+        decoder: Self-attention of each decoder layer.
+        cross: Cross-attention of each decoder layer: (heads, target, source).
+        special: Number of special tokens before and after the source sentence, and before the translation.
     """
 
     source: list[str]
@@ -108,13 +108,13 @@ def inspect(
     """Return the attention of a model over a line and its best translation.
 
     Args:
-        translator: translator with a PyTorch model, not in int8.
-        line: line to translate.
-        options: options of the translation.
-        longest: maximum number of source tokens.
+        translator: Translator with a PyTorch model, not in int8.
+        line: Line to translate.
+        options: Options of the translation.
+        longest: Maximum number of source tokens.
 
     Raises:
-        InputError: the model is in int8, its position scheme has no separate terms, or the line is blank or too long.
+        InputError: The model is in int8, its position scheme has no separate terms, or the line is blank or too long.
     """
     if reason := unsupported_reason(translator):
         raise InputError(reason)

@@ -27,9 +27,9 @@ def as_html(translator: TorchTranslator, sentences: Sequence[dict[str, Any]], *,
     """Return the page of some sentences, each a result of `attention_of`. It needs no other file.
 
     Args:
-        translator: the translator, for its languages.
-        sentences: the sentences.
-        asks: whether the page has a field for another sentence, which `serve` answers.
+        translator: The translator, for its languages.
+        sentences: The sentences.
+        asks: Whether the page has a field for another sentence, which `serve` answers.
     """
     view = files("relattn.translation.analysis.view")
     html, style, script = ((view / f"view.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))

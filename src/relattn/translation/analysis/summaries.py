@@ -28,9 +28,9 @@ def describe_self(view: SelfView, head: int, *, is_causal: bool) -> str:
     """Return a sentence about where a head of self-attention looks.
 
     Args:
-        view: attention of a layer over a sequence.
-        head: index of the head.
-        is_causal: whether queries attend to earlier positions only.
+        view: Attention of a layer over a sequence.
+        head: Index of the head.
+        is_causal: Whether queries attend to earlier positions only.
     """
     weights = view.weights[head]
     if view.by_distance is None:
@@ -138,9 +138,9 @@ def _side(pieces: Sequence[str], before: int, after: int) -> dict[str, Any]:
     """Return the pieces of a sequence, and its words, each with its range of pieces.
 
     Args:
-        pieces: pieces of the sequence.
-        before: number of special tokens at its beginning.
-        after: number of special tokens at its end.
+        pieces: Pieces of the sequence.
+        before: Number of special tokens at its beginning.
+        after: Number of special tokens at its end.
     """
     end = len(pieces) - after
     words: list[dict[str, Any]] = []

@@ -113,7 +113,7 @@ class _Output(io.TextIOBase):
     """Text stream that writes to another one until that fails or if it is None, and then writes nothing.
 
     Attributes:
-        fault: why the other stream cannot be written, or None.
+        fault: Why the other stream cannot be written, or None.
     """
 
     def __init__(self, stream: TextIO | None) -> None:

@@ -97,8 +97,8 @@ def parse(
     """Return the arguments to call the function of a command with, and whether the command is quiet.
 
     Raises:
-        InputError: the arguments are not those of the command.
-        SystemExit: the help was printed.
+        InputError: The arguments are not those of the command.
+        SystemExit: The help was printed.
     """
     arguments = arguments_of(function)
     parser, types = make_parser(f"{program} {name}", function, arguments)
@@ -221,7 +221,7 @@ def _normalize(argv: Sequence[str], arguments: dict[str, Argument], types: dict[
     """Return the arguments with underscores in the names of options, and each list in one part. Values are left alone.
 
     Raises:
-        InputError: the command has no such option, one that is not a list is given twice, or a number is not decimal.
+        InputError: The command has no such option, one that is not a list is given twice, or a number is not decimal.
     """
     end = argv.index("--") if "--" in argv else len(argv)
     options = [_OPTION.fullmatch(word) for word in argv[:end]]

@@ -36,7 +36,7 @@ def fine_tuning_recipe(path: str) -> Recipe:
     The learning rate rises to 1e-4 and falls as step^-0.5, and training stops when the validation loss no longer falls.
 
     Raises:
-        InputError: the bundle is missing or damaged.
+        InputError: The bundle is missing or damaged.
     """
     from relattn.translation.bundle import read_bundle
     from relattn.translation.hub import resolve

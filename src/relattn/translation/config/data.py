@@ -56,7 +56,7 @@ class DataConfig(Config):
             language_tokens, a line ends with the codes of the source and the target language.
         valid_list: File that lists several validation sets in the same form, without weights. patience uses the loss
             on the first.
-        language_tokens: target trains one model for several pairs of languages: every source sentence begins with the
+        language_tokens: Target trains one model for several pairs of languages: every source sentence begins with the
             token of its target language. src_lang and tgt_lang are then the default of the bundle.
         temperature: With several corpora, an epoch draws from each in proportion to (pairs · weight)^(1 / temperature).
         normalization: Normalization of all text, also of text to translate and of translations. nfc removes invisible

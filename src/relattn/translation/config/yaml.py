@@ -94,7 +94,7 @@ def recipe_flags(path: str, overriding: Sequence[str] = ()) -> list[str]:
 
     Args:
         path: YAML file, or the name of a known recipe if there is no such file.
-        overriding: flags that will follow. Options that their position scheme does not have are left out.
+        overriding: Flags that will follow. Options that their position scheme does not have are left out.
     """
     exists = Path(path).exists()
     require(exists or path in PRESETS, f"{path}: no such file; {unknown('recipe', path, PRESETS)}")
@@ -112,10 +112,10 @@ def to_config(kind: type[_C], settings: Settings, path: str | Path, *, complete:
     """Return a configuration made from settings, which are parsed and checked as on the command line.
 
     Args:
-        kind: dataclass of the configuration.
-        settings: settings as `read_yaml` returns them.
-        path: file to name in messages.
-        complete: raise an error if a setting is missing, instead of using its default.
+        kind: Dataclass of the configuration.
+        settings: Settings as `read_yaml` returns them.
+        path: File to name in messages.
+        complete: Raise an error if a setting is missing, instead of using its default.
     """
     from jsonargparse import ArgumentError, ArgumentParser
 
@@ -159,9 +159,9 @@ def require_decimal(label: str, value: str, kind: Any) -> None:
     """Raise an InputError if a number, or one in a list, is not decimal.
 
     Args:
-        label: name of the setting in messages.
-        value: text of the value.
-        kind: type of the setting.
+        label: Name of the setting in messages.
+        value: Text of the value.
+        kind: Type of the setting.
     """
     if _is_number(kind) and not all(map(_DECIMAL.fullmatch, _NUMBER.findall(value))):
         raise InputError(f"{label} must be {_describe(kind)} in decimal notation, got '{one_line(value, 40)}'")

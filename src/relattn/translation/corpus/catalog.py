@@ -10,10 +10,10 @@ class HeldOutSet:
     """Text that training text must not overlap with. It is written next to the training text.
 
     Attributes:
-        name: beginning of its file names, such as newstest2013.
-        sacrebleu: name of the test set in sacreBLEU; empty if it comes from the corpus's repository.
-        file: name of its file in the repository; empty if it comes from sacreBLEU.
-        suffix: end of its file names, ".gz" or empty.
+        name: Beginning of its file names, such as newstest2013.
+        sacrebleu: Name of the test set in sacreBLEU; empty if it comes from the corpus's repository.
+        file: Name of its file in the repository; empty if it comes from sacreBLEU.
+        suffix: End of its file names, ".gz" or empty.
     """
 
     name: str
@@ -29,11 +29,11 @@ class CatalogEntry:
     Parquet files have both sides in the column "translation"; JSON lines have one field per language.
 
     Attributes:
-        repository: name of the data set.
-        train: beginning of the names of its files of training text.
-        src_lang: source language.
-        tgt_lang: target language.
-        held_out: test and validation sets.
+        repository: Name of the data set.
+        train: Beginning of the names of its files of training text.
+        src_lang: Source language.
+        tgt_lang: Target language.
+        held_out: Test and validation sets.
     """
 
     repository: str

@@ -24,10 +24,10 @@ class RemoteFile:
     """A file of a data set at one commit.
 
     Attributes:
-        repository: name of the data set.
-        commit: hash of the commit.
-        name: path in the repository.
-        size: number of bytes.
+        repository: Name of the data set.
+        commit: Hash of the commit.
+        name: Path in the repository.
+        size: Number of bytes.
         checksum: SHA-256 of a large file (64 digits); of a small one the SHA-1 that Git has (40 digits).
     """
 
@@ -42,7 +42,7 @@ def list_files(repository: str) -> list[RemoteFile]:
     """Return the files of a data set at its newest commit, by name.
 
     Raises:
-        InputError: the hub cannot be reached, or has no such data set.
+        InputError: The hub cannot be reached, or has no such data set.
     """
     with hub_errors(f"{repository}: from the hub", "data set") as api:
         info = api.dataset_info(repository, files_metadata=True)
@@ -57,7 +57,7 @@ def download(file: RemoteFile) -> Path:
     """Return the path of a file, which is downloaded if it is not in the cache.
 
     Raises:
-        InputError: the file cannot be downloaded or written.
+        InputError: The file cannot be downloaded or written.
     """
     with hub_errors(f"{file.repository}: {file.name}: from the hub", "data set") as api:
         return Path(api.hf_hub_download(file.repository, file.name, repo_type="dataset", revision=file.commit))
@@ -67,7 +67,7 @@ def sacrebleu_pairs(name: str, src_lang: str, tgt_lang: str) -> list[tuple[str, 
     """Return the pairs of a test set of sacreBLEU, which is downloaded if it is not in sacreBLEU's cache.
 
     Raises:
-        InputError: the test set cannot be downloaded, or its files are damaged; nothing of it is kept.
+        InputError: The test set cannot be downloaded, or its files are damaged; nothing of it is kept.
     """
     from sacrebleu import dataset, utils
 

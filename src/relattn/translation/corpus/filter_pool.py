@@ -33,11 +33,11 @@ class FilteredChunk:
     """The pairs of a chunk that the rules keep.
 
     Attributes:
-        numbers: numbers of the pairs in the corpus, from 1.
-        src: source lines, each with its line end.
-        tgt: target lines, each with its line end.
-        digests: digests of the pairs, uint64 (kept,).
-        stats: counts of the pairs that were dropped; `kept` is left for the search for duplicates.
+        numbers: Numbers of the pairs in the corpus, from 1.
+        src: Source lines, each with its line end.
+        tgt: Target lines, each with its line end.
+        digests: Digests of the pairs, uint64 (kept,).
+        stats: Counts of the pairs that were dropped; `kept` is left for the search for duplicates.
     """
 
     numbers: list[int]
@@ -91,8 +91,8 @@ def filter_pool(
     result: all workers share one pipe, so the incomplete result never ends.
 
     Args:
-        processes: number of worker processes; 1 filters in this process.
-        make_cleaner: picklable function that each worker calls once.
+        processes: Number of worker processes; 1 filters in this process.
+        make_cleaner: Picklable function that each worker calls once.
     """
     if processes == 1:
         yield partial(map, partial(filter_chunk, make_cleaner()))

@@ -57,7 +57,7 @@ def script_share(text: str, language: str) -> float:
     """Return the share of a text's letters that belong to the scripts of a language, or to no particular script.
 
     Args:
-        text: any text; the share is 1 if it has no letters.
+        text: Any text; the share is 1 if it has no letters.
         language: a code such as ``en``, ``zh-TW`` or ``sr_Latn``. The share is 1 if its script is unknown.
     """
     pattern = _foreign_letter(language)
@@ -95,9 +95,9 @@ class Cleaner:
     """All rules except "duplicate", which needs the other pairs of the corpus.
 
     Args:
-        config: limits of the rules.
-        languages: codes of the source and target languages.
-        held_out: lines that training text must not overlap with.
+        config: Limits of the rules.
+        languages: Codes of the source and target languages.
+        held_out: Lines that training text must not overlap with.
     """
 
     def __init__(self, config: CleaningConfig, languages: tuple[str, str], held_out: list[str]) -> None:
@@ -112,9 +112,9 @@ class Cleaner:
         """Return the first of REASONS for which a pair is dropped; None to keep it.
 
         Args:
-            src: source line, with `normalize` applied.
-            tgt: target line, also normalized.
-            score: mean log-probability per token of a synthetic side, in nats.
+            src: Source line, with `normalize` applied.
+            tgt: Target line, also normalized.
+            score: Mean log-probability per token of a synthetic side, in nats.
         """
         config, held_out = self.config, self._held_out
         if not (has_text(src) and has_text(tgt)):

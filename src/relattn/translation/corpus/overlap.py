@@ -14,8 +14,8 @@ class HeldOutText:
     with a line of the same words.
 
     Args:
-        lines: words of each held-out line.
-        n: number of consecutive words.
+        lines: Words of each held-out line.
+        n: Number of consecutive words.
     """
 
     def __init__(self, lines: Iterable[list[str]], n: int) -> None:

@@ -65,8 +65,8 @@ class Prepared:
     """Result of a preparation.
 
     Attributes:
-        stats: statistics of the corpus.
-        already_done: whether the directory was finished before, so that nothing was written.
+        stats: Statistics of the corpus.
+        already_done: Whether the directory was finished before, so that nothing was written.
     """
 
     stats: FilterStats
@@ -86,14 +86,14 @@ def prepare(
     The files depend only on the corpus and the rules, not on the number of processes or on interruptions.
 
     Args:
-        corpus: what to prepare.
-        out: output directory; it must not exist, be empty, or hold a preparation of the same corpus by the same rules.
-        config: rules that decide which pairs are kept.
-        processes: number of processes that filter pairs; with more than one, this process only reads and writes.
-        part: number of pairs per part.
+        corpus: What to prepare.
+        out: Output directory; it must not exist, be empty, or hold a preparation of the same corpus by the same rules.
+        config: Rules that decide which pairs are kept.
+        processes: Number of processes that filter pairs; with more than one, this process only reads and writes.
+        part: Number of pairs per part.
 
     Raises:
-        InputError: the languages are the same, the corpus cannot be downloaded or read, every pair is dropped, or the
+        InputError: The languages are the same, the corpus cannot be downloaded or read, every pair is dropped, or the
             directory is in other use or cannot be written.
     """
     src_lang, tgt_lang = corpus.languages  # which name the files

@@ -20,9 +20,9 @@ class FilterStats:
     """Numbers of kept and dropped pairs.
 
     Attributes:
-        kept: number of pairs that were kept.
-        dropped: number of dropped pairs for each reason.
-        examples: the first few dropped pairs for each reason, as "number: source ||| target" with numbers from 1.
+        kept: Number of pairs that were kept.
+        dropped: Number of dropped pairs for each reason.
+        examples: The first few dropped pairs for each reason, as "number: source ||| target" with numbers from 1.
     """
 
     kept: int = 0
@@ -71,7 +71,7 @@ def data_card(record: dict[str, Any]) -> str:
     """Return the data card as Markdown: origin of the text, rules, statistics, and checksums of the files.
 
     Args:
-        record: content of prepared.json. The same record gives the same card.
+        record: Content of prepared.json. The same record gives the same card.
     """
     settings, stats = record["settings"], FilterStats(**record["stats"])
     src, tgt = settings["languages"]

@@ -26,11 +26,11 @@ class OpenCorpus:
     """A corpus whose files are on this machine.
 
     Attributes:
-        total: number of pairs.
-        pairs: function that returns the pairs from an index on, in order.
-        held_out: lines of either language that training text must not overlap with.
-        test_sets: lines of the files to write next to the training text.
-        origin: files that it is made from, as values for JSON.
+        total: Number of pairs.
+        pairs: Function that returns the pairs from an index on, in order.
+        held_out: Lines of either language that training text must not overlap with.
+        test_sets: Lines of the files to write next to the training text.
+        origin: Files that it is made from, as values for JSON.
     """
 
     total: int
@@ -50,10 +50,10 @@ class OwnFiles:
     """Two parallel files of the user, plain or compressed.
 
     Attributes:
-        src: path of the source lines.
-        tgt: path of the target lines.
-        languages: codes of the source and target languages.
-        exclude: paths of files of held-out lines.
+        src: Path of the source lines.
+        tgt: Path of the target lines.
+        languages: Codes of the source and target languages.
+        exclude: Paths of files of held-out lines.
     """
 
     src: str
@@ -107,7 +107,7 @@ class KnownCorpus:
         """Return the corpus, whose missing files are downloaded.
 
         Args:
-            origin: files of a preparation that has begun, which stays at their commit. None takes the newest commit.
+            origin: Files of a preparation that has begun, which stays at their commit. None takes the newest commit.
 
         Raises:
             InputError: a file cannot be downloaded, or is missing in the data set.

@@ -87,9 +87,9 @@ def perturb(names: Sequence[str], pairs: Sequence[Pair], *key: int) -> Pair:
     """Return the first of `pairs` with some perturbations, which never leave a side without text.
 
     Args:
-        names: names of the perturbations.
-        pairs: the pair, and those that follow it, of which some may be joined with it.
-        key: numbers that decide on everything random, such as the seed, the epoch and the row.
+        names: Names of the perturbations.
+        pairs: The pair, and those that follow it, of which some may be joined with it.
+        key: Numbers that decide on everything random, such as the seed, the epoch and the row.
     """
     random = Random(repr(key))
     pair = pairs[0]
@@ -106,9 +106,9 @@ def sample_perturbed(pairs: Iterable[Pair], shares: Sequence[AugmentConfig], see
     """Yield all pairs, some of them changed as in an epoch, to train a tokenizer.
 
     Args:
-        pairs: pairs of the training text.
-        shares: augmentation of each stage. The largest share of a perturbation counts.
-        seed: random seed.
+        pairs: Pairs of the training text.
+        shares: Augmentation of each stage. The largest share of a perturbation counts.
+        seed: Random seed.
     """
     largest = {
         name: max(getattr(config, name) for config in shares)
@@ -129,12 +129,12 @@ class Augmentation:
     """Perturbations of the training text.
 
     Attributes:
-        shares: share of the pairs of an epoch for each change, between 0 and 1.
-        tokenizer: tokenizer of the text.
-        sizes: number of pairs of each corpus. Only lines of the same corpus are joined.
-        max_length: maximum number of pieces per side; a longer pair is not changed.
-        seed: random seed.
-        given: number of tokens before the text of each encoded source, which are kept.
+        shares: Share of the pairs of an epoch for each change, between 0 and 1.
+        tokenizer: Tokenizer of the text.
+        sizes: Number of pairs of each corpus. Only lines of the same corpus are joined.
+        max_length: Maximum number of pieces per side; a longer pair is not changed.
+        seed: Random seed.
+        given: Number of tokens before the text of each encoded source, which are kept.
     """
 
     shares: AugmentConfig
@@ -159,11 +159,11 @@ class AugmentedPairs:
     """Pairs of one epoch. A changed row is encoded when it is read, so an epoch needs nine bytes per row.
 
     Args:
-        augmentation: perturbations.
-        pairs: pairs without changes.
-        epoch: number of the epoch.
+        augmentation: Perturbations.
+        pairs: Pairs without changes.
+        epoch: Number of the epoch.
         changes: (rows,) bit i is set if a row has the change CHANGES[i].
-        chosen: rows that the epoch has.
+        chosen: Rows that the epoch has.
     """
 
     def __init__(

@@ -65,12 +65,12 @@ class Step:
     """Work of one rank in one optimizer step.
 
     Attributes:
-        epoch: number of epochs before this one.
-        index: number of steps of this epoch before this one.
-        stage: number of stages before that of this step.
-        micro_batches: batches of this rank, at least one; a batch may have no sentences.
-        places: index of each of these batches in the whole step, over all ranks.
-        target_tokens: number of tokens of tgt_out in the whole step, over all ranks.
+        epoch: Number of epochs before this one.
+        index: Number of steps of this epoch before this one.
+        stage: Number of stages before that of this step.
+        micro_batches: Batches of this rank, at least one; a batch may have no sentences.
+        places: Index of each of these batches in the whole step, over all ranks.
+        target_tokens: Number of tokens of tgt_out in the whole step, over all ranks.
     """
 
     epoch: int
@@ -90,9 +90,9 @@ class Stage:
     """Part of a run with its own mixture and augmentation.
 
     Attributes:
-        mixture: number of pairs of each corpus per epoch.
-        augmentation: perturbations; None if there are none.
-        end: number of steps of the run after which it ends; None for the last stage.
+        mixture: Number of pairs of each corpus per epoch.
+        augmentation: Perturbations; None if there are none.
+        end: Number of steps of the run after which it ends; None for the last stage.
     """
 
     mixture: Mixture
@@ -105,9 +105,9 @@ class Epoch:
     """Plan of an epoch.
 
     Attributes:
-        pairs: the pairs, with the perturbations of this epoch.
+        pairs: The pairs, with the perturbations of this epoch.
         lengths: (pairs,) tokens of each source and of each target, special tokens included.
-        steps: rows of each step.
+        steps: Rows of each step.
     """
 
     pairs: Pairs | AugmentedPairs
@@ -120,12 +120,12 @@ class TrainingText:
     """Encoded training text.
 
     Attributes:
-        pairs: memory-mapped sentence pairs, one corpus after the other.
-        names: names of the corpora.
-        stages: parts of the run, at least one.
-        special: ids of the special tokens.
-        max_tokens: maximum padded tokens of the longer side in a micro-batch.
-        seed: random seed of the order.
+        pairs: Memory-mapped sentence pairs, one corpus after the other.
+        names: Names of the corpora.
+        stages: Parts of the run, at least one.
+        special: Ids of the special tokens.
+        max_tokens: Maximum padded tokens of the longer side in a micro-batch.
+        seed: Random seed of the order.
     """
 
     pairs: Pairs
@@ -164,11 +164,11 @@ class TrainingText:
         """Yield one rank's steps without end. It computes every ranks-th micro-batch; all ranks have the same number.
 
         Args:
-            position: epoch and index of the first step, unless a stage begins with it.
-            done: number of steps of the run before the first one, which decides on its stage.
-            accumulate: micro-batches per step and rank.
-            ranks: number of processes.
-            rank: number of this process.
+            position: Epoch and index of the first step, unless a stage begins with it.
+            done: Number of steps of the run before the first one, which decides on its stage.
+            accumulate: Micro-batches per step and rank.
+            ranks: Number of processes.
+            rank: Number of this process.
         """
         (epoch, index), parts = position, accumulate * ranks
         for stage, part in enumerate(self.stages):

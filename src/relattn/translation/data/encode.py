@@ -39,12 +39,12 @@ class Corpus:
     """Parallel text that a recipe names.
 
     Attributes:
-        name: name of the source file.
-        pairs: sentence pairs.
-        text: files of the pairs.
-        weight: weight in a mixture.
-        settings: settings of the recipe that name the source and the target.
-        languages: codes of the source and the target language.
+        name: Name of the source file.
+        pairs: Sentence pairs.
+        text: Files of the pairs.
+        weight: Weight in a mixture.
+        settings: Settings of the recipe that name the source and the target.
+        languages: Codes of the source and the target language.
     """
 
     name: str
@@ -74,10 +74,10 @@ class TextRecord:
     """Content of data/text.json.
 
     Attributes:
-        tokenizer: digest of the tokenizer.
+        tokenizer: Digest of the tokenizer.
         train: `Corpus.record` of each training corpus.
-        valid: the same of each validation set.
-        dropped: number of training pairs that were dropped, by reason.
+        valid: The same of each validation set.
+        dropped: Number of training pairs that were dropped, by reason.
     """
 
     tokenizer: str
@@ -91,10 +91,10 @@ class ValidationSet:
     """Text to validate on.
 
     Attributes:
-        name: name of the source file.
-        languages: codes of the source and the target language.
-        pairs: sentence pairs.
-        batches: the pairs in batches of at most max_tokens, shortest first.
+        name: Name of the source file.
+        languages: Codes of the source and the target language.
+        pairs: Sentence pairs.
+        batches: The pairs in batches of at most max_tokens, shortest first.
     """
 
     name: str
@@ -108,11 +108,11 @@ class TranslationData:
     """Data of a run.
 
     Attributes:
-        tokenizer: tokenizer of both sides.
-        train: encoded training text.
-        valid: validation sets, none if the recipe names none.
-        dropped: number of training pairs that were dropped, by reason.
-        languages: codes of the source and the target language of the training corpora, each pair once.
+        tokenizer: Tokenizer of both sides.
+        train: Encoded training text.
+        valid: Validation sets, none if the recipe names none.
+        dropped: Number of training pairs that were dropped, by reason.
+        languages: Codes of the source and the target language of the training corpora, each pair once.
     """
 
     tokenizer: AnyTokenizer
@@ -136,12 +136,12 @@ def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: b
     so that it has tokens for words in upper case.
 
     Args:
-        recipe: recipe of the run.
-        tokenizer: the tokenizer to use; by default, one is trained.
-        check: whether to compare the text with the digests of the run; one of several processes does.
+        recipe: Recipe of the run.
+        tokenizer: The tokenizer to use; by default, one is trained.
+        check: Whether to compare the text with the digests of the run; one of several processes does.
 
     Raises:
-        InputError: the text cannot be read, is not parallel, has no pair that is kept, or has changed since the run
+        InputError: The text cannot be read, is not parallel, has no pair that is kept, or has changed since the run
             started; or tokens cannot be sampled with the tokenizer.
     """
     config, directory = recipe.data, Path(recipe.out)
@@ -165,7 +165,7 @@ def open_data(recipe: Recipe) -> TranslationData:
     With language_tokens, encoded sources have their tokens, so the tokenizer adds none.
 
     Raises:
-        InputError: the tokenizer is not the one that encoded them.
+        InputError: The tokenizer is not the one that encoded them.
     """
     config, directory = recipe.data, Path(recipe.out)
     record, tokenizer = _read_record(directory), tokenizer_in(directory)
@@ -222,9 +222,9 @@ def _require_fit(recipe: Recipe, pairs: list[tuple[str, str]], tokenizer: AnyTok
     """Raise an InputError if the stages, lengths or languages of a run do not fit its corpora, model or tokenizer.
 
     Args:
-        recipe: recipe of the run.
-        pairs: languages of each training corpus.
-        tokenizer: the tokenizer to use; by default, one will be trained.
+        recipe: Recipe of the run.
+        pairs: Languages of each training corpus.
+        tokenizer: The tokenizer to use; by default, one will be trained.
     """
     data, corpora = recipe.data, len(pairs)
     if data.language_tokens != "none":
@@ -305,8 +305,8 @@ class _Encoder:
     """Encoder of corpora, which drops pairs that are empty or too long.
 
     Attributes:
-        tokenizer: tokenizer of both sides.
-        config: settings of the data.
+        tokenizer: Tokenizer of both sides.
+        config: Settings of the data.
     """
 
     tokenizer: AnyTokenizer
@@ -344,7 +344,7 @@ class _Encoder:
         With language_tokens, a source begins with the token of its target language.
 
         Raises:
-            InputError: no pair is kept.
+            InputError: No pair is kept.
         """
         numbered, kept = enumerate(corpus.pairs, start=1), 0
         max_length = self.config.max_length

@@ -44,15 +44,15 @@ class Vocabulary:
     """Pieces of a model and its special tokens.
 
     Attributes:
-        source: source pieces by id.
-        target: target pieces by id.
-        start: first token that the decoder reads.
-        end: last token that the decoder generates.
-        unknown: token for pieces that are not in a vocabulary.
-        source_begin: tokens before each source sentence.
-        source_end: tokens after each source sentence.
-        target_begin: tokens that the decoder reads after `start`. They are given, not generated.
-        languages: token of each language by its code, in a model of several directions. If `target_begin` has one,
+        source: Source pieces by id.
+        target: Target pieces by id.
+        start: First token that the decoder reads.
+        end: Last token that the decoder generates.
+        unknown: Token for pieces that are not in a vocabulary.
+        source_begin: Tokens before each source sentence.
+        source_end: Tokens after each source sentence.
+        target_begin: Tokens that the decoder reads after `start`. They are given, not generated.
+        languages: Token of each language by its code, in a model of several directions. If `target_begin` has one,
             those around the source are of the source's language; else they are of the target's.
     """
 
@@ -93,11 +93,11 @@ class Vocabulary:
         """Return the vocabulary with the tokens of other languages around the source and before the target.
 
         Args:
-            src_lang: code of the source language. It may be any code if the model reads no token of it.
-            tgt_lang: code of the target language.
+            src_lang: Code of the source language. It may be any code if the model reads no token of it.
+            tgt_lang: Code of the target language.
 
         Raises:
-            InputError: the model has no such language.
+            InputError: The model has no such language.
         """
         if not self.languages:
             return self
@@ -123,21 +123,21 @@ class ImportedTokenizer:
     """SentencePiece models and vocabularies of a model that another toolkit trained.
 
     Args:
-        src_model: serialized SentencePiece model of the source.
-        tgt_model: serialized SentencePiece model of the target.
-        vocabulary: vocabularies and special tokens.
+        src_model: Serialized SentencePiece model of the source.
+        tgt_model: Serialized SentencePiece model of the target.
+        vocabulary: Vocabularies and special tokens.
 
     Attributes:
-        special: ids of the special tokens.
-        languages: token of each language by its code, in a model of several pairs of languages.
-        vocabularies: pieces of the source and of the target by id, special tokens included.
-        vocab_sizes: number of pieces of the source and of the target.
-        unknown_piece: piece that stands for unknown pieces.
+        special: Ids of the special tokens.
+        languages: Token of each language by its code, in a model of several pairs of languages.
+        vocabularies: Pieces of the source and of the target by id, special tokens included.
+        vocab_sizes: Number of pieces of the source and of the target.
+        unknown_piece: Piece that stands for unknown pieces.
         target_texts: UTF-8 text of each target piece by id, with spaces for marks; special tokens have none.
-        longest_piece: maximum characters of a piece; infinite, because normalization may shorten a text.
+        longest_piece: Maximum characters of a piece; infinite, because normalization may shorten a text.
 
     Raises:
-        InputError: the models are not SentencePiece models, or belong to other vocabularies.
+        InputError: The models are not SentencePiece models, or belong to other vocabularies.
     """
 
     longest_piece = math.inf
@@ -262,7 +262,7 @@ def _load_side(
     """Return the SentencePiece model of a side, the ids of its vocabulary, and the pieces that are text in both.
 
     Raises:
-        InputError: the model is damaged, or most of its pieces are not in the vocabulary.
+        InputError: The model is damaged, or most of its pieces are not in the vocabulary.
     """
     model, pieces = load_model(content)
     ids = {piece: i for i, piece in enumerate(vocabulary)}

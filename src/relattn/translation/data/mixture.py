@@ -33,10 +33,10 @@ class CorpusFiles(NamedTuple):
     """A corpus of a list.
 
     Attributes:
-        src: source file.
-        tgt: target file.
-        weight: weight in a mixture.
-        languages: codes of the source and the target language; None if the list does not name them.
+        src: Source file.
+        tgt: Target file.
+        weight: Weight in a mixture.
+        languages: Codes of the source and the target language; None if the list does not name them.
     """
 
     src: str
@@ -49,12 +49,12 @@ def read_corpus_list(path: str, *, weighted: bool = True, languages: bool = Fals
     """Return the corpora of a list.
 
     Args:
-        path: the list.
-        weighted: whether the list may have weights.
-        languages: whether each line must end with the codes of two languages.
+        path: The list.
+        weighted: Whether the list may have weights.
+        languages: Whether each line must end with the codes of two languages.
 
     Raises:
-        InputError: the list cannot be read, has no corpus or has an invalid line.
+        InputError: The list cannot be read, has no corpus or has an invalid line.
     """
     require_regular(path)
     corpora = []
@@ -92,8 +92,8 @@ class Mixture:
     """Corpora that are stored one after the other, and their number of pairs per epoch.
 
     Attributes:
-        sizes: number of pairs of each corpus, at least 1.
-        draws: number of pairs of each corpus in an epoch.
+        sizes: Number of pairs of each corpus, at least 1.
+        draws: Number of pairs of each corpus in an epoch.
     """
 
     sizes: tuple[int, ...]

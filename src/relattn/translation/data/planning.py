@@ -36,10 +36,10 @@ def plan_epoch(
     Args:
         src_lengths: (sentences,) source tokens, special tokens included; int32.
         tgt_lengths: (sentences,) target tokens, special tokens included; int32.
-        max_tokens: maximum padded tokens in a micro-batch.
-        parts: micro-batches per step over all ranks, accumulate · ranks.
-        seed: random seed.
-        epoch: number of the epoch.
+        max_tokens: Maximum padded tokens in a micro-batch.
+        parts: Micro-batches per step over all ranks, accumulate · ranks.
+        seed: Random seed.
+        epoch: Number of the epoch.
         chosen: (any number,) indices of the sentences of the epoch, with repetitions; by default, each once.
     """
     random = np.random.default_rng([seed, epoch])
@@ -71,8 +71,8 @@ def batch_by_size(
     Args:
         order: (sentences,) indices, for example sorted by length.
         longest: (sentences,) tokens of the longer side, by index.
-        max_tokens: maximum padded tokens in a batch.
-        max_sentences: maximum sentences in a batch. Batches of 8 or more have a multiple of 8 sentences.
+        max_tokens: Maximum padded tokens in a batch.
+        max_sentences: Maximum sentences in a batch. Batches of 8 or more have a multiple of 8 sentences.
     """
     batches = []
     start = 0

@@ -51,8 +51,8 @@ class Pairs(NamedTuple):
     """Content of a file.
 
     Attributes:
-        src: pieces of the source sentences.
-        tgt: pieces of the target sentences.
+        src: Pieces of the source sentences.
+        tgt: Pieces of the target sentences.
         line: (rows,) line of each pair in its text, an Arrow array.
     """
 
@@ -69,9 +69,9 @@ def write_pairs(path: Path, pairs: Iterable[tuple[Sequence[int], Sequence[int], 
     """Write encoded pairs to a file, which is then complete or absent. Raise InputError if it cannot be written.
 
     Args:
-        path: the file.
-        pairs: source, target and line of each pair.
-        vocab_size: number of pieces. Ids take two bytes for at most 65,536 pieces, otherwise four.
+        path: The file.
+        pairs: Source, target and line of each pair.
+        vocab_size: Number of pieces. Ids take two bytes for at most 65,536 pieces, otherwise four.
     """
     ids = pa.list_(pa.uint16() if vocab_size <= 1 << 16 else pa.int32())
     schema = pa.schema({"src": ids, "tgt": ids, "line": pa.int32()})
@@ -85,7 +85,7 @@ def open_pairs(path: Path, rows: int | None = None) -> Pairs:
     """Open a file that `write_pairs` wrote.
 
     Raises:
-        InputError: the file is missing, truncated or damaged, or has another number of rows than `rows`.
+        InputError: The file is missing, truncated or damaged, or has another number of rows than `rows`.
     """
     with reading(path, "truncated or damaged"), pa.memory_map(str(path)) as file:
         table = pa.ipc.open_stream(file).read_all()

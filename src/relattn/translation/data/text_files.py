@@ -51,11 +51,11 @@ def read_lines(path: str | Path, update: Callable[[bytes], object] | None = None
     """Yield the lines of a text file without their ends (``\\n`` or ``\\r\\n``) and without a byte order mark.
 
     Args:
-        path: the file.
-        update: function that is called with the decompressed bytes, such as that of a hash.
+        path: The file.
+        update: Function that is called with the decompressed bytes, such as that of a hash.
 
     Raises:
-        InputError: the file cannot be read, is empty or damaged, or has a line that is longer than 64 MiB or not UTF-8.
+        InputError: The file cannot be read, is empty or damaged, or has a line that is longer than 64 MiB or not UTF-8.
             Offsets in messages count decompressed bytes.
     """
     lists = _lines(_blocks(path, update), path)
@@ -73,10 +73,10 @@ def stream_lines(descriptor: int) -> Iterator[list[str]]:
     it answered at once, and a file is read in large blocks. Lines are the same as those of `read_lines`.
 
     Args:
-        descriptor: file descriptor of standard input.
+        descriptor: File descriptor of standard input.
 
     Raises:
-        InputError: the descriptor cannot be read, or a line is too long or not UTF-8. All lines before it have been
+        InputError: The descriptor cannot be read, or a line is too long or not UTF-8. All lines before it have been
             yielded.
     """
     name = "standard input"
@@ -118,7 +118,7 @@ def read_parallel(src: str | Path, tgt: str | Path) -> Iterator[tuple[str, str]]
     """Yield the sentence pairs of two parallel files.
 
     Raises:
-        InputError: as for `read_lines`, or the files have different numbers of lines. The latter is known at the end.
+        InputError: As for `read_lines`, or the files have different numbers of lines. The latter is known at the end.
     """
     return iter(ParallelFiles(src, tgt))
 

@@ -45,13 +45,13 @@ class SpecialTokens(NamedTuple):
     """Ids of the tokens that are not text.
 
     Attributes:
-        pad: padding.
-        bos: first token that the decoder reads.
-        eos: last token that the decoder generates.
-        banned: tokens that the decoder must not generate.
-        src_begin: tokens before each source sentence.
-        src_end: tokens after each source sentence.
-        tgt_begin: tokens that the decoder reads after `bos`, before each translation; they are not generated.
+        pad: Padding.
+        bos: First token that the decoder reads.
+        eos: Last token that the decoder generates.
+        banned: Tokens that the decoder must not generate.
+        src_begin: Tokens before each source sentence.
+        src_end: Tokens after each source sentence.
+        tgt_begin: Tokens that the decoder reads after `bos`, before each translation; they are not generated.
     """
 
     pad: int = 0
@@ -77,22 +77,22 @@ class Tokenizer:
     """A SentencePiece model whose first four ids are padding, begin, end and unknown.
 
     Args:
-        model_bytes: serialized SentencePiece model.
+        model_bytes: Serialized SentencePiece model.
 
     Attributes:
-        special: ids of the special tokens.
-        languages: token of each language by its code, in a model of several pairs of languages.
-        vocabularies: pieces of the source and of the target by id, special tokens included.
-        vocab_size: number of pieces.
-        vocab_sizes: number of pieces of the source and of the target.
-        unknown_piece: piece that stands for unknown pieces.
-        longest_piece: maximum characters of a piece.
+        special: Ids of the special tokens.
+        languages: Token of each language by its code, in a model of several pairs of languages.
+        vocabularies: Pieces of the source and of the target by id, special tokens included.
+        vocab_size: Number of pieces.
+        vocab_sizes: Number of pieces of the source and of the target.
+        unknown_piece: Piece that stands for unknown pieces.
+        longest_piece: Maximum characters of a piece.
         target_texts: UTF-8 text of each target piece by id, with spaces for marks; special tokens have none.
-        files: content of the tokenizer's files by name.
+        files: Content of the tokenizer's files by name.
         digest: SHA-256 of the model, which identifies the tokenizer of encoded text and of weights.
 
     Raises:
-        InputError: the bytes are not such a model.
+        InputError: The bytes are not such a model.
     """
 
     special = SpecialTokens()
@@ -139,15 +139,15 @@ class Tokenizer:
         """Learn a vocabulary of at most vocab_size pieces. A small text gives fewer.
 
         Args:
-            lines: text of both sides.
-            vocab_size: maximum number of pieces, special tokens included.
-            seed: random seed for drawing lines.
-            max_lines: maximum number of lines to learn from, drawn at random; by default all.
-            normalization: rule that is applied to all text.
-            languages: codes of languages that have a token, which no text is encoded with.
+            lines: Text of both sides.
+            vocab_size: Maximum number of pieces, special tokens included.
+            seed: Random seed for drawing lines.
+            max_lines: Maximum number of lines to learn from, drawn at random; by default all.
+            normalization: Rule that is applied to all text.
+            languages: Codes of languages that have a token, which no text is encoded with.
 
         Raises:
-            InputError: there is no text, or its characters alone need more than vocab_size pieces.
+            InputError: There is no text, or its characters alone need more than vocab_size pieces.
         """
         model = io.BytesIO()
         # read before training, because SentencePiece hides errors in reading
@@ -193,11 +193,11 @@ class Tokenizer:
         """Return a tokenizer whose sources begin with the token of the target language.
 
         Args:
-            src_lang: code of the source language, which has no effect.
-            tgt_lang: code of the target language.
+            src_lang: Code of the source language, which has no effect.
+            tgt_lang: Code of the target language.
 
         Raises:
-            InputError: there are tokens of languages, but none of this one.
+            InputError: There are tokens of languages, but none of this one.
         """
         if not self.languages:
             return self
@@ -233,8 +233,8 @@ class Tokenizer:
         with several spaces in a row are encoded as by `encode`.
 
         Args:
-            text: source or target line.
-            random: generator that is drawn from.
+            text: Source or target line.
+            random: Generator that is drawn from.
         """
         words = self.normalize(text).split(" ")
         if "" in words or SPACE_MARK in text:

@@ -29,14 +29,14 @@ class Archive:
     """Zip archive whose members can be replaced.
 
     Args:
-        content: bytes of the archive.
-        unpacked: maximum number of bytes of its members, whatever sizes it declares.
+        content: Bytes of the archive.
+        unpacked: Maximum number of bytes of its members, whatever sizes it declares.
 
     Attributes:
-        members: content of each member by its name.
+        members: Content of each member by its name.
 
     Raises:
-        InputError: the archive cannot be read, has two members of the same name, or is too large.
+        InputError: The archive cannot be read, has two members of the same name, or is too large.
     """
 
     def __init__(self, content: bytes, unpacked: int) -> None:
@@ -70,14 +70,14 @@ class XmlArchive:
     """OpenDocument file or EPUB book whose texts can be replaced.
 
     Args:
-        archive: the file.
+        archive: The file.
         suffix: ".odt", ".odp", ".ods" or ".epub".
 
     Attributes:
-        texts: texts to translate.
+        texts: Texts to translate.
 
     Raises:
-        InputError: the file is not of that kind, is encrypted, or `Markup` refuses a member.
+        InputError: The file is not of that kind, is encrypted, or `Markup` refuses a member.
     """
 
     def __init__(self, archive: Archive, suffix: str) -> None:

@@ -22,11 +22,11 @@ def decode(content: bytes, suffix: str) -> tuple[bytes, str, str]:
     """Return the byte order mark of a text file, its encoding, and its text.
 
     Args:
-        content: bytes of the file.
-        suffix: suffix of its name, which says how it may declare its encoding.
+        content: Bytes of the file.
+        suffix: Suffix of its name, which says how it may declare its encoding.
 
     Raises:
-        InputError: the encoding is unknown, or the file is not in it.
+        InputError: The encoding is unknown, or the file is not in it.
     """
     mark, encoding = _encoding(content, suffix)
     try:

@@ -66,12 +66,12 @@ class Rules:
     """Rules for finding the texts of XML.
 
     Attributes:
-        paragraphs: elements that contain text. An element inside a paragraph that is none of the following is an
+        paragraphs: Elements that contain text. An element inside a paragraph that is none of the following is an
             object: a tag stands for it in the text, and it may contain paragraphs.
-        inline: elements around words.
-        breaks: elements across which no text moves.
-        spaces: elements that separate words.
-        skipped: elements whose contents are left unchanged.
+        inline: Elements around words.
+        breaks: Elements across which no text moves.
+        spaces: Elements that separate words.
+        skipped: Elements whose contents are left unchanged.
     """
 
     paragraphs: frozenset[str]
@@ -86,12 +86,12 @@ class Token:
     """A tag, a comment or a piece of text.
 
     Attributes:
-        source: as it is in the document.
-        name: name of a tag, in lower case in HTML; empty for anything else.
-        is_closing: whether it is an end tag.
-        is_void: whether it is a tag without an end tag.
-        is_text: whether it is a piece of text.
-        attributes: lower-case name, value, and its range in the source with quotes, of each attribute with a value.
+        source: As it is in the document.
+        name: Name of a tag, in lower case in HTML; empty for anything else.
+        is_closing: Whether it is an end tag.
+        is_void: Whether it is a tag without an end tag.
+        is_text: Whether it is a piece of text.
+        attributes: Lower-case name, value, and its range in the source with quotes, of each attribute with a value.
     """
 
     source: str
@@ -111,14 +111,14 @@ class Markup:
 
     Args:
         source: HTML, which may be malformed, as in a browser.
-        rules: rules of XML; None for HTML.
-        is_xml: whether it is XHTML, with the texts of HTML.
+        rules: Rules of XML; None for HTML.
+        is_xml: Whether it is XHTML, with the texts of HTML.
 
     Attributes:
-        texts: texts to translate: those of the document, and then those of attributes.
+        texts: Texts to translate: those of the document, and then those of attributes.
 
     Raises:
-        InputError: there are too many tags, or XML is not well-formed.
+        InputError: There are too many tags, or XML is not well-formed.
     """
 
     def __init__(self, source: str, rules: Rules | None = None, *, is_xml: bool = False) -> None:

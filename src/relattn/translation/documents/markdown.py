@@ -64,13 +64,13 @@ class Markdown:
     """Markdown file whose texts can be replaced.
 
     Args:
-        content: the file.
+        content: The file.
 
     Attributes:
-        texts: texts to translate.
+        texts: Texts to translate.
 
     Raises:
-        InputError: the file has too many tags.
+        InputError: The file has too many tags.
     """
 
     def __init__(self, content: str) -> None:
@@ -140,9 +140,9 @@ def _segments(lines: Sequence[tuple[int, int]], content: str, references: set[st
     """Yield the tokens of a text between hard line breaks.
 
     Args:
-        lines: its lines, as ranges in the file.
-        content: the file.
-        references: names of the links that the file defines.
+        lines: Its lines, as ranges in the file.
+        content: The file.
+        references: Names of the links that the file defines.
     """
     text = "\n".join(content[begin:end] for begin, end in lines)
     starts = [0, *accumulate(end - begin + 1 for begin, end in lines)][:-1]  # of each line in the text

@@ -77,14 +77,14 @@ class _Token:
     """Part of a paragraph: text, a single tag, or one tag of a pair.
 
     Attributes:
-        text: the characters of text; None for a tag.
-        format: the `w:rPr` of text, or of the text in a pair, None if it has none.
-        atoms: what a tag stands for.
-        container: element around the text of a pair.
+        text: The characters of text; None for a tag.
+        format: The `w:rPr` of text, or of the text in a pair, None if it has none.
+        atoms: What a tag stands for.
+        container: Element around the text of a pair.
         kind: "format", "container", "field" or "range" for a pair; empty for a single tag.
-        name: name of the pair.
-        is_closing: whether it is the second tag of a pair.
-        is_break: whether no text moves across it.
+        name: Name of the pair.
+        is_closing: Whether it is the second tag of a pair.
+        is_break: Whether no text moves across it.
     """
 
     text: str | None = None
@@ -103,14 +103,14 @@ class OfficeDocument:
     The names of columns in tables of Excel are left unchanged, because formulas refer to them.
 
     Args:
-        archive: the file.
+        archive: The file.
         suffix: ".docx", ".pptx" or ".xlsx".
 
     Attributes:
-        texts: texts to translate.
+        texts: Texts to translate.
 
     Raises:
-        InputError: the file is not such a document, or has too many tags.
+        InputError: The file is not such a document, or has too many tags.
     """
 
     def __init__(self, archive: Archive, suffix: str) -> None:
@@ -412,8 +412,8 @@ class _Paragraph:
     """Paragraph whose texts can be replaced.
 
     Args:
-        element: the paragraph.
-        tokens: its tokens.
+        element: The paragraph.
+        tokens: Its tokens.
     """
 
     def __init__(self, element: Any, tokens: list[_Token]) -> None:
@@ -448,8 +448,8 @@ class _Builder:
     """Builds a paragraph anew.
 
     Args:
-        paragraph: the paragraph, which keeps its properties only.
-        tokens: its tokens.
+        paragraph: The paragraph, which keeps its properties only.
+        tokens: Its tokens.
     """
 
     def __init__(self, paragraph: Any, tokens: list[_Token]) -> None:

@@ -48,12 +48,12 @@ def read_document(name: str, content: bytes, unpacked: int) -> Document:
     """Read a file.
 
     Args:
-        name: name of the file; its suffix says what it is.
-        content: bytes of the file.
-        unpacked: maximum number of bytes that the file may unpack to.
+        name: Name of the file; its suffix says what it is.
+        content: Bytes of the file.
+        unpacked: Maximum number of bytes that the file may unpack to.
 
     Raises:
-        InputError: the suffix is not supported, the file cannot be parsed, or it unpacks to too many bytes.
+        InputError: The suffix is not supported, the file cannot be parsed, or it unpacks to too many bytes.
     """
     suffix = file_suffix(name)
     require(suffix in FORMATS, f"the name of the file must end in {', '.join(FORMATS)}")
@@ -70,7 +70,7 @@ def document_texts(name: str, content: bytes, unpacked: int, characters: int) ->
     """Return the texts of a file. Arguments and errors are those of `read_document`.
 
     Raises:
-        InputError: also if the texts have more characters than `characters`.
+        InputError: Also if the texts have more characters than `characters`.
     """
     texts = read_document(name, content, unpacked).texts
     count = sum(len(text.text) for text in texts)

@@ -34,13 +34,13 @@ class Json:
     """JSON whose strings can be replaced. Names and other values are left unchanged.
 
     Args:
-        content: the file.
+        content: The file.
 
     Attributes:
-        texts: texts to translate.
+        texts: Texts to translate.
 
     Raises:
-        InputError: the file is not JSON.
+        InputError: The file is not JSON.
     """
 
     def __init__(self, content: str) -> None:
@@ -76,13 +76,13 @@ class Po:
     Entries with a translation are left unchanged, also if it is marked as fuzzy, and so are obsolete entries.
 
     Args:
-        content: the file.
+        content: The file.
 
     Attributes:
-        texts: texts to translate.
+        texts: Texts to translate.
 
     Raises:
-        InputError: the file is not a PO file.
+        InputError: The file is not a PO file.
     """
 
     def __init__(self, content: str) -> None:

@@ -37,13 +37,13 @@ class Subtitles:
     divided among them in proportion to their lengths, and then into lines. The lines of a dialogue are separate texts.
 
     Args:
-        content: the file.
+        content: The file.
 
     Attributes:
-        texts: texts to translate.
+        texts: Texts to translate.
 
     Raises:
-        InputError: the file is neither SubRip nor WebVTT.
+        InputError: The file is neither SubRip nor WebVTT.
     """
 
     def __init__(self, content: str) -> None:
@@ -111,11 +111,11 @@ class _Text:
     """Text of one or more subtitles, with tags. A dash at its beginning stays there.
 
     Args:
-        text: the text.
-        entities: character entities in a WebVTT file; None for a SubRip file, in which text is not escaped.
+        text: The text.
+        entities: Character entities in a WebVTT file; None for a SubRip file, in which text is not escaped.
 
     Attributes:
-        texts: texts to translate.
+        texts: Texts to translate.
     """
 
     def __init__(self, text: str, entities: frozenset[str] | None) -> None:

@@ -29,13 +29,13 @@ class Xliff:
     """XLIFF file whose targets can be filled. Targets with a text are left unchanged.
 
     Args:
-        content: the file.
+        content: The file.
 
     Attributes:
-        texts: texts to translate.
+        texts: Texts to translate.
 
     Raises:
-        InputError: the file is not XLIFF, or has too many tags.
+        InputError: The file is not XLIFF, or has too many tags.
     """
 
     def __init__(self, content: str) -> None:

@@ -46,13 +46,13 @@ def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Seq
     """Write a package and check that it agrees with the bundle.
 
     Args:
-        bundle: the bundle, whose languages must be locales such as "en" or "pt_BR".
-        out: the file, commonly `NAME.argosmodel`. An existing package is replaced, as `files.output` does.
-        quantization: type of the weights.
-        sample: lines for the check, or the number of lines to draw from the vocabulary.
+        bundle: The bundle, whose languages must be locales such as "en" or "pt_BR".
+        out: The file, commonly `NAME.argosmodel`. An existing package is replaced, as `files.output` does.
+        quantization: Type of the weights.
+        sample: Lines for the check, or the number of lines to draw from the vocabulary.
 
     Raises:
-        InputError: as `ctranslate2.write.export`, a language is not a locale, or `out` is a file other than a package.
+        InputError: As `ctranslate2.write.export`, a language is not a locale, or `out` is a file other than a package.
             `out` is then unchanged.
     """
     require_outside(out, bundle.path)
@@ -103,7 +103,7 @@ def unpacked(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield a temporary directory with the model in a package, its tokenizer included, and the metadata.
 
     Raises:
-        InputError: the package is damaged, has no translation model or another kind of tokenizer. An error of the block
+        InputError: The package is damaged, has no translation model or another kind of tokenizer. An error of the block
             names the package instead of the directory.
     """
     with tempfile.TemporaryDirectory() as directory:
@@ -155,7 +155,7 @@ def _sentencepiece_model(tokenizer: AnyTokenizer, source: Path) -> bytes:
     second sentence.
 
     Raises:
-        InputError: the model decodes pieces of the target otherwise than the target's own. `source` names the bundle.
+        InputError: The model decodes pieces of the target otherwise than the target's own. `source` names the bundle.
     """
     content = tokenizer.files[TOKENIZER]
     (model, pieces), (target, _) = load_model(content), load_model(tokenizer.files.get(TGT_TOKENIZER, content))

@@ -56,12 +56,12 @@ def require_exportable(config: ModelConfig, format: str, source: str | Path) -> 
     """Check that an export format supports the position scheme of a model.
 
     Args:
-        config: configuration of the model.
-        format: name of the format on the command line.
-        source: name of the bundle in messages.
+        config: Configuration of the model.
+        format: Name of the format on the command line.
+        source: Name of the bundle in messages.
 
     Raises:
-        InputError: it does not. The message names all unsupported features, and the formats that support the model.
+        InputError: It does not. The message names all unsupported features, and the formats that support the model.
     """
     program, reasons = FORMATS[format]
     if unsupported := reasons(config.position_spec):

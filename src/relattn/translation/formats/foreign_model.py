@@ -41,18 +41,18 @@ class ForeignModel:
     """Model of another toolkit.
 
     Attributes:
-        toolkit: name of the toolkit.
-        source: file of the weights, for messages.
-        config: configuration of our model. The dropout is unknown.
-        tensors: weights, by the toolkit's names.
-        names: our names of these weights.
-        scales: scales (rows,) of the weights that are in int8, by the toolkit's names.
-        tokenizer: tokenizer of the model.
-        languages: source and target language; empty if unknown.
-        pairs: all pairs of languages, such as "en de", of a model that was trained by this toolkit on several.
-        search: default search.
-        notes: what differs from the toolkit, for the report.
-        adds: in a model for CTranslate2, whether CTranslate2 adds the token before each source, and the one after it.
+        toolkit: Name of the toolkit.
+        source: File of the weights, for messages.
+        config: Configuration of our model. The dropout is unknown.
+        tensors: Weights, by the toolkit's names.
+        names: Our names of these weights.
+        scales: Scales (rows,) of the weights that are in int8, by the toolkit's names.
+        tokenizer: Tokenizer of the model.
+        languages: Source and target language; empty if unknown.
+        pairs: All pairs of languages, such as "en de", of a model that was trained by this toolkit on several.
+        search: Default search.
+        notes: What differs from the toolkit, for the report.
+        adds: In a model for CTranslate2, whether CTranslate2 adds the token before each source, and the one after it.
     """
 
     toolkit: str
@@ -109,12 +109,12 @@ def load_checkpoint(path: Path, safe: Sequence[type] = (), hint: str = "") -> An
     """Return the content of a checkpoint of PyTorch. Nothing in it is executed.
 
     Args:
-        path: the file.
-        safe: types other than tensors and plain values that it may contain.
-        hint: what a file with code may be, for the message.
+        path: The file.
+        safe: Types other than tensors and plain values that it may contain.
+        hint: What a file with code may be, for the message.
 
     Raises:
-        InputError: the file cannot be read, is damaged or names code.
+        InputError: The file cannot be read, is damaged or names code.
     """
     types = torch.serialization.safe_globals(list(safe))
     with reading(path, "not a checkpoint of PyTorch"), types, warnings.catch_warnings(action="ignore"):
@@ -137,13 +137,13 @@ def read_tokenizer(
     """Return the tokenizer of a model.
 
     Args:
-        source: name of the model in messages.
+        source: Name of the model in messages.
         src_model: SentencePiece model of the source.
         tgt_model: SentencePiece model of the target; None takes the source's.
-        vocabulary: fields of a `Vocabulary`.
+        vocabulary: Fields of a `Vocabulary`.
 
     Raises:
-        InputError: the vocabulary is invalid, or a file is missing, damaged or belongs to another vocabulary.
+        InputError: The vocabulary is invalid, or a file is missing, damaged or belongs to another vocabulary.
     """
     try:
         vocabularies = Vocabulary(**vocabulary)
@@ -182,8 +182,8 @@ def unsupported_settings(supported: Mapping[str, Collection[Any]], get: Callable
     """Return the settings, with their values, that have an unsupported value.
 
     Args:
-        supported: supported values of each setting, the default first.
-        get: function of a setting's name and its default that returns its value.
+        supported: Supported values of each setting, the default first.
+        get: Function of a setting's name and its default that returns its value.
     """
     values = {name: get(name, next(iter(known))) for name, known in supported.items()}
     return [f"{name} {one_line(value, 40)}" for name, value in values.items() if value not in supported[name]]
@@ -201,16 +201,16 @@ def model_config(
     """Return the configuration of our model: sizes from the weights, and other settings.
 
     Args:
-        names: names of the weights.
-        tensors: weights, and other tensors in the file.
-        source: name of the file in messages.
-        unsupported: unsupported features of the model.
-        explain: function that returns the feature that an unknown tensor belongs to; None ignores the tensor.
-        settings: settings of a `ModelConfig` that weights do not show: heads, norm, activation, scaled_embeddings,
+        names: Names of the weights.
+        tensors: Weights, and other tensors in the file.
+        source: Name of the file in messages.
+        unsupported: Unsupported features of the model.
+        explain: Function that returns the feature that an unknown tensor belongs to; None ignores the tensor.
+        settings: Settings of a `ModelConfig` that weights do not show: heads, norm, activation, scaled_embeddings,
             norm_epsilon.
 
     Raises:
-        InputError: features are not supported, which are all named; weights are missing; a setting is invalid.
+        InputError: Features are not supported, which are all named; weights are missing; a setting is invalid.
     """
     features = list(unsupported)
     places = names.places(ModelConfig(encoder_layers=1, decoder_layers=1))

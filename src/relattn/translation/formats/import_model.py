@@ -47,13 +47,13 @@ def import_model(
 
     Args:
         path: a directory of transformers or CTranslate2, or a package for Argos Translate.
-        out: directory of the bundle.
+        out: Directory of the bundle.
         tokenizer: SentencePiece model of the source, or of both sides.
         tgt_tokenizer: SentencePiece model of the target; None takes the source's.
-        src_lang: source language; empty takes the one in the model.
-        tgt_lang: target language; empty takes the one in the model.
-        sample: lines for the check, or the number of lines to draw from the vocabulary.
-        overwrite: replace a bundle at `out`.
+        src_lang: Source language; empty takes the one in the model.
+        tgt_lang: Target language; empty takes the one in the model.
+        sample: Lines for the check, or the number of lines to draw from the vocabulary.
+        overwrite: Replace a bundle at `out`.
 
     Raises:
         InputError: a file is missing, damaged or not such a model; the model has unsupported features; a language is

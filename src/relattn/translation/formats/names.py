@@ -36,11 +36,11 @@ class Names:
     """Names of a model's weights in another toolkit.
 
     Attributes:
-        shared: weights outside of the layers.
-        encoder: prefix of an encoder layer, with {} for its number, and the weights in it.
-        decoder: the same for a decoder layer.
-        norm: names of the weight and the bias of a layer normalisation.
-        has_biases: whether all layers must have their biases.
+        shared: Weights outside of the layers.
+        encoder: Prefix of an encoder layer, with {} for its number, and the weights in it.
+        decoder: The same for a decoder layer.
+        norm: Names of the weight and the bias of a layer normalisation.
+        has_biases: Whether all layers must have their biases.
     """
 
     shared: Mapping[str, str]
@@ -74,13 +74,13 @@ class Names:
         be of another kind without a bias.
 
         Args:
-            tensors: the toolkit's tensors, by name.
-            expected: tensors with the shapes of our model, by our names.
-            config: configuration of the model.
-            source: name of the file in messages.
+            tensors: The toolkit's tensors, by name.
+            expected: Tensors with the shapes of our model, by our names.
+            config: Configuration of the model.
+            source: Name of the file in messages.
 
         Raises:
-            InputError: tensors are missing or have other shapes; the message names them all.
+            InputError: Tensors are missing or have other shapes; the message names them all.
         """
         places, state, wrong = self.places(config), {}, []
         for ours, shape in ((name, tensor.shape) for name, tensor in expected.items()):

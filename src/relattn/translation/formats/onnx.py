@@ -97,12 +97,12 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
     """Write a bundle as ONNX graphs, and check in onnxruntime that both agree.
 
     Args:
-        bundle: the bundle.
-        out: the directory. An existing export is replaced.
-        sample: lines for the check, or the number of lines to draw from the vocabulary.
+        bundle: The bundle.
+        out: The directory. An existing export is replaced.
+        sample: Lines for the check, or the number of lines to draw from the vocabulary.
 
     Raises:
-        InputError: the model is not supported; onnx, onnxscript or onnxruntime is not installed; the check fails; `out`
+        InputError: The model is not supported; onnx, onnxscript or onnxruntime is not installed; the check fails; `out`
             holds something else or cannot be written. `out` is then unchanged.
     """
     require_outside(out, bundle.path)

@@ -31,13 +31,13 @@ class Parity:
     """Agreement of two programs on some lines.
 
     Attributes:
-        lines: number of lines.
-        tokens: number of tokens whose log-probabilities were compared, ends of sentences included.
-        worst: largest difference of a log-probability, in nats.
-        mean: mean difference, in nats.
-        worst_line: number of the line with the largest difference, counted from 1.
-        same: number of lines with the same translation; None if only scores were compared.
-        others: number of the other lines, by the reason for the difference.
+        lines: Number of lines.
+        tokens: Number of tokens whose log-probabilities were compared, ends of sentences included.
+        worst: Largest difference of a log-probability, in nats.
+        mean: Mean difference, in nats.
+        worst_line: Number of the line with the largest difference, counted from 1.
+        same: Number of lines with the same translation; None if only scores were compared.
+        others: Number of the other lines, by the reason for the difference.
     """
 
     lines: int
@@ -63,8 +63,8 @@ class Parity:
         """Raise an InputError, which begins with `refusal`, if the difference is too large or not a number.
 
         Args:
-            refusal: beginning of the message.
-            weights: type of the weights. In float32 each difference is limited, in all others their mean.
+            refusal: Beginning of the message.
+            weights: Type of the weights. In float32 each difference is limited, in all others their mean.
         """
         is_close = self.mean <= self.worst <= TOLERANCE if weights == "float32" else self.mean <= MEAN_TOLERANCE
         if not is_close:
@@ -81,8 +81,8 @@ class Report:
     """Result of an export or an import.
 
     Attributes:
-        notes: paragraphs about the model.
-        parities: agreement with the bundle, by the type of the weights.
+        notes: Paragraphs about the model.
+        parities: Agreement with the bundle, by the type of the weights.
     """
 
     notes: Sequence[str]
@@ -101,9 +101,9 @@ class Reference:
     """Translations of some lines by one program, and their scores, to compare other programs with.
 
     Args:
-        translator: translator of the reference.
-        lines: lines that are not blank.
-        search: search that all programs support.
+        translator: Translator of the reference.
+        lines: Lines that are not blank.
+        search: Search that all programs support.
     """
 
     def __init__(self, translator: Translator, lines: Sequence[str], search: SearchConfig) -> None:
@@ -118,8 +118,8 @@ class Reference:
         """Compare the scores that another program gives to the same translations, and its own translations.
 
         Args:
-            log_probs: function that scores translations, as `Translator.log_probs`.
-            other: translator of the other program; None compares only scores.
+            log_probs: Function that scores translations, as `Translator.log_probs`.
+            other: Translator of the other program; None compares only scores.
         """
         scores = log_probs(self.src_ids, self.tgt_ids)
         gaps = [np.abs(np.subtract(mine, its)) for mine, its in zip(self.scores, scores, strict=True)]
@@ -156,14 +156,14 @@ def check_lines(translator: Translator, sample: Sequence[str] | int, seed: int =
     """Return the lines to check a model with.
 
     Args:
-        translator: translator of the model.
-        sample: lines, of which blank ones are dropped; or the number of lines to draw. A random line consists of pieces
+        translator: Translator of the model.
+        sample: Lines, of which blank ones are dropped; or the number of lines to draw. A random line consists of pieces
             with the probabilities that SentencePiece expects. It is not a sentence, and on such lines two searches
             differ more often than on text.
-        seed: random seed.
+        seed: Random seed.
 
     Raises:
-        InputError: all lines are blank.
+        InputError: All lines are blank.
     """
     if not isinstance(sample, int):
         lines = [line for line in sample if has_text(line)]

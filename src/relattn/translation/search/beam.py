@@ -51,10 +51,10 @@ def read_prefixes(step: Step, cache: Any, prefixes: Tensor, rules: SearchRules) 
     """Run the model on the first tokens of each translation.
 
     Args:
-        step: model.
-        cache: cache before the first token.
+        step: Model.
+        cache: Cache before the first token.
         prefixes: (rows, length) tokens; the length may be 0.
-        rules: settings of the search.
+        rules: Settings of the search.
 
     Returns:
         Logits (rows, vocab) of the token after each prefix, log-probabilities (rows,) of the prefixes, and the cache.
@@ -100,10 +100,10 @@ def advance(
     """Run one step of the search.
 
     Args:
-        state: state before it.
+        state: State before it.
         logits: (live, width, vocab) logits of the next token, by slot.
-        rules: settings of the search.
-        spellings: texts that are spelled, by sentence of the batch.
+        rules: Settings of the search.
+        spellings: Texts that are spelled, by sentence of the batch.
 
     Returns:
         The next state, with the slots of the old one, and the slot (live, new width) of the hypothesis that each new
@@ -159,10 +159,10 @@ def allowed_tokens(spellings: Sequence[Spelling | None], left: Tensor, rooms: Te
     """Return (rows, vocab) True for tokens that may follow; None if there is nothing left to spell.
 
     Args:
-        spellings: text of each row.
+        spellings: Text of each row.
         left: (rows,) bytes of it that are left.
         rooms: (rows,) maximum number of tokens after the next one, end of sentence included.
-        vocab: number of tokens.
+        vocab: Number of tokens.
     """
     if not spellings or not bool(left.any()):
         return None
@@ -184,9 +184,9 @@ def best_tokens(
 
     Args:
         logits: (rows, vocab).
-        k: number of tokens per row.
+        k: Number of tokens per row.
         at_limit: (rows,) True if only the end of sentence may follow.
-        rules: settings of the search.
+        rules: Settings of the search.
         allowed: (rows, vocab) False for tokens that must not follow; None if all may.
     """
     top_tokens = []
@@ -245,16 +245,16 @@ def search(
     A sentence with fewer complete sequences within its limit has fewer hypotheses.
 
     Args:
-        step: model.
-        cache: cache with one row per sentence.
+        step: Model.
+        cache: Cache with one row per sentence.
         limits: (sentences,) maximum number of generated tokens, prefix and end of sentence included. It must leave room
             for the prefix, the tokens that spell the text, and the end of sentence.
-        rules: settings of the search.
+        rules: Settings of the search.
         prefixes: (sentences, length) tokens that the hypotheses begin with.
-        spellings: text of each sentence that follows its prefix; empty if no sentence has one.
+        spellings: Text of each sentence that follows its prefix; empty if no sentence has one.
 
     Raises:
-        Diverged: the model's log-probabilities are NaN, as after training diverged.
+        Diverged: The model's log-probabilities are NaN, as after training diverged.
     """
     results: list[list[Hypothesis]] = [[]] * len(limits)
     logits, log_prob, cache = read_prefixes(step, cache, prefixes, rules)
@@ -299,9 +299,9 @@ def assign_slots(cache: Any, rows: Tensor, width: int) -> tuple[Tensor, Any]:
     The first hypothesis that extends a row keeps it. Others take rows of the sentence that no hypothesis extends.
 
     Args:
-        cache: cache, which must not be used afterwards.
+        cache: Cache, which must not be used afterwards.
         rows: (live, new width) row that each hypothesis extends.
-        width: number of rows per sentence in the cache.
+        width: Number of rows per sentence in the cache.
 
     Returns:
         The slot (live, new width) of each hypothesis, and the cache.

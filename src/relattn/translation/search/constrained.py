@@ -36,13 +36,13 @@ class PartialHypothesis:
     """A hypothesis without an end of sentence.
 
     Attributes:
-        row: row of the cache that its last token extends.
-        needed: phrases that it does not contain yet.
-        log_prob: log-probability of its tokens, in nats.
-        tokens: tokens so far.
-        begun: the longest beginning of a needed phrase that its last tokens are.
-        completed: the phrase that its last token completed, if any.
-        left: number of bytes of the request's text that are still to be spelled.
+        row: Row of the cache that its last token extends.
+        needed: Phrases that it does not contain yet.
+        log_prob: Log-probability of its tokens, in nats.
+        tokens: Tokens so far.
+        begun: The longest beginning of a needed phrase that its last tokens are.
+        completed: The phrase that its last token completed, if any.
+        left: Number of bytes of the request's text that are still to be spelled.
     """
 
     row: int
@@ -94,16 +94,16 @@ def search(
     """Search a batch, and return the `rules.n_best` best translations of each sentence, best first.
 
     Args:
-        step: model.
-        cache: cache with one row per sentence.
-        requests: sentences, whose prefixes have the same length. Their limits must leave room for prefix, phrases
+        step: Model.
+        cache: Cache with one row per sentence.
+        requests: Sentences, whose prefixes have the same length. Their limits must leave room for prefix, phrases
             and end of sentence.
-        rules: settings of the search.
+        rules: Settings of the search.
         prefixes: (sentences, length) prefixes of the requests.
         continues_word: (vocab,) bool, True for tokens that continue a word.
 
     Raises:
-        Diverged: the model's log-probabilities are NaN, as after training diverged.
+        Diverged: The model's log-probabilities are NaN, as after training diverged.
     """
     device = prefixes.device
     logits, start, cache = read_prefixes(step, cache, prefixes, rules)

@@ -17,7 +17,7 @@ def restrain(logits: Tensor, tokens: Tensor, rules: SearchRules, exempt: Tensor 
     Args:
         logits: (rows, vocab).
         tokens: (rows, length) tokens of each hypothesis.
-        rules: settings of the search.
+        rules: Settings of the search.
         exempt: (rows,) True for rows whose next token is given text, which may repeat itself; None if there are none.
     """
     if not rules.restrains or tokens.shape[1] == 0:

@@ -32,18 +32,18 @@ def sample(
     """Draw a translation for each row.
 
     Args:
-        step: model.
-        cache: cache with one row per translation.
+        step: Model.
+        cache: Cache with one row per translation.
         limits: (rows,) maximum number of generated tokens, prefix and end of sentence included.
-        rules: settings; those of the beam have no effect.
+        rules: Settings; those of the beam have no effect.
         prefixes: (rows, length) tokens that the translations begin with.
-        options: how to draw.
+        options: How to draw.
         numbers: (rows, at least the largest limit) random numbers in [0, 1), float64.
-        spellings: text of each row that follows its prefix; empty if no row has one. Its tokens are drawn from those
+        spellings: Text of each row that follows its prefix; empty if no row has one. Its tokens are drawn from those
             that agree with the rest of the text.
 
     Raises:
-        Diverged: the model's log-probabilities are NaN, as after training diverged.
+        Diverged: The model's log-probabilities are NaN, as after training diverged.
     """
     logits, log_prob, cache = read_prefixes(step, cache, prefixes, rules)
     tokens, totals = prefixes.tolist(), log_prob.double()

@@ -24,8 +24,8 @@ class Spelling:
     """The ways to spell a text with tokens. The last token may continue after the end of the text.
 
     Attributes:
-        tokens: tokens that may follow, by the number of bytes that are left.
-        needed: by number of bytes, the minimum number of tokens that spell them; infinite if they cannot be spelled.
+        tokens: Tokens that may follow, by the number of bytes that are left.
+        needed: By number of bytes, the minimum number of tokens that spell them; infinite if they cannot be spelled.
         lengths: (vocab,) number of bytes of each token.
     """
 
@@ -49,12 +49,12 @@ class Request:
     """One source sentence to translate.
 
     Attributes:
-        number: line number, counted from 1. Sampling draws different random numbers for each line.
-        src_ids: source pieces, without begin and end marks.
-        limit: maximum number of generated tokens, end of sentence included.
-        prefix: tokens that every translation begins with.
-        phrases: token sequences that every translation contains; a phrase listed twice must occur twice.
-        spelling: text that follows the prefix in every translation; None if any may follow.
+        number: Line number, counted from 1. Sampling draws different random numbers for each line.
+        src_ids: Source pieces, without begin and end marks.
+        limit: Maximum number of generated tokens, end of sentence included.
+        prefix: Tokens that every translation begins with.
+        phrases: Token sequences that every translation contains; a phrase listed twice must occur twice.
+        spelling: Text that follows the prefix in every translation; None if any may follow.
     """
 
     number: int
@@ -70,8 +70,8 @@ class Hypothesis:
     """One complete translation.
 
     Attributes:
-        tokens: generated tokens, without the end of sentence.
-        score: log-probability of the tokens and the end of sentence, in nats, divided by the length penalty.
+        tokens: Generated tokens, without the end of sentence.
+        score: Log-probability of the tokens and the end of sentence, in nats, divided by the length penalty.
     """
 
     tokens: list[int]
@@ -83,9 +83,9 @@ class SamplingOptions:
     """Options of sampling, which draws translations at random.
 
     Attributes:
-        top_k: number of most likely tokens to draw from; 0 draws from all.
-        temperature: divisor of the log-probabilities; below 1, likely tokens are drawn more often.
-        seed: random seed. Equal lines of one input are still drawn independently.
+        top_k: Number of most likely tokens to draw from; 0 draws from all.
+        temperature: Divisor of the log-probabilities; below 1, likely tokens are drawn more often.
+        seed: Random seed. Equal lines of one input are still drawn independently.
     """
 
     top_k: int = 0
@@ -106,16 +106,16 @@ class SearchRules:
     """Settings that are constant during one search.
 
     Attributes:
-        beam_size: number of live hypotheses per sentence.
-        bos: token that the decoder starts with.
-        eos: end of sentence.
-        banned: tokens that are never generated, such as padding.
-        penalty: length penalty.
-        n_best: number of finished hypotheses that must be final before a sentence is done.
-        early_stopping: whether a sentence is done as soon as `beam_size` hypotheses have finished; "heuristic": as soon
+        beam_size: Number of live hypotheses per sentence.
+        bos: Token that the decoder starts with.
+        eos: End of sentence.
+        banned: Tokens that are never generated, such as padding.
+        penalty: Length penalty.
+        n_best: Number of finished hypotheses that must be final before a sentence is done.
+        early_stopping: Whether a sentence is done as soon as `beam_size` hypotheses have finished; "heuristic": as soon
             as the best live one is also no better than these at its present length.
-        given: number of first tokens of each prefix that belong to the model. They have probability 1.
-        no_repeat_ngram, repetition_penalty: rules against repetition, as in `SearchConfig`.
+        given: Number of first tokens of each prefix that belong to the model. They have probability 1.
+        no_repeat_ngram, repetition_penalty: Rules against repetition, as in `SearchConfig`.
     """
 
     beam_size: int

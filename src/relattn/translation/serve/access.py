@@ -26,9 +26,9 @@ class Access:
     """Requests that a server answers.
 
     Attributes:
-        hosts: names that `Host` may have besides addresses and localhost, in lower case; None for any. If it is empty,
+        hosts: Names that `Host` may have besides addresses and localhost, in lower case; None for any. If it is empty,
             a proxy can use any name.
-        origins: origins of web pages that may use the server besides its own; "*" for all.
+        origins: Origins of web pages that may use the server besides its own; "*" for all.
     """
 
     hosts: Sequence[str] | None = None
@@ -38,9 +38,9 @@ class Access:
         """Return why a request is refused; empty if it is answered.
 
         Args:
-            method: method of the request.
-            headers: its headers.
-            port: port of the server; None if it has none.
+            method: Method of the request.
+            headers: Its headers.
+            port: Port of the server; None if it has none.
         """
         host, origin = headers.get("host", "").lower(), headers.get("origin", "").lower()
         if self.hosts is not None and not (

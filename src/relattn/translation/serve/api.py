@@ -149,7 +149,7 @@ def read_keys(path: Path) -> list[bytes]:
     """Return the digests of API keys in a file with a key per line. Empty lines and lines after a # are ignored.
 
     Raises:
-        InputError: the file cannot be read, or has no key.
+        InputError: The file cannot be read, or has no key.
     """
     with reading(path, "not a list of keys"):
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
@@ -171,8 +171,8 @@ class Api:
     """Handlers of the routes.
 
     Args:
-        router: models, by language pair.
-        keys: file of API keys that are accepted, as `read_keys` reads it; None requires no key.
+        router: Models, by language pair.
+        keys: File of API keys that are accepted, as `read_keys` reads it; None requires no key.
     """
 
     def __init__(self, router: Router, keys: Path | None) -> None:

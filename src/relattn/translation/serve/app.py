@@ -65,12 +65,12 @@ def make_app(router: Router, *, keys: Path | None = None, access: Access = Acces
     """Return the web application.
 
     Args:
-        router: models, by language pair.
-        keys: file of API keys, one per line; None requires no key.
-        access: names and origins that requests may have.
+        router: Models, by language pair.
+        keys: File of API keys, one per line; None requires no key.
+        access: Names and origins that requests may have.
 
     Raises:
-        InputError: the keys cannot be read.
+        InputError: The keys cannot be read.
     """
     api, stopping = Api(router, keys), asyncio.Event()
 
@@ -182,10 +182,10 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics, access: Access) -> A
     """Return middleware that refuses requests, limits their size and the time to receive them, adds headers and logs.
 
     Args:
-        app: application to wrap.
-        limits: limits on requests.
-        metrics: metrics to count in.
-        access: names and origins that requests may have.
+        app: Application to wrap.
+        limits: Limits on requests.
+        metrics: Metrics to count in.
+        access: Names and origins that requests may have.
     """
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:

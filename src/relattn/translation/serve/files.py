@@ -16,10 +16,10 @@ class StoredFile:
     """Translated file.
 
     Attributes:
-        name: name of the file that was uploaded.
-        content: its translation.
-        client: address of the client.
-        deadline: when it is removed.
+        name: Name of the file that was uploaded.
+        content: Its translation.
+        client: Address of the client.
+        deadline: When it is removed.
     """
 
     name: str
@@ -34,7 +34,7 @@ class FileStore:
     One client can use half of the store. If it adds more, its own oldest files are removed, and no others.
 
     Args:
-        size: maximum size of all files, in bytes.
+        size: Maximum size of all files, in bytes.
     """
 
     def __init__(self, size: int) -> None:

@@ -66,7 +66,7 @@ def load_pairs(
     """Load models, and return a translator for each pair of languages. Arguments are those of `served_pairs`.
 
     Raises:
-        InputError: as `load` and `served_pairs`, or two models translate the same pair.
+        InputError: As `load` and `served_pairs`, or two models translate the same pair.
     """
     translators: dict[tuple[str, str], Translator] = {}
     for model in models:
@@ -84,12 +84,12 @@ def served_pairs(translator: Translator, languages: Sequence[str], name: str) ->
     Chinese in another script too.
 
     Args:
-        translator: translator of one of the pairs.
-        languages: languages of the pairs, in a model of several languages; empty for all.
-        name: name of the model in messages.
+        translator: Translator of one of the pairs.
+        languages: Languages of the pairs, in a model of several languages; empty for all.
+        name: Name of the model in messages.
 
     Raises:
-        InputError: the model has none of the languages, or too many.
+        InputError: The model has none of the languages, or too many.
     """
     if len(translator.pairs) == 1:
         return {(translator.src_lang, translator.tgt_lang): translator}
@@ -128,7 +128,7 @@ class Detector:
     """Detects the language of a text: of up to three words by their frequencies, of a longer one with py3langid.
 
     Args:
-        codes: languages to choose from; those that py3langid does not know are never detected in longer texts.
+        codes: Languages to choose from; those that py3langid does not know are never detected in longer texts.
     """
 
     def __init__(self, codes: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ class Metrics:
     """Metrics of one server, in a separate registry.
 
     Args:
-        limits: limits on requests. The last bucket of each histogram ends at the highest value that they allow.
+        limits: Limits on requests. The last bucket of each histogram ends at the highest value that they allow.
     """
 
     def __init__(self, limits: Limits) -> None:

@@ -23,11 +23,11 @@ class Word(NamedTuple):
     """Word of a translation, or white space.
 
     Attributes:
-        text: the word.
-        confidence: its probability; None for white space.
-        sentence: index of its source sentence; None for white space between sentences, and for all words if the text
+        text: The word.
+        confidence: Its probability; None for white space.
+        sentence: Index of its source sentence; None for white space between sentences, and for all words if the text
             went through two models.
-        sources: ranges of characters of that sentence that it translates.
+        sources: Ranges of characters of that sentence that it translates.
     """
 
     text: str
@@ -40,15 +40,15 @@ class Model:
     """Translator of one language pair, with a queue for each kind of work.
 
     Args:
-        pair: source and target language.
-        translator: translator to use.
-        search: its search options.
-        make_queue: function that makes a queue for a function that works on batches, with the argument `size` of
+        pair: Source and target language.
+        translator: Translator to use.
+        search: Its search options.
+        make_queue: Function that makes a queue for a function that works on batches, with the argument `size` of
             `BatchQueue`.
 
     Attributes:
-        sentences: queue of `Sentence`: its translations, best first.
-        words: queue of (sentence, translation): the words of the translation, with confidences.
+        sentences: Queue of `Sentence`: its translations, best first.
+        words: Queue of (sentence, translation): the words of the translation, with confidences.
     """
 
     def __init__(
@@ -103,10 +103,10 @@ def _words(
     words of the text, the sentence is returned as one word without confidence.
 
     Args:
-        text: the sentence.
-        pieces: its pieces.
-        log_probs: their log-probabilities, and that of the end.
-        sources: ranges of the source that a word translates, by its number.
+        text: The sentence.
+        pieces: Its pieces.
+        log_probs: Their log-probabilities, and that of the end.
+        sources: Ranges of the source that a word translates, by its number.
     """
     by_word: dict[int, list[float]] = {}
     for word, log_prob in zip(word_indices(pieces), log_probs, strict=False):

@@ -35,7 +35,7 @@ class ParserPool:
     """Processes that parse.
 
     Args:
-        limits: processor time and memory per request.
+        limits: Processor time and memory per request.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -47,12 +47,12 @@ class ParserPool:
         """Return the result of a function of the module `text`. If the caller is cancelled, its process is killed.
 
         Args:
-            function: function at the top level of its module.
-            arguments: arguments that can be pickled.
+            function: Function at the top level of its module.
+            arguments: Arguments that can be pickled.
 
         Raises:
-            ParsingLimitExceeded: the function took too much time or memory.
-            Exception: the function raised it.
+            ParsingLimitExceeded: The function took too much time or memory.
+            Exception: The function raised it.
         """
         client_limiter = self._client_limiters.setdefault(CLIENT.get(), CapacityLimiter(PROCESSES // 2))
         limits = self._limits.parsing, self._limits.memory

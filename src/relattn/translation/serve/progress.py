@@ -24,9 +24,9 @@ class FileProgress:
     """Progress of the work for a request.
 
     Attributes:
-        is_wanted: whether the client wants reports.
-        share: share of the work that is done.
-        began: whether there is something to report.
+        is_wanted: Whether the client wants reports.
+        share: Share of the work that is done.
+        began: Whether there is something to report.
     """
 
     def __init__(self) -> None:
@@ -43,9 +43,9 @@ class LongAnswer(Response):
     """Answer that is sent while work continues. If the client disconnects, the work is cancelled.
 
     Args:
-        work: coroutine that returns the response. It raises no error of a client.
-        progress: progress of the work.
-        seconds: time after which the answer begins, and between two empty lines.
+        work: Coroutine that returns the response. It raises no error of a client.
+        progress: Progress of the work.
+        seconds: Time after which the answer begins, and between two empty lines.
     """
 
     def __init__(self, work: Coroutine[Any, Any, Response], progress: FileProgress, seconds: float) -> None:

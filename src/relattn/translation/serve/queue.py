@@ -33,7 +33,7 @@ class QueueFull(Exception):
     """Raised if a limit on waiting requests is reached.
 
     Args:
-        message: what is full.
+        message: What is full.
     """
 
     def __init__(self, message: str = "the queue is full") -> None:
@@ -44,14 +44,14 @@ class BatchQueue:
     """Queue of requests, each a sequence of items, for a function that works on batches of items.
 
     Args:
-        work: function that returns a result per item of a batch; it runs in a thread of `threads`.
-        threads: threads to run `work` in.
-        limits: batch size, size of the queue, and how long to wait for a batch to fill.
-        size: function that returns the size of an item, such as its number of pieces.
-        on_batch: function that is called with the size of each batch.
+        work: Function that returns a result per item of a batch; it runs in a thread of `threads`.
+        threads: Threads to run `work` in.
+        limits: Batch size, size of the queue, and how long to wait for a batch to fill.
+        size: Function that returns the size of an item, such as its number of pieces.
+        on_batch: Function that is called with the size of each batch.
 
     Attributes:
-        failed: whether the last item, or batch, failed with an error for which its request is not to blame.
+        failed: Whether the last item, or batch, failed with an error for which its request is not to blame.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class BatchQueue:
         """Return the result of each item. If the caller is cancelled, its items leave the queue.
 
         Raises:
-            QueueFull: the queue has no room for the items, or the client would have more than half of it.
+            QueueFull: The queue has no room for the items, or the client would have more than half of it.
             Exception: `work` raised it for one of the items alone.
         """
         client, waiting = CLIENT.get(), self._limits.waiting

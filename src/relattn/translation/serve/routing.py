@@ -38,11 +38,11 @@ class ScoredText:
     """Translation of a text with confidences.
 
     Attributes:
-        sentences: sentences of the source text.
-        words: words of the translation and the white space between them.
-        others: other translations, best first.
-        warnings: what is implausible in the translation of a sentence, as `implausibilities` names it.
-        has_choices: whether the words can be replaced, by a translation with a prefix.
+        sentences: Sentences of the source text.
+        words: Words of the translation and the white space between them.
+        others: Other translations, best first.
+        warnings: What is implausible in the translation of a sentence, as `implausibilities` names it.
+        has_choices: Whether the words can be replaced, by a translation with a prefix.
     """
 
     sentences: list[str]
@@ -57,8 +57,8 @@ class TranslatedText:
     """Translations of a text.
 
     Attributes:
-        ranked: different translations, best first. Without marks if they are those of plain text.
-        warnings: what is implausible in the best one, as `implausibilities` names it.
+        ranked: Different translations, best first. Without marks if they are those of plain text.
+        warnings: What is implausible in the best one, as `implausibilities` names it.
         confidence: exp of the mean log-probability of the tokens of the best one. Of two models, and of the parts of a
             page, it is the least.
     """
@@ -72,13 +72,13 @@ class Router:
     """Translates texts and files between all languages of a server.
 
     Args:
-        translators: translator of each language pair.
-        limits: limits on requests.
-        searches: search options by language pair; a pair that is missing uses those of its translator.
-        pivot: language to translate through if no model translates a pair directly; none if empty.
+        translators: Translator of each language pair.
+        limits: Limits on requests.
+        searches: Search options by language pair; a pair that is missing uses those of its translator.
+        pivot: Language to translate through if no model translates a pair directly; none if empty.
 
     Raises:
-        InputError: no model translates into the pivot, or none from it.
+        InputError: No model translates into the pivot, or none from it.
     """
 
     def __init__(
@@ -129,16 +129,16 @@ class Router:
         """Return the translations of each text. A text that is in the target language is left unchanged.
 
         Args:
-            texts: texts in any of the languages.
-            sources: language of each text.
-            target: language to translate into.
-            options: options of each sentence. `n_best` is the maximum number of translations per text; the beam size
+            texts: Texts in any of the languages.
+            sources: Language of each text.
+            target: Language to translate into.
+            options: Options of each sentence. `n_best` is the maximum number of translations per text; the beam size
                 also limits it.
-            html: whether the texts are HTML.
+            html: Whether the texts are HTML.
 
         Raises:
-            InputError: no model translates the languages, a text cannot be read, or there are too many sentences.
-            QueueFull: too many sentences are waiting.
+            InputError: No model translates the languages, a text cannot be read, or there are too many sentences.
+            QueueFull: Too many sentences are waiting.
             ParsingLimitExceeded: HTML takes too much time or memory to parse.
         """
         results = {}
@@ -147,8 +147,11 @@ class Router:
             translations = [TranslatedText([text], []) for text in group]
             if source != target or source not in self.codes:
                 route = self._require_route(source, target)
-                translate = self._translate_pages if html else self._translate_plain
-                translations = await translate(route, group, options)
+                if html:
+                    translations = await self._translate_pages(route, group, options)
+                else:
+                    translated = await self._translate_route(route, [Marked(text) for text in group], options)
+                    translations = [replace(each, ranked=[best.text for best in each.ranked]) for each in translated]
             results[source] = iter(translations)
         return [next(results[source]) for source in sources]
 
@@ -167,25 +170,18 @@ class Router:
             for ranked, page in zip(filled, parts, strict=True)
         ]
 
-    async def _translate_plain(
-        self, route: Sequence[Model], texts: Sequence[str], options: TranslateOptions
-    ) -> list[TranslatedText]:
-        """Return the translations of each plain text."""
-        translated = await self._translate_route(route, [Marked(text) for text in texts], options)
-        return [replace(each, ranked=[version.text for version in each.ranked]) for each in translated]
-
     async def words(
         self, text: str, source: str, target: str, *, count: int, prefix: str = "", choice: str = ""
     ) -> ScoredText:
         """Return the words of a translation of a plain text, and up to count − 1 other translations.
 
         Args:
-            text: plain text.
-            source: its language.
-            target: language to translate into.
-            count: maximum number of translations; the beam size also limits it.
-            prefix: text that each translation begins with; it requires a text of one sentence, and one model.
-            choice: translation whose words are returned, out of the `count` best ones; the best one if empty.
+            text: Plain text.
+            source: Its language.
+            target: Language to translate into.
+            count: Maximum number of translations; the beam size also limits it.
+            prefix: Text that each translation begins with; it requires a text of one sentence, and one model.
+            choice: Translation whose words are returned, out of the `count` best ones; the best one if empty.
 
         Errors are those of `translate`, or an InputError if `choice` is not among the translations.
         """
@@ -235,12 +231,12 @@ class Router:
         kept.
 
         Args:
-            name: name of the file.
-            content: its bytes.
-            source: language of its text.
-            target: language to translate into.
-            options: options of each sentence, with an `n_best` of 1.
-            report: function that is called with the share of the work that is done.
+            name: Name of the file.
+            content: Its bytes.
+            source: Language of its text.
+            target: Language to translate into.
+            options: Options of each sentence, with an `n_best` of 1.
+            report: Function that is called with the share of the work that is done.
 
         Errors are those of `read_document` and `translate`, but if the queue is full, the file waits.
         """

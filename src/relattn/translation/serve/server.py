@@ -40,19 +40,19 @@ def serve(
     """Serve translations until SIGTERM or Ctrl-C. Accepted requests are answered, files with an error.
 
     Args:
-        translators: translator of each (source, target) pair of languages.
-        searches: search options by language pair; a pair that is missing uses those of its translator.
-        host: address to listen on.
-        port: port to listen on; 0 chooses a free one.
-        pivot: language to translate through if no model translates a pair directly; none if empty.
-        keys: file of API keys, one per line; None requires no key.
-        hosts: names that requests may have in `Host`; if empty, any on an address that other machines can reach.
-        cors: origins whose web pages may use the server.
-        proxies: addresses of proxies, whose X-Forwarded-For and X-Forwarded-Proto are used.
-        limits: limits on requests.
+        translators: Translator of each (source, target) pair of languages.
+        searches: Search options by language pair; a pair that is missing uses those of its translator.
+        host: Address to listen on.
+        port: Port to listen on; 0 chooses a free one.
+        pivot: Language to translate through if no model translates a pair directly; none if empty.
+        keys: File of API keys, one per line; None requires no key.
+        hosts: Names that requests may have in `Host`; if empty, any on an address that other machines can reach.
+        cors: Origins whose web pages may use the server.
+        proxies: Addresses of proxies, whose X-Forwarded-For and X-Forwarded-Proto are used.
+        limits: Limits on requests.
 
     Raises:
-        InputError: the address cannot be used, the pivot has no models, or the keys cannot be read.
+        InputError: The address cannot be used, the pivot has no models, or the keys cannot be read.
     """
     require(bool(host), "host must be an address to listen on, such as 127.0.0.1, or 0.0.0.0 for all, got ''")
     router = Router(translators, limits, searches=searches, pivot=pivot)

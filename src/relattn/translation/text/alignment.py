@@ -22,9 +22,9 @@ def links(weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[s
 
     Args:
         weights: (target pieces and the end, source pieces and their special tokens).
-        src_pieces: source pieces, without special tokens.
-        tgt_pieces: target pieces, without the end.
-        special: special tokens of the model.
+        src_pieces: Source pieces, without special tokens.
+        tgt_pieces: Target pieces, without the end.
+        special: Special tokens of the model.
     """
     source, target = word_indices(src_pieces), word_indices(tgt_pieces)
     no_word = len(source)

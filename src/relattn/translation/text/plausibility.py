@@ -32,10 +32,10 @@ def implausibilities(source: str, translation: str, src_pieces: int, tgt_pieces:
     | `length` | it has over three times as many pieces as the source, or less than a third |
 
     Args:
-        source: source line.
-        translation: its translation.
-        src_pieces: number of pieces of the source.
-        tgt_pieces: number of pieces of the translation.
+        source: Source line.
+        translation: Its translation.
+        src_pieces: Number of pieces of the source.
+        tgt_pieces: Number of pieces of the translation.
     """
     if not has_text(source):
         return ()

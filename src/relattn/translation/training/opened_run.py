@@ -67,7 +67,7 @@ def read_initial_bundle(recipe: Recipe) -> bundle.Bundle | None:
     that is added to embeddings. Their tables are zero, so that the model computes the same at first.
 
     Raises:
-        InputError: the bundle is missing or damaged, or its model is another one or has no tokens of these languages.
+        InputError: The bundle is missing or damaged, or its model is another one or has no tokens of these languages.
     """
     path, model = recipe.train.init_from, recipe.model
     if not path:

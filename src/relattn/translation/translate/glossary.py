@@ -23,8 +23,8 @@ class Glossary:
     """Terms and their translations.
 
     Args:
-        terms: line number, source term and translation of each entry.
-        source: name of the glossary in messages.
+        terms: Line number, source term and translation of each entry.
+        source: Name of the glossary in messages.
 
     Raises:
         InputError: a term or a translation is empty, or a term has two translations. The message has line numbers.
@@ -50,7 +50,7 @@ class Glossary:
         """Read a glossary from a file. Blank lines are ignored.
 
         Raises:
-            InputError: the file cannot be read, or a line does not have two columns, or as for `Glossary`.
+            InputError: The file cannot be read, or a line does not have two columns, or as for `Glossary`.
         """
 
         def terms() -> Iterable[tuple[int, str, str]]:

@@ -15,21 +15,21 @@ class TranslateOptions:
     """Options of one call that translates; they never change a translator.
 
     Attributes:
-        n_best: number of translations per line, best first. With a search, at most its beam size.
-        search: beam size, length penalty and length limits; None takes those of the translator.
-        sampling: draw translations at random; None searches for the best.
-        glossary: terms whose translations are given. It requires a search.
-        keep_tags: copy tags, numbers with units and literals unchanged into the translation. It cannot be combined with
+        n_best: Number of translations per line, best first. With a search, at most its beam size.
+        search: Beam size, length penalty and length limits; None takes those of the translator.
+        sampling: Draw translations at random; None searches for the best.
+        glossary: Terms whose translations are given. It requires a search.
+        keep_tags: Copy tags, numbers with units and literals unchanged into the translation. It cannot be combined with
             `align`.
-        keep_literals: copy emoji and other symbols, and literals that the model changes or leaves out: placeholders,
+        keep_literals: Copy emoji and other symbols, and literals that the model changes or leaves out: placeholders,
             addresses, handles, hashtags, numbers of 8 digits or more, and identifiers. It has no effect on lines with a
             prefix, and none with `align`.
-        copy: copy lines such as ``-`` or ``1.`` instead of translating them: they have no letter of any script, and no
+        copy: Copy lines such as ``-`` or ``1.`` instead of translating them: they have no letter of any script, and no
             number such as ``1,204.5``.
-        align: align the words of source and translation.
+        align: Align the words of source and translation.
 
     Raises:
-        InputError: options contradict each other or are out of range.
+        InputError: Options contradict each other or are out of range.
     """
 
     n_best: int = 1

@@ -23,10 +23,10 @@ def format_lines(
     Args:
         style: "text" writes the translation, or with `n_best` Moses's "number ||| translation ||| score", with numbers
             from 0; "tsv" and "jsonl" write a row or an object per translation, with line numbers from 1.
-        number: number of the source line, counted from 1.
-        translations: its translations.
-        n_best: whether to write an n-best list.
-        align: whether to write word alignments.
+        number: Number of the source line, counted from 1.
+        translations: Its translations.
+        n_best: Whether to write an n-best list.
+        align: Whether to write word alignments.
     """
     rows = [{"line": number, **columns(translation, align=align)} for translation in translations]
     if style == "tsv":

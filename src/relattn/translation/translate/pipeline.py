@@ -57,15 +57,15 @@ class Translation:
     """One translation of a line.
 
     Attributes:
-        text: the translation.
-        score: log-probability of its tokens and the end of sentence, in nats, divided by the length penalty; 0 for a
+        text: The translation.
+        score: Log-probability of its tokens and the end of sentence, in nats, divided by the length penalty; 0 for a
             line that is blank or copied.
-        tokens: its pieces, without the end of sentence.
-        mean_log_prob: mean log-probability of its tokens and the end of sentence, in nats; 0 for a line that is
+        tokens: Its pieces, without the end of sentence.
+        mean_log_prob: Mean log-probability of its tokens and the end of sentence, in nats; 0 for a line that is
             blank or copied.
         alignment: (source word, target word) pairs, counted from 0, if they were asked for.
-        warnings: what is implausible in it, as `implausibilities` names it.
-        marks: marks of the source in their places in `text`.
+        warnings: What is implausible in it, as `implausibilities` names it.
+        marks: Marks of the source in their places in `text`.
     """
 
     text: str
@@ -92,9 +92,9 @@ class Sentence:
     """A sentence to translate, with its own options.
 
     Attributes:
-        text: the sentence. Its marks are placed in the translation.
-        options: options. `search` and `sampling` are those of the first sentence of a call.
-        prefix: text that each translation begins with; it requires a text without marks.
+        text: The sentence. Its marks are placed in the translation.
+        options: How to translate it. `search` and `sampling` are those of the first sentence of a call.
+        prefix: Text that each translation begins with; it requires a text without marks.
     """
 
     text: Marked
@@ -126,12 +126,12 @@ class Translator(ABC):
     A translator does not change after it was made, and may be used by several threads.
 
     Args:
-        tokenizer: tokenizer of both sides.
-        search: default beam size, length penalty and length limits.
-        languages: source and target language; empty if unknown.
-        pairs: pairs of languages of a model that was trained on several. An imported tokenizer has its own.
-        max_length: longest sequence that the model can hold, in pieces, end of sentence included; None if unlimited.
-        workers: number of batches that are searched at the same time, if the subclass supports it.
+        tokenizer: Tokenizer of both sides.
+        search: Default beam size, length penalty and length limits.
+        languages: Source and target language; empty if unknown.
+        pairs: Pairs of languages of a model that was trained on several. An imported tokenizer has its own.
+        max_length: Longest sequence that the model can hold, in pieces, end of sentence included; None if unlimited.
+        workers: Number of batches that are searched at the same time, if the subclass supports it.
     """
 
     supports_prefixes = True
@@ -184,12 +184,12 @@ class Translator(ABC):
         """Return a translator of the same model for another pair of languages.
 
         Args:
-            src_lang: source language. By default that of this translator, or if `tgt_lang` is that language, the only
+            src_lang: Source language. By default that of this translator, or if `tgt_lang` is that language, the only
                 other one.
-            tgt_lang: target language. The default is chosen as for `src_lang`.
+            tgt_lang: Target language. The default is chosen as for `src_lang`.
 
         Raises:
-            InputError: the model does not translate this pair.
+            InputError: The model does not translate this pair.
         """
         fitting = self._pairs_with(src_lang, tgt_lang)
         src_lang, tgt_lang = src_lang or self.src_lang, tgt_lang or self.tgt_lang
@@ -230,12 +230,12 @@ class Translator(ABC):
         """Return the `options.n_best` best translations of each request, best first, or as many that are drawn.
 
         Args:
-            requests: sentences of similar length.
-            search: how to search.
-            options: options of the call.
+            requests: Sentences of similar length.
+            search: How to search.
+            options: Options of the call.
 
         Raises:
-            InputError: prefixes, phrases, sampling or this kind of search are not supported.
+            InputError: Prefixes, phrases, sampling or this kind of search are not supported.
         """
 
     def map_batches(self, work: Callable[[list[Request]], Any], batches: list[list[Request]]) -> Iterator[Any]:
@@ -247,8 +247,8 @@ class Translator(ABC):
         """Return the log-probability, in nats, of each piece of given translations, and of the end of sentence.
 
         Args:
-            src_ids: source pieces, without special tokens.
-            tgt_ids: target pieces, without special tokens.
+            src_ids: Source pieces, without special tokens.
+            tgt_ids: Target pieces, without special tokens.
         """
 
     @abstractmethod
@@ -258,15 +258,15 @@ class Translator(ABC):
         """Return the (source word, target word) pairs of given translations, counted from 0, as `alignment.links`.
 
         Args:
-            src_ids: source pieces, without special tokens.
-            tgt_ids: target pieces, without special tokens.
+            src_ids: Source pieces, without special tokens.
+            tgt_ids: Target pieces, without special tokens.
         """
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[int, float]]]:
         """Yield, for each pair, the pieces of the given translation and the end of sentence with log-probabilities.
 
         Args:
-            pairs: source and target lines. A blank line has no pieces.
+            pairs: Source and target lines. A blank line has no pieces.
 
         Raises:
             InputError: a line is longer than the model can hold, or than LONGEST_LINE characters. The message has the
@@ -319,16 +319,16 @@ class Translator(ABC):
         A line without a letter and without a number such as ``1,204.5`` is copied, unless `options.copy` is False.
 
         Args:
-            lines: one sentence each.
-            options: options of this call.
-            prefixes: text that each translation begins with, one per line; it is part of what is returned.
-            progress: show a progress bar on standard error.
+            lines: One sentence each.
+            options: Options of this call.
+            prefixes: Text that each translation begins with, one per line; it is part of what is returned.
+            progress: Show a progress bar on standard error.
 
         Raises:
             InputError: `options.n_best` is larger than the beam size; a line is longer than the model can read, or than
                 LONGEST_LINE characters (the message has its line number, counted from 1); the number of prefixes is not
                 the number of lines, a blank line has a prefix, or a prefix leaves no room for a translation.
-            TypeError: lines or prefixes are one string.
+            TypeError: Lines or prefixes are one string.
         """
         return [best.text for best, *_ in self.n_best(lines, options, prefixes=prefixes, progress=progress)]
 
@@ -395,12 +395,12 @@ class Translator(ABC):
         translation does not depend on how many are wanted.
 
         Args:
-            sentences: sentences of one language.
-            first_line: number of the first one, in messages.
-            report_done: function that is called with the number of sentences that are ready.
+            sentences: Sentences of one language.
+            first_line: Number of the first one, in messages.
+            report_done: Function that is called with the number of sentences that are ready.
 
         Raises:
-            InputError: as `translate`.
+            InputError: As `translate`.
         """
         numbered = dict(enumerate(sentences, start=first_line))
         for number, sentence in numbered.items():

@@ -26,7 +26,7 @@ class Prefixes:
     """The prefixes that a tokenizer can spell.
 
     Args:
-        tokenizer: tokenizer of the translations.
+        tokenizer: Tokenizer of the translations.
     """
 
     def __init__(self, tokenizer: AnyTokenizer) -> None:

@@ -49,14 +49,14 @@ class TorchTranslator(Translator):
     matrix product.
 
     Args:
-        model: the model; it is moved to `device` and set to evaluation mode.
-        tokenizer: tokenizer of both sides.
-        search: default beam size, length penalty and length limits.
-        device: device to compute on.
-        languages: as in `Translator`.
-        pairs: as in `Translator`.
-        workers: as in `Translator`.
-        int8: whether to compute in int8, with the compiled decoder, as a quantized model requires. Another model is
+        model: The model; it is moved to `device` and set to evaluation mode.
+        tokenizer: Tokenizer of both sides.
+        search: Default beam size, length penalty and length limits.
+        device: Device to compute on.
+        languages: As in `Translator`.
+        pairs: As in `Translator`.
+        workers: As in `Translator`.
+        int8: Whether to compute in int8, with the compiled decoder, as a quantized model requires. Another model is
             quantized. The weights of the model are freed.
 
     Raises:

@@ -25,11 +25,11 @@ class ExportSettings:
     """Our settings in the config.json of an export.
 
     Attributes:
-        src_lang: source language.
-        tgt_lang: target language.
-        pairs: all pairs of languages, such as "en de", of a model that was trained here on several; else empty.
-        max_length: longest sequence, in pieces, end of sentence included; None if unlimited.
-        search: search that CTranslate2 supports.
+        src_lang: Source language.
+        tgt_lang: Target language.
+        pairs: All pairs of languages, such as "en de", of a model that was trained here on several; else empty.
+        max_length: Longest sequence, in pieces, end of sentence included; None if unlimited.
+        search: Search that CTranslate2 supports.
     """
 
     src_lang: str
@@ -63,8 +63,8 @@ def read_vocabularies(path: Path, unknown: str) -> tuple[list[str], list[str]]:
     """Return the pieces of source and target, in the order of their ids.
 
     Args:
-        path: the directory.
-        unknown: piece for unknown pieces. CTranslate2 appends it to a vocabulary that does not have it.
+        path: The directory.
+        unknown: Piece for unknown pieces. CTranslate2 appends it to a vocabulary that does not have it.
 
     Raises:
         InputError: a file is missing or damaged.

@@ -33,10 +33,10 @@ class ModelFile:
     """Content of a model.bin.
 
     Attributes:
-        version: version of the file format.
+        version: Version of the file format.
         kind: CTranslate2's name of the kind of model, such as "TransformerSpec".
-        revision: revision of that kind.
-        tensors: tensors by each of their names; quantized ones as they are.
+        revision: Revision of that kind.
+        tensors: Tensors by each of their names; quantized ones as they are.
     """
 
     version: int
@@ -71,7 +71,7 @@ def read_model(path: str | Path) -> ModelFile:
     """Read a model.bin.
 
     Raises:
-        InputError: the file cannot be read, is not in this format or this version, or has too few or too many bytes.
+        InputError: The file cannot be read, is not in this format or this version, or has too few or too many bytes.
     """
     with reading(path, "not a model of CTranslate2"):
         try:

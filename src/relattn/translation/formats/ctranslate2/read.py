@@ -98,7 +98,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     """Read the model in a directory, quantized or not. The integers of one in int8 are kept.
 
     Args:
-        path: the directory.
+        path: The directory.
         src_tokenizer: SentencePiece model of the source; None takes tokenizer.model in the directory.
         tgt_tokenizer: SentencePiece model of the target; None takes the source's.
 

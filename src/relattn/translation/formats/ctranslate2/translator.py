@@ -42,16 +42,16 @@ class CTranslate2Translator(Translator):
     """A model that CTranslate2 runs.
 
     Args:
-        path: the directory.
-        tokenizer: tokenizer of both sides.
-        settings: languages, default search and longest sequence.
+        path: The directory.
+        tokenizer: Tokenizer of both sides.
+        settings: Languages, default search and longest sequence.
         device: "cpu", "cuda" or "cuda:1".
-        threads: number of CPU threads; None takes CTranslate2's default.
-        compute_type: type that CTranslate2 computes in; "default" is that of the weights.
-        adds: whether CTranslate2 adds the token before each source, and the one after it; None reads config.json.
+        threads: Number of CPU threads; None takes CTranslate2's default.
+        compute_type: Type that CTranslate2 computes in; "default" is that of the weights.
+        adds: Whether CTranslate2 adds the token before each source, and the one after it; None reads config.json.
 
     Raises:
-        InputError: the vocabulary is not the tokenizer's, ctranslate2 is not installed, or it cannot use the model or
+        InputError: The vocabulary is not the tokenizer's, ctranslate2 is not installed, or it cannot use the model or
             the device.
     """
 

@@ -68,15 +68,15 @@ def export(
     CTranslate2 does not add language tokens. Programs that call CTranslate2 directly must add them to each source.
 
     Args:
-        bundle: the bundle.
-        out: the directory. An existing export is replaced.
-        quantization: type of the weights, in which CTranslate2 may also compute. Scores are also checked in float32.
-        sample: lines for the check, or the number of lines to draw from the vocabulary.
-        one_pair: let CTranslate2 add the token before each source, which a model of several languages then has for the
+        bundle: The bundle.
+        out: The directory. An existing export is replaced.
+        quantization: Type of the weights, in which CTranslate2 may also compute. Scores are also checked in float32.
+        sample: Lines for the check, or the number of lines to draw from the vocabulary.
+        one_pair: Let CTranslate2 add the token before each source, which a model of several languages then has for the
             bundle's languages only.
 
     Raises:
-        InputError: ctranslate2 is not installed, does not support the model or disagrees with the bundle; `out` holds
+        InputError: Ctranslate2 is not installed, does not support the model or disagrees with the bundle; `out` holds
             something else or cannot be written. `out` is then unchanged.
     """
     require_outside(out, bundle.path)
@@ -127,7 +127,7 @@ def ctranslate2_search(search: SearchConfig, length: float) -> SearchConfig:
     ((5 + len) / 6)^α is not supported. Near a length n it grows as len^(α n / (n + 5)), which replaces it.
 
     Args:
-        search: search of the bundle.
+        search: Search of the bundle.
         length: n, in tokens, end of sentence included.
     """
     search = replace(search, early_stopping=True)

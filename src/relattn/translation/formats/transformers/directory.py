@@ -71,10 +71,10 @@ class _Family:
     """Models of one `model_type`.
 
     Attributes:
-        architecture: class of the model.
-        norm: place of the layer normalization.
-        defaults: settings that config.json may leave out.
-        positions: function of a number of positions, the dimension and the padding id that returns the positions.
+        architecture: Class of the model.
+        norm: Place of the layer normalization.
+        defaults: Settings that config.json may leave out.
+        positions: Function of a number of positions, the dimension and the padding id that returns the positions.
     """
 
     architecture: str
@@ -202,11 +202,11 @@ def weight_files(path: Path, available: Collection[str] | None = None) -> list[s
     """Return the names of the files with the weights, those of safetensors if there are several kinds.
 
     Args:
-        path: directory of the model.
-        available: names of all files, if some are not in the directory yet.
+        path: Directory of the model.
+        available: Names of all files, if some are not in the directory yet.
 
     Raises:
-        InputError: the weights are missing, or an index is damaged or lists files that do not exist.
+        InputError: The weights are missing, or an index is damaged or lists files that do not exist.
     """
     names = {file.name for file in path.iterdir()} if available is None else {*available}
     for whole, index in zip(WEIGHTS, INDICES, strict=True):

@@ -75,8 +75,8 @@ class Generation:
         """Return our search, and notes about settings with another effect.
 
         Args:
-            given: number of tokens that translations begin with.
-            banned: tokens that our search does not generate.
+            given: Number of tokens that translations begin with.
+            banned: Tokens that our search does not generate.
         """
         beam, alpha = self._number("num_beams", 1), self._number("length_penalty", 1.0, float)
         early, ngram = self.content.get("early_stopping"), self._number("no_repeat_ngram_size", 0)

@@ -43,7 +43,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     changed to other languages.
 
     Args:
-        path: the directory.
+        path: The directory.
         src_tokenizer: SentencePiece model of the source; None takes the one in the directory.
         tgt_tokenizer: SentencePiece model of the target; None takes the one in the directory, or the source's.
 

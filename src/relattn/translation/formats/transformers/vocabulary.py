@@ -56,12 +56,12 @@ def _pieces(file: Path, size: int, more: Collection[str] = ()) -> list[str]:
     """Return the pieces in a vocabulary by id.
 
     Args:
-        file: vocab.json, or tokenizer.json, which contains a vocabulary.
-        size: number of rows of the embedding; further pieces get names that no text has.
-        more: pieces with the ids that follow.
+        file: The file vocab.json, or tokenizer.json, which contains a vocabulary.
+        size: Number of rows of the embedding; further pieces get names that no text has.
+        more: Pieces with the ids that follow.
 
     Raises:
-        InputError: the file is missing or damaged, or its ids are not 0, 1, 2, …
+        InputError: The file is missing or damaged, or its ids are not 0, 1, 2, …
     """
     require_files(file.parent, file.name, what=DIRECTORY)
     content = read_json(file)
