@@ -25,7 +25,7 @@ from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.data.storage import Pairs
 from relattn.translation.data.tokenizer import Tokenizer
 
-Pair = tuple[str, str]
+SentencePair = tuple[str, str]
 Pieces = Sequence[int] | np.ndarray
 MOST_JOINED = 4  # lines that become one
 _WORDS_PER_TYPO = 10
@@ -36,24 +36,24 @@ _FIRST_LETTER = re.compile(r"(?<!\S)([^\w\s]*)([^\W\d_])")
 _FINAL = re.compile(r"[\s.!?…,;:。！？；：،؟؛۔।]+$")
 
 
-def upper_case(pair: Pair, random: Random) -> Pair:
+def upper_case(pair: SentencePair, random: Random) -> SentencePair:
     """Return both sides in upper case."""
     return pair[0].upper(), pair[1].upper()
 
 
-def title_case(pair: Pair, random: Random) -> Pair:
+def title_case(pair: SentencePair, random: Random) -> SentencePair:
     """Return both sides with a capital at the beginning of each word."""
     src, tgt = (_FIRST_LETTER.sub(lambda match: match[1] + match[2].upper(), side) for side in pair)
     return src, tgt
 
 
-def drop_punctuation(pair: Pair, random: Random) -> Pair:
+def drop_punctuation(pair: SentencePair, random: Random) -> SentencePair:
     """Return both sides without the punctuation marks at their ends. A side that has nothing else is kept."""
     src, tgt = (_FINAL.sub("", side) or side for side in pair)
     return src, tgt
 
 
-def typos(pair: Pair, random: Random) -> Pair:
+def typos(pair: SentencePair, random: Random) -> SentencePair:
     """Return the pair with typing errors in its source: in one of ten words, and in at least one.
 
     Two letters change places, one is missing, is typed twice or is another letter of the line. Words of one or two
@@ -70,7 +70,7 @@ def typos(pair: Pair, random: Random) -> Pair:
     return src, pair[1]
 
 
-PERTURBATIONS: dict[str, Callable[[Pair, Random], Pair]] = {  # in this order, after join_lines
+PERTURBATIONS: dict[str, Callable[[SentencePair, Random], SentencePair]] = {  # in this order, after join_lines
     "drop_punctuation": drop_punctuation,
     "typos": typos,
     "title_case": title_case,
@@ -83,7 +83,7 @@ CHANGES = (*NAMES, "sample_tokens")
 _SAMPLED = 1 << len(NAMES)  # bit of sample_tokens, the highest
 
 
-def perturb(names: Sequence[str], pairs: Sequence[Pair], *key: int) -> Pair:
+def perturb(names: Sequence[str], pairs: Sequence[SentencePair], *key: int) -> SentencePair:
     """Return the first of `pairs` with some perturbations, which never leave a side without text.
 
     Args:
@@ -102,7 +102,9 @@ def perturb(names: Sequence[str], pairs: Sequence[Pair], *key: int) -> Pair:
     return pair
 
 
-def sample_perturbed(pairs: Iterable[Pair], shares: Sequence[AugmentConfig], seed: int) -> Iterator[Pair]:
+def sample_perturbed(
+    pairs: Iterable[SentencePair], shares: Sequence[AugmentConfig], seed: int
+) -> Iterator[SentencePair]:
     """Yield all pairs, some of them changed as in an epoch, to train a tokenizer.
 
     Args:
@@ -203,7 +205,7 @@ class AugmentedPairs:
             return tokenizer.sample(src, random), tokenizer.sample(tgt, random)
         return tokenizer.encode(src), tokenizer.encode_target(tgt)
 
-    def _text(self, row: int) -> Pair:
+    def _text(self, row: int) -> SentencePair:
         """Return the changed text of a row."""
         names = [name for bit, name in enumerate(NAMES) if self.changes[row] >> bit & 1]
         end = self._ends[bisect_right(self._ends, row)]

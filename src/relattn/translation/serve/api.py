@@ -29,7 +29,7 @@ from relattn.translation.documents.read import FORMATS, file_suffix
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.serve.files import FileStore
 from relattn.translation.serve.languages import Detector, codes_by_name, language_name
-from relattn.translation.serve.model import Word
+from relattn.translation.serve.pair_service import Word
 from relattn.translation.serve.progress import FileProgress
 from relattn.translation.serve.queue import CLIENT, QueueFull
 from relattn.translation.serve.routing import Router, ScoredText

@@ -20,7 +20,7 @@ from relattn.translation.documents.read import document_texts, fill_document
 from relattn.translation.errors import InputError, one_line, require
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
-from relattn.translation.serve.model import Model, Pair, Word
+from relattn.translation.serve.pair_service import LanguagePair, PairService, Word
 from relattn.translation.serve.parsing import ParserPool
 from relattn.translation.serve.queue import BatchQueue, QueueFull
 from relattn.translation.text.marked import Marked
@@ -83,10 +83,10 @@ class Router:
 
     def __init__(
         self,
-        translators: Mapping[Pair, Translator],
+        translators: Mapping[LanguagePair, Translator],
         limits: Limits,
         *,
-        searches: Mapping[Pair, SearchConfig] | None = None,
+        searches: Mapping[LanguagePair, SearchConfig] | None = None,
         pivot: str = "",
     ) -> None:
         self.limits, self.metrics, self._pivot = limits, Metrics(limits), pivot
@@ -96,7 +96,7 @@ class Router:
         make_queue = partial(BatchQueue, threads=self._threads, limits=limits, on_batch=on_batch)
         self._parsers = ParserPool(limits)
         self._models = {
-            pair: Model(pair, translator, (searches or {}).get(pair, translator.search), make_queue)
+            pair: PairService(pair, translator, (searches or {}).get(pair, translator.search), make_queue)
             for pair, translator in translators.items()
         }
         self.queues = [queue for model in self._models.values() for queue in model.queues]
@@ -156,7 +156,7 @@ class Router:
         return [next(results[source]) for source in sources]
 
     async def _translate_pages(
-        self, route: Sequence[Model], texts: Sequence[str], options: TranslateOptions
+        self, route: Sequence[PairService], texts: Sequence[str], options: TranslateOptions
     ) -> list[TranslatedText]:
         """Return the translations of each HTML text."""
         pages = await self._parsers.run(page_texts, texts)
@@ -291,7 +291,7 @@ class Router:
                 models = [self._models[self.default_pair]]
             return next(filter(None, await asyncio.gather(*map(self._probe, models))), "")
 
-    async def _probe(self, model: Model) -> str:
+    async def _probe(self, model: PairService) -> str:
         """Return why a word is not translated; empty if it is, or if there is other work."""
         try:
             await asyncio.wait_for(model.sentences.submit([model.sentence(Marked("OK"))]), _PROBE_SECONDS)
@@ -308,20 +308,20 @@ class Router:
         """Stop the thread that translates, after its current batch."""
         self._threads.shutdown()
 
-    def _route(self, source: str, target: str) -> list[Model]:
+    def _route(self, source: str, target: str) -> list[PairService]:
         """Return the models that a text goes through; none if there is no route."""
         pairs = [(source, target)]
         if source != target and pairs[0] not in self._models:
             pairs = [(source, self._pivot), (self._pivot, target)]
         return [self._models[pair] for pair in pairs] if all(pair in self._models for pair in pairs) else []
 
-    def _require_route(self, source: str, target: str) -> list[Model]:
+    def _require_route(self, source: str, target: str) -> list[PairService]:
         route = self._route(source, target)
         require(bool(route), f"no model translates from {source[:40]!r} to {target[:40]!r}")
         return route
 
     async def _translate_route(
-        self, route: Sequence[Model], texts: Sequence[Marked], options: TranslateOptions
+        self, route: Sequence[PairService], texts: Sequence[Marked], options: TranslateOptions
     ) -> list[TranslatedText]:
         """Return the translations of each text, with marks. Only the last model has alternatives and a glossary."""
         *earlier_models, model = route
@@ -340,7 +340,7 @@ class Router:
         ]
 
     async def _translate_sentences(
-        self, model: Model, texts: Sequence[Marked], options: TranslateOptions, prefix: str = ""
+        self, model: PairService, texts: Sequence[Marked], options: TranslateOptions, prefix: str = ""
     ) -> list[tuple[SplitText, list[list[Translation]]]]:
         """Return the sentences of each text, and the translations of each sentence, best first."""
         split_texts = split_all(texts, *model.splitting)
@@ -353,7 +353,7 @@ class Router:
         return [(text, [next(translations) for _ in text.sentences]) for text in split_texts]
 
 
-async def _submit_patiently(model: Model, items: Sequence[Sentence]) -> list[list[Translation]]:
+async def _submit_patiently(model: PairService, items: Sequence[Sentence]) -> list[list[Translation]]:
     """Return the translations of each sentence of a file. Wait as long as the queue is full."""
     while True:
         try:

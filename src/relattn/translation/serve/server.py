@@ -19,15 +19,15 @@ from relattn.translation.serve.access import ANY, Access, is_loopback
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.connections import connection_type
 from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.model import Pair
+from relattn.translation.serve.pair_service import LanguagePair
 from relattn.translation.serve.routing import Router
 from relattn.translation.translate.pipeline import Translator
 
 
 def serve(
-    translators: Mapping[Pair, Translator],
+    translators: Mapping[LanguagePair, Translator],
     *,
-    searches: Mapping[Pair, SearchConfig] | None = None,
+    searches: Mapping[LanguagePair, SearchConfig] | None = None,
     host: str,
     port: int,
     pivot: str = "",

@@ -16,7 +16,7 @@ from relattn.translation.text.sentences import separator_in
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
 from relattn.translation.translate.pipeline import Sentence, Translation, Translator
 
-Pair = tuple[str, str]  # source and target language
+LanguagePair = tuple[str, str]  # source and target language
 
 
 class Word(NamedTuple):
@@ -36,7 +36,7 @@ class Word(NamedTuple):
     sources: Sequence[tuple[int, int]] = ()
 
 
-class Model:
+class PairService:
     """Translator of one language pair, with a queue for each kind of work.
 
     Args:
@@ -53,7 +53,7 @@ class Model:
 
     def __init__(
         self,
-        pair: Pair,
+        pair: LanguagePair,
         translator: Translator,
         search: SearchConfig,
         make_queue: Callable[..., BatchQueue],
