@@ -40,7 +40,6 @@ _READERS = {  # modules and classes, which are imported when they are needed
     **dict.fromkeys((".docx", ".pptx", ".xlsx"), "office:OfficeDocument"),
     **dict.fromkeys((".odt", ".odp", ".ods", ".epub"), "archives:XmlArchive"),
 }
-_ARCHIVES = ("office:OfficeDocument", "archives:XmlArchive")
 FORMATS = tuple(_READERS)
 
 
@@ -59,7 +58,7 @@ def read_document(name: str, content: bytes, unpacked: int) -> Document:
     require(suffix in FORMATS, f"the name of the file must end in {', '.join(FORMATS)}")
     module, _, reader = _READERS[suffix].partition(":")
     read: Any = getattr(importlib.import_module(f"relattn.translation.documents.{module}"), reader)
-    if _READERS[suffix] in _ARCHIVES:
+    if reader in ("OfficeDocument", "XmlArchive"):
         from relattn.translation.documents.archives import Archive
 
         return read(Archive(content, unpacked), suffix)  # type: ignore[no-any-return]

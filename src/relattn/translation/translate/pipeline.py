@@ -507,9 +507,8 @@ class Translator(ABC):
         used = [sentences[request.number].options for request in requests]
         options = replace(used[0], n_best=max(each.n_best for each in used))
         search = options.search or self.search
-        lengths = np.array(
-            [len(request.src_ids) + self.tokenizer.special.per_source for request in requests], dtype=np.int64
-        )
+        around = self.tokenizer.special.per_source
+        lengths = np.array([len(request.src_ids) + around for request in requests], dtype=np.int64)
         max_sentences = min(self.max_sentences(search.beam_size), -(-len(requests) // self.workers))
         prefix_lengths = np.array([len(request.prefix) for request in requests])  # equal ones are read in one pass
         batch_indices = batch_by_size(np.lexsort((-lengths, prefix_lengths)), lengths, MAX_TOKENS, max_sentences)
