@@ -22,7 +22,8 @@ def test_cells_run(path, monkeypatch):
     from matplotlib import pyplot
 
     monkeypatch.setattr(pyplot, "show", lambda: pyplot.close("all"))
-    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(Image=bytes))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(HTML=str))
+    monkeypatch.setattr(sys, "path", [*sys.path])  # a notebook adds to it
     monkeypatch.chdir(path.parent)
     names = {"__name__": "__main__"}
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]

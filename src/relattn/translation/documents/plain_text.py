@@ -1,4 +1,4 @@
-"""Plain text: paragraphs whose lines were broken to a width are one text each. Every other line is a text.
+"""Plain text: paragraphs whose lines were broken to a width are one text each, and so are other lines in a row.
 
 A line continues a paragraph if its first word would not have fitted into the line before: into the width of the longest
 line among lines in a row that have as many marks of quotation (`>`). Marks of quotation and of list items are not part
@@ -44,16 +44,27 @@ class PlainText:
 
     def __init__(self, content: str) -> None:
         lines = [_Line(*(part or "" for part in found.groups())) for found in _LINE.finditer(content) if found[0]]
-        self._paragraphs: list[tuple[int, list[_Line]]] = []  # width, and lines
+        self._paragraphs: list[tuple[int, list[_Line]]] = []  # width, 0 for lines without indentation, and lines
         for _, group in groupby(lines, key=lambda line: (not line.text.strip(), line.indent.count(">"))):
             block = list(group)
             width, paragraph = max(line.width for line in block), list[_Line]()
             for line in block:
                 if not paragraph or not _continues(paragraph, line, width):
+                    self._add(width, paragraph)
                     paragraph = []
-                    self._paragraphs.append((width, paragraph))
                 paragraph.append(line)
-        self.texts = [Marked(_text(lines)) for _, lines in self._paragraphs]
+            self._add(width, paragraph)
+        self.texts = [Marked(_text(width, lines)) for width, lines in self._paragraphs]
+
+    def _add(self, width: int, paragraph: list[_Line]) -> None:
+        """Add a paragraph. Lines in a row without indentation are one text, which takes less time than many."""
+        if len(paragraph) == 1 and not paragraph[0].indent + paragraph[0].mark:
+            if self._paragraphs and self._paragraphs[-1][0] == 0:
+                self._paragraphs[-1][1].extend(paragraph)
+                return
+            width = 0
+        if paragraph:
+            self._paragraphs.append((width, paragraph))
 
     def fill(self, translations: Sequence[Marked]) -> str:
         """Return the file with its texts replaced."""
@@ -64,7 +75,7 @@ class PlainText:
                 continue
             begin, indent, end = lines[0].indent + lines[0].mark, lines[-1].indent, lines[0].end
             filled = begin + translation.text
-            if len(lines) > 1:
+            if width and len(lines) > 1:
                 wrapper = textwrap.TextWrapper(width, begin, indent, break_long_words=False, break_on_hyphens=False)
                 filled = end.join(wrapper.wrap(translation.text))
             parts += [filled, lines[-1].end]
@@ -81,10 +92,10 @@ def _continues(paragraph: Sequence[_Line], line: _Line, width: int) -> bool:
     return line.indent == before.indent or (bool(paragraph[0].mark) and len(line.indent) > len(paragraph[0].indent))
 
 
-def _text(lines: Sequence[_Line]) -> str:
+def _text(width: int, lines: Sequence[_Line]) -> str:
     """Return the text of a paragraph."""
-    if len(lines) == 1:
-        return lines[0].text
+    if not width or len(lines) == 1:
+        return "".join(line.text + line.end for line in lines[:-1]) + lines[-1].text
     return " ".join([lines[0].text.strip(), *((line.mark + line.text).strip() for line in lines[1:])])
 
 
