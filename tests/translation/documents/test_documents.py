@@ -556,6 +556,15 @@ def test_markdown_is_escaped() -> None:
     assert filled == "> 3\\. Mai *gut\\_er* \\[x\\] * \\`y\\`\n\n- \\- [a](b) \\&amp; \\<b>\n"
 
 
+def test_markdown_notes_keep_their_first_line() -> None:
+    for content in ("> [!NOTE]\n> One *two*.\n", "!!! note\n    One *two*.\n", "::: tip\nOne *two*.\n:::\n"):
+        document = read("a.md", content.encode())
+        assert document.texts == ["One <m0>two</m0>."]
+        assert document.fill(["Eins <m0>zwei</m0>!"]) == content.replace("One *two*.", "Eins *zwei*!")
+    document = read("a.md", b"~~Old~~ new\n")
+    assert document.fill(["<m0>Alt</m0> neu"]) == "~~Alt~~ neu\n"
+
+
 def test_addresses_in_markdown_end_before_punctuation() -> None:
     content = b"A **https://x.org/a**. See https://x.org/a_(b), (www.x.org/c) or [x](https://x.org/a_(b)): go!\n"
     assert read("a.md", content).texts == ["A <m0/>. See <m1/>, (<m2/>) or <m3>x</m3>: go!"]

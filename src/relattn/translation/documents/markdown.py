@@ -30,9 +30,10 @@ _ADDRESS = r"(?:<[^<>\n]*>|(?:[^()\s<]|\([^()\s]*\))*)"
 _TITLE = r"""(?:\s+(?:"[^"]*"|'[^']*'|\([^()]*\)))?"""
 _PLACE = rf"\(\s*{_ADDRESS}{_TITLE}\s*\)|\[[^\[\]]*\]"
 _ESCAPE = re.compile(r"\\[!-/:-@\[-`{-~]")
+_ADMONITION = r"(?:\[![\w-]+\]|!!!|\?\?\?|:::)"  # the line that begins a note
 _INLINE = re.compile(
     rf"(?P<escape>{_ESCAPE.pattern})"
-    r"|(?P<break>(?: {2,}|\\)\n[ \t]*)"
+    rf"|(?P<break>(?: {{2,}}|\\)\n[ \t]*|\A{_ADMONITION}[^\n]*(?:\n|\Z)|\n:::[ \t]*\Z)"
     r"|(?P<single>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)"
     r"|\$\$[^$]+\$\$|\$(?![\s$])[^$\n]*(?<!\s)\$(?!\d)"
     rf"|!\[[^\[\]]*\](?:{_PLACE})|\[\^[^\[\]\s]+\]|\A\[[ xX]\](?=\s)"
@@ -46,7 +47,7 @@ _INLINE = re.compile(
 _NAME = re.compile(r"<(/?)([A-Za-z][\w-]*)")
 _SOFT_BREAK = re.compile(r"[ \t]*\n[ \t]*")
 _SPECIAL = "\\`*_[]<$|"
-_BLOCK = re.compile(r"(\d{1,9})(?=[.)](?:\s|$))|(?=[-+#>=~])")  # at the beginning of a line
+_BLOCK = re.compile(r"(\d{1,9})(?=[.)](?:\s|$))|(?=[-+#>=]|~{3})")  # at the beginning of a line
 
 
 @dataclass(frozen=True)
