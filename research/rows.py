@@ -26,8 +26,8 @@ class Row(NamedTuple):
         recipe: Recipe of the run, without its directory.
         conditions: Versions, code, processor and threads, without which figures cannot be compared.
         fault: Error if training diverged, or empty. After an error, all of the following are empty.
-        figures: Valid_nats (validation loss per token), parameters, seconds (of training, without validation and
-            saving), longest (tokens of the longest training target).
+        figures: By name: valid_nats (validation loss per token), parameters, seconds (of training, without validation
+            and saving), longest (tokens of the longest training target).
         log: Rows of the training log (`journal.Row`).
         scores: `evaluation.Scores` of each text, by name, with `evaluation.ItemAccuracy` if its lines are lists.
         translations: Translations of each text, by name.

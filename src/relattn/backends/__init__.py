@@ -49,7 +49,7 @@ def order(call: Call) -> tuple[str, ...]:
     """Return the backends for "auto", fastest first.
 
     On a CPU the compiled kernels were measured to be fastest at every length, and on a Hopper GPU the Triton kernels.
-    On other GPUs they have not been run, so they are only used if they are named.
+    They have not been run on other GPUs, and are used there only if they are named.
     """
     if on_gpu(call.query.device):
         return ("triton",) if uses_triton(call) else ("dense",)

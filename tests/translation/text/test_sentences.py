@@ -1,6 +1,7 @@
 """Texts split into sentences and joined again."""
 
 import re
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -93,6 +94,13 @@ def test_characters_that_are_spelled_in_bytes_count_more() -> None:
         parts = sentences.split(Marked(text), "en", known=known)
         assert parts.join(parts.sentences) == Marked(text)
         assert longest // 2 < max(len(sentence.text) for sentence in parts.sentences) <= longest
+
+
+@pytest.mark.parametrize("character", ["a", "\u5b57"])
+def test_time_is_linear_in_the_length_of_a_sentence(character: str) -> None:
+    start = time.process_time()
+    sentences.split(Marked(100_000 * character), "en", known=frozenset("a"))
+    assert time.process_time() - start < 1
 
 
 def test_line_that_sentencex_cannot_split_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

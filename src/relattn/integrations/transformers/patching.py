@@ -160,7 +160,7 @@ def enable(
         A context manager. Leaving its block undoes what this call changed. Without a block the change stays.
 
     Raises:
-        ImportError: Transformers is not installed.
+        ImportError: The package transformers is not installed.
         ValueError: The window has no valid form, is given without a model, or is not supported by a part of the model;
             `model` is a part of a stack whose layers exchange positions; or int8 is given without a model, with a model
             that has other weights than finite ones in float32 on the CPU, or on a processor without exact sums.

@@ -24,7 +24,7 @@ def export(
     differ: the number of equal ones is printed.
 
     Args:
-        program: Ctranslate2, argos (a package for Argos Translate and LibreTranslate) or onnx.
+        program: Format to write: ctranslate2, argos (a package for Argos Translate and LibreTranslate) or onnx.
         bundle: Directory of a bundle, or its name on the hub.
         out: Output directory; for argos, output file.
         quantization: Type of the weights. onnx supports float32 only.

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-from tqdm import tqdm
-
 from relattn.translation.commands.options import (
     DeviceOptions,
     SamplingFlags,
@@ -133,9 +131,8 @@ def translate(
         require_regular(input)
         with reading(input, "cannot be read"):
             content = Path(input).read_bytes()
-        with tqdm(total=1.0, file=sys.stderr, disable=not shows_progress(), bar_format="{l_bar}{bar}") as bar:
-            result = translate_document(translator, input, content, options, lambda share: bar.update(share - bar.n))
-        write_atomically(Path(output), result)
+        translated = translate_document(translator, input, content, options, progress=shows_progress())
+        write_atomically(Path(output), translated)
         return
     if split:
         from relattn.translation.text.marked import Marked

@@ -296,26 +296,28 @@ def _runs(tokens: Sequence[Token]) -> Iterator[list[tuple[int, int]]]:
 
 
 def _cuts(tokens: Sequence[Token]) -> Iterator[int]:
-    """Yield where a word ends, of tokens between which there is no space: between links, and where a new one begins.
+    """Yield the tokens before which a text is divided, because words touch there without a space.
 
-    A new word begins with a capital letter or two digits after a small letter, or with a capital word after a digit.
-    Elements that are formats, such as `<b>`, may begin within a word.
+    This is between two links, and at the tags of an element where a new word begins: with a capital letter or two
+    digits after a small letter, or with a capitalized word after a digit. Formats such as `<b>` do not divide a word.
     """
-    last, tags = "", list[int]()  # character before the last tags
+    last, tags = "", list[int]()  # text before the last tags
     for i, token in enumerate(tokens):
         if token.name and token.name not in _INLINE:
             last, tags = "", []
         elif token.name and token.name not in _FORMATS:
             tags.append(i)
+        elif token.is_text and not tags:
+            last = token.source
         elif token.is_text:
-            text = _text(token.source)
+            before, after = _text(last)[-1:], _text(token.source)[:2]
             closed = max((tag for tag in tags if tokens[tag].is_closing), default=-1)
             opening = min((tag for tag in tags if tag > closed), default=i)
             are_links = {tokens[tag].name for tag in tags} == {"a"} and 0 <= closed < opening < i
-            touches = bool(last.strip() and text[:1].strip())
-            if tags and ((are_links and touches) or _begins_word(last, text[:2])):
+            touches = bool(before.strip() and after[:1].strip())
+            if (are_links and touches) or _begins_word(before, after):
                 yield opening
-            last, tags = text[-1:], []
+            last, tags = token.source, []
 
 
 def _begins_word(before: str, after: str) -> bool:

@@ -78,8 +78,13 @@ def document_texts(name: str, content: bytes, unpacked: int, characters: int) ->
 
 
 def fill_document(name: str, content: bytes, unpacked: int, translations: Sequence[Marked]) -> bytes:
-    """Return a file with its texts replaced."""
-    filled = read_document(name, content, unpacked).fill(translations)
+    """Return a file with its texts replaced. Arguments and errors are those of `read_document`."""
+    return with_translations(read_document(name, content, unpacked), name, content, translations)
+
+
+def with_translations(document: Document, name: str, content: bytes, translations: Sequence[Marked]) -> bytes:
+    """Return the content of a file that was read, with its texts replaced, in the encoding of the file."""
+    filled = document.fill(translations)
     if isinstance(filled, bytes):
         return filled
     suffix = file_suffix(name)

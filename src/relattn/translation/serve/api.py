@@ -195,10 +195,9 @@ class Api:
             readable = await self._router.readable_texts(texts)
         sources, detected = self._sources(readable, body.source)
         count = max(0, body.alternatives) + 1
-        glossary = Glossary(((i, *term) for i, term in enumerate(body.glossary.items(), start=1)), source="glossary")
-        options = TranslateOptions(
-            n_best=count, keep_literals=body.keep_literals, glossary=glossary if body.glossary else None
-        )
+        terms = ((i, *term) for i, term in enumerate(body.glossary.items(), start=1))
+        glossary = Glossary(terms, source="glossary") if body.glossary else None
+        options = TranslateOptions(n_best=count, keep_literals=body.keep_literals, glossary=glossary)
         translations = await self._router.translate(texts, sources, body.target, options, html=html)
         response: dict[str, Any] = {"translatedText": [each.ranked[0] for each in translations]}
         if detected:

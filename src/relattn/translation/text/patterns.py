@@ -53,7 +53,7 @@ TAG = re.compile(
         )
     )
 )
-# Tags of elements that are no part of a sentence.
+# Tags of elements that end a sentence.
 BLOCK = re.compile(
     r"</?(?:br|hr|p|div|li|[uod]l|d[td]|h[1-6]|table|t[rhd]|thead|tbody|blockquote|section|article|header|footer|nav)"
     r"(?:\s[^<>]*)?/?>",

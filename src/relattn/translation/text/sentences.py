@@ -169,7 +169,9 @@ def _lengths(line: str, language: str, known: frozenset[str] | None) -> Iterator
     begin = 0
     for length in _sentence_lengths(line, language):
         end = begin + length
-        while (longest := _longest(line[begin:end], known if has_unknown else None)) < end - begin:
+        while (
+            longest := _longest(line[begin : min(end, begin + LONGEST)], known if has_unknown else None)
+        ) < end - begin:
             space = line.rfind(" ", begin + 1, begin + longest)
             cut = begin + longest if space < 0 else space + 1
             yield cut - begin
@@ -178,11 +180,11 @@ def _lengths(line: str, language: str, known: frozenset[str] | None) -> Iterator
         begin = end
 
 
-def _longest(sentence: str, known: frozenset[str] | None) -> int:
-    """Return the number of characters of a sentence that a part of it may have."""
+def _longest(text: str, known: frozenset[str] | None) -> int:
+    """Return how many of at most LONGEST characters a part may have."""
     if known is None:
-        return min(len(sentence), LONGEST)
-    sizes = (1 if each in known else _UNKNOWN * len(each.encode("utf-8", "replace")) for each in sentence)
+        return len(text)
+    sizes = (1 if each in known else _UNKNOWN * len(each.encode("utf-8", "replace")) for each in text)
     return max(1, sum(1 for total in accumulate(sizes) if total <= LONGEST))
 
 

@@ -113,7 +113,8 @@ def strip(text: Marked, pattern: re.Pattern[str] | None = None) -> StrippedText:
     names = [(part.number, _name(part), part.kind == "close") for part in parts if part.kind in PAIRED]
     partners = pair_tags(names)
     for part in parts:
-        part.kind = part.kind if part.number in partners else "single"
+        if part.number not in partners:
+            part.kind = "single"
     parts = _join_touching(_without_empty_pairs(parts, rest, partners))
     parts, rest = _with_punctuation(parts, rest)
     parts = _join_touching(parts)

@@ -208,6 +208,7 @@ class Translator(ABC):
                     raise unknown(name, code, codes)
             raise InputError(f"the languages must differ, got {given}")
         translator = copy.copy(self)
+        vars(translator)["characters"] = self.characters  # all pairs share them
         if not same_language(src_lang, self.src_lang):
             translator.examples = ()
         translator.src_lang, translator.tgt_lang = pairs[0]

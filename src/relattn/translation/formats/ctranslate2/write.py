@@ -76,7 +76,7 @@ def export(
             bundle's languages only.
 
     Raises:
-        InputError: Ctranslate2 is not installed, does not support the model or disagrees with the bundle; `out` holds
+        InputError: CTranslate2 is not installed, does not support the model or disagrees with the bundle; `out` holds
             something else or cannot be written. `out` is then unchanged.
     """
     require_outside(out, bundle.path)
