@@ -34,16 +34,16 @@ from benchmarks.measure import Row, apart, command, measured, parse, peak_here, 
 from relattn.translation import bundle, load
 from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.config.presets import PRESETS
+from relattn.translation.data.imported_tokenizer import tokenizer_in
 from relattn.translation.data.text_files import read_lines
 from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.formats.ctranslate2.directory import Quantization
-from relattn.translation.formats.ctranslate2.translator import CTranslate2Translator
+from relattn.translation.formats.ctranslate2.directory import Quantization, read_settings
+from relattn.translation.formats.ctranslate2.engine import CTranslate2Engine
 from relattn.translation.formats.ctranslate2.write import export
 from relattn.translation.formats.transformers.read import read
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import MAX_SENTENCES, Translator
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.translator import MAX_SENTENCES, Translator
 
 KEY = ("name", "lines", "beam", "method", "threads", "device")
 OPUS_MT = "opus-mt"
@@ -127,17 +127,17 @@ def generate(path: Path, beam_size: int, threads: int, lines: list[str]) -> Call
     return run
 
 
-def batches_per_thread(path: Path, threads: int) -> Translator:
-    """Return a translator with CTranslate2 whose threads have batches of their own."""
+def exported_translator(path: Path, threads: int, *, inter: bool) -> Translator:
+    """Return a translator of an export; with `inter`, its threads have batches of their own."""
     import ctranslate2
 
-    class Inter(CTranslate2Translator):
-        map_batches = TorchTranslator.map_batches  # type: ignore[assignment]
-
-    translator = load(path, threads=1)
-    translator.__class__, translator.workers = Inter, threads
-    translator._model = ctranslate2.Translator(str(path), inter_threads=threads, intra_threads=1)  # type: ignore[attr-defined]
-    return translator
+    settings = read_settings(path)
+    assert settings is not None
+    tokenizer = tokenizer_in(path).with_languages(settings.src_lang, settings.tgt_lang)
+    engine = CTranslate2Engine(path, tokenizer, settings.max_length, threads=threads)
+    if inter:
+        engine._model = ctranslate2.Translator(str(path), inter_threads=threads, intra_threads=1)
+    return Translator(engine, tokenizer, settings.search, workers=threads if inter else 1)
 
 
 def exported(path: Path, method: str) -> Path:
@@ -165,15 +165,13 @@ def prepare(path: Path, method: str, beam_size: int, threads: int, lines: list[s
     if method == "transformers":
         return generate(path, beam_size, threads, lines)
     if method in EXPORTS:
-        model, inter = exported(path, method), method.endswith("inter")
-        translator = batches_per_thread(model, threads) if inter else load(model, threads=threads)
+        translator = exported_translator(exported(path, method), threads, inter=method.endswith("inter"))
         search = translator.search
     else:
-        translator = load(path, threads=threads, precision="int8" if "int8" in method else "fp32")
         if "pytorch" in method:
-            assert isinstance(translator, TorchTranslator)
-            translator.pytorch_reason = "this is a benchmark"
-            translator.model.prepack()
+            translator = bundle.read_bundle(path).torch_translator()
+        else:
+            translator = load(path, threads=threads, precision="int8" if "int8" in method else "fp32")
         search = replace(translator.search, early_stopping=method != "relattn")
     options = TranslateOptions(search=replace(search, beam_size=beam_size), keep_literals=False)
     return lambda count: sum(len(best.tokens) + 1 for (best,) in translator.n_best(lines[:count], options))

@@ -112,7 +112,7 @@ def positions(bundle: str, *, text: ReferenceText, width: int, device: DeviceOpt
     """
     from research.positions import by_position, table
 
-    print(table(by_position(device.load_bundle(bundle), text.pairs(), width=width)))
+    print(table(by_position(device.load_model(bundle), text.pairs(), width=width)))
 
 
 COMMANDS: dict[str, Callable[..., None]] = {each.__name__: each for each in (demo, reproduce, corpus, positions)}

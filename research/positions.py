@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from relattn.translation.analysis.attention import model_of
 from relattn.translation.console import aligned
 from relattn.translation.data.batching import eval_batches
 from relattn.translation.data.text_files import has_text
 from relattn.translation.errors import InputError
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.translator import Translator
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +39,7 @@ class PositionBin(NamedTuple):
 
 
 @torch.inference_mode()
-def by_position(translator: TorchTranslator, pairs: Sequence[tuple[str, str]], *, width: int) -> list[PositionBin]:
+def by_position(translator: Translator, pairs: Sequence[tuple[str, str]], *, width: int) -> list[PositionBin]:
     """Return how well the references are predicted, in bins of target positions; the last bin is the end of sentence.
 
     Pairs with a blank side are left out, because the model does not see blank lines.
@@ -61,8 +62,8 @@ def by_position(translator: TorchTranslator, pairs: Sequence[tuple[str, str]], *
     ranges = [range(first, first + width) for first in range(0, max(map(len, tgt_ids)), width)]
     totals = torch.zeros(3, len(ranges) + 1, dtype=torch.float64)  # tokens, correct, nats; the last column: ends
     for batch in eval_batches(src_ids, tgt_ids, MAX_TOKENS, translator.tokenizer.special):
-        batch = batch.to(translator.device)
-        logits = batch.logits(translator.model).float()  # (rows, tgt_len, vocab)
+        batch = batch.to(translator.engine.device)
+        logits = batch.logits(model_of(translator)).float()  # (rows, tgt_len, vocab)
         nats = F.cross_entropy(logits.transpose(1, 2), batch.tgt_out, reduction="none")
         correct = logits.argmax(-1) == batch.tgt_out
         position, end = torch.arange(nats.shape[1], device=nats.device), batch.tgt_lengths[:, None] - 1

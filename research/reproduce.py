@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -118,7 +119,8 @@ def train_row(recipe: Recipe, texts: Mapping[str, Pairs], long: Pairs, *, has_it
         trained = train(recipe, resume=(out / "recipe.yaml").exists(), again="the same command")
     except Diverged as error:
         return row._replace(fault=str(error))
-    translator = bundle.read_bundle(trained).translator()
+    read = bundle.read_bundle(trained)
+    translator = read.translator()
     _log.info("measuring the model on %d lines, and on %d long ones", sum(map(len, texts.values())), len(long))
     translations, scores = {}, {}
     options = TranslateOptions(keep_literals=False)
@@ -131,14 +133,14 @@ def train_row(recipe: Recipe, texts: Mapping[str, Pairs], long: Pairs, *, has_it
     return row._replace(
         figures={
             "valid_nats": [row.valid_loss for row in log if row.valid_loss is not None][-1],
-            "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
+            "parameters": sum(math.prod(weight.shape) for weight in read.state.values()),
             "seconds": log[-1].seconds,
             "longest": int(open_pairs(out / ENCODED).tgt.lengths().max()),
         },
         log=list(map(asdict, log)),
         scores=scores,
         translations=translations,
-        positions=[each._asdict() for each in by_position(translator, long, width=WIDTH)],
+        positions=[each._asdict() for each in by_position(read.torch_translator(), long, width=WIDTH)],
     )
 
 

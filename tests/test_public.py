@@ -12,7 +12,7 @@ import relattn
 import relattn.translation
 from relattn.integrations import transformers
 from relattn.translation.config import Recipe
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.translator import Translator
 
 DOCS = Path(__file__).parents[1] / "docs"
 NAMES = {
@@ -20,7 +20,7 @@ NAMES = {
     **{f"relattn.integrations.transformers.{name}": getattr(transformers, name) for name in transformers.__all__},
     "relattn.translation.load": relattn.translation.load,
     "relattn.translation.BatchTranslator": relattn.translation.BatchTranslator,
-    "relattn.translation.translate.torch_translator.TorchTranslator": TorchTranslator,
+    "relattn.translation.translate.translator.Translator": Translator,
 }
 
 

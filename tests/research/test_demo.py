@@ -40,7 +40,7 @@ def test_demo_trains_compares_and_shows(small, tmp_path, capsys):
         rows = list(csv.DictReader(file))
     assert [row["positions"] for row in rows] == ["relative", "none"]
     for row in rows:
-        translator = bundle.read_bundle(tmp_path / row["positions"] / "bundle").translator()
+        translator = bundle.read_bundle(tmp_path / row["positions"] / "bundle").torch_translator()
         bins = by_position(translator, builtin("long", lines=6), width=4)
         assert any(b.tokens < 6 for b in bins)
         measured = {b.label: f"{100 * b.correct:.0f} %" for b in bins if b.tokens >= 6}

@@ -9,7 +9,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.torch_engine import TorchEngine
+from relattn.translation.translate.translator import Translator
 from research import positions as teacher_forcing
 from research.__main__ import main
 from research.positions import by_position
@@ -25,17 +26,19 @@ PAIRS = [
 ]
 
 
-def make(path: Path, **options: object) -> TorchTranslator:
+def make(path: Path, **options: object) -> Translator:
     """Return a model with random weights, some of whose predictions are correct."""
-    translator = make_bundle(path / "bundle", encoder_layers=1, **options).translator()
+    translator = make_bundle(path / "bundle", encoder_layers=1, **options).torch_translator()
     with torch.no_grad():
-        translator.model.decoder_norm.bias += 4 * translator.model.embedding[translator.tokenizer.encode("und")[0]]
+        translator.engine.model.decoder_norm.bias += (
+            4 * translator.engine.model.embedding[translator.tokenizer.encode("und")[0]]
+        )
     return translator
 
 
-def one_at_a_time(translator: TorchTranslator, pairs: list[tuple[str, str]], width: int) -> dict[str, list[tuple]]:
+def one_at_a_time(translator: Translator, pairs: list[tuple[str, str]], width: int) -> dict[str, list[tuple]]:
     """Return (correct, nats) of each target token by the label of its bin, from unpadded prefixes in float64."""
-    model, tokenizer = translator.model.double(), translator.tokenizer
+    model, tokenizer = translator.engine.model.double(), translator.tokenizer
     found: dict[str, list[tuple]] = {}
     for src, tgt in pairs:
         source = torch.tensor([[*tokenizer.encode(src), tokenizer.special.eos]])
@@ -74,8 +77,8 @@ def test_bins_are_means_over_tokens(tmp_path, monkeypatch, positions, most, widt
 
 def test_command(tmp_path, monkeypatch, capsys):
     """It prints the table, and does not translate, which takes long."""
-    bins = by_position(make_bundle(tmp_path / "bundle").translator(), PAIRS, width=7)
-    monkeypatch.setattr(TorchTranslator, "search_batch", None)
+    bins = by_position(make_bundle(tmp_path / "bundle").torch_translator(), PAIRS, width=7)
+    monkeypatch.setattr(TorchEngine, "search", None)
     files = []
     for side, lines in zip(("src", "ref"), zip(*PAIRS, strict=True), strict=True):
         (tmp_path / side).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

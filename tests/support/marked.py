@@ -1,10 +1,10 @@
 """A notation for texts with marks: `<m0>` and `</m0>` for a pair, `<m1/>` for a single mark; and a tokenizer."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from relattn.translation.data.tokenizer import SpecialTokens
+from relattn.translation.data.tokenizer import SPACE_MARK, SpecialTokens
 from relattn.translation.text.marked import Kind, Mark, Marked
 
 MARK = re.compile(r"<(/?)m(\d+)(/?)>")
@@ -54,11 +54,21 @@ class Notated:
         return self._document.fill([marked(each, items_of(source)) for each, source in sources])
 
 
+class _Pieces:
+    """Pieces of `Characters` by id; none of them is iterated."""
+
+    def __getitem__(self, i: int) -> str:
+        return SPACE_MARK if i == ord(" ") else chr(i)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+
 class Characters:
     """Tokenizer whose pieces are characters."""
 
     special = SpecialTokens()
-    vocabularies = ([""], [""])
+    vocabularies = (_Pieces(), _Pieces())
 
     def encode(self, line: str) -> list[int]:
         return [ord(character) for character in line]

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from relattn.translation.analysis.attention import Inspection, inspect
 from relattn.translation.analysis.page import as_html, attention_of, serve
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.translator import Translator
 from tests.support.pages import BROWSER, TEXT, numbers, violations
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="the page is tested in chromium: apt-get install chromium")
@@ -22,9 +22,7 @@ MARKS = ("<s>", "</s>")
 
 
 @pytest.fixture(params=SIZES)
-def page(
-    request: pytest.FixtureRequest, browser: Browser, translator: TorchTranslator, tmp_path: Path
-) -> Iterator[Page]:
+def page(request: pytest.FixtureRequest, browser: Browser, translator: Translator, tmp_path: Path) -> Iterator[Page]:
     width, height = SIZES[request.param]
     errors: list[str] = []
     shown = [attention_of(translator, line) for line in SENTENCES]
@@ -43,7 +41,7 @@ def page(
 
 
 @pytest.fixture(scope="module")
-def inspection(translator: TorchTranslator) -> Inspection:
+def inspection(translator: Translator) -> Inspection:
     return inspect(translator, TEXT)
 
 
@@ -153,7 +151,7 @@ def test_page_is_accessible(page: Page, colours: str) -> None:
         assert violations(page) == []
 
 
-def test_a_sentence_is_typed(browser: Browser, translator: TorchTranslator) -> None:
+def test_a_sentence_is_typed(browser: Browser, translator: Translator) -> None:
     server = serve(as_html(translator, [], asks=True), lambda line: attention_of(translator, line), port=0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

@@ -8,21 +8,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import uvicorn
 from playwright.sync_api import Browser, Page, Route, expect
 
-from relattn.translation import bundle, load
-from relattn.translation.formats.ctranslate2.write import export
+from relattn.translation import load
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.routing import Router
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import Translator
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.translator import Translator
 from tests.support.pages import BROWSER, TEXT, violations
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="the page is tested in chromium: apt-get install chromium")
@@ -31,7 +28,7 @@ SIZES = {"desktop": (1280, 900), "phone": (390, 740)}
 
 
 @pytest.fixture(scope="module")
-def address(translator: TorchTranslator) -> Iterator[str]:
+def address(translator: Translator) -> Iterator[str]:
     with serving({("en", "de"): translator, ("de", "en"): translator}) as address:
         yield address
 
@@ -78,7 +75,7 @@ def answer_with(page: Page, path: str, reply: Callable[[Route], None]) -> None:
     page.route(f"**/{path}", reply)
 
 
-def test_text_is_translated_when_typing_stops(page: Page, translator: TorchTranslator) -> None:
+def test_text_is_translated_when_typing_stops(page: Page, translator: Translator) -> None:
     expect(page.locator("#source")).to_have_value("auto")
     type_text(page, "one apple")
     expect(page.locator("#target")).to_have_value("de")  # the default, English, is the language of the text
@@ -146,7 +143,7 @@ def test_answers_that_are_not_json(page: Page, reply: dict | None, message: str)
     expect(page.locator("#status")).to_have_text(message)
 
 
-def test_late_answers_are_dropped(page: Page, translator: TorchTranslator) -> None:
+def test_late_answers_are_dropped(page: Page, translator: Translator) -> None:
     held: list[Route] = []
     answer_with(page, "words", lambda route: held.append(route) if not held else route.continue_())
     page.fill("#text", "two pears")
@@ -166,7 +163,7 @@ def test_late_answers_are_dropped(page: Page, translator: TorchTranslator) -> No
     assert page.locator("#translation").text_content() == translator.translate([TEXT])[0]
 
 
-def test_files_are_dropped_or_chosen(page: Page, translator: TorchTranslator, tmp_path: Path) -> None:
+def test_files_are_dropped_or_chosen(page: Page, translator: Translator, tmp_path: Path) -> None:
     page.select_option("#source", "en")
     page.select_option("#target", "de")
     page.evaluate("""() => {
@@ -210,7 +207,7 @@ def test_long_file_shows_progress_and_can_be_cancelled(page: Page, tmp_path: Pat
     expect(status).to_contain_text("long.txt is translated")
 
 
-def test_other_words_are_offered_in_place(page: Page, translator: TorchTranslator) -> None:
+def test_other_words_are_offered_in_place(page: Page, translator: Translator) -> None:
     type_text(page, "one apple.\ntwo pears")
     first, second = translator.translate(["one apple.", "two pears"])
     word = page.locator("#translation .word").nth(len(first.split()))
@@ -229,12 +226,12 @@ def test_other_words_are_offered_in_place(page: Page, translator: TorchTranslato
     expect(page.locator("#choices")).to_be_hidden()
 
 
-def test_source_words_are_marked(page: Page, translator: TorchTranslator) -> None:
+def test_source_words_are_marked(page: Page, translator: Translator) -> None:
     text = "one 😀 apple.\n\ntwo pears and three apples"
     type_text(page, text)
     _, second = text.split("\n\n")
     (translation,) = translator.translate([second])
-    (links,) = translator.align_batch(
+    (links,) = translator.align(
         [translator.tokenizer.encode(second)], [translator.tokenizer.encode_target(translation)]
     )
     words = page.locator("#translation .word")
@@ -256,7 +253,7 @@ def test_source_words_are_marked(page: Page, translator: TorchTranslator) -> Non
     expect(marks).to_have_count(0)
 
 
-def test_other_translations_are_chosen(page: Page, translator: TorchTranslator) -> None:
+def test_other_translations_are_chosen(page: Page, translator: Translator) -> None:
     type_text(page, TEXT)
     (ranked,) = translator.n_best([TEXT], TranslateOptions(n_best=3))
     texts = [each.text for each in ranked]
@@ -354,7 +351,7 @@ def test_busy_server_is_asked_again(page: Page) -> None:
     assert len(answers) in (2, 3)  # the target language was chosen by the detected one
 
 
-def test_detected_languages_are_swapped(page: Page, translator: TorchTranslator) -> None:
+def test_detected_languages_are_swapped(page: Page, translator: Translator) -> None:
     page.select_option("#target", "de")
     page.click("#swap")
     expect(page.locator("#source")).to_have_value("de")
@@ -368,28 +365,8 @@ def test_detected_languages_are_swapped(page: Page, translator: TorchTranslator)
     expect(page.locator("#text")).to_have_value(translator.translate([TEXT])[0])
 
 
-def test_exports_offer_only_what_they_can(browser: Browser, translator: TorchTranslator, tmp_path: Path) -> None:
-    early = replace(translator.search, early_stopping=True)
-    bundle.save(
-        tmp_path / "bundle",
-        model=translator.model,
-        languages=("en", "de"),
-        search=early,
-        tokenizer=translator.tokenizer,
-        card="",
-    )
-    export(bundle.read_bundle(tmp_path / "bundle"), tmp_path / "export", quantization="float32", sample=[TEXT])
-    with serving({("en", "de"): load(tmp_path / "export")}) as address, browser.new_context() as context:
-        page = context.new_page()
-        page.goto(address)
-        type_text(page, TEXT)
-        expect(page.locator("#choices-legend")).to_be_hidden()
-        assert page.locator("#translation .word").count() >= 4
-        assert page.locator("#translation [role=button], #translation [tabindex]").count() == 0
-
-
 @pytest.mark.parametrize("is_secure", [True, False])
-def test_copy_and_share(page: Page, translator: TorchTranslator, is_secure: bool) -> None:
+def test_copy_and_share(page: Page, translator: Translator, is_secure: bool) -> None:
     if is_secure:
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     else:

@@ -70,17 +70,14 @@ def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Directory of a bundle with random weights, so that different lines have different translations. Do not write."""
     import torch
 
-    from relattn.translation import bundle, load
+    from relattn.translation import bundle
 
-    translator = load(f"{finished.out}/bundle")
-    generator = torch.Generator().manual_seed(1)
-    for parameter in translator.model.parameters():
+    read = bundle.read_bundle(f"{finished.out}/bundle")
+    model, generator = read.make_model(), torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
         parameter.data += 0.7 * torch.randn(parameter.shape, generator=generator)
-    path = tmp_path_factory.mktemp("random") / "bundle"
-    languages = translator.src_lang, translator.tgt_lang
-    bundle.save(
-        path, model=translator.model, languages=languages, search=translator.search, tokenizer=translator.tokenizer
-    )
+    path, languages = tmp_path_factory.mktemp("random") / "bundle", (read.src_lang, read.tgt_lang)
+    bundle.save(path, model=model, languages=languages, search=read.search, tokenizer=read.tokenizer)
     return str(path)
 
 

@@ -19,8 +19,8 @@ from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.support.bundles import LINES
+from tests.support.engines import translator_of
 
 FILES = {"config.yaml", "model.safetensors", "tokenizer.model", "README.md"}
 CONFIG = ModelConfig(
@@ -78,11 +78,10 @@ def test_loaded_bundle_equals_the_saved_one(original, tokenizer):
     parts, loaded, model = bundle.read_bundle(original), load(original), make_model(tokenizer)
     assert (parts.model, parts.search, parts.src_lang, parts.tgt_lang) == (CONFIG, SEARCH, "no", "de")
     assert parts.tokenizer.model_bytes == tokenizer.model_bytes
-    assert not loaded.model.training
-    state = loaded.model.state_dict()
+    state = parts.make_model().state_dict()
     assert state.keys() == model.state_dict().keys()
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
-    expected = TorchTranslator(model, tokenizer, SEARCH).n_best(LINES, TranslateOptions(n_best=3))
+    expected = translator_of(model, tokenizer, SEARCH).n_best(LINES, TranslateOptions(n_best=3))
     assert loaded.n_best(LINES, TranslateOptions(n_best=3)) == expected
     assert loaded.translate([*LINES, ""]) == [best.text for best, *_ in expected] + [""]
 
@@ -99,7 +98,7 @@ def test_every_scheme_can_be_saved(tmp_path, tokenizer, options):
     bundle.save(tmp_path / "model", model=model, tokenizer=tokenizer, **OPTIONS)
     stored = safetensors.torch.load_file(tmp_path / "model" / "model.safetensors")
     assert stored.keys() == {name for name, _ in model.named_parameters()}  # T5's buckets once per stack
-    loaded = load(tmp_path / "model").model
+    loaded = bundle.read_bundle(tmp_path / "model").make_model().eval()
     assert loaded.config == model.config
     batch = torch.randint(4, 30, (2, 9)), torch.tensor([9, 4]), torch.randint(4, 30, (2, 7))
     assert torch.equal(loaded(*batch), model(*batch))
@@ -111,7 +110,7 @@ def test_bundle_is_replaced_and_equal_models_give_equal_files(saved, tmp_path, t
         save(path, tokenizer, seed, card="second")
         assert contents(path) == contents(saved)
     assert (saved / "README.md").read_text() == "second"
-    assert torch.equal(load(saved).model.embedding, make_model(tokenizer, seed=2).embedding)
+    assert torch.equal(bundle.read_bundle(saved).make_model().embedding, make_model(tokenizer, seed=2).embedding)
     assert [entry.name for entry in saved.parent.iterdir()] == ["model"]
 
 

@@ -10,7 +10,8 @@ from relattn.translation.errors import InputError, one_line, require
 from relattn.translation.translate import Precision
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
 from relattn.translation.translate.output_formats import columns
-from relattn.translation.translate.pipeline import Translation, Translator
+from relattn.translation.translate.translation import Translation
+from relattn.translation.translate.translator import Translator
 
 _loaded: WeakValueDictionary[tuple[Any, ...], Translator] = WeakValueDictionary()  # of this process, by arguments
 

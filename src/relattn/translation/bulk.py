@@ -38,7 +38,9 @@ from relattn.translation.text.marked import Marked
 from relattn.translation.translate import Format
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.output_formats import format_lines, header_lines
-from relattn.translation.translate.pipeline import Sentence, Translation, Translator, require_readable
+from relattn.translation.translate.prepare import Sentence, require_readable
+from relattn.translation.translate.translation import Translation
+from relattn.translation.translate.translator import Translator
 
 PART = 4096  # rows that are translated at once, and lost if the process is killed
 _log = logging.getLogger(__name__)

@@ -33,6 +33,7 @@ from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, language_pairs, one_line, reading, require
 from relattn.translation.files import as_size, putting, require_files, require_outside
 from relattn.translation.kernels.decoder import supports_positions, unsupported_config_reason
+from relattn.translation.kernels.engine import NativeEngine
 from relattn.translation.kernels.quantization import (
     allocate_quantized,
     dequantize,
@@ -42,7 +43,9 @@ from relattn.translation.kernels.quantization import (
 )
 from relattn.translation.model.transformer import SkipInitialization, Transformer
 from relattn.translation.translate import Precision
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.engines import engine_of
+from relattn.translation.translate.torch_engine import TorchEngine
+from relattn.translation.translate.translator import Translator
 
 PRECISIONS: dict[Precision, torch.dtype] = {
     "fp32": torch.float32,
@@ -108,16 +111,13 @@ class Bundle:
         dequantize(model)
         return replace(self, state={name: weight.detach() for name, weight in weights_of(model).items()})
 
-    def translator(
-        self, *, device: str = "cpu", precision: Precision | None = None, workers: int = 1
-    ) -> TorchTranslator:
-        """Build the model, and return a translator.
+    def translator(self, *, device: str = "cpu", precision: Precision | None = None, workers: int = 1) -> Translator:
+        """Return a translator.
 
         Args:
             device: Device to translate on.
-            precision: Precision of weights and arithmetic; the search always adds log-probabilities in float32. With
-                "int8", only the compiled decoder runs the model. By default "int8" for a quantized bundle if the
-                compiled decoder runs it, and else "fp32". Another precision than "int8" dequantizes the weights.
+            precision: Precision of weights and arithmetic. "int8" requires the compiled engine and "bf16" a GPU. By
+                default "int8" for a quantized bundle if the compiled engine runs it, and else "fp32".
             workers: Number of batches that are searched at the same time, with one thread each.
 
         Raises:
@@ -128,23 +128,20 @@ class Bundle:
             precision = "int8" if self.is_quantized and runs_in_int8 else "fp32"
         if precision not in PRECISIONS:
             raise InputError(f"precision must be {', '.join(PRECISIONS)}, got {one_line(str(precision), 40)!r}")
+        require(precision != "bf16" or device != "cpu", "precision bf16 requires a GPU; use fp32 or int8 on a CPU")
         model = self.make_model()
         if precision != "int8":
             dequantize(model)
-        model = model.to(PRECISIONS[precision])
-        translator = TorchTranslator(
-            model,
-            self.tokenizer,
-            self.search,
-            device=device,
-            languages=(self.src_lang, self.tgt_lang),
-            pairs=self.pairs,
-            workers=workers,
-            int8=precision == "int8",
-        )
-        if translator.pytorch_reason is not None:  # the compiled decoder has its own packed weights
-            model.prepack()
-        return translator
+        engine = engine_of(model.to(PRECISIONS[precision]), device, int8=precision == "int8")
+        languages = self.src_lang, self.tgt_lang
+        workers = workers if isinstance(engine, NativeEngine) else 1
+        return Translator(engine, self.tokenizer, self.search, languages=languages, pairs=self.pairs, workers=workers)
+
+    def torch_translator(self, device: str = "cpu") -> Translator:
+        """Return a translator that runs on PyTorch in float32, whose model can be analyzed."""
+        engine = TorchEngine(self.in_float32().make_model(), device)
+        languages = self.src_lang, self.tgt_lang
+        return Translator(engine, self.tokenizer, self.search, languages=languages, pairs=self.pairs)
 
 
 def require_replaceable(path: Path) -> None:

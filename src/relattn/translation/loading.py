@@ -1,4 +1,4 @@
-"""Load a translator from a bundle, from an export for CTranslate2, or from the Hugging Face hub."""
+"""Load a translator from a bundle or from the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import yaml
 
 from relattn.translation.config import TrainConfig
 from relattn.translation.errors import InputError, one_line, reading, require
-from relattn.translation.formats.ctranslate2 import translator as ctranslate2
 from relattn.translation.formats.ctranslate2.directory import MODEL
 from relattn.translation.hub import resolve
+from relattn.translation.processor import cores
 from relattn.translation.translate import Precision
-from relattn.translation.translate.pipeline import Translator
+from relattn.translation.translate.translator import Translator
 
 _CARD, _MAX_CARD = "README.md", 1 << 20  # characters
 
@@ -31,13 +31,12 @@ def load(
     """Load a translator: ``load("my-bundle").translate(["A sentence."])``. Loading runs no code from a model.
 
     Args:
-        path: Directory of a bundle or of an export for CTranslate2; or ``"everyday-en-de"``, the model of this package;
-            or the name of a bundle on the Hugging Face hub: ``"org/name"`` or, with a branch, tag or commit,
-            ``"org/name@v1.0"``.
+        path: Directory of a bundle; or ``"everyday-en-de"``, the model of this package; or the name of a bundle on the
+            Hugging Face hub: ``"org/name"`` or, with a branch, tag or commit, ``"org/name@v1.0"``.
         device: Device to translate on: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
         precision: ``"fp32"``, ``"bf16"`` or ``"int8"``. By default ``"fp32"``, and ``"int8"`` for a quantized bundle on
-            a CPU. The precision of an export is fixed.
-        threads: Number of CPU threads; PyTorch's or CTranslate2's default if None.
+            a CPU. bf16 requires a GPU.
+        threads: Number of CPU threads, each of which translates its own batches. By default, all cores.
         src_lang: Source language of a model of several languages. By default, the one of the bundle, or the only other
             one if `tgt_lang` is that language.
         tgt_lang: Target language. The default is chosen as for `src_lang`.
@@ -49,30 +48,30 @@ def load(
     if threads is not None:
         TrainConfig(threads=threads)  # checks the range
     directory = resolve(path)
-    translator: Translator
-    if (directory / MODEL).exists():
-        require(precision is None, f"{path}: the precision of an export is fixed; see relattn export --quantization")
-        translator = ctranslate2.load(directory, device=device, threads=threads)
-    else:
-        translator = _load_bundle(directory, device=device, precision=precision, threads=threads)
+    require(not (directory / MODEL).exists(), f"{path}: is for CTranslate2; convert it with `relattn import`")
+    from relattn.translation.bundle import read_bundle
+
+    if device != "cpu":
+        _require_device(device)
+    workers = threads or cores()
+    translator = read_bundle(directory).translator(device=device, precision=precision, workers=workers)
+    if threads is not None and translator.engine.name.startswith("PyTorch"):
+        import torch
+
+        torch.set_num_threads(threads)
     translator.examples = _examples(directory)
     return translator.with_languages(src_lang, tgt_lang)
 
 
-def _load_bundle(path: Path, *, device: str, precision: Precision | None, threads: int | None) -> Translator:
+def _require_device(device: str) -> None:
+    """Raise an InputError unless PyTorch can use a device."""
     import torch
 
-    from relattn.translation import bundle
-
-    if threads is not None:
-        torch.set_num_threads(threads)
     try:
         torch.ones(1, device=device).item()
     except Exception as error:  # of many types; on "meta" a tensor has no values
         fault = one_line(str(error).partition("\n")[0], 120)
         raise InputError(f"device {device} cannot be used: {fault}") from error
-    workers = torch.get_num_threads() if device.partition(":")[0] == "cpu" else 1
-    return bundle.read_bundle(path).translator(device=device, precision=precision, workers=workers)
 
 
 def _examples(directory: Path) -> list[str]:
@@ -90,11 +89,9 @@ def _examples(directory: Path) -> list[str]:
 
 
 def weights_digest(path: str) -> str:
-    """Return the SHA-256 of the weights of a bundle or an export."""
-    file = resolve(path) / MODEL
-    if not file.exists():
-        from relattn.translation.bundle import WEIGHTS  # imports PyTorch; exports do without
+    """Return the SHA-256 of the weights of a bundle."""
+    from relattn.translation.bundle import WEIGHTS  # imports PyTorch
 
-        file = file.with_name(WEIGHTS)
+    file = resolve(path) / WEIGHTS
     with reading(file, "cannot be read"), file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()

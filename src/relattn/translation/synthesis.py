@@ -34,7 +34,9 @@ from relattn.translation.errors import escape, require, require_language
 from relattn.translation.files import require_regular, write_atomically
 from relattn.translation.loading import weights_digest
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import LONGEST_LINE, Translation, Translator
+from relattn.translation.translate.prepare import LONGEST_LINE
+from relattn.translation.translate.translation import Translation
+from relattn.translation.translate.translator import Translator
 
 PART = 2048  # lines that are translated at once, and lost if the process is killed
 CORPORA = "corpora.tsv"
@@ -142,7 +144,7 @@ class SyntheticText:
         """Return whether a line is translated. One that the model cannot read is dropped as empty."""
         if self._is_long(line) or len(line) > LONGEST_LINE:
             return False
-        longest, special = self.translator.max_length, self.translator.tokenizer.special.per_source
+        longest, special = self.translator.preparation.max_length, self.translator.tokenizer.special.per_source
         return longest is None or len(self.translator.tokenizer.encode(line)) + special <= longest
 
 

@@ -16,7 +16,7 @@ from relattn.translation.analysis.attention import as_json, inspect, shows_terms
 from relattn.translation.commands import main as cli
 from relattn.translation.config import SCHEMES
 from relattn.translation.errors import InputError
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.translator import Translator
 from tests.support.commands import Result, assert_refused
 from tests.support.schemes import VARIANTS, config_of
 from tests.translation.formats.bundles import make_bundle
@@ -26,15 +26,15 @@ MODELS["asymmetric tables per head"] = {"clip": 2, "clip_right": 1, "tables_per_
 
 
 @pytest.fixture
-def translator(tmp_path: Path) -> TorchTranslator:
-    return make_bundle(tmp_path / "bundle", clip=2).translator()
+def translator(tmp_path: Path) -> Translator:
+    return make_bundle(tmp_path / "bundle", clip=2).torch_translator()
 
 
 @pytest.mark.filterwarnings("ignore:(positions. none|clip. 0):UserWarning")
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 def test_weights_are_those_of_the_layer(tmp_path: Path, options: dict) -> None:
     """Attending with them gives the output of the layer."""
-    model = make_bundle(tmp_path / "bundle", **options).translator().model
+    model = make_bundle(tmp_path / "bundle", **options).make_model().eval()
     for layer in (model.encoder[0].self_attention, model.decoder[0].self_attention):  # the second is causal
         x = torch.randn(1, 9, 12)
         found = view(layer, x, model.config.position_spec.mixer)
@@ -58,7 +58,7 @@ def test_weights_are_those_of_the_layer(tmp_path: Path, options: dict) -> None:
         torch.testing.assert_close(found.by_distance[:, found.distances.index(0)], diagonal)
 
 
-def test_a_sentence_is_inspected_with_its_translation(translator: TorchTranslator) -> None:
+def test_a_sentence_is_inspected_with_its_translation(translator: Translator) -> None:
     found = inspect(translator, "one apple")
     ((best,),) = translator.n_best(["one apple"])
     assert found.translation == best.text
@@ -70,14 +70,14 @@ def test_a_sentence_is_inspected_with_its_translation(translator: TorchTranslato
     assert json.loads(as_json(found))["decoder"][0]["weights"][0][0][0] == 1.0
 
 
-def test_what_cannot_be_inspected(tmp_path: Path, translator: TorchTranslator) -> None:
+def test_what_cannot_be_inspected(tmp_path: Path, translator: Translator) -> None:
     for model, line, fact in (
         *(
             (translator, *case)
             for case in ((" ", "blank"), ("a\udcff", "UTF-8"), ("one " * 10, "at most 5 tokens, got"))
         ),
         *(
-            (make_bundle(tmp_path / name, positions=name, dim=24).translator(), "one", f"{name} positions")
+            (make_bundle(tmp_path / name, positions=name, dim=24).torch_translator(), "one", f"{name} positions")
             for name in SCHEMES
             if not shows_terms(config_of(name))
         ),
@@ -117,7 +117,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not list(tmp_path.glob("x.*"))
 
 
-def test_a_local_page_answers_sentences(translator: TorchTranslator) -> None:
+def test_a_local_page_answers_sentences(translator: Translator) -> None:
     server = page.serve(
         page.as_html(translator, [], asks=True), lambda line: page.attention_of(translator, line), port=0
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from relattn.translation import bundle, load
+from relattn.translation import bundle
 from relattn.translation.commands import main as cli
 from relattn.translation.config import Recipe, dump
 from relattn.translation.training import train as training
@@ -37,14 +37,12 @@ def relattn(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 @pytest.fixture(scope="session")
 def another(model: str, finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Directory of a bundle with the same vocabulary and other weights."""
-    translator = load(model)
-    for parameter in translator.model.parameters():
+    read = bundle.read_bundle(model)
+    network = read.make_model()
+    for parameter in network.parameters():
         parameter.data = parameter.flip(0)
-    path = tmp_path_factory.mktemp("another") / "bundle"
-    languages = translator.src_lang, translator.tgt_lang
-    bundle.save(
-        path, model=translator.model, languages=languages, search=translator.search, tokenizer=translator.tokenizer
-    )
+    path, languages = tmp_path_factory.mktemp("another") / "bundle", (read.src_lang, read.tgt_lang)
+    bundle.save(path, model=network, languages=languages, search=read.search, tokenizer=read.tokenizer)
     return str(path)
 
 

@@ -11,7 +11,7 @@ import pytest
 from relattn.translation import load
 from relattn.translation.data.text_files import read_parallel
 from relattn.translation.evaluation import paired_bootstrap, score
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.kernels.engine import NativeEngine
 from tests.support.bundles import save_random_bundle
 from tests.support.commands import assert_refused
 
@@ -25,7 +25,7 @@ from tests.support.commands import assert_refused
 )
 def test_wrong_arguments(relattn, model, text, monkeypatch, arguments, message):
     monkeypatch.chdir(Path(text["valid_src"]).parent)
-    monkeypatch.setattr(TorchTranslator, "search_batch", None)  # nothing is translated
+    monkeypatch.setattr(NativeEngine, "search", None)  # nothing is translated
     assert_refused(relattn("evaluate", model, *arguments.split()), message)
 
 

@@ -9,16 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from relattn.translation import bundle, load
 from relattn.translation.errors import InputError
 from relattn.translation.kernels import decoder
+from relattn.translation.processor import cores
 from relattn.translation.search.types import SamplingOptions
 from relattn.translation.translate.documents import translate_document
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.translator import Translator
 from tests.support.commands import assert_refused
 
 LINES = ["one cat sat", "", "on two mat and one cat", "   ", "two", "one cat sat"]
@@ -50,7 +50,6 @@ def test_wrong_options(relattn, reading, model, arguments, message):
 def test_verbose_says_what_runs_the_search(relattn, reading, model):
     for arguments, message in (
         ((), "compiled decoder for"),
-        (("--precision=bf16",), "PyTorch (the compiled decoder"),
         (("--precision=int8",), r"compiled decoder for .*, int8 with"),
     ):
         reading(b"one cat\n")
@@ -60,26 +59,20 @@ def test_verbose_says_what_runs_the_search(relattn, reading, model):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "threads", "dtype"),
-    [
-        ("", None, torch.float32),
-        ("--threads=3", 3, torch.float32),
-        ("--threads=1 --precision=bf16", 1, torch.bfloat16),
-        ("--precision=int8", None, torch.int8),
-    ],
+    ("arguments", "threads", "precision"),
+    [("", None, "fp32"), ("--threads=3", 3, "fp32"), ("--precision=int8", None, "int8")],
 )
-def test_threads_and_precision(relattn, reading, model, monkeypatch, arguments, threads, dtype):
-    seen = []
-    search_batch = TorchTranslator.search_batch
+def test_threads_and_precision(relattn, reading, model, monkeypatch, arguments, threads, precision):
+    seen, translate = [], Translator.translate_sentences
 
     def watched(self, *arguments):
-        seen.append((self.workers, self.model.embedding.dtype))
-        return search_batch(self, *arguments)
+        seen.append((self.workers, self.engine.precision))
+        return translate(self, *arguments)
 
-    monkeypatch.setattr(TorchTranslator, "search_batch", watched)
+    monkeypatch.setattr(Translator, "translate_sentences", watched)
     reading(b"one cat\n")
     assert relattn("translate", model, *arguments.split()).code == 0
-    assert seen == [(threads or torch.get_num_threads(), dtype)]  # by default, as many threads as PyTorch has
+    assert seen == [(threads or cores(), precision)]
     with pytest.raises(InputError, match="fp32, bf16, int8, got 'half'"):
         bundle.read_bundle(model).translator(precision="half")
 
@@ -92,7 +85,7 @@ def test_int8_is_refused_where_the_compiled_decoder_does_not_run(relattn, readin
             reading(b"one cat\n")
             assert_refused(relattn(*command, "--precision=int8"), "int8 requires the compiled decoder: ")
     result = relattn("analyze", "attention", model, "one cat", "--out=x.json", "--precision=int8")
-    assert_refused(result, "does not support precision int8")
+    assert_refused(result, "requires precision fp32, got int8")
 
 
 def test_lines_are_translated_in_order(relattn, reading, model, monkeypatch):

@@ -15,7 +15,7 @@ import pytest
 
 from relattn.translation import bulk, load
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.translator import Translator
 from tests.support.commands import assert_refused
 
 SOURCE = random.Random(2)
@@ -87,7 +87,7 @@ def test_shards_in_any_order_are_one_run_byte_by_byte(relattn, model, tmp_path, 
     flags = ["--format=tsv", "--n_best=2"] if kind == "tsv" else []
     command = ["translate", model, "--input", given, *flags, "--output"]
     assert relattn(*command, tmp_path / f"whole.{kind}").code == 0
-    translate_sentences, calls = TorchTranslator.translate_sentences, []
+    translate_sentences, calls = Translator.translate_sentences, []
 
     def counted(self, sentences, first_line, report_done):
         calls.append(first_line)
@@ -95,7 +95,7 @@ def test_shards_in_any_order_are_one_run_byte_by_byte(relattn, model, tmp_path, 
             raise KeyboardInterrupt
         return translate_sentences(self, sentences, first_line, report_done)
 
-    monkeypatch.setattr(TorchTranslator, "translate_sentences", counted)
+    monkeypatch.setattr(Translator, "translate_sentences", counted)
     out, stops = tmp_path / f"out.{kind}", {16, 40}  # the last part of the third shard, and of the seventh
     for shard in (3, 8, 1, 7, 2, 5, 4, 6):
         if shard in (3, 7):

@@ -15,8 +15,8 @@ from relattn.translation.data.storage import Pairs
 from relattn.translation.data.tokenizer import SpecialTokens
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.support.bundles import LINES
+from tests.support.engines import translator_of
 
 MARKS = ["</s>", "<blank>", "<s>", "<unk>", "<to de>"]  # special tokens, at other ids than ours
 
@@ -101,7 +101,7 @@ def test_lengths_of_lines_are_those_after_normalization(tokenizer):
     config = ModelConfig(**size, shared_embeddings="none", positions="learned", max_positions=9)
     torch.manual_seed(1)
     network = Transformer(config, *tokenizer.vocab_sizes)
-    translator = TorchTranslator(network, tokenizer, SearchConfig(max_length_extra=4))
+    translator = translator_of(network, tokenizer, SearchConfig(max_length_extra=4))
     (alone,), (nothing,) = translator.n_best(["two", "\u200b"])
     assert alone.tokens
     assert nothing.tokens == []

@@ -9,43 +9,29 @@ from typing import Any
 
 from relattn.translation.config import SearchConfig
 from relattn.translation.documents.read import FORMATS
-from relattn.translation.search.types import Hypothesis, Request
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.routing import Router
 from relattn.translation.translate.documents import translate_document
 from relattn.translation.translate.options import DEFAULTS
-from relattn.translation.translate.pipeline import Translator
+from relattn.translation.translate.translator import Translator
+from tests.support.engines import TextEngine
 from tests.support.marked import Characters
 from tests.translation.documents.files import LINE_ENDS, SPACES, Maker, members_of
 
 COUNT = 500  # texts and files
 
 
-class Source(Translator):
-    """Translator that returns its source after a change."""
-
-    log_probs = None  # type: ignore[assignment]
-
-    def __init__(self, change: Callable[[str], str]) -> None:
-        super().__init__(Characters(), SearchConfig(beam_size=1))  # type: ignore[arg-type]
-        self.change = change
-
-    def search_batch(self, requests: list[Request], *_: Any) -> list[list[Hypothesis]]:
-        lines = (self.tokenizer.decode(request.src_ids) for request in requests)
-        return [[Hypothesis(self.tokenizer.encode_target(self.change(line)), 0.0)] for line in lines]
-
-    def align_batch(self, src_ids: Any, tgt_ids: Any) -> list[list[tuple[int, int]]]:
-        return [[(i, i) for i in range(ids.count(ord(" ")) + 1)] for ids in src_ids]
-
-
-Source.__abstractmethods__ = frozenset()
+def source(change: Callable[[str], str]) -> Translator:
+    """Return a translator that returns its source after a change."""
+    tokenizer: Any = Characters()
+    return Translator(TextEngine(tokenizer, change), tokenizer, SearchConfig(beam_size=1))  # type: ignore[arg-type]
 
 
 def translated(change: Callable[[str], str], inputs: Sequence[tuple[str, Any]]) -> list[Any]:
     """Return the translations of texts, pages and files, each given with its kind."""
 
     async def run() -> list[Any]:
-        router = Router({("en", "de"): Source(change)}, Limits(waiting=100_000))
+        router = Router({("en", "de"): source(change)}, Limits(waiting=100_000))
         queues = [asyncio.create_task(queue.run()) for queue in router.queues]
 
         async def one(kind: str, content: Any) -> Any:
@@ -92,7 +78,7 @@ def test_all_words_are_translated_and_nothing_else() -> None:
 def test_the_command_gives_the_bytes_of_the_server() -> None:
     inputs = [(kind, Maker(seed).file(kind)) for kind, seed in itertools.product(FORMATS, range(3))]
     for (kind, content), wanted in zip(inputs, translated(str.upper, inputs), strict=True):
-        translator = Source(str.upper)
+        translator = source(str.upper)
         translator.src_lang, translator.tgt_lang = "en", "de"
         assert translate_document(translator, f"a{kind}", content, DEFAULTS) == wanted, (kind, content)
 

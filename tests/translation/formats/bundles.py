@@ -14,15 +14,30 @@ from ctranslate2.converters import OpenNMTPyConverter
 
 from relattn.translation import bundle
 from relattn.translation.config import ModelConfig, SearchConfig
+from relattn.translation.data.imported_tokenizer import tokenizer_in
 from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.errors import language_pairs
+from relattn.translation.formats.ctranslate2.directory import read_settings
+from relattn.translation.formats.ctranslate2.engine import CTranslate2Engine
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.translate.translator import Translator
 
 FIXTURES = Path(__file__).parent / "fixtures"
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
 SEARCH = SearchConfig(
     beam_size=3, length_penalty="average", alpha=0.7, early_stopping=True, max_length_ratio=0.5, max_length_extra=5
 )
+
+
+def load_export(path: Path) -> Translator:
+    """Return a translator of an export, which CTranslate2 runs with one thread."""
+    settings = read_settings(path)
+    assert settings is not None
+    tokenizer = tokenizer_in(path).with_languages(settings.src_lang, settings.tgt_lang)
+    engine = CTranslate2Engine(path, tokenizer, settings.max_length, threads=1)
+    languages, pairs = (settings.src_lang, settings.tgt_lang), language_pairs(settings.pairs, path)
+    return Translator(engine, tokenizer, settings.search, languages=languages, pairs=pairs)
 
 
 @functools.cache

@@ -72,7 +72,7 @@ def test_an_imported_model_is_analyzed_and_trained(imported, tmp_path):
     sides = [ours.tokenizer.encode(line) for line in LINES], [ours.tokenizer.encode_target(line) for line in TARGETS]
     scores = ours.log_probs(*sides)
     pieces, ends = [x for row in scores for x in row[:-1]], [row[-1] for row in scores]
-    bins = by_position(ours, list(zip(LINES, TARGETS, strict=True)), width=100)
+    bins = by_position(parts.torch_translator(), list(zip(LINES, TARGETS, strict=True)), width=100)
     assert bins[0].nats == pytest.approx(-sum(pieces) / len(pieces), abs=1e-5)
     assert bins[-1].nats == pytest.approx(-sum(ends) / len(ends), abs=1e-5)
     src, tgt = tmp_path / "train.en", tmp_path / "train.de"

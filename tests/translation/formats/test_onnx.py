@@ -87,7 +87,7 @@ def assert_graphs_agree(model: Transformer, encoder: Graph, decoder: Graph) -> N
 @pytest.mark.filterwarnings("ignore:(positions. none|clip. 0):UserWarning")
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS.keys())
 def test_modules_that_become_graphs(tmp_path, options):
-    model = make(tmp_path, decoder_layers=2, **options).translator().model
+    model = make(tmp_path, decoder_layers=2, **options).make_model().eval()
 
     def run(graph: torch.nn.Module) -> Graph:
         def call(inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -113,8 +113,8 @@ def test_export_agrees_with_the_bundle(exported, capsys):
         **{"source_keys": sizes[0], "source_values": sizes[0], "keys": sizes[1], "values": sizes[1]},
     }
     assert [x.name for x in decoder.get_outputs()] == ["log_probs", "new_keys", "new_values"]
-    ours = parts.translator()
-    assert_graphs_agree(ours.model, lambda x: encoder.run(None, x), lambda x: decoder.run(None, x))
+    ours, model = parts.translator(), parts.make_model().eval()
+    assert_graphs_agree(model, lambda x: encoder.run(None, x), lambda x: decoder.run(None, x))
     about = json.loads((out / "config.json").read_text())
     assert about == {
         **{"src_lang": "en", "tgt_lang": "pt_BR", "pad": 0, "bos": 1, "eos": 2, "search": as_dict(GREEDY)},

@@ -26,7 +26,7 @@ from relattn.translation.formats.ctranslate2.read import read
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.formats.names import CTRANSLATE2
 from relattn.translation.kernels import decoder
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.translator import Translator
 from tests.support.covering import pairwise
 from tests.translation.formats.bundles import LINES
 
@@ -111,11 +111,8 @@ def write(
 
 def require_agreement(path: Path, parts: bundle.Bundle, *more: str) -> None:
     """Compare scores of given translations, and greedy translations, whose text has no special tokens."""
-    ours = TorchTranslator(
-        parts.translator(precision="fp32").model,
-        parts.tokenizer,
-        SearchConfig(beam_size=1, max_length_ratio=0, max_length_extra=15),
-    )
+    search = SearchConfig(beam_size=1, max_length_ratio=0, max_length_extra=15)
+    ours = Translator(parts.translator(precision="fp32").engine, parts.tokenizer, search)
     lines = [*LINES, *more]
     src, tgt = [ours.tokenizer.encode(x) for x in lines], [ours.tokenizer.encode_target(x) for x in reversed(lines)]
     src_pieces, tgt_pieces = ours.tokenizer.vocabularies
@@ -181,7 +178,7 @@ def require_integers(path: Path, parts: bundle.Bundle, *, kept: bool) -> None:
         src = [parts.tokenizer.encode(line) for line in LINES]
         tgt = [parts.tokenizer.encode_target(line) for line in reversed(LINES)]
         own, exact = parts.translator(), parts.translator(precision="fp32")
-        assert "int8" in own.engine
+        assert "int8" in own.engine.name
         for mine, its in zip(own.log_probs(src, tgt), exact.log_probs(src, tgt), strict=True):
             assert mine == pytest.approx(its, abs=0.5)
 

@@ -14,7 +14,7 @@ import torch
 from ctranslate2.converters import TransformersConverter
 from transformers import M2M100ForConditionalGeneration
 
-from relattn.translation import bundle, load
+from relattn.translation import bundle
 from relattn.translation.analysis.attention import inspect
 from relattn.translation.commands import main as cli
 from relattn.translation.config import SearchConfig
@@ -28,7 +28,7 @@ from relattn.translation.training.objective import summed_loss
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
 from tests.translation.formats import transformers_models as models
-from tests.translation.formats.bundles import LINES, random_lines, run_import
+from tests.translation.formats.bundles import LINES, load_export, random_lines, run_import
 from tests.translation.formats.test_read_ctranslate2 import require_integers
 
 TEXT = [*LINES, *random_lines(range(1, 13))]
@@ -60,9 +60,8 @@ def test_imported_models_agree_with_transformers(tmp_path, case):
     make, options, (src_lang, tgt_lang) = CASES[case]
     theirs, tokenizer = make(tmp_path / "model", **options)
     parts = run_import(tmp_path / "model", tmp_path / "bundle", src_lang, tgt_lang)
-    ours, in_pytorch, special = parts.translator(), parts.translator(), parts.tokenizer.special
-    assert ours.engine.startswith("compiled decoder")
-    in_pytorch.pytorch_reason = "for this test"
+    ours, in_pytorch, special = parts.translator(), parts.torch_translator(), parts.tokenizer.special
+    assert ours.engine.name.startswith("compiled decoder")
     if make is not models.marian:
         tokenizer.src_lang, tokenizer.tgt_lang = src_lang, tgt_lang
     code = f">>{tgt_lang}<<" if "languages" in options else ""
@@ -221,8 +220,7 @@ def test_languages(multilingual, tmp_path, capsys):
 def test_given_first_tokens_in_all_searches(multilingual):
     """They belong to no translation and to no score, and the compiled decoder finds what PyTorch finds."""
     _, parts = multilingual
-    ours, in_pytorch = parts.translator(), parts.translator()
-    in_pytorch.pytorch_reason = "for this test"
+    ours, in_pytorch = parts.translator(), parts.torch_translator()
     search = replace(parts.search, max_length_ratio=0.0, max_length_extra=12)
     plain = TranslateOptions(search=search, copy=False)
     glossary = Glossary([(1, "pears", "Birnen")])
@@ -246,7 +244,7 @@ def test_given_first_tokens_in_all_searches(multilingual):
                 if options.search is search:
                     (scores,) = ours.log_probs([parts.tokenizer.encode(line)], [one.tokens])
                     assert one.mean_log_prob == pytest.approx(sum(scores) / len(scores), abs=1e-4)
-    view = inspect(ours, LINES[0], plain)
+    view = inspect(in_pytorch, LINES[0], plain)
     assert len(view.target) == len(view.written) + 1
     assert view.cross[0].shape[1:] == (len(view.written), len(view.source))
 
@@ -255,7 +253,7 @@ def test_exports(multilingual, tmp_path):
     _, parts = multilingual
     report = ctranslate2.export(parts, tmp_path / "out", quantization="float32", sample=LINES)
     assert report.parities["float32"].worst < 1e-4
-    assert load(tmp_path / "out").translate(LINES) == parts.translator().translate(LINES)
+    assert load_export(tmp_path / "out").translate(LINES) == parts.translator().translate(LINES)
     again = run_import(tmp_path / "out", tmp_path / "again")
     assert again.tokenizer.digest == parts.tokenizer.digest
     models.marian(tmp_path / "marian", generation={"renormalize_logits": True})
@@ -277,7 +275,7 @@ def test_training_continues_with_given_first_tokens(multilingual):
     special = parts.tokenizer.special
     src, tgt = [[5, 6, 7], [8]], [[9, 10], [11, 12, 13]]
     batch = collate(src, tgt, special)
-    model = parts.translator().model
+    model = parts.make_model().eval()
     expected = 0.0
     for source, target in zip(src, tgt, strict=True):
         labels = torch.tensor([[*special.tgt_begin, *target, special.eos]])

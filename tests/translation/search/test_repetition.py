@@ -1,5 +1,6 @@
 """Rules against repetition, against those of transformers."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -13,18 +14,18 @@ from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.repetition import restrain
-from relattn.translation.search.types import SamplingOptions, SearchRules
+from relattn.translation.search.types import SamplingOptions
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.translator import Translator
 from tests.support.bundles import LINES
+from tests.support.engines import translator_of
 
 TOKENIZER = Tokenizer.train(LINES * 5, 300, seed=1)
 
 
-def translators() -> tuple[TorchTranslator, TorchTranslator]:
+def translators() -> tuple[Translator, Translator]:
     """Return a translator that repeats itself, and one of the same model that runs on PyTorch alone."""
     torch.manual_seed(3)
     sizes = {"dim": 24, "heads": 3, "feed_forward_dim": 32, "encoder_layers": 1, "decoder_layers": 1, "clip": 3}
@@ -33,14 +34,11 @@ def translators() -> tuple[TorchTranslator, TorchTranslator]:
         for parameter in model.parameters():
             parameter.mul_(2.0)
     search = SearchConfig(max_length_ratio=3.0, max_length_extra=10)
-    ours, pytorch = (TorchTranslator(model, TOKENIZER, search) for _ in range(2))
-    assert ours.pytorch_reason is None
-    pytorch.pytorch_reason = "the tests compare it"
-    return ours, pytorch
+    return translator_of(model, TOKENIZER, search), translator_of(model, TOKENIZER, search, torch=True)
 
 
 @given(
-    tokens=st.integers(0, 9).flatmap(
+    tokens=st.integers(1, 9).flatmap(
         lambda length: st.lists(st.lists(st.integers(0, 4), min_size=length, max_size=length), min_size=1, max_size=3)
     ),
     size=st.integers(0, 4),
@@ -48,16 +46,12 @@ def translators() -> tuple[TorchTranslator, TorchTranslator]:
 )
 def test_logits_equal_those_of_transformers(tokens, size, penalty):
     logits = torch.randn(len(tokens), 6, generator=torch.Generator().manual_seed(0))
-    rules = SearchRules(
-        beam_size=1, bos=0, eos=5, banned=(), penalty=length_penalty("none", 0.0), no_repeat_ngram=size,
-        repetition_penalty=penalty,
-    )  # fmt: skip
+    search = SearchConfig(no_repeat_ngram=size, repetition_penalty=penalty)
     tokens = torch.tensor(tokens, dtype=torch.long)
-    want = logits.clone()
-    if tokens.shape[1]:
-        want = RepetitionPenaltyLogitsProcessor(penalty)(tokens, want)
-        want = NoRepeatNGramLogitsProcessor(size)(tokens, want) if size else want
-    assert torch.equal(restrain(logits, tokens, rules), want)
+    want = RepetitionPenaltyLogitsProcessor(penalty)(tokens, logits.clone())
+    want = NoRepeatNGramLogitsProcessor(size)(tokens, want) if size else want
+    found = restrain(logits.numpy(), tokens.numpy(), search, np.zeros(len(tokens), dtype=bool))
+    np.testing.assert_array_equal(found, want)
 
 
 def repeats(tokens: list[int], size: int) -> bool:

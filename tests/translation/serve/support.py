@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -12,58 +13,55 @@ from starlette.testclient import TestClient
 
 from relattn.translation.config import SearchConfig
 from relattn.translation.errors import InputError
-from relattn.translation.search.types import Hypothesis, Request
+from relattn.translation.search.types import Hypothesis, Request, SearchRules
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.routing import Router
-from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import Translator
+from relattn.translation.translate.translator import Translator
+from tests.support.engines import TextEngine
 from tests.support.marked import Characters
 
 LIMITS = Limits(characters=1000, sentences=20, texts=5, file=100_000, waiting=80)
 
 
-class Shouting(Translator):
-    """Translator into capitals and "5 %" for "5%", with the target language in front.
+class Shouting(TextEngine):
+    """Engine that translates into capitals and "5 %" for "5%", with the target language in front.
 
-    It can be stopped with `running`.
+    It can be stopped with `running`. `batches` has the texts of each call. A call fails with `error`, if there is one.
     """
 
-    log_probs = None  # type: ignore[assignment]
-
     def __init__(self, name: str) -> None:
-        super().__init__(Characters(), SearchConfig(beam_size=3))  # type: ignore[arg-type]
-        self.name = name
+        super().__init__(Characters(), lambda text: [f"{name}{_shout(text)}" + "'" * k for k in range(9)], _links)
         self.batches: list[list[str]] = []
         self.running = threading.Event()
         self.running.set()
+        self.error: BaseException | type[BaseException] | None = None
 
-    def search_batch(self, requests: list[Request], search: Any, options: TranslateOptions) -> list[list[Hypothesis]]:
-        lines = [self.tokenizer.decode(request.src_ids) for request in requests]
+    def search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
+        lines = [self.tokenizer.decode(request.src_ids[:-1]) for request in requests]
         self.batches.append(lines)
         assert self.running.wait(60)
         if any("refuse" in line for line in lines):
             raise InputError("the translator refused line 1")
-        encode = self.tokenizer.encode_target
-        return [
-            [Hypothesis(encode(self.name + _shout(line) + "'" * k), 0.0) for k in range(options.n_best)]
-            for line in lines
-        ]
+        if self.error:
+            raise self.error
+        return super().search(requests, rules)
 
-    def align_batch(self, src_ids: Any, tgt_ids: Any) -> list[list[tuple[int, int]]]:
-        links = []
-        for ids in src_ids:
-            counts = [len(_shout(word).split()) for word in self.tokenizer.decode(ids).split()]
-            sources = [i for i, count in enumerate(counts) for _ in range(count)]
-            links.append([(source, place) for place, source in enumerate(sources)])
-        return links
+
+def _links(source: str, target: str) -> list[tuple[int, int]]:
+    counts = [len(_shout(word).split()) for word in source.split()]
+    sources = [i for i, count in enumerate(counts) for _ in range(count)]
+    return [(word, place) for place, word in enumerate(sources)]
 
 
 def _shout(text: str) -> str:
     return re.sub(r"(?<=\d)%", " %", text.upper())
 
 
-Shouting.__abstractmethods__ = frozenset()
+def shouting(name: str) -> Translator:
+    """Return a translator with a `Shouting`."""
+    tokenizer: Any = Characters()
+    return Translator(Shouting(name), tokenizer, SearchConfig(beam_size=3))  # type: ignore[arg-type]
 
 
 def validated(client: TestClient) -> TestClient:
@@ -97,10 +95,10 @@ def validated(client: TestClient) -> TestClient:
 
 
 def client_of(pairs: str, *, limits: Limits = LIMITS, pivot: str = "", **options: Any) -> TestClient:
-    """Return a client of an application with a `Shouting` per pair, such as "en-de", in `client.translators`."""
-    translators = {(pair[:2], pair[3:]): Shouting(f"{pair[3:]}:") for pair in pairs.split()}
+    """Return a client of an application with a `Shouting` per pair, such as "en-de", in `client.engines`."""
+    translators = {(pair[:2], pair[3:]): shouting(f"{pair[3:]}:") for pair in pairs.split()}
     client = validated(TestClient(make_app(Router(translators, limits, pivot=pivot), **options)))
-    client.translators = translators  # type: ignore[attr-defined]
+    client.engines = {pair: each.engine for pair, each in translators.items()}  # type: ignore[attr-defined]
     return client
 
 

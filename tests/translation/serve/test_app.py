@@ -253,7 +253,7 @@ def test_requests_of_pages_of_other_sites_are_refused(hosts, headers, status):
             upload(client, "a.txt", b"one", headers=headers),
         ):
             assert (answer.status_code, "error" in answer.json()) == (status, status == 403)
-        assert client.translators["en", "de"].batches == ([["one"]] * 2 if status == 200 else [])
+        assert client.engines["en", "de"].batches == ([["one"]] * 2 if status == 200 else [])
         reads = 403 if hosts is not None and "Host must" in answer.text else 200
         assert client.get("/languages", headers=headers).status_code == reads
 
@@ -313,7 +313,7 @@ def test_long_file_is_translated_with_progress():
     """Its sentences enter the queue in portions. An answer that takes long begins with empty lines."""
     limits = replace(LIMITS, batch=4, waiting=40, seconds=1)
     with client_of("de-en en-fr", limits=limits, pivot="en") as client:
-        first = client.translators["de", "en"]
+        first = client.engines["de", "en"]
         first.running.clear()
         with ThreadPoolExecutor(1) as threads:
             answer = threads.submit(upload, client, "a.txt", LONG, source="de", target="fr")
@@ -343,7 +343,7 @@ def waiting(client: TestClient) -> float:
 def test_long_file_does_not_delay_a_text_of_the_same_client():
     limits = replace(LIMITS, batch=4, waiting=40, files=2)
     with client_of("en-de", limits=limits) as client, ThreadPoolExecutor(2) as threads:
-        translator = client.translators["en", "de"]
+        translator = client.engines["en", "de"]
         translator.running.clear()
         file = threads.submit(upload, client, "a.txt", LONG)
         while not (before := waiting(client)):
@@ -366,7 +366,7 @@ def test_long_file_ends_with_its_client_and_with_the_server():
     body += (boundary % (b'file"; filename="a.txt', LONG)) + b"--x--\r\n"
     message = {"type": "http.request", "body": body, "more_body": False}
     with client_of("en-de", limits=replace(LIMITS, batch=4, files=1)) as client, ThreadPoolExecutor(1) as threads:
-        translator = client.translators["en", "de"]
+        translator = client.engines["en", "de"]
         translator.running.clear()
         form = {"path": "/translate_file", "content_type": "multipart/form-data; boundary=x"}
         assert client.portal.call(partial(send, client, message, {"type": "http.disconnect"}, **form)) == 499
@@ -472,7 +472,7 @@ def test_concurrent_requests_share_batches():
     with client_of("en-de") as client, ThreadPoolExecutor(16) as threads:
         answers = list(threads.map(lambda i: translate(client, q=f"a{i}.\nb{i}").json(), range(40)))
         assert answers == [{"translatedText": f"de:A{i}.\nde:B{i}"} for i in range(40)]
-        assert len(client.translators["en", "de"].batches) < 40
+        assert len(client.engines["en", "de"].batches) < 40
         metrics = client.get("/metrics").text
     assert 'relattn_requests_total{route="/translate",status="200"} 40.0' in metrics
     assert "relattn_batch_sentences_sum 80.0" in metrics
@@ -523,7 +523,7 @@ def test_full_queue_and_deadlines():
     message = {"type": "http.request", "body": body, "more_body": False}
     limits = Limits(sentences=5, waiting=5, batch=1, seconds=2)
     with client_of("en-de", limits=limits) as client, ThreadPoolExecutor(8) as threads:
-        translator = client.translators["en", "de"]
+        translator = client.engines["en", "de"]
         translator.running.clear()
         requests = [threads.submit(translate, client, q=f"text {i}") for i in range(8)]
         while sum(request.done() for request in requests) < 2:
@@ -551,10 +551,7 @@ def test_full_queue_and_deadlines():
 def test_health_is_that_of_the_translation(error):
     """The server recovers with it. With None, the translator does not return."""
     with client_of("en-de", limits=replace(LIMITS, seconds=2)) as client:
-        translator = client.translators["en", "de"]
-
-        def fail(*_: Any, **__: Any) -> None:
-            raise error
+        translator = client.engines["en", "de"]
 
         def statuses() -> list[int]:
             return [client.get("/health").status_code, translate(client, q="x").status_code]
@@ -564,24 +561,25 @@ def test_health_is_that_of_the_translation(error):
             translator.running.clear()
             assert statuses() == [200, 429]  # it may only be busy
         else:
-            translator.search_batch = fail
+            translator.error = error
         answer = client.get("/health")
         assert (answer.status_code, "cannot translate" in answer.json()["error"]) == (503, True)
         assert statuses() == [503, 429 if error is None else 500]
         translator.running.set()
-        vars(translator).pop("search_batch", None)
-        assert [client.get("/health").status_code for _ in range(2)][-1] == 200
+        translator.error = None
+        while client.get("/health").status_code != 200:  # the batch ends, or the next word is translated
+            time.sleep(0.01)
         assert statuses() == [200, 200]
 
 
 def test_health_of_each_model_and_of_the_queue():
     with client_of("en-de en-fr") as client:
-        second = client.translators["en", "fr"]
-        second.search_batch = lambda *_, **__: []  # no result per item
+        second = client.engines["en", "fr"]
+        second.search = lambda *_, **__: []  # no result per item
         assert translate(client, q="x", target="fr").status_code == 500
         assert client.get("/health").status_code == 503
         assert translate(client, q="x").status_code == 200
-        del second.search_batch
+        del second.search
         assert client.get("/health").status_code == 200
         assert translate(client, q="please refuse").status_code == 400
         assert client.get("/health").status_code == 200  # the request was at fault
@@ -596,10 +594,7 @@ def test_log_has_no_text_and_no_key(client, caplog, monkeypatch):
     rows = [json.loads(record.message) for record in caplog.records if record.name == "relattn.serve"]
     assert [(row["route"], row["status"]) for row in rows] == [("/translate", 200)] * 2
 
-    def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("my secret")
-
-    monkeypatch.setattr(client.translators["en", "de"], "search_batch", fail)
+    monkeypatch.setattr(client.engines["en", "de"], "error", RuntimeError("my secret"))
     answer = translate(client, q="x")
     assert answer.status_code == 500
     assert "RuntimeError at " in caplog.text
@@ -700,7 +695,7 @@ def test_source_words_of_each_word(with_model):
         translation = "".join(word["text"] for word in answer["words"] if word["sentence"] == number)
         assert ("https://example.org/a" in translation) == bool(number)
         encode, target = with_model.translator.tokenizer.encode, with_model.translator.tokenizer.encode_target
-        (links,) = with_model.translator.align_batch([encode(sentence)], [target(translation)])
+        (links,) = with_model.translator.align([encode(sentence)], [target(translation)])
         assert links
         shown = [(sentence[slice(*span)], word["text"]) for word in words for span in word["sources"]]
         assert shown == [(sentence.split()[i], translation.split()[j]) for i, j in links]

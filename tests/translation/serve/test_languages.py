@@ -19,7 +19,7 @@ from relattn.translation.serve.app import make_app
 from relattn.translation.serve.languages import MOST_LANGUAGES, Detector, served_pairs
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.routing import Router
-from relattn.translation.translate import torch_translator
+from relattn.translation.translate import engines
 from tests.support.bundles import save_random_bundle
 from tests.translation.formats import transformers_models as models
 from tests.translation.formats.bundles import LINES, make_bundle
@@ -131,12 +131,12 @@ def test_all_pairs_share_one_copy_of_the_weights(multilingual, precision, monkey
     """In a server, weights are packed once, and its pairs have the same tensors and SentencePiece models."""
     packed, served = [], {}
 
-    class Counted(torch_translator.NativeDecoder):
+    class Counted(engines.NativeEngine):
         def __init__(self, *arguments: Any) -> None:
             packed.append(self)
             super().__init__(*arguments)
 
-    monkeypatch.setattr(torch_translator, "NativeDecoder", Counted)
+    monkeypatch.setattr(engines, "NativeEngine", Counted)
     monkeypatch.setattr(server, "serve", lambda translators, **_: served.update(translators))
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # handlers belong to the server
     command = ["serve", str(multilingual.bundle), "--precision", precision, "--languages", "en", "de", "fr"]
@@ -149,8 +149,7 @@ def test_all_pairs_share_one_copy_of_the_weights(multilingual, precision, monkey
     assert len(packed) == 1
     first, *others = served.values()
     for other in others:
-        assert other.model is first.model
-        assert vars(other)["_decoder"] is packed[0]
+        assert other.engine is packed[0]
         assert other.characters is first.characters
         for name in ("_src_model", "_tgt_model", "target_texts", "_src_ids"):
             assert getattr(other.tokenizer, name) is getattr(first.tokenizer, name)

@@ -19,8 +19,8 @@ from relattn.translation.data.tokenizer import SpecialTokens, word_indices
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.text.alignment import links
 from relattn.translation.translate.output_formats import format_lines, header_lines, pharaoh
-from relattn.translation.translate.pipeline import Translation
-from relattn.translation.translate.torch_translator import cross_attention
+from relattn.translation.translate.torch_engine import cross_attention
+from relattn.translation.translate.translation import Translation
 from tests.translation.formats.bundles import tokenizer
 
 
@@ -79,7 +79,7 @@ def test_attention_is_that_of_the_last_layer_but_one(monkeypatch, norm, layers):
     """Compare with PyTorch's attention in that layer, whose values are replaced by unit vectors."""
     model = make_model(1, norm=norm, decoder_layers=layers)
     batch = collate([[5, 6, 7], [8]], [[9, 10], [11, 12, 13, 14]])
-    found = cross_attention(model, batch)
+    found = cross_attention(model, batch.src, batch.src_lengths, batch.tgt_in)
     seen = []
     sdpa = F.scaled_dot_product_attention
 
@@ -99,7 +99,7 @@ def test_attention_is_that_of_the_last_layer_but_one(monkeypatch, norm, layers):
 def test_attention_ignores_other_threads():
     """Another thread uses the model at the same time."""
     model, batch, other = make_model(1), collate([[5, 6, 7]], [[9, 10]]), collate([[8, 9, 11]], [[12, 13]])
-    expected = cross_attention(model, batch)
+    expected = cross_attention(model, batch.src, batch.src_lengths, batch.tgt_in)
 
     def use(*_: object) -> None:
         hook.remove()
@@ -107,7 +107,7 @@ def test_attention_ignores_other_threads():
             pool.submit(model, other.src, other.src_lengths, other.tgt_in).result()
 
     hook = model.encoder[0].register_forward_pre_hook(use)
-    torch.testing.assert_close(cross_attention(model, batch), expected)
+    torch.testing.assert_close(cross_attention(model, batch.src, batch.src_lengths, batch.tgt_in), expected)
 
 
 TWO = [

@@ -28,7 +28,8 @@ from relattn.translation.training import train as module
 from relattn.translation.training.checkpoints import average
 from relattn.translation.training.journal import read_log
 from relattn.translation.training.train import average_run, read_recipe, train
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.translator import Translator
+from tests.support.engines import translator_of
 from tests.translation.training.states import assert_same, losses, state_of, with_train
 
 # A session with fewer steps ends with a validation. If there is one after every step, the next session continues as if
@@ -191,7 +192,7 @@ def test_one_model_for_several_pairs_of_languages(tmp_path, make_recipe, text):
             directed = translator.with_languages(*pair)
             token = translator.tokenizer.vocabularies[0][directed.tokenizer.special.src_begin[0]]
             assert token == f">>{pair[1]}<<"
-            plain = TorchTranslator(directed.model, directed.tokenizer, directed.search)
+            plain = Translator(directed.engine, directed.tokenizer, directed.search)
             assert directed.translate(["A line."]) == plain.translate(["A line."])
         with pytest.raises(InputError, match="the languages must differ"):
             translator.with_languages("de", "de")
@@ -297,7 +298,7 @@ def test_log_equals_independent_measurements(finished, text, tmp_path, make_reci
         model = Transformer(finished.model, tokenizer.vocab_size)
         model.load_state_dict(state_of(finished, row.step)["model"])
         assert row.valid_loss == pytest.approx(independent_loss(model, tokenizer, pairs), rel=1e-5)
-        greedy = TorchTranslator(model, tokenizer, replace(finished.search, beam_size=1))
+        greedy = translator_of(model, tokenizer, replace(finished.search, beam_size=1))
         bleu = score(greedy.translate([src for src, _ in pairs[:3]]), [tgt for _, tgt in pairs[:3]]).bleu
         assert row.valid_bleu == pytest.approx(bleu, rel=1e-5, abs=1e-9)
         # Vaswani et al. (2017), section 5.3

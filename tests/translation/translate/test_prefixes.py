@@ -21,8 +21,9 @@ from relattn.translation.search.types import SamplingOptions
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.prefixes import Prefixes
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.translator import Translator
 from tests.support.bundles import LINES
+from tests.support.engines import translator_of
 
 TEXT = [*LINES, "Wort Wörter Wortes Birnbaum Birke apfelrot apfelgrün pearl peak", "一个苹果和两个梨"]
 OURS = {
@@ -39,7 +40,7 @@ IMPORTED: dict[str, dict[str, Any]] = {
 
 
 @cache
-def translators(kind: str) -> tuple[TorchTranslator, TorchTranslator]:
+def translators(kind: str) -> tuple[Translator, Translator]:
     """Return a translator, and one of the same model that runs on PyTorch alone."""
     if kind in OURS:
         tokenizer: Any = OURS[kind]
@@ -62,9 +63,7 @@ def translators(kind: str) -> tuple[TorchTranslator, TorchTranslator]:
         for parameter in network.parameters():
             parameter.mul_(2.0)
     search = SearchConfig(beam_size=4, max_length_ratio=1.0, max_length_extra=4)
-    compiled, pytorch = (TorchTranslator(network, tokenizer, search) for _ in range(2))
-    pytorch.pytorch_reason = "this test compares both"
-    return compiled, pytorch
+    return translator_of(network, tokenizer, search), translator_of(network, tokenizer, search, torch=True)
 
 
 PREFIXES = st.lists(

@@ -20,17 +20,22 @@ from relattn.translation.data.text_files import stream_lines
 from relattn.translation.data.tokenizer import SpecialTokens
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.types import Hypothesis, SamplingOptions
+from relattn.translation.search.types import SamplingOptions
 from relattn.translation.text.alignment import links
 from relattn.translation.text.marked import Mark, Marked
 from relattn.translation.text.patterns import TAG
 from relattn.translation.text.place import place
 from relattn.translation.text.strip import strip
-from relattn.translation.translate import pipeline
+from relattn.translation.translate import prepare
+from relattn.translation.translate import translator as module
+from relattn.translation.translate.engines import engine_of
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import LONGEST_LINE, Sentence, Translation
-from relattn.translation.translate.torch_translator import TorchTranslator, cross_attention
+from relattn.translation.translate.prepare import LONGEST_LINE, Sentence
+from relattn.translation.translate.torch_engine import cross_attention
+from relattn.translation.translate.translation import Translation
+from relattn.translation.translate.translator import Translator
+from tests.support.engines import TextEngine
 
 VOCAB = 41
 NEAR_TIE = 1e-4  # rounding can change the order of scores that differ by less
@@ -59,7 +64,7 @@ class WordTokenizer:
 @pytest.fixture(autouse=True, scope="module")
 def numbers_are_words():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "needs_translation", lambda line: True)
+        patch.setattr(prepare, "needs_translation", lambda line: True)
         yield
 
 
@@ -74,7 +79,7 @@ def make_model(seed: int = 1, *, scale: float = 2.0, ends: float = 0.4, **change
     torch.manual_seed(seed)
     sizes = {"dim": 24, "heads": 3, "feed_forward_dim": 32, "encoder_layers": 1, "decoder_layers": 1}
     clip = {"clip": 3} if "clip" in SCHEMES[changes.get("positions", "relative")].options else {}
-    model = Transformer(ModelConfig(**{**sizes, **clip, **changes}), VOCAB)
+    model = Transformer(ModelConfig(**{**sizes, **clip, **changes}), VOCAB).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(scale)
@@ -82,9 +87,10 @@ def make_model(seed: int = 1, *, scale: float = 2.0, ends: float = 0.4, **change
     return model
 
 
-def translator(model: Transformer, *, workers: int = 1, int8: bool = False, **search: object) -> TorchTranslator:
+def translator(model: Transformer, *, workers: int = 1, int8: bool = False, **search: object) -> Translator:
     search = {"max_length_ratio": 1.0, "max_length_extra": 6, **search}
-    return TorchTranslator(model, WordTokenizer(), SearchConfig(**search), workers=workers, int8=int8)  # type: ignore[arg-type]
+    engine = engine_of(model, int8=int8)
+    return Translator(engine, WordTokenizer(), SearchConfig(**search), workers=workers)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +131,8 @@ def assert_same(found: list[list[Translation]], expected: list[list[Translation]
 @pytest.mark.parametrize(("positions", "beam_size"), list(zip(SCHEMES, cycle([3, 1]), strict=False)))
 def test_every_scheme_translates_a_line_alone_as_in_a_batch(positions, beam_size):
     """With the scores of the whole sequence at once; in bfloat16, as exact as its digits."""
-    model, lines = make_model(positions=positions).train(), random_lines(5, seed=3)
+    model, lines = make_model(positions=positions), random_lines(5, seed=3)
     translate, options = translator(model, beam_size=beam_size), TranslateOptions(n_best=beam_size)
-    assert not translate.model.training
     together = translate.n_best(lines, options)
     assert len({h.text for h, *_ in together}) > 2
     assert_scored(together, lines, model)
@@ -154,7 +159,8 @@ def expected(model) -> list[list[Translation]]:
         found.append(hypotheses)
         for h in hypotheses if line.strip() else ():
             src = WordTokenizer().encode(line)
-            (weights,) = cross_attention(model, collate([src], [h.tokens])).numpy()
+            batch = collate([src], [h.tokens])
+            (weights,) = cross_attention(model, batch.src, batch.src_lengths, batch.tgt_in).numpy()
             sides = [pieces[i] for i in src], [pieces[i] for i in h.tokens]
             assert h.alignment == links(weights, *sides, WordTokenizer.special)
     assert len({two[0].text for two in found}) > 10
@@ -171,7 +177,7 @@ def test_a_line_has_the_same_translation_in_any_batch(model, expected, data, wor
     chunks = [[LINES[i] for i in order[start:end]] for start, end in pairwise(cuts)]
     options = TranslateOptions(n_best=2, align=data.draw(st.booleans()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TorchTranslator, "max_sentences", lambda *_: most)
+        patch.setattr(module, "max_sentences", lambda *_: most)
         found = list(translator(model, workers=workers, beam_size=3).stream(iter(chunks), options))
     assert_same(found, [expected[i] for i in order], aligned=options.align)
 
@@ -182,7 +188,7 @@ def test_in_int8_a_line_has_exactly_the_same_translation_in_any_batch(positions,
     """Also alignments, scores of given translations, and translations with prefixes and draws."""
     exact, model = make_model(positions=positions), make_model(positions=positions)
     translate = translator(model, beam_size=3, int8=True, workers=2)
-    monkeypatch.setattr(TorchTranslator, "max_sentences", lambda *_: 5)
+    monkeypatch.setattr(module, "max_sentences", lambda *_: 5)
     options = TranslateOptions(n_best=2, align=True)
     together = translate.n_best(LINES, options)
     assert together == [translate.n_best([line], options)[0] for line in LINES]
@@ -203,32 +209,24 @@ def test_in_int8_a_line_has_exactly_the_same_translation_in_any_batch(positions,
 
 
 @pytest.mark.parametrize(("workers", "lines"), [(2, 37), (3, 2), (3, 1), (3, 0)])
-def test_each_worker_computes_with_one_thread(model, workers, lines):
-    """The number of threads is restored, also after an error."""
+def test_each_worker_searches_a_part_of_the_lines(workers, lines):
     seen = []
 
-    class Watched(TorchTranslator):
-        def search_batch(self, requests, search, options):
-            seen.append((threading.current_thread(), torch.get_num_threads(), len(requests)))
-            if options.n_best == 2:
+    class Watched(TextEngine):
+        def search(self, requests, rules):
+            seen.append((threading.current_thread(), len(requests)))
+            if rules.n_best == 2:
                 raise InputError("refused")
-            return [[Hypothesis([5], -1.0)] for _ in requests]
+            return super().search(requests, rules)
 
-    before = torch.get_num_threads()
-    translate = Watched(model, WordTokenizer(), SearchConfig(), workers=workers)
-    try:
-        torch.set_num_threads(2)
-        assert translate.translate(random_lines(lines)) == ["5"] * lines
-        assert torch.get_num_threads() == 2
-        if lines > 1:
-            assert {threads for _, threads, _ in seen} == {1}
-            assert max(size for _, _, size in seen) <= -(-lines // workers)
-            assert threading.current_thread() not in {thread for thread, _, _ in seen}
-            with pytest.raises(InputError, match="refused"):
-                translate.translate(random_lines(lines), TWO)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    tokenizer = WordTokenizer()
+    translate = Translator(Watched(tokenizer, lambda text: "5"), tokenizer, SearchConfig(), workers=workers)
+    assert translate.translate(random_lines(lines)) == ["5"] * lines
+    if lines > 1:
+        assert max(size for _, size in seen) <= -(-lines // workers)
+        assert threading.current_thread() not in {thread for thread, _ in seen}
+        with pytest.raises(InputError, match="refused"):
+            translate.translate(random_lines(lines), TWO)
 
 
 def test_blank_lines_do_not_need_the_model(model, monkeypatch):
@@ -262,7 +260,7 @@ TERMS = TranslateOptions(glossary=Glossary([(1, "4", "5 6 7 8 9")]))
         (lambda t: list(t.score([("4", SIX)])), ["target line 1", "6", "at most 5"]),
     ],
 )
-def test_requests_that_are_refused(call: Callable[[TorchTranslator], object], facts):
+def test_requests_that_are_refused(call: Callable[[Translator], object], facts):
     translate = translator(make_model(positions="learned", max_positions=6))
     with pytest.raises(InputError) as refused:
         call(translate)
@@ -377,7 +375,7 @@ def test_a_line_of_standard_input_is_available_before_the_next_is_written(tmp_pa
 
 def test_pairs_are_scored_in_order(model, monkeypatch):
     pairs = list(zip(random_lines(20, seed=7), random_lines(20, seed=8), strict=True))
-    monkeypatch.setattr(pipeline, "PAIRS", 7)
+    monkeypatch.setattr(module, "PAIRS", 7)
     for (line, target), found in zip(pairs, translator(model).score(pairs), strict=True):
         tokens = WordTokenizer().encode(target)
         assert [piece for piece, _ in found] == [*tokens, 2]
@@ -399,7 +397,7 @@ def test_tags_are_restored_by_the_alignment(model, caplog, monkeypatch):
     assert found[13][0].text.count("<b>") == 1
     options = TranslateOptions(keep_tags=True)
     assert translate.translate(["5"], options, prefixes=[""]) == translate.translate(["5"])
-    monkeypatch.setattr(translate, "align_batch", lambda src_ids, _: [[]] * len(src_ids))
+    monkeypatch.setattr(translate, "_align", lambda src_ids, _: [[]] * len(src_ids))
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert translate.translate(["", "5 {x} 6"], options)[1].endswith("{x}")
@@ -419,8 +417,8 @@ def test_sentences_with_different_options_share_a_batch(monkeypatch, model):
     ]
     sentences = [Sentence(text, options) for text in texts for options in choices]
     alone = [translate.translate_sentences([sentence])[0] for sentence in sentences]
-    calls, search_batch = [], translate.search_batch
-    monkeypatch.setattr(translate, "search_batch", lambda *given: calls.append(given) or search_batch(*given))
+    calls, search = [], translate.engine.search
+    monkeypatch.setattr(translate.engine, "search", lambda *given: calls.append(given) or search(*given))
     together = translate.translate_sentences(sentences)
     assert [[(h.text, h.marks, h.alignment) for h in ranked] for ranked in together] == [
         [(h.text, h.marks, h.alignment) for h in ranked] for ranked in alone

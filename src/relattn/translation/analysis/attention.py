@@ -35,9 +35,11 @@ from relattn.translation.data.text_files import has_text
 from relattn.translation.errors import InputError, require
 from relattn.translation.model.attention import CrossAttention
 from relattn.translation.model.positions.distance_terms import DistanceAttention
+from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
-from relattn.translation.translate.pipeline import require_readable
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.prepare import require_readable
+from relattn.translation.translate.torch_engine import TorchEngine
+from relattn.translation.translate.translator import Translator
 
 DIGITS = 4  # decimals in JSON
 _WITH_TERMS = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, DistanceBias, DistanceVectors)
@@ -87,19 +89,23 @@ class Inspection:
     special: tuple[int, int, int]
 
 
-def unsupported_reason(translator: TorchTranslator) -> str:
+def unsupported_reason(translator: Translator) -> str:
     """Return why `inspect` refuses a translator; empty if it does not."""
-    model = translator.model
-    if translator.precision == "int8":
-        return "attention requires precision fp32, got int8"
-    if not shows_terms(model.config):
-        return f"attention scores with {model.config.position_spec.name} positions have no terms to show separately"
+    config = model_of(translator).config
+    if not shows_terms(config):
+        return f"attention scores with {config.position_spec.name} positions have no terms to show separately"
     return ""
+
+
+def model_of(translator: Translator) -> Transformer:
+    """Return the model of a translator that runs on PyTorch."""
+    assert isinstance(translator.engine, TorchEngine)
+    return translator.engine.model
 
 
 @torch.inference_mode()
 def inspect(
-    translator: TorchTranslator,
+    translator: Translator,
     line: str,
     options: TranslateOptions = DEFAULTS,
     *,
@@ -108,25 +114,25 @@ def inspect(
     """Return the attention of a model over a line and its best translation.
 
     Args:
-        translator: Translator with a PyTorch model, not in int8.
+        translator: Translator that runs on PyTorch.
         line: Line to translate.
         options: Options of the translation.
         longest: Maximum number of source tokens.
 
     Raises:
-        InputError: The model is in int8, its position scheme has no separate terms, or the line is blank or too long.
+        InputError: The position scheme has no separate terms, or the line is blank or too long.
     """
     if reason := unsupported_reason(translator):
         raise InputError(reason)
-    spec = translator.model.config.position_spec
+    model = model_of(translator)
+    spec = model.config.position_spec
     require(has_text(line), "the sentence must not be blank")
     require_readable(line, "the sentence")
     tokenizer, special = translator.tokenizer, translator.tokenizer.special
     src_ids = tokenizer.encode(line)
     require(len(src_ids) <= longest, f"the sentence must have at most {longest:,} tokens, got {len(src_ids):,}")
     ((best,),) = translator.n_best([line], replace(options, keep_literals=False))
-    batch = collate([src_ids], [best.tokens], special).to(translator.device)
-    model = translator.model
+    batch = collate([src_ids], [best.tokens], special).to(translator.engine.device)
     views: dict[nn.Module, Any] = {}
     thread = get_ident()
 

@@ -13,17 +13,17 @@ from relattn.translation.analysis.attention import inspect
 from relattn.translation.analysis.summaries import as_data
 from relattn.translation.errors import InputError, one_line
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.translator import Translator
 
 LONGEST = 100  # source tokens of a sentence that is shown
 
 
-def attention_of(translator: TorchTranslator, line: str, options: TranslateOptions = DEFAULTS) -> dict[str, Any]:
+def attention_of(translator: Translator, line: str, options: TranslateOptions = DEFAULTS) -> dict[str, Any]:
     """Return what the page shows of a sentence. Raises InputError as `inspect` does."""
     return {"line": line, **as_data(inspect(translator, line, options, longest=LONGEST))}
 
 
-def as_html(translator: TorchTranslator, sentences: Sequence[dict[str, Any]], *, asks: bool = False) -> str:
+def as_html(translator: Translator, sentences: Sequence[dict[str, Any]], *, asks: bool = False) -> str:
     """Return the page of some sentences, each a result of `attention_of`. It needs no other file.
 
     Args:

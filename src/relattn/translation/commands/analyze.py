@@ -39,7 +39,7 @@ def attention(
     from relattn.translation.analysis.attention import as_json, inspect
     from relattn.translation.files import output
 
-    translator = device.load_bundle(bundle)
+    translator = device.load_model(bundle)
     options = search.options(translator)
     if path.suffix == ".json":
         with output(path) as write:  # an unwritable file is refused first

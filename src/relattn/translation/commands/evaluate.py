@@ -11,7 +11,7 @@ from relattn.translation.console import aligned, shows_progress
 from relattn.translation.errors import require
 
 if TYPE_CHECKING:
-    from relattn.translation.translate.pipeline import Translator
+    from relattn.translation.translate.translator import Translator
 
 
 def evaluate(

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from relattn.translation.search.types import SamplingOptions
     from relattn.translation.synthesis import SyntheticText
     from relattn.translation.translate.options import TranslateOptions
-    from relattn.translation.translate.pipeline import Translator
-    from relattn.translation.translate.torch_translator import TorchTranslator
+    from relattn.translation.translate.translator import Translator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +80,8 @@ class DeviceOptions:
     Args:
         device: Device to run on: cpu, cuda, cuda:1.
         threads: Number of CPU threads. Each thread translates its own batches. By default, all cores.
-        precision: Precision of weights and arithmetic: fp32, bf16 or int8. bf16 is faster on hardware that supports it,
-            int8 on most CPUs. By default fp32, and int8 for a quantized bundle; the precision of an export is fixed.
+        precision: Precision of weights and arithmetic: fp32, bf16 (on a GPU) or int8 (faster on most CPUs). By default
+            fp32, and int8 for a quantized bundle.
     """
 
     device: str = "cpu"
@@ -90,7 +89,7 @@ class DeviceOptions:
     precision: Precision | None = None
 
     def load(self, bundle: str, *, src_lang: str = "", tgt_lang: str = "") -> "Translator":
-        """Load a bundle or an export."""
+        """Load a bundle."""
         from relattn.translation import load
 
         return load(
@@ -102,18 +101,13 @@ class DeviceOptions:
             tgt_lang=tgt_lang,
         )
 
-    def load_bundle(self, bundle: str) -> "TorchTranslator":
-        """Load one bundle, in float32 by default. An export is refused."""
-        from relattn.translation.formats.ctranslate2.directory import MODEL
+    def load_model(self, bundle: str) -> "Translator":
+        """Load one bundle in float32, on PyTorch."""
+        from relattn.translation.bundle import read_bundle
         from relattn.translation.hub import resolve
-        from relattn.translation.translate.torch_translator import TorchTranslator
 
-        require(self.precision != "int8", "this command does not support precision int8; use fp32")
-        path = resolve(bundle)
-        require(not (path / MODEL).exists(), f"{bundle}: this command requires a bundle, got an export")
-        translator = replace(self, precision=self.precision or "fp32").load(str(path))
-        assert isinstance(translator, TorchTranslator)
-        return translator
+        require(self.precision in (None, "fp32"), f"this command requires precision fp32, got {self.precision}")
+        return read_bundle(resolve(bundle)).torch_translator(self.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +166,7 @@ class SynthesisOptions:
             files=tuple(data),
             options=TranslateOptions(n_best=self.n_best, search=search, sampling=sampling),
             cleaning=self.cleaning,
-            precision=f"{device.precision or translator.precision} on {device.device}",
+            precision=f"{device.precision or translator.engine.precision} on {device.device}",
             exclude=self.exclude,
             tag=tag,
         )

@@ -114,7 +114,7 @@ def translate(
     terms = Glossary.read(glossary) if glossary else None
     translator = device.load(bundle, src_lang=src_lang, tgt_lang=tgt_lang)
     if verbose:
-        print(f"search: {translator.engine}", file=sys.stderr)
+        print(f"search: {translator.engine.name}", file=sys.stderr)
     options = TranslateOptions(
         n_best=1 if n_best is None else n_best,
         search=search.override(translator.search),
@@ -147,7 +147,7 @@ def translate(
         settings = {
             "model": weights_digest(bundle),
             "languages": [translator.src_lang, translator.tgt_lang],
-            "precision": f"{device.precision or translator.precision} on {device.device}",
+            "precision": f"{device.precision or translator.engine.precision} on {device.device}",
             "output": [column, format, n_best is not None],
             "options": {
                 **vars(options),

@@ -15,13 +15,14 @@ from relattn.translation.config import as_dict
 from relattn.translation.errors import InputError, language_pairs, require, require_language
 from relattn.translation.formats import argos
 from relattn.translation.formats.ctranslate2 import read as ctranslate2
-from relattn.translation.formats.ctranslate2.directory import MODEL, ExportSettings
-from relattn.translation.formats.ctranslate2.translator import CTranslate2Translator
+from relattn.translation.formats.ctranslate2.directory import MODEL
+from relattn.translation.formats.ctranslate2.engine import CTranslate2Engine
 from relattn.translation.formats.foreign_model import ForeignModel
 from relattn.translation.formats.parity import Reference, Report, check_lines
 from relattn.translation.formats.transformers import directory as transformers
 from relattn.translation.formats.transformers import read as transformers_reader
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.engines import engine_of
+from relattn.translation.translate.translator import Translator
 
 _CONVERT = (
     "convert other models first, with ct2-opennmt-py-converter, python -m ctranslate2.converters.eole_ct2, "
@@ -92,11 +93,8 @@ def _import(
     if (path / MODEL).is_file() and find_spec("ctranslate2") is None:
         report = Report([summary, "not checked: ctranslate2 is not installed"], {})
     elif (path / MODEL).is_file():
-        ours = TorchTranslator(model, foreign.tokenizer, foreign.search)
-        settings = ExportSettings(
-            src_lang=src_lang, tgt_lang=tgt_lang, max_length=model.max_length, search=foreign.search
-        )
-        theirs = CTranslate2Translator(path, foreign.tokenizer, settings, compute_type="float32", adds=foreign.adds)
+        engine = CTranslate2Engine(path, foreign.tokenizer, model.max_length, compute_type="float32", adds=foreign.adds)
+        ours, theirs = (Translator(each, foreign.tokenizer, foreign.search) for each in (engine_of(model), engine))
         parity = Reference(ours, check_lines(ours, sample), foreign.search).compare(theirs.log_probs, theirs)
         parity.require_close(f"{path}: not imported")
         report.parities["float32"] = parity

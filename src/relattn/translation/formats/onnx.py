@@ -110,7 +110,7 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
     require_exportable(config, "onnx", bundle.path)
     out = out.resolve()
     require_replaceable(out, FILES, "model for ONNX")
-    translator = bundle.translator(precision="fp32")
+    translator, model = bundle.translator(precision="fp32"), bundle.in_float32().make_model().eval()
     lines = check_lines(translator, sample)
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before the import, which writes an identifier into the home directory
     require_installed("onnx", "onnxscript", "onnxruntime", extra="export")
@@ -122,13 +122,13 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
         "tgt_lang": bundle.tgt_lang,
         **special._asdict(),
         **shape,
-        "max_length": translator.max_length,
+        "max_length": model.max_length,
         "search": as_dict(bundle.search),
     }
     with putting(out) as aside:
         aside.mkdir(parents=True)
         _log.info("tracing the encoder and a step of the decoder")
-        _trace(translator.model, aside)
+        _trace(model, aside)
         (aside / CONFIG).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         for name, content in bundle.tokenizer.files.items():
             (aside / name).write_bytes(content)

@@ -16,7 +16,7 @@ from relattn.translation.data.tokenizer import SPACE_MARK
 from relattn.translation.errors import InputError, require
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import Translator
+from relattn.translation.translate.translator import Translator
 
 TOLERANCE = 1e-4  # largest difference of a token's log-probability in float32, in nats
 MEAN_TOLERANCE = 0.2  # largest mean difference in other types, in nats, about ten times what int8 has
@@ -143,12 +143,15 @@ class Reference:
         """Return why another translation of line i differs, by the reference's own scores of both."""
         src, mine, search = self.src_ids[i], self.tgt_ids[i], self.options.search
         assert search is not None
-        if max(len(mine), len(its)) + 1 >= self.translator.limit(len(src), search):
+        if max(len(mine), len(its)) + 1 >= self.translator.preparation.limit(len(src), search):
             return "cut at the length limit"
-        penalty = length_penalty(search.length_penalty, search.alpha)
         end = 1 + len(self.translator.tokenizer.special.tgt_begin)
         scores = self.translator.log_probs([src, src], [mine, its])
-        gap = sum(scores[0]) / penalty(len(mine) + end) - sum(scores[1]) / penalty(len(its) + end)
+        ranked = [
+            sum(each) / length_penalty(search, len(tokens) + end)
+            for each, tokens in zip(scores, (mine, its), strict=True)
+        ]
+        gap = ranked[0] - ranked[1]
         return "near-ties" if abs(gap) < TIE else "less likely" if gap > 0 else "likelier"
 
 
@@ -171,6 +174,8 @@ def check_lines(translator: Translator, sample: Sequence[str] | int, seed: int =
         return lines
     draw, frequencies = random.Random(seed), translator.tokenizer.frequencies()
     pieces, weights = list(frequencies), list(frequencies.values())
-    most = min(LONGEST, max(1, (translator.max_length or 2 * LONGEST) // 2))  # encoded again, a line may have more
+    most = min(
+        LONGEST, max(1, (translator.preparation.max_length or 2 * LONGEST) // 2)
+    )  # encoded again, a line may have more
     drawn = ("".join(draw.choices(pieces, weights, k=draw.randint(1, most))) for _ in range(sample))
     return [text.replace(SPACE_MARK, " ").strip() for text in drawn]

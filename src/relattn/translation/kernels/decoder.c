@@ -592,6 +592,7 @@ static void compute_logits(const arguments *a, buffers *b, const linear_input *y
     for (idx r = 0; r < num_rows && a->best > 0; r++) {
         const real log_sum = b->max_logits[r] + log(b->exp_sums[r]);
         for (idx i = 0; i < a->best; i++) a->values[(first_row + r) * a->best + i] -= log_sum;
+        if (a->log_sums) a->log_sums[first_row + r] = log_sum;
     }
 }
 

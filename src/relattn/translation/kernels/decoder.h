@@ -67,6 +67,8 @@ typedef struct {
     /* (rows, best) log-probabilities in descending order, and their tokens */
     real *values;
     int64_t *candidates;
+    /* (rows,) log of the sum of the exponentials of the logits, or NULL */
+    real *log_sums;
     /* (banned_count,) tokens that are excluded, and (rows,) the forced token of a row, or -1; either may be NULL */
     const int64_t *banned, *only;
     /* workspace of the size that relattn_space returns */

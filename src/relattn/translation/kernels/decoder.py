@@ -10,15 +10,15 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from relattn import extension
-from relattn.extension import FLOAT
+from relattn.extension import FLOAT, INT8_KERNELS
 from relattn.translation.config import ModelConfig
 from relattn.translation.config.positions import (
     ClippedTables,
@@ -84,62 +84,19 @@ def supports_positions(config: ModelConfig) -> bool:
     return config.position_spec.consists_of(*SUPPORTED)
 
 
-@dataclass(frozen=True)
-class NativeCache:
-    """State of decoding, with one row per hypothesis; the counterpart of `transformer.Cache`.
-
-    A step writes into the blocks of the cache that it is given. So two steps from the same cache disturb each other.
-
-    Attributes:
-        memory: What depends on the sources, for all steps.
-        sources: (groups,) source of each rows / groups consecutive rows.
-        blocks: Keys and values of BLOCK positions each: (at least rows, layers · heads · 2 · head_dim · BLOCK).
-        rows: Number of rows.
-        length: Number of target positions.
-    """
-
-    memory: Memory
-    sources: Tensor
-    blocks: tuple[Tensor, ...]
-    rows: int
-    length: int
-
-    def select(self, rows: Tensor) -> NativeCache:
-        """Return the cache of the given rows, as `transformer.Cache.select` does."""
-        source = rows // (self.rows // len(self.sources))  # (new_rows,) place in `sources`
-        places, counts = source.unique_consecutive(return_counts=True)
-        if counts.unique().numel() > 1:
-            places = source
-        blocks = tuple(block.index_select(0, rows) for block in self.blocks)
-        return replace(self, sources=self.sources[places], blocks=blocks, rows=len(rows))
-
-    def move(self, rows: Tensor, to: Tensor, keep: int) -> NativeCache:
-        """Copy `rows` over the rows `to` and keep the first `keep` rows, in place, as `transformer.Cache.move` does.
-
-        No row may be both copied and overwritten.
-        """
-        per_source = self.rows // len(self.sources)
-        self.memory.decoder.move(self, rows, to)
-        first = to % per_source == 0
-        places, sources = to[first] // per_source, self.sources[rows[first] // per_source]
-        return replace(self, sources=self.sources.index_copy(0, places, sources)[: keep // per_source], rows=keep)
-
-
 class Memory(NamedTuple):
     """What a search computes once: the sources' keys and values, and positions up to a limit.
 
     Attributes:
-        decoder: The decoder.
         capacity: Largest number of target positions.
         arguments: Arguments of the kernel that are the same in all steps.
         src_lengths: (sources,) valid source positions.
         kept: Tensors that `arguments` points to.
     """
 
-    decoder: NativeDecoder
     capacity: int
     arguments: dict[str, Any]
-    src_lengths: Tensor
+    src_lengths: np.ndarray
     kept: list[Any]
 
 
@@ -154,6 +111,10 @@ class NativeDecoder:
     def __init__(self, model: Transformer, kernel: int = FLOAT) -> None:
         assert KERNELS is not None
         self.model, self.library, self.types = model, KERNELS.library, KERNELS.structures
+        self.config, self.max_length, self.vocab_size = model.config, model.max_length, model.vocab_size
+        self.precision = "fp32" if kernel == FLOAT else "int8"
+        int8 = "" if kernel == FLOAT else f", int8 {INT8_KERNELS[kernel]}"
+        self.name = f"compiled decoder for {KERNELS.level}{int8}"
         for function in (self.library.relattn_space, self.library.relattn_memory_space):
             function.restype = ctypes.c_ssize_t
         panel = extension.panel_of(KERNELS)
@@ -194,6 +155,7 @@ class NativeDecoder:
             "final_norm": pack.norm(model.encoder_norm),
         }
         self.encoder = [pack.layer(layer) for layer in model.encoder]
+        self.cache_row = len(self.layers) * pack.heads * 2 * pack.padded * BLOCK
         self._encoder_positions: tuple[int, Any, Any] = (-1, None, None)  # their number, and what `_positions` returns
 
     def release(self) -> None:
@@ -202,12 +164,12 @@ class NativeDecoder:
             getattr(module, name).data = torch.empty(0, dtype=torch.int8)
 
     @torch.inference_mode()
-    def encode(self, src: Tensor, src_lengths: Tensor) -> Tensor:
+    def encode(self, given: np.ndarray, given_lengths: np.ndarray) -> Tensor:
         """Return the memory (rows, src_len, dim), as `Transformer.encode` does, with zeros in the padding.
 
         The memory of a source does not depend on the other sources.
         """
-        src, src_lengths = src.contiguous(), src_lengths.contiguous()
+        src, src_lengths = torch.from_numpy(given), torch.from_numpy(given_lengths)
         encoded = torch.zeros(*src.shape, self.model.config.dim)
         length = src.shape[1] if self.model.max_length else -(-src.shape[1] // TERMS) * TERMS
         held = self._encoder_positions
@@ -222,10 +184,10 @@ class NativeDecoder:
             rows=len(src),
             src_len=src.shape[1],
         )
-        self._call("encode", arguments)
+        self.call("encode", arguments)
         return encoded
 
-    def _call(self, name: str, arguments: Any) -> None:
+    def call(self, name: str, arguments: Any) -> None:
         """Call a function of the kernel with a workspace."""
         space_of = self.library.relattn_memory_space if name == "memory" else self.library.relattn_space
         space = torch.empty(space_of(ctypes.byref(arguments)))
@@ -266,7 +228,7 @@ class NativeDecoder:
         return {**pointers, "left": left, "right": right, "clips": clips}, kept
 
     @torch.inference_mode()
-    def start(self, memory: Tensor, src_lengths: Tensor, capacity: int) -> NativeCache:
+    def start(self, memory: Tensor, src_lengths: np.ndarray, capacity: int) -> Memory:
         """Return a cache without target positions, as `Transformer.start` does, for at most `capacity` of them."""
         sources, src_len, _ = memory.shape
         width, count = padded(src_len), len(self.layers)
@@ -284,31 +246,21 @@ class NativeDecoder:
             heads=self.pack.heads,
             head_dim=self.pack.padded,
         )
-        self._call("memory", arguments)
+        self.call("memory", arguments)
         positions, kept = self._positions(self.layers, self.model.decoder, self.model.tgt_positions, capacity)
         for packed, memory_of_layer in zip(kept[0], keys_and_values, strict=True):
             packed.memory = memory_of_layer.data_ptr()
         fixed = {**self.arguments, **positions, "src_len": src_len}
-        held = Memory(self, capacity, fixed, src_lengths.contiguous(), [keys_and_values, *kept])
-        return NativeCache(held, torch.arange(sources), (), sources, 0)
-
-    def step(self, tokens: Tensor, cache: NativeCache) -> tuple[Tensor, NativeCache]:
-        """Return the logits (rows, new, vocab) of the piece after each of `tokens`, as `Transformer.step` does."""
-        logits = torch.empty(tokens.shape[1], len(tokens), self.model.vocab_size)
-        for column, own in zip(tokens.T, logits, strict=True):
-            cache = self._run(column.contiguous(), cache, logits=own)
-        return logits.transpose(0, 1), cache
-
-    def attention(self, tokens: Tensor, cache: NativeCache, layer: int) -> Tensor:
-        """Return the mean attention weights of a layer for `tokens`, (rows, new, src_len), without source padding."""
-        weights = torch.zeros(tokens.shape[1], len(tokens), cache.memory.arguments["src_len"])
-        for column, own in zip(tokens.T, weights, strict=True):
-            cache = self._run(column.contiguous(), cache, attention=own, layer=layer)
-        return weights.transpose(0, 1)
+        return Memory(capacity, fixed, src_lengths, [keys_and_values, *kept])
 
     @torch.inference_mode()
     def search(
-        self, memory: Tensor, src_lengths: Tensor, limits: Tensor, rules: SearchRules, given: Sequence[int] = ()
+        self,
+        memory: Tensor,
+        src_lengths: np.ndarray,
+        given_limits: np.ndarray,
+        rules: SearchRules,
+        given: Sequence[int] = (),
     ) -> list[list[Hypothesis]]:
         """Search a batch in one call of C, and return what `beam.search` returns for it, without prefixes of sentences.
 
@@ -323,8 +275,9 @@ class NativeDecoder:
             Diverged: The model's log-probabilities are NaN.
             MemoryError: The cache does not fit in memory.
         """
+        limits = torch.from_numpy(given_limits)
         sentences, capacity, beam = len(memory), int(limits.max()), rules.beam_size
-        held, limits = self.start(memory, src_lengths, capacity).memory, limits.contiguous()
+        held = self.start(memory, src_lengths, capacity)
         first = torch.tensor(given, dtype=torch.long)
         banned = torch.tensor(rules.banned)
         penalties = torch.tensor([rules.penalty(length) for length in range(capacity + 2)])
@@ -333,7 +286,7 @@ class NativeDecoder:
         arguments = self.types["search"](
             step=self.types["arguments"](
                 **held.arguments,
-                src_lengths=held.src_lengths.data_ptr(),
+                src_lengths=held.src_lengths.ctypes.data,
                 banned=banned.data_ptr(),
                 banned_count=len(banned),
             ),
@@ -347,7 +300,7 @@ class NativeDecoder:
             capacity=capacity,
             beam=beam,
             best=rules.n_best,
-            early_stopping=(False, True, "heuristic").index(rules.early_stopping),
+            early_stopping=(False, True, "heuristic").index(rules.config.early_stopping),
             bos=rules.bos,
             eos=rules.eos,
         )
@@ -361,38 +314,3 @@ class NativeDecoder:
             [Hypothesis(row[: row.index(rules.eos)], score) for row, score in zip(*each, strict=True) if score > NEVER]
             for each in found
         ]
-
-    def move(self, cache: NativeCache, rows: Tensor, to: Tensor) -> None:
-        """Copy rows of a cache over others, in place."""
-        arguments = self._pointed(cache)
-        rows, to = rows.contiguous(), to.contiguous()
-        self.library.relattn_move(
-            ctypes.byref(arguments),
-            ctypes.c_void_p(rows.data_ptr()),
-            ctypes.c_void_p(to.data_ptr()),
-            ctypes.c_ssize_t(len(rows)),
-        )
-
-    def _run(self, tokens: Tensor, cache: NativeCache, *, layer: int = 0, **outputs: Tensor) -> NativeCache:
-        """Run a step, and let it write its logits (rows, vocab) or the attention (rows, src_len) of a layer."""
-        memory, at = cache.memory, cache.length
-        if at >= memory.capacity:
-            raise ValueError(f"a cache for {memory.capacity} positions must not get more")
-        if at % BLOCK == 0:
-            block = torch.empty(cache.rows, len(self.layers) * self.pack.heads * 2 * self.pack.padded * BLOCK)
-            cache = replace(cache, blocks=(*cache.blocks, block))
-        arguments = self._pointed(cache)
-        inputs = {"tokens": tokens, "sources": cache.sources, "src_lengths": memory.src_lengths, **outputs}
-        for name, tensor in inputs.items():
-            setattr(arguments, name, tensor.data_ptr())
-        arguments.rows, arguments.per_source = cache.rows, cache.rows // max(1, len(cache.sources))
-        arguments.attention_layer = layer
-        self._call("step", arguments)
-        return replace(cache, length=at + 1)
-
-    def _pointed(self, cache: NativeCache) -> Any:
-        """Return arguments that point to the blocks of a cache."""
-        arguments = self.types["arguments"](**cache.memory.arguments, position=cache.length)
-        addresses = (ctypes.c_void_p * len(cache.blocks))(*(block.data_ptr() for block in cache.blocks))
-        arguments.blocks = ctypes.cast(addresses, ctypes.c_void_p)
-        return arguments

@@ -269,7 +269,7 @@ int relattn_search(const search *a) {
     for (idx i = 0; i < count; next += round_up(buffers[i++].bytes, 64)) memcpy(buffers[i].address, &next, sizeof next);
     memset(s.blocks, 0, sizeof(real *) * blocks);
     step.blocks = s.blocks, step.tokens = s.input_tokens, step.only = s.forced_tokens, step.logits = NULL,
-    step.space = s.workspace;
+    step.log_sums = NULL, step.space = s.workspace;
     step.values = s.token_log_probs, step.candidates = s.candidate_tokens;
     const int result = run_search(a, &s, step, is_active);
     for (idx i = 0; i < blocks; i++) free(s.blocks[i]);

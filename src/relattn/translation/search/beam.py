@@ -1,4 +1,4 @@
-"""Beam search as a pure function from state to state, over a batch of sentences.
+"""Beam search over a batch of sentences, with prefixes and with phrases that a translation must contain.
 
 A hypothesis y_1 … y_t has the log-probability log p(y_1 … y_t | x) = Σ log p(y_s | y_<s, x). A step extends every live
 hypothesis by every token and keeps the 2·beam best candidates per sentence. Candidates that end with the
@@ -17,336 +17,256 @@ the `beam` best candidates of a step. This is how fairseq and CTranslate2 search
 translations. With "heuristic", a sentence is done once `beam` of its hypotheses have finished and no live hypothesis of
 t tokens has a better L / lp(t). This is the default of transformers.
 
-Translations may have to begin with given tokens, which the model reads in one pass, and then with a given text
-(`Spelling`), whose tokens are searched: a hypothesis is extended by the tokens that agree with the rest of the text.
-All of them count at their true probability.
+Translations may have to begin with given tokens, and then with a given text (`Spelling`), whose tokens are searched: a
+hypothesis is extended by the tokens that agree with the rest of the text. All of them count at their true probability.
+
+They may have to contain phrases, however unlikely these are (Post and Vilar 2018). Each hypothesis knows which phrases
+it still needs (`PhraseState`). A step extends it by its likeliest tokens and by all tokens that begin or continue a
+phrase that it needs. The beam is divided among hypotheses by the number of phrase tokens that are missing, so that
+likelier hypotheses with few of them do not replace those with many. Only a hypothesis that needs no phrase may end. If
+the remaining length is just enough for the phrases, only their tokens may follow. A phrase consists of whole words, so
+no token that continues a word may follow it. Where a prefix continues the word, the phrase does not count.
 
 Candidates with equal log-probabilities are ranked by beam index, then by token. With a beam of 1, a step keeps a single
-candidate, which is greedy decoding: it stops at the first end of sentence.
-
-The model is a function `step(tokens (rows, new), cache) -> (logits (rows, new, vocab), cache)` with one row per live
-hypothesis. The method is that of Wu et al. 2016 (section 7) and of Tensor2Tensor, which Shaw et al. 2018 used.
+candidate, which is greedy decoding: it stops at the first end of sentence. The method is that of Wu et al. 2016
+(section 7) and of Tensor2Tensor, which Shaw et al. 2018 used. Log-probabilities are added in float32, as in the
+compiled search (`search.h`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+import numpy as np
 
 from relattn.translation.errors import Diverged
+from relattn.translation.search.engine import Engine, NextTokens
+from relattn.translation.search.phrases import PhraseState
 from relattn.translation.search.repetition import restrain
-from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, SearchRules, SearchState, Spelling, Step
-
-CHUNK = 1 << 19  # logits processed at a time on a CPU, 2 MiB, which stay in its cache
-BLOCK = 64  # columns of a row of logits whose maximum is computed first
-PREFIX_TOKENS = 512  # prefix tokens per pass of the model, which bounds the memory of their logits
+from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, Request, SearchRules
 
 
-def read_prefixes(step: Step, cache: Any, prefixes: Tensor, rules: SearchRules) -> tuple[Tensor, Tensor, Any]:
-    """Run the model on the first tokens of each translation.
+@dataclass(slots=True)
+class Partial:
+    """A hypothesis without an end of sentence.
 
-    Args:
-        step: Model.
-        cache: Cache before the first token.
-        prefixes: (rows, length) tokens; the length may be 0.
-        rules: Settings of the search.
-
-    Returns:
-        Logits (rows, vocab) of the token after each prefix, log-probabilities (rows,) of the prefixes, and the cache.
+    Attributes:
+        request: What it translates.
+        row: Row of the engine's state; of a hypothesis that is not in the state yet, the row that it extends.
+        phrases: Phrases that it needs.
+        left: Number of bytes of the request's text that are still to be spelled.
+        log_prob: Log-probability of its tokens, in nats.
+        tokens: Tokens so far.
     """
-    inputs = F.pad(prefixes, (1, 0), value=rules.bos)
-    log_prob = torch.zeros(len(prefixes), device=prefixes.device)
-    new = max(1, PREFIX_TOKENS // max(1, len(prefixes)))
-    for at in range(0, inputs.shape[1], new):
-        logits, cache = step(inputs[:, at : at + new], cache)
-        following = prefixes[:, at : at + new]
-        log_probs = logits[:, : following.shape[1]].float().log_softmax(-1)
-        log_prob += log_probs.gather(-1, following[..., None])[:, max(0, rules.given - at) :].sum((1, 2))
-    if bool(log_prob.isnan().any()):
-        raise Diverged(DIVERGED)
-    return logits[:, -1], log_prob, cache
+
+    request: Request
+    row: int
+    phrases: PhraseState
+    left: int
+    log_prob: float = 0.0
+    tokens: tuple[int, ...] = ()
+
+    @classmethod
+    def first(cls, request: Request, row: int) -> Partial:
+        """Return the hypothesis without tokens."""
+        return cls(request, row, PhraseState(request.phrases), request.spelling.size if request.spelling else 0)
+
+    @property
+    def length(self) -> int:
+        """Number of tokens after the next one."""
+        return len(self.tokens) + 1
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the next token is part of a given text."""
+        return self.left > 0 or self.length <= len(self.request.prefix)
+
+    def append(self, token: int, log_prob: float, phrases: PhraseState) -> Partial:
+        """Return this hypothesis with one more token."""
+        left, spelling = self.left, self.request.spelling
+        if left and spelling and self.length > len(self.request.prefix):
+            left = max(0, left - int(spelling.lengths[token]))
+        return Partial(self.request, self.row, phrases, left, log_prob, (*self.tokens, token))
 
 
-def start(
-    limits: Tensor,
-    rules: SearchRules,
-    prefixes: Tensor,
-    log_prob: Tensor,
-    spellings: Sequence[Spelling | None] = (),
-) -> SearchState:
-    """Return the state after the prefixes (sentences, length), with one hypothesis per sentence."""
-    live, beam, device = len(prefixes), rules.beam_size, limits.device
-    return SearchState(
-        sentences=torch.arange(live, device=device),
-        limits=limits,
-        limit_penalties=torch.tensor([rules.penalty(limit) for limit in limits.tolist()], device=device),
-        tokens=prefixes[:, None],
-        log_prob=log_prob[:, None],
-        slots=torch.zeros(live, 1, dtype=torch.long, device=device),
-        left=torch.tensor(sizes(spellings) or [0] * live, device=device)[:, None],
-        finished_tokens=torch.zeros(live, beam, 0, dtype=torch.long, device=device),
-        finished_scores=torch.full((live, beam), NEVER, device=device),
-    )
-
-
-def advance(
-    state: SearchState, logits: Tensor, rules: SearchRules, spellings: Sequence[Spelling | None] = ()
-) -> tuple[SearchState, Tensor]:
-    """Run one step of the search.
+class Choices:
+    """Tokens that may follow the hypotheses of a step.
 
     Args:
-        state: State before it.
-        logits: (live, width, vocab) logits of the next token, by slot.
+        following: Probabilities by row.
         rules: Settings of the search.
-        spellings: Texts that are spelled, by sentence of the batch.
+        live: Hypotheses by row.
 
-    Returns:
-        The next state, with the slots of the old one, and the slot (live, new width) of the hypothesis that each new
-        live hypothesis extends.
+    Raises:
+        Diverged: Probabilities are NaN.
     """
-    width, vocab = logits.shape[1:]
-    length = state.tokens.shape[-1] + 1
-    per_hypothesis = min(rules.candidates, vocab)
-    at_limit = (state.limits == length).repeat_interleave(width)
-    left = torch.empty_like(state.left).scatter_(1, state.slots, state.left)  # by slot
-    spelled = [spellings[i] for i in state.sentences.tolist() for _ in range(width)] if spellings else []
-    allowed = allowed_tokens(spelled, left.flatten(), state.limits.repeat_interleave(width) - length, vocab)
-    rows = logits.flatten(0, 1)
-    if rules.restrains:
-        by_slot = state.slots[:, :, None].expand_as(state.tokens)
-        tokens_by_slot = torch.zeros_like(state.tokens).scatter_(1, by_slot, state.tokens).flatten(0, 1)
-        rows = restrain(rows, tokens_by_slot, rules, None if allowed is None else left.flatten() > 0)
-    likeliest = best_tokens(rows, per_hypothesis, at_limit, rules, allowed)
-    log_probs, tokens = (_rows(by_slot.unflatten(0, (-1, width)), state.slots) for by_slot in likeliest)
-    totals = (state.log_prob[:, :, None] + log_probs).flatten(1)  # (live, width * per_hypothesis)
-    log_prob, index = stable_topk(totals, min(rules.candidates, totals.shape[1]))
-    parent, token = index // per_hypothesis, tokens.flatten(1).gather(1, index)
-    sequences = torch.cat([_rows(state.tokens, parent), token[:, :, None]], dim=-1)  # (live, candidates, length)
 
-    ends = token == rules.eos
-    scores = (log_prob / rules.penalty(length)).masked_fill(~ends, NEVER)
-    if rules.early_stopping:
-        scores[:, rules.beam_size :] = NEVER
-    finished_scores, best = stable_topk(torch.cat([state.finished_scores, scores], dim=1), rules.beam_size)
-    older = F.pad(state.finished_tokens, (0, length - state.finished_tokens.shape[-1]))
-    log_prob, chosen = stable_topk(log_prob.masked_fill(ends, NEVER), min(rules.beam_size, token.shape[1]))
-    left = state.left.gather(1, parent).gather(1, chosen)
-    if allowed is not None:
-        lengths = next(torch.from_numpy(spelling.lengths) for spelling in spelled if spelling is not None)
-        left = (left - lengths.to(left.device)[token.gather(1, chosen)]).clamp(min=0)
-    state = replace(
-        state,
-        tokens=_rows(sequences, chosen),
-        log_prob=log_prob,
-        left=left.masked_fill(log_prob == NEVER, 0),
-        finished_tokens=_rows(torch.cat([older, sequences], dim=1), best),
-        finished_scores=finished_scores,  # of equal scores the older comes first
-    )
-    return state, state.slots.gather(1, parent.gather(1, chosen))
+    def __init__(self, following: NextTokens, rules: SearchRules, live: Sequence[Partial]) -> None:
+        if np.isnan(following.log_sums).any():
+            raise Diverged(DIVERGED)
+        if rules.restrains and live[0].tokens:
+            exempt = np.array([each.is_given for each in live])
+            logits = restrain(following.logits(), np.array([each.tokens for each in live]), rules.config, exempt)
+            following = likeliest(logits, rules.candidates, rules.banned)
+        self._following, self._rules = following, rules
+
+    @cached_property
+    def _logits(self) -> np.ndarray:
+        return self._following.logits()
+
+    def log_probs(self, row: int) -> np.ndarray:
+        """Return the log-probabilities (vocab,) of all tokens of a row, without those that must not be generated."""
+        log_probs: np.ndarray = self._logits[row] - self._following.log_sums[row]
+        log_probs[list(self._rules.banned)] = NEVER
+        return log_probs
+
+    def extensions(self, hypothesis: Partial) -> Iterator[tuple[int, float]]:
+        """Yield the tokens that extend a hypothesis, with the log-probability of the result."""
+        request, rules, length = hypothesis.request, self._rules, hypothesis.length
+        total, row = np.float32(hypothesis.log_prob), hypothesis.row
+        forced = request.prefix[length - 1] if length <= len(request.prefix) else rules.eos
+        if length <= rules.given:
+            yield forced, 0.0
+        elif length <= len(request.prefix) or length == request.limit:
+            yield forced, float(total + (self._logits[row, forced] - self._following.log_sums[row]))
+        elif hypothesis.left or hypothesis.phrases.needed or hypothesis.phrases.completed:
+            log_probs = self.log_probs(row)
+            for token in self._agreeing(hypothesis, log_probs):
+                yield token, float(total + log_probs[token])
+        else:
+            totals = total + self._following.values[row]
+            for token, log_prob in zip(self._following.tokens[row].tolist(), totals.tolist(), strict=True):
+                if log_prob > NEVER:
+                    yield token, log_prob
+
+    def _agreeing(self, hypothesis: Partial, log_probs: np.ndarray) -> set[int]:
+        """Return the likeliest tokens that text and phrases allow, and those of the phrases."""
+        request, phrases, rules = hypothesis.request, hypothesis.phrases, self._rules
+        allowed, phrase_tokens = np.isfinite(log_probs), phrases.tokens()
+        if hypothesis.left and request.spelling:
+            phrase_length = sum(map(len, (*phrases.needed, phrases.completed)))
+            room = request.limit - hypothesis.length - 1 - phrase_length
+            agreeing = request.spelling.allowed(hypothesis.left, room)
+            phrase_tokens &= set(agreeing.tolist())
+            allowed &= np.isin(np.arange(len(allowed)), agreeing)
+        elif phrases.completed and rules.continues_word is not None:
+            allowed &= ~rules.continues_word
+        allowed[rules.eos] &= not phrases.needed
+        masked = np.where(allowed, log_probs, np.float32(NEVER))
+        values, tokens = largest(masked[None], rules.candidates)
+        return phrase_tokens | set(tokens[values > NEVER].tolist())
 
 
-def sizes(spellings: Sequence[Spelling | None]) -> list[int]:
-    """Return the number of bytes to spell of each sentence."""
-    return [0 if spelling is None else spelling.size for spelling in spellings]
+def likeliest(logits: np.ndarray, k: int, banned: Iterable[int] = ()) -> NextTokens:
+    """Return the probabilities of the next tokens for logits (rows, vocab), with the k likeliest that are not banned.
 
-
-def allowed_tokens(spellings: Sequence[Spelling | None], left: Tensor, rooms: Tensor, vocab: int) -> Tensor | None:
-    """Return (rows, vocab) True for tokens that may follow; None if there is nothing left to spell.
-
-    Args:
-        spellings: Text of each row.
-        left: (rows,) bytes of it that are left.
-        rooms: (rows,) maximum number of tokens after the next one, end of sentence included.
-        vocab: Number of tokens.
+    Of equal log-probabilities, those of the first tokens come first.
     """
-    if not spellings or not bool(left.any()):
-        return None
-    allowed = torch.ones(len(left), vocab, dtype=torch.bool)
-    for row, (spelling, bytes_left, room) in enumerate(zip(spellings, left.tolist(), rooms.tolist(), strict=True)):
-        if spelling is not None and bytes_left:
-            allowed[row] = False
-            allowed[row, torch.from_numpy(spelling.allowed(bytes_left, room - 1))] = True
-    return allowed.to(left.device)
+    maxima = logits.max(1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # NaN is found by its log-sum
+        log_sums = maxima[:, 0] + np.log(np.exp(logits - maxima).sum(1))
+    log_probs = logits - log_sums[:, None]
+    log_probs[:, list(banned)] = NEVER
+    return NextTokens(*largest(log_probs, min(k, logits.shape[1])), log_sums, lambda: logits)
 
 
-def best_tokens(
-    logits: Tensor, k: int, at_limit: Tensor, rules: SearchRules, allowed: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return the log-probabilities of the k likeliest tokens of each row, in falling order, and the tokens.
-
-    Ties are ranked as by `stable_topk`. On a CPU, a few rows are processed at a time, so that their log-probabilities
-    stay in the processor's cache.
-
-    Args:
-        logits: (rows, vocab).
-        k: Number of tokens per row.
-        at_limit: (rows,) True if only the end of sentence may follow.
-        rules: Settings of the search.
-        allowed: (rows, vocab) False for tokens that must not follow; None if all may.
-    """
-    top_tokens = []
-    rows = max(1, CHUNK // logits.shape[1] if logits.is_cpu else len(logits))
-    for at, (chunk, must_end) in enumerate(zip(logits.split(rows), at_limit.split(rows), strict=True)):
-        log_probs = torch.log_softmax(chunk.float(), dim=-1)
-        log_probs[:, list(rules.banned)] = NEVER
-        if allowed is not None:
-            log_probs.masked_fill_(~allowed[at * rows : (at + 1) * rows], NEVER)
-        if bool(must_end.any()):
-            is_other_token = torch.arange(chunk.shape[1], device=chunk.device) != rules.eos
-            log_probs.masked_fill_(must_end[:, None] & is_other_token, NEVER)
-        top_tokens.append(_topk_by_blocks(log_probs, k))
-    values, tokens = zip(*top_tokens, strict=True)
-    return torch.cat(values), torch.cat(tokens)
+def largest(x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k largest values of each row of (rows, n), in falling order, and their indices; of ties the first."""
+    if k < x.shape[1]:
+        least = np.partition(x, -k, axis=1)[:, -k]
+        found = [np.flatnonzero(row >= cut) for row, cut in zip(x, least, strict=True)]
+    else:
+        found = [np.arange(x.shape[1])] * len(x)
+    index = np.stack([each[np.argsort(-row[each], kind="stable")[:k]] for row, each in zip(x, found, strict=True)])
+    return np.take_along_axis(x, index, 1), index
 
 
-def _topk_by_blocks(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return what `stable_topk` returns, faster for long rows: the k largest are in the k blocks of largest maxima."""
-    blocks = -(-x.shape[1] // BLOCK)
-    if blocks <= 2 * k:
-        return stable_topk(x, k)
-    x = F.pad(x, (0, blocks * BLOCK - x.shape[1]), value=NEVER).unflatten(1, (blocks, BLOCK))
-    maxima, chosen = x.amax(2).topk(k + 1)
-    chosen = chosen[:, :k].sort(dim=1).values  # keeps the order of equal values
-    values, index = stable_topk(x.gather(1, chosen[:, :, None].expand(-1, -1, BLOCK)).flatten(1), k)
-    index = chosen.gather(1, index // BLOCK) * BLOCK + index % BLOCK
-    tied = (maxima[:, k] == values[:, k - 1]) & (values[:, k - 1] > NEVER)  # with a block that was not chosen
-    if bool(tied.any()):
-        values[tied], index[tied] = stable_topk(x[tied].flatten(1), k)
-    return values, index
+def search(engine: Engine, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
+    """Search a batch, and return the `rules.n_best` best hypotheses of each request, best first.
 
-
-def is_final(state: SearchState, rules: SearchRules) -> Tensor:
-    """Return (live,) True for sentences whose n best hypotheses are final. At its limit a sentence is always done."""
-    best = state.log_prob.amax(dim=1)
-    if rules.early_stopping == "heuristic":
-        reached = best / rules.penalty(state.tokens.shape[-1])
-        worst = state.finished_scores[:, -1]
-        return ((worst > NEVER) & (worst >= reached)) | (best == NEVER)
-    bound = torch.maximum(best / rules.penalty(state.tokens.shape[-1] + 1), best / state.limit_penalties)
-    final = state.finished_scores[:, rules.n_best - 1] >= bound
-    return final | (state.finished_scores[:, -1] > NEVER) if rules.early_stopping else final
-
-
-def search(
-    step: Step,
-    cache: Any,
-    limits: Tensor,
-    rules: SearchRules,
-    prefixes: Tensor,
-    spellings: Sequence[Spelling | None] = (),
-) -> list[list[Hypothesis]]:
-    """Search a batch, and return the `rules.n_best` best hypotheses of each sentence, best first.
-
-    A sentence with fewer complete sequences within its limit has fewer hypotheses.
-
-    Args:
-        step: Model.
-        cache: Cache with one row per sentence.
-        limits: (sentences,) maximum number of generated tokens, prefix and end of sentence included. It must leave room
-            for the prefix, the tokens that spell the text, and the end of sentence.
-        rules: Settings of the search.
-        prefixes: (sentences, length) tokens that the hypotheses begin with.
-        spellings: Text of each sentence that follows its prefix; empty if no sentence has one.
+    A request with fewer complete sequences within its limit has fewer hypotheses.
 
     Raises:
         Diverged: The model's log-probabilities are NaN, as after training diverged.
     """
-    results: list[list[Hypothesis]] = [[]] * len(limits)
-    logits, log_prob, cache = read_prefixes(step, cache, prefixes, rules)
-    state = start(limits, rules, prefixes, log_prob, spellings)
-    while True:
-        width = state.tokens.shape[1]
-        state, parents = advance(state, logits.unflatten(0, (-1, width)), rules, spellings)
-        rows = parents + width * torch.arange(len(parents), device=parents.device)[:, None]  # (live, new width)
-        is_finished = is_final(state, rules)
-        if is_finished.any():
-            finished = state.select(is_finished)
-            columns = finished.sentences.tolist(), finished.finished_tokens.tolist(), finished.finished_scores.tolist()
-            for sentence, tokens, scores in zip(*columns, strict=True):
-                ranked = list(zip(tokens, scores, strict=True))[: rules.n_best]
-                results[sentence] = [
-                    Hypothesis(row[: row.index(rules.eos)], score) for row, score in ranked if score > NEVER
-                ]
-            kept_rows = compact_batch(is_finished)
-            state, rows = state.select(kept_rows), rows[kept_rows]
-        if not len(state.sentences):
-            return results
-        if state.tokens.shape[-1] >= int(state.limits.min()):
-            raise Diverged(DIVERGED)
-        slots, cache = assign_slots(cache, rows, width)
-        state = replace(state, slots=slots)
-        last = torch.empty_like(slots).scatter_(1, slots, state.tokens[:, :, -1])
-        logits, cache = step(last.view(-1, 1), cache)
-        logits = logits[:, -1]
+    results: list[list[Hypothesis]] = [[] for _ in requests]
+    state = engine.start([request.src_ids for request in requests], max(request.limit for request in requests))
+    live = [Partial.first(request, row) for row, request in enumerate(requests)]  # by row
+    beams = [[hypothesis] for hypothesis in live]
+    active = list(range(len(requests)))  # indices of sentences, in the order of their rows
+    tokens, parents = [rules.bos] * len(live), active
+    while active:
+        choices = Choices(engine.step(state, tokens, parents, rules, rules.candidates), rules, live)
+        for i in active:
+            finished, beams[i] = _advance(beams[i], choices, rules)
+            results[i] = sorted(results[i] + finished, key=lambda each: -each.score)[: rules.beam_size]
+        active = _compacted(active, [_is_final(results[i], beams[i], requests[i].limit, rules) for i in active])
+        live = []
+        for i in active:
+            live += _by_row(beams[i], len(live))
+        parents, tokens = [each.row for each in live], [each.tokens[-1] for each in live]
+        for row, hypothesis in enumerate(live):
+            hypothesis.row = row
+    return [finished[: rules.n_best] for finished in results]
 
 
-def compact_batch(is_finished: Tensor) -> Tensor:
-    """Return the places (left,) of the sentences that are not done, the last ones moved to places of done ones."""
-    remaining = int((~is_finished).sum())
-    order = torch.arange(remaining, device=is_finished.device)
-    order[is_finished[:remaining]] = remaining + (~is_finished[remaining:]).nonzero()[:, 0]
-    return order
+def _advance(beam: list[Partial], choices: Choices, rules: SearchRules) -> tuple[list[Hypothesis], list[Partial]]:
+    """Return the new finished hypotheses of a sentence and the new live ones, best first."""
+    length, limit = beam[0].length, beam[0].request.limit
+    banks: dict[int, list[tuple[float, int, int, PhraseState]]] = defaultdict(list)  # by missing tokens
+    for index, hypothesis in enumerate(beam):
+        for token, log_prob in choices.extensions(hypothesis):
+            phrases = hypothesis.phrases.append(token, continues=rules.continues(token))
+            if token == rules.eos or phrases.missing < limit - length:
+                banks[phrases.missing].append((-log_prob, index, token, phrases))
+    penalty = np.float32(rules.penalty(length))
+    finished, unfinished = [], []
+    for _, bank in sorted(banks.items()):
+        best = sorted(bank, key=lambda candidate: candidate[:3])[: rules.candidates]
+        may_end = best[: rules.beam_size] if rules.config.early_stopping else best
+        finished += [
+            Hypothesis(list(beam[index].tokens), float(np.float32(-negative) / penalty))
+            for negative, index, token, _ in may_end
+            if token == rules.eos
+        ]
+        unfinished.append([candidate for candidate in best if candidate[2] != rules.eos])
+    round_robin = [bank[turn] for turn in range(rules.candidates) for bank in unfinished if turn < len(bank)]
+    kept = round_robin[: rules.beam_size]
+    return finished, [beam[index].append(token, -negative, phrases) for negative, index, token, phrases in kept]
 
 
-def assign_slots(cache: Any, rows: Tensor, width: int) -> tuple[Tensor, Any]:
-    """Reorder a cache for new hypotheses, with few copies.
-
-    The first hypothesis that extends a row keeps it. Others take rows of the sentence that no hypothesis extends.
-
-    Args:
-        cache: Cache, which must not be used afterwards.
-        rows: (live, new width) row that each hypothesis extends.
-        width: Number of rows per sentence in the cache.
-
-    Returns:
-        The slot (live, new width) of each hypothesis, and the cache.
-    """
-    active, new = rows.shape
-    first = width * torch.arange(active, device=rows.device)[:, None]
-    if new != width:
-        return torch.arange(new, device=rows.device).expand(active, new), cache.select(rows.flatten())
-    slots = rows - first
-    is_repeated = (rows[:, :, None] == rows[:, None, :]).tril(-1).any(-1)
-    keeps_slot = (slots >= 0) & (slots < width) & ~is_repeated
-    is_taken = ((slots[:, :, None] == torch.arange(width, device=rows.device)) & keeps_slot[:, :, None]).any(1)
-    slot_order = is_taken.int().argsort(dim=1, stable=True)  # free slots come first
-    slots = slots.where(keeps_slot, slot_order.gather(1, ((~keeps_slot).cumsum(1) - 1).clamp(min=0)))
-    moves = ~keeps_slot
-    return slots, cache.move(rows[moves], (slots + first)[moves], active * width)
+def _is_final(finished: list[Hypothesis], unfinished: list[Partial], limit: int, rules: SearchRules) -> bool:
+    """Return whether the n best hypotheses of a sentence are final. Raises Diverged if it has no hypothesis."""
+    if not (finished or unfinished):
+        raise Diverged(DIVERGED)
+    if len(finished) < rules.n_best:
+        return not unfinished
+    best = max((hypothesis.log_prob for hypothesis in unfinished), default=NEVER)
+    early_stopping = rules.config.early_stopping
+    if early_stopping == "heuristic" and unfinished:
+        reached = best / rules.penalty(len(unfinished[0].tokens))
+        return len(finished) == rules.beam_size and finished[-1].score >= reached
+    if early_stopping and len(finished) == rules.beam_size:
+        return True
+    lengths = (unfinished[0].length if unfinished else limit, limit)
+    return finished[rules.n_best - 1].score >= max(best / rules.penalty(length) for length in lengths)
 
 
-def stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k largest values of each row of (rows, n), in falling order, and their indices.
-
-    Of equal values the first come first, which `torch.topk` does not promise. Of -inf, which stands for "no candidate",
-    any may be returned.
-    """
-    values, index = x.topk(min(k + 1, x.shape[1]))
-    if values.shape[1] > k:
-        at_cut = (values[:, k - 1] == values[:, k]) & (values[:, k] > NEVER)
-        if at_cut.any():
-            index[at_cut, :k] = _down_to(x[at_cut], values[at_cut, k - 1, None], k)
-    index = index[:, :k].sort(dim=1).values
-    values, order = x.gather(1, index).sort(dim=1, descending=True, stable=True)
-    return values, index.gather(1, order)
+def _compacted(active: list[int], is_done: list[bool]) -> list[int]:
+    """Return the sentences that are not done, the last ones in the places of those that are."""
+    count = is_done.count(False)
+    last = [i for i, done in zip(active[count:], is_done[count:], strict=True) if not done]
+    return [last.pop() if done else i for i, done in zip(active[:count], is_done[:count], strict=True)]
 
 
-def _down_to(x: Tensor, cut: Tensor, k: int) -> Tensor:
-    """Return the indices (rows, k) of values above `cut` (rows, 1) and of the first values that equal it, in order.
-
-    Nothing is sorted: in bfloat16, where logits are often equal, sorting would take a third of a search.
-    """
-    above, equal = x > cut, x == cut
-    missing = k - above.sum(dim=1, keepdim=True)
-    chosen = above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= missing))
-    return chosen.nonzero()[:, 1].unflatten(0, (-1, k))
-
-
-def _rows(x: Tensor, which: Tensor) -> Tensor:
-    """Select from x (live, width, length) the rows `which` (live, chosen): (live, chosen, length)."""
-    return x.gather(1, which[:, :, None].expand(-1, -1, x.shape[-1]))
+def _by_row(beam: list[Partial], first: int) -> list[Partial]:
+    """Return the hypotheses of a sentence by row, from row `first` on; the first that extends a row keeps it."""
+    rows, kept = range(first, first + len(beam)), dict[int, Partial]()
+    for hypothesis in beam:
+        if hypothesis.row in rows:
+            kept.setdefault(hypothesis.row, hypothesis)
+    others = iter([hypothesis for hypothesis in beam if kept.get(hypothesis.row) is not hypothesis])
+    return [kept[row] if row in kept else next(others) for row in rows]

@@ -14,26 +14,18 @@ with one of three penalties lp:
 The scales of alpha differ: 0.6 tuned for one penalty means something else for another.
 """
 
-from collections.abc import Callable
-from typing import Literal
-
-PenaltyName = Literal["gnmt", "average", "none"]
-
-LengthPenalty = Callable[[int], float]
-"""Function from a length, end of sentence included, to a positive divisor.
-
-It takes one length, because PyTorch computes powers of a tensor by different functions for whole vectors and for the
-rest, so that a power would depend on the other lengths of the tensor.
-
-It must be monotone in the length, rising or falling: beam search relies on it to bound the scores of live hypotheses.
-"""
+from relattn.translation.config import SearchConfig
 
 
-def length_penalty(name: PenaltyName, alpha: float) -> LengthPenalty:
-    """Return the penalty called `name` with the exponent `alpha`."""
-    penalties: dict[PenaltyName, LengthPenalty] = {
-        "gnmt": lambda length: float(((5 + length) / 6) ** alpha),
-        "average": lambda length: float(length**alpha),
-        "none": lambda length: 1.0,
-    }
-    return penalties[name]
+def length_penalty(search: SearchConfig, length: int) -> float:
+    """Return the positive divisor of a hypothesis of some tokens, end of sentence included.
+
+    It is monotone in the length, rising or falling: beam search relies on it to bound the scores of live hypotheses.
+    """
+    match search.length_penalty:
+        case "gnmt":
+            return float(((5 + length) / 6) ** search.alpha)
+        case "average":
+            return float(length**search.alpha)
+        case "none":
+            return 1.0

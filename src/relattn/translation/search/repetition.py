@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from relattn.translation.search.types import NEVER, SearchRules
+from relattn.translation.config import SearchConfig
+from relattn.translation.search.types import NEVER
 
 
-def restrain(logits: Tensor, tokens: Tensor, rules: SearchRules, exempt: Tensor | None = None) -> Tensor:
+def restrain(logits: np.ndarray, tokens: np.ndarray, search: SearchConfig, exempt: np.ndarray) -> np.ndarray:
     """Return the logits of the next token under the rules against repetition.
 
     `repetition_penalty` (Keskar et al. 2019) divides positive logits of tokens that a hypothesis has, and multiplies
@@ -17,19 +17,16 @@ def restrain(logits: Tensor, tokens: Tensor, rules: SearchRules, exempt: Tensor 
     Args:
         logits: (rows, vocab).
         tokens: (rows, length) tokens of each hypothesis.
-        rules: Settings of the search.
-        exempt: (rows,) True for rows whose next token is given text, which may repeat itself; None if there are none.
+        search: Settings of the search.
+        exempt: (rows,) True for rows whose next token is given text, which may repeat itself.
     """
-    if not rules.restrains or tokens.shape[1] == 0:
-        return logits
-    given, logits = logits, logits.float().clone()
-    penalty, size = rules.repetition_penalty, rules.no_repeat_ngram
-    if penalty != 1.0:
-        before = logits.gather(1, tokens)
-        logits.scatter_(1, tokens, torch.where(before < 0, before * penalty, before / penalty))
+    given, logits = logits, logits.copy()
+    penalty, size = np.float32(search.repetition_penalty), search.no_repeat_ngram
+    before = np.take_along_axis(logits, tokens, 1)
+    np.put_along_axis(logits, tokens, np.where(before < 0, before * penalty, before / penalty), 1)
     if 0 < size <= tokens.shape[1]:
-        ngrams = tokens.unfold(1, size, 1)  # (rows, count, size)
+        ngrams = np.lib.stride_tricks.sliding_window_view(tokens, size, axis=1)  # (rows, count, size)
         repeats = (ngrams[:, :, :-1] == tokens[:, None, tokens.shape[1] - size + 1 :]).all(-1)
-        row, index = repeats.nonzero(as_tuple=True)
+        row, index = np.nonzero(repeats)
         logits[row, ngrams[row, index, -1]] = NEVER
-    return logits if exempt is None else torch.where(exempt[:, None], given, logits)
+    return np.where(exempt[:, None], given, logits)

@@ -1,82 +1,69 @@
 """Sampling: translations drawn token by token from the model's probabilities.
 
-A token is drawn from the `top_k` likeliest, with probabilities ∝ p^(1 / temperature). The random numbers in [0, 1) are
-an argument, one per token of each row, so the translations of a line do not depend on the rest of the batch. Scores are
+A token is drawn from the `top_k` likeliest, with probabilities ∝ p^(1 / temperature). Each draw of a line has random
+numbers of its own in [0, 1), one per token, so that translations do not depend on the rest of the batch. Scores are
 those of the model, before the temperature and `top_k` are applied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from relattn.translation.errors import Diverged
-from relattn.translation.search.beam import allowed_tokens, best_tokens, read_prefixes, sizes
-from relattn.translation.search.repetition import restrain
-from relattn.translation.search.types import DIVERGED, Hypothesis, SamplingOptions, SearchRules, Spelling, Step
+from relattn.translation.search.beam import Choices, Partial, largest
+from relattn.translation.search.engine import Engine
+from relattn.translation.search.types import NEVER, Hypothesis, Request, SamplingOptions, SearchRules
 
 
 def sample(
-    step: Step,
-    cache: Any,
-    limits: Tensor,
-    rules: SearchRules,
-    prefixes: Tensor,
-    options: SamplingOptions,
-    numbers: Tensor,
-    spellings: Sequence[Spelling | None] = (),
-) -> list[Hypothesis]:
-    """Draw a translation for each row.
-
-    Args:
-        step: Model.
-        cache: Cache with one row per translation.
-        limits: (rows,) maximum number of generated tokens, prefix and end of sentence included.
-        rules: Settings; those of the beam have no effect.
-        prefixes: (rows, length) tokens that the translations begin with.
-        options: How to draw.
-        numbers: (rows, at least the largest limit) random numbers in [0, 1), float64.
-        spellings: Text of each row that follows its prefix; empty if no row has one. Its tokens are drawn from those
-            that agree with the rest of the text.
+    engine: Engine, requests: Sequence[Request], rules: SearchRules, options: SamplingOptions, count: int
+) -> list[list[Hypothesis]]:
+    """Draw `count` translations of each request, which has no phrases.
 
     Raises:
         Diverged: The model's log-probabilities are NaN, as after training diverged.
     """
-    logits, log_prob, cache = read_prefixes(step, cache, prefixes, rules)
-    tokens, totals = prefixes.tolist(), log_prob.double()
-    rows = torch.arange(len(limits), device=limits.device)  # rows without an end of sentence
-    left = torch.tensor(sizes(spellings) or [0] * len(limits), device=limits.device)  # bytes to spell, of all rows
-    for length in range(prefixes.shape[1] + 1, int(limits.max()) + 1):
-        k = min(options.top_k or logits.shape[1], logits.shape[1])
-        spelled = [spellings[row] for row in rows.tolist()] if spellings else []
-        allowed = allowed_tokens(spelled, left[rows], limits[rows] - length, logits.shape[1])
-        if rules.restrains:
-            before = torch.tensor([tokens[row] for row in rows.tolist()], device=limits.device)
-            logits = restrain(logits, before, rules, None if allowed is None else left[rows] > 0)
-        log_probs, candidates = best_tokens(logits, k, limits[rows] == length, rules, allowed)
-        if not bool(log_probs[:, 0].isfinite().all()):
-            raise Diverged(DIVERGED)
-        cumulative = (log_probs.double() / options.temperature).softmax(-1).cumsum(-1)
-        index = torch.searchsorted(cumulative / cumulative[:, -1:], numbers[rows, length - 1, None], right=True)
-        drawn = candidates.gather(1, index)[:, 0]
-        totals[rows] += log_probs.gather(1, index)[:, 0]
-        for row, token in zip(rows.tolist(), drawn.tolist(), strict=True):
-            tokens[row].append(token)
-        if allowed is not None:
-            lengths = next(torch.from_numpy(spelling.lengths) for spelling in spelled if spelling is not None)
-            left[rows] = (left[rows] - lengths.to(left.device)[drawn]).clamp(min=0)
-        is_active = drawn != rules.eos
-        if not bool(is_active.any()):
-            break
-        if not bool(is_active.all()):
-            rows, drawn = rows[is_active], drawn[is_active]
-            cache = cache.select(is_active.nonzero()[:, 0])
-        logits, cache = step(drawn[:, None], cache)
-        logits = logits[:, -1]
-    return [
-        Hypothesis(row[:-1], total / rules.penalty(len(row)))
-        for row, total in zip(tokens, totals.tolist(), strict=True)
+    state = engine.start([request.src_ids for request in requests], max(request.limit for request in requests))
+    live = [Partial.first(request, row) for row, request in enumerate(requests) for _ in range(count)]
+    numbers = [
+        np.random.default_rng([options.seed, request.number, draw]).random(request.limit)
+        for request in requests
+        for draw in range(count)
     ]
+    drawn: list[Hypothesis] = [Hypothesis([], NEVER)] * len(live)
+    places, tokens = list(range(len(live))), [rules.bos] * len(live)  # places of the live ones among all draws
+    while live:
+        following = engine.step(state, tokens, [each.row for each in live], rules, 1)
+        choices, rest = Choices(following, rules, live), []
+        for row, (place, hypothesis) in enumerate(zip(places, live, strict=True)):
+            hypothesis.row = row
+            token, log_prob = _draw(hypothesis, choices, rules, options, numbers[place][len(hypothesis.tokens)])
+            if token == rules.eos:
+                score = np.float32(log_prob) / np.float32(rules.penalty(hypothesis.length))
+                drawn[place] = Hypothesis(list(hypothesis.tokens), float(score))
+            else:
+                rest.append((place, hypothesis.append(token, log_prob, hypothesis.phrases)))
+        places, live = [place for place, _ in rest], [hypothesis for _, hypothesis in rest]
+        tokens = [hypothesis.tokens[-1] for hypothesis in live]
+    return [drawn[first : first + count] for first in range(0, len(drawn), count)]
+
+
+def _draw(
+    hypothesis: Partial, choices: Choices, rules: SearchRules, options: SamplingOptions, number: float
+) -> tuple[int, float]:
+    """Return the token that a number in [0, 1) chooses, and the log-probability of the longer hypothesis."""
+    request, length = hypothesis.request, hypothesis.length
+    if length <= len(request.prefix) or length == request.limit:
+        ((token, log_prob),) = choices.extensions(hypothesis)
+        return token, log_prob
+    log_probs = choices.log_probs(hypothesis.row)
+    if hypothesis.left and request.spelling:
+        agreeing = request.spelling.allowed(hypothesis.left, request.limit - length - 1)
+        log_probs[np.isin(np.arange(len(log_probs)), agreeing, invert=True)] = NEVER
+    values, tokens = log_probs, np.arange(len(log_probs))
+    if 0 < options.top_k < len(log_probs):
+        ((values,), (tokens,)) = largest(log_probs[None], options.top_k)
+    weights = np.exp((values.astype(np.float64) - values.max()) / options.temperature).cumsum()
+    chosen = int(np.searchsorted(weights, number * weights[-1], side="right"))
+    return int(tokens[chosen]), float(np.float32(hypothesis.log_prob) + values[chosen])

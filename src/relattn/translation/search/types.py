@@ -1,20 +1,16 @@
-"""Types of a search: the request, the rules, the state of a beam between two steps, and the result."""
+"""Types of a search: the request, the rules and the result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from relattn.translation.config import SearchConfig
 from relattn.translation.errors import require
-from relattn.translation.search.length_penalty import LengthPenalty
+from relattn.translation.search.length_penalty import length_penalty
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-EarlyStopping = bool | Literal["heuristic"]
 NEVER = float("-inf")
 DIVERGED = "the model's log-probabilities are NaN: training diverged or the weights are damaged"
 
@@ -50,8 +46,9 @@ class Request:
 
     Attributes:
         number: Line number, counted from 1. Sampling draws different random numbers for each line.
-        src_ids: Source pieces, without begin and end marks.
-        limit: Maximum number of generated tokens, end of sentence included.
+        src_ids: Source tokens, with special tokens.
+        limit: Maximum number of tokens of a translation, prefix and end of sentence included. It must leave room for
+            the prefix, the tokens that spell the text, the phrases and the end.
         prefix: Tokens that every translation begins with.
         phrases: Token sequences that every translation contains; a phrase listed twice must occur twice.
         spelling: Text that follows the prefix in every translation; None if any may follow.
@@ -70,7 +67,7 @@ class Hypothesis:
     """One complete translation.
 
     Attributes:
-        tokens: Generated tokens, without the end of sentence.
+        tokens: Tokens of the prefix and generated ones, without the end of sentence.
         score: Log-probability of the tokens and the end of sentence, in nats, divided by the length penalty.
     """
 
@@ -103,73 +100,49 @@ class SamplingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchRules:
-    """Settings that are constant during one search.
+    """What is constant during one search.
 
     Attributes:
-        beam_size: Number of live hypotheses per sentence.
+        config: Beam size, length penalty, early stopping and rules against repetition.
         bos: Token that the decoder starts with.
         eos: End of sentence.
         banned: Tokens that are never generated, such as padding.
-        penalty: Length penalty.
         n_best: Number of finished hypotheses that must be final before a sentence is done.
-        early_stopping: Whether a sentence is done as soon as `beam_size` hypotheses have finished; "heuristic": as soon
-            as the best live one is also no better than these at its present length.
         given: Number of first tokens of each prefix that belong to the model. They have probability 1.
-        no_repeat_ngram, repetition_penalty: Rules against repetition, as in `SearchConfig`.
+        continues_word: (vocab,) bool, True for tokens that continue a word, which no phrase may be followed by.
     """
 
-    beam_size: int
+    config: SearchConfig
     bos: int
     eos: int
     banned: Sequence[int]
-    penalty: LengthPenalty
     n_best: int = 1
-    early_stopping: EarlyStopping = False
     given: int = 0
-    no_repeat_ngram: int = 0
-    repetition_penalty: float = 1.0
+    continues_word: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_best <= self.beam_size:
             raise ValueError(f"n_best must be between 1 and the beam size {self.beam_size}, got {self.n_best}")
 
     @property
-    def restrains(self) -> bool:
-        """Whether there are rules against repetition."""
-        return self.no_repeat_ngram > 0 or self.repetition_penalty != 1.0
+    def beam_size(self) -> int:
+        """Number of live hypotheses per sentence."""
+        return self.config.beam_size
 
     @property
     def candidates(self) -> int:
         """Number of candidates per sentence and step."""
         return 1 if self.beam_size == 1 else 2 * self.beam_size
 
+    @property
+    def restrains(self) -> bool:
+        """Whether there are rules against repetition."""
+        return self.config.no_repeat_ngram > 0 or self.config.repetition_penalty != 1.0
 
-@dataclass(frozen=True)
-class SearchState:
-    """Hypotheses of the sentences still searched. `width` is 1 at the start, and at most the beam size later."""
+    def penalty(self, length: int) -> float:
+        """Return the length penalty of a number of tokens."""
+        return length_penalty(self.config, length)
 
-    sentences: Tensor  # (live,) index of each sentence in the batch
-    limits: Tensor  # (live,) maximum number of generated tokens, end of sentence included
-    limit_penalties: Tensor  # (live,) length penalties of these
-    tokens: Tensor  # (live, width, length) tokens of the live hypotheses
-    log_prob: Tensor  # (live, width) log-probabilities, best first; -inf: no hypothesis in this place
-    slots: Tensor  # (live, width) cache row of each live hypothesis, counted within its sentence
-    left: Tensor  # (live, width) bytes that are still to be spelled
-    finished_tokens: Tensor  # (live, beam, length) with the end of sentence; what follows is padding
-    finished_scores: Tensor  # (live, beam) log-probability / penalty, best first; -inf: no hypothesis in this place
-
-    def select(self, which: Tensor) -> SearchState:
-        """Return the state of some sentences, given a boolean mask or indices over (live,)."""
-        return SearchState(*(getattr(self, each.name)[which] for each in fields(self)))
-
-
-Step = Callable[["Tensor", Any], tuple["Tensor", Any]]
-"""A model: (rows, new) tokens and the cache before them -> (rows, new, vocab) logits of the next tokens, new cache.
-
-A cache is the state of the decoder, with one entry per row, and has two methods:
-
-    select(rows)          return the cache of `rows` (M,), in that order; a row may occur several times or not at all
-    move(rows, to, keep)  copy `rows` to the places `to`, both (moved,), and return the cache of the first `keep` rows
-
-`move` changes the cache in place, which must not be used afterwards. No row may be both copied and overwritten.
-"""
+    def continues(self, token: int) -> bool:
+        """Return whether a token continues a word."""
+        return self.continues_word is not None and bool(self.continues_word[token])

@@ -15,7 +15,7 @@ from py3langid.langid import MODEL_FILE, LanguageIdentifier
 from wordfreq import available_languages, get_frequency_dict
 
 from relattn.translation.errors import one_line, require, same_language
-from relattn.translation.translate.pipeline import Translator
+from relattn.translation.translate.translator import Translator
 
 MOST_LANGUAGES = 20  # of a model; each pair has its own queues
 _FAR_LIKELIER = 20

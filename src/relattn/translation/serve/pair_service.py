@@ -14,7 +14,9 @@ from relattn.translation.serve.queue import BatchQueue
 from relattn.translation.text.marked import Marked
 from relattn.translation.text.sentences import separator_in
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
-from relattn.translation.translate.pipeline import Sentence, Translation, Translator
+from relattn.translation.translate.prepare import Sentence
+from relattn.translation.translate.translation import Translation
+from relattn.translation.translate.translator import Translator
 
 LanguagePair = tuple[str, str]  # source and target language
 
@@ -82,12 +84,10 @@ class PairService:
             tokens if tokenizer.decode(tokens) == text else tokenizer.encode_target(text)
             for text, tokens in ((translation.text, translation.tokens) for _, translation in items)
         ]
-        held = [i for i in range(len(items)) if src_ids[i] and translator.holds(src_ids[i], tgt_ids[i])]
+        held = [i for i in range(len(items)) if src_ids[i] and translator.preparation.holds(src_ids[i], tgt_ids[i])]
         sides = [src_ids[i] for i in held], [tgt_ids[i] for i in held]
         words = [[Word(translation.text)] for _, translation in items]
-        for i, log_probs, alignment in zip(
-            held, translator.log_probs(*sides), translator.align_batch(*sides), strict=True
-        ):
+        for i, log_probs, alignment in zip(held, translator.log_probs(*sides), translator.align(*sides), strict=True):
             sentence, translation = items[i]
             sources = _source_ranges(sentence, [src_pieces[piece] for piece in src_ids[i]], alignment)
             words[i] = _words(translation.text, [tgt_pieces[piece] for piece in tgt_ids[i]], log_probs, sources)

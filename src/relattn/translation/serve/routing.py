@@ -26,7 +26,9 @@ from relattn.translation.serve.queue import BatchQueue, QueueFull
 from relattn.translation.text.marked import Marked
 from relattn.translation.text.sentences import SplitText, split, split_all
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
-from relattn.translation.translate.pipeline import Sentence, Translation, Translator
+from relattn.translation.translate.prepare import Sentence
+from relattn.translation.translate.translation import Translation
+from relattn.translation.translate.translator import Translator
 
 _PROBE_SECONDS = 1.0  # that a check of the server's health waits for a translation
 _PORTION = 2  # batches of a file that are in the queue at a time
@@ -212,7 +214,7 @@ class Router:
             [word for word in words if word.text],
             list(versions),
             _union(translation.warnings for translation in chosen),
-            has_choices=not earlier_models and model.translator.supports_prefixes,
+            has_choices=not earlier_models,
         )
 
     async def document(

@@ -21,7 +21,7 @@ from relattn.translation.serve.connections import connection_type
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.pair_service import LanguagePair
 from relattn.translation.serve.routing import Router
-from relattn.translation.translate.pipeline import Translator
+from relattn.translation.translate.translator import Translator
 
 
 def serve(

@@ -39,7 +39,8 @@ from relattn.translation.training.run_directory import (
     require_space,
 )
 from relattn.translation.training.stop import Stop
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.engines import engine_of
+from relattn.translation.translate.translator import Translator
 
 _log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ def write_bundle(recipe: Recipe, data: TranslationData, last: int, path: Path) -
     )
     if data.valid:
         card += "\n## Scores\n"
-        translator = TorchTranslator(model, tokenizer, recipe.search, languages=languages, pairs=pairs)
+        translator = Translator(engine_of(model), tokenizer, recipe.search, languages=languages, pairs=pairs)
     for each in data.valid:
         sources, references = [src for src, _ in each.pairs], [tgt for _, tgt in each.pairs]
         scores = score(translator.with_languages(*each.languages).translate(sources), references)

@@ -20,7 +20,8 @@ from relattn.translation.data.tokenizer import SpecialTokens
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.objective import mean_loss
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.engines import engine_of
+from relattn.translation.translate.translator import Translator
 
 _LEAST_INCREASE = 0.01  # of the loss, relative, that shuffled sources cause if a model uses order
 
@@ -55,7 +56,7 @@ def validate(
         model.eval()
         with torch.inference_mode():
             tokenizer = tokenizer.with_languages(*valid.languages)
-            translator = TorchTranslator(model, tokenizer, replace(search, beam_size=1), device=device)
+            translator = Translator(engine_of(model, device), tokenizer, replace(search, beam_size=1))
             bleu = score(translator.translate([src for src, _ in pairs]), [tgt for _, tgt in pairs]).bleu
         model.train()
     return Validated(valid.name, loss, bleu)

@@ -11,7 +11,8 @@ from relattn.translation.documents.read import read_document, with_translations
 from relattn.translation.text.marked import Marked
 from relattn.translation.text.sentences import separator_in, split_all
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import Sentence, Translator
+from relattn.translation.translate.prepare import Sentence
+from relattn.translation.translate.translator import Translator
 
 UNPACKED = 1 << 30  # bytes that a document may unpack to
 

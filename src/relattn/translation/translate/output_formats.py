@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from relattn.translation.translate import Format
-from relattn.translation.translate.pipeline import Translation
+from relattn.translation.translate.translation import Translation
 
 
 def header_lines(style: Format, *, align: bool) -> list[str]:

@@ -71,8 +71,9 @@ class Prefixes:
         return Spelling(tokens, needed, self._lengths)
 
     def complete(self, prefix: str, request: Request, tokens: list[int]) -> str:
-        """Return the text of a translation of a request that begins with a prefix."""
-        end, left = len(request.prefix), request.spelling.size if request.spelling else 0
+        """Return the text of a translation of a request that begins with a prefix, for its tokens after `tgt_begin`."""
+        end = len(request.prefix) - len(self._tokenizer.special.tgt_begin)
+        left = request.spelling.size if request.spelling else 0
         while left > 0:
             left -= len(self._texts[tokens[end]])
             end += 1

@@ -42,13 +42,14 @@ from relattn.translation.formats.ctranslate2.directory import (
     ExportSettings,
     Quantization,
 )
-from relattn.translation.formats.ctranslate2.translator import load
+from relattn.translation.formats.ctranslate2.engine import CTranslate2Engine
 from relattn.translation.formats.exportable import require_exportable
 from relattn.translation.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
 from relattn.translation.formats.parity import Reference, Report, check_lines
 from relattn.translation.model.positions.absolute import sinusoids
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.text.alignment import alignment_layer
+from relattn.translation.translate.translator import Translator
 
 FILES = MODEL, CONFIG, *(f"{name}.json" for name in (SHARED, SOURCE, TARGET)), *TOKENIZER_FILES["imported"], CARD
 POSITIONS = 4096  # length of the table of our sinusoids, which differ from CTranslate2's
@@ -85,7 +86,7 @@ def export(
     require_computable(quantization)
     out = out.resolve()
     require_replaceable(out, FILES, DIRECTORY)
-    ours = bundle.translator(precision="fp32")
+    ours, model = bundle.translator(precision="fp32"), bundle.in_float32().make_model()
     lines = check_lines(ours, sample)
     _log.info("translating %s lines with the bundle", f"{len(lines):,}")
     lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(lines, progress=shows_progress())]
@@ -98,9 +99,10 @@ def export(
         for weights in dict.fromkeys(kinds):
             _log.info("converting to %s, and translating the lines with CTranslate2", weights)
             shutil.rmtree(aside, ignore_errors=True)
-            _write(aside, bundle, ours.model, search, weights, one_pair=one_pair)
-            theirs = load(aside)
-            notes.append(f"{weights} was checked in CTranslate2's compute type {theirs.compute_type}")
+            _write(aside, bundle, model, search, weights, one_pair=one_pair)
+            engine = CTranslate2Engine(aside, bundle.tokenizer, model.max_length)
+            theirs = Translator(engine, bundle.tokenizer, search)
+            notes.append(f"{weights} was checked in CTranslate2's compute type {engine.precision}")
             if weights.startswith("int8") and has_8_bits(bundle):
                 notes.append(
                     f"{weights} has weights of 8 bits, as the bundle: without VNNI, sums of CTranslate2 saturate; it "

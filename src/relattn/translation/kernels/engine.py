@@ -1,0 +1,200 @@
+"""The compiled engine: encoder, decoder and search in C, on a CPU, in float32 or int8."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from relattn.translation.errors import InputError
+from relattn.translation.kernels.decoder import BLOCK, MOST_POSITIONS, Memory, NativeDecoder
+from relattn.translation.search import beam
+from relattn.translation.search.engine import NextTokens
+from relattn.translation.search.types import Hypothesis, Request, SearchRules
+from relattn.translation.text.alignment import alignment_layer
+
+
+@dataclass
+class NativeState:
+    """State of decoding.
+
+    Attributes:
+        memory: What depends on the sources, for all steps.
+        sources: (rows,) source of each row.
+        blocks: Keys and values of BLOCK positions each: (at least rows, layers · heads · 2 · head_dim · BLOCK).
+        length: Number of target positions.
+    """
+
+    memory: Memory
+    sources: np.ndarray
+    blocks: list[np.ndarray] = field(default_factory=list)
+    length: int = 0
+
+
+class NativeEngine:
+    """Runs a model in C. A result does not depend on the rest of a batch, by one bit.
+
+    Args:
+        decoder: The packed model.
+    """
+
+    can_step, device = True, "cpu"
+
+    def __init__(self, decoder: NativeDecoder) -> None:
+        self._decoder = decoder
+        self.max_length, self.precision, self.name = decoder.max_length, decoder.precision, decoder.name
+
+    def __repr__(self) -> str:
+        config = self._decoder.config
+        layers = f"{config.encoder_layers} and {config.decoder_layers} layers"
+        return f"{layers}, dim {config.dim}, {config.positions} positions, {self.precision}"
+
+    def search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
+        results: list[list[Hypothesis]] = [[]] * len(requests)
+        plain = [i for i, each in enumerate(requests) if not self._is_constrained(each, rules)]
+        others = [i for i, each in enumerate(requests) if self._is_constrained(each, rules)]
+        for chosen, run in ((plain, self._search), (others, lambda *given: beam.search(self, *given))):
+            if chosen:
+                found = run([requests[i] for i in chosen], rules)
+                for i, hypotheses in zip(chosen, found, strict=True):
+                    results[i] = hypotheses
+        return results
+
+    def _is_constrained(self, request: Request, rules: SearchRules) -> bool:
+        return bool(rules.restrains or request.phrases or request.spelling or len(request.prefix) > rules.given)
+
+    def _search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
+        """Search without constraints, in one call of C."""
+        limits = np.array([request.limit for request in requests])
+        self._require_held(int(limits.max()))
+        src, lengths = _padded([request.src_ids for request in requests])
+        memory = self._decoder.encode(src, lengths)
+        return self._decoder.search(memory, lengths, limits, rules, requests[0].prefix)
+
+    def _require_held(self, capacity: int) -> None:
+        if capacity > MOST_POSITIONS:
+            raise InputError(f"translations must have at most {MOST_POSITIONS:,} pieces, got a limit of {capacity:,}")
+
+    def start(self, sources: Sequence[Sequence[int]], capacity: int) -> NativeState:
+        self._require_held(capacity)
+        src, lengths = _padded(sources)
+        return NativeState(
+            self._decoder.start(self._decoder.encode(src, lengths), lengths, capacity), np.arange(len(sources))
+        )
+
+    def step(
+        self, state: NativeState, tokens: Sequence[int], rows: Sequence[int], rules: SearchRules, k: int
+    ) -> NextTokens:
+        count, vocab = len(rows), self._decoder.vocab_size
+        k = min(k, vocab)
+        values, best = np.empty((count, k), np.float32), np.empty((count, k), np.int64)
+        log_sums, logits = np.empty(count, np.float32), np.empty((count, vocab), np.float32)
+        banned = np.array(rules.banned, np.int64)
+        self._run(
+            state,
+            tokens,
+            np.array(rows),
+            {"values": values, "candidates": best, "log_sums": log_sums, "logits": logits, "banned": banned},
+            best=k,
+            banned_count=len(banned),
+        )
+        return NextTokens(values, best, log_sums, lambda: logits)
+
+    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+        scores: list[list[float]] = [[] for _ in targets]
+        for places, state, tokens, following in self._forced(sources, targets):
+            values, candidates = np.empty((len(places), 1), np.float32), np.empty((len(places), 1), np.int64)
+            outputs: dict[str, np.ndarray] = {"values": values, "candidates": candidates, "only": np.array(following)}
+            self._run(state, tokens, np.arange(len(places)), outputs, best=1)
+            for place, value in zip(places, values[:, 0].tolist(), strict=True):
+                scores[place].append(value)
+        return scores
+
+    def align(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        layer = alignment_layer(self._decoder.config.decoder_layers)
+        found: list[list[np.ndarray]] = [[] for _ in targets]
+        for places, state, tokens, _ in self._forced(sources, targets):
+            weights = np.zeros((len(places), max(map(len, sources))), np.float32)
+            self._run(state, tokens, np.arange(len(places)), {"attention": weights}, attention_layer=layer)
+            for place, row in zip(places, weights, strict=True):
+                found[place].append(row[: len(sources[place])])
+        return [np.stack(rows) for rows in found]
+
+    def _forced(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> Iterator[tuple[list[int], NativeState, list[int], list[int]]]:
+        """Yield, for each step over given targets, their places, the state, and their last and their next tokens."""
+        places = sorted(range(len(targets)), key=lambda i: -len(targets[i]))
+        steps = max(map(len, targets)) - 1
+        state = self.start([sources[i] for i in places], steps)
+        for at in range(steps):
+            places = [i for i in places if len(targets[i]) > at + 1]
+            yield places, state, [targets[i][at] for i in places], [targets[i][at + 1] for i in places]
+
+    def close(self) -> None:
+        del self._decoder
+
+    def _run(
+        self,
+        state: NativeState,
+        tokens: Sequence[int],
+        rows: np.ndarray,
+        arrays: dict[str, np.ndarray],
+        **numbers: int,
+    ) -> None:
+        """Run a step with pointers to some arrays, and other arguments of the kernel."""
+        self._reorder(state, rows)
+        if state.length >= state.memory.capacity:
+            raise ValueError(f"a state for {state.memory.capacity} positions must not get more")
+        if state.length % BLOCK == 0:
+            state.blocks.append(np.empty((len(rows), self._decoder.cache_row), np.float32))
+        groups, per_source = _grouped(state.sources)
+        arguments = self._pointed(state)
+        inputs = {"tokens": np.array(tokens, np.int64), "sources": groups, "src_lengths": state.memory.src_lengths}
+        for name, array in (inputs | arrays).items():
+            setattr(arguments, name, array.ctypes.data)
+        for name, number in {"rows": len(rows), "per_source": per_source, **numbers}.items():
+            setattr(arguments, name, number)
+        self._decoder.call("step", arguments)
+        state.length += 1
+
+    def _pointed(self, state: NativeState) -> Any:
+        """Return arguments that point to the blocks of a state."""
+        arguments = self._decoder.types["arguments"](**state.memory.arguments, position=state.length)
+        addresses = (ctypes.c_void_p * len(state.blocks))(*(block.ctypes.data for block in state.blocks))
+        arguments.blocks = ctypes.cast(addresses, ctypes.c_void_p)
+        return arguments
+
+    def _reorder(self, state: NativeState, rows: np.ndarray) -> None:
+        """Let the rows of a state be the given ones, in place if no row is needed that another overwrites."""
+        changed = np.flatnonzero(rows != np.arange(len(rows)))
+        if len(rows) <= len(state.sources) and not np.isin(rows[changed], changed).any():
+            given = np.ascontiguousarray(rows[changed])
+            self._decoder.library.relattn_move(
+                ctypes.byref(self._pointed(state)),
+                ctypes.c_void_p(given.ctypes.data),
+                ctypes.c_void_p(changed.ctypes.data),
+                ctypes.c_ssize_t(len(changed)),
+            )
+        else:
+            state.blocks = [block[rows] for block in state.blocks]
+        state.sources = state.sources[rows]
+
+
+def _padded(sequences: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return sequences (rows, length), padded on the right with zeros, and their lengths (rows,)."""
+    lengths = np.array([len(each) for each in sequences], np.int64)
+    padded = np.zeros((len(sequences), int(lengths.max(initial=0))), np.int64)
+    for row, each in zip(padded, sequences, strict=True):
+        row[: len(each)] = each
+    return padded, lengths
+
+
+def _grouped(sources: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the source of each group of rows, and the number of rows in a group. Groups are equally large."""
+    begins = np.flatnonzero(np.diff(sources, prepend=-1))
+    counts = np.diff(begins, append=len(sources))
+    return (sources[begins], int(counts[0])) if len(set(counts.tolist())) == 1 else (sources, 1)

@@ -1,0 +1,36 @@
+"""Which engine runs a model."""
+
+from __future__ import annotations
+
+import torch
+
+from relattn.translation.errors import InputError
+from relattn.translation.kernels.decoder import NativeDecoder, int8_kernel, unsupported_reason
+from relattn.translation.kernels.engine import NativeEngine
+from relattn.translation.kernels.quantization import SCALE, quantize
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.search.engine import Engine
+from relattn.translation.translate.torch_engine import TorchEngine
+
+
+def engine_of(model: Transformer, device: str | torch.device = "cpu", *, int8: bool = False) -> Engine:
+    """Return the compiled engine for a model, or PyTorch if that does not support the model or the device.
+
+    Args:
+        model: The model. Its weights must not change while the engine is used.
+        device: Device to compute on.
+        int8: Whether to compute in int8, as a quantized model requires. Another model is quantized.
+
+    Raises:
+        InputError: `int8` is not supported for this model.
+    """
+    reason = unsupported_reason(model, torch.device(device))
+    if reason is None and int8:
+        if not hasattr(model, f"embedding{SCALE}"):
+            quantize(model)
+        return NativeEngine(NativeDecoder(model, int8_kernel()))
+    if reason is None:
+        return NativeEngine(NativeDecoder(model))
+    if int8:
+        raise InputError(f"precision int8 requires the compiled decoder: {reason}")
+    return TorchEngine(model, device, reason)

@@ -1,0 +1,190 @@
+"""From sentences to requests of an engine: what the model does not read is removed, the rest is encoded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from relattn.translation.config import SearchConfig
+from relattn.translation.data.imported_tokenizer import AnyTokenizer
+from relattn.translation.data.text_files import has_text
+from relattn.translation.errors import InputError, one_line, require
+from relattn.translation.search.types import Request
+from relattn.translation.text.marked import Marked
+from relattn.translation.text.patterns import LITERAL, TAG
+from relattn.translation.text.strip import StrippedText, strip
+from relattn.translation.translate.options import DEFAULTS, TranslateOptions
+from relattn.translation.translate.prefixes import Prefixes
+
+LONGEST_LINE = 1 << 14  # characters per line; the time of attention grows with the square of the length
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence to translate, with its own options.
+
+    Attributes:
+        text: The sentence. Its marks are placed in the translation.
+        options: How to translate it. `search` and `sampling` are those of the first sentence of a call.
+        prefix: Text that each translation begins with; it requires a text without marks.
+    """
+
+    text: Marked
+    options: TranslateOptions = DEFAULTS
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        if self.prefix:
+            require(not self.options.keep_tags, "keep_tags does not work with prefixes: restoring tags moves words")
+            require(not self.text.marks, "marks do not work with prefixes: placing marks moves words")
+
+    @property
+    def removed(self) -> re.Pattern[str] | None:
+        """Pattern of what the model does not read, besides marks; None if it reads all."""
+        if self.options.keep_tags:
+            return TAG
+        return LITERAL if self.text.marks and self.options.keep_literals else None
+
+    @property
+    def may_lose_literals(self) -> bool:
+        """Whether literals are removed only if the model reads and changes them."""
+        options = self.options
+        return options.keep_literals and not (options.keep_tags or options.align or self.text.marks or self.prefix)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A sentence as the model reads it.
+
+    Attributes:
+        number: Its line number.
+        sentence: The sentence.
+        stripped: What was removed from it, and what is left; None if nothing was removed.
+        is_copied: Whether it is its own translation.
+        pieces: Number of its source pieces, without special tokens.
+        request: What the engine gets; None if the model does not read it.
+    """
+
+    number: int
+    sentence: Sentence
+    stripped: StrippedText | None
+    is_copied: bool = False
+    pieces: int = 0
+    request: Request | None = None
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether the words of source and translation are aligned."""
+        return self.sentence.options.align or self.stripped is not None
+
+
+class Preparation:
+    """Makes requests for a model.
+
+    Args:
+        tokenizer: Tokenizer of both sides.
+        search: Default search.
+        max_length: Longest sequence that the model can hold, in pieces with special tokens; None if unlimited.
+    """
+
+    def __init__(self, tokenizer: AnyTokenizer, search: SearchConfig, max_length: int | None) -> None:
+        self.tokenizer, self.search, self.max_length = tokenizer, search, max_length
+
+    @cached_property
+    def prefixes(self) -> Prefixes:
+        """Prefixes that the tokenizer can spell."""
+        return Prefixes(self.tokenizer)
+
+    @property
+    def max_target(self) -> int | None:
+        """Maximum number of tokens of a translation that the model holds, end of sentence included."""
+        return None if self.max_length is None else self.max_length - len(self.tokenizer.special.tgt_begin)
+
+    def limit(self, src_pieces: int, search: SearchConfig | None = None) -> int:
+        """Return the maximum number of generated tokens for a number of source pieces, end of sentence included."""
+        limit, most = search_limit(src_pieces, search or self.search), self.max_target
+        return limit if most is None else min(limit, most)
+
+    def holds(self, src_ids: Sequence[int], tgt_ids: Sequence[int]) -> bool:
+        """Return whether a sentence and a translation, without special tokens, are short enough for the model."""
+        special = self.tokenizer.special
+        longest = max(len(src_ids) + special.per_source, len(tgt_ids) + special.per_target)
+        return self.max_length is None or longest <= self.max_length
+
+    def encode_source(self, line: str, where: str) -> list[int]:
+        """Return the pieces of a source line. Raises InputError, which begins with `where`, if it is too long."""
+        ids = self.tokenizer.encode(line)
+        self.require_held(len(ids), self.tokenizer.special.per_source, where)
+        return ids
+
+    def require_held(self, pieces: int, special: int, where: str) -> None:
+        """Raise an InputError if a line with `special` special tokens is longer than the model can hold."""
+        if self.max_length is not None and pieces + special > self.max_length:
+            raise InputError(f"{where} has {pieces} pieces, but this model reads at most {self.max_length - special}")
+
+    def check(self, sentence: Sentence, number: int) -> None:
+        """Raise an InputError if a sentence cannot be translated as its options say."""
+        options, search = sentence.options, sentence.options.search or self.search
+        if options.sampling is None and options.n_best > search.beam_size:
+            raise InputError(f"n_best must be at most the beam size {search.beam_size}, got {options.n_best}")
+        if options.glossary and (search.no_repeat_ngram > 0 or search.repetition_penalty != 1.0):
+            raise InputError("a glossary does not work with no_repeat_ngram and repetition_penalty")
+        require_readable(sentence.text.text, f"line {number}")
+        require_readable(sentence.prefix, f"prefix {number}")
+        if has_text(sentence.prefix) and not has_text(sentence.text.text):
+            raise InputError(f"line {number} is blank, so its prefix must be blank too")
+
+    def prepare(self, number: int, sentence: Sentence, removed: re.Pattern[str] | None) -> Prepared:
+        """Return a sentence without its marks and without what a pattern matches, as a request.
+
+        Raises:
+            InputError: It is longer than the model can read, or its prefix and its terms leave no room.
+        """
+        stripped = None
+        if not sentence.prefix and (sentence.text.marks or removed is not None):
+            found = strip(sentence.text, removed)
+            stripped = found if found.tags else None
+        line = stripped.line if stripped else self.tokenizer.normalize(sentence.text.text)
+        prepared = Prepared(number, sentence, stripped)
+        if sentence.options.copy and not needs_translation(line) and not has_text(sentence.prefix):
+            return replace(prepared, is_copied=has_text(sentence.text.text) or bool(sentence.text.marks))
+        ids = self.encode_source(line, f"line {number}") if has_text(line) else []
+        if not ids:  # normalization may leave nothing of a line
+            return prepared
+        return replace(prepared, pieces=len(ids), request=self._request(number, line, ids, sentence))
+
+    def _request(self, number: int, line: str, src_ids: list[int], sentence: Sentence) -> Request:
+        encode, most, glossary = self.tokenizer.encode_target, self.max_target, sentence.options.glossary
+        prefix_ids, spelling = self.prefixes.encode(sentence.prefix) if sentence.prefix else ([], None)
+        terms = glossary.find(line) if glossary else []
+        phrases = tuple(tuple(encode(words)) for words in terms)
+        spelled = int(spelling.needed[-1]) if spelling else 0
+        required = len(prefix_ids) + spelled + sum(map(len, phrases))
+        if most is not None and required >= most:
+            held = f"at most {most - 1} pieces, the maximum of this model"
+            raise InputError(f"prefix and terms of line {number} must have {held}, got {required} pieces")
+        special, limit = self.tokenizer.special, max(self.limit(len(src_ids), sentence.options.search), required + 1)
+        source, prefix = [*special.src_begin, *src_ids, *special.src_end], [*special.tgt_begin, *prefix_ids]
+        return Request(number, source, limit + len(special.tgt_begin), prefix, phrases, spelling)
+
+
+def needs_translation(line: str) -> bool:
+    """Return whether a line has a letter of any script, or a number with a decimal or thousands mark."""
+    return any(map(str.isalpha, line)) or re.search(r"\d[.,]\d", line) is not None
+
+
+def search_limit(src_pieces: int, search: SearchConfig) -> int:
+    """Return the maximum number of generated tokens that a search allows, whatever the model can hold."""
+    return max(1, int(search.max_length_ratio * src_pieces) + search.max_length_extra)
+
+
+def require_readable(line: str, name: str) -> None:
+    """Raise an InputError if a line has too many characters or is not Unicode text. Messages begin with `name`."""
+    if len(line) > LONGEST_LINE:
+        raise InputError(f"{name} must have at most {LONGEST_LINE:,} characters, got {len(line):,}")
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:  # a surrogate, which stands for a byte of an argument that is not UTF-8
+        raise InputError(f"{name} must be UTF-8, got '{one_line(line, 60)}'") from error

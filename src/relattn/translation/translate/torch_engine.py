@@ -1,0 +1,117 @@
+"""PyTorch as an engine: for GPUs, and for what the compiled engine does not support."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from relattn.translation.model.attention import CrossAttention
+from relattn.translation.model.transformer import Cache, Transformer
+from relattn.translation.search import beam
+from relattn.translation.search.engine import NextTokens
+from relattn.translation.search.types import Hypothesis, Request, SearchRules
+from relattn.translation.text.alignment import alignment_layer
+
+
+@dataclass
+class TorchState:
+    """State of decoding: the cache of the model."""
+
+    cache: Cache
+    rows: int
+
+
+class TorchEngine:
+    """Runs a PyTorch model.
+
+    Args:
+        model: The model; it is moved to `device` and set to evaluation mode.
+        device: Device to compute on.
+        reason: Why no faster engine runs the model.
+    """
+
+    can_step = True
+
+    def __init__(self, model: Transformer, device: str | torch.device = "cpu", reason: str = "") -> None:
+        self.model = model.to(device).eval()
+        self.device, self.max_length = str(device), model.max_length
+        self.name = f"PyTorch ({reason})" if reason else "PyTorch"
+        self.precision = "bf16" if model.embedding.dtype == torch.bfloat16 else "fp32"
+
+    def __repr__(self) -> str:
+        config = self.model.config
+        layers = f"{config.encoder_layers} and {config.decoder_layers} layers"
+        return f"{layers}, dim {config.dim}, {config.positions} positions, {self.precision} on {self.device}"
+
+    def search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
+        return beam.search(self, requests, rules)
+
+    @torch.inference_mode()
+    def start(self, sources: Sequence[Sequence[int]], capacity: int) -> TorchState:
+        src, lengths = self._padded(sources)
+        return TorchState(self.model.start(self.model.encode(src, lengths), lengths, capacity), len(sources))
+
+    @torch.inference_mode()
+    def step(
+        self, state: TorchState, tokens: Sequence[int], rows: Sequence[int], rules: SearchRules, k: int
+    ) -> NextTokens:
+        if list(rows) != list(range(state.rows)):
+            state.cache, state.rows = state.cache.select(self._tensor(rows)), len(rows)
+        logits, state.cache = self.model.step(self._tensor(tokens)[:, None], state.cache)
+        logits = logits[:, -1].float()
+        log_sums = logits.logsumexp(1)
+        log_probs = logits - log_sums[:, None]
+        log_probs[:, list(rules.banned)] = float("-inf")
+        values, best = log_probs.topk(min(k, logits.shape[1]))
+        columns = [each.cpu().numpy() for each in (values, best, log_sums)]
+        return NextTokens(columns[0], columns[1], columns[2], lambda: logits.cpu().numpy())
+
+    @torch.inference_mode()
+    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+        src, lengths = self._padded(sources)
+        tgt, _ = self._padded(targets)
+        log_probs = self.model(src, lengths, tgt[:, :-1]).float().log_softmax(-1)
+        scores = log_probs.gather(-1, tgt[:, 1:, None])[..., 0].tolist()  # (rows, tgt_len)
+        return [row[: len(target) - 1] for row, target in zip(scores, targets, strict=True)]
+
+    @torch.inference_mode()
+    def align(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        src, lengths = self._padded(sources)
+        tgt, _ = self._padded(targets)
+        weights = cross_attention(self.model, src, lengths, tgt[:, :-1]).cpu().numpy()
+        rows = zip(weights, sources, targets, strict=True)
+        return [row[: len(target) - 1, : len(source)] for row, source, target in rows]
+
+    def close(self) -> None:
+        del self.model
+
+    def _tensor(self, numbers: Sequence[int]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.long, device=self.device)
+
+    def _padded(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Return sequences (rows, length), padded on the right with any token, and their lengths (rows,)."""
+        rows = [self._tensor(each) for each in sequences]
+        return pad_sequence(rows, batch_first=True), self._tensor([len(each) for each in sequences])
+
+
+@torch.inference_mode()
+def cross_attention(model: Transformer, src: Tensor, src_lengths: Tensor, tgt_in: Tensor) -> Tensor:
+    """Return the mean attention weights (rows, tgt_len, src_len) of the layer that gives the alignment."""
+    weights: list[Tensor] = []
+    thread = get_ident()
+
+    def record(module: CrossAttention, arguments: tuple[Any, ...]) -> None:
+        if get_ident() == thread:  # other threads may use the model at the same time
+            weights.append(module.weights(*arguments).mean(1))
+
+    layer: Any = model.decoder[alignment_layer(len(model.decoder))]
+    with layer.cross_attention.register_forward_pre_hook(record):
+        model(src, src_lengths, tgt_in)
+    return weights[0].float()

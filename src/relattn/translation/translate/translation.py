@@ -1,0 +1,110 @@
+"""A translation, and how it is made of what an engine found."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from relattn.translation.config import SearchConfig
+from relattn.translation.errors import one_line
+from relattn.translation.search.length_penalty import length_penalty
+from relattn.translation.search.types import Hypothesis
+from relattn.translation.text.marked import Mark, Marked
+from relattn.translation.text.place import place
+from relattn.translation.text.plausibility import implausibilities
+from relattn.translation.translate.prepare import Preparation, Prepared, search_limit
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a line.
+
+    Attributes:
+        text: The translation.
+        score: Log-probability of its tokens and the end of sentence, in nats, divided by the length penalty; 0 for a
+            line that is blank or copied.
+        tokens: Its pieces, without the end of sentence.
+        mean_log_prob: Mean log-probability of its tokens and the end of sentence, in nats; 0 for a line that is
+            blank or copied.
+        alignment: (source word, target word) pairs, counted from 0, if they were asked for.
+        warnings: What is implausible in it, as `implausibilities` names it.
+        marks: Marks of the source in their places in `text`.
+    """
+
+    text: str
+    score: float
+    tokens: list[int]
+    mean_log_prob: float = 0.0
+    alignment: list[tuple[int, int]] = field(default_factory=list)
+    warnings: tuple[str, ...] = ()
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def confidence(self) -> float:
+        """exp(mean_log_prob), the geometric mean of the probabilities of the tokens and the end, in [0, 1]."""
+        return math.exp(min(self.mean_log_prob, 0.0))
+
+    @property
+    def marked(self) -> Marked:
+        """The text with its marks."""
+        return Marked(self.text, self.marks)
+
+
+def untranslated(prepared: Prepared, preparation: Preparation) -> Translation:
+    """Return the translation of a sentence that the model does not read: its text, or without words its marks."""
+    text, options = prepared.sentence.text, prepared.sentence.options
+    if not prepared.is_copied:
+        return _with_marks(Translation("", 0.0, []), prepared)
+    words = range(len(text.text.split())) if options.align else ()
+    tokens = preparation.tokenizer.encode_target(text.text)
+    return Translation(text.text, 0.0, tokens, alignment=[(word, word) for word in words], marks=text.marks)
+
+
+def translations_of(
+    prepared: Prepared,
+    hypotheses: Sequence[Hypothesis],
+    alignments: Sequence[list[tuple[int, int]]],
+    preparation: Preparation,
+    search: SearchConfig,
+) -> list[Translation]:
+    """Return the translations of a sentence for what was found, and warn if the best one was cut.
+
+    Args:
+        prepared: The sentence.
+        hypotheses: Hypotheses, best first.
+        alignments: Links of the words of each hypothesis; none if empty.
+        preparation: What prepared the sentence.
+        search: Settings of the search.
+    """
+    tokenizer, given = preparation.tokenizer, len(preparation.tokenizer.special.tgt_begin)
+    sentence, request, results = prepared.sentence, prepared.request, []
+    assert request is not None
+    for hypothesis, alignment in zip(hypotheses, alignments, strict=True):
+        tokens, length = hypothesis.tokens[given:], len(hypothesis.tokens) - given + 1
+        mean = hypothesis.score * length_penalty(search, length + given) / length
+        text = tokenizer.decode(tokens)
+        if sentence.prefix:
+            text = preparation.prefixes.complete(sentence.prefix, request, tokens)
+        result = _with_marks(Translation(text, hypothesis.score, tokens, mean, alignment), prepared)
+        warnings = implausibilities(sentence.text.text, result.text, prepared.pieces, len(tokens))
+        results.append(replace(result, warnings=warnings))
+    limit, most = request.limit - given, preparation.max_target
+    if limit == most == len(results[0].tokens) + 1 and limit < search_limit(prepared.pieces, search):
+        _log.warning(
+            "line %d: its translation was cut at %d pieces, the most this model can hold", prepared.number, limit
+        )
+    return results
+
+
+def _with_marks(translation: Translation, prepared: Prepared) -> Translation:
+    """Return a translation with what was removed from its sentence, and warn about marks whose place is a guess."""
+    if prepared.stripped is None:
+        return translation
+    placed, guessed = place(prepared.stripped, translation.text, translation.alignment)
+    if guessed:
+        _log.warning("line %d: the place of %s is a guess", prepared.number, one_line(" ".join(guessed), 80))
+    return replace(translation, text=placed.text, marks=placed.marks, alignment=[])
