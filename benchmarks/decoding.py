@@ -43,7 +43,8 @@ from relattn.translation.formats.ctranslate2.write import export
 from relattn.translation.formats.transformers.read import read
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.translator import MAX_SENTENCES, Translator
+from relattn.translation.translate.runner import MAX_SENTENCES
+from relattn.translation.translate.translator import Translator
 
 KEY = ("name", "lines", "beam", "method", "threads", "device")
 OPUS_MT = "opus-mt"

@@ -66,7 +66,7 @@ def test_threads_and_precision(relattn, reading, model, monkeypatch, arguments, 
     seen, translate = [], Translator.translate_sentences
 
     def watched(self, *arguments):
-        seen.append((self.workers, self.engine.precision))
+        seen.append((self.runner.workers, self.engine.precision))
         return translate(self, *arguments)
 
     monkeypatch.setattr(Translator, "translate_sentences", watched)

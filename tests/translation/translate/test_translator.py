@@ -26,7 +26,7 @@ from relattn.translation.text.marked import Mark, Marked
 from relattn.translation.text.patterns import TAG
 from relattn.translation.text.place import place
 from relattn.translation.text.strip import strip
-from relattn.translation.translate import prepare
+from relattn.translation.translate import prepare, runner
 from relattn.translation.translate import translator as module
 from relattn.translation.translate.engines import engine_of
 from relattn.translation.translate.glossary import Glossary
@@ -177,7 +177,7 @@ def test_a_line_has_the_same_translation_in_any_batch(model, expected, data, wor
     chunks = [[LINES[i] for i in order[start:end]] for start, end in pairwise(cuts)]
     options = TranslateOptions(n_best=2, align=data.draw(st.booleans()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "max_sentences", lambda *_: most)
+        patch.setattr(runner, "max_sentences", lambda *_: most)
         found = list(translator(model, workers=workers, beam_size=3).stream(iter(chunks), options))
     assert_same(found, [expected[i] for i in order], aligned=options.align)
 
@@ -188,7 +188,7 @@ def test_in_int8_a_line_has_exactly_the_same_translation_in_any_batch(positions,
     """Also alignments, scores of given translations, and translations with prefixes and draws."""
     exact, model = make_model(positions=positions), make_model(positions=positions)
     translate = translator(model, beam_size=3, int8=True, workers=2)
-    monkeypatch.setattr(module, "max_sentences", lambda *_: 5)
+    monkeypatch.setattr(runner, "max_sentences", lambda *_: 5)
     options = TranslateOptions(n_best=2, align=True)
     together = translate.n_best(LINES, options)
     assert together == [translate.n_best([line], options)[0] for line in LINES]
@@ -397,7 +397,7 @@ def test_tags_are_restored_by_the_alignment(model, caplog, monkeypatch):
     assert found[13][0].text.count("<b>") == 1
     options = TranslateOptions(keep_tags=True)
     assert translate.translate(["5"], options, prefixes=[""]) == translate.translate(["5"])
-    monkeypatch.setattr(translate, "_align", lambda src_ids, _: [[]] * len(src_ids))
+    monkeypatch.setattr(translate, "align", lambda src_ids, _: [[]] * len(src_ids))
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert translate.translate(["", "5 {x} 6"], options)[1].endswith("{x}")

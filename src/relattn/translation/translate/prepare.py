@@ -63,7 +63,7 @@ class Prepared:
         sentence: The sentence.
         stripped: What was removed from it, and what is left; None if nothing was removed.
         is_copied: Whether it is its own translation.
-        pieces: Number of its source pieces, without special tokens.
+        src_ids: Its source pieces, without special tokens.
         request: What the engine gets; None if the model does not read it.
     """
 
@@ -71,7 +71,7 @@ class Prepared:
     sentence: Sentence
     stripped: StrippedText | None
     is_copied: bool = False
-    pieces: int = 0
+    src_ids: Sequence[int] = ()
     request: Request | None = None
 
     @property
@@ -153,7 +153,7 @@ class Preparation:
         ids = self.encode_source(line, f"line {number}") if has_text(line) else []
         if not ids:  # normalization may leave nothing of a line
             return prepared
-        return replace(prepared, pieces=len(ids), request=self._request(number, line, ids, sentence))
+        return replace(prepared, src_ids=ids, request=self._request(number, line, ids, sentence))
 
     def _request(self, number: int, line: str, src_ids: list[int], sentence: Sentence) -> Request:
         encode, most, glossary = self.tokenizer.encode_target, self.max_target, sentence.options.glossary

@@ -90,10 +90,10 @@ def translations_of(
         if sentence.prefix:
             text = preparation.prefixes.complete(sentence.prefix, request, tokens)
         result = _with_marks(Translation(text, hypothesis.score, tokens, mean, alignment), prepared)
-        warnings = implausibilities(sentence.text.text, result.text, prepared.pieces, len(tokens))
+        warnings = implausibilities(sentence.text.text, result.text, len(prepared.src_ids), len(tokens))
         results.append(replace(result, warnings=warnings))
     limit, most = request.limit - given, preparation.max_target
-    if limit == most == len(results[0].tokens) + 1 and limit < search_limit(prepared.pieces, search):
+    if limit == most == len(results[0].tokens) + 1 and limit < search_limit(len(prepared.src_ids), search):
         _log.warning(
             "line %d: its translation was cut at %d pieces, the most this model can hold", prepared.number, limit
         )

@@ -12,37 +12,25 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import islice
-from typing import Any, final
+from typing import final
 
-import numpy as np
 from tqdm import tqdm
 
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer
-from relattn.translation.data.planning import batch_by_size
-from relattn.translation.errors import InputError, one_line, require, same_language, unknown
+from relattn.translation.errors import InputError, one_line, same_language, unknown
 from relattn.translation.search.engine import Engine
-from relattn.translation.search.sampling import sample
-from relattn.translation.search.types import Request, SearchRules
-from relattn.translation.text.alignment import Links, links
+from relattn.translation.search.types import Hypothesis, Request
 from relattn.translation.text.marked import Marked
 from relattn.translation.text.patterns import LITERAL, SYMBOL, literals
-from relattn.translation.translate.glossary import continue_words
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
 from relattn.translation.translate.prepare import Preparation, Prepared, Sentence, require_readable
+from relattn.translation.translate.runner import Runner
 from relattn.translation.translate.translation import Translation, translations_of, untranslated
 
-MAX_SENTENCES = 128  # per batch, before the beam: enough to keep a GPU busy
-MAX_TOKENS = 4096  # padded source pieces per batch, which bounds memory
 PAIRS = 4096  # pairs that are scored in one chunk, grouped by length
-
-
-def max_sentences(engine: Engine, beam_size: int) -> int:
-    """Return the largest number of sentences per batch. On a CPU, keys, values and logits then stay in its cache."""
-    return max(1, min(64, 128 // beam_size)) if engine.device == "cpu" else MAX_SENTENCES
 
 
 @final
@@ -59,6 +47,12 @@ class Translator:
         pairs: Pairs of languages of a model that was trained on several. An imported tokenizer has its own.
         examples: Source lines from the card of the model.
         workers: Number of batches that are searched at the same time, with one thread each.
+
+    Attributes:
+        preparation: What makes requests for the engine.
+        runner: What runs the engine.
+        log_probs: `Runner.log_probs`, scores of given translations.
+        align: `Runner.align`, alignments of given translations.
     """
 
     def __init__(
@@ -72,10 +66,12 @@ class Translator:
         examples: Sequence[str] = (),
         workers: int = 1,
     ) -> None:
-        self.engine, self.tokenizer, self.search, self.workers = engine, tokenizer, search, workers
+        self.engine, self.tokenizer, self.search = engine, tokenizer, search
         self.src_lang, self.tgt_lang = languages
         self.examples, self._pairs = list(examples), list(pairs)
         self.preparation = Preparation(tokenizer, search, engine.max_length)
+        self.runner = Runner(engine, tokenizer, workers)
+        self.log_probs, self.align = self.runner.log_probs, self.runner.align
 
     def __repr__(self) -> str:
         pair = f"{self.src_lang or 'unknown'} to {self.tgt_lang or 'unknown'}"
@@ -125,7 +121,7 @@ class Translator:
             languages=pairs[0],
             pairs=self._pairs,
             examples=self.examples if same_language(src_lang, self.src_lang) else [],
-            workers=self.workers,
+            workers=self.runner.workers,
         )
         vars(translator)["characters"] = self.characters  # all pairs share them
         return translator
@@ -265,63 +261,37 @@ class Translator:
     ) -> dict[int, list[Translation]]:
         """Translate sentences by number. What `removed` matches is removed before, like marks, and put back."""
         prepared = [self.preparation.prepare(number, each, removed[number]) for number, each in sentences.items()]
-        read = [each for each in prepared if each.request is not None]
+        read = [(each, each.request) for each in prepared if each.request is not None]
         results = {each.number: [untranslated(each, self.preparation)] for each in prepared if each.request is None}
         report_done(len(results))
         if not read:
             return results
-        options = read[0].sentence.options
+        options = read[0][0].sentence.options
         search = options.search or self.search
-        lengths = np.array([len(each.request.src_ids) for each in read if each.request], dtype=np.int64)
-        most = min(max_sentences(self.engine, search.beam_size), -(-len(read) // self.workers))
-        batches = [
-            [read[i] for i in indices]
-            for indices in batch_by_size(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, most)
-        ]
-        for batch, translations in zip(
-            batches, self._map(lambda batch: self._translate_batch(batch, search), batches), strict=True
-        ):
-            results.update(zip((each.number for each in batch), translations, strict=True))
+        batches = [[read[i] for i in indices] for indices in self.runner.batches([each for _, each in read], search)]
+
+        def work(batch: Sequence[tuple[Prepared, Request]]) -> list[list[Translation]]:
+            counts = [each.sentence.options.n_best for each, _ in batch]
+            found = self.runner.search([request for _, request in batch], search, counts, options.sampling)
+            return self._finished([each for each, _ in batch], found, search)
+
+        for batch, translations in zip(batches, self.runner.map(work, batches), strict=True):
+            results.update(zip((each.number for each, _ in batch), translations, strict=True))
             report_done(len(batch))
         return results
 
-    def _map(self, work: Callable[[Any], Any], batches: Sequence[Any]) -> Iterator[Any]:
-        """Yield `work(batch)` for each of `batches`, in order, with a thread per worker."""
-        if min(self.workers, len(batches)) == 1:
-            yield from map(work, batches)
-            return
-        with ThreadPoolExecutor(self.workers) as pool:
-            yield from pool.map(work, batches)
-
-    def _translate_batch(self, batch: Sequence[Prepared], search: SearchConfig) -> list[list[Translation]]:
-        """Return the translations of sentences that the model reads."""
-        requests = [each.request for each in batch if each.request]
-        counts = [each.sentence.options.n_best for each in batch]
-        sampling, special = batch[0].sentence.options.sampling, self.tokenizer.special
-        rules = SearchRules(
-            config=search,
-            bos=special.bos,
-            eos=special.eos,
-            banned=special.banned,
-            n_best=1 if sampling else max(counts),
-            given=len(special.tgt_begin),
-            continues_word=self._continues_word if any(each.phrases for each in requests) else None,
-        )
-        self._require_supported(requests, rules, samples=sampling is not None)
-        if sampling:
-            found = sample(self.engine, requests, rules, sampling, max(counts))
-        else:
-            found = self.engine.search(requests, rules)
-        found = [hypotheses[:count] for hypotheses, count in zip(found, counts, strict=True)]
-        aligned = [(i, each) for i, prepared in enumerate(batch) if prepared.is_aligned for each in found[i]]
-        alignments = iter(
-            self._align(
-                [requests[i].src_ids for i, _ in aligned],
-                [[special.bos, *each.tokens, special.eos] for _, each in aligned],
-            )
-            if aligned
-            else []
-        )
+    def _finished(
+        self, prepared: Sequence[Prepared], found: Sequence[Sequence[Hypothesis]], search: SearchConfig
+    ) -> list[list[Translation]]:
+        """Return the translations of sentences for the hypotheses of each."""
+        given = len(self.tokenizer.special.tgt_begin)
+        aligned = [
+            (each.src_ids, one.tokens[given:])
+            for each, ones in zip(prepared, found, strict=True)
+            if each.is_aligned
+            for one in ones
+        ]
+        alignments = iter(self.align(*zip(*aligned, strict=True)) if aligned else [])
         return [
             translations_of(
                 each,
@@ -330,22 +300,8 @@ class Translator:
                 self.preparation,
                 search,
             )
-            for each, hypotheses in zip(batch, found, strict=True)
+            for each, hypotheses in zip(prepared, found, strict=True)
         ]
-
-    def _require_supported(self, requests: Sequence[Request], rules: SearchRules, *, samples: bool) -> None:
-        """Raise an InputError if the engine has no `step`, which a search needs."""
-        for wanted, what in (
-            (samples, "sampling"),
-            (any(len(each.prefix) > rules.given or each.spelling for each in requests), "prefixes"),
-            (any(each.phrases for each in requests), "a glossary"),
-        ):
-            require(self.engine.can_step or not wanted, f"{self.engine.name} does not support {what}; use the bundle")
-
-    @cached_property
-    def _continues_word(self) -> np.ndarray:
-        """(vocab,) bool, True for target pieces that continue a word."""
-        return np.array(continue_words(self.tokenizer.vocabularies[1]))
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[int, float]]]:
         """Yield, for each pair, the pieces of the given translation and the end of sentence with log-probabilities.
@@ -374,62 +330,6 @@ class Translator:
             special = self.tokenizer.special.per_target
             self.preparation.require_held(len(tgt_ids[-1]), special, f"target line {number}")
         return src_ids, tgt_ids
-
-    def log_probs(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the log-probability, in nats, of each piece of given translations, and of the end of sentence.
-
-        Args:
-            src_ids: Source pieces, without special tokens.
-            tgt_ids: Target pieces, without special tokens.
-        """
-        given = len(self.tokenizer.special.tgt_begin)
-        return [row[given:] for row in self._by_length(self.engine.score, *self._complete(src_ids, tgt_ids))]
-
-    def align(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[Links]:
-        """Return the (source word, target word) pairs of given translations, counted from 0, as `alignment.links`.
-
-        Arguments are those of `log_probs`.
-        """
-        return self._align(*self._complete(src_ids, tgt_ids))
-
-    def _align(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Links]:
-        """Return the alignments of complete sequences."""
-        (src_pieces, tgt_pieces), special = self.tokenizer.vocabularies, self.tokenizer.special
-        before, after, given = len(special.src_begin), len(special.src_end), len(special.tgt_begin)
-        return [
-            links(
-                weights[given:],
-                [src_pieces[i] for i in source[before : len(source) - after]],
-                [tgt_pieces[i] for i in target[1 + given : -1]],
-                special,
-            )
-            for source, target, weights in zip(
-                sources, targets, self._by_length(self.engine.align, sources, targets), strict=True
-            )
-        ]
-
-    def _complete(
-        self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]
-    ) -> tuple[list[list[int]], list[list[int]]]:
-        """Return the sequences with their special tokens."""
-        special = self.tokenizer.special
-        return (
-            [[*special.src_begin, *ids, *special.src_end] for ids in src_ids],
-            [[special.bos, *special.tgt_begin, *ids, special.eos] for ids in tgt_ids],
-        )
-
-    def _by_length(
-        self, work: Callable[..., list[Any]], sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
-    ) -> list[Any]:
-        """Return the results of a function of sources and targets, which gets batches of similar length."""
-        longest = np.array([*map(max, map(len, sources), map(len, targets))], dtype=np.int64)
-        batches = [each.tolist() for each in batch_by_size(np.argsort(longest, kind="stable"), longest, MAX_TOKENS)]
-        results: list[Any] = [None] * len(sources)
-        found = self._map(lambda batch: work([sources[i] for i in batch], [targets[i] for i in batch]), batches)
-        for batch, batch_results in zip(batches, found, strict=True):
-            for i, result in zip(batch, batch_results, strict=True):
-                results[i] = result
-        return results
 
 
 def _pairs_with(pairs: Sequence[tuple[str, str]], *languages: str) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.errors import InputError, reading, require, require_installed
 from relattn.translation.formats.ctranslate2.directory import MODEL, read_config, read_vocabularies
 from relattn.translation.search.types import Hypothesis, Request, SearchRules
-from relattn.translation.translate.translator import MAX_TOKENS
+from relattn.translation.translate.runner import MAX_TOKENS
 
 
 class CTranslate2Engine:
