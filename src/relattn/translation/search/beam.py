@@ -49,6 +49,9 @@ from relattn.translation.search.repetition import restrain
 from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, Request, SearchRules
 
 
+BLOCK = 64  # values of a row whose maximum is computed first, which is faster than to partition all
+
+
 @dataclass(slots=True)
 class Partial:
     """A hypothesis without an end of sentence.
@@ -170,16 +173,15 @@ def likeliest(logits: np.ndarray, k: int, banned: Iterable[int] = ()) -> NextTok
         log_sums = maxima[:, 0] + np.log(np.exp(logits - maxima).sum(1))
     log_probs = logits - log_sums[:, None]
     log_probs[:, list(banned)] = NEVER
-    return NextTokens(*largest(log_probs, min(k, logits.shape[1])), log_sums, lambda: logits)
+    return NextTokens(*largest(log_probs, k), log_sums, lambda: logits)
 
 
 def largest(x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k largest values of each row of (rows, n), in falling order, and their indices; of ties the first."""
-    if k < x.shape[1]:
-        least = np.partition(x, -k, axis=1)[:, -k]
-        found = [np.flatnonzero(row >= cut) for row, cut in zip(x, least, strict=True)]
-    else:
-        found = [np.arange(x.shape[1])] * len(x)
+    """Return the k largest values of each row of (rows, n), or all n, in falling order; and their indices, in ties the first."""
+    k = min(k, x.shape[1])
+    maxima = np.maximum.reduceat(x, range(0, x.shape[1], BLOCK), axis=1) if k * BLOCK <= x.shape[1] else x
+    least = np.partition(maxima, -k, axis=1)[:, -k]  # at most the k-th largest value
+    found = [np.flatnonzero(row >= cut) for row, cut in zip(x, least, strict=True)]
     index = np.stack([each[np.argsort(-row[each], kind="stable")[:k]] for row, each in zip(x, found, strict=True)])
     return np.take_along_axis(x, index, 1), index
 
