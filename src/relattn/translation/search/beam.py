@@ -176,7 +176,7 @@ def likeliest(logits: np.ndarray, k: int, banned: Iterable[int] = ()) -> NextTok
 
 
 def largest(x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k largest values of each row of (rows, n), or all, in falling order, and their indices; of ties the first."""
+    """Return the k largest values of each row of (rows, n), in falling order, and their indices; of ties the first."""
     k = min(k, x.shape[1])
     maxima = np.maximum.reduceat(x, range(0, x.shape[1], BLOCK), axis=1) if k * BLOCK <= x.shape[1] else x
     least = np.partition(maxima, -k, axis=1)[:, -k]  # at most the k-th largest value
