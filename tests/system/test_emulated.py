@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 import hatch_build
-from relattn.backends.native import levels, library, operators
+from relattn.backends.native import library, operators
 from relattn.call import accumulation_dtype
-from relattn.extension import DOTS, GENERIC
+from relattn.extension import DOTS, GENERIC, levels, loader
 from relattn.translation.config import ModelConfig
 from relattn.translation.kernels import decoder
 from relattn.translation.kernels.packing import Packing
@@ -139,7 +139,7 @@ def test_products_in_8_bits_are_exact(kernel, machine):
     if kernel == DOTS and not emulator:
         return  # the lowest level of x86 has no such instructions
     torch.manual_seed(1)
-    structures = library.structures((decoder.FOLDER / "decoder.h").read_text(), ctypes.c_float)
+    structures = loader.structures((decoder.FOLDER / "decoder.h").read_text(), ctypes.c_float)
     pack = Packing(structures, level.panel, ModelConfig(), kernel)
     for rows, outputs, inputs in [(1, 1, 1), (2, 17, 16), (3, 70, 33), (7, 65, 130), (50, 33, 64)]:
         x, weight = (

@@ -35,7 +35,7 @@ LEVELS = [level for level in extension.SUPPORTED["float32"] if decoder.KERNELS]
 @pytest.fixture(params=LEVELS)
 def level(request, monkeypatch):
     """Use the kernels of each processor level."""
-    kernels = extension.load_best([request.param], torch.float32, decoder.FOLDER, decoder.SOURCE)
+    kernels = extension.load_best([request.param], "float32", decoder.FOLDER, decoder.SOURCE)
     monkeypatch.setattr(decoder, "KERNELS", kernels)
 
 

@@ -47,7 +47,7 @@ CONFIG = ModelConfig()
 
 @functools.cache
 def kernels_of(level: str) -> Any:
-    return extension.load_best([level], torch.float32, decoder.FOLDER, decoder.SOURCE)
+    return extension.load_best([level], "float32", decoder.FOLDER, decoder.SOURCE)
 
 
 def runnable() -> list[tuple[str, int]]:

@@ -50,7 +50,7 @@ SOURCE = extension.Source("decoder", "decoder.h")
 KERNELS: extension.Kernels | None = None
 MISSING = ""
 try:
-    KERNELS = extension.load_best(extension.SUPPORTED["float32"], torch.float32, FOLDER, SOURCE)
+    KERNELS = extension.load_best(extension.SUPPORTED["float32"], "float32", FOLDER, SOURCE)
 except OSError as error:
     MISSING = str(error)
 
@@ -58,7 +58,7 @@ except OSError as error:
 def unsupported_reason(model: Transformer, device: torch.device) -> str | None:
     """Return why the compiled decoder does not run a model on a device, or None."""
     if model.embedding.dtype not in (torch.float32, torch.int8):
-        return f"the compiled decoder computes in float32, not in {extension.name_of(model.embedding.dtype)}"
+        return f"the compiled decoder computes in float32, not in {str(model.embedding.dtype).removeprefix('torch.')}"
     return unsupported_config_reason(model.config, device)
 
 

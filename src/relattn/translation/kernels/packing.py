@@ -9,10 +9,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relattn.extension import FLOAT, GENERIC, LARGEST, PAIRS, pack
+from relattn.extension import FLOAT, GENERIC, GROUP, LARGEST, PAIRS
 from relattn.translation.config import ModelConfig
 from relattn.translation.config.positions import ClippedTables, DistanceBias, DistanceVectors
 from relattn.translation.kernels.quantization import SCALE
@@ -58,7 +59,7 @@ class Packing:
             return self.structures["map"](floats, address, None, None, inputs, padded(outputs), FLOAT)
         kernel = GENERIC if self.kernel == PAIRS and weight.abs().max() > LARGEST else self.kernel
         scales = nn.functional.pad(scales, (0, len(end)))
-        panels, sums = pack(weight, self.panel, kernel)
+        panels, sums = map(torch.from_numpy, pack(weight.numpy(), self.panel, kernel))
         return self.structures["map"](
             self.keep(panels), address, self.keep(scales), self.keep(sums), inputs, padded(outputs), kernel
         )
@@ -176,6 +177,25 @@ class Packing:
         strips = nn.functional.pad(bias * self.scale, (MARGIN, MARGIN + padded(labels) - labels)).contiguous()
         own.rel_bias = strips.data_ptr()
         return [*kept, strips]
+
+
+def pack(codes: np.ndarray, panel: int, kernel: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return codes (outputs, inputs) in panels, and the numbers for each output or panel, as `int8.h` describes."""
+    outputs, inputs = codes.shape
+    codes = np.pad(codes, ((0, -outputs % panel), (0, -inputs % GROUP)))
+    fours = codes.view(np.int32).reshape(-1, panel, codes.shape[1] // 4).swapaxes(1, 2)
+    panels = np.ascontiguousarray(fours).view(np.int8).reshape(len(fours), -1, 8 * panel)  # (…, inputs / 8, bytes)
+    if kernel != PAIRS:
+        return panels, codes.sum(1, dtype=np.int32) * np.int32(-128)
+    pairs = codes.view(np.int16)
+    low, high = pairs << 8 >> 8, pairs >> 8
+    sums = (low + high).reshape(len(codes), -1, 2, 2, 2)
+    squares = (low * low + high * high).reshape(len(codes), -1, 4, 2)
+    offsets = 128 * sums.sum(3, dtype=np.int16).cumsum(2, dtype=np.int16)  # (outputs, inputs / 16, 2, 2)
+    offsets = offsets.reshape(len(panels), panel, -1, 2).swapaxes(1, 2)
+    offsets = np.ascontiguousarray(offsets).view(np.int8).reshape(*panels.shape[:2], -1)
+    largest = squares.sum(2, dtype=np.int16).reshape(len(panels), -1).max(1)
+    return np.concatenate([panels, offsets], axis=2), largest.astype(np.int32)
 
 
 def weight_of(module: nn.Module, name: str) -> tuple[Tensor, list[Tensor]]:
