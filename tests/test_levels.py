@@ -13,7 +13,8 @@ import torch
 from relattn import relative_attention
 from relattn.backends import native
 from relattn.backends.native import library
-from relattn.extension import DOTS, GENERIC, PAIRS, levels, loader
+from relattn.extension import levels, loader
+from relattn.extension.int8 import DOTS, GENERIC, PAIRS
 from tests.support.numerics import Shape, make_inputs
 
 BEST = library.SUPPORTED["float32"][0]

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from transformers import DebertaV2Config, DebertaV2Model, T5Config, T5ForConditionalGeneration
 
-from relattn.extension import GENERIC, levels
+from relattn.extension import levels
+from relattn.extension.int8 import GENERIC
 from relattn.extension.loader import FEATURES
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import int8

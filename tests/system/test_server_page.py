@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from relattn.translation import bundle, load
 from relattn.translation.formats.ctranslate2.write import export
+from relattn.translation.model.weights import arrays_of
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.routing import Router
@@ -372,7 +373,8 @@ def test_exports_offer_only_what_they_can(browser: Browser, translator: TorchTra
     early = replace(translator.search, early_stopping=True)
     bundle.save(
         tmp_path / "bundle",
-        model=translator.model,
+        config=translator.model.config,
+        weights=arrays_of(translator.model),
         languages=("en", "de"),
         search=early,
         tokenizer=translator.tokenizer,

@@ -71,6 +71,7 @@ def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
     import torch
 
     from relattn.translation import bundle, load
+    from relattn.translation.model.weights import arrays_of
 
     translator = load(f"{finished.out}/bundle")
     generator = torch.Generator().manual_seed(1)
@@ -79,7 +80,12 @@ def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("random") / "bundle"
     languages = translator.src_lang, translator.tgt_lang
     bundle.save(
-        path, model=translator.model, languages=languages, search=translator.search, tokenizer=translator.tokenizer
+        path,
+        config=translator.model.config,
+        weights=arrays_of(translator.model),
+        languages=languages,
+        search=translator.search,
+        tokenizer=translator.tokenizer,
     )
     return str(path)
 

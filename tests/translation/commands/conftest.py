@@ -12,6 +12,7 @@ import torch
 from relattn.translation import bundle, load
 from relattn.translation.commands import main as cli
 from relattn.translation.config import Recipe, dump
+from relattn.translation.model.weights import arrays_of
 from relattn.translation.training import train as training
 from tests.support.commands import Result
 
@@ -43,7 +44,12 @@ def another(model: str, finished: Recipe, tmp_path_factory: pytest.TempPathFacto
     path = tmp_path_factory.mktemp("another") / "bundle"
     languages = translator.src_lang, translator.tgt_lang
     bundle.save(
-        path, model=translator.model, languages=languages, search=translator.search, tokenizer=translator.tokenizer
+        path,
+        config=translator.model.config,
+        weights=arrays_of(translator.model),
+        languages=languages,
+        search=translator.search,
+        tokenizer=translator.tokenizer,
     )
     return str(path)
 

@@ -17,6 +17,7 @@ from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.weights import arrays_of
 
 FIXTURES = Path(__file__).parent / "fixtures"
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
@@ -63,7 +64,7 @@ def make_bundle(
                 state = weights.state_dict()
                 state["decoder_norm.bias"] += ends * state["embedding"][pieces.special.eos]
         options = {"languages": languages, "search": search, "tokenizer": pieces, "pairs": pairs}
-        bundle.save(path, model=weights, card="# A model\n", **options)  # type: ignore[arg-type]
+        bundle.save(path, config=weights.config, weights=arrays_of(weights), card="# A model\n", **options)  # type: ignore[arg-type]
     return bundle.read_bundle(path)
 
 

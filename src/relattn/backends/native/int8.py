@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from relattn.backends.native import library
-from relattn.extension import GROUP, LARGEST, LARGEST_IMPORTED, PAIRS, panel_of
+from relattn.extension.int8 import GROUP, LARGEST, LARGEST_IMPORTED, PAIRS, panel_of
 
 
 def pack(codes: Tensor, panel: int, kernel: int) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from relattn.backends.native import int8 as native_int8
 from relattn.backends.native import library
-from relattn.extension import GENERIC, LARGEST_IMPORTED, best_kernel
+from relattn.extension.int8 import GENERIC, LARGEST_IMPORTED, best_kernel
 from relattn.extension.loader import FEATURES
 from relattn.integrations.transformers.forward_patch import is_exporting
 

@@ -9,65 +9,61 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import ArrayLike
 
-from relattn import extension
-from relattn.extension import FLOAT
+from relattn.extension import loader
+from relattn.extension.int8 import FLOAT, best_kernel, panel_of
 from relattn.translation.config import ModelConfig
 from relattn.translation.config.positions import (
+    BucketBias,
     ClippedTables,
-    DistanceBias,
     DistanceVectors,
     DotProduct,
     LearnedVectors,
     Rotation,
     Sinusoids,
+    SlopeBias,
 )
 from relattn.translation.errors import Diverged
-from relattn.translation.kernels.packing import TERMS, Packing, padded
-from relattn.translation.kernels.quantization import quantized_weights
-from relattn.translation.model.positions.absolute import angles
-from relattn.translation.model.positions.stack import StackPositions
-from relattn.translation.model.transformer import Transformer
+from relattn.translation.kernels.packing import Packing, address, aligned, padded
+from relattn.translation.kernels.quantization import quantize
+from relattn.translation.kernels.terms import TERMS, angles, sinusoids
 from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, SearchRules
+from relattn.translation.weights import is_quantized
 
 BLOCK = 16  # as in `decoder.c`
 MOST_POSITIONS = 8192  # of a search: its memory per step and hypothesis grows with the limit
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish")  # codes in `decoder.h`
 
 # Kinds of signals and mixers.
-SUPPORTED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, DistanceBias, DistanceVectors, Rotation)
+DISTANCE_TERMS = BucketBias, SlopeBias, DistanceVectors
+SUPPORTED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, Rotation, *DISTANCE_TERMS)
 
 FOLDER = Path(__file__).parent
-SOURCE = extension.Source("decoder", "decoder.h")
+SOURCE = loader.Source("decoder", "decoder.h")
 
-KERNELS: extension.Kernels | None = None
+KERNELS: loader.Kernels | None = None
 MISSING = ""
 try:
-    KERNELS = extension.load_best(extension.SUPPORTED["float32"], "float32", FOLDER, SOURCE)
+    KERNELS = loader.load_best(loader.SUPPORTED["float32"], "float32", FOLDER, SOURCE)
 except OSError as error:
     MISSING = str(error)
 
 
-def unsupported_reason(model: Transformer, device: torch.device) -> str | None:
-    """Return why the compiled decoder does not run a model on a device, or None."""
-    if model.embedding.dtype not in (torch.float32, torch.int8):
-        return f"the compiled decoder computes in float32, not in {str(model.embedding.dtype).removeprefix('torch.')}"
-    return unsupported_config_reason(model.config, device)
-
-
-def unsupported_config_reason(config: ModelConfig, device: torch.device) -> str | None:
-    """Return why the compiled decoder does not run a model of a configuration on a device, or None."""
+def unsupported_reason(config: ModelConfig, device: str = "cpu", dtype: str = "float32") -> str | None:
+    """Return why the compiled decoder does not run a model of a configuration on a device in a dtype, or None."""
+    if dtype != "float32":
+        return f"the compiled decoder computes in float32, not in {dtype}"
     if KERNELS is None:
         return f"no compiled decoder: {MISSING}"
-    if device.type != "cpu":
-        return f"the compiled decoder runs on CPUs, not on {device.type}"
+    if (kind := device.partition(":")[0]) != "cpu":
+        return f"the compiled decoder runs on CPUs, not on {kind}"
     if not supports_positions(config):
         return f"the compiled decoder does not support {config.positions} positions"
     return None
@@ -76,7 +72,7 @@ def unsupported_config_reason(config: ModelConfig, device: torch.device) -> str 
 def int8_kernel() -> int:
     """Return the best kernel for maps in int8 on this processor. With PAIRS, maps beyond its range get GENERIC."""
     assert KERNELS is not None
-    return extension.best_kernel(KERNELS)
+    return best_kernel(KERNELS)
 
 
 def supports_positions(config: ModelConfig) -> bool:
@@ -99,30 +95,35 @@ class NativeCache:
     """
 
     memory: Memory
-    sources: Tensor
-    blocks: tuple[Tensor, ...]
+    sources: np.ndarray
+    blocks: tuple[np.ndarray, ...]
     rows: int
     length: int
 
-    def select(self, rows: Tensor) -> NativeCache:
+    def select(self, rows: ArrayLike) -> NativeCache:
         """Return the cache of the given rows, as `transformer.Cache.select` does."""
+        rows = integers(rows)
         source = rows // (self.rows // len(self.sources))  # (new_rows,) place in `sources`
-        places, counts = source.unique_consecutive(return_counts=True)
-        if counts.unique().numel() > 1:
+        firsts = np.flatnonzero(np.diff(source, prepend=-1))  # where another source begins
+        places = source[firsts]
+        if len(np.unique(np.diff(firsts, append=len(rows)))) > 1:
             places = source
-        blocks = tuple(block.index_select(0, rows) for block in self.blocks)
+        blocks = tuple(aligned(len(rows), block.shape[1]) for block in self.blocks)
+        for block, own in zip(self.blocks, blocks, strict=True):
+            np.take(block, rows, axis=0, out=own, mode="clip")
         return replace(self, sources=self.sources[places], blocks=blocks, rows=len(rows))
 
-    def move(self, rows: Tensor, to: Tensor, keep: int) -> NativeCache:
+    def move(self, rows: ArrayLike, to: ArrayLike, keep: int) -> NativeCache:
         """Copy `rows` over the rows `to` and keep the first `keep` rows, in place, as `transformer.Cache.move` does.
 
         No row may be both copied and overwritten.
         """
-        per_source = self.rows // len(self.sources)
+        rows, to, per_source = integers(rows), integers(to), self.rows // len(self.sources)
+        sources = self.sources.copy()
         self.memory.decoder.move(self, rows, to)
         first = to % per_source == 0
-        places, sources = to[first] // per_source, self.sources[rows[first] // per_source]
-        return replace(self, sources=self.sources.index_copy(0, places, sources)[: keep // per_source], rows=keep)
+        sources[to[first] // per_source] = self.sources[rows[first] // per_source]
+        return replace(self, sources=sources[: keep // per_source], rows=keep)
 
 
 class Memory(NamedTuple):
@@ -133,92 +134,104 @@ class Memory(NamedTuple):
         capacity: Largest number of target positions.
         arguments: Arguments of the kernel that are the same in all steps.
         src_lengths: (sources,) valid source positions.
-        kept: Tensors that `arguments` points to.
+        kept: Arrays that `arguments` points to.
     """
 
     decoder: NativeDecoder
     capacity: int
     arguments: dict[str, Any]
-    src_lengths: Tensor
+    src_lengths: np.ndarray
     kept: list[Any]
 
 
 class NativeDecoder:
-    """The decoder of a model, with its weights packed for the kernel.
+    """A model with its weights packed for the kernel.
+
+    Tokens, lengths and rows are arrays of integers, of any kind that NumPy converts.
 
     Args:
-        model: A model with `unsupported_reason(model) is None`. Its weights must not change afterwards.
-        kernel: Kernel of the maps: FLOAT, or one for a quantized model.
+        config: A configuration with `unsupported_reason(config) is None`.
+        vocab_sizes: Number of source and of target pieces.
+        weights: Weights by name, as in `weight_table`. They must not change afterwards. Those in 8 bits are dequantized
+            unless `int8`.
+        int8: Whether to compute in int8. Weights in float32 are then quantized.
+
+    Raises:
+        InputError: Weights are not finite.
     """
 
-    def __init__(self, model: Transformer, kernel: int = FLOAT) -> None:
+    def __init__(
+        self, config: ModelConfig, vocab_sizes: tuple[int, int], weights: Mapping[str, np.ndarray], *, int8: bool
+    ) -> None:
         assert KERNELS is not None
-        self.model, self.library, self.types = model, KERNELS.library, KERNELS.structures
+        self.config, self.library, self.types = config, KERNELS.library, KERNELS.structures
         for function in (self.library.relattn_space, self.library.relattn_memory_space):
             function.restype = ctypes.c_ssize_t
-        panel = extension.panel_of(KERNELS)
-        config = model.config
-        pack = self.pack = Packing(self.types, panel, config, kernel)
+        if int8 and not is_quantized(weights):
+            weights = quantize(weights)
+        kernel, panel, self.vocab_size = int8_kernel() if int8 else FLOAT, panel_of(KERNELS), vocab_sizes[1]
+        pack = self.pack = Packing(self.types, panel, config, weights, kernel)
         self.spec = config.position_spec
-        self.layers = [pack.layer(layer) for layer in model.decoder]
-        self.memory_map = pack.memory_map(model.decoder)
-        bias = model.output_bias
-        logits_bias = torch.zeros(model.vocab_size) if bias is None else bias.detach()
-        output_name = "embedding" if model.output_weight is None else "output_weight"
-        output = pack.table(model, output_name, logits_bias, padding=-math.inf)
+        self.memory_map = pack.memory_map(config.decoder_layers)  # first, since packing it needs most memory
+        output_name = "output_weight" if "output_weight" in weights else "embedding"
+        bias = pack.read("output_bias") if config.output_bias else None
+        output = pack.map(*pack.rows(output_name, bias), end=-math.inf)
 
         def embedding(name: str) -> dict[str, Any]:
             if kernel == FLOAT:
-                return {"embedding": pack.keep(getattr(model, name).detach())}
-            return {"embedding_map": output if name == output_name else pack.table(model, name)}
+                return {"embedding": pack.keep(pack.read(name))}
+            return {"embedding_map": output if name == output_name else pack.map(*pack.rows(name))}
 
         self.arguments: dict[str, Any] = {
             "output": output,
             **embedding("embedding"),
-            "vocab": model.vocab_size,
+            "vocab": self.vocab_size,
             "dim": config.dim,
             "heads": config.heads,
             "head_dim": pack.padded,
-            "rotary_dim": self.pack.head_dim // 2,
+            "rotary_dim": pack.head_dim // 2,
             "layer_count": config.decoder_layers,
             "pre_norm": config.norm == "pre",
             "activation": ACTIVATIONS.index(config.activation),
             "embedding_scale": config.dim**0.5 if config.scaled_embeddings else 1.0,
-            "final_norm": pack.norm(model.decoder_norm),
+            "final_norm": pack.norm("decoder_norm"),
             "epsilon": config.norm_epsilon,
         }
         self.encoder_arguments = {
             **self.arguments,
-            **({} if model.src_embedding is None else embedding("src_embedding")),
+            **(embedding("src_embedding") if "src_embedding" in weights else {}),
             "layer_count": config.encoder_layers,
-            "final_norm": pack.norm(model.encoder_norm),
+            "final_norm": pack.norm("encoder_norm"),
         }
-        self.encoder = [pack.layer(layer) for layer in model.encoder]
+        self.layers = {
+            stack: [pack.layer(stack, number) for number in range(count)]
+            for stack, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers))
+        }
+        self.signals: dict[str, np.ndarray] = {}
+        if isinstance(self.spec.signal, LearnedVectors):
+            for stack, side in (("encoder", "src"), ("decoder", "tgt")):
+                pack.keep(pack.read(f"{side}_positions.signal.weight"))
+                self.signals[stack] = pack.kept[-1]
+        pack.weights = {}
         self._encoder_positions: tuple[int, Any, Any] = (-1, None, None)  # their number, and what `_positions` returns
 
-    def release(self) -> None:
-        """Free the integers of a quantized model, which this decoder has packed. The model is of no more use."""
-        for _, module, name in quantized_weights(self.model):
-            getattr(module, name).data = torch.empty(0, dtype=torch.int8)
-
-    @torch.inference_mode()
-    def encode(self, src: Tensor, src_lengths: Tensor) -> Tensor:
+    def encode(self, src: ArrayLike, src_lengths: ArrayLike) -> np.ndarray:
         """Return the memory (rows, src_len, dim), as `Transformer.encode` does, with zeros in the padding.
 
         The memory of a source does not depend on the other sources.
         """
-        src, src_lengths = src.contiguous(), src_lengths.contiguous()
-        encoded = torch.zeros(*src.shape, self.model.config.dim)
-        length = src.shape[1] if self.model.max_length else -(-src.shape[1] // TERMS) * TERMS
+        src, src_lengths = integers(src), integers(src_lengths)
+        encoded = aligned(*src.shape, self.config.dim)
+        encoded[...] = 0.0
+        length = src.shape[1] if self.spec.max_length else -(-src.shape[1] // TERMS) * TERMS
         held = self._encoder_positions
         if held[0] < length:
-            stack = self.encoder, self.model.encoder, self.model.src_positions
-            held = self._encoder_positions = length, *self._positions(*stack, length)
+            held = self._encoder_positions = length, *self._positions("encoder", length)
         arguments = self.types["arguments"](
             **self.encoder_arguments | held[1],
-            tokens=src.data_ptr(),
-            src_lengths=src_lengths.data_ptr(),
-            encoded=encoded.data_ptr(),
+            tokens=address(src),
+            src_lengths=address(src_lengths),
+            encoded=address(encoded),
             rows=len(src),
             src_len=src.shape[1],
         )
@@ -228,56 +241,51 @@ class NativeDecoder:
     def _call(self, name: str, arguments: Any) -> None:
         """Call a function of the kernel with a workspace."""
         space_of = self.library.relattn_memory_space if name == "memory" else self.library.relattn_space
-        space = torch.empty(space_of(ctypes.byref(arguments)))
-        arguments.space = space.data_ptr()
+        space = aligned(space_of(ctypes.byref(arguments)))
+        arguments.space = address(space)
         getattr(self.library, f"relattn_{name}")(ctypes.byref(arguments))
 
-    def _positions(
-        self, layers: Sequence[Any], modules: Iterable[Any], stack: StackPositions, length: int
-    ) -> tuple[dict[str, Any], list[Any]]:
-        """Return the arguments of a stack that depend on the number of positions, and what they point to.
-
-        Args:
-            layers: The packed layers.
-            modules: The layers of the model.
-            stack: The positions of the model's encoder or decoder.
-            length: Number of positions.
-        """
+    def _positions(self, stack: str, length: int) -> tuple[dict[str, Any], list[Any]]:
+        """Return the arguments of the encoder or the decoder for a number of positions, and what they point to."""
         mixer, left, right = self.spec.mixer, 0, 0  # the distances that have a label
-        array = (self.types["layer"] * len(layers))(*layers)
+        array = (self.types["layer"] * len(self.layers[stack]))(*self.layers[stack])
         kept: list[Any] = [array]
-        pointers = {"layers": ctypes.cast(array, ctypes.c_void_p)}
+        pointers: dict[str, Any] = {"layers": ctypes.cast(array, ctypes.c_void_p)}
         if isinstance(mixer, ClippedTables):
             left, right = mixer.left, mixer.right
-        elif isinstance(mixer, DistanceBias | DistanceVectors):
+        elif isinstance(mixer, DISTANCE_TERMS):
             left = right = length - 1
-        right = 0 if stack.is_causal else right
-        for packed, module in zip(array, modules, strict=True):
-            if isinstance(mixer, DistanceBias | DistanceVectors):
-                kept += self.pack.distance_terms(packed, module.self_attention.attention, left, right)
+        right = 0 if stack == "decoder" else right
+        for number, packed in enumerate(array if isinstance(mixer, DISTANCE_TERMS) else ()):
+            kept += self.pack.distance_terms(packed, stack, number, left, right)
+        if self.spec.max_length is not None and length > self.spec.max_length:
+            raise ValueError(
+                f"a sequence must have at most {self.spec.max_length} pieces (max_positions), got {length};"
+                " train with a larger max_positions or with another position scheme"
+            )
         if self.spec.signal is not None:
-            kept.append(stack.embed(torch.zeros(1, length, self.model.config.dim), 0))
-            pointers["signal"] = kept[-1].data_ptr()
+            is_learned = isinstance(self.spec.signal, LearnedVectors)
+            kept.append(self.signals[stack] if is_learned else sinusoids(np.arange(length), self.config.dim))
+            pointers["signal"] = address(kept[-1])
         if isinstance(mixer, Rotation):
-            angle = angles(torch.arange(length), self.pack.head_dim)
-            kept.append(torch.cat([angle.cos(), angle.sin()], dim=1))
-            pointers["rotation"] = kept[-1].data_ptr()
+            angle = angles(np.arange(length), self.pack.head_dim)
+            kept.append(np.concatenate([np.cos(angle), np.sin(angle)], axis=1))
+            pointers["rotation"] = address(kept[-1])
         clips = isinstance(mixer, ClippedTables) and mixer.beyond == "clip"
         return {**pointers, "left": left, "right": right, "clips": clips}, kept
 
-    @torch.inference_mode()
-    def start(self, memory: Tensor, src_lengths: Tensor, capacity: int) -> NativeCache:
+    def start(self, memory: np.ndarray, src_lengths: ArrayLike, capacity: int) -> NativeCache:
         """Return a cache without target positions, as `Transformer.start` does, for at most `capacity` of them."""
         sources, src_len, _ = memory.shape
-        width, count = padded(src_len), len(self.layers)
-        keys_and_values = torch.empty(count, sources, self.pack.heads, 2, self.pack.padded * width)
-        x = memory.flatten(0, 1).contiguous()
+        width, count = padded(src_len), self.config.decoder_layers
+        keys_and_values = aligned(count, sources, self.pack.heads, 2, self.pack.padded * width)
+        x = np.ascontiguousarray(memory, np.float32).reshape(sources * src_len, -1)
         arguments = self.types["memory"](
             keys_values=self.memory_map,
-            x=x.data_ptr(),
-            to=keys_and_values.data_ptr(),
+            x=address(x),
+            to=address(keys_and_values),
             rows=len(x),
-            x_row=x.stride(0),
+            x_row=self.config.dim,
             src_len=src_len,
             row_len=width,
             layer_count=count,
@@ -285,30 +293,36 @@ class NativeDecoder:
             head_dim=self.pack.padded,
         )
         self._call("memory", arguments)
-        positions, kept = self._positions(self.layers, self.model.decoder, self.model.tgt_positions, capacity)
+        positions, kept = self._positions("decoder", capacity)
         for packed, memory_of_layer in zip(kept[0], keys_and_values, strict=True):
-            packed.memory = memory_of_layer.data_ptr()
+            packed.memory = address(memory_of_layer)
         fixed = {**self.arguments, **positions, "src_len": src_len}
-        held = Memory(self, capacity, fixed, src_lengths.contiguous(), [keys_and_values, *kept])
-        return NativeCache(held, torch.arange(sources), (), sources, 0)
+        held = Memory(self, capacity, fixed, integers(src_lengths), [keys_and_values, *kept])
+        return NativeCache(held, np.arange(sources), (), sources, 0)
 
-    def step(self, tokens: Tensor, cache: NativeCache) -> tuple[Tensor, NativeCache]:
+    def step(self, tokens: ArrayLike, cache: NativeCache) -> tuple[np.ndarray, NativeCache]:
         """Return the logits (rows, new, vocab) of the piece after each of `tokens`, as `Transformer.step` does."""
-        logits = torch.empty(tokens.shape[1], len(tokens), self.model.vocab_size)
-        for column, own in zip(tokens.T, logits, strict=True):
-            cache = self._run(column.contiguous(), cache, logits=own)
-        return logits.transpose(0, 1), cache
+        columns = integers(tokens).T
+        logits = aligned(*columns.shape, self.vocab_size)
+        for column, own in zip(columns, logits, strict=True):
+            cache = self._run(column, cache, logits=own)
+        return logits.swapaxes(0, 1), cache
 
-    def attention(self, tokens: Tensor, cache: NativeCache, layer: int) -> Tensor:
+    def attention(self, tokens: ArrayLike, cache: NativeCache, layer: int) -> np.ndarray:
         """Return the mean attention weights of a layer for `tokens`, (rows, new, src_len), without source padding."""
-        weights = torch.zeros(tokens.shape[1], len(tokens), cache.memory.arguments["src_len"])
-        for column, own in zip(tokens.T, weights, strict=True):
-            cache = self._run(column.contiguous(), cache, attention=own, layer=layer)
-        return weights.transpose(0, 1)
+        columns = integers(tokens).T
+        weights = np.zeros((*columns.shape, cache.memory.arguments["src_len"]), np.float32)
+        for column, own in zip(columns, weights, strict=True):
+            cache = self._run(column, cache, attention=own, layer=layer)
+        return weights.swapaxes(0, 1)
 
-    @torch.inference_mode()
     def search(
-        self, memory: Tensor, src_lengths: Tensor, limits: Tensor, rules: SearchRules, given: Sequence[int] = ()
+        self,
+        memory: np.ndarray,
+        src_lengths: ArrayLike,
+        limits: ArrayLike,
+        rules: SearchRules,
+        given: Sequence[int] = (),
     ) -> list[list[Hypothesis]]:
         """Search a batch in one call of C, and return what `beam.search` returns for it, without prefixes of sentences.
 
@@ -323,25 +337,25 @@ class NativeDecoder:
             Diverged: The model's log-probabilities are NaN.
             MemoryError: The cache does not fit in memory.
         """
+        limits = integers(limits)
         sentences, capacity, beam = len(memory), int(limits.max()), rules.beam_size
-        held, limits = self.start(memory, src_lengths, capacity).memory, limits.contiguous()
-        first = torch.tensor(given, dtype=torch.long)
-        banned = torch.tensor(rules.banned)
-        penalties = torch.tensor([rules.penalty(length) for length in range(capacity + 2)])
-        tokens = torch.empty(sentences, beam, capacity, dtype=torch.long)
-        scores = torch.empty(sentences, beam)
+        held = self.start(memory, src_lengths, capacity).memory
+        first, banned = integers(given), integers(rules.banned)
+        penalties = np.array([rules.penalty(length) for length in range(capacity + 2)], np.float32)
+        tokens = np.empty((sentences, beam, capacity), np.int64)
+        scores = np.empty((sentences, beam), np.float32)
         arguments = self.types["search"](
             step=self.types["arguments"](
                 **held.arguments,
-                src_lengths=held.src_lengths.data_ptr(),
-                banned=banned.data_ptr(),
+                src_lengths=address(held.src_lengths),
+                banned=address(banned),
                 banned_count=len(banned),
             ),
-            limits=limits.data_ptr(),
-            penalties=penalties.data_ptr(),
-            tokens=tokens.data_ptr(),
-            scores=scores.data_ptr(),
-            given=first.data_ptr(),
+            limits=address(limits),
+            penalties=address(penalties),
+            tokens=address(tokens),
+            scores=address(scores),
+            given=address(first),
             given_count=len(first),
             sentences=sentences,
             capacity=capacity,
@@ -362,29 +376,26 @@ class NativeDecoder:
             for each in found
         ]
 
-    def move(self, cache: NativeCache, rows: Tensor, to: Tensor) -> None:
+    def move(self, cache: NativeCache, rows: np.ndarray, to: np.ndarray) -> None:
         """Copy rows of a cache over others, in place."""
         arguments = self._pointed(cache)
-        rows, to = rows.contiguous(), to.contiguous()
-        self.library.relattn_move(
-            ctypes.byref(arguments),
-            ctypes.c_void_p(rows.data_ptr()),
-            ctypes.c_void_p(to.data_ptr()),
-            ctypes.c_ssize_t(len(rows)),
-        )
+        places = map(ctypes.c_void_p, (address(rows), address(to)))
+        self.library.relattn_move(ctypes.byref(arguments), *places, ctypes.c_ssize_t(len(rows)))
 
-    def _run(self, tokens: Tensor, cache: NativeCache, *, layer: int = 0, **outputs: Tensor) -> NativeCache:
+    def _run(self, tokens: np.ndarray, cache: NativeCache, *, layer: int = 0, **outputs: np.ndarray) -> NativeCache:
         """Run a step, and let it write its logits (rows, vocab) or the attention (rows, src_len) of a layer."""
         memory, at = cache.memory, cache.length
         if at >= memory.capacity:
             raise ValueError(f"a cache for {memory.capacity} positions must not get more")
         if at % BLOCK == 0:
-            block = torch.empty(cache.rows, len(self.layers) * self.pack.heads * 2 * self.pack.padded * BLOCK)
+            heads = self.config.decoder_layers * self.pack.heads
+            block = aligned(cache.rows, heads * 2 * self.pack.padded * BLOCK)
             cache = replace(cache, blocks=(*cache.blocks, block))
         arguments = self._pointed(cache)
+        tokens = np.ascontiguousarray(tokens)
         inputs = {"tokens": tokens, "sources": cache.sources, "src_lengths": memory.src_lengths, **outputs}
-        for name, tensor in inputs.items():
-            setattr(arguments, name, tensor.data_ptr())
+        for name, array in inputs.items():
+            setattr(arguments, name, address(array))
         arguments.rows, arguments.per_source = cache.rows, cache.rows // max(1, len(cache.sources))
         arguments.attention_layer = layer
         self._call("step", arguments)
@@ -393,6 +404,11 @@ class NativeDecoder:
     def _pointed(self, cache: NativeCache) -> Any:
         """Return arguments that point to the blocks of a cache."""
         arguments = self.types["arguments"](**cache.memory.arguments, position=cache.length)
-        addresses = (ctypes.c_void_p * len(cache.blocks))(*(block.data_ptr() for block in cache.blocks))
+        addresses = (ctypes.c_void_p * len(cache.blocks))(*map(address, cache.blocks))
         arguments.blocks = ctypes.cast(addresses, ctypes.c_void_p)
         return arguments
+
+
+def integers(numbers: ArrayLike) -> np.ndarray:
+    """Return numbers as the kernel reads them."""
+    return np.ascontiguousarray(numbers, np.int64)

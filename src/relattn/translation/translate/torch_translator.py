@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from relattn.extension import FLOAT, INT8_KERNELS
+from relattn.extension.int8 import INT8_KERNELS
 from relattn.translation.allocation import return_freed_memory
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.batching import Batch, collate
@@ -29,9 +29,9 @@ from relattn.translation.kernels.decoder import (
     int8_kernel,
     unsupported_reason,
 )
-from relattn.translation.kernels.quantization import SCALE, quantize
 from relattn.translation.model.attention import CrossAttention
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.weights import arrays_of
 from relattn.translation.search import beam, constrained
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.sampling import sample
@@ -56,8 +56,8 @@ class TorchTranslator(Translator):
         languages: As in `Translator`.
         pairs: As in `Translator`.
         workers: As in `Translator`.
-        int8: Whether to compute in int8, with the compiled decoder, as a quantized model requires. Another model is
-            quantized. The weights of the model are freed.
+        int8: Whether to compute in int8, with the compiled decoder. The weights of the model are freed.
+        weights: Weights of the model in 8 bits; with `int8`, None quantizes the model.
 
     Raises:
         InputError: `int8` is not supported for this model.
@@ -77,6 +77,7 @@ class TorchTranslator(Translator):
         pairs: Sequence[tuple[str, str]] = (),
         workers: int = 1,
         int8: bool = False,
+        weights: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         super().__init__(
             tokenizer,
@@ -88,20 +89,22 @@ class TorchTranslator(Translator):
         )
         self.device = torch.device(device)
         self.model = model.to(self.device).eval()
-        self.pytorch_reason = unsupported_reason(model, self.device)  # why searches run on PyTorch, or None
-        self._kernel = FLOAT
+        dtype = str(model.embedding.dtype).removeprefix("torch.")
+        # Why searches run on PyTorch, or None.
+        self.pytorch_reason = unsupported_reason(model.config, str(device), dtype)
+        self._int8 = int8
         if int8:
             if self.pytorch_reason is not None:
                 raise InputError(f"precision int8 requires the compiled decoder: {self.pytorch_reason}")
-            if not hasattr(model, f"embedding{SCALE}"):
-                quantize(self.model)
-            self._kernel, self.precision = int8_kernel(), "int8"
-            self._decoder.release()
+            self.precision = "int8"
+            self._decoder = _NativeDecoder(model, weights or arrays_of(model), int8=True)
+            for parameter in model.parameters():
+                parameter.data = torch.empty(0)
             return_freed_memory()
 
     def _description(self) -> list[str]:
         dtype = str(next(self.model.parameters()).dtype).removeprefix("torch.")
-        precision = f"{dtype if self._kernel == FLOAT else self.precision} on {self.device}"
+        precision = f"{dtype if not self._int8 else self.precision} on {self.device}"
         config = self.model.config
         layers = f"{config.encoder_layers} and {config.decoder_layers} layers"
         return [layers, f"dim {config.dim}", f"{config.positions} positions", precision]
@@ -118,8 +121,8 @@ class TorchTranslator(Translator):
         if self.pytorch_reason is not None:
             return f"PyTorch ({self.pytorch_reason})"
         assert KERNELS is not None
-        if self._kernel != FLOAT:
-            return f"compiled decoder for {KERNELS.level}, int8 {INT8_KERNELS[self._kernel]}"
+        if self._int8:
+            return f"compiled decoder for {KERNELS.level}, int8 {INT8_KERNELS[int8_kernel()]}"
         return f"compiled decoder for {KERNELS.level}; PyTorch for limits above {MOST_POSITIONS:,} pieces"
 
     def max_sentences(self, beam_size: int) -> int:
@@ -160,7 +163,7 @@ class TorchTranslator(Translator):
             count = len(given)
             requests = [replace(each, prefix=given + each.prefix, limit=each.limit + count) for each in requests]
         longest = max(request.limit for request in requests)
-        decoder = self.model if longest > MOST_POSITIONS and self._kernel == FLOAT else self._decoder
+        decoder = self.model if longest > MOST_POSITIONS and not self._int8 else self._decoder
         step = decoder.step
         rules = SearchRules(
             beam_size=search.beam_size,
@@ -183,8 +186,8 @@ class TorchTranslator(Translator):
             len(requests[0].prefix) > len(given) or requests[0].spelling or requests[0].phrases or rules.restrains
         )
         is_plain = options.sampling is None and not constrains
-        if isinstance(decoder, NativeDecoder) and is_plain:
-            return _without(given, decoder.search(memory, src_lengths, limits, rules, given))
+        if isinstance(decoder, _NativeDecoder) and is_plain:
+            return _without(given, decoder.search(memory.numpy(), src_lengths, limits, rules, given))
         cache = decoder.start(memory, src_lengths, longest)
         spellings = [request.spelling for request in requests] if requests[0].spelling else []
         if options.sampling is not None:
@@ -206,7 +209,9 @@ class TorchTranslator(Translator):
     @cached_property
     def _decoder(self) -> Any:
         """Decoder of the searches: the compiled one, whose weights are packed here once, or the model."""
-        return NativeDecoder(self.model, self._kernel) if self.pytorch_reason is None else self.model
+        if self.pytorch_reason is not None:
+            return self.model
+        return _NativeDecoder(self.model, arrays_of(self.model), int8=False)
 
     @cached_property
     def _continues_word(self) -> np.ndarray:
@@ -238,14 +243,14 @@ class TorchTranslator(Translator):
 
     def _logits(self, batch: Batch) -> Tensor:
         """Return the logits (rows, tgt_len, vocab) of a batch."""
-        if self._kernel == FLOAT:
+        if not self._int8:
             return batch.logits(self.model)
         return self._decoder.step(batch.tgt_in, self._start(batch))[0][:, -batch.tgt_out.shape[1] :]
 
     @torch.inference_mode()
     def _attention(self, batch: Batch) -> Tensor:
         """Return the attention weights (rows, tgt_len, src_len) that give the alignment."""
-        if self._kernel == FLOAT:
+        if not self._int8:
             return cross_attention(self.model, batch)
         weights = self._decoder.attention(batch.tgt_in, self._start(batch), alignment_layer(len(self.model.decoder)))
         return weights[:, -batch.tgt_out.shape[1] :]
@@ -264,6 +269,23 @@ class TorchTranslator(Translator):
             chosen = indices.tolist()
             sides = [src_ids[i] for i in chosen], [tgt_ids[i] for i in chosen]
             yield chosen, collate(*sides, self.tokenizer.special).to(self.device)
+
+
+class _NativeDecoder(NativeDecoder):
+    """The compiled decoder, with tensors for results."""
+
+    def __init__(self, model: Transformer, weights: Mapping[str, np.ndarray], *, int8: bool) -> None:
+        super().__init__(model.config, model.vocab_sizes, weights, int8=int8)
+
+    def encode(self, *arguments: Any) -> Any:
+        return torch.from_numpy(super().encode(*arguments))
+
+    def step(self, *arguments: Any) -> Any:
+        logits, cache = super().step(*arguments)
+        return torch.from_numpy(logits), cache
+
+    def attention(self, *arguments: Any) -> Any:
+        return torch.from_numpy(super().attention(*arguments))
 
 
 def _without(given: Sequence[int], hypotheses: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
