@@ -34,14 +34,12 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 NATIVE = Path("src/relattn/backends/native")
 DECODER = Path("src/relattn/translation/kernels")
-LEVELS_MODULE = runpy.run_path(str(Path(__file__).parent / NATIVE / "levels.py"))  # its globals
+LEVELS_MODULE = runpy.run_path(str(Path(__file__).parent / "src/relattn/extension/levels.py"))  # its globals
 FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
 WARNING_FLAGS = ["-Wno-psabi", "-Wno-unknown-warning-option"]  # some vectors are wider than the processor's
 LIBRARIES = ["-lm", "-ldl", "-lpthread"]
 DEFINES: dict[str, list[str]] = {"float32": [], "float64": ["-DREAL64"], "bfloat16": ["-DPAIRS"]}  # by dtype
 DTYPES = {level.name: level.dtypes for levels in LEVELS_MODULE["LEVELS"].values() for level in levels}
-AVX2 = {"avx2", "fma"}  # what PyTorch's capabilities of these names require, in Linux's names
-AVX512 = AVX2 | {"avx512f", "avx512vl", "avx512bw", "avx512dq"}
 
 
 class Target(NamedTuple):
@@ -62,27 +60,17 @@ def levels(machine: str, is_macos: bool) -> list[Any]:
     return list(machine_levels[-1:] if is_macos else machine_levels)
 
 
-def processor_levels(machine: str, cpuinfo: str, vector_bytes: int) -> list[Any]:
+def processor_levels(machine: str, flags: set[str]) -> list[Any]:
     """Return the processor levels that a Linux machine runs, best first.
 
     Args:
         machine: The system's name of the machine.
-        cpuinfo: Text of `/proc/cpuinfo`.
-        vector_bytes: Length of the processor's SVE vectors. 0: it has none.
+        flags: Features of the processor in Linux's names.
     """
-    listed = re.search(r"^(?:flags|Features)\s*:(.*)", cpuinfo, re.MULTILINE)
-    features = set(listed[1].split() if listed else ())
-    capability = "AVX512" if features >= AVX512 else "AVX2" if features >= AVX2 else f"SVE{8 * vector_bytes}"
     name = LEVELS_MODULE["machine_of"](machine)
-    usable = LEVELS_MODULE["features_of"](name, capability, dict.fromkeys(features, True))
+    usable = LEVELS_MODULE["features_of"](name, flags)
     names = {level for dtype in DEFINES for level in LEVELS_MODULE["supported"](name, usable, dtype)}
     return [level for level in levels(machine, is_macos=False) if level.name in names]
-
-
-def sve_length() -> int:
-    """Return the length of this processor's SVE vectors in bytes, at most 64, or 0 if it has none."""
-    path = Path("/proc/sys/abi/sve_default_vector_length")
-    return int(path.read_text(encoding="utf-8")) if path.exists() else 0
 
 
 def cores() -> int:
@@ -102,7 +90,7 @@ def host_target() -> Target | None:
     host_levels = (
         levels(platform.machine(), True)
         if sys.platform == "darwin"
-        else processor_levels(platform.machine(), Path("/proc/cpuinfo").read_text(encoding="utf-8"), sve_length())
+        else processor_levels(platform.machine(), LEVELS_MODULE["processor_flags"]())
     )
     tag = re.sub(r"\W", "_", sysconfig.get_platform()).replace("universal2", platform.machine())
     return Target(tag, {level.name: [*compiler(), *level.flags] for level in host_levels})

@@ -34,7 +34,7 @@ from benchmarks.measure import Row, apart, command, measured, parse, peak_here, 
 from relattn.translation import bundle, load
 from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.config.presets import PRESETS
-from relattn.translation.data.imported_tokenizer import tokenizer_in
+from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn.translation.data.text_files import read_lines
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.formats.ctranslate2.directory import Quantization, read_settings
@@ -42,6 +42,7 @@ from relattn.translation.formats.ctranslate2.engine import CTranslate2Engine
 from relattn.translation.formats.ctranslate2.write import export
 from relattn.translation.formats.transformers.read import read
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.weights import arrays_of
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.runner import MAX_SENTENCES
 from relattn.translation.translate.translator import Translator
@@ -82,7 +83,7 @@ def make_random(path: Path, text: Path, size: str) -> None:
     assert model.output_bias is not None
     model.output_bias.data[tokenizer.special.eos] = NEVER
     search = SearchConfig(max_length_ratio=1.0, max_length_extra=1)
-    bundle.save(path, model=model, languages=("en", "de"), search=search, tokenizer=tokenizer)
+    write(path, model, search, tokenizer)
 
 
 def make_opus_mt(path: Path, text: Path) -> None:
@@ -97,7 +98,13 @@ def make_opus_mt(path: Path, text: Path) -> None:
     model.save_pretrained(source)
     foreign = read(source, None, None)
     search = SearchConfig(max_length_ratio=1.0, max_length_extra=1)
-    bundle.save(path, model=foreign.model(), languages=("en", "de"), search=search, tokenizer=foreign.tokenizer)
+    write(path, foreign.model(), search, foreign.tokenizer)
+
+
+def write(path: Path, model: Transformer, search: SearchConfig, tokenizer: AnyTokenizer) -> None:
+    """Write the bundle of a model."""
+    weights, languages = arrays_of(model), ("en", "de")
+    bundle.save(path, config=model.config, weights=weights, languages=languages, search=search, tokenizer=tokenizer)
 
 
 def transformers_model(path: Path) -> Path:

@@ -12,74 +12,104 @@ import torch
 
 from relattn import relative_attention
 from relattn.backends import native
-from relattn.backends.native import levels, library
-from relattn.extension import DOTS, GENERIC, PAIRS
+from relattn.backends.native import library
+from relattn.extension import levels, loader
+from relattn.extension.int8 import DOTS, GENERIC, PAIRS
 from tests.support.numerics import Shape, make_inputs
 
 BEST = library.SUPPORTED["float32"][0]
 SHAPE = Shape(batch=2, heads=2, key_heads=1, queries=5, keys=7, dim=3, value_dim=2, left=2, right=1)
-BOTH = {"avx512_bf16": True, "amx_bf16": True}
+
+
+V3 = {"avx", "avx2", "fma"}
+V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+BOTH = {"avx512_bf16", "amx_bf16"}
+VNNI = V4 | {"avx512_vnni"}
+VECTORS_OF_16 = ["x86-64"]
+VECTORS_OF_32 = ["x86-64-v3", *VECTORS_OF_16]
+VECTORS_OF_64 = ["x86-64-v4", *VECTORS_OF_32]
 
 
 @pytest.mark.parametrize(
-    ("machine", "capability", "features", "exact", "pairs"),
+    ("machine", "flags", "exact", "pairs"),
     [
-        ("x86_64", "AVX512", {}, ["x86-64-v4", "x86-64-v3", "x86-64"], []),
-        ("x86_64", "AVX512", BOTH, ["x86-64-v4", "x86-64-v3", "x86-64"], ["x86-64-v4-amx", "x86-64-v4-bf16"]),
-        ("AMD64", "AVX512", BOTH | {"amx_bf16": False}, ["x86-64-v4", "x86-64-v3", "x86-64"], ["x86-64-v4-bf16"]),
-        ("AMD64", "AVX2", BOTH, ["x86-64-v3", "x86-64"], []),  # ATEN_CPU_CAPABILITY=avx2
-        ("x86_64", "DEFAULT", {}, ["x86-64"], []),
-        ("x86_64", "SVE256", {}, ["x86-64"], []),
-        ("aarch64", "SVE256", {}, ["aarch64-sve256", "aarch64"], []),
-        ("arm64", "DEFAULT", {"bf16": True}, ["aarch64"], []),
-        ("aarch64", "a later capability", {}, ["aarch64"], []),
-        ("ppc64le", "VSX", {}, [], []),
+        ("x86_64", V4, VECTORS_OF_64, []),
+        ("x86_64", V4 | BOTH, VECTORS_OF_64, ["x86-64-v4-amx", "x86-64-v4-bf16"]),
+        ("AMD64", V4 | {"avx512_bf16"}, VECTORS_OF_64, ["x86-64-v4-bf16"]),
+        ("AMD64", V3 | BOTH, VECTORS_OF_32, []),
+        ("x86_64", V4 - {"avx512vl"}, VECTORS_OF_32, []),
+        ("x86_64", V4 - {"fma"}, VECTORS_OF_16, []),
+        ("x86_64", {"sve256"}, VECTORS_OF_16, []),
+        ("aarch64", {"sve", "sve256"}, ["aarch64-sve256", "aarch64"], []),
+        ("arm64", {"sve", "sve512", "bf16"}, ["aarch64"], []),
+        ("ppc64le", set(), [], []),
     ],
 )
-def test_levels_of_a_processor(machine, capability, features, exact, pairs):
+def test_levels_of_a_processor(machine, flags, exact, pairs):
     machine = levels.machine_of(machine)
-    has = levels.features_of(machine, capability, features)
+    has = levels.features_of(machine, flags)
     for dtype in levels.EXACT:
         assert levels.supported(machine, has, dtype) == exact
     assert levels.supported(machine, has, "bfloat16") == pairs
 
 
-VNNI = {"avx512_f": True, "avx512_vnni": True}
+@pytest.mark.parametrize(
+    ("machine", "flags", "has_dots"),
+    [
+        ("x86_64", VNNI, True),
+        ("x86_64", V4, False),
+        ("x86_64", VNNI - {"avx512f"}, False),
+        ("x86_64", V3 | {"avx_vnni"}, True),
+        ("x86_64", V3, False),
+        ("x86_64", {"avx_vnni"}, False),
+        ("aarch64", set(), True),
+    ],
+)
+def test_dot_products_of_a_processor(machine, flags, has_dots):
+    assert bool(levels.features_of(machine, flags) & levels.INT8_DOTS) == has_dots
 
 
 @pytest.mark.parametrize(
-    ("machine", "capability", "features", "has_dots"),
+    ("flags", "allowed"),
     [
-        ("x86_64", "AVX512", VNNI, True),
-        ("x86_64", "AVX512", {"avx512_f": True}, False),
-        ("x86_64", "AVX2", VNNI | {"avx_vnni": True}, False),  # ATEN_CPU_CAPABILITY=avx2
-        ("x86_64", "AVX2", {"avx_vnni": True}, True),
-        ("x86_64", "AVX2", {}, False),
-        ("x86_64", "DEFAULT", {"avx_vnni": True}, False),
-        ("aarch64", "DEFAULT", {}, True),
+        (VNNI | BOTH | {"avx_vnni"}, list(levels.LIMITS["x86_64"])),
+        (VNNI, ["default", "avx2", "avx512", "avx512_vnni"]),
+        (V4 | {"avx_vnni"}, ["default", "avx2", "avx2_vnni", "avx512"]),
+        (V3 | {"avx_vnni"}, ["default", "avx2", "avx2_vnni"]),
+        (set(), ["default"]),
     ],
 )
-def test_dot_products_of_a_processor(machine, capability, features, has_dots):
-    assert bool(levels.features_of(machine, capability, features) & levels.INT8_DOTS) == has_dots
-
-
-@pytest.mark.parametrize(
-    ("capability", "features", "allowed"),
-    [
-        ("AVX512", VNNI | BOTH | {"avx_vnni": True}, list(levels.LIMITS["x86_64"])),
-        ("AVX512", VNNI, ["default", "avx2", "avx512", "avx512_vnni"]),
-        ("AVX512", {"avx_vnni": True}, ["default", "avx2", "avx2_vnni", "avx512"]),
-        ("AVX2", {"avx_vnni": True}, ["default", "avx2", "avx2_vnni"]),
-        ("DEFAULT", {}, ["default"]),
-    ],
-)
-def test_a_level_may_be_lower_than_the_processor(capability, features, allowed):
+def test_a_level_may_be_lower_than_the_processor(flags, allowed):
     for name, limited in levels.LIMITS["x86_64"].items():
         if name in allowed:
-            assert levels.features_of("x86_64", capability, features, name) == limited
+            assert levels.features_of("x86_64", flags, name) == limited
         else:
             with pytest.raises(ImportError, match=f"one of {', '.join(allowed)} on this processor, got '{name}'"):
-                levels.features_of("x86_64", capability, features, name)
+                levels.features_of("x86_64", flags, name)
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [
+        ("processor\t: 0\nflags\t\t: fma avx2\nvmx flags\t: ept\n\nprocessor\t: 1\nflags\t\t: amx\n", {"fma", "avx2"}),
+        ("Features\t: fp asimd", {"fp", "asimd"}),
+        ("isa\t\t: rv64imafdcv", set()),
+        ("", set()),
+    ],
+)
+def test_flags_of_the_first_processor(cpuinfo, expected):
+    assert levels.flags_in(cpuinfo) == expected
+
+
+def test_pytorch_finds_the_same_features():
+    """A level that the processor does not have would end the process."""
+    found = levels.features_of(loader.MACHINE, levels.processor_flags())
+    if os.environ.get("ATEN_CPU_CAPABILITY"):
+        return  # PyTorch reports less than the processor has
+    assert ("AVX2" in found) == torch.cpu.get_capabilities().get("avx2", False)
+    for feature in found & {"AVX512_BF16", "AVX512_VNNI", "AVX_VNNI", "AMX_BF16"}:
+        assert torch.cpu.get_capabilities()[feature.lower()]
+    assert ("AVX512" in found) == (torch.backends.cpu.get_cpu_capability() == "AVX512")
 
 
 def run_with(level, *command):
@@ -101,15 +131,15 @@ if quantized:
 """
 
 
-ALLOWED = [name for name, features in levels.LIMITS[library.MACHINE].items() if features <= library.FEATURES]
+ALLOWED = [name for name, features in levels.LIMITS[loader.MACHINE].items() if features <= loader.FEATURES]
 
 
 @pytest.mark.parametrize("name", ALLOWED)
 def test_one_variable_sets_the_level_of_all_kernels(name):
     """Attention, the decoder, and products in 8 bits, which linear layers use where they are faster than float32."""
-    features = levels.LIMITS[library.MACHINE][name]
-    level, *_ = levels.supported(library.MACHINE, features, "float32")
-    pairs = levels.supported(library.MACHINE, features, "bfloat16")[:1]
+    features = levels.LIMITS[loader.MACHINE][name]
+    level, *_ = levels.supported(loader.MACHINE, features, "float32")
+    pairs = levels.supported(loader.MACHINE, features, "bfloat16")[:1]
     kernel = DOTS if features & levels.INT8_DOTS else PAIRS if "AVX2" in features else GENERIC
     product = None if "AMX_BF16" in features else kernel
     expected = [*sorted({level, *pairs}), level, kernel, product, int(product != GENERIC)]
@@ -165,7 +195,7 @@ def test_an_installation_without_kernels(tmp_path, monkeypatch):
         (tmp_path / f"attention-{level}-float32.so").touch()
     assert load(monkeypatch, tmp_path) == {}
     assert_refused(torch.float32, f"none .* for {BEST} .*another-machine, higher")
-    monkeypatch.setattr(library, "MACHINE", "riscv64")
+    monkeypatch.setattr(loader, "MACHINE", "riscv64")
     assert load(monkeypatch, tmp_path, supported=[]) == {}
     assert_refused(torch.float64, "none .* for riscv64")
 
@@ -186,7 +216,7 @@ BROKEN = {  # how the float64 kernels are broken, and a fact in the reason
     "cut off": (lambda path: path.write_bytes(path.read_bytes()[:100_000]), "complete.*100,000 bytes"),
     "cut off in its header": (lambda path: path.write_bytes(path.read_bytes()[:40]), "complete.*40 bytes"),
     "refused by the system": (
-        lambda path: compile_to(path, UNUSABLE.format(library.checksum_of(library.KERNELS[torch.float32].library))),
+        lambda path: compile_to(path, UNUSABLE.format(loader.checksum_of(library.KERNELS[torch.float32].library))),
         "this system cannot run",
     ),
 }

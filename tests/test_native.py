@@ -5,6 +5,7 @@ import functools
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -16,6 +17,7 @@ from relattn import relation_attention, relative_attention
 from relattn.backends import native
 from relattn.backends.native import library, operators
 from relattn.call import Call
+from relattn.extension import loader
 from tests.support.calls import call_of, cases, name_of
 from tests.support.covering import pairwise
 from tests.support.numerics import (
@@ -53,11 +55,15 @@ BUILDS = [(level, dtype) for level in EXACT for dtype in (torch.float32, torch.f
 BUILDS += [(level, torch.bfloat16) for level in (*EXACT[:1], *PAIRS)]  # bfloat16 computed in float32, and in pairs
 
 
-def kernels_of(level: str) -> dict[torch.dtype, library.Kernels]:
+def load(level: str, dtype: str, folder: Path = library.FOLDER) -> loader.Kernels:
+    return loader.load(level, dtype, folder, library.ATTENTION)
+
+
+def kernels_of(level: str) -> dict[torch.dtype, loader.Kernels]:
     """Return the kernels of one processor level, the best for the dtypes that it lacks."""
     if level in PAIRS:
-        return {**kernels_of(EXACT[0]), torch.bfloat16: library.load(level, torch.bfloat16)}
-    return {dtype: library.load(level, dtype) for dtype in (torch.float32, torch.float64)}
+        return {**kernels_of(EXACT[0]), torch.bfloat16: load(level, "bfloat16")}
+    return {getattr(torch, dtype): load(level, dtype) for dtype in ("float32", "float64")}
 
 
 @pytest.fixture
@@ -188,11 +194,11 @@ def test_threads_change_nothing(tmp_path, monkeypatch):
     folder = shutil.copytree(library.FOLDER, tmp_path / "native", ignore=shutil.ignore_patterns("*.so"))
     (folder / "attention.c").rename(folder / "kernels.c")
     (folder / "attention.c").write_text(WITHOUT_POOL, encoding="utf-8")
-    path = library.object_of(EXACT[-1], "float32", folder)
+    path = loader.object_of(EXACT[-1], "float32", folder, library.ATTENTION)
     subprocess.run(
         [*hatch_build.attention_commands(folder, hatch_build.host_target())[path], "-O0"], cwd=folder, check=True
     )
-    without_pool = library.load(EXACT[-1], torch.float32, folder)
+    without_pool = load(EXACT[-1], "float32", folder)
     started, most = (ctypes.c_int.in_dll(without_pool.library, name) for name in ("started", "most"))
 
     inputs = make_inputs(SHAPES["grouped"], dtype=torch.float32)
@@ -331,7 +337,7 @@ def test_memory_that_is_missing_is_an_error():
 def test_declarations_that_python_cannot_read_are_refused():
     for line in ("idx no[2];", "unsigned idx no;", "idx one two;"):
         with pytest.raises(ValueError, match="fields"):
-            library.structures(f"typedef struct {{ {line} }} array;", ctypes.c_float)
+            loader.structures(f"typedef struct {{ {line} }} array;", ctypes.c_float)
 
 
 def test_few_queries_read_no_row_of_pos_query_beyond_the_range():

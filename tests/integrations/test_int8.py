@@ -10,8 +10,9 @@ import torch
 from torch import nn
 from transformers import DebertaV2Config, DebertaV2Model, T5Config, T5ForConditionalGeneration
 
-from relattn.backends.native import levels, library
-from relattn.backends.native.int8 import GENERIC
+from relattn.extension import levels
+from relattn.extension.int8 import GENERIC
+from relattn.extension.loader import FEATURES
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import int8
 from tests.support.integer_sums import assert_sums_are_exact
@@ -21,7 +22,7 @@ def test_sums_are_exact():
     assert_sums_are_exact()
 
 
-@pytest.mark.skipif(not library.FEATURES & levels.INT8_DOTS, reason="not used: it adds pairs in 16 bits there")
+@pytest.mark.skipif(not FEATURES & levels.INT8_DOTS, reason="not used: it adds pairs in 16 bits there")
 def test_sums_are_exact_with_onednn(monkeypatch):
     """As on processors with AMX."""
     monkeypatch.setattr(int8, "product", lambda: None)

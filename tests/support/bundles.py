@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from relattn.translation import bundle
 from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.weights import arrays_of
 
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
 
@@ -21,5 +23,19 @@ def save_random_bundle(path: Path, *, src_lang: str = "en", tgt_lang: str = "de"
     config = ModelConfig(dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=1, clip=2)
     search = SearchConfig(beam_size=2, max_length_ratio=1.25, max_length_extra=2)
     model, languages = Transformer(config, tokenizer.vocab_size), (src_lang, tgt_lang)
-    bundle.save(path, model=model, languages=languages, search=search, tokenizer=tokenizer, card=card)
+    weights = arrays_of(model)
+    bundle.save(
+        path,
+        config=model.config,
+        weights=weights,
+        languages=languages,
+        search=search,
+        tokenizer=tokenizer,
+        card=card,
+    )
     return path
+
+
+def tensors_of(parts: bundle.Bundle) -> dict[str, Tensor]:
+    """Return the weights of a bundle as tensors."""
+    return {name: torch.tensor(weight) for name, weight in parts.state.items()}

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from relattn.backends.native.int8 import PAIRS
+from relattn.extension.int8 import PAIRS
 from relattn.integrations.transformers import int8
 
 

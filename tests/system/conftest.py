@@ -14,6 +14,7 @@ from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.weights import arrays_of
 from relattn.translation.translate.translator import Translator
 from tests.support.pages import BROWSER
 
@@ -45,7 +46,15 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Translator:
         optimizer.step()
     path = tmp_path_factory.mktemp("page") / "bundle"
     card = "---\nwidget:\n- text: three apples and one apple\n---\n\n# A model\n"
-    bundle.save(path, model=model, languages=("en", "de"), search=search, tokenizer=tokenizer, card=card)
+    bundle.save(
+        path,
+        config=model.config,
+        weights=arrays_of(model),
+        languages=("en", "de"),
+        search=search,
+        tokenizer=tokenizer,
+        card=card,
+    )
     return load(path)
 
 

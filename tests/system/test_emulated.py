@@ -15,14 +15,16 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import hatch_build
-from relattn.backends.native import levels, library, operators
+from relattn.backends.native import library, operators
 from relattn.call import accumulation_dtype
-from relattn.extension import DOTS, GENERIC
+from relattn.extension import levels, loader
+from relattn.extension.int8 import DOTS, GENERIC
 from relattn.translation.config import ModelConfig
 from relattn.translation.kernels import decoder
 from relattn.translation.kernels.packing import Packing
@@ -139,8 +141,8 @@ def test_products_in_8_bits_are_exact(kernel, machine):
     if kernel == DOTS and not emulator:
         return  # the lowest level of x86 has no such instructions
     torch.manual_seed(1)
-    structures = library.structures((decoder.FOLDER / "decoder.h").read_text(), ctypes.c_float)
-    pack = Packing(structures, level.panel, ModelConfig(), kernel)
+    structures = loader.structures((decoder.FOLDER / "decoder.h").read_text(), ctypes.c_float)
+    pack = Packing(structures, level.panel, ModelConfig(), {}, kernel)
     for rows, outputs, inputs in [(1, 1, 1), (2, 17, 16), (3, 70, 33), (7, 65, 130), (50, 33, 64)]:
         x, weight = (
             torch.randint(-127, 128, (rows, inputs)).float(),
@@ -148,13 +150,13 @@ def test_products_in_8_bits_are_exact(kernel, machine):
         )
         x[:, 0] = -127.0  # so that all scales are 1
         pack.kept.clear()
-        packed = pack.map(weight.to(torch.int8), torch.zeros(outputs), torch.ones(outputs))
+        packed = pack.map(weight.to(torch.int8).numpy(), *np.array([[0.0], [1.0]], np.float32).repeat(outputs, axis=1))
         out, dim = torch.full((2, packed.outputs // 2 * rows), torch.nan), packed.outputs // 2
         sizes = {"rows": rows, "x_row": inputs, "src_len": rows, "row_len": rows, "head_dim": dim}
         call = structures["memory"](keys_values=packed, layer_count=1, heads=1, **sizes)
         fields, first = structures["memory"], structures["memory"].keys_values.offset
         names = [getattr(structures["map"], name).offset for name in ("bias", "weight", "scales", "sums")]
-        memory = {first + name: kept.numpy().tobytes() for name, kept in zip(names, pack.kept, strict=True)}
+        memory = {first + name: kept.tobytes() for name, kept in zip(names, pack.kept, strict=True)}
         memory |= {fields.x.offset: x.numpy().tobytes(), fields.to.offset: out.numpy().tobytes()}
         memory[fields.space.offset] = bytes(1 << 18)
         start = 8 * (2 + 2 * len(memory))

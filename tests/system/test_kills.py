@@ -31,6 +31,7 @@ from relattn.translation import bundle
 from relattn.translation.config import DataConfig, ModelConfig, Recipe, TrainConfig, dump
 from relattn.translation.training import checkpoints
 from relattn.translation.training.train import train
+from tests.support.bundles import tensors_of
 from tests.support.environments import ROOT
 from tests.support.processes import family, kill_family
 from tests.translation.training.states import assert_same, layout, loss_values, losses, state_of
@@ -134,7 +135,7 @@ def wait_for_step(process: subprocess.Popen[str], run: Recipe, step: int) -> Non
 
 
 def content(run: Recipe) -> list[Any]:
-    return [losses(run), state_of(run), bundle.read_bundle(Path(run.out) / "bundle").state]
+    return [losses(run), state_of(run), tensors_of(bundle.read_bundle(Path(run.out) / "bundle"))]
 
 
 def saved_step(run: Recipe) -> int:

@@ -71,13 +71,21 @@ def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
     import torch
 
     from relattn.translation import bundle
+    from relattn.translation.model.weights import arrays_of
 
     read = bundle.read_bundle(f"{finished.out}/bundle")
     model, generator = read.make_model(), torch.Generator().manual_seed(1)
     for parameter in model.parameters():
         parameter.data += 0.7 * torch.randn(parameter.shape, generator=generator)
-    path, languages = tmp_path_factory.mktemp("random") / "bundle", (read.src_lang, read.tgt_lang)
-    bundle.save(path, model=model, languages=languages, search=read.search, tokenizer=read.tokenizer)
+    path = tmp_path_factory.mktemp("random") / "bundle"
+    bundle.save(
+        path,
+        config=model.config,
+        weights=arrays_of(model),
+        languages=(read.src_lang, read.tgt_lang),
+        search=read.search,
+        tokenizer=read.tokenizer,
+    )
     return str(path)
 
 

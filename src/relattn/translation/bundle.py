@@ -10,54 +10,40 @@ The bundle of an imported model has two more files for its tokenizer (`data/impo
 A bundle is written to a temporary directory, synced, and renamed, so a bundle that is visible is complete.
 """
 
-from __future__ import annotations
-
-import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import safetensors
-import safetensors.torch
-import torch
+import numpy as np
+import safetensors.numpy
 import yaml
-from torch import Tensor
 
 from relattn.translation import files
+from relattn.translation.allocation import return_freed_memory
 from relattn.translation.config import ModelConfig, SearchConfig, as_dict
 from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
-from relattn.translation.errors import InputError, language_pairs, one_line, reading, require
+from relattn.translation.errors import InputError, language_pairs, one_line, require
 from relattn.translation.files import as_size, putting, require_files, require_outside
-from relattn.translation.kernels.decoder import supports_positions, unsupported_config_reason
+from relattn.translation.kernels.decoder import NativeDecoder, supports_positions, unsupported_reason
 from relattn.translation.kernels.engine import NativeEngine
-from relattn.translation.kernels.quantization import (
-    allocate_quantized,
-    dequantize,
-    is_quantized,
-    quantize,
-    require_valid,
-)
-from relattn.translation.model.transformer import SkipInitialization, Transformer
+from relattn.translation.kernels.quantization import in_float32, quantize, require_valid
+from relattn.translation.search.engine import Engine
 from relattn.translation.translate import Precision
-from relattn.translation.translate.engines import engine_of
-from relattn.translation.translate.torch_engine import TorchEngine
 from relattn.translation.translate.translator import Translator
+from relattn.translation.weights import SCALE, is_quantized, read_weights, require_fit
 
-PRECISIONS: dict[Precision, torch.dtype] = {
-    "fp32": torch.float32,
-    "bf16": torch.bfloat16,
-    "int8": torch.float32,
-}  # of the model
+if TYPE_CHECKING:
+    from relattn.translation.model.transformer import Transformer
+
+PRECISIONS: dict[Precision, str] = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32"}  # dtypes of the model
 FORMAT = "relattn bundle"
 VERSION = 1
 CONFIG, WEIGHTS, CARD = "config.yaml", "model.safetensors", "README.md"
 TOKENIZER_FILES = {"own": (TOKENIZER,), "imported": (TOKENIZER, TGT_TOKENIZER, VOCABULARY)}
 
-_MAX_LISTED = 5  # tensors per message
 # Metadata of the weights: the SHA-256 of the tokenizer that they were trained with. It is the only entry, because
 # safetensors writes entries in any order, and equal models must give equal files.
 _TOKENIZER_OF = "tokenizer"
@@ -85,7 +71,7 @@ class Bundle:
     src_lang: str
     tgt_lang: str
     pairs: list[tuple[str, str]]  # of languages, in a model that was trained on several; else empty
-    state: dict[str, Tensor]  # weights on the CPU, each tensor once, by its first name in the model
+    state: Mapping[str, np.ndarray]  # weights, each tensor once, by its first name in the model
     tokenizer: AnyTokenizer
 
     @property
@@ -99,17 +85,16 @@ class Bundle:
         path = self.path / CARD
         return path.read_text(encoding="utf-8") if path.is_file() else ""
 
-    def make_model(self) -> Transformer:
-        """Return the model. Raises InputError as the function `make_model` does."""
+    def make_model(self) -> "Transformer":
+        """Return the model, dequantized. Raises InputError as the function `make_model` does."""
+        from relattn.translation.model.weights import make_model
+
         return make_model(self.model, self.tokenizer.vocab_sizes, self.state, source=self.path / WEIGHTS)
 
-    def in_float32(self) -> Bundle:
-        """Return the bundle with dequantized weights. Raises InputError as `make_model` does."""
-        if not self.is_quantized:
-            return self
-        model = self.make_model()
-        dequantize(model)
-        return replace(self, state={name: weight.detach() for name, weight in weights_of(model).items()})
+    def in_float32(self) -> "Bundle":
+        """Return the bundle with dequantized weights."""
+        names = (name for name in self.state if not name.endswith(SCALE))
+        return replace(self, state={name: in_float32(self.state, name) for name in names})
 
     def translator(self, *, device: str = "cpu", precision: Precision | None = None, workers: int = 1) -> Translator:
         """Return a translator.
@@ -124,24 +109,33 @@ class Bundle:
             InputError: The weights do not fit the model, or `precision` is unknown or not supported for this model.
         """
         if precision is None:
-            runs_in_int8 = unsupported_config_reason(self.model, torch.device(device)) is None
+            runs_in_int8 = unsupported_reason(self.model, device) is None
             precision = "int8" if self.is_quantized and runs_in_int8 else "fp32"
         if precision not in PRECISIONS:
             raise InputError(f"precision must be {', '.join(PRECISIONS)}, got {one_line(str(precision), 40)!r}")
         require(precision != "bf16" or device != "cpu", "precision bf16 requires a GPU; use fp32 or int8 on a CPU")
-        model = self.make_model()
-        if precision != "int8":
-            dequantize(model)
-        engine = engine_of(model.to(PRECISIONS[precision]), device, int8=precision == "int8")
-        languages = self.src_lang, self.tgt_lang
-        workers = workers if isinstance(engine, NativeEngine) else 1
-        return Translator(engine, self.tokenizer, self.search, languages=languages, pairs=self.pairs, workers=workers)
+        reason = unsupported_reason(self.model, device, PRECISIONS[precision])
+        require(precision != "int8" or reason is None, f"precision int8 requires the compiled decoder: {reason}")
+        if reason is not None:
+            return self.torch_translator(device, PRECISIONS[precision], reason)
+        vocab_sizes, source = self.tokenizer.vocab_sizes, self.path / WEIGHTS
+        require_fit(self.model, vocab_sizes, self.state, source)
+        require_valid(self.state, source)
+        decoder = NativeDecoder(self.model, vocab_sizes, self.state, int8=precision == "int8")
+        return_freed_memory()
+        return self._translator(NativeEngine(decoder), workers)
 
-    def torch_translator(self, device: str = "cpu") -> Translator:
-        """Return a translator that runs on PyTorch in float32, whose model can be analyzed."""
-        engine = TorchEngine(self.in_float32().make_model(), device)
+    def torch_translator(self, device: str = "cpu", dtype: str = "float32", reason: str = "") -> Translator:
+        """Return a translator that runs on PyTorch, whose model can be analyzed. `reason` is why no faster one does."""
+        import torch
+
+        from relattn.translation.translate.torch_engine import TorchEngine
+
+        return self._translator(TorchEngine(self.make_model().to(getattr(torch, dtype)), device, reason))
+
+    def _translator(self, engine: Engine, workers: int = 1) -> Translator:
         languages = self.src_lang, self.tgt_lang
-        return Translator(engine, self.tokenizer, self.search, languages=languages, pairs=self.pairs)
+        return Translator(engine, self.tokenizer, self.search, languages=languages, pairs=self.pairs, workers=workers)
 
 
 def require_replaceable(path: Path) -> None:
@@ -152,7 +146,8 @@ def require_replaceable(path: Path) -> None:
 def save(
     path: str | Path,
     *,
-    model: Transformer,
+    config: ModelConfig,
+    weights: Mapping[str, np.ndarray],
     languages: tuple[str, str],
     search: SearchConfig,
     tokenizer: AnyTokenizer,
@@ -165,7 +160,8 @@ def save(
 
     Args:
         path: Directory of the bundle.
-        model: The model.
+        config: Configuration of the model.
+        weights: Weights of the model by name.
         languages: Codes of the source and the target language.
         search: Default search.
         tokenizer: Tokenizer of the model.
@@ -182,17 +178,17 @@ def save(
         tgt_lang=languages[1],
         pairs=list(map(" ".join, pairs)),
         tokenizer="own" if isinstance(tokenizer, Tokenizer) else "imported",
-        model=model.config,
+        model=config,
         search=search,
     )
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in weights_of(model).items()}
     with putting(path) as directory:
         directory.mkdir(parents=True)
         (directory / CONFIG).write_bytes(_as_yaml(description))
         for name, content in tokenizer.files.items():
             (directory / name).write_bytes(content)
         (directory / CARD).write_text(card, encoding="utf-8")
-        (directory / WEIGHTS).write_bytes(safetensors.torch.save(weights, metadata={_TOKENIZER_OF: tokenizer.digest}))
+        content = safetensors.numpy.save(dict(weights), metadata={_TOKENIZER_OF: tokenizer.digest})
+        (directory / WEIGHTS).write_bytes(content)
 
 
 def require_writable(path: str | Path, overwrite: bool) -> None:
@@ -216,15 +212,15 @@ def quantize_bundle(source: Bundle, out: str | Path, *, overwrite: bool = False)
     require(not source.is_quantized, f"{source.path}: quantized already")
     positions = source.model.positions
     require(supports_positions(source.model), f"{source.path}: int8 does not support {positions} positions")
-    model = source.make_model()
     try:
-        quantize(model)
+        weights = quantize(source.state)
     except InputError as error:
         raise InputError(f"{source.path / WEIGHTS}: {error}") from error
     card = f"{source.card.rstrip()}\n\n## Quantized\n\nThe weights are in 8 bits, from a bundle in float32.\n"
     save(
         out,
-        model=model,
+        config=source.model,
+        weights=weights,
         languages=(source.src_lang, source.tgt_lang),
         search=source.search,
         tokenizer=source.tokenizer,
@@ -269,6 +265,8 @@ def read_bundle(path: str | Path) -> Bundle:
     state, metadata = read_weights(path / WEIGHTS)
     if metadata.get(_TOKENIZER_OF) != tokenizer.digest:
         raise InputError(f"{path / TOKENIZER}: damaged, or not the one these weights were trained with")
+    require_fit(config.model, tokenizer.vocab_sizes, state, path / WEIGHTS)
+    require_valid(state, path / WEIGHTS)
     return Bundle(
         path=path,
         model=config.model,
@@ -279,78 +277,3 @@ def read_bundle(path: str | Path) -> Bundle:
         state=state,
         tokenizer=tokenizer,
     )
-
-
-def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and the metadata of a safetensors file. Raises InputError if it is missing or damaged."""
-    damaged = reading(path, "truncated, damaged, or not a safetensors file")
-    with damaged, safetensors.safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-
-
-def make_model(
-    config: ModelConfig, vocab_sizes: tuple[int, int], state: dict[str, Tensor], *, source: str | Path
-) -> Transformer:
-    """Build a model with the weights `state`; its memory is allocated only if they fit.
-
-    Args:
-        config: Configuration of the model.
-        vocab_sizes: Number of source and of target pieces.
-        state: Weights by name. With those of a quantized model, the result is quantized.
-        source: Name of the weights in messages.
-
-    Raises:
-        InputError: As `load_weights`, there are fewer tensors than layers, or integers or scales are out of range.
-    """
-    layers = config.encoder_layers + config.decoder_layers
-    if layers > len(state):
-        raise InputError(f"{source}: the weights do not fit the model: {len(state)} tensors for {layers} layers")
-    with SkipInitialization():
-        with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the model below gives the same warnings
-            expected = Transformer(config, *vocab_sizes)
-            if is_quantized(state):
-                allocate_quantized(expected)
-            _require_fit(expected, state, source)
-        model = Transformer(config, *vocab_sizes)
-        if is_quantized(state):
-            allocate_quantized(model)
-    load_weights(model, state, source=source)
-    if is_quantized(state):
-        require_valid(model, source)
-    return model
-
-
-def load_weights(model: Transformer, state: dict[str, Tensor], *, source: str | Path) -> None:
-    """Copy the weights `state` into a model.
-
-    Raises:
-        InputError: Names, shapes or dtypes differ. The message names several differences; the model is not changed.
-    """
-    _require_fit(model, state, source)
-    for name, tensor in weights_of(model).items():
-        tensor.detach().copy_(state[name])
-
-
-def _require_fit(model: Transformer, state: dict[str, Tensor], source: str | Path) -> None:
-    tensors = weights_of(model)
-    errors = [f"{name} is missing" for name in tensors if name not in state]
-    errors += [f"{one_line(name, 80)} is not in the model" for name in state if name not in tensors]
-    for name in tensors.keys() & state.keys():
-        if tensors[name].shape != state[name].shape:
-            errors.append(f"{name} must be {tuple(tensors[name].shape)}, got {tuple(state[name].shape)}")
-            continue
-        expected, dtype = tensors[name].dtype, state[name].dtype
-        if expected != dtype and not (expected.is_floating_point and dtype.is_floating_point):
-            kind = "floating point" if expected.is_floating_point else "int8"
-            errors.append(f"{name} must be {kind}, got {str(dtype).removeprefix('torch.')}")
-    if errors:
-        listed = sorted(errors)[:_MAX_LISTED]
-        omitted = f"; and {len(errors) - len(listed)} more" if len(errors) > len(listed) else ""
-        raise InputError(f"{source}: the weights do not fit the model: {'; '.join(listed)}{omitted}")
-
-
-def weights_of(model: Transformer) -> dict[str, Tensor]:
-    """Return the weights of a model by name. A shared tensor has one name, as safetensors requires."""
-    names = model.state_dict().keys()
-    return {name: tensor for name, tensor in chain(model.named_parameters(), model.named_buffers()) if name in names}

@@ -41,7 +41,7 @@ def resolve(path: str | Path) -> Path:
     if not name:
         is_packaged = str(path) in packaged_models() and not Path(path).exists()
         return PACKAGED / path if is_packaged else Path(path)
-    from relattn.translation.bundle import CONFIG, TOKENIZER_FILES, WEIGHTS  # imports PyTorch; exports do without
+    from relattn.translation.bundle import CONFIG, TOKENIZER_FILES, WEIGHTS
     from relattn.translation.config.yaml import read_yaml
 
     with hub_errors(f"{path}: no such directory here, and from the hub") as api:

@@ -12,6 +12,7 @@ import torch
 from relattn.translation import bundle
 from relattn.translation.commands import main as cli
 from relattn.translation.config import Recipe, dump
+from relattn.translation.model.weights import arrays_of
 from relattn.translation.training import train as training
 from tests.support.commands import Result
 
@@ -41,8 +42,15 @@ def another(model: str, finished: Recipe, tmp_path_factory: pytest.TempPathFacto
     network = read.make_model()
     for parameter in network.parameters():
         parameter.data = parameter.flip(0)
-    path, languages = tmp_path_factory.mktemp("another") / "bundle", (read.src_lang, read.tgt_lang)
-    bundle.save(path, model=network, languages=languages, search=read.search, tokenizer=read.tokenizer)
+    path = tmp_path_factory.mktemp("another") / "bundle"
+    bundle.save(
+        path,
+        config=network.config,
+        weights=arrays_of(network),
+        languages=(read.src_lang, read.tgt_lang),
+        search=read.search,
+        tokenizer=read.tokenizer,
+    )
     return str(path)
 
 

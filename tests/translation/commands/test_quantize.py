@@ -15,8 +15,10 @@ from relattn.translation import bundle, load
 from relattn.translation.commands.recipe import fine_tuning_recipe
 from relattn.translation.errors import InputError
 from relattn.translation.kernels import decoder
+from relattn.translation.model.weights import weights_of
 from relattn.translation.training.opened_run import read_initial_bundle
 from relattn.translation.translate.options import TranslateOptions
+from tests.support.bundles import tensors_of
 from tests.support.covering import pairwise
 from tests.translation.formats.bundles import make_bundle, random_lines
 from tests.translation.kernels.test_decoder import SCHEMES
@@ -37,7 +39,7 @@ def quantized(original: bundle.Bundle) -> bundle.Bundle:
     return bundle.read_bundle(out)
 
 
-def weights_of(path: Path) -> dict[str, Tensor]:
+def tensors_in(path: Path) -> dict[str, Tensor]:
     return safetensors.torch.load_file(path / bundle.WEIGHTS)
 
 
@@ -66,16 +68,17 @@ def test_the_command_writes_a_quarter_of_the_size(relattn, tmp_path):
     )  # fmt: skip
     before, after = ((path / bundle.WEIGHTS).stat().st_size for path in (source.path, found.path))
     assert after < 0.28 * before
-    for name, weight in weights_of(found.path).items():
+    exact_state, state = tensors_of(source), tensors_of(found)
+    for name, weight in state.items():
         if weight.dtype == torch.int8:
-            exact, scale = source.state[name], found.state[f"{name}_scale"]
+            exact, scale = exact_state[name], state[f"{name}_scale"]
             assert ((exact - weight * scale[:, None]).abs() <= 0.5001 * scale[:, None]).all()
         elif not name.endswith("_scale"):
-            assert torch.equal(weight, source.state[name])
+            assert torch.equal(weight, exact_state[name])
 
 
 def test_other_commands_take_its_dequantized_weights(relattn, quantized, tmp_path):
-    path, state = quantized.path, weights_of(quantized.path)
+    path, state = quantized.path, tensors_in(quantized.path)
     names = [name for name, weight in state.items() if weight.dtype == torch.int8]
     exact = {name: state[name] * state[f"{name}_scale"][:, None] for name in names}
     translator = load(path, precision="fp32")
@@ -94,8 +97,8 @@ def test_other_commands_take_its_dequantized_weights(relattn, quantized, tmp_pat
         done = relattn(*command)
         assert done.code == 0, done.err
     initial = read_initial_bundle(fine_tuning_recipe(str(path)))
-    assert all(torch.equal(initial.state[name], weight) for name, weight in exact.items())
-    assert initial.state.keys() == bundle.weights_of(initial.make_model()).keys()
+    assert all(torch.equal(tensors_of(initial)[name], weight) for name, weight in exact.items())
+    assert initial.state.keys() == weights_of(initial.make_model()).keys()
 
 
 def test_where_int8_is_not_supported_it_is_dequantized_and_says_why(quantized, monkeypatch):
@@ -113,7 +116,7 @@ def test_what_is_refused(relattn, original, quantized, tmp_path):
     shutil.copytree(original.path, tmp_path / "broken")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("years of work")
-    state = weights_of(tmp_path / "broken")
+    state = tensors_in(tmp_path / "broken")
     state["decoder.0.cross_attention.key.weight"][3, 1] = torch.nan
     metadata = {"tokenizer": original.tokenizer.digest}
     safetensors.torch.save_file(state, tmp_path / "broken" / bundle.WEIGHTS, metadata)
@@ -159,7 +162,7 @@ def test_damaged_weights_are_refused(
     quantized: bundle.Bundle, tmp_path: Path, change: Callable[[dict[str, Tensor]], object], message: str
 ) -> None:
     shutil.copytree(quantized.path, tmp_path / "b")
-    state = weights_of(tmp_path / "b")
+    state = tensors_in(tmp_path / "b")
     change(state)
     safetensors.torch.save_file(state, tmp_path / "b" / bundle.WEIGHTS, {"tokenizer": quantized.tokenizer.digest})
     for precision in (None, "fp32"):

@@ -14,6 +14,7 @@ import torch
 from relattn.translation import bundle, load
 from relattn.translation.commands import main as cli
 from relattn.translation.config import ModelConfig, Recipe, dump
+from tests.support.bundles import tensors_of
 from tests.support.commands import assert_refused
 
 
@@ -92,7 +93,7 @@ def test_recipes_of_the_repository(relattn, train_calls, path):
 
 
 def states(*paths: str | Path) -> list[list[torch.Tensor]]:
-    return [list(bundle.read_bundle(path).state.values()) for path in paths]
+    return [list(tensors_of(bundle.read_bundle(path)).values()) for path in paths]
 
 
 def test_train_prints_the_path_of_the_bundle(relattn, recipe_file, finished):

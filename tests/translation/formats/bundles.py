@@ -21,6 +21,7 @@ from relattn.translation.formats.ctranslate2.directory import read_settings
 from relattn.translation.formats.ctranslate2.engine import CTranslate2Engine
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.weights import arrays_of
 from relattn.translation.translate.translator import Translator
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -78,7 +79,7 @@ def make_bundle(
                 state = weights.state_dict()
                 state["decoder_norm.bias"] += ends * state["embedding"][pieces.special.eos]
         options = {"languages": languages, "search": search, "tokenizer": pieces, "pairs": pairs}
-        bundle.save(path, model=weights, card="# A model\n", **options)  # type: ignore[arg-type]
+        bundle.save(path, config=weights.config, weights=arrays_of(weights), card="# A model\n", **options)  # type: ignore[arg-type]
     return bundle.read_bundle(path)
 
 

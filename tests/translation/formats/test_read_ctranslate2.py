@@ -27,6 +27,7 @@ from relattn.translation.formats.import_model import import_model
 from relattn.translation.formats.names import CTRANSLATE2
 from relattn.translation.kernels import decoder
 from relattn.translation.translate.translator import Translator
+from tests.support.bundles import tensors_of
 from tests.support.covering import pairwise
 from tests.translation.formats.bundles import LINES
 
@@ -165,7 +166,8 @@ def require_integers(path: Path, parts: bundle.Bundle, *, kept: bool) -> None:
     assert parts.is_quantized == kept
     tensors, places = read_model(path / "model.bin").tensors, CTRANSLATE2.places(parts.model)
     renamed = {"encoder/embeddings_0/weight": "encoder/embeddings/weight"}  # before version 3
-    for ours, weight in parts.state.items():
+    state = tensors_of(parts)
+    for ours, weight in state.items():
         if weight.dtype == torch.int8:
             place = places[ours]
             name = place.name if place.name in tensors else renamed[place.name]
@@ -173,7 +175,7 @@ def require_integers(path: Path, parts: bundle.Bundle, *, kept: bool) -> None:
             assert torch.equal(weight[: len(expected)], expected)
             assert not weight[len(expected) :].any()
             scales = tensors[f"{name}_scale"].chunk(place.parts)[place.part]
-            assert torch.equal(parts.state[f"{ours}_scale"][: len(expected)], 1 / scales)
+            assert torch.equal(state[f"{ours}_scale"][: len(expected)], 1 / scales)
     if kept and decoder.KERNELS is not None:
         src = [parts.tokenizer.encode(line) for line in LINES]
         tgt = [parts.tokenizer.encode_target(line) for line in reversed(LINES)]

@@ -27,6 +27,7 @@ from relattn.translation.search.types import SamplingOptions
 from relattn.translation.training.objective import summed_loss
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
+from tests.support.bundles import tensors_of
 from tests.translation.formats import transformers_models as models
 from tests.translation.formats.bundles import LINES, load_export, random_lines, run_import
 from tests.translation.formats.test_read_ctranslate2 import require_integers
@@ -161,8 +162,7 @@ def test_weights_in_other_files(multilingual, tmp_path):
             (copy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
         again = run_import(copy, tmp_path / f"{kind}.bundle", "en", "de")
         tolerance = {"rtol": 1e-3, "atol": 1e-3} if kind == "float16" else {"rtol": 0, "atol": 0}
-        for name, tensor in parts.state.items():
-            torch.testing.assert_close(again.state[name], tensor, **tolerance)
+        torch.testing.assert_close(tensors_of(again), tensors_of(parts), **tolerance)
 
 
 def test_settings_of_the_search(tmp_path):

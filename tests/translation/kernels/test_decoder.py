@@ -7,15 +7,16 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from relattn.translation.config import ModelConfig
-from relattn.translation.errors import Diverged
-from relattn.translation.kernels import decoder
+from relattn.translation.errors import Diverged, InputError
+from relattn.translation.kernels import decoder, packing
 from relattn.translation.kernels.decoder import NativeDecoder, supports_positions, unsupported_reason
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.weights import arrays_of
 from relattn.translation.search import beam
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.types import SearchRules
@@ -38,14 +39,16 @@ SIZES = {"exact": (64, 4, 48), "narrow": (12, 3, 20), "odd": (38, 1, 33)}  # dim
 
 @pytest.fixture(autouse=True)
 def inference_in_filled_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fill new memory, so that no result may depend on it: tensors with NaN, and what C allocates with 3.4e38."""
-    empty = torch.empty
+    """Fill new memory, so that no result may depend on it: arrays with NaN, and what C allocates with 3.4e38."""
+    aligned = packing.aligned
 
-    def filled(*sizes: Any, **options: Any) -> Tensor:
-        tensor = empty(*sizes, **options)
-        return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor.fill_(-1)
+    def filled(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+        array = aligned(*shape, dtype=dtype)
+        array[...] = -1 if np.issubdtype(dtype, np.integer) else np.nan
+        return array
 
-    monkeypatch.setattr(decoder.torch, "empty", filled)
+    for module in (decoder, packing):
+        monkeypatch.setattr(module, "aligned", filled)
     perturb = getattr(ctypes.CDLL(None), "mallopt", lambda name, value: None)  # of the GNU C library
     perturb(-6, 0x80)
     with torch.inference_mode():
@@ -66,6 +69,11 @@ def make_model(scheme: str = "relative", size: str = "exact", **options: Any) ->
     return model
 
 
+def native(model: Transformer, *, int8: bool = False) -> NativeDecoder:
+    """Return the compiled decoder of a model."""
+    return NativeDecoder(model.config, model.vocab_sizes, arrays_of(model), int8=int8)
+
+
 def start(model: Transformer, own: NativeDecoder, capacity: int = 40) -> tuple[Any, Any]:
     """Return the caches of a model and its compiled decoder for sources with NaN in their padding."""
     lengths = torch.tensor(LENGTHS)
@@ -76,7 +84,7 @@ def start(model: Transformer, own: NativeDecoder, capacity: int = 40) -> tuple[A
     expected = model.start(memory, lengths, capacity)
     for row, length in zip(memory, LENGTHS, strict=True):
         row[length:] = torch.nan
-    return expected, own.start(memory, lengths, capacity)
+    return expected, own.start(memory.numpy(), lengths, capacity)
 
 
 @pairwise(
@@ -91,7 +99,7 @@ def test_logits_of_reordered_hypotheses(scheme, size, norm, activation, scaled, 
     model = make_model(
         scheme, size, norm=norm, activation=activation, scaled_embeddings=scaled, output_bias=biased, norm_epsilon=1e-3
     )
-    own = NativeDecoder(model)
+    own = native(model)
     caches = start(model, own)
     every, steps = torch.arange(len(LENGTHS)), 37
     for step in range(steps):
@@ -107,15 +115,17 @@ def test_logits_of_reordered_hypotheses(scheme, size, norm, activation, scaled, 
         tokens = torch.randint(VOCAB, (rows, 1))
         (expected, first), (logits, second) = model.step(tokens, caches[0]), own.step(tokens, caches[1])
         caches = first, second
-        torch.testing.assert_close(logits, expected, rtol=1e-5, atol=2e-5 * float(expected.abs().max()))
+        torch.testing.assert_close(torch.tensor(logits), expected, rtol=1e-5, atol=2e-5 * float(expected.abs().max()))
 
 
 def test_a_prefix_is_read_as_its_tokens_are():
     model = make_model("xl")
-    own = NativeDecoder(model)
+    own = native(model)
     expected, cache = start(model, own)
     tokens = torch.randint(VOCAB, (len(LENGTHS), 19))
-    torch.testing.assert_close(own.step(tokens, cache)[0], model.step(tokens, expected)[0], rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(
+        torch.tensor(own.step(tokens, cache)[0]), model.step(tokens, expected)[0], rtol=1e-5, atol=1e-4
+    )
     with pytest.raises(ValueError, match="40 positions"):
         own.step(torch.randint(VOCAB, (len(LENGTHS), 41)), start(model, own)[1])
 
@@ -142,7 +152,7 @@ def test_searches_find_the_same(scheme, beam_size, sentences, early_stopping, gi
     if ties:
         model.embedding[40:46] = model.embedding[60]
         model.output_bias[40:46] = model.output_bias[60] = 4.0
-    own = NativeDecoder(model)
+    own = native(model)
     lengths = torch.randint(1, 13, (sentences,))
     memory = model.encode(torch.randint(3, VOCAB, (sentences, 12)), lengths)
     limits = torch.randint(1 + len(given), 37, (sentences,))
@@ -156,7 +166,7 @@ def test_searches_find_the_same(scheme, beam_size, sentences, early_stopping, gi
     )
     cache = model.start(memory, lengths, int(limits.max()))
     expected = beam.search(model.step, cache, limits, rules, torch.tensor([given] * sentences, dtype=torch.long))
-    found = own.search(memory, lengths, limits, rules, given)
+    found = own.search(memory.numpy(), lengths, limits, rules, given)
     for ours, theirs in zip(found, expected, strict=True):
         assert [one.tokens for one in ours] == [one.tokens for one in theirs]
         assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], rel=1e-5)
@@ -169,24 +179,46 @@ def test_a_beam_wider_than_the_vocabulary():
     memory, rules = model.encode(torch.randint(3, 7, (2, 3)), lengths), rules_of(30, n_best=30)
     cache, prefixes = model.start(memory, lengths, 6), torch.zeros(2, 0, dtype=torch.long)
     expected = beam.search(model.step, cache, limits, rules, prefixes)
-    for ours, theirs in zip(NativeDecoder(model).search(memory, lengths, limits, rules), expected, strict=True):
+    for ours, theirs in zip(native(model).search(memory.numpy(), lengths, limits, rules), expected, strict=True):
         assert [one.tokens for one in ours] == [one.tokens for one in theirs]
         assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], rel=1e-5)
 
 
-def test_weights_that_are_nan_are_reported():
+def test_scores_that_are_nan_are_reported():
     model, lengths = make_model(), torch.tensor(LENGTHS)
     memory = model.encode(torch.randint(3, 200, (len(LENGTHS), max(LENGTHS))), lengths)
-    model.embedding[200, 3] = torch.nan  # in the logits of all rows
+    model.embedding[200] = torch.tensor([3e38, -3e38]).repeat(32)  # infinite products in the logits of all rows
     with pytest.raises(Diverged):
-        NativeDecoder(model).search(memory, lengths, torch.full((len(LENGTHS),), 9), rules_of(4))
+        native(model).search(memory.numpy(), lengths, torch.full((len(LENGTHS),), 9), rules_of(4))
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+@pytest.mark.parametrize(
+    ("scheme", "name"),
+    [
+        ("relative", "embedding"),
+        ("relative", "encoder.0.self_attention.key.weight"),
+        ("relative", "decoder.1.cross_attention.out.bias"),
+        ("relative", "decoder.0.self_attention.attention.rel_value.weight"),
+        ("relative", "decoder_norm.weight"),
+        ("learned", "src_positions.signal.weight"),
+        ("t5", "tgt_positions.bias.weight"),
+        ("xl", "encoder.0.self_attention.attention.v"),
+    ],
+)
+def test_weights_that_are_not_finite_are_named(scheme, name, number):
+    weights = arrays_of(model := make_model(scheme))
+    weights[name].flat[1] = number
+    for int8 in (False, True):
+        with pytest.raises(InputError, match=f"must be finite, got NaN or infinity in {name}$"):
+            NativeDecoder(model.config, model.vocab_sizes, weights, int8=int8)
 
 
 def test_models_that_are_not_supported(monkeypatch):
-    cpu, model = torch.device("cpu"), make_model()
-    assert unsupported_reason(model, cpu) is None
-    assert "meta" in unsupported_reason(model, torch.device("meta"))
-    assert "bfloat16" in unsupported_reason(make_model().to(torch.bfloat16), cpu)
+    config = make_model().config
+    assert unsupported_reason(config) is None
+    assert "not on cuda" in unsupported_reason(config, "cuda:1")
+    assert "bfloat16" in unsupported_reason(config, dtype="bfloat16")
     monkeypatch.setattr(decoder, "KERNELS", None)
     monkeypatch.setattr(decoder, "MISSING", "no compiler")
-    assert "no compiler" in unsupported_reason(model, cpu)
+    assert "no compiler" in unsupported_reason(config)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 
-from relattn import extension
-from relattn.extension import FLOAT
+from relattn.extension import loader
 from relattn.translation.kernels import decoder
-from relattn.translation.kernels.decoder import NativeDecoder, int8_kernel
-from relattn.translation.kernels.quantization import quantize
 from tests.support.covering import pairwise
 from tests.translation.kernels.test_decoder import (
     ACTIVATIONS,
@@ -19,6 +17,7 @@ from tests.translation.kernels.test_decoder import (
     VOCAB,
     inference_in_filled_memory,
     make_model,
+    native,
 )
 
 pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
@@ -29,13 +28,13 @@ SIZES = {
     f"{heads} heads of {dim}": {"heads": heads, "dim": heads * dim, "feed_forward_dim": feed_forward_dim}
     for heads, dim, feed_forward_dim in [(3, 16, 48), (2, 20, 33), (2, 32, 70), (2, 64, 300), (3, 4, 20)]
 }
-LEVELS = [level for level in extension.SUPPORTED["float32"] if decoder.KERNELS]
+LEVELS = [level for level in loader.SUPPORTED["float32"] if decoder.KERNELS]
 
 
 @pytest.fixture(params=LEVELS)
 def level(request, monkeypatch):
     """Use the kernels of each processor level."""
-    kernels = extension.load_best([request.param], torch.float32, decoder.FOLDER, decoder.SOURCE)
+    kernels = loader.load_best([request.param], "float32", decoder.FOLDER, decoder.SOURCE)
     monkeypatch.setattr(decoder, "KERNELS", kernels)
 
 
@@ -52,7 +51,7 @@ def test_the_output_is_that_of_the_model(level, scheme, sizes, norm, activation,
     model = make_model(scheme, **SIZES[sizes], encoder_layers=2, norm_epsilon=1e-3, **options)
     src, lengths = torch.randint(3, VOCAB, (len(LENGTHS), max(LENGTHS))), torch.tensor(LENGTHS)
     expected = model.double().encode(src, lengths)
-    found = NativeDecoder(model.float()).encode(src, lengths)
+    found = torch.tensor(native(model.float()).encode(src, lengths))
     for row, (ours, theirs, length) in enumerate(zip(found, expected, LENGTHS, strict=True)):
         scale = float(theirs[:length].abs().max())
         torch.testing.assert_close(ours[:length].double(), theirs[:length], rtol=1e-5, atol=1e-5 * scale)
@@ -62,17 +61,17 @@ def test_the_output_is_that_of_the_model(level, scheme, sizes, norm, activation,
 @pairwise(scheme=SCHEMES, sizes=SIZES, int8=[False, True], norm=["pre", "post"])
 def test_a_source_has_the_same_bits_in_any_batch(level, scheme, sizes, int8, norm):
     model = make_model(scheme, **SIZES[sizes], norm=norm, encoder_layers=2)
-    if int8:
-        quantize(model)
-    own, other = (NativeDecoder(model, int8_kernel() if int8 else FLOAT) for _ in range(2))
+    own, other = (native(model, int8=int8) for _ in range(2))
     lengths = torch.tensor([*range(1, 28), 9, 1, 130, 9])
     src = torch.randint(3, VOCAB, (len(lengths), int(lengths.max())))
     together, order = own.encode(src, lengths), torch.randperm(len(lengths))
-    assert torch.equal(own.encode(src[order], lengths[order]), together[order])
+    assert np.array_equal(own.encode(src[order], lengths[order]), together[order.numpy()])
 
     def alone(row: int) -> bool:
         length = int(lengths[row])
-        return torch.equal(other.encode(src[row : row + 1, :length], lengths[row : row + 1])[0], together[row, :length])
+        return np.array_equal(
+            other.encode(src[row : row + 1, :length], lengths[row : row + 1])[0], together[row, :length]
+        )
 
     with ThreadPoolExecutor(2) as pool:
         assert all(pool.map(alone, range(len(lengths))))

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import functools
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn import extension
-from relattn.extension import GENERIC, INT8_KERNELS, LARGEST, LARGEST_IMPORTED, PAIRS
+from relattn.extension import loader
+from relattn.extension.int8 import GENERIC, INT8_KERNELS, LARGEST, LARGEST_IMPORTED, PAIRS
 from relattn.translation.analysis.attention import inspect
 from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError
 from relattn.translation.kernels import decoder
-from relattn.translation.kernels.decoder import NativeDecoder, int8_kernel
 from relattn.translation.kernels.packing import Packing
-from relattn.translation.kernels.quantization import MAX_INPUTS, quantize
+from relattn.translation.kernels.quantization import MAX_INPUTS
 from relattn.translation.model import transformer
 from relattn.translation.model.linear import Linear
 from relattn.translation.search import beam
@@ -34,6 +33,7 @@ from tests.translation.kernels.test_decoder import (
     VOCAB,
     inference_in_filled_memory,
     make_model,
+    native,
     rules_of,
 )
 from tests.translation.translate.test_translator import translator
@@ -47,13 +47,13 @@ CONFIG = ModelConfig()
 
 @functools.cache
 def kernels_of(level: str) -> Any:
-    return extension.load_best([level], torch.float32, decoder.FOLDER, decoder.SOURCE)
+    return loader.load_best([level], "float32", decoder.FOLDER, decoder.SOURCE)
 
 
 def runnable() -> list[tuple[str, int]]:
     """Return the processor levels and kernels that this processor runs."""
     found = []
-    for level in extension.SUPPORTED["float32"]:
+    for level in loader.SUPPORTED["float32"]:
         available = kernels_of(level).library.relattn_int8_kernels()
         found += [(level, kernel) for kernel in INT8_KERNELS if available >> kernel & 1]
     return found
@@ -63,8 +63,8 @@ def run(level: str, kernel: int, weight: Tensor, bias: Tensor, x: Tensor) -> Ten
     """Return x Wᵀ + b for integers W, as a kernel computes it: the keys and values of a head."""
     kernels = kernels_of(level)
     panel = ctypes.c_int32.in_dll(kernels.library, "relattn_panel").value
-    pack = Packing(kernels.structures, panel, CONFIG, kernel)
-    packed = pack.map(weight.to(torch.int8), bias, torch.ones(len(weight)))
+    pack = Packing(kernels.structures, panel, CONFIG, {}, kernel)
+    packed = pack.map(weight.to(torch.int8).numpy(), bias.numpy(), np.ones(len(weight), np.float32))
     is_beyond_pairs = kernel == PAIRS and weight.abs().max() > LARGEST
     assert packed.kernel == (GENERIC if is_beyond_pairs else kernel)
     keys, values = torch.empty(2, packed.outputs // 2 * len(x))
@@ -164,11 +164,21 @@ def quantized(x: Tensor, largest: int) -> Tensor:
     return torch.where(scale > 0, (x / scale).round() * scale, 0.0)
 
 
+def step_of(own: decoder.NativeDecoder) -> Any:
+    """Return the step of a compiled decoder, with tensors."""
+
+    def step(tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        logits, cache = own.step(tokens, cache)
+        return torch.from_numpy(logits), cache
+
+    return step
+
+
 def logits_of(step: Any, cache: Any, tokens: Tensor) -> Tensor:
     columns = []
     for column in tokens.T:
         logits, cache = step(column[:, None], cache)
-        columns.append(logits[:, 0])
+        columns.append(torch.as_tensor(logits)[:, 0])
     return torch.stack(columns)
 
 
@@ -189,11 +199,10 @@ def test_the_decoder_agrees_with_quantized_layers(scheme, size, norm, activation
 
     exact = pytorch()
     found = []
-    int8_model = copy.deepcopy(model)
-    quantize(int8_model)
     for kernel in INT8_KERNELS:
         if decoder.KERNELS.library.relattn_int8_kernels() >> kernel & 1:
-            own = NativeDecoder(int8_model, kernel)
+            monkeypatch.setattr(decoder, "int8_kernel", lambda kernel=kernel: kernel)
+            own = native(model, int8=True)
             found.append(logits_of(own.step, own.start(own.encode(src, lengths), lengths, 18), tokens))
     assert all(torch.equal(each, found[0]) for each in found)
 
@@ -215,12 +224,11 @@ def test_the_decoder_agrees_with_quantized_layers(scheme, size, norm, activation
 def test_a_search_in_one_call_finds_what_steps_find(beam_size):
     model = make_model(output_bias=True)
     model.output_bias[2] = 3.0
-    quantize(model)
-    own, lengths, limits = NativeDecoder(model, int8_kernel()), torch.tensor(LENGTHS), torch.tensor([9, 4, 30, 1, 20])
+    own, lengths, limits = native(model, int8=True), torch.tensor(LENGTHS), torch.tensor([9, 4, 30, 1, 20])
     memory = own.encode(torch.randint(3, VOCAB, (len(LENGTHS), max(LENGTHS))), lengths)
     rules = rules_of(beam_size)
     prefixes = torch.zeros(len(LENGTHS), 0, dtype=torch.long)
-    expected = beam.search(own.step, own.start(memory, lengths, 30), limits, rules, prefixes)
+    expected = beam.search(step_of(own), own.start(memory, lengths, 30), limits, rules, prefixes)
     for ours, theirs in zip(own.search(memory, lengths, limits, rules), expected, strict=True):
         assert [one.tokens for one in ours] == [one.tokens for one in theirs]
         assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], rel=1e-5)
@@ -232,20 +240,19 @@ def test_a_search_in_one_call_finds_what_steps_find(beam_size):
 )
 def test_a_score_does_not_depend_on_the_limits_of_a_batch(scheme, beam_size, options):
     """Rules against repetition are searched in Python."""
-    exact, model = make_model(scheme, output_bias=True), make_model(scheme, output_bias=True)
-    quantize(model)
+    model = make_model(scheme, output_bias=True)
     limits, order = torch.arange(1, 71), torch.randperm(70)
     lengths, src = torch.randint(1, 13, (70,)), torch.randint(3, VOCAB, (70, 12))
     rules = rules_of(beam_size, **options)
-    for own in (NativeDecoder(model, int8_kernel()), NativeDecoder(exact)):
+    for own in (native(model, int8=True), native(model)):
 
-        def scores_of(rows: Tensor, own: NativeDecoder = own) -> list[list[float]]:
+        def scores_of(rows: Tensor, own: decoder.NativeDecoder = own) -> list[list[float]]:
             length, limit = lengths[rows], limits[rows]
             memory = own.encode(src[rows, : int(length.max())], length)
             if not rules.restrains:
                 return [[one.score for one in each] for each in own.search(memory, length, limit, rules)]
             cache, prefixes = own.start(memory, length, int(limit.max())), torch.zeros(len(rows), 0, dtype=torch.long)
-            return [[one.score for one in each] for each in beam.search(own.step, cache, limit, rules, prefixes)]
+            return [[one.score for one in each] for each in beam.search(step_of(own), cache, limit, rules, prefixes)]
 
         batches = [scores_of(order[:size]) for size in (1, 2, 3, 20, 60, 70)]
         for row in (*range(3), *range(14, 18), *range(30, 34), 50, 69):

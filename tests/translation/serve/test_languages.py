@@ -14,12 +14,12 @@ from relattn.translation import load
 from relattn.translation.commands import main as cli
 from relattn.translation.errors import InputError
 from relattn.translation.formats.import_model import import_model
+from relattn.translation.kernels import decoder
 from relattn.translation.serve import server
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.languages import MOST_LANGUAGES, Detector, served_pairs
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.routing import Router
-from relattn.translation.translate import engines
 from tests.support.bundles import save_random_bundle
 from tests.translation.formats import transformers_models as models
 from tests.translation.formats.bundles import LINES, make_bundle
@@ -131,12 +131,13 @@ def test_all_pairs_share_one_copy_of_the_weights(multilingual, precision, monkey
     """In a server, weights are packed once, and its pairs have the same tensors and SentencePiece models."""
     packed, served = [], {}
 
-    class Counted(engines.NativeEngine):
-        def __init__(self, *arguments: Any) -> None:
-            packed.append(self)
-            super().__init__(*arguments)
+    make = decoder.NativeDecoder.__init__
 
-    monkeypatch.setattr(engines, "NativeEngine", Counted)
+    def counted(self: decoder.NativeDecoder, *arguments: Any, **options: Any) -> None:
+        packed.append(self)
+        make(self, *arguments, **options)
+
+    monkeypatch.setattr(decoder.NativeDecoder, "__init__", counted)
     monkeypatch.setattr(server, "serve", lambda translators, **_: served.update(translators))
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # handlers belong to the server
     command = ["serve", str(multilingual.bundle), "--precision", precision, "--languages", "en", "de", "fr"]

@@ -16,6 +16,7 @@ from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import train as module
 from relattn.translation.training.opened_run import read_initial_bundle
 from relattn.translation.training.train import train
+from tests.support.bundles import tensors_of
 from tests.translation.training.states import losses
 
 
@@ -31,7 +32,7 @@ def test_run_starts_from_a_bundle_with_its_tokenizer(tmp_path, make_recipe, fini
     monkeypatch.setattr(module, "fit", lambda *a, **o: (random_states.append(torch.get_rng_state()), fit(*a, **o))[1])
     train(recipe, show=False)
     assert (tmp_path / "run" / "tokenizer.model").read_bytes() == (start / "tokenizer.model").read_bytes()
-    before, after = bundle.read_bundle(start).state, bundle.read_bundle(tmp_path / "run" / "bundle").state
+    before, after = (tensors_of(bundle.read_bundle(path)) for path in (start, tmp_path / "run" / "bundle"))
     for name, tensor in before.items():
         torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-8)
     assert not torch.equal(after["embedding"], before["embedding"])
@@ -52,7 +53,7 @@ def test_relative_tables_are_added_to_a_model_without(tmp_path, make_recipe, sig
     for one, other in zip(before.n_best(lines), added.n_best(lines), strict=True):
         assert [each.tokens for each in one] == [each.tokens for each in other]
         assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-5)
-    state = bundle.read_bundle(train(recipe, show=False)).state
+    state = tensors_of(bundle.read_bundle(train(recipe, show=False)))
     tables = [tensor for name, tensor in state.items() if "rel_key" in name or "rel_value" in name]
     assert len(tables) == 2 * (recipe.model.encoder_layers + recipe.model.decoder_layers)
     assert all(tensor.abs().max() > 0 for tensor in tables)
@@ -77,8 +78,7 @@ def test_recipe_of_a_bundle_continues_its_training(tmp_path, make_recipe, text, 
     assert cli.main(["train", str(tmp_path / "tune.yaml"), *files, *few]) == 0
     first, second = bundle.read_bundle(start), bundle.read_bundle(tmp_path / "run" / "bundle")
     assert (second.model, second.search) == (first.model, first.search)
-    for name, tensor in first.state.items():
-        torch.testing.assert_close(second.state[name], tensor, rtol=0, atol=1e-5)
+    torch.testing.assert_close(tensors_of(second), tensors_of(first), rtol=0, atol=1e-5)
     assert cli.main(["recipe", str(tmp_path)]) == 2
     assert "not a complete bundle" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Products of 8-bit integers on CPUs: the kernels that a processor runs, weights in their form, and linear layers."""
+"""Products of 8-bit integers on CPUs: weights in the form of the kernels, and linear layers."""
 
 from __future__ import annotations
 
@@ -8,29 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from relattn.backends.native import levels, library
-
-FLOAT, GENERIC, PAIRS, DOTS = range(4)  # kernels, as in `int8.h`
-INT8_KERNELS = {
-    GENERIC: "with products of 16 or 32 bits",
-    PAIRS: "with products of pairs",
-    DOTS: "with dot products",
-}
-GROUP = 16  # inputs are padded to a multiple of this
-LARGEST, LARGEST_IMPORTED = 63, 127  # integers of weights: those that PAIRS supports, and those of 8 bits
-
-
-def best_kernel(kernels: library.Kernels) -> int:
-    """Return the best kernel of an object file on this processor. All kernels give the same numbers."""
-    available = kernels.library.relattn_int8_kernels()
-    if not library.FEATURES & levels.INT8_DOTS:
-        available &= ~(1 << DOTS)
-    return max(kernel for kernel in INT8_KERNELS if available >> kernel & 1)
-
-
-def panel_of(kernels: library.Kernels) -> int:
-    """Return the number of outputs of a panel."""
-    return ctypes.c_int32.in_dll(kernels.library, "relattn_panel").value
+from relattn.backends.native import library
+from relattn.extension.int8 import GROUP, LARGEST, LARGEST_IMPORTED, PAIRS, panel_of
 
 
 def pack(codes: Tensor, panel: int, kernel: int) -> tuple[Tensor, Tensor]:

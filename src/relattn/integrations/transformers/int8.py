@@ -22,6 +22,8 @@ from torch import Tensor, nn
 
 from relattn.backends.native import int8 as native_int8
 from relattn.backends.native import library
+from relattn.extension.int8 import GENERIC, LARGEST_IMPORTED, best_kernel
+from relattn.extension.loader import FEATURES
 from relattn.integrations.transformers.forward_patch import is_exporting
 
 LEAST = 64  # inputs and outputs; smaller layers gain nothing
@@ -104,7 +106,7 @@ def quantize(model: nn.Module) -> list[Int8Linear]:
             raise ValueError(f"int8 requires weights that were not made in inference mode, got {name}")
         if not bool(weight.isfinite().all()):
             raise ValueError(f"int8 requires finite weights, got {name} with other values")
-    if product() == native_int8.GENERIC:
+    if product() == GENERIC:
         _log.warning("linear layers keep float32: int8 is not faster on this processor, or there are no kernels for it")
         return []
     changed = [module for module in found.values() if not isinstance(module, Int8Linear)]
@@ -127,15 +129,14 @@ def product() -> int | None:
     GENERIC stands for products that are slower than those in float32.
     """
     kernels = library.KERNELS.get(torch.float32)
-    if "AMX_BF16" in library.FEATURES:  # such processors multiply 8-bit integers in tiles too
+    if "AMX_BF16" in FEATURES:  # such processors multiply 8-bit integers in tiles too
         return None
-    return native_int8.GENERIC if kernels is None else native_int8.best_kernel(kernels)
+    return GENERIC if kernels is None else best_kernel(kernels)
 
 
 def _quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return a weight (outputs, inputs) as integers (inputs, outputs) and the scale per output, for oneDNN."""
-    largest = native_int8.LARGEST_IMPORTED
-    scale = weight.abs().amax(1).clamp_min(_TINY * largest) / largest
+    scale = weight.abs().amax(1).clamp_min(_TINY * LARGEST_IMPORTED) / LARGEST_IMPORTED
     return (weight / scale[:, None]).round_().to(torch.int8).t(), scale
 
 

@@ -96,6 +96,9 @@ class DistanceBias(Mixer):
 class BucketBias(DistanceBias):
     """T5's bias: a learned number per bucket of distances, which all layers share."""
 
+    buckets: ClassVar[int] = 32  # of both directions together
+    farthest: ClassVar[int] = 128  # this distance and longer ones share a bucket
+
 
 @final
 @dataclass(frozen=True)

@@ -11,18 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from relattn.translation.bundle import make_model, weights_of
 from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer, Vocabulary
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.files import require_unique_entries
 from relattn.translation.formats.names import Names
-from relattn.translation.kernels.quantization import quantize, quantized_weights
-from relattn.translation.model.transformer import SkipInitialization, Transformer
+from relattn.translation.kernels.quantization import quantize
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.weights import make_model
+from relattn.translation.weights import is_quantizable, weight_table
 
 # CTranslate2's defaults, with a wider beam. The models of other toolkits do not contain a search.
 SEARCH = SearchConfig(length_penalty="average", alpha=1.0, early_stopping=True)
@@ -71,23 +72,24 @@ class ForeignModel:
     def model(self) -> Transformer:
         """Return our model. Raises InputError if weights are missing or have other shapes."""
         sizes = self.tokenizer.vocab_sizes
-        with SkipInitialization(), torch.device("meta"):
-            expected = weights_of(Transformer(self.config, *sizes))
-        state = self.names.gather(self.tensors, expected, self.config, self.source)
+        expected = weight_table(self.config, sizes)
+        tensors = self.names.gather(self.tensors, expected, self.config, self.source)
+        state = {name: tensor.numpy() for name, tensor in tensors.items()}
         return make_model(self.config, sizes, state, source=self.source)
 
-    def quantize(self, model: Transformer) -> bool:
-        """Quantize our model to the integers of the toolkit's, if all weights are in int8. Return whether they are."""
+    def quantized(self, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+        """Return the weights of our model as the integers of the toolkit's, or None unless all are in int8 there."""
         places, scales = self.names.places(self.config), {}
-        for ours, module, name in quantized_weights(model):
+        for ours, weight in weights.items():
+            if not is_quantizable(ours, weight.shape):
+                continue
             place = places[ours]
             if place.name not in self.scales:
-                return False
+                return None
             own = self.scales[place.name].chunk(place.parts)[place.part]
-            added = len(getattr(module, name)) - len(own)  # rows of zeros for pieces that the toolkit does not have
-            scales[ours] = functional.pad(own, (0, added))
-        quantize(model, scales)
-        return True
+            added = len(weight) - len(own)  # rows of zeros for pieces that the toolkit does not have
+            scales[ours] = np.pad(own.numpy(), (0, added))
+        return quantize(weights, scales)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from relattn.translation.formats.foreign_model import ForeignModel
 from relattn.translation.formats.parity import Reference, Report, check_lines
 from relattn.translation.formats.transformers import directory as transformers
 from relattn.translation.formats.transformers import read as transformers_reader
+from relattn.translation.model.weights import arrays_of
 from relattn.translation.translate.engines import engine_of
 from relattn.translation.translate.translator import Translator
 
@@ -98,7 +99,9 @@ def _import(
         parity = Reference(ours, check_lines(ours, sample), foreign.search).compare(theirs.log_probs, theirs)
         parity.require_close(f"{path}: not imported")
         report.parities["float32"] = parity
-    if foreign.quantize(model):
+    weights, quantized = arrays_of(model), foreign.quantized(arrays_of(model))
+    if quantized is not None:
+        weights = quantized
         report = replace(report, notes=[*report.notes, "weights: the integers of the model, in int8"])
     card = (
         f"# {src_lang} → {tgt_lang}\n\n"
@@ -110,7 +113,14 @@ def _import(
     pairs = language_pairs(foreign.pairs, path)
     languages, tokenizer = (src_lang, tgt_lang), foreign.tokenizer
     bundle.save(
-        out, model=model, languages=languages, search=foreign.search, tokenizer=tokenizer, card=card, pairs=pairs
+        out,
+        config=config,
+        weights=weights,
+        languages=languages,
+        search=foreign.search,
+        tokenizer=tokenizer,
+        card=card,
+        pairs=pairs,
     )
     return report
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError, one_line
+from relattn.translation.weights import Weight
 
 _MOST_NAMED = 8  # weights named in one message
 _LEAVES = "weight", "bias"
@@ -66,7 +67,7 @@ class Names:
         return places
 
     def gather(
-        self, tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], config: ModelConfig, source: str | Path
+        self, tensors: Mapping[str, Tensor], expected: Mapping[str, Weight], config: ModelConfig, source: str | Path
     ) -> dict[str, Tensor]:
         """Return the weights of our model, in float32, from the toolkit's tensors.
 
@@ -75,7 +76,7 @@ class Names:
 
         Args:
             tensors: The toolkit's tensors, by name.
-            expected: Tensors with the shapes of our model, by our names.
+            expected: The weights of our model, by our names.
             config: Configuration of the model.
             source: Name of the file in messages.
 
@@ -83,7 +84,7 @@ class Names:
             InputError: Tensors are missing or have other shapes; the message names them all.
         """
         places, state, wrong = self.places(config), {}, []
-        for ours, shape in ((name, tensor.shape) for name, tensor in expected.items()):
+        for ours, (shape, _) in expected.items():
             name, part, parts = places[ours]
             whole = (shape[0] * parts, *shape[1:])
             if name not in tensors and ours.endswith("bias") and "norm" not in ours and not self.has_biases:

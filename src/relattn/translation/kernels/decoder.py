@@ -9,65 +9,60 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import ArrayLike
 
-from relattn import extension
-from relattn.extension import FLOAT, INT8_KERNELS
+from relattn.extension import loader
+from relattn.extension.int8 import FLOAT, INT8_KERNELS, best_kernel, panel_of
 from relattn.translation.config import ModelConfig
 from relattn.translation.config.positions import (
+    BucketBias,
     ClippedTables,
-    DistanceBias,
     DistanceVectors,
     DotProduct,
     LearnedVectors,
     Rotation,
     Sinusoids,
+    SlopeBias,
 )
 from relattn.translation.errors import Diverged
-from relattn.translation.kernels.packing import TERMS, Packing, padded
-from relattn.translation.kernels.quantization import quantized_weights
-from relattn.translation.model.positions.absolute import angles
-from relattn.translation.model.positions.stack import StackPositions
-from relattn.translation.model.transformer import Transformer
+from relattn.translation.kernels.packing import Packing, address, aligned, padded
+from relattn.translation.kernels.quantization import quantize
+from relattn.translation.kernels.terms import TERMS, angles, sinusoids
 from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, SearchRules
+from relattn.translation.weights import is_quantized
 
 BLOCK = 16  # as in `decoder.c`
 MOST_POSITIONS = 8192  # of a search: its memory per step and hypothesis grows with the limit
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish")  # codes in `decoder.h`
 
 # Kinds of signals and mixers.
-SUPPORTED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, DistanceBias, DistanceVectors, Rotation)
+DISTANCE_TERMS = BucketBias, SlopeBias, DistanceVectors
+SUPPORTED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, Rotation, *DISTANCE_TERMS)
 
 FOLDER = Path(__file__).parent
-SOURCE = extension.Source("decoder", "decoder.h")
+SOURCE = loader.Source("decoder", "decoder.h")
 
-KERNELS: extension.Kernels | None = None
+KERNELS: loader.Kernels | None = None
 MISSING = ""
 try:
-    KERNELS = extension.load_best(extension.SUPPORTED["float32"], torch.float32, FOLDER, SOURCE)
+    KERNELS = loader.load_best(loader.SUPPORTED["float32"], "float32", FOLDER, SOURCE)
 except OSError as error:
     MISSING = str(error)
 
 
-def unsupported_reason(model: Transformer, device: torch.device) -> str | None:
-    """Return why the compiled decoder does not run a model on a device, or None."""
-    if model.embedding.dtype not in (torch.float32, torch.int8):
-        return f"the compiled decoder computes in float32, not in {extension.name_of(model.embedding.dtype)}"
-    return unsupported_config_reason(model.config, device)
-
-
-def unsupported_config_reason(config: ModelConfig, device: torch.device) -> str | None:
-    """Return why the compiled decoder does not run a model of a configuration on a device, or None."""
+def unsupported_reason(config: ModelConfig, device: str = "cpu", dtype: str = "float32") -> str | None:
+    """Return why the compiled decoder does not run a model of a configuration on a device in a dtype, or None."""
+    if dtype != "float32":
+        return f"the compiled decoder computes in float32, not in {dtype}"
     if KERNELS is None:
         return f"no compiled decoder: {MISSING}"
-    if device.type != "cpu":
-        return f"the compiled decoder runs on CPUs, not on {device.type}"
+    if (kind := device.partition(":")[0]) != "cpu":
+        return f"the compiled decoder runs on CPUs, not on {kind}"
     if not supports_positions(config):
         return f"the compiled decoder does not support {config.positions} positions"
     return None
@@ -76,7 +71,7 @@ def unsupported_config_reason(config: ModelConfig, device: torch.device) -> str 
 def int8_kernel() -> int:
     """Return the best kernel for maps in int8 on this processor. With PAIRS, maps beyond its range get GENERIC."""
     assert KERNELS is not None
-    return extension.best_kernel(KERNELS)
+    return best_kernel(KERNELS)
 
 
 def supports_positions(config: ModelConfig) -> bool:
@@ -91,7 +86,7 @@ class Memory(NamedTuple):
         capacity: Largest number of target positions.
         arguments: Arguments of the kernel that are the same in all steps.
         src_lengths: (sources,) valid source positions.
-        kept: Tensors that `arguments` points to.
+        kept: Arrays that `arguments` points to.
     """
 
     capacity: int
@@ -101,86 +96,96 @@ class Memory(NamedTuple):
 
 
 class NativeDecoder:
-    """The decoder of a model, with its weights packed for the kernel.
+    """A model with its weights packed for the kernel.
+
+    Tokens, lengths and rows are arrays of integers, of any kind that NumPy converts.
 
     Args:
-        model: A model with `unsupported_reason(model) is None`. Its weights must not change afterwards.
-        kernel: Kernel of the maps: FLOAT, or one for a quantized model.
+        config: A configuration with `unsupported_reason(config) is None`.
+        vocab_sizes: Number of source and of target pieces.
+        weights: Weights by name, as in `weight_table`. They must not change afterwards. Those in 8 bits are dequantized
+            unless `int8`.
+        int8: Whether to compute in int8. Weights in float32 are then quantized.
+
+    Raises:
+        InputError: Weights are not finite.
     """
 
-    def __init__(self, model: Transformer, kernel: int = FLOAT) -> None:
+    def __init__(
+        self, config: ModelConfig, vocab_sizes: tuple[int, int], weights: Mapping[str, np.ndarray], *, int8: bool
+    ) -> None:
         assert KERNELS is not None
-        self.model, self.library, self.types = model, KERNELS.library, KERNELS.structures
-        self.config, self.max_length, self.vocab_size = model.config, model.max_length, model.vocab_size
-        self.precision = "fp32" if kernel == FLOAT else "int8"
-        int8 = "" if kernel == FLOAT else f", int8 {INT8_KERNELS[kernel]}"
-        self.name = f"compiled decoder for {KERNELS.level}{int8}"
+        self.config, self.library, self.types = config, KERNELS.library, KERNELS.structures
+        self.name = f"compiled decoder for {KERNELS.level}" + (f", int8 {INT8_KERNELS[int8_kernel()]}" if int8 else "")
+        self.precision = "int8" if int8 else "fp32"
         for function in (self.library.relattn_space, self.library.relattn_memory_space):
             function.restype = ctypes.c_ssize_t
-        panel = extension.panel_of(KERNELS)
-        config = model.config
-        pack = self.pack = Packing(self.types, panel, config, kernel)
+        if int8 and not is_quantized(weights):
+            weights = quantize(weights)
+        kernel, panel, self.vocab_size = int8_kernel() if int8 else FLOAT, panel_of(KERNELS), vocab_sizes[1]
+        pack = self.pack = Packing(self.types, panel, config, weights, kernel)
         self.spec = config.position_spec
-        self.layers = [pack.layer(layer) for layer in model.decoder]
-        self.memory_map = pack.memory_map(model.decoder)
-        bias = model.output_bias
-        logits_bias = torch.zeros(model.vocab_size) if bias is None else bias.detach()
-        output_name = "embedding" if model.output_weight is None else "output_weight"
-        output = pack.table(model, output_name, logits_bias, padding=-math.inf)
+        self.memory_map = pack.memory_map(config.decoder_layers)  # first, since packing it needs most memory
+        output_name = "output_weight" if "output_weight" in weights else "embedding"
+        bias = pack.read("output_bias") if config.output_bias else None
+        output = pack.map(*pack.rows(output_name, bias), end=-math.inf)
 
         def embedding(name: str) -> dict[str, Any]:
             if kernel == FLOAT:
-                return {"embedding": pack.keep(getattr(model, name).detach())}
-            return {"embedding_map": output if name == output_name else pack.table(model, name)}
+                return {"embedding": pack.keep(pack.read(name))}
+            return {"embedding_map": output if name == output_name else pack.map(*pack.rows(name))}
 
         self.arguments: dict[str, Any] = {
             "output": output,
             **embedding("embedding"),
-            "vocab": model.vocab_size,
+            "vocab": self.vocab_size,
             "dim": config.dim,
             "heads": config.heads,
             "head_dim": pack.padded,
-            "rotary_dim": self.pack.head_dim // 2,
+            "rotary_dim": pack.head_dim // 2,
             "layer_count": config.decoder_layers,
             "pre_norm": config.norm == "pre",
             "activation": ACTIVATIONS.index(config.activation),
             "embedding_scale": config.dim**0.5 if config.scaled_embeddings else 1.0,
-            "final_norm": pack.norm(model.decoder_norm),
+            "final_norm": pack.norm("decoder_norm"),
             "epsilon": config.norm_epsilon,
         }
         self.encoder_arguments = {
             **self.arguments,
-            **({} if model.src_embedding is None else embedding("src_embedding")),
+            **(embedding("src_embedding") if "src_embedding" in weights else {}),
             "layer_count": config.encoder_layers,
-            "final_norm": pack.norm(model.encoder_norm),
+            "final_norm": pack.norm("encoder_norm"),
         }
-        self.encoder = [pack.layer(layer) for layer in model.encoder]
-        self.cache_row = len(self.layers) * pack.heads * 2 * pack.padded * BLOCK
+        self.layers = {
+            stack: [pack.layer(stack, number) for number in range(count)]
+            for stack, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers))
+        }
+        self.signals: dict[str, np.ndarray] = {}
+        if isinstance(self.spec.signal, LearnedVectors):
+            for stack, side in (("encoder", "src"), ("decoder", "tgt")):
+                pack.keep(pack.read(f"{side}_positions.signal.weight"))
+                self.signals[stack] = pack.kept[-1]
+        pack.weights = {}
+        self.cache_row = config.decoder_layers * pack.heads * 2 * pack.padded * BLOCK
         self._encoder_positions: tuple[int, Any, Any] = (-1, None, None)  # their number, and what `_positions` returns
 
-    def release(self) -> None:
-        """Free the integers of a quantized model, which this decoder has packed. The model is of no more use."""
-        for _, module, name in quantized_weights(self.model):
-            getattr(module, name).data = torch.empty(0, dtype=torch.int8)
-
-    @torch.inference_mode()
-    def encode(self, given: np.ndarray, given_lengths: np.ndarray) -> Tensor:
+    def encode(self, src: ArrayLike, src_lengths: ArrayLike) -> np.ndarray:
         """Return the memory (rows, src_len, dim), as `Transformer.encode` does, with zeros in the padding.
 
         The memory of a source does not depend on the other sources.
         """
-        src, src_lengths = torch.from_numpy(given), torch.from_numpy(given_lengths)
-        encoded = torch.zeros(*src.shape, self.model.config.dim)
-        length = src.shape[1] if self.model.max_length else -(-src.shape[1] // TERMS) * TERMS
+        src, src_lengths = integers(src), integers(src_lengths)
+        encoded = aligned(*src.shape, self.config.dim)
+        encoded[...] = 0.0
+        length = src.shape[1] if self.spec.max_length else -(-src.shape[1] // TERMS) * TERMS
         held = self._encoder_positions
         if held[0] < length:
-            stack = self.encoder, self.model.encoder, self.model.src_positions
-            held = self._encoder_positions = length, *self._positions(*stack, length)
+            held = self._encoder_positions = length, *self._positions("encoder", length)
         arguments = self.types["arguments"](
             **self.encoder_arguments | held[1],
-            tokens=src.data_ptr(),
-            src_lengths=src_lengths.data_ptr(),
-            encoded=encoded.data_ptr(),
+            tokens=address(src),
+            src_lengths=address(src_lengths),
+            encoded=address(encoded),
             rows=len(src),
             src_len=src.shape[1],
         )
@@ -190,56 +195,51 @@ class NativeDecoder:
     def call(self, name: str, arguments: Any) -> None:
         """Call a function of the kernel with a workspace."""
         space_of = self.library.relattn_memory_space if name == "memory" else self.library.relattn_space
-        space = torch.empty(space_of(ctypes.byref(arguments)))
-        arguments.space = space.data_ptr()
+        space = aligned(space_of(ctypes.byref(arguments)))
+        arguments.space = address(space)
         getattr(self.library, f"relattn_{name}")(ctypes.byref(arguments))
 
-    def _positions(
-        self, layers: Sequence[Any], modules: Iterable[Any], stack: StackPositions, length: int
-    ) -> tuple[dict[str, Any], list[Any]]:
-        """Return the arguments of a stack that depend on the number of positions, and what they point to.
-
-        Args:
-            layers: The packed layers.
-            modules: The layers of the model.
-            stack: The positions of the model's encoder or decoder.
-            length: Number of positions.
-        """
+    def _positions(self, stack: str, length: int) -> tuple[dict[str, Any], list[Any]]:
+        """Return the arguments of the encoder or the decoder for a number of positions, and what they point to."""
         mixer, left, right = self.spec.mixer, 0, 0  # the distances that have a label
-        array = (self.types["layer"] * len(layers))(*layers)
+        array = (self.types["layer"] * len(self.layers[stack]))(*self.layers[stack])
         kept: list[Any] = [array]
-        pointers = {"layers": ctypes.cast(array, ctypes.c_void_p)}
+        pointers: dict[str, Any] = {"layers": ctypes.cast(array, ctypes.c_void_p)}
         if isinstance(mixer, ClippedTables):
             left, right = mixer.left, mixer.right
-        elif isinstance(mixer, DistanceBias | DistanceVectors):
+        elif isinstance(mixer, DISTANCE_TERMS):
             left = right = length - 1
-        right = 0 if stack.is_causal else right
-        for packed, module in zip(array, modules, strict=True):
-            if isinstance(mixer, DistanceBias | DistanceVectors):
-                kept += self.pack.distance_terms(packed, module.self_attention.attention, left, right)
+        right = 0 if stack == "decoder" else right
+        for number, packed in enumerate(array if isinstance(mixer, DISTANCE_TERMS) else ()):
+            kept += self.pack.distance_terms(packed, stack, number, left, right)
+        if self.spec.max_length is not None and length > self.spec.max_length:
+            raise ValueError(
+                f"a sequence must have at most {self.spec.max_length} pieces (max_positions), got {length};"
+                " train with a larger max_positions or with another position scheme"
+            )
         if self.spec.signal is not None:
-            kept.append(stack.embed(torch.zeros(1, length, self.model.config.dim), 0))
-            pointers["signal"] = kept[-1].data_ptr()
+            is_learned = isinstance(self.spec.signal, LearnedVectors)
+            kept.append(self.signals[stack] if is_learned else sinusoids(np.arange(length), self.config.dim))
+            pointers["signal"] = address(kept[-1])
         if isinstance(mixer, Rotation):
-            angle = angles(torch.arange(length), self.pack.head_dim)
-            kept.append(torch.cat([angle.cos(), angle.sin()], dim=1))
-            pointers["rotation"] = kept[-1].data_ptr()
+            angle = angles(np.arange(length), self.pack.head_dim)
+            kept.append(np.concatenate([np.cos(angle), np.sin(angle)], axis=1))
+            pointers["rotation"] = address(kept[-1])
         clips = isinstance(mixer, ClippedTables) and mixer.beyond == "clip"
         return {**pointers, "left": left, "right": right, "clips": clips}, kept
 
-    @torch.inference_mode()
-    def start(self, memory: Tensor, src_lengths: np.ndarray, capacity: int) -> Memory:
-        """Return a cache without target positions, as `Transformer.start` does, for at most `capacity` of them."""
+    def start(self, memory: np.ndarray, src_lengths: ArrayLike, capacity: int) -> Memory:
+        """Return what searches need of the sources, for at most `capacity` target positions."""
         sources, src_len, _ = memory.shape
-        width, count = padded(src_len), len(self.layers)
-        keys_and_values = torch.empty(count, sources, self.pack.heads, 2, self.pack.padded * width)
-        x = memory.flatten(0, 1).contiguous()
+        width, count = padded(src_len), self.config.decoder_layers
+        keys_and_values = aligned(count, sources, self.pack.heads, 2, self.pack.padded * width)
+        x = np.ascontiguousarray(memory, np.float32).reshape(sources * src_len, -1)
         arguments = self.types["memory"](
             keys_values=self.memory_map,
-            x=x.data_ptr(),
-            to=keys_and_values.data_ptr(),
+            x=address(x),
+            to=address(keys_and_values),
             rows=len(x),
-            x_row=x.stride(0),
+            x_row=self.config.dim,
             src_len=src_len,
             row_len=width,
             layer_count=count,
@@ -247,18 +247,17 @@ class NativeDecoder:
             head_dim=self.pack.padded,
         )
         self.call("memory", arguments)
-        positions, kept = self._positions(self.layers, self.model.decoder, self.model.tgt_positions, capacity)
+        positions, kept = self._positions("decoder", capacity)
         for packed, memory_of_layer in zip(kept[0], keys_and_values, strict=True):
-            packed.memory = memory_of_layer.data_ptr()
+            packed.memory = address(memory_of_layer)
         fixed = {**self.arguments, **positions, "src_len": src_len}
-        return Memory(capacity, fixed, src_lengths, [keys_and_values, *kept])
+        return Memory(capacity, fixed, integers(src_lengths), [keys_and_values, *kept])
 
-    @torch.inference_mode()
     def search(
         self,
-        memory: Tensor,
-        src_lengths: np.ndarray,
-        given_limits: np.ndarray,
+        memory: np.ndarray,
+        src_lengths: ArrayLike,
+        limits: ArrayLike,
         rules: SearchRules,
         given: Sequence[int] = (),
     ) -> list[list[Hypothesis]]:
@@ -275,26 +274,25 @@ class NativeDecoder:
             Diverged: The model's log-probabilities are NaN.
             MemoryError: The cache does not fit in memory.
         """
-        limits = torch.from_numpy(given_limits)
+        limits = integers(limits)
         sentences, capacity, beam = len(memory), int(limits.max()), rules.beam_size
         held = self.start(memory, src_lengths, capacity)
-        first = torch.tensor(given, dtype=torch.long)
-        banned = torch.tensor(rules.banned)
-        penalties = torch.tensor([rules.penalty(length) for length in range(capacity + 2)])
-        tokens = torch.empty(sentences, beam, capacity, dtype=torch.long)
-        scores = torch.empty(sentences, beam)
+        first, banned = integers(given), integers(rules.banned)
+        penalties = np.array([rules.penalty(length) for length in range(capacity + 2)], np.float32)
+        tokens = np.empty((sentences, beam, capacity), np.int64)
+        scores = np.empty((sentences, beam), np.float32)
         arguments = self.types["search"](
             step=self.types["arguments"](
                 **held.arguments,
-                src_lengths=held.src_lengths.ctypes.data,
-                banned=banned.data_ptr(),
+                src_lengths=address(held.src_lengths),
+                banned=address(banned),
                 banned_count=len(banned),
             ),
-            limits=limits.data_ptr(),
-            penalties=penalties.data_ptr(),
-            tokens=tokens.data_ptr(),
-            scores=scores.data_ptr(),
-            given=first.data_ptr(),
+            limits=address(limits),
+            penalties=address(penalties),
+            tokens=address(tokens),
+            scores=address(scores),
+            given=address(first),
             given_count=len(first),
             sentences=sentences,
             capacity=capacity,
@@ -314,3 +312,8 @@ class NativeDecoder:
             [Hypothesis(row[: row.index(rules.eos)], score) for row, score in zip(*each, strict=True) if score > NEVER]
             for each in found
         ]
+
+
+def integers(numbers: ArrayLike) -> np.ndarray:
+    """Return numbers as the kernel reads them."""
+    return np.ascontiguousarray(numbers, np.int64)

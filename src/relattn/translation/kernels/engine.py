@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from relattn.translation.errors import InputError
-from relattn.translation.kernels.decoder import BLOCK, MOST_POSITIONS, Memory, NativeDecoder
+from relattn.translation.kernels.decoder import BLOCK, MOST_POSITIONS, Memory, NativeDecoder, integers
+from relattn.translation.kernels.packing import address, aligned
 from relattn.translation.search import beam
 from relattn.translation.search.engine import NextTokens
 from relattn.translation.search.types import Hypothesis, Request, SearchRules
@@ -45,7 +46,7 @@ class NativeEngine:
 
     def __init__(self, decoder: NativeDecoder) -> None:
         self._decoder = decoder
-        self.max_length, self.precision, self.name = decoder.max_length, decoder.precision, decoder.name
+        self.max_length, self.precision, self.name = decoder.spec.max_length, decoder.precision, decoder.name
 
     def __repr__(self) -> str:
         config = self._decoder.config
@@ -91,8 +92,7 @@ class NativeEngine:
         count, vocab = len(rows), self._decoder.vocab_size
         k = min(k, vocab)
         values, best = np.empty((count, k), np.float32), np.empty((count, k), np.int64)
-        log_sums, logits = np.empty(count, np.float32), np.empty((count, vocab), np.float32)
-        banned = np.array(rules.banned, np.int64)
+        log_sums, logits, banned = np.empty(count, np.float32), aligned(count, vocab), integers(rules.banned)
         self._run(
             state,
             tokens,
@@ -107,7 +107,7 @@ class NativeEngine:
         scores: list[list[float]] = [[] for _ in targets]
         for places, state, tokens, following in self._forced(sources, targets):
             values, candidates = np.empty((len(places), 1), np.float32), np.empty((len(places), 1), np.int64)
-            outputs: dict[str, np.ndarray] = {"values": values, "candidates": candidates, "only": np.array(following)}
+            outputs: dict[str, np.ndarray] = {"values": values, "candidates": candidates, "only": integers(following)}
             self._run(state, tokens, np.arange(len(places)), outputs, best=1)
             for place, value in zip(places, values[:, 0].tolist(), strict=True):
                 scores[place].append(value)
@@ -150,12 +150,12 @@ class NativeEngine:
         if state.length >= state.memory.capacity:
             raise ValueError(f"a state for {state.memory.capacity} positions must not get more")
         if state.length % BLOCK == 0:
-            state.blocks.append(np.empty((len(rows), self._decoder.cache_row), np.float32))
+            state.blocks.append(aligned(len(rows), self._decoder.cache_row))
         groups, per_source = _grouped(state.sources)
         arguments = self._pointed(state)
-        inputs = {"tokens": np.array(tokens, np.int64), "sources": groups, "src_lengths": state.memory.src_lengths}
+        inputs = {"tokens": integers(tokens), "sources": groups, "src_lengths": state.memory.src_lengths}
         for name, array in (inputs | arrays).items():
-            setattr(arguments, name, array.ctypes.data)
+            setattr(arguments, name, address(array))
         for name, number in {"rows": len(rows), "per_source": per_source, **numbers}.items():
             setattr(arguments, name, number)
         self._decoder.call("step", arguments)
@@ -164,7 +164,7 @@ class NativeEngine:
     def _pointed(self, state: NativeState) -> Any:
         """Return arguments that point to the blocks of a state."""
         arguments = self._decoder.types["arguments"](**state.memory.arguments, position=state.length)
-        addresses = (ctypes.c_void_p * len(state.blocks))(*(block.ctypes.data for block in state.blocks))
+        addresses = (ctypes.c_void_p * len(state.blocks))(*map(address, state.blocks))
         arguments.blocks = ctypes.cast(addresses, ctypes.c_void_p)
         return arguments
 
@@ -172,15 +172,16 @@ class NativeEngine:
         """Let the rows of a state be the given ones, in place if no row is needed that another overwrites."""
         changed = np.flatnonzero(rows != np.arange(len(rows)))
         if len(rows) <= len(state.sources) and not np.isin(rows[changed], changed).any():
-            given = np.ascontiguousarray(rows[changed])
+            given = integers(rows[changed])
+            places = map(ctypes.c_void_p, (address(given), address(changed)))
             self._decoder.library.relattn_move(
-                ctypes.byref(self._pointed(state)),
-                ctypes.c_void_p(given.ctypes.data),
-                ctypes.c_void_p(changed.ctypes.data),
-                ctypes.c_ssize_t(len(changed)),
+                ctypes.byref(self._pointed(state)), *places, ctypes.c_ssize_t(len(changed))
             )
         else:
-            state.blocks = [block[rows] for block in state.blocks]
+            blocks = [aligned(len(rows), self._decoder.cache_row) for _ in state.blocks]
+            for block, copy in zip(state.blocks, blocks, strict=True):
+                np.take(block, rows, axis=0, out=copy, mode="clip")
+            state.blocks = blocks
         state.sources = state.sources[rows]
 
 

@@ -1,26 +1,27 @@
 """A model's weights in the form of the compiled decoder: maps in panels, heads padded, tables by label.
 
-The structures are those of `decoder.h`. They point to tensors, which `Packing.kept` holds.
+The structures are those of `decoder.h`. They point to arrays, which `Packing.kept` holds. Weights are read and packed
+one by one, so those of a file need no memory but for the one that is packed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
-from relattn.extension import FLOAT, GENERIC, LARGEST, PAIRS, pack
+from relattn.extension.int8 import FLOAT, GENERIC, GROUP, LARGEST, PAIRS
 from relattn.translation.config import ModelConfig
-from relattn.translation.config.positions import ClippedTables, DistanceBias, DistanceVectors
-from relattn.translation.kernels.quantization import SCALE
-from relattn.translation.model.layers import DecoderLayer
-from relattn.translation.model.positions.distance_terms import DistanceAttention
+from relattn.translation.config.positions import BucketBias, ClippedTables, DistanceVectors, SlopeBias
+from relattn.translation.errors import require
+from relattn.translation.kernels.quantization import in_float32
+from relattn.translation.kernels.terms import TERMS, buckets, sinusoids, slope_biases
+from relattn.translation.weights import SCALE
 
 PADDING, MARGIN = 16, 16  # as in `decoder.c`
-TERMS = 64  # number of distances whose terms are computed at once
+LINE = 64  # alignment of arrays in bytes, which makes reading them faster
 LOG2_E = 1 / math.log(2)
 
 
@@ -31,163 +32,227 @@ class Packing:
         structures: The structures of the kernel, by name.
         panel: Number of outputs of a panel.
         config: Configuration of the model.
+        weights: Weights of the model by name.
         kernel: Kernel of the maps, which decides how they are packed. If it is not FLOAT, the model is quantized.
     """
 
-    def __init__(self, structures: dict[str, Any], panel: int, config: ModelConfig, kernel: int = FLOAT) -> None:
-        self.structures, self.panel, self.heads, self.kernel = structures, panel, config.heads, kernel
-        self.mixer = config.position_spec.mixer
+    def __init__(
+        self,
+        structures: dict[str, Any],
+        panel: int,
+        config: ModelConfig,
+        weights: Mapping[str, np.ndarray],
+        kernel: int = FLOAT,
+    ) -> None:
+        self.structures, self.panel, self.kernel, self.weights = structures, panel, kernel, weights
+        self.heads, self.mixer = config.heads, config.position_spec.mixer
         self.head_dim = config.dim // config.heads
         self.padded = padded(self.head_dim)
         self.scale = LOG2_E / self.head_dim**0.5  # of scores
-        self.kept: list[Tensor] = []
+        self.kept: list[np.ndarray] = []
+        parts = "attention.u", "attention.v", "attention.distance.weight", "positions.bias.weight"
+        self.distance_weights = {name: self.read(name).copy() for name in weights if name.endswith(parts)}
 
-    def keep(self, tensor: Tensor) -> int:
-        """Keep a tensor alive, and return its address."""
-        tensor = tensor.contiguous()
-        self.kept.append(tensor)
-        return tensor.data_ptr()
+    def keep(self, array: np.ndarray) -> int:
+        """Keep an array alive, or an aligned copy, and return its address. The arrays of a file are not writeable."""
+        if address(array) % LINE or not (array.flags.c_contiguous and array.flags.writeable):
+            copy = aligned(*array.shape, dtype=array.dtype)
+            copy[...] = array
+            array = copy
+        self.kept.append(array)
+        return address(array)
 
-    def map(self, weight: Tensor, bias: Tensor, scales: Tensor | None = None, *, padding: float = 0.0) -> Any:
-        """Pack a weight (outputs, inputs), a bias and scales. `padding` is the bias of outputs that are added."""
+    def read(self, name: str) -> np.ndarray:
+        """Return a weight in float32. Raises InputError if it is not finite."""
+        weight = in_float32(self.weights, name)
+        require(bool(np.isfinite(weight).all()), f"weights must be finite, got NaN or infinity in {name}")
+        return weight
+
+    def rows(self, name: str, bias: np.ndarray | None = None) -> list[np.ndarray]:
+        """Return a weight (outputs, inputs), a bias or zeros, and the scales of a weight in 8 bits."""
+        weight = self.read(name) if self.kernel == FLOAT else self.weights[name]
+        scales = [] if self.kernel == FLOAT else [self.read(f"{name}{SCALE}")]
+        return [weight, np.zeros(len(weight), np.float32) if bias is None else bias, *scales]
+
+    def linear_rows(self, prefix: str) -> list[np.ndarray]:
+        """Return the rows of a linear layer with its bias."""
+        return self.rows(f"{prefix}.weight", self.read(f"{prefix}.bias"))
+
+    def map(self, weight: np.ndarray, bias: np.ndarray, scales: np.ndarray | None = None, *, end: float = 0.0) -> Any:
+        """Pack a weight (outputs, inputs), a bias and scales. `end` is the bias of outputs that are added."""
         outputs, inputs = weight.shape
-        end = torch.full((-outputs % self.panel,), padding)
-        address = self.keep(torch.cat([bias, end]))
+        more = -outputs % self.panel
+        biases = self.keep(np.pad(bias, (0, more), constant_values=end))
         if scales is None:
-            floats = self.keep(self.panels(weight.T[None]))
-            return self.structures["map"](floats, address, None, None, inputs, padded(outputs), FLOAT)
-        kernel = GENERIC if self.kernel == PAIRS and weight.abs().max() > LARGEST else self.kernel
-        scales = nn.functional.pad(scales, (0, len(end)))
+            floats = self.keep(self.panels(weight[None]))
+            return self.structures["map"](floats, biases, None, None, inputs, padded(outputs), FLOAT)
+        kernel = GENERIC if self.kernel == PAIRS and np.abs(weight).max() > LARGEST else self.kernel
         panels, sums = pack(weight, self.panel, kernel)
         return self.structures["map"](
-            self.keep(panels), address, self.keep(scales), self.keep(sums), inputs, padded(outputs), kernel
-        )
+            self.keep(panels), biases, self.keep(np.pad(scales, (0, more))), self.keep(sums), inputs, padded(outputs),
+            kernel,
+        )  # fmt: skip
 
-    def table(self, module: nn.Module, name: str, bias: Tensor | None = None, padding: float = 0.0) -> Any:
-        """Pack embeddings (vocab, dim) as the outputs of a map."""
-        weight, scales = weight_of(module, name)
-        return self.map(weight, torch.zeros(len(weight)) if bias is None else bias, *scales, padding=padding)
-
-    def linear(self, linear: nn.Linear) -> Any:
+    def linear(self, prefix: str) -> Any:
         """Pack a linear layer."""
-        return self.map(*rows_of(linear))
+        return self.map(*self.linear_rows(prefix))
 
-    def panels(self, matrices: Tensor) -> Tensor:
-        """Return matrices (count, inputs, outputs) as panels (count, outputs / panel, inputs, panel)."""
-        outputs = matrices.shape[2]
-        whole = nn.functional.pad(matrices, (0, -outputs % self.panel))
-        return whole.unflatten(2, (-1, self.panel)).transpose(1, 2).contiguous()
+    def panels(self, rows: np.ndarray) -> np.ndarray:
+        """Return matrices (count, outputs, inputs) as panels (count, outputs / panel, inputs, panel)."""
+        count, outputs, inputs = rows.shape
+        whole = outputs // self.panel
+        panels = aligned(count, -(-outputs // self.panel), inputs, self.panel)
+        first = rows[:, : whole * self.panel].reshape(count, whole, self.panel, inputs)
+        panels[:, :whole] = first.swapaxes(2, 3)
+        panels[:, whole:] = 0.0
+        panels[:, whole:, :, : outputs % self.panel] = rows[:, None, whole * self.panel :].swapaxes(2, 3)
+        return panels
 
-    def norm(self, norm: nn.Module) -> Any:
-        """Pack the weights of a layer normalization, or of `nn.Identity`, which has none."""
-        if not isinstance(norm, nn.LayerNorm):
+    def norm(self, prefix: str) -> Any:
+        """Pack the weights of a layer normalization, or nothing if the model does not have it."""
+        if f"{prefix}.weight" not in self.weights:
             return self.structures["norm"]()
-        more = padded(len(norm.weight)) - len(norm.weight)
-        vectors = (nn.functional.pad(each.detach(), (0, more)) for each in (norm.weight, norm.bias))
-        return self.structures["norm"](*(self.keep(each) for each in vectors))
+        vectors = (self.read(f"{prefix}.{leaf}") for leaf in ("weight", "bias"))
+        return self.structures["norm"](*(self.keep(np.pad(each, (0, -len(each) % PADDING))) for each in vectors))
 
-    def to_heads(self, linear: nn.Linear, times: float = 1.0) -> list[Tensor]:
+    def to_heads(self, prefix: str, times: float = 1.0) -> list[np.ndarray]:
         """Return the rows of a map to heads, times a factor, with the dimension of each head padded."""
-        more = self.padded - self.head_dim
-        weight, *vectors = rows_of(linear)
+        weight, *vectors = self.linear_rows(prefix)
         rows = [weight * times if len(vectors) == 1 else weight, *(vector * times for vector in vectors)]
-        by_head = (each.unflatten(0, (self.heads, -1)) for each in rows)
-        return [nn.functional.pad(each, (0, 0) * (each.dim() - 2) + (0, more)).flatten(0, 1) for each in by_head]
+        by_head = (each.reshape(self.heads, self.head_dim, *each.shape[1:]) for each in rows)
+        return [self.pad(each, axis=1).reshape(-1, *each.shape[2:]) for each in by_head]
 
-    def from_heads(self, linear: nn.Linear) -> Any:
+    def from_heads(self, prefix: str) -> Any:
         """Pack a map from heads, with the dimension of each head padded."""
-        weight, *vectors = rows_of(linear)
-        more = (0, self.padded - self.head_dim)
-        return self.map(nn.functional.pad(weight.unflatten(1, (self.heads, -1)), more).flatten(1), *vectors)
+        weight, *vectors = self.linear_rows(prefix)
+        by_head = self.pad(weight.reshape(len(weight), self.heads, -1), axis=2)
+        return self.map(by_head.reshape(len(weight), -1), *vectors)
 
-    def layer(self, layer: Any) -> Any:
+    def pad(self, array: np.ndarray, axis: int) -> np.ndarray:
+        """Return an array with zeros after the dimension of heads, on an axis."""
+        widths = [(0, 0)] * array.ndim
+        widths[axis] = 0, self.padded - self.head_dim
+        return np.pad(array, widths)
+
+    def layer(self, stack: str, number: int) -> Any:
         """Pack a layer of the encoder or the decoder. `distance_terms` adds the terms of distances."""
-        own, is_causal = layer.self_attention, isinstance(layer, DecoderLayer)
-        query = self.to_heads(own.query, self.scale)
-        if isinstance(self.mixer, DistanceBias | DistanceVectors):
-            content, _, _ = self.terms(own.attention, 0, 0)  # what is added to each query
-            query[1] = query[1] + nn.functional.pad(content * self.scale, (0, self.padded - self.head_dim)).flatten()
-        feed_in, _, _, feed_out = layer.feed_forward
-        norms = [self.norm(residual.norm) for residual in layer.residuals]
+        prefix, is_causal = f"{stack}.{number}", stack == "decoder"
+        own, cross = f"{prefix}.self_attention", f"{prefix}.cross_attention"
+        query = self.to_heads(f"{own}.query", self.scale)
+        if isinstance(self.mixer, DistanceVectors):
+            added = self.read(f"{own}.attention.u")[:, 0] * self.scale  # to each query
+            query[1] = query[1] + self.pad(added, axis=1).reshape(-1)
         packed = self.structures["layer"](
-            self_norm=norms[0],
-            feed_norm=norms[-1],
-            self_in=self.stacked(query, self.to_heads(own.key), self.to_heads(own.value)),
-            self_out=self.from_heads(own.out),
-            feed_in=self.linear(feed_in),
-            feed_out=self.linear(feed_out),
+            self_norm=self.norm(f"{prefix}.residuals.0.norm"),
+            feed_norm=self.norm(f"{prefix}.residuals.{2 if is_causal else 1}.norm"),
+            self_in=self.stacked(query, self.to_heads(f"{own}.key"), self.to_heads(f"{own}.value")),
+            self_out=self.from_heads(f"{own}.out"),
+            feed_in=self.linear(f"{prefix}.feed_forward.0"),
+            feed_out=self.linear(f"{prefix}.feed_forward.3"),
         )
         if is_causal:
-            packed.cross_norm = norms[1]
-            packed.cross_query = self.map(*self.to_heads(layer.cross_attention.query, self.scale))
-            packed.cross_out = self.from_heads(layer.cross_attention.out)
+            packed.cross_norm = self.norm(f"{prefix}.residuals.1.norm")
+            packed.cross_query = self.map(*self.to_heads(f"{cross}.query", self.scale))
+            packed.cross_out = self.from_heads(f"{cross}.out")
         if isinstance(self.mixer, ClippedTables):
             labels = self.mixer.left + 1 + (0 if is_causal else self.mixer.right)
-            key, value = own.attention.rel_key, own.attention.rel_value
-            if key is not None:
-                table = self.table_rows(key.weight.detach(), labels)
-                packed.rel_key = self.keep(self.panels(table.mT))
+            if self.mixer.keys:
+                table = self.table_rows(f"{own}.attention.rel_key.weight", labels)
+                packed.rel_key = self.keep(self.panels(table))
                 packed.rel_key_head = 0 if len(table) == 1 else self.padded * -(-labels // self.panel) * self.panel
-            if value is not None:
-                table = self.table_rows(value.weight.detach(), labels)
+            if self.mixer.values:
+                table = self.table_rows(f"{own}.attention.rel_value.weight", labels)
                 packed.rel_value = self.keep(table)
-                packed.rel_value_head = 0 if len(table) == 1 else table[0].numel()
+                packed.rel_value_head = 0 if len(table) == 1 else table[0].size
         return packed
 
-    def memory_map(self, layers: Iterable[Any]) -> Any:
+    def memory_map(self, layers: int) -> Any:
         """Pack the maps of a source to its keys and values in all layers, as one."""
-        attentions = [layer.cross_attention for layer in layers]
-        return self.stacked(*(self.to_heads(linear) for each in attentions for linear in (each.key, each.value)))
+        parts = (f"decoder.{i}.cross_attention.{part}" for i in range(layers) for part in ("key", "value"))
+        return self.stacked(*map(self.to_heads, parts))
 
-    def stacked(self, *maps: Sequence[Tensor]) -> Any:
+    def stacked(self, *maps: Sequence[np.ndarray]) -> Any:
         """Pack maps of the same inputs as one."""
-        return self.map(*(torch.cat(parts) for parts in zip(*maps, strict=True)))
+        return self.map(*(np.concatenate(parts) for parts in zip(*maps, strict=True)))
 
-    def table_rows(self, table: Tensor, labels: int) -> Tensor:
+    def table_rows(self, name: str, labels: int) -> np.ndarray:
         """Return the first rows of a table, (heads or 1, labels, padded head_dim)."""
-        rows = table[None] if table.dim() == 2 else table
-        return nn.functional.pad(rows[:, :labels], (0, self.padded - self.head_dim))
+        table = self.read(name)
+        rows = table[None] if table.ndim == 2 else table
+        return self.pad(rows[:, :labels], axis=2)
 
-    def terms(self, attention: DistanceAttention, left: int, right: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return content and relative query (heads, 1, head_dim) of a query of zeros, and a table from −left to right.
+    def terms(self, stack: str, number: int, distances: np.ndarray) -> np.ndarray:
+        """Return what a layer adds to the scores of pairs at some distances, (heads, labels, vectors).
 
-        The table is computed in parts of fixed size, since PyTorch rounds the rows of small products differently: a
-        distance must have the same terms in searches with other limits.
+        The last number is a bias, in the units of q · k. Those before it, if any, are multiplied by the content query.
         """
-        with torch.inference_mode():
-            zeros, before = torch.zeros(1, self.heads, 1, self.head_dim), -(-(left + 1) // TERMS) * TERMS
-            firsts = range(1 - before, right + 1, TERMS)
-            parts = [attention.terms(zeros, torch.arange(first, first + TERMS)) for first in firsts]
-            table, start = torch.cat([part[2] for part in parts], dim=1), before - 1 - left
-            return parts[0][0][0], parts[0][1][0], table[:, start : start + left + 1 + right]
+        is_causal = stack == "decoder"
+        match self.mixer:
+            case BucketBias():
+                side = "tgt" if is_causal else "src"
+                table = self.distance_weights[f"{side}_positions.bias.weight"]
+                return table[:, buckets(distances, is_causal=is_causal), None] * self.head_dim**0.5
+            case SlopeBias():
+                return slope_biases(distances, self.heads)[..., None] * self.head_dim**0.5
+        own = f"{stack}.{number}.self_attention.attention"
+        u, v, weight = (self.distance_weights[f"{own}.{name}"] for name in ("u", "v", "distance.weight"))
+        signal = sinusoids(-distances, self.heads * self.head_dim)
+        vectors = (signal @ weight.T).reshape(len(distances), self.heads, -1)
+        vectors = np.ascontiguousarray(vectors.swapaxes(0, 1))
+        # The kernel multiplies the vectors by q + u.
+        return np.concatenate([vectors, ((v - u) * vectors).sum(2, keepdims=True)], axis=2)
 
-    def distance_terms(self, own: Any, attention: DistanceAttention, left: int, right: int) -> list[Tensor]:
-        """Let a packed layer point to the terms of its scores for distances from −left to right, and return these."""
-        content, relative, table = self.terms(attention, left, right)
-        labels = left + 1 + right
+    def distance_terms(self, own: Any, stack: str, number: int, left: int, right: int) -> list[np.ndarray]:
+        """Let a packed layer point to the terms of its scores for distances from −left to right, and return these.
+
+        They are computed in parts of fixed size, since products of other sizes may be rounded differently: a distance
+        must have the same terms in searches with other limits.
+        """
+        before = -(-(left + 1) // TERMS) * TERMS
+        firsts, start, labels = range(1 - before, right + 1, TERMS), before - 1 - left, left + 1 + right
+        parts = [self.terms(stack, number, np.arange(first, first + TERMS)) for first in firsts]
+        table = np.concatenate(parts, axis=1)[:, start : start + labels]
         kept = []
-        if isinstance(self.mixer, DistanceBias):
-            bias = table[..., 0]  # times √head_dim
-        else:
-            panels = self.panels(nn.functional.pad(table, (0, self.padded - self.head_dim)).mT)
-            own.rel_key, own.rel_key_head = panels.data_ptr(), panels[0].numel()
+        if table.shape[2] > 1:
+            panels = self.panels(self.pad(table[..., :-1], axis=2))
+            own.rel_key, own.rel_key_head = address(panels), panels[0].size
             kept.append(panels)
-            bias = ((relative - content) * table).sum(-1)  # the kernel multiplies the table by the content query
-        strips = nn.functional.pad(bias * self.scale, (MARGIN, MARGIN + padded(labels) - labels)).contiguous()
-        own.rel_bias = strips.data_ptr()
+        margins = (0, 0), (MARGIN, MARGIN + padded(labels) - labels)
+        strips = np.ascontiguousarray(np.pad(table[..., -1] * self.scale, margins))
+        own.rel_bias = address(strips)
         return [*kept, strips]
 
 
-def weight_of(module: nn.Module, name: str) -> tuple[Tensor, list[Tensor]]:
-    """Return a weight, and its scales in a list, which is empty if the weight is not quantized."""
-    scales = getattr(module, f"{name}{SCALE}", None)
-    return getattr(module, name).detach(), [] if scales is None else [scales]
+def pack(codes: np.ndarray, panel: int, kernel: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return codes (outputs, inputs) in panels, and the numbers for each output or panel, as `int8.h` describes."""
+    outputs, inputs = codes.shape
+    codes = np.pad(codes, ((0, -outputs % panel), (0, -inputs % GROUP)))
+    fours = codes.view(np.int32).reshape(-1, panel, codes.shape[1] // 4).swapaxes(1, 2)
+    panels = np.ascontiguousarray(fours).view(np.int8).reshape(len(fours), -1, 8 * panel)  # (…, inputs / 8, bytes)
+    if kernel != PAIRS:
+        return panels, codes.sum(1, dtype=np.int32) * np.int32(-128)
+    pairs = codes.view(np.int16)
+    low, high = pairs << 8 >> 8, pairs >> 8
+    sums = (low + high).reshape(len(codes), -1, 2, 2, 2)
+    squares = (low * low + high * high).reshape(len(codes), -1, 4, 2)
+    offsets = 128 * sums.sum(3, dtype=np.int16).cumsum(2, dtype=np.int16)  # (outputs, inputs / 16, 2, 2)
+    offsets = offsets.reshape(len(panels), panel, -1, 2).swapaxes(1, 2)
+    offsets = np.ascontiguousarray(offsets).view(np.int8).reshape(*panels.shape[:2], -1)
+    largest = squares.sum(2, dtype=np.int16).reshape(len(panels), -1).max(1)
+    return np.concatenate([panels, offsets], axis=2), largest.astype(np.int32)
 
 
-def rows_of(linear: nn.Linear) -> list[Tensor]:
-    """Return the weight (outputs, inputs) of a linear layer, the bias, and the scales if it is quantized."""
-    weight, scales = weight_of(linear, "weight")
-    return [weight, linear.bias.detach(), *scales]
+def aligned(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    """Return a new array that begins at a multiple of LINE."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + LINE, np.uint8)
+    start = -address(memory) % LINE
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def address(array: np.ndarray) -> int:
+    """Return the address of the first number of an array."""
+    return array.ctypes.data
 
 
 def padded(size: int) -> int:

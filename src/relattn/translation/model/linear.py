@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from relattn.extension import is_transformed
+from relattn.backends.autograd import is_transformed
 from relattn.translation.processor import is_amd
 
 MIN_FEATURES = 256  # inputs and outputs from which on oneDNN is used

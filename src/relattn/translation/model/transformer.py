@@ -18,12 +18,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from relattn.translation.config import ModelConfig
-from relattn.translation.errors import InputError
 from relattn.translation.model.dropout import Dropout
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.linear import Linear, linear, prepack
 from relattn.translation.model.mixers import MixerCache
 from relattn.translation.model.positions.stack import StackPositions
+from relattn.translation.weights import require_vocab_sizes
 
 
 @dataclass(frozen=True)
@@ -118,12 +118,8 @@ class Transformer(nn.Module):
             warnings.warn(spec.order_warning, stacklevel=2)
         tgt_vocab_size = vocab_size if tgt_vocab_size is None else tgt_vocab_size
         self.config, self.vocab_size = config, tgt_vocab_size
-        shared = config.shared_embeddings
-        if vocab_size != tgt_vocab_size and shared in ("all", "inputs"):
-            raise InputError(
-                f"source and target vocabularies must have the same size with shared_embeddings {shared},"
-                f" got {vocab_size} and {tgt_vocab_size} pieces; use shared_embeddings target or none"
-            )
+        self.vocab_sizes, shared = (vocab_size, tgt_vocab_size), config.shared_embeddings
+        require_vocab_sizes(config, self.vocab_sizes)
         self.embedding = _embedding(tgt_vocab_size, config.dim)
         self.src_embedding = None if shared in ("all", "inputs") else _embedding(vocab_size, config.dim)
         self.output_weight = None if shared in ("all", "target") else _embedding(tgt_vocab_size, config.dim)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from relattn.translation import bundle, hub
@@ -13,8 +14,10 @@ from relattn.translation.config import Recipe, as_dict, differences
 from relattn.translation.config.positions import ClippedTables, DotProduct
 from relattn.translation.data.encode import TranslationData, load_data
 from relattn.translation.errors import require
-from relattn.translation.model.transformer import SkipInitialization, Transformer
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.weights import load_weights
 from relattn.translation.training.run_directory import newest_checkpoint
+from relattn.translation.weights import weight_table
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def open_run(recipe: Recipe, *, resume: bool, check: bool) -> Run:
     torch.manual_seed(recipe.seed)
     model = Transformer(recipe.model, *data.tokenizer.vocab_sizes)
     if initial is not None:
-        bundle.load_weights(model, initial.state, source=initial.path)
+        load_weights(model, initial.state, source=initial.path)
     return Run(recipe, directory, data, model, checkpoint)
 
 
@@ -82,10 +85,9 @@ def read_initial_bundle(recipe: Recipe) -> bundle.Bundle | None:
         and isinstance(after.mixer, ClippedTables)
     ):
         expected = model.with_positions(initial.model.positions, max_positions=initial.model.max_positions)
-        with SkipInitialization(), torch.device("meta"):
-            weights = bundle.weights_of(Transformer(model, *tokenizer.vocab_sizes))
-        tables = {name for name in weights if name.endswith((".rel_key.weight", ".rel_value.weight"))}
-        state = state | {name: torch.zeros(weights[name].shape) for name in tables}
+        weights = weight_table(model, tokenizer.vocab_sizes)
+        tables = [name for name in weights if name.endswith((".rel_key.weight", ".rel_value.weight"))]
+        state = {**state, **{name: np.zeros(weights[name].shape, np.float32) for name in tables}}
     changed = [line for line in differences(as_dict(initial.model), as_dict(expected)) if "dropout" not in line]
     require(not changed, f"{path}: the model must be the recipe's, got {'; '.join(changed)}")
     return replace(initial, model=model, state=state, tokenizer=tokenizer)

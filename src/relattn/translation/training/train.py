@@ -18,6 +18,7 @@ from relattn.translation.data.encode import TranslationData, open_data
 from relattn.translation.errors import one_line, require
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.weights import arrays_of, load_weights
 from relattn.translation.training import checkpoints
 from relattn.translation.training.distributed import (
     fabric_of,
@@ -120,7 +121,8 @@ def write_bundle(recipe: Recipe, data: TranslationData, last: int, path: Path) -
     pairs = data.languages if config.given_tokens else ()
     model = Transformer(recipe.model, *tokenizer.vocab_sizes)
     mean = checkpoints.average(checkpoints.load(checkpoint)["model"] for checkpoint in paths)
-    bundle.load_weights(model, mean, source=f"the mean of {', '.join(path.name for path in paths)}")
+    arrays = {name: tensor.numpy() for name, tensor in mean.items()}
+    load_weights(model, arrays, source=f"the mean of {', '.join(path.name for path in paths)}")
     files = f"`{config.train_list}`" if config.train_list else f"`{config.train_src}` and `{config.train_tgt}`"
     card = (
         f"# {config.src_lang} → {config.tgt_lang}\n\n"
@@ -138,7 +140,14 @@ def write_bundle(recipe: Recipe, data: TranslationData, last: int, path: Path) -
         name = f" of {each.name}" if len(data.valid) > 1 else ""
         card += f"\nOn the {scores.sentences} validation sentences{name}:\n\n{scores}\n"
     bundle.save(
-        path, model=model, languages=languages, search=recipe.search, tokenizer=tokenizer, card=card, pairs=pairs
+        path,
+        config=model.config,
+        weights=arrays_of(model),
+        languages=languages,
+        search=recipe.search,
+        tokenizer=tokenizer,
+        card=card,
+        pairs=pairs,
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from relattn.translation.errors import InputError
-from relattn.translation.kernels.decoder import NativeDecoder, int8_kernel, unsupported_reason
+from relattn.translation.kernels.decoder import NativeDecoder, unsupported_reason
 from relattn.translation.kernels.engine import NativeEngine
-from relattn.translation.kernels.quantization import SCALE, quantize
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.weights import arrays_of
 from relattn.translation.search.engine import Engine
 from relattn.translation.translate.torch_engine import TorchEngine
 
@@ -19,18 +19,15 @@ def engine_of(model: Transformer, device: str | torch.device = "cpu", *, int8: b
     Args:
         model: The model. Its weights must not change while the engine is used.
         device: Device to compute on.
-        int8: Whether to compute in int8, as a quantized model requires. Another model is quantized.
+        int8: Whether to compute in int8.
 
     Raises:
         InputError: `int8` is not supported for this model.
     """
-    reason = unsupported_reason(model, torch.device(device))
-    if reason is None and int8:
-        if not hasattr(model, f"embedding{SCALE}"):
-            quantize(model)
-        return NativeEngine(NativeDecoder(model, int8_kernel()))
+    dtype = str(model.embedding.dtype).removeprefix("torch.")
+    reason = unsupported_reason(model.config, str(device), dtype)
     if reason is None:
-        return NativeEngine(NativeDecoder(model))
+        return NativeEngine(NativeDecoder(model.config, model.vocab_sizes, arrays_of(model), int8=int8))
     if int8:
         raise InputError(f"precision int8 requires the compiled decoder: {reason}")
     return TorchEngine(model, device, reason)

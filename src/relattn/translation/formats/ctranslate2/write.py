@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relattn.extension import LARGEST
-from relattn.translation.bundle import CARD, TOKENIZER_FILES, Bundle, weights_of
+from relattn.extension.int8 import LARGEST
+from relattn.translation.bundle import CARD, TOKENIZER_FILES, Bundle
 from relattn.translation.config import SearchConfig, as_dict
 from relattn.translation.config.positions import ClippedTables, LearnedVectors, Sinusoids
 from relattn.translation.console import shows_progress
@@ -48,6 +48,7 @@ from relattn.translation.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIO
 from relattn.translation.formats.parity import Reference, Report, check_lines
 from relattn.translation.model.positions.absolute import sinusoids
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.weights import weights_of
 from relattn.translation.text.alignment import alignment_layer
 from relattn.translation.translate.translator import Translator
 
@@ -140,7 +141,7 @@ def ctranslate2_search(search: SearchConfig, length: float) -> SearchConfig:
 
 def has_8_bits(bundle: Bundle) -> bool:
     """Return whether a bundle is quantized to more than 7 bits, as one imported from int8 is. An export keeps these."""
-    return any(each.dtype == torch.int8 and int(each.abs().max()) > LARGEST for each in bundle.state.values())
+    return any(each.dtype == np.int8 and np.abs(each).max() > LARGEST for each in bundle.state.values())
 
 
 def added_tokens(tokenizer: AnyTokenizer) -> tuple[bool, bool]:
@@ -226,7 +227,7 @@ def _spec(model: Transformer) -> Any:
 
 def _state(model: Transformer) -> dict[str, Tensor]:
     """Return all weights that CTranslate2 has of such a model, by our names."""
-    config, state = model.config, {name: tensor.detach() for name, tensor in weights_of(model).items()}
+    config, state = model.config, weights_of(model)
     state = {"src_embedding": state["embedding"], "output_weight": state["embedding"], **state}
     left = right = 0
     match config.position_spec.signal, config.position_spec.mixer:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
-from relattn.translation.bundle import read_weights
-from relattn.translation.errors import require
+from relattn.translation.errors import reading, require
 from relattn.translation.files import require_files
 from relattn.translation.formats.foreign_model import (
     NEVER_GENERATED,
@@ -108,7 +108,8 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     for name in weight_files(path):
         file = path / name
         if file.suffix == ".safetensors":
-            tensors |= read_weights(file)[0]
+            with reading(file, "truncated, damaged, or not a safetensors file"):
+                tensors |= load_file(file)
             continue
         content = load_checkpoint(file)
         valid = isinstance(content, dict) and all(

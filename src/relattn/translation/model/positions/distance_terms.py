@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from relattn import relative_attention
 from relattn.translation.config import ModelConfig
+from relattn.translation.config.positions import BucketBias
 from relattn.translation.model.linear import Linear
 from relattn.translation.model.positions.absolute import sinusoids
 
@@ -118,7 +119,7 @@ class BiasAttention(DistanceAttention):
 class Buckets(nn.Module):
     """T5's biases, a learned number per head and bucket of distances (Raffel et al. 2020, section 2.1).
 
-    `weight` is (heads, BUCKETS). T5 itself does not divide scores by √head_dim, and compensates for it in its initial
+    `weight` is (heads, buckets). T5 itself does not divide scores by √head_dim, and compensates for it in its initial
     weights. Distances of 128 and more share a bucket.
 
     Args:
@@ -127,16 +128,13 @@ class Buckets(nn.Module):
             else half of them.
     """
 
-    BUCKETS = 32  # of both directions together
-    FARTHEST = 128  # this distance and longer ones share a bucket
-
     def __init__(self, heads: int, *, is_causal: bool) -> None:
         super().__init__()
         self.is_causal = is_causal
-        self.weight = nn.Parameter(torch.zeros(heads, self.BUCKETS))
+        self.weight = nn.Parameter(torch.zeros(heads, BucketBias.buckets))
 
     def bucket(self, distances: Tensor) -> Tensor:
-        """Return the bucket of each distance, in [0, BUCKETS).
+        """Return the bucket of each distance, in [0, BucketBias.buckets).
 
         Short distances have a bucket each. The width of the other buckets grows logarithmically.
 
@@ -146,10 +144,10 @@ class Buckets(nn.Module):
         Returns:
             (labels,), int64.
         """
-        buckets = self.BUCKETS if self.is_causal else self.BUCKETS // 2  # per direction
+        buckets = BucketBias.buckets if self.is_causal else BucketBias.buckets // 2  # per direction
         exact = buckets // 2
         far = (-distances).clamp(min=0) if self.is_causal else distances.abs()
-        share = torch.log(far.clamp(min=1).float() / exact) / math.log(self.FARTHEST / exact)
+        share = torch.log(far.clamp(min=1).float() / exact) / math.log(BucketBias.farthest / exact)
         wide = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
         right = 0 if self.is_causal else (distances > 0).long() * buckets
         return right + torch.where(far < exact, far, wide)

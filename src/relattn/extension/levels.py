@@ -1,9 +1,12 @@
 """Levels of processors that the kernels are compiled for.
 
-`hatch_build.py`, which compiles the kernels, reads this file where torch is not installed. `library.py` selects by it.
+`hatch_build.py`, which compiles the kernels, reads this file where nothing is installed. `loader.py` selects by it.
 """
 
-from collections.abc import Mapping
+import ctypes
+import re
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 EXACT, PAIRS = ("float32", "float64"), ("bfloat16",)  # dtypes that an object file computes in
@@ -33,13 +36,16 @@ LEVELS = {  # per machine, best first; the last level runs on every processor of
     ),
 }
 ALIASES = {"amd64": "x86_64", "arm64": "aarch64"}  # names on Windows and macOS
-HAVING = {  # features by PyTorch's name for a processor (`torch.backends.cpu.get_cpu_capability`)
-    "AVX512": {"AVX512", "AVX2"},
-    "AVX2": {"AVX2"},
-    "SVE256": {"SVE256"},  # vectors of exactly 256 bits
+FLAGS = {  # what a feature requires, in Linux's names
+    "AVX2": {"avx2", "fma"},
+    "AVX512": {"avx512f", "avx512vl", "avx512bw", "avx512dq"},
+    "AVX512_BF16": {"avx512_bf16"},
+    "AMX_BF16": {"amx_bf16"},
+    "AVX512_VNNI": {"avx512_vnni"},
+    "AVX_VNNI": {"avx_vnni"},
+    "SVE256": {"sve256"},  # vectors of exactly 256 bits
 }
 INT8_DOTS = {"AVX512_VNNI", "AVX_VNNI", "DOTPROD"}  # dot products of 8-bit integers; on ARM, kernels look for them
-OTHERS = {"AVX512_BF16", "AMX_BF16", "AVX512_VNNI", "AVX_VNNI"}  # features that `torch.cpu.get_capabilities` lists
 AVX512_BF16 = {"AVX512", "AVX2", "AVX512_VNNI", "AVX512_BF16"}
 LIMITS: dict[str, dict[str, set[str]]] = {  # values of RELATTN_LEVEL per machine, lowest first, and what they allow
     "x86_64": {
@@ -60,24 +66,43 @@ def machine_of(name: str) -> str:
     return ALIASES.get(name.lower(), name.lower())
 
 
-def features_of(machine: str, capability: str, listed: Mapping[str, object], limit: str = "") -> set[str]:
+def processor_flags() -> set[str]:
+    """Return the features of this processor in Linux's names; empty on other systems, which have one level each."""
+    path = Path("/proc/cpuinfo")
+    if sys.platform != "linux" or not path.exists():
+        return set()
+    with path.open("rb", buffering=0) as file:
+        flags = flags_in(file.read(1 << 14).decode(errors="replace"))  # the first processor
+    if "sve" in flags:
+        get_vector_length = 51  # PR_SVE_GET_VL
+        flags.add(f"sve{8 * (ctypes.CDLL(None).prctl(get_vector_length, 0, 0, 0, 0) & 0xFFFF)}")
+    return flags
+
+
+def flags_in(cpuinfo: str) -> set[str]:
+    """Return the features of the first processor in the text of `/proc/cpuinfo`."""
+    listed = re.search(r"^(?:flags|Features)\s*:(.*)", cpuinfo, re.MULTILINE)
+    return set(listed[1].split() if listed else ())
+
+
+def features_of(machine: str, flags: set[str], limit: str = "") -> set[str]:
     """Return the features of a processor that kernels may use.
 
     Args:
         machine: Name of the machine, a key of `LEVELS`.
-        capability: PyTorch's name for the processor (`torch.backends.cpu.get_cpu_capability`).
-        listed: Other features that PyTorch lists, by name (`torch.cpu.get_capabilities`).
+        flags: Features of the processor in Linux's names (`processor_flags`).
         limit: Value of RELATTN_LEVEL, or "".
 
     Raises:
         ImportError: The limit is unknown, or higher than the processor.
     """
-    has = set(HAVING.get(capability, ())) | {feature for feature in OTHERS if listed.get(feature.lower()) is True}
+    has = {feature for feature, needs in FLAGS.items() if needs <= flags}
+    if "AVX2" not in has:
+        has &= {"SVE256"}
+    elif "AVX512" not in has:
+        has &= {"AVX2", "AVX_VNNI"}
     if machine == "aarch64":
         has.add("DOTPROD")
-    elif "AVX512" not in has:  # ATEN_CPU_CAPABILITY may exclude it, and excludes newer instructions too
-        is_newest = "AVX2" in has and listed.get("avx512_f") is not True
-        has &= {"AVX2", "AVX_VNNI"} if is_newest else {"AVX2"}
     if not limit:
         return has
     allowed = {name: features for name, features in LIMITS.get(machine, {}).items() if features <= has}

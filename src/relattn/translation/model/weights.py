@@ -1,0 +1,60 @@
+"""Weights of a `Transformer` by name, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relattn.translation.config import ModelConfig
+from relattn.translation.kernels.quantization import in_float32, require_valid
+from relattn.translation.model.transformer import SkipInitialization, Transformer
+from relattn.translation.weights import require_fit
+
+
+def weights_of(model: Transformer) -> dict[str, Tensor]:
+    """Return the weights of a model by name. A shared tensor has one name, as safetensors requires."""
+    names = model.state_dict().keys()
+    named = chain(model.named_parameters(), model.named_buffers())
+    return {name: tensor.detach() for name, tensor in named if name in names}
+
+
+def arrays_of(model: Transformer) -> dict[str, np.ndarray]:
+    """Return the weights of a model by name, as NumPy's arrays in float32. Those on the CPU share their memory."""
+    return {name: tensor.float().cpu().contiguous().numpy() for name, tensor in weights_of(model).items()}
+
+
+def make_model(
+    config: ModelConfig, vocab_sizes: tuple[int, int], state: Mapping[str, np.ndarray], *, source: object
+) -> Transformer:
+    """Build a model with the weights `state`; its memory is allocated only if they fit.
+
+    Args:
+        config: Configuration of the model.
+        vocab_sizes: Number of source and of target pieces.
+        state: Weights by name. Those of a quantized model are dequantized.
+        source: Name of the weights in messages.
+
+    Raises:
+        InputError: The weights do not fit, or integers or scales are out of range.
+    """
+    require_fit(config, vocab_sizes, state, source)
+    require_valid(state, source)
+    with SkipInitialization():
+        model = Transformer(config, *vocab_sizes)
+    load_weights(model, state, source=source)
+    return model
+
+
+def load_weights(model: Transformer, state: Mapping[str, np.ndarray], *, source: object) -> None:
+    """Copy the weights `state` into a model.
+
+    Raises:
+        InputError: Names, shapes or dtypes differ. The message names several differences; the model is not changed.
+    """
+    require_fit(model.config, model.vocab_sizes, state, source)
+    for name, tensor in weights_of(model).items():
+        tensor.copy_(torch.tensor(in_float32(state, name)))

@@ -1,0 +1,141 @@
+"""Runs an engine on sentences: in batches of similar length, and several batches at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from relattn.translation.config import SearchConfig
+from relattn.translation.data.imported_tokenizer import AnyTokenizer
+from relattn.translation.data.planning import batch_by_size
+from relattn.translation.errors import require
+from relattn.translation.search.engine import Engine
+from relattn.translation.search.types import Hypothesis, Request, SamplingOptions, SearchRules
+from relattn.translation.text.alignment import Links, links
+from relattn.translation.translate.glossary import continue_words
+
+MAX_SENTENCES = 128  # per batch, before the beam: enough to keep a GPU busy
+MAX_TOKENS = 4096  # padded source pieces per batch, which bounds memory
+
+
+def max_sentences(engine: Engine, beam_size: int) -> int:
+    """Return the largest number of sentences per batch. On a CPU, keys, values and logits then stay in its cache."""
+    return max(1, min(64, 128 // beam_size)) if engine.device == "cpu" else MAX_SENTENCES
+
+
+class Runner:
+    """Runs an engine on sentences of a tokenizer.
+
+    Args:
+        engine: What runs the model.
+        tokenizer: Tokenizer of both sides.
+        workers: Number of batches that run at the same time, with one thread each.
+    """
+
+    def __init__(self, engine: Engine, tokenizer: AnyTokenizer, workers: int) -> None:
+        self.engine, self.tokenizer, self.workers = engine, tokenizer, workers
+
+    def batches(self, requests: Sequence[Request], search: SearchConfig) -> list[np.ndarray]:
+        """Return indices of requests, the longest first, in batches of similar length."""
+        lengths = np.array([len(each.src_ids) for each in requests], dtype=np.int64)
+        most = min(max_sentences(self.engine, search.beam_size), -(-len(requests) // self.workers))
+        return batch_by_size(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, most)
+
+    def map(self, work: Callable[[Any], Any], batches: Sequence[Any]) -> Iterator[Any]:
+        """Yield `work(batch)` for each of `batches`, in order, with a thread per worker."""
+        if min(self.workers, len(batches)) <= 1:
+            yield from map(work, batches)
+            return
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(self.workers) as pool:
+            yield from pool.map(work, batches)
+
+    def search(
+        self,
+        requests: Sequence[Request],
+        search: SearchConfig,
+        counts: Sequence[int],
+        sampling: SamplingOptions | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Return the best hypotheses of each request, or draws.
+
+        Args:
+            requests: Sentences of similar length.
+            search: How to search.
+            counts: Number of hypotheses of each request.
+            sampling: How to draw; None searches.
+
+        Raises:
+            InputError: The engine does not support this.
+        """
+        special = self.tokenizer.special
+        rules = SearchRules(
+            config=search,
+            bos=special.bos,
+            eos=special.eos,
+            banned=special.banned,
+            n_best=1 if sampling else max(counts),
+            given=len(special.tgt_begin),
+            continues_word=self._continues_word if any(each.phrases for each in requests) else None,
+        )
+        for wanted, what in (
+            (sampling is not None, "sampling"),
+            (any(len(each.prefix) > rules.given or each.spelling for each in requests), "prefixes"),
+            (any(each.phrases for each in requests), "a glossary"),
+        ):
+            require(self.engine.can_step or not wanted, f"{self.engine.name} does not support {what}; use the bundle")
+        if sampling:
+            from relattn.translation.search.sampling import sample  # imports numpy.random
+
+            found = sample(self.engine, requests, rules, sampling, max(counts))
+        else:
+            found = self.engine.search(requests, rules)
+        return [hypotheses[:count] for hypotheses, count in zip(found, counts, strict=True)]
+
+    @cached_property
+    def _continues_word(self) -> np.ndarray:
+        """(vocab,) bool, True for target pieces that continue a word."""
+        return np.array(continue_words(self.tokenizer.vocabularies[1]))
+
+    def log_probs(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Return the log-probability, in nats, of each piece of given translations, and of the end of sentence.
+
+        Args:
+            src_ids: Source pieces, without special tokens.
+            tgt_ids: Target pieces, without special tokens.
+        """
+        given = len(self.tokenizer.special.tgt_begin)
+        return [row[given:] for row in self._by_length(self.engine.score, src_ids, tgt_ids)]
+
+    def align(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[Links]:
+        """Return the (source word, target word) pairs of given translations, counted from 0, as `alignment.links`.
+
+        Arguments are those of `log_probs`.
+        """
+        (source, target), given = self.tokenizer.vocabularies, len(self.tokenizer.special.tgt_begin)
+        return [
+            links(weights[given:], [source[i] for i in src], [target[i] for i in tgt], self.tokenizer.special)
+            for src, tgt, weights in zip(
+                src_ids, tgt_ids, self._by_length(self.engine.align, src_ids, tgt_ids), strict=True
+            )
+        ]
+
+    def _by_length(
+        self, work: Callable[..., list[Any]], src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]
+    ) -> list[Any]:
+        """Return the results of a function of complete sources and targets, which gets batches of similar length."""
+        special = self.tokenizer.special
+        sources = [[*special.src_begin, *ids, *special.src_end] for ids in src_ids]
+        targets = [[special.bos, *special.tgt_begin, *ids, special.eos] for ids in tgt_ids]
+        longest = np.array([*map(max, map(len, sources), map(len, targets))], dtype=np.int64)
+        batches = batch_by_size(np.argsort(longest, kind="stable"), longest, MAX_TOKENS)
+        results: list[Any] = [None] * len(sources)
+        found = self.map(lambda batch: work([sources[i] for i in batch], [targets[i] for i in batch]), batches)
+        for batch, batch_results in zip(batches, found, strict=True):
+            for i, result in zip(batch, batch_results, strict=True):
+                results[i] = result
+        return results

@@ -1,0 +1,177 @@
+"""Weights of a model by name: which there are, whether those of a file fit, and files of them. Without PyTorch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import safetensors
+
+from relattn.translation.config import ModelConfig
+from relattn.translation.config.positions import (
+    BucketBias,
+    ClippedTables,
+    Convolution,
+    DistanceVectors,
+    LearnedVectors,
+    Recurrence,
+)
+from relattn.translation.errors import InputError, one_line, reading, require
+
+SCALE = "_scale"  # suffix of the scales of a weight in 8 bits
+_MAX_LISTED = 5  # tensors per message
+_DTYPES = {"BOOL": "?", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "U8": "u1", "U16": "<u2", "U32": "<u4"}
+_DTYPES |= {"U64": "<u8", "F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8", "C64": "<c8"}
+
+
+class Weight(NamedTuple):
+    """Shape of a weight, and what its numbers are, "floating point" or "int8"."""
+
+    shape: tuple[int, ...]
+    kind: str = "floating point"
+
+
+def require_vocab_sizes(config: ModelConfig, vocab_sizes: tuple[int, int]) -> None:
+    """Raise an InputError if source and target share embeddings, but their vocabularies have different sizes."""
+    source, target = vocab_sizes
+    require(
+        source == target or config.shared_embeddings not in ("all", "inputs"),
+        f"source and target vocabularies must have the same size with shared_embeddings {config.shared_embeddings},"
+        f" got {source} and {target} pieces; use shared_embeddings target or none",
+    )
+
+
+def weight_table(config: ModelConfig, vocab_sizes: tuple[int, int], *, quantized: bool = False) -> dict[str, Weight]:
+    """Return the weights of a model by name: those of `Transformer`, or of a model that is quantized.
+
+    Args:
+        config: Configuration of the model.
+        vocab_sizes: Number of source and of target pieces.
+        quantized: Whether weights are in 8 bits, with their scales, where int8 applies.
+
+    Raises:
+        InputError: As `require_vocab_sizes`.
+    """
+    require_vocab_sizes(config, vocab_sizes)
+    dim, shared, spec = config.dim, config.shared_embeddings, config.position_spec
+    source, target = vocab_sizes
+    shapes: dict[str, tuple[int, ...]] = {"embedding": (target, dim)}
+    if shared not in ("all", "inputs"):
+        shapes["src_embedding"] = source, dim
+    if shared not in ("all", "target"):
+        shapes["output_weight"] = target, dim
+    if config.output_bias:
+        shapes["output_bias"] = (target,)
+    for side, stack, layers in (("src", "encoder", config.encoder_layers), ("tgt", "decoder", config.decoder_layers)):
+        if isinstance(spec.signal, LearnedVectors):
+            assert spec.max_length is not None
+            shapes[f"{side}_positions.signal.weight"] = spec.max_length, dim
+        if isinstance(spec.mixer, BucketBias):
+            shapes[f"{side}_positions.bias.weight"] = config.heads, BucketBias.buckets
+        layer = dict(_layer(config, stack == "decoder"))
+        shapes |= {f"{stack}.{i}.{name}": shape for i in range(layers) for name, shape in layer.items()}
+        if config.norm == "pre":
+            shapes |= {f"{stack}_norm.{leaf}": (dim,) for leaf in ("weight", "bias")}
+    table = {}
+    for name, shape in shapes.items():
+        is_int8 = quantized and is_quantizable(name, shape)
+        table[name] = Weight(shape, "int8" if is_int8 else "floating point")
+        if is_int8:
+            table[f"{name}{SCALE}"] = Weight(shape[:1])
+    return table
+
+
+def is_quantizable(name: str, shape: tuple[int, ...]) -> bool:
+    """Return whether int8 applies to a weight: embeddings, and linear layers that are parts of sub-layers."""
+    is_linear = name.endswith(".weight") and name.count(".") == 4 and len(shape) == 2  # STACK.LAYER.PART.LINEAR.weight
+    return is_linear or name in ("embedding", "src_embedding", "output_weight")
+
+
+def _layer(config: ModelConfig, is_causal: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and the shape of each weight of a layer."""
+    dim, heads, inner, mixer = config.dim, config.heads, config.feed_forward_dim, config.position_spec.mixer
+    linear = {f"feed_forward.{i}": shape for i, shape in ((0, (inner, dim)), (3, (dim, inner)))}
+    projections = "query", "key", "value", "out"
+    if is_causal:
+        linear |= {f"cross_attention.{part}": (dim, dim) for part in projections}
+    match mixer:
+        case Recurrence():
+            hidden = dim if is_causal else dim // 2
+            for end in ("l0",) if is_causal else ("l0", "l0_reverse"):
+                for part, inputs in (("ih", dim), ("hh", hidden)):
+                    yield f"self_attention.lstm.weight_{part}_{end}", (4 * hidden, inputs)
+                    yield f"self_attention.lstm.bias_{part}_{end}", (4 * hidden,)
+        case Convolution(kernel_size):
+            yield "self_attention.convolution.weight", (2 * dim, dim, kernel_size)
+            yield "self_attention.convolution.bias", (2 * dim,)
+        case _:
+            linear |= {f"self_attention.{part}": (dim, dim) for part in projections}
+    if isinstance(mixer, ClippedTables):
+        table = mixer.left + mixer.right + 1, dim // heads
+        for side in ("key",) * mixer.keys + ("value",) * mixer.values:
+            yield f"self_attention.attention.rel_{side}.weight", (heads, *table) if mixer.per_head else table
+    if isinstance(mixer, DistanceVectors):
+        yield from ((f"self_attention.attention.{name}", (heads, 1, dim // heads)) for name in "uv")
+        yield "self_attention.attention.distance.weight", (dim, dim)
+    for name, shape in linear.items():
+        yield f"{name}.weight", shape
+        yield f"{name}.bias", shape[:1]
+    for i in range(3 if is_causal else 2):
+        yield f"residuals.{i}.norm.weight", (dim,)
+        yield f"residuals.{i}.norm.bias", (dim,)
+
+
+def is_quantized(state: Mapping[str, np.ndarray]) -> bool:
+    """Return whether the weights of a model are those of a quantized one."""
+    return f"embedding{SCALE}" in state
+
+
+def require_fit(
+    config: ModelConfig, vocab_sizes: tuple[int, int], state: Mapping[str, np.ndarray], source: object
+) -> None:
+    """Raise an InputError if names, shapes or dtypes of weights are not a model's. It names several differences."""
+    layers = config.encoder_layers + config.decoder_layers
+    if layers > len(state):
+        raise InputError(f"{source}: the weights do not fit the model: {len(state)} tensors for {layers} layers")
+    table = weight_table(config, vocab_sizes, quantized=is_quantized(state))
+    errors = [f"{name} is missing" for name in table if name not in state]
+    errors += [f"{one_line(name, 80)} is not in the model" for name in state if name not in table]
+    for name in table.keys() & state.keys():
+        (shape, kind), weight = table[name], state[name]
+        if weight.shape != shape:
+            errors.append(f"{name} must be {shape}, got {weight.shape}")
+        elif weight.dtype != np.int8 if kind == "int8" else weight.dtype.kind != "f":
+            errors.append(f"{name} must be {kind}, got {weight.dtype}")
+    if errors:
+        listed = sorted(errors)[:_MAX_LISTED]
+        omitted = f"; and {len(errors) - len(listed)} more" if len(errors) > len(listed) else ""
+        raise InputError(f"{source}: the weights do not fit the model: {'; '.join(listed)}{omitted}")
+
+
+def read_weights(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return the tensors and the metadata of a safetensors file. bfloat16 becomes float32.
+
+    Tensors stay in the file until they are used.
+
+    Raises:
+        InputError: The file is missing or damaged, or has tensors of a dtype that NumPy lacks.
+    """
+    tensors = {}
+    with reading(path, "truncated, damaged, or not a safetensors file"):
+        with safetensors.safe_open(path, framework="numpy") as file:  # checks the file
+            metadata = file.metadata() or {}
+        data = np.asarray(np.memmap(path, np.uint8, "r"))
+        end = 8 + int.from_bytes(data[:8].tobytes(), "little")
+        header = json.loads(data[8:end].tobytes())
+        header.pop("__metadata__", None)
+        for name, entry in header.items():
+            require(entry["dtype"] in _DTYPES, f"{path}: {one_line(name, 80)} has dtype {entry['dtype']}")
+            first, last = entry["data_offsets"]
+            tensor = data[end + first : end + last].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+            if entry["dtype"] == "BF16":
+                tensor = (tensor.astype(np.uint32) << 16).view(np.float32)
+            tensors[name] = tensor
+    return tensors, metadata

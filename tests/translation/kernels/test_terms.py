@@ -1,0 +1,54 @@
+"""What the compiled decoder computes from positions, against the modules of the model."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from relattn.backends.native import int8
+from relattn.extension.int8 import DOTS, GENERIC, PAIRS
+from relattn.translation.kernels import terms
+from relattn.translation.kernels.decoder import MOST_POSITIONS
+from relattn.translation.kernels.packing import pack
+from relattn.translation.model.positions import absolute
+from relattn.translation.model.positions.distance_terms import Buckets, Slopes
+
+DISTANCES = np.arange(-MOST_POSITIONS, MOST_POSITIONS + 1)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_buckets(is_causal):
+    expected = Buckets(2, is_causal=is_causal).bucket(torch.from_numpy(DISTANCES))
+    assert np.array_equal(terms.buckets(DISTANCES, is_causal=is_causal), expected)
+
+
+@pytest.mark.parametrize("heads", [1, 3, 8, 12])
+def test_slopes(heads):
+    expected = Slopes(heads)(torch.from_numpy(DISTANCES))
+    np.testing.assert_allclose(terms.slope_biases(DISTANCES, heads), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [2, 38, 64, 512])
+def test_sinusoids(dim):
+    angles = absolute.angles(torch.from_numpy(DISTANCES), dim).numpy()
+    np.testing.assert_allclose(terms.angles(DISTANCES, dim), angles, rtol=1e-6)
+    found = terms.sinusoids(DISTANCES, dim)
+    for i, part in enumerate((math.sin, math.cos)):
+        exact = np.vectorize(part)(terms.angles(DISTANCES, dim).astype(np.float64))
+        np.testing.assert_allclose(found[:, i::2], exact, rtol=1e-6, atol=1e-7)
+    some = np.random.default_rng(1).permutation(DISTANCES)[:777]
+    assert np.array_equal(terms.sinusoids(some, dim), found[some + MOST_POSITIONS])
+
+
+@pytest.mark.parametrize("kernel", [GENERIC, PAIRS, DOTS])
+@pytest.mark.parametrize("panel", [16, 32])
+def test_packed_integers_are_those_of_the_library(kernel, panel):
+    codes = np.random.default_rng(1).integers(-63, 64, (71, 53), np.int8)
+    for found, expected in zip(
+        pack(codes, panel, kernel), int8.pack(torch.from_numpy(codes), panel, kernel), strict=True
+    ):
+        assert np.array_equal(found, expected)
+        assert found.dtype == expected.numpy().dtype
