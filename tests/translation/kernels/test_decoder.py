@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from relattn.translation.config import ModelConfig
+from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.errors import Diverged, InputError
-from relattn.translation.kernels import decoder, packing
+from relattn.translation.kernels import decoder, engine, packing
 from relattn.translation.kernels.decoder import NativeDecoder, supports_positions, unsupported_reason
+from relattn.translation.kernels.engine import NativeEngine
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.model.weights import arrays_of
 from relattn.translation.search import beam
-from relattn.translation.search.length_penalty import length_penalty
-from relattn.translation.search.types import SearchRules
+from relattn.translation.search.types import Hypothesis, Request, SearchRules
+from relattn.translation.translate.torch_engine import TorchEngine
 from tests.support.covering import pairwise
 from tests.support.schemes import VARIANTS, config_of
 
@@ -47,7 +48,7 @@ def inference_in_filled_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         array[...] = -1 if np.issubdtype(dtype, np.integer) else np.nan
         return array
 
-    for module in (decoder, packing):
+    for module in (decoder, engine, packing):
         monkeypatch.setattr(module, "aligned", filled)
     perturb = getattr(ctypes.CDLL(None), "mallopt", lambda name, value: None)  # of the GNU C library
     perturb(-6, 0x80)
@@ -74,17 +75,19 @@ def native(model: Transformer, *, int8: bool = False) -> NativeDecoder:
     return NativeDecoder(model.config, model.vocab_sizes, arrays_of(model), int8=int8)
 
 
-def start(model: Transformer, own: NativeDecoder, capacity: int = 40) -> tuple[Any, Any]:
-    """Return the caches of a model and its compiled decoder for sources with NaN in their padding."""
-    lengths = torch.tensor(LENGTHS)
-    sources = torch.randint(3, VOCAB, (len(LENGTHS), max(LENGTHS)))
-    memory = model.encode(sources, lengths)
-    for row, length in zip(memory, LENGTHS, strict=True):
-        row[length:] = 0.0
-    expected = model.start(memory, lengths, capacity)
-    for row, length in zip(memory, LENGTHS, strict=True):
-        row[length:] = torch.nan
-    return expected, own.start(memory.numpy(), lengths, capacity)
+def engines_of(model: Transformer, *, int8: bool = False) -> tuple[NativeEngine, TorchEngine]:
+    """Return the compiled engine of a model, and PyTorch."""
+    return NativeEngine(native(model, int8=int8)), TorchEngine(model)
+
+
+def random_ids(lengths: Iterable[int], vocab: int = VOCAB) -> list[list[int]]:
+    return [torch.randint(3, vocab, (length,)).tolist() for length in lengths]
+
+
+def rules_of(beam_size: int, **options: Any) -> SearchRules:
+    names = {"early_stopping", "length_penalty", "alpha", "no_repeat_ngram"} & options.keys()
+    search = SearchConfig(beam_size=beam_size, **{name: options.pop(name) for name in names})
+    return SearchRules(**{"config": search, "bos": 1, "eos": 2, "banned": (0, 1), **options})
 
 
 @pairwise(
@@ -99,40 +102,55 @@ def test_logits_of_reordered_hypotheses(scheme, size, norm, activation, scaled, 
     model = make_model(
         scheme, size, norm=norm, activation=activation, scaled_embeddings=scaled, output_bias=biased, norm_epsilon=1e-3
     )
-    own = native(model)
-    caches = start(model, own)
-    every, steps = torch.arange(len(LENGTHS)), 37
-    for step in range(steps):
+    engines, sources, rules = engines_of(model), random_ids(LENGTHS), rules_of(4)
+    states = [engine.start(sources, 37) for engine in engines]
+    count = len(LENGTHS)
+    for step in range(37):
+        rows = list(range(count))
         if step == 1:  # three hypotheses per source
-            caches = tuple(cache.select(every.repeat_interleave(3)) for cache in caches)
+            rows = [row for row in rows for _ in range(3)]
         if step in (5, 16):  # hypotheses replace others, and the last source replaces the second
-            last = caches[1].rows - 3
-            moves = torch.tensor([0, last, last + 1, last + 2]), torch.tensor([2, 3, 4, 5])
-            caches = tuple(cache.move(*moves, last) for cache in caches)
+            rows = [0, 1, 0, *rows[-3:], *rows[6:-3]]
         if step == 20:  # different numbers of hypotheses per source, in another order
-            caches = tuple(cache.select(torch.tensor([8, 0, 0, 1, 7, 5])) for cache in caches)
-        rows = caches[1].rows
-        tokens = torch.randint(VOCAB, (rows, 1))
-        (expected, first), (logits, second) = model.step(tokens, caches[0]), own.step(tokens, caches[1])
-        caches = first, second
-        torch.testing.assert_close(torch.tensor(logits), expected, rtol=1e-5, atol=2e-5 * float(expected.abs().max()))
+            rows = [8, 0, 0, 1, 7, 5]
+        count = len(rows)
+        tokens = torch.randint(VOCAB, (count,)).tolist()
+        found, theirs = (
+            engine.step(state, tokens, rows, rules, 5) for engine, state in zip(engines, states, strict=True)
+        )
+        logits, expected = torch.from_numpy(found.logits()), torch.from_numpy(theirs.logits())
+        torch.testing.assert_close(logits, expected, rtol=1e-5, atol=2e-5 * float(expected.abs().max()))
+        log_probs = logits - torch.from_numpy(found.log_sums)[:, None]
+        torch.testing.assert_close(log_probs, expected.log_softmax(-1), rtol=1e-5, atol=1e-4)
+        log_probs[:, list(rules.banned)] = -torch.inf
+        values = torch.from_numpy(found.values)
+        assert torch.equal(values, log_probs.sort(dim=1, descending=True).values[:, :5])
+        assert torch.equal(values, log_probs.gather(1, torch.from_numpy(found.tokens)))
 
 
-def test_a_prefix_is_read_as_its_tokens_are():
-    model = make_model("xl")
-    own = native(model)
-    expected, cache = start(model, own)
-    tokens = torch.randint(VOCAB, (len(LENGTHS), 19))
-    torch.testing.assert_close(
-        torch.tensor(own.step(tokens, cache)[0]), model.step(tokens, expected)[0], rtol=1e-5, atol=1e-4
-    )
-    with pytest.raises(ValueError, match="40 positions"):
-        own.step(torch.randint(VOCAB, (len(LENGTHS), 41)), start(model, own)[1])
+@pairwise(2, scheme=SCHEMES, size=SIZES, norm=["pre", "post"])
+def test_scores_and_attention_of_given_translations(scheme, size, norm):
+    """Of targets of different lengths; a sentence has the same bits alone."""
+    model = make_model(scheme, size, norm=norm)
+    (own, theirs), sources, targets = engines_of(model), random_ids(LENGTHS), random_ids([9, 2, 37, 5, 16])
+    scores, weights = own.score(sources, targets), own.align(sources, targets)
+    for found, expected in zip(scores, theirs.score(sources, targets), strict=True):
+        assert found == pytest.approx(expected, rel=1e-5, abs=1e-4)
+    for found, expected in zip(weights, theirs.align(sources, targets), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    for i, each in enumerate(scores):
+        assert own.score(sources[i : i + 1], targets[i : i + 1]) == [each]
+        np.testing.assert_array_equal(own.align(sources[i : i + 1], targets[i : i + 1])[0], weights[i])
 
 
-def rules_of(beam_size: int, **options: Any) -> SearchRules:
-    penalty = length_penalty("gnmt", 0.6)
-    return SearchRules(**{"beam_size": beam_size, "bos": 1, "eos": 2, "banned": (0, 1), "penalty": penalty, **options})
+def test_a_state_has_a_limit():
+    own, _ = engines_of(make_model())
+    state = own.start([[5, 2]], 1)
+    own.step(state, [1], [0], rules_of(1), 1)
+    with pytest.raises(ValueError, match="1 positions"):
+        own.step(state, [1], [0], rules_of(1), 1)
+    with pytest.raises(InputError, match="at most 8,192 pieces, got a limit of 8,193"):
+        own.search([Request(1, [5, 2], 8193)], rules_of(1))
 
 
 @pairwise(
@@ -152,44 +170,47 @@ def test_searches_find_the_same(scheme, beam_size, sentences, early_stopping, gi
     if ties:
         model.embedding[40:46] = model.embedding[60]
         model.output_bias[40:46] = model.output_bias[60] = 4.0
-    own = native(model)
-    lengths = torch.randint(1, 13, (sentences,))
-    memory = model.encode(torch.randint(3, VOCAB, (sentences, 12)), lengths)
-    limits = torch.randint(1 + len(given), 37, (sentences,))
+    limits = torch.randint(1 + len(given), 37, (sentences,)).tolist()
+    sources = random_ids(torch.randint(1, 13, (sentences,)).tolist())
     rules = rules_of(
         beam_size,
         early_stopping=early_stopping,
         n_best=min(n_best, beam_size),
         banned=(0, 1, VOCAB - 1),
-        penalty=length_penalty(*penalty),
+        length_penalty=penalty[0],
+        alpha=penalty[1],
         given=len(given),
     )
-    cache = model.start(memory, lengths, int(limits.max()))
-    expected = beam.search(model.step, cache, limits, rules, torch.tensor([given] * sentences, dtype=torch.long))
-    found = own.search(memory.numpy(), lengths, limits, rules, given)
+    requests = [Request(1, ids, limit, list(given)) for ids, limit in zip(sources, limits, strict=True)]
+    own, theirs = engines_of(model)
+    assert_same(own.search(requests, rules), beam.search(own, requests, rules), rel=1e-7)
+    if not ties:  # which PyTorch may rank in any order
+        assert_same(own.search(requests, rules), theirs.search(requests, rules))
+
+
+def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]], *, rel: float = 1e-5) -> None:
     for ours, theirs in zip(found, expected, strict=True):
         assert [one.tokens for one in ours] == [one.tokens for one in theirs]
-        assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], rel=1e-5)
+        assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], rel=rel)
 
 
 def test_a_beam_wider_than_the_vocabulary():
     torch.manual_seed(1)
     config = ModelConfig(dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=1, clip=2)
-    model, lengths, limits = Transformer(config, 7).eval(), torch.tensor([3, 1]), torch.tensor([4, 6])
-    memory, rules = model.encode(torch.randint(3, 7, (2, 3)), lengths), rules_of(30, n_best=30)
-    cache, prefixes = model.start(memory, lengths, 6), torch.zeros(2, 0, dtype=torch.long)
-    expected = beam.search(model.step, cache, limits, rules, prefixes)
-    for ours, theirs in zip(native(model).search(memory.numpy(), lengths, limits, rules), expected, strict=True):
-        assert [one.tokens for one in ours] == [one.tokens for one in theirs]
-        assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], rel=1e-5)
+    own, theirs = engines_of(Transformer(config, 7).eval())
+    requests = [Request(1, ids, limit) for ids, limit in zip(random_ids([3, 1], 7), [4, 6], strict=True)]
+    rules = rules_of(30, n_best=30)
+    assert_same(own.search(requests, rules), theirs.search(requests, rules))
 
 
 def test_scores_that_are_nan_are_reported():
-    model, lengths = make_model(), torch.tensor(LENGTHS)
-    memory = model.encode(torch.randint(3, 200, (len(LENGTHS), max(LENGTHS))), lengths)
+    model = make_model()
     model.embedding[200] = torch.tensor([3e38, -3e38]).repeat(32)  # infinite products in the logits of all rows
-    with pytest.raises(Diverged):
-        native(model).search(memory.numpy(), lengths, torch.full((len(LENGTHS),), 9), rules_of(4))
+    own, _ = engines_of(model)
+    requests = [Request(1, ids, 9) for ids in random_ids(LENGTHS, 200)]
+    for search in (own.search, lambda *given: beam.search(own, *given)):
+        with pytest.raises(Diverged):
+            search(requests, rules_of(4))
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])

@@ -15,15 +15,17 @@ from torch import Tensor
 
 from relattn.extension import loader
 from relattn.extension.int8 import GENERIC, INT8_KERNELS, LARGEST, LARGEST_IMPORTED, PAIRS
-from relattn.translation.analysis.attention import inspect
 from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError
 from relattn.translation.kernels import decoder
+from relattn.translation.kernels.engine import NativeEngine
 from relattn.translation.kernels.packing import Packing
 from relattn.translation.kernels.quantization import MAX_INPUTS
 from relattn.translation.model import transformer
 from relattn.translation.model.linear import Linear
 from relattn.translation.search import beam
+from relattn.translation.search.types import Request
+from relattn.translation.translate.torch_engine import TorchEngine
 from tests.support.covering import combinations, pairwise
 from tests.translation.kernels.test_decoder import (
     ACTIVATIONS,
@@ -31,9 +33,11 @@ from tests.translation.kernels.test_decoder import (
     SCHEMES,
     SIZES,
     VOCAB,
+    assert_same,
     inference_in_filled_memory,
     make_model,
     native,
+    random_ids,
     rules_of,
 )
 from tests.translation.translate.test_translator import translator
@@ -164,22 +168,10 @@ def quantized(x: Tensor, largest: int) -> Tensor:
     return torch.where(scale > 0, (x / scale).round() * scale, 0.0)
 
 
-def step_of(own: decoder.NativeDecoder) -> Any:
-    """Return the step of a compiled decoder, with tensors."""
-
-    def step(tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
-        logits, cache = own.step(tokens, cache)
-        return torch.from_numpy(logits), cache
-
-    return step
-
-
-def logits_of(step: Any, cache: Any, tokens: Tensor) -> Tensor:
-    columns = []
-    for column in tokens.T:
-        logits, cache = step(column[:, None], cache)
-        columns.append(torch.as_tensor(logits)[:, 0])
-    return torch.stack(columns)
+def logits_of(engine: Any, sources: list[list[int]], tokens: Tensor) -> Tensor:
+    state, rows = engine.start(sources, tokens.shape[1]), range(len(sources))
+    steps = (engine.step(state, column.tolist(), rows, rules_of(1), 1) for column in tokens.T)
+    return torch.stack([torch.from_numpy(each.logits()) for each in steps])
 
 
 @pairwise(
@@ -191,19 +183,13 @@ def logits_of(step: Any, cache: Any, tokens: Tensor) -> Tensor:
 def test_the_decoder_agrees_with_quantized_layers(scheme, size, norm, activation, shared, monkeypatch):
     """Sums of attention in another order change codes by one step, which is less than what quantization changes."""
     model = make_model(scheme, size, norm=norm, activation=activation, shared_embeddings=shared)
-    lengths, tokens = torch.tensor(LENGTHS), torch.randint(VOCAB, (len(LENGTHS), 18))
-    src = torch.randint(3, VOCAB, (len(LENGTHS), max(LENGTHS)))
-
-    def pytorch() -> Tensor:
-        return logits_of(model.step, model.start(model.encode(src, lengths), lengths, 18), tokens)
-
-    exact = pytorch()
+    sources, tokens = random_ids(LENGTHS), torch.randint(VOCAB, (len(LENGTHS), 18))
+    exact = logits_of(TorchEngine(model), sources, tokens)
     found = []
     for kernel in INT8_KERNELS:
         if decoder.KERNELS.library.relattn_int8_kernels() >> kernel & 1:
             monkeypatch.setattr(decoder, "int8_kernel", lambda kernel=kernel: kernel)
-            own = native(model, int8=True)
-            found.append(logits_of(own.step, own.start(own.encode(src, lengths), lengths, 18), tokens))
+            found.append(logits_of(NativeEngine(native(model, int8=True)), sources, tokens))
     assert all(torch.equal(each, found[0]) for each in found)
 
     def linear_of_quantized(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -216,7 +202,7 @@ def test_the_decoder_agrees_with_quantized_layers(scheme, size, norm, activation
     for table in (model.embedding, model.src_embedding, model.output_weight):
         if table is not None:
             table.copy_(quantized(table, LARGEST))
-    expected = pytorch()
+    expected = logits_of(TorchEngine(model), sources, tokens)
     assert (found[0] - expected).norm() < 0.3 * (exact - expected).norm()
 
 
@@ -224,14 +210,9 @@ def test_the_decoder_agrees_with_quantized_layers(scheme, size, norm, activation
 def test_a_search_in_one_call_finds_what_steps_find(beam_size):
     model = make_model(output_bias=True)
     model.output_bias[2] = 3.0
-    own, lengths, limits = native(model, int8=True), torch.tensor(LENGTHS), torch.tensor([9, 4, 30, 1, 20])
-    memory = own.encode(torch.randint(3, VOCAB, (len(LENGTHS), max(LENGTHS))), lengths)
-    rules = rules_of(beam_size)
-    prefixes = torch.zeros(len(LENGTHS), 0, dtype=torch.long)
-    expected = beam.search(step_of(own), own.start(memory, lengths, 30), limits, rules, prefixes)
-    for ours, theirs in zip(own.search(memory, lengths, limits, rules), expected, strict=True):
-        assert [one.tokens for one in ours] == [one.tokens for one in theirs]
-        assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], rel=1e-5)
+    own, rules = NativeEngine(native(model, int8=True)), rules_of(beam_size)
+    requests = [Request(1, ids, limit) for ids, limit in zip(random_ids(LENGTHS), [9, 4, 30, 1, 20], strict=True)]
+    assert_same(own.search(requests, rules), beam.search(own, requests, rules), rel=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -241,22 +222,17 @@ def test_a_search_in_one_call_finds_what_steps_find(beam_size):
 def test_a_score_does_not_depend_on_the_limits_of_a_batch(scheme, beam_size, options):
     """Rules against repetition are searched in Python."""
     model = make_model(scheme, output_bias=True)
-    limits, order = torch.arange(1, 71), torch.randperm(70)
-    lengths, src = torch.randint(1, 13, (70,)), torch.randint(3, VOCAB, (70, 12))
+    sources = random_ids(torch.randint(1, 13, (70,)).tolist())
+    requests, order = [Request(1, ids, limit) for limit, ids in enumerate(sources, 1)], torch.randperm(70).tolist()
     rules = rules_of(beam_size, **options)
-    for own in (native(model, int8=True), native(model)):
+    for own in (NativeEngine(native(model, int8=True)), NativeEngine(native(model))):
 
-        def scores_of(rows: Tensor, own: decoder.NativeDecoder = own) -> list[list[float]]:
-            length, limit = lengths[rows], limits[rows]
-            memory = own.encode(src[rows, : int(length.max())], length)
-            if not rules.restrains:
-                return [[one.score for one in each] for each in own.search(memory, length, limit, rules)]
-            cache, prefixes = own.start(memory, length, int(limit.max())), torch.zeros(len(rows), 0, dtype=torch.long)
-            return [[one.score for one in each] for each in beam.search(step_of(own), cache, limit, rules, prefixes)]
+        def scores_of(rows: list[int], own: NativeEngine = own) -> list[list[float]]:
+            return [[one.score for one in each] for each in own.search([requests[row] for row in rows], rules)]
 
         batches = [scores_of(order[:size]) for size in (1, 2, 3, 20, 60, 70)]
         for row in (*range(3), *range(14, 18), *range(30, 34), 50, 69):
-            alone, at = scores_of(torch.tensor([row])), order.tolist().index(row)
+            alone, at = scores_of([row]), order.index(row)
             assert all(batch[at] == alone[0] for batch in batches if at < len(batch))
 
 
@@ -264,16 +240,6 @@ def test_models_that_int8_does_not_support():
     model = make_model()
     with pytest.raises(InputError, match=r"int8 requires the compiled decoder: .* bfloat16"):
         translator(make_model().to(torch.bfloat16), int8=True)
-    with pytest.raises(InputError, match="attention requires precision fp32, got int8"):
-        inspect(translator(make_model(), int8=True), "5 6")
     model.decoder[0].feed_forward[0].weight[2, 3] = torch.inf
     with pytest.raises(InputError, match=r"must be finite, .* decoder\.0\.feed_forward\.0\.weight"):
         translator(model, int8=True)
-
-
-def test_weights_in_float32_are_freed():
-    model = make_model(dim=128, feed_forward_dim=512)
-    before = sum(parameter.nbytes for parameter in model.parameters())
-    decoder = translator(model, int8=True)._decoder
-    after = sum(tensor.nbytes for tensor in (*model.parameters(), *decoder.pack.kept))
-    assert after < 0.5 * before

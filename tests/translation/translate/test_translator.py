@@ -184,10 +184,11 @@ def test_a_line_has_the_same_translation_in_any_batch(model, expected, data, wor
 
 @pytest.mark.filterwarnings("ignore:positions. none:UserWarning")
 @pytest.mark.parametrize("positions", [name for name in SCHEMES if name not in ("lstm", "cnn")])
-def test_in_int8_a_line_has_exactly_the_same_translation_in_any_batch(positions, monkeypatch):
+@pytest.mark.parametrize("int8", [False, True])
+def test_compiled_a_line_has_exactly_the_same_translation_in_any_batch(positions, int8, monkeypatch):
     """Also alignments, scores of given translations, and translations with prefixes and draws."""
     exact, model = make_model(positions=positions), make_model(positions=positions)
-    translate = translator(model, beam_size=3, int8=True, workers=2)
+    translate = translator(model, beam_size=3, int8=int8, workers=2)
     monkeypatch.setattr(runner, "max_sentences", lambda *_: 5)
     options = TranslateOptions(n_best=2, align=True)
     together = translate.n_best(LINES, options)
@@ -200,7 +201,7 @@ def test_in_int8_a_line_has_exactly_the_same_translation_in_any_batch(positions,
         if line.strip():
             assert sum(of_tokens) / len(of_tokens) == pytest.approx(best.mean_log_prob, abs=0.02)
     greedy = [
-        best.text for (best,) in translator(make_model(positions=positions), int8=True, beam_size=1).n_best(LINES)
+        best.text for (best,) in translator(make_model(positions=positions), int8=int8, beam_size=1).n_best(LINES)
     ]
     drawn = TranslateOptions(sampling=SamplingOptions(top_k=1))
     assert sum(one == best.text for one, (best,) in zip(greedy, translate.n_best(LINES, drawn), strict=True)) >= 15
