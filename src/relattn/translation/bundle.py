@@ -127,10 +127,13 @@ class Bundle:
 
     def torch_translator(self, device: str = "cpu", dtype: str = "float32", reason: str = "") -> Translator:
         """Return a translator that runs on PyTorch, whose model can be analyzed. `reason` is why no faster one does."""
-        import torch
+        try:
+            import torch
 
-        from relattn.translation.translate.torch_engine import TorchEngine
-
+            from relattn.translation.translate.torch_engine import TorchEngine
+        except ModuleNotFoundError as error:
+            message = "translating without the compiled decoder requires PyTorch: pip install torch"
+            raise InputError(f"{reason}; {message}" if reason else message) from error
         return self._translator(TorchEngine(self.make_model().to(getattr(torch, dtype)), device, reason))
 
     def _translator(self, engine: Engine, workers: int = 1) -> Translator:

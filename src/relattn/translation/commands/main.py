@@ -73,6 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report(f"error: {one_line(error)}")
     except SystemExit as stop:  # after --help
         return int(stop.code or 0)
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "lightning"):
+            raise
+        return _report(f"error: this command requires PyTorch: pip install {error.name}")
     except OSError as error:
         return _report(f"error: {error.filename or 'standard output or a file'}: {reason(error)}")
     except (MemoryError, RuntimeError) as error:

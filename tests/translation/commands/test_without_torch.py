@@ -1,0 +1,60 @@
+"""Commands where PyTorch is not installed: each works, or says in one line that it requires PyTorch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from relattn.translation.commands.main import COMMANDS
+
+RUN = """
+import contextlib, io, json, sys
+sys.modules["torch"] = sys.modules["lightning"] = None
+from relattn.translation.commands.main import main
+for arguments in json.load(sys.stdin):
+    error = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(error):
+        code = main(arguments)
+    print(json.dumps([code, error.getvalue()]))
+"""
+REQUIRES = "relattn: error: this command requires PyTorch: pip install torch\n"
+
+
+def test_commands_without_pytorch(model: str, text: dict[str, str], tmp_path: Path) -> None:
+    src, tgt, exported = text["train_src"], text["train_tgt"], tmp_path / "export"
+    exported.mkdir()
+    (exported / "model.bin").write_bytes(b"")
+    (tmp_path / "in.jsonl").write_text('{"text": "one cat"}\n')
+    works = [
+        ["translate", model, "--input", src, "--output", str(tmp_path / "out.txt")],
+        ["translate", model, "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out.jsonl")],
+        ["translate", model, "--input", src, "--output", str(tmp_path / "drawn.txt"), "--sampling", "--seed", "3"],
+        ["evaluate", model, "--src", src, "--ref", tgt],
+        ["score", model, "--src", src, "--tgt", tgt],
+        ["quantize", model, "--out", str(tmp_path / "int8")],
+        ["prepare", "--src", src, "--tgt", tgt, "--src_lang=en", "--tgt_lang=de", "--out", str(tmp_path / "corpus")],
+        ["distill", model, "--data", src, "--out", str(tmp_path / "distilled")],
+        ["backtranslate", model, "--data", tgt, "--out", str(tmp_path / "back")],
+        ["recipe", "wmt14-en-de-base"],
+        ["completion", "bash"],
+    ]
+    requires = [
+        ["train", "wmt14-en-de-base", f"--out={tmp_path / 'run'}"],
+        ["average", str(tmp_path), "--last=1", "--out", str(tmp_path / "mean")],
+        ["import", str(exported), "--out", str(tmp_path / "imported")],
+        ["export", "onnx", model, "--out", str(tmp_path / "onnx")],
+        ["analyze", "attention", model, "one cat", "--out", str(tmp_path / "a.html")],
+    ]
+    served = ["serve", str(tmp_path / "nothing")]
+    names = {" ".join(each[: 2 if each[0] == "analyze" else 1]) for each in (*works, *requires, served)}
+    assert names == set(COMMANDS)
+    command = [sys.executable, "-c", RUN]
+    run = subprocess.run(
+        command, input=json.dumps([*works, *requires, served]), capture_output=True, text=True, timeout=50, check=True
+    )
+    results = [json.loads(line) for line in run.stdout.splitlines()]
+    assert [each for each in results[: len(works)] if each[0]] == []
+    assert results[len(works) : -1] == [[2, REQUIRES]] * len(requires)
+    assert "no such directory" in results[-1][1]
