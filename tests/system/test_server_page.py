@@ -373,8 +373,8 @@ def test_exports_offer_only_what_they_can(browser: Browser, translator: TorchTra
     early = replace(translator.search, early_stopping=True)
     bundle.save(
         tmp_path / "bundle",
-        config=translator.model.config,
-        weights=arrays_of(translator.model),
+        translator.model.config,
+        arrays_of(translator.model),
         languages=("en", "de"),
         search=early,
         tokenizer=translator.tokenizer,

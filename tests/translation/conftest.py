@@ -81,8 +81,8 @@ def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
     languages = translator.src_lang, translator.tgt_lang
     bundle.save(
         path,
-        config=translator.model.config,
-        weights=arrays_of(translator.model),
+        translator.model.config,
+        arrays_of(translator.model),
         languages=languages,
         search=translator.search,
         tokenizer=translator.tokenizer,

@@ -45,8 +45,8 @@ def another(model: str, finished: Recipe, tmp_path_factory: pytest.TempPathFacto
     languages = translator.src_lang, translator.tgt_lang
     bundle.save(
         path,
-        config=translator.model.config,
-        weights=arrays_of(translator.model),
+        translator.model.config,
+        arrays_of(translator.model),
         languages=languages,
         search=translator.search,
         tokenizer=translator.tokenizer,

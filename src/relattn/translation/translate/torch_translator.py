@@ -97,7 +97,7 @@ class TorchTranslator(Translator):
             if self.pytorch_reason is not None:
                 raise InputError(f"precision int8 requires the compiled decoder: {self.pytorch_reason}")
             self.precision = "int8"
-            self._decoder = _NativeDecoder(model, weights or arrays_of(model), int8=True)
+            self._decoder = NativeDecoder(model.config, model.vocab_sizes, weights or arrays_of(model), int8=True)
             for parameter in model.parameters():
                 parameter.data = torch.empty(0)
             return_freed_memory()
@@ -164,7 +164,7 @@ class TorchTranslator(Translator):
             requests = [replace(each, prefix=given + each.prefix, limit=each.limit + count) for each in requests]
         longest = max(request.limit for request in requests)
         decoder = self.model if longest > MOST_POSITIONS and not self._int8 else self._decoder
-        step = decoder.step
+        step = self._step if isinstance(decoder, NativeDecoder) else decoder.step
         rules = SearchRules(
             beam_size=search.beam_size,
             bos=special.bos,
@@ -181,13 +181,13 @@ class TorchTranslator(Translator):
         src_lengths = self._tensor([len(row) for row in src])
         limits = self._tensor([request.limit for request in requests])
         prefixes = self._tensor([request.prefix for request in requests])
-        memory = decoder.encode(pad_sequence(src, batch_first=True, padding_value=special.pad), src_lengths)
+        memory: Any = decoder.encode(pad_sequence(src, batch_first=True, padding_value=special.pad), src_lengths)
         constrains = (
             len(requests[0].prefix) > len(given) or requests[0].spelling or requests[0].phrases or rules.restrains
         )
         is_plain = options.sampling is None and not constrains
-        if isinstance(decoder, _NativeDecoder) and is_plain:
-            return _without(given, decoder.search(memory.numpy(), src_lengths, limits, rules, given))
+        if isinstance(decoder, NativeDecoder) and is_plain:
+            return _without(given, decoder.search(memory, src_lengths, limits, rules, given))
         cache = decoder.start(memory, src_lengths, longest)
         spellings = [request.spelling for request in requests] if requests[0].spelling else []
         if options.sampling is not None:
@@ -211,7 +211,11 @@ class TorchTranslator(Translator):
         """Decoder of the searches: the compiled one, whose weights are packed here once, or the model."""
         if self.pytorch_reason is not None:
             return self.model
-        return _NativeDecoder(self.model, arrays_of(self.model), int8=False)
+        return NativeDecoder(self.model.config, self.model.vocab_sizes, arrays_of(self.model), int8=False)
+
+    def _step(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        logits, cache = self._decoder.step(tokens, cache)
+        return torch.from_numpy(logits), cache
 
     @cached_property
     def _continues_word(self) -> np.ndarray:
@@ -245,7 +249,7 @@ class TorchTranslator(Translator):
         """Return the logits (rows, tgt_len, vocab) of a batch."""
         if not self._int8:
             return batch.logits(self.model)
-        return self._decoder.step(batch.tgt_in, self._start(batch))[0][:, -batch.tgt_out.shape[1] :]
+        return self._step(batch.tgt_in, self._start(batch))[0][:, -batch.tgt_out.shape[1] :]
 
     @torch.inference_mode()
     def _attention(self, batch: Batch) -> Tensor:
@@ -253,7 +257,7 @@ class TorchTranslator(Translator):
         if not self._int8:
             return cross_attention(self.model, batch)
         weights = self._decoder.attention(batch.tgt_in, self._start(batch), alignment_layer(len(self.model.decoder)))
-        return weights[:, -batch.tgt_out.shape[1] :]
+        return torch.from_numpy(weights[:, -batch.tgt_out.shape[1] :])
 
     def _start(self, batch: Batch) -> Any:
         memory = self._decoder.encode(batch.src, batch.src_lengths)
@@ -269,23 +273,6 @@ class TorchTranslator(Translator):
             chosen = indices.tolist()
             sides = [src_ids[i] for i in chosen], [tgt_ids[i] for i in chosen]
             yield chosen, collate(*sides, self.tokenizer.special).to(self.device)
-
-
-class _NativeDecoder(NativeDecoder):
-    """The compiled decoder, with tensors for results."""
-
-    def __init__(self, model: Transformer, weights: Mapping[str, np.ndarray], *, int8: bool) -> None:
-        super().__init__(model.config, model.vocab_sizes, weights, int8=int8)
-
-    def encode(self, *arguments: Any) -> Any:
-        return torch.from_numpy(super().encode(*arguments))
-
-    def step(self, *arguments: Any) -> Any:
-        logits, cache = super().step(*arguments)
-        return torch.from_numpy(logits), cache
-
-    def attention(self, *arguments: Any) -> Any:
-        return torch.from_numpy(super().attention(*arguments))
 
 
 def _without(given: Sequence[int], hypotheses: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
