@@ -104,7 +104,7 @@ def make_opus_mt(path: Path, text: Path) -> None:
 def write(path: Path, model: Transformer, search: SearchConfig, tokenizer: AnyTokenizer) -> None:
     """Write the bundle of a model."""
     weights, languages = arrays_of(model), ("en", "de")
-    bundle.save(path, config=model.config, weights=weights, languages=languages, search=search, tokenizer=tokenizer)
+    bundle.save(path, model.config, weights, languages=languages, search=search, tokenizer=tokenizer)
 
 
 def transformers_model(path: Path) -> Path:

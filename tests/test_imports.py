@@ -23,6 +23,7 @@ HEAVY = ("babel", "datasets", "jsonargparse", "lightning", "matplotlib", "num2wo
 HEAVY += ("sentencepiece", "tqdm", "transformers", "triton", "yaml", "relattn.translation", "relattn.integrations")
 # Packages that the files of a directory import, and no other file.
 OPTIONAL = {"relattn.backends.triton": "triton", "relattn.integrations.transformers": "transformers"}
+OPTIONAL |= {"relattn.extension.panels": "numpy"}  # which transformers and the toolkit require
 
 
 @functools.cache
@@ -76,7 +77,7 @@ def test_what_is_shipped_never_imports_research():
 
 def test_the_toolkit_uses_what_is_public_in_the_library():
     public = {"relattn", "relattn.backends.autograd", "relattn.positions"}
-    public |= {"relattn.extension", "relattn.extension.int8", "relattn.extension.loader"}
+    public |= {f"relattn.extension.{name}" for name in ("int8", "loader", "panels")}
     for module, path in PATHS.items():
         if module.startswith("relattn.translation"):
             others = {name for name in imports_of(path) & PATHS.keys() if not name.startswith("relattn.translation")}

@@ -97,8 +97,9 @@ def test_a_level_may_be_lower_than_the_processor(flags, allowed):
         ("", set()),
     ],
 )
-def test_flags_of_the_first_processor(cpuinfo, expected):
-    assert levels.flags_in(cpuinfo) == expected
+def test_flags_of_the_first_processor(cpuinfo, expected, tmp_path):
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    assert levels.processor_flags(tmp_path / "cpuinfo") == expected
 
 
 def test_pytorch_finds_the_same_features():

@@ -26,8 +26,8 @@ def save_random_bundle(path: Path, *, src_lang: str = "en", tgt_lang: str = "de"
     weights = arrays_of(model)
     bundle.save(
         path,
-        config=model.config,
-        weights=weights,
+        model.config,
+        weights,
         languages=languages,
         search=search,
         tokenizer=tokenizer,

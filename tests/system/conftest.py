@@ -48,8 +48,8 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Translator:
     card = "---\nwidget:\n- text: three apples and one apple\n---\n\n# A model\n"
     bundle.save(
         path,
-        config=model.config,
-        weights=arrays_of(model),
+        model.config,
+        arrays_of(model),
         languages=("en", "de"),
         search=search,
         tokenizer=tokenizer,

@@ -80,8 +80,8 @@ def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("random") / "bundle"
     bundle.save(
         path,
-        config=model.config,
-        weights=arrays_of(model),
+        model.config,
+        arrays_of(model),
         languages=(read.src_lang, read.tgt_lang),
         search=read.search,
         tokenizer=read.tokenizer,

@@ -48,7 +48,7 @@ def save(path: Path, tokenizer: Tokenizer, seed: int = 1, card: str = "# A model
 
 
 def save_model(path: Path, model: Transformer, tokenizer: Tokenizer, **options: str) -> Path:
-    bundle.save(path, config=model.config, weights=arrays_of(model), tokenizer=tokenizer, **options, **OPTIONS)
+    bundle.save(path, model.config, arrays_of(model), tokenizer=tokenizer, **options, **OPTIONS)
     return path
 
 

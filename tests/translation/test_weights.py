@@ -133,7 +133,7 @@ def test_a_bundle_is_read_and_decoded_without_pytorch():
 def test_quantize_runs_without_pytorch(tmp_path):
     source = bundle.read_bundle(resolve("everyday-en-de")).in_float32()
     options = {"languages": ("en", "de"), "search": source.search, "tokenizer": source.tokenizer}
-    bundle.save(tmp_path / "float", config=source.model, weights=source.state, **options)
+    bundle.save(tmp_path / "float", source.model, source.state, **options)
     script = "import sys; sys.modules['torch'] = None; from relattn.__main__ import main; main()"
     command = [sys.executable, "-c", script, "quantize", tmp_path / "float", "--out", tmp_path / "int8"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -66,23 +66,17 @@ def machine_of(name: str) -> str:
     return ALIASES.get(name.lower(), name.lower())
 
 
-def processor_flags() -> set[str]:
+def processor_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:
     """Return the features of this processor in Linux's names; empty on other systems, which have one level each."""
-    path = Path("/proc/cpuinfo")
     if sys.platform != "linux" or not path.exists():
         return set()
-    with path.open("rb", buffering=0) as file:
-        flags = flags_in(file.read(1 << 14).decode(errors="replace"))  # the first processor
+    with path.open("rb", buffering=0) as file:  # the first processor
+        listed = re.search(rb"^(?:flags|Features)\s*:(.*)", file.read(1 << 14), re.MULTILINE)
+    flags = set(listed[1].decode().split() if listed else ())
     if "sve" in flags:
         get_vector_length = 51  # PR_SVE_GET_VL
         flags.add(f"sve{8 * (ctypes.CDLL(None).prctl(get_vector_length, 0, 0, 0, 0) & 0xFFFF)}")
     return flags
-
-
-def flags_in(cpuinfo: str) -> set[str]:
-    """Return the features of the first processor in the text of `/proc/cpuinfo`."""
-    listed = re.search(r"^(?:flags|Features)\s*:(.*)", cpuinfo, re.MULTILINE)
-    return set(listed[1].split() if listed else ())
 
 
 def features_of(machine: str, flags: set[str], limit: str = "") -> set[str]:

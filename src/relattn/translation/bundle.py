@@ -148,9 +148,9 @@ def require_replaceable(path: Path) -> None:
 
 def save(
     path: str | Path,
-    *,
     config: ModelConfig,
     weights: Mapping[str, np.ndarray],
+    *,
     languages: tuple[str, str],
     search: SearchConfig,
     tokenizer: AnyTokenizer,
@@ -222,8 +222,8 @@ def quantize_bundle(source: Bundle, out: str | Path, *, overwrite: bool = False)
     card = f"{source.card.rstrip()}\n\n## Quantized\n\nThe weights are in 8 bits, from a bundle in float32.\n"
     save(
         out,
-        config=source.model,
-        weights=weights,
+        source.model,
+        weights,
         languages=(source.src_lang, source.tgt_lang),
         search=source.search,
         tokenizer=source.tokenizer,

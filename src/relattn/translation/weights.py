@@ -16,7 +16,6 @@ from relattn.translation.config.positions import (
     ClippedTables,
     Convolution,
     DistanceVectors,
-    LearnedVectors,
     Recurrence,
 )
 from relattn.translation.errors import InputError, one_line, reading, require
@@ -56,31 +55,32 @@ def weight_table(config: ModelConfig, vocab_sizes: tuple[int, int], *, quantized
         InputError: As `require_vocab_sizes`.
     """
     require_vocab_sizes(config, vocab_sizes)
-    dim, shared, spec = config.dim, config.shared_embeddings, config.position_spec
-    source, target = vocab_sizes
-    shapes: dict[str, tuple[int, ...]] = {"embedding": (target, dim)}
-    if shared not in ("all", "inputs"):
-        shapes["src_embedding"] = source, dim
-    if shared not in ("all", "target"):
-        shapes["output_weight"] = target, dim
-    if config.output_bias:
-        shapes["output_bias"] = (target,)
-    for side, stack, layers in (("src", "encoder", config.encoder_layers), ("tgt", "decoder", config.decoder_layers)):
-        if isinstance(spec.signal, LearnedVectors):
-            assert spec.max_length is not None
-            shapes[f"{side}_positions.signal.weight"] = spec.max_length, dim
-        if isinstance(spec.mixer, BucketBias):
-            shapes[f"{side}_positions.bias.weight"] = config.heads, BucketBias.buckets
-        layer = dict(_layer(config, stack == "decoder"))
-        shapes |= {f"{stack}.{i}.{name}": shape for i in range(layers) for name, shape in layer.items()}
-        if config.norm == "pre":
-            shapes |= {f"{stack}_norm.{leaf}": (dim,) for leaf in ("weight", "bias")}
-    table = {}
-    for name, shape in shapes.items():
+    table: dict[str, Weight] = {}
+
+    def add(name: str, *shape: int) -> None:
         is_int8 = quantized and is_quantizable(name, shape)
         table[name] = Weight(shape, "int8" if is_int8 else "floating point")
         if is_int8:
-            table[f"{name}{SCALE}"] = Weight(shape[:1])
+            add(f"{name}{SCALE}", shape[0])
+
+    (source, target), dim, shared, spec = vocab_sizes, config.dim, config.shared_embeddings, config.position_spec
+    add("embedding", target, dim)
+    if shared not in ("all", "inputs"):
+        add("src_embedding", source, dim)
+    if shared not in ("all", "target"):
+        add("output_weight", target, dim)
+    if config.output_bias:
+        add("output_bias", target)
+    for side, stack, layers in (("src", "encoder", config.encoder_layers), ("tgt", "decoder", config.decoder_layers)):
+        if spec.max_length is not None:
+            add(f"{side}_positions.signal.weight", spec.max_length, dim)
+        if isinstance(spec.mixer, BucketBias):
+            add(f"{side}_positions.bias.weight", config.heads, BucketBias.buckets)
+        for name, shape in _layer(config, stack == "decoder"):
+            for i in range(layers):
+                add(f"{stack}.{i}.{name}", *shape)
+        for leaf in ("weight", "bias") if config.norm == "pre" else ():
+            add(f"{stack}_norm.{leaf}", dim)
     return table
 
 
@@ -93,35 +93,32 @@ def is_quantizable(name: str, shape: tuple[int, ...]) -> bool:
 def _layer(config: ModelConfig, is_causal: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the name and the shape of each weight of a layer."""
     dim, heads, inner, mixer = config.dim, config.heads, config.feed_forward_dim, config.position_spec.mixer
-    linear = {f"feed_forward.{i}": shape for i, shape in ((0, (inner, dim)), (3, (dim, inner)))}
-    projections = "query", "key", "value", "out"
-    if is_causal:
-        linear |= {f"cross_attention.{part}": (dim, dim) for part in projections}
+    linear = {"feed_forward.0": (inner, dim), "feed_forward.3": (dim, inner)}
+    sublayers = ["self_attention", "cross_attention"] if is_causal else ["self_attention"]
+    own = "self_attention.attention"
     match mixer:
         case Recurrence():
-            hidden = dim if is_causal else dim // 2
+            hidden, sublayers = dim if is_causal else dim // 2, sublayers[1:]
             for end in ("l0",) if is_causal else ("l0", "l0_reverse"):
                 for part, inputs in (("ih", dim), ("hh", hidden)):
                     yield f"self_attention.lstm.weight_{part}_{end}", (4 * hidden, inputs)
                     yield f"self_attention.lstm.bias_{part}_{end}", (4 * hidden,)
         case Convolution(kernel_size):
+            sublayers = sublayers[1:]
             yield "self_attention.convolution.weight", (2 * dim, dim, kernel_size)
             yield "self_attention.convolution.bias", (2 * dim,)
-        case _:
-            linear |= {f"self_attention.{part}": (dim, dim) for part in projections}
-    if isinstance(mixer, ClippedTables):
-        table = mixer.left + mixer.right + 1, dim // heads
-        for side in ("key",) * mixer.keys + ("value",) * mixer.values:
-            yield f"self_attention.attention.rel_{side}.weight", (heads, *table) if mixer.per_head else table
-    if isinstance(mixer, DistanceVectors):
-        yield from ((f"self_attention.attention.{name}", (heads, 1, dim // heads)) for name in "uv")
-        yield "self_attention.attention.distance.weight", (dim, dim)
+        case ClippedTables(left, right, keys, values, per_head):
+            for side in ("key",) * keys + ("value",) * values:
+                yield f"{own}.rel_{side}.weight", ((heads,) if per_head else ()) + (left + right + 1, dim // heads)
+        case DistanceVectors():
+            yield from ((f"{own}.{name}", (heads, 1, dim // heads)) for name in "uv")
+            yield f"{own}.distance.weight", (dim, dim)
+    linear |= {f"{each}.{part}": (dim, dim) for each in sublayers for part in ("query", "key", "value", "out")}
     for name, shape in linear.items():
         yield f"{name}.weight", shape
         yield f"{name}.bias", shape[:1]
     for i in range(3 if is_causal else 2):
-        yield f"residuals.{i}.norm.weight", (dim,)
-        yield f"residuals.{i}.norm.bias", (dim,)
+        yield from ((f"residuals.{i}.norm.{leaf}", (dim,)) for leaf in ("weight", "bias"))
 
 
 def is_quantized(state: Mapping[str, np.ndarray]) -> bool:

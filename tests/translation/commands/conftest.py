@@ -45,8 +45,8 @@ def another(model: str, finished: Recipe, tmp_path_factory: pytest.TempPathFacto
     path = tmp_path_factory.mktemp("another") / "bundle"
     bundle.save(
         path,
-        config=network.config,
-        weights=arrays_of(network),
+        network.config,
+        arrays_of(network),
         languages=(read.src_lang, read.tgt_lang),
         search=read.search,
         tokenizer=read.tokenizer,

@@ -79,7 +79,7 @@ def make_bundle(
                 state = weights.state_dict()
                 state["decoder_norm.bias"] += ends * state["embedding"][pieces.special.eos]
         options = {"languages": languages, "search": search, "tokenizer": pieces, "pairs": pairs}
-        bundle.save(path, config=weights.config, weights=arrays_of(weights), card="# A model\n", **options)  # type: ignore[arg-type]
+        bundle.save(path, weights.config, arrays_of(weights), card="# A model\n", **options)  # type: ignore[arg-type]
     return bundle.read_bundle(path)
 
 

@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from relattn.backends.native import int8
-from relattn.extension.int8 import DOTS, GENERIC, PAIRS
 from relattn.translation.kernels import terms
 from relattn.translation.kernels.decoder import MOST_POSITIONS
-from relattn.translation.kernels.packing import pack
 from relattn.translation.model.positions import absolute
 from relattn.translation.model.positions.distance_terms import Buckets, Slopes
 
@@ -41,14 +38,3 @@ def test_sinusoids(dim):
         np.testing.assert_allclose(found[:, i::2], exact, rtol=1e-6, atol=1e-7)
     some = np.random.default_rng(1).permutation(DISTANCES)[:777]
     assert np.array_equal(terms.sinusoids(some, dim), found[some + MOST_POSITIONS])
-
-
-@pytest.mark.parametrize("kernel", [GENERIC, PAIRS, DOTS])
-@pytest.mark.parametrize("panel", [16, 32])
-def test_packed_integers_are_those_of_the_library(kernel, panel):
-    codes = np.random.default_rng(1).integers(-63, 64, (71, 53), np.int8)
-    for found, expected in zip(
-        pack(codes, panel, kernel), int8.pack(torch.from_numpy(codes), panel, kernel), strict=True
-    ):
-        assert np.array_equal(found, expected)
-        assert found.dtype == expected.numpy().dtype

@@ -10,37 +10,7 @@ from torch import Tensor, nn
 
 from relattn.backends.native import library
 from relattn.extension.int8 import GROUP, LARGEST, LARGEST_IMPORTED, PAIRS, panel_of
-
-
-def pack(codes: Tensor, panel: int, kernel: int) -> tuple[Tensor, Tensor]:
-    """Return codes (outputs, inputs) in panels, and the numbers for each output or panel, as `int8.h` describes."""
-    outputs, inputs = codes.shape
-    codes = nn.functional.pad(codes, (0, -inputs % GROUP, 0, -outputs % panel))
-    return _pairs(codes, panel) if kernel == PAIRS else (_panels(codes, panel), _offset_sums(codes))
-
-
-def _panels(codes: Tensor, panel: int) -> Tensor:
-    """Return codes (outputs, inputs) in panels, (outputs / panel, inputs / 8, bytes)."""
-    grouped = codes.view(torch.int32).unflatten(0, (-1, panel))  # (panels, panel, inputs / 4)
-    return grouped.mT.contiguous().view(torch.int8).unflatten(1, (-1, 2)).flatten(2)
-
-
-def _pairs(codes: Tensor, panel: int) -> tuple[Tensor, Tensor]:
-    """Return the panels of the kernel PAIRS with their offsets, and the largest sum of squares of each panel."""
-    pairs = codes.view(torch.int16)
-    low, high = pairs << 8 >> 8, pairs >> 8
-    sums, squares = ((low + high).unflatten(1, (-1, 2, 2, 2)), (low * low + high * high).unflatten(1, (-1, 4, 2)))
-    offsets = 128 * sums.sum(3, dtype=torch.int16).cumsum(2, dtype=torch.int16)  # (outputs, inputs / 16, 2, 2)
-    offsets = offsets.flatten(1, 2).unflatten(0, (-1, panel)).transpose(1, 2).contiguous()
-    largest = squares.sum(2, dtype=torch.int16).flatten(1).amax(1).unflatten(0, (-1, panel)).amax(1)
-    panels = torch.cat([_panels(codes, panel), offsets.view(torch.int8).flatten(2)], dim=2)
-    return panels, largest.int()
-
-
-def _offset_sums(codes: Tensor) -> Tensor:
-    """Return -128 times the sum of the codes of each output. Sums in float32 are fast, and exact up to 2^24."""
-    ones = torch.ones(codes.shape[1])
-    return torch.cat([part.float() @ ones for part in codes.split(4096)]).int() * -128
+from relattn.extension.panels import pack
 
 
 class Weight(NamedTuple):
@@ -66,7 +36,8 @@ def quantize(weight: Tensor, kernel: int) -> Weight:
     largest, panel = LARGEST if kernel == PAIRS else LARGEST_IMPORTED, panel_of(library.KERNELS[torch.float32])
     outputs, inputs = weight.shape
     scales = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny * largest) / largest
-    panels, sums = pack((weight / scales[:, None]).round_().to(torch.int8), panel, kernel)
+    codes = (weight / scales[:, None]).round_().to(torch.int8)
+    panels, sums = map(torch.from_numpy, pack(codes.numpy(), panel, kernel))
     return Weight(panels, sums, nn.functional.pad(scales, (0, -outputs % panel)), inputs, outputs, kernel)
 
 

@@ -99,8 +99,8 @@ def _import(
         parity = Reference(ours, check_lines(ours, sample), foreign.search).compare(theirs.log_probs, theirs)
         parity.require_close(f"{path}: not imported")
         report.parities["float32"] = parity
-    weights, quantized = arrays_of(model), foreign.quantized(arrays_of(model))
-    if quantized is not None:
+    weights = arrays_of(model)
+    if (quantized := foreign.quantized(weights)) is not None:
         weights = quantized
         report = replace(report, notes=[*report.notes, "weights: the integers of the model, in int8"])
     card = (
@@ -113,14 +113,7 @@ def _import(
     pairs = language_pairs(foreign.pairs, path)
     languages, tokenizer = (src_lang, tgt_lang), foreign.tokenizer
     bundle.save(
-        out,
-        config=config,
-        weights=weights,
-        languages=languages,
-        search=foreign.search,
-        tokenizer=tokenizer,
-        card=card,
-        pairs=pairs,
+        out, config, weights, languages=languages, search=foreign.search, tokenizer=tokenizer, card=card, pairs=pairs
     )
     return report
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from relattn.extension.int8 import FLOAT, GENERIC, GROUP, LARGEST, PAIRS
+from relattn.extension.int8 import FLOAT, GENERIC, LARGEST, PAIRS
+from relattn.extension.panels import pack
 from relattn.translation.config import ModelConfig
 from relattn.translation.config.positions import BucketBias, ClippedTables, DistanceVectors, SlopeBias
 from relattn.translation.errors import require
@@ -23,6 +24,7 @@ from relattn.translation.weights import SCALE
 PADDING, MARGIN = 16, 16  # as in `decoder.c`
 LINE = 64  # alignment of arrays in bytes, which makes reading them faster
 LOG2_E = 1 / math.log(2)
+Weights = Mapping[str, np.ndarray]
 
 
 class Packing:
@@ -37,12 +39,7 @@ class Packing:
     """
 
     def __init__(
-        self,
-        structures: dict[str, Any],
-        panel: int,
-        config: ModelConfig,
-        weights: Mapping[str, np.ndarray],
-        kernel: int = FLOAT,
+        self, structures: dict[str, Any], panel: int, config: ModelConfig, weights: Weights, kernel: int = FLOAT
     ) -> None:
         self.structures, self.panel, self.kernel, self.weights = structures, panel, kernel, weights
         self.heads, self.mixer = config.heads, config.position_spec.mixer
@@ -92,10 +89,6 @@ class Packing:
             self.keep(panels), biases, self.keep(np.pad(scales, (0, more))), self.keep(sums), inputs, padded(outputs),
             kernel,
         )  # fmt: skip
-
-    def linear(self, prefix: str) -> Any:
-        """Pack a linear layer."""
-        return self.map(*self.linear_rows(prefix))
 
     def panels(self, rows: np.ndarray) -> np.ndarray:
         """Return matrices (count, outputs, inputs) as panels (count, outputs / panel, inputs, panel)."""
@@ -147,8 +140,8 @@ class Packing:
             feed_norm=self.norm(f"{prefix}.residuals.{2 if is_causal else 1}.norm"),
             self_in=self.stacked(query, self.to_heads(f"{own}.key"), self.to_heads(f"{own}.value")),
             self_out=self.from_heads(f"{own}.out"),
-            feed_in=self.linear(f"{prefix}.feed_forward.0"),
-            feed_out=self.linear(f"{prefix}.feed_forward.3"),
+            feed_in=self.map(*self.linear_rows(f"{prefix}.feed_forward.0")),
+            feed_out=self.map(*self.linear_rows(f"{prefix}.feed_forward.3")),
         )
         if is_causal:
             packed.cross_norm = self.norm(f"{prefix}.residuals.1.norm")
@@ -221,25 +214,6 @@ class Packing:
         strips = np.ascontiguousarray(np.pad(table[..., -1] * self.scale, margins))
         own.rel_bias = address(strips)
         return [*kept, strips]
-
-
-def pack(codes: np.ndarray, panel: int, kernel: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return codes (outputs, inputs) in panels, and the numbers for each output or panel, as `int8.h` describes."""
-    outputs, inputs = codes.shape
-    codes = np.pad(codes, ((0, -outputs % panel), (0, -inputs % GROUP)))
-    fours = codes.view(np.int32).reshape(-1, panel, codes.shape[1] // 4).swapaxes(1, 2)
-    panels = np.ascontiguousarray(fours).view(np.int8).reshape(len(fours), -1, 8 * panel)  # (…, inputs / 8, bytes)
-    if kernel != PAIRS:
-        return panels, codes.sum(1, dtype=np.int32) * np.int32(-128)
-    pairs = codes.view(np.int16)
-    low, high = pairs << 8 >> 8, pairs >> 8
-    sums = (low + high).reshape(len(codes), -1, 2, 2, 2)
-    squares = (low * low + high * high).reshape(len(codes), -1, 4, 2)
-    offsets = 128 * sums.sum(3, dtype=np.int16).cumsum(2, dtype=np.int16)  # (outputs, inputs / 16, 2, 2)
-    offsets = offsets.reshape(len(panels), panel, -1, 2).swapaxes(1, 2)
-    offsets = np.ascontiguousarray(offsets).view(np.int8).reshape(*panels.shape[:2], -1)
-    largest = squares.sum(2, dtype=np.int16).reshape(len(panels), -1).max(1)
-    return np.concatenate([panels, offsets], axis=2), largest.astype(np.int32)
 
 
 def aligned(*shape: int, dtype: Any = np.float32) -> np.ndarray:

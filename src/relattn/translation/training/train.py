@@ -121,8 +121,8 @@ def write_bundle(recipe: Recipe, data: TranslationData, last: int, path: Path) -
     pairs = data.languages if config.given_tokens else ()
     model = Transformer(recipe.model, *tokenizer.vocab_sizes)
     mean = checkpoints.average(checkpoints.load(checkpoint)["model"] for checkpoint in paths)
-    arrays = {name: tensor.numpy() for name, tensor in mean.items()}
-    load_weights(model, arrays, source=f"the mean of {', '.join(path.name for path in paths)}")
+    source = f"the mean of {', '.join(path.name for path in paths)}"
+    load_weights(model, {name: tensor.numpy() for name, tensor in mean.items()}, source=source)
     files = f"`{config.train_list}`" if config.train_list else f"`{config.train_src}` and `{config.train_tgt}`"
     card = (
         f"# {config.src_lang} → {config.tgt_lang}\n\n"
@@ -139,15 +139,9 @@ def write_bundle(recipe: Recipe, data: TranslationData, last: int, path: Path) -
         scores = score(translator.with_languages(*each.languages).translate(sources), references)
         name = f" of {each.name}" if len(data.valid) > 1 else ""
         card += f"\nOn the {scores.sentences} validation sentences{name}:\n\n{scores}\n"
+    own, weights = recipe.model, arrays_of(model)
     bundle.save(
-        path,
-        config=model.config,
-        weights=arrays_of(model),
-        languages=languages,
-        search=recipe.search,
-        tokenizer=tokenizer,
-        card=card,
-        pairs=pairs,
+        path, own, weights, languages=languages, search=recipe.search, tokenizer=tokenizer, card=card, pairs=pairs
     )
 
 
