@@ -142,6 +142,72 @@ class JsonSource(TextSource):
         return "".join(f"{line}, {json.dumps(row, ensure_ascii=False)[1:]}\n" for line, row in pairs).encode()
 
 
+class ParquetSource(BulkSource):
+    """A Parquet file, to which columns are added."""
+
+    def __init__(self, path: Path, options: TranslateOptions, column: str) -> None:
+        super().__init__(path, options)
+        import pyarrow.parquet  # which other files do not need
+
+        self.column, self.pyarrow = column, pyarrow
+        with self.reading():
+            self.file = self.pyarrow.parquet.ParquetFile(path)
+        self.schema = self.file.schema_arrow
+        require_column(self.schema.names, column, options, str(path))
+
+    def reading(self) -> Any:
+        return reading(self.path, "damaged, or not a Parquet file")
+
+    def check(self) -> tuple[int, str]:
+        number = 0
+        with self.reading():
+            for batch in self.file.iter_batches(PART, columns=[self.column]):
+                for number, value in enumerate(batch.column(0).to_pylist(), start=number + 1):  # noqa: B020
+                    require_text(value, f"{self.path}: row {number}", self.column)
+                    require_readable(value, f"{self.path}: row {number}")
+            with self.path.open("rb") as file:
+                return number, hashlib.file_digest(file, "sha256").hexdigest()
+
+    def parts(self, first: int) -> Iterator[Any]:
+        rest, skipped = self.schema.empty_table(), first * PART
+        for group in range(self.file.num_row_groups):
+            rows = self.file.metadata.row_group(group).num_rows
+            if skipped >= rows:
+                skipped -= rows
+                continue
+            for batch in self.file.iter_batches(PART, row_groups=[group]):
+                rest = self.pyarrow.concat_tables([rest, self.pyarrow.Table.from_batches([batch.slice(skipped)])])
+                skipped = max(0, skipped - len(batch))
+                while len(rest) >= PART:
+                    yield rest.slice(0, PART)
+                    rest = rest.slice(PART)
+        if len(rest):
+            yield rest
+
+    def lines(self, part: Any) -> list[str]:
+        return part[self.column].to_pylist()
+
+    def encode(self, part: Any, first_line: int, translations: list[list[Translation]]) -> bytes:
+        file = io.BytesIO()
+        self.pyarrow.parquet.write_table(self.with_columns(part, [best for best, *_ in translations]), file)
+        return file.getvalue()
+
+    def with_columns(self, table: Any, translations: Sequence[Translation]) -> Any:
+        """Return a table with the new columns."""
+        for name, values in new_columns(translations, self.options).items():
+            kind = self.pyarrow.float64() if name in ("score", "confidence") else self.pyarrow.string()
+            table = table.append_column(name, self.pyarrow.array(values, kind))
+        metadata = dict(table.schema.metadata or {})
+        metadata.pop(b"huggingface", None)  # it lists the columns, and datasets refuses others
+        return table.replace_schema_metadata(metadata)
+
+    def join(self, parts: Sequence[Path], file: BinaryIO) -> None:
+        schema = self.with_columns(self.schema.empty_table(), []).schema
+        with self.pyarrow.parquet.ParquetWriter(file, schema) as writer:
+            for path in parts:
+                writer.write_table(self.pyarrow.parquet.ParquetFile(path).read())
+
+
 def source_of(
     path: Path, out: Path, options: TranslateOptions, *, column: str = "", style: Format = "text", n_best: bool = False
 ) -> BulkSource:
@@ -171,8 +237,6 @@ def source_of(
     if kind == "jsonl":
         return JsonSource(path, options, column or "text")
     require_installed("pyarrow", extra="translation")
-    from relattn.translation.parquet import ParquetSource
-
     return ParquetSource(path, options, column or "text")
 
 
