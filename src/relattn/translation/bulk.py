@@ -11,6 +11,7 @@ continues after its last complete part. In Parquet, a part is a row group.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import re

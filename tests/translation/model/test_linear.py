@@ -1,8 +1,6 @@
 """Linear layers on oneDNN: results and gradients equal those of F.linear, and unsupported calls use F.linear."""
 
 import copy
-import gc
-import io
 from functools import partial
 from unittest.mock import patch
 
@@ -20,8 +18,7 @@ from tests.support.numerics import error
 
 ROWS, INPUTS, OUTPUTS = 307, 257, 263
 FEW = 256**3 // (INPUTS * OUTPUTS)  # largest number of rows for which F.linear is used
-LAYERS, PACKED = 17, 5  # of `transformer`: all layers, and those with prepacked weights
-HAS_ONEDNN, HAS_BF16 = module.has_onednn(), module.has_bf16()
+LAYERS, HAS_ONEDNN = 17, module.has_onednn()  # layers of `transformer`
 using_onednn = partial(patch.object, module, "use_onednn")
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this PyTorch has no oneDNN")
 
@@ -29,15 +26,15 @@ needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this PyTorch has no on
 class Products(TorchDispatchMode):
     """Count the matrix products of oneDNN and of PyTorch, and check the layout of oneDNN's operands."""
 
-    onednn = packed = pytorch = 0  # `packed` of those of oneDNN have a prepacked weight
+    onednn = pytorch = 0
 
     def __torch_dispatch__(self, operator, types, arguments=(), options=None):
         self.pytorch += operator.name() in ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear", "aten::matmul")
         if operator.name() == "mkldnn::_linear_pointwise":
             x, weight = arguments[:2]
             assert x.is_contiguous()
-            assert weight.is_mkldnn or weight.is_contiguous() or weight.t().is_contiguous()
-            self.onednn, self.packed = self.onednn + 1, self.packed + weight.is_mkldnn
+            assert weight.is_contiguous() or weight.t().is_contiguous()
+            self.onednn += 1
         return operator(*arguments, **(options or {}))
 
 
@@ -139,35 +136,7 @@ def test_all_layers_of_a_model_follow_the_choice(monkeypatch, reason):
     model, used = transformer(), reason is None and HAS_ONEDNN
     products, got = run(model, training=True)
     assert (products.onednn, products.pytorch) == ((3 * LAYERS, 0) if used else (0, 3 * LAYERS))
-    model.prepack()
-    assert run(model)[0].packed == PACKED * used
     assert model.state_dict().keys() == {name for name, _ in model.named_parameters()}
     if used:
         with using_onednn(False):
             assert_accurate(got, run(model, training=True)[1], run(copy.deepcopy(model).double(), training=True)[1])
-
-
-@using_onednn(True)
-@needs_onednn
-@pytest.mark.parametrize("dtype", [torch.float32] + [torch.bfloat16] * HAS_BF16)
-def test_prepacked_weights(dtype):
-    """They are used in decoding with enough rows, until they change, not in training and not by copies, and freed."""
-    model, held = transformer().to(dtype), len(module._packed)
-    model.prepack()
-    (products, got), (copied, pytorch) = run(model), run(copy.deepcopy(model))
-    assert (products.packed, copied.packed) == (PACKED, 0)
-    assert_accurate(got, pytorch, run(copy.deepcopy(model).double())[1])
-    assert run(model, 3)[0].packed < PACKED
-    assert run(model, training=True)[0].packed == 0
-    for change in (lambda weight: weight.add_(1), lambda weight: setattr(weight, "data", weight + 1)):
-        model.prepack()
-        assert run(model)[0].packed == PACKED
-        with torch.no_grad():
-            change(model.unembedding)
-        assert run(model)[0].packed == PACKED - 1
-    torch.save(model, file := io.BytesIO())
-    file.seek(0)
-    assert (len(module._packed), run(torch.load(file, weights_only=False))[0].packed) == (held + PACKED, 0)
-    del model
-    gc.collect()
-    assert len(module._packed) == held

@@ -138,14 +138,6 @@ SELECTIONS = [  # selected rows, number of sources afterwards, and whether the s
     ([0, 1, 2, 3, 4], 5, True),
     ([4, 3], 2, False),
 ]
-MOVES = [  # with three rows per source: moved rows, their new places, and the number of rows kept
-    ([1, 4], [2, 3], 15),
-    ([7, 6, 6], [3, 4, 5], 15),
-    ([14, 12, 12, 4], [0, 1, 2, 3], 12),  # the last source replaces the first
-    ([], [], 12),
-    ([10, 9, 11, 8, 8, 6], [0, 1, 2, 3, 4, 5], 6),
-    ([2], [0], 3),
-]
 
 
 @every_model
@@ -164,19 +156,6 @@ def test_rows_of_a_cache_give_the_same_results_as_alone(changes):
         assert bool(addresses(after)) == (changes.get("positions") not in ("lstm", "cnn"))
         cache, at = after.select(torch.tensor(rows)), at[rows]
         assert (len(cache.src_lengths), cache.memory is after.memory) == (sources, same)
-    at = torch.arange(ROWS).repeat_interleave(3)
-    cache = model.start(memory, LENGTHS, TGT).select(at)
-    for i, (rows, to, keep) in enumerate(MOVES):
-        logits, after = model.step(tgt[at, i : i + 1], cache)
-        close(logits[:, 0], expected[at, i])
-        sources = len(after.src_lengths)
-        cache = after.move(torch.tensor(rows, dtype=torch.long), torch.tensor(to, dtype=torch.long), keep)
-        order = torch.arange(len(at))
-        order[to] = torch.tensor(rows, dtype=torch.long)
-        at = at[order[:keep]]
-        assert (addresses(cache), len(cache.src_lengths)) == (addresses(after), keep // 3)
-        within = all(row // 3 == place // 3 for row, place in zip(rows, to, strict=True))
-        assert (cache.memory is after.memory) == (within and sources == keep // 3)
 
 
 @every_model

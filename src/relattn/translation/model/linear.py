@@ -16,18 +16,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from relattn.backends.autograd import is_transformed
 from relattn.translation.processor import is_amd
 
 MIN_FEATURES = 256  # inputs and outputs from which on oneDNN is used
 MIN_WORK = 256**3  # rows · inputs · outputs, likewise
-MIN_PACKED_WEIGHT = 2 * 256**2  # inputs · outputs from which on a prepacked weight is faster
-MIN_PACKED_WORK = 8 * 256**2  # rows · inputs · outputs, likewise
 
 use_onednn: bool | None = None  # for tests and benchmarks: whether oneDNN is used in float32; None: if it is faster
-_packed = WeakTensorKeyDictionary()  # weight -> its copy by `prepack`, and `_version` of the weight at the time
 
 
 def has_onednn() -> bool:
@@ -67,8 +63,8 @@ class Linear(nn.Linear):
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x Wᵀ + b as `F.linear` does, by oneDNN where that is faster.
 
-    oneDNN is used for large layers in float32 on a CPU, on processors where `is_onednn_faster`, and without gradients
-    for weights prepared by `prepack`. It is not used in compiled and exported models, under autocast or `torch.func`.
+    oneDNN is used for large layers in float32 on a CPU, on processors where `is_onednn_faster`. It is not used in
+    compiled and exported models, under autocast or `torch.func`.
 
     Args:
         x: (rows, …, inputs).
@@ -81,31 +77,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if torch.compiler.is_compiling():  # sizes may be symbols
         return F.linear(x, weight, bias)
     work = x.numel() * len(weight)
-    if work >= MIN_PACKED_WORK and not torch.is_grad_enabled() and weight in _packed:
-        packed, version = _packed[weight]
-        if version == _version(weight) and _is_plain(x, weight, bias):
-            return _onednn(x, packed, bias)
     large = min(weight.shape) >= MIN_FEATURES and work >= MIN_WORK
     if large and weight.dtype == torch.float32 and _selects_onednn() and _is_plain(x, weight, bias):
         return _Product.apply(x, weight, bias)
     return F.linear(x, weight, bias)
-
-
-def prepack(weight: Tensor) -> None:
-    """Keep a copy of a large weight in oneDNN's layout, which makes inference with few rows faster.
-
-    `linear` uses the copy until the weight changes. It does not notice changes through `Tensor.data`. Nothing happens
-    where oneDNN does not compute layers of this dtype.
-    """
-    supported = _selects_onednn() if weight.dtype == torch.float32 else weight.dtype == torch.bfloat16 and has_bf16()
-    large = min(weight.shape) >= MIN_FEATURES and weight.numel() >= MIN_PACKED_WEIGHT
-    if supported and large and not weight.is_inference() and _is_plain(weight):
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 256)  # for 256 rows; others are as fast
-        _packed[weight] = packed, _version(weight)
-
-
-def _version(weight: Tensor) -> tuple[int, int, torch.dtype]:
-    return weight._version, weight.data_ptr(), weight.dtype
 
 
 def _is_plain(*operands: Tensor | None) -> bool:

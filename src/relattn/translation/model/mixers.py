@@ -39,14 +39,6 @@ class MixerState:
         """Return the state of the given rows: (new_rows,) indices, which may repeat."""
         return MixerState(tuple(tensor.index_select(0, rows) for tensor in self.tensors), self.length)
 
-    def move(self, rows: Tensor, to: Tensor, keep: int) -> MixerState:
-        """Copy `rows` over the rows `to`, (moved,) indices each, and return the first `keep` rows.
-
-        `AttentionCache.move` does this in place; here it is a copy, since a state is small.
-        """
-        tensors = tuple(tensor.index_copy(0, to, tensor[rows])[:keep] for tensor in self.tensors)
-        return MixerState(tensors, self.length)
-
 
 class LSTMMixer(nn.Module):
     """PyTorch's `nn.LSTM` as a token mixer (Hochreiter and Schmidhuber 1997).

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.dropout import Dropout
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
-from relattn.translation.model.linear import Linear, linear, prepack
+from relattn.translation.model.linear import linear
 from relattn.translation.model.mixers import MixerCache
 from relattn.translation.model.positions.stack import StackPositions
 from relattn.translation.weights import require_vocab_sizes
@@ -55,7 +55,7 @@ class Cache:
         stores one source per row.
         """
         layers = tuple(layer.select(rows) for layer in self.layers)
-        source = rows // self._rows_per_source  # (new_rows,)
+        source = rows // (self.layers[0].batch // len(self.src_lengths))  # (new_rows,)
         sources, counts = source.unique_consecutive(return_counts=True)
         if counts.unique().numel() > 1:
             sources = source
@@ -63,34 +63,6 @@ class Cache:
             return replace(self, layers=layers)
         memory = tuple((key.index_select(0, sources), value.index_select(0, sources)) for key, value in self.memory)
         return Cache(memory, self.src_lengths[sources], layers)
-
-    def move(self, rows: Tensor, to: Tensor, keep: int) -> Cache:
-        """Copy `rows` over the rows `to`, and return the cache of the first `keep` rows.
-
-        This works in place, as `AttentionCache.move` does: this cache must not be used afterwards. If a row replaces a
-        row of another source, all rows of the one source must replace all rows of the other.
-
-        Args:
-            rows: (moved,) indices of the rows to copy.
-            to: (moved,) indices of the rows to overwrite.
-            keep: Number of rows of the result.
-        """
-        per_source = self._rows_per_source
-        layers = tuple(layer.move(rows, to, keep) for layer in self.layers)
-        sources, places = rows // per_source, to // per_source
-        first = (to % per_source == 0) & (sources != places)  # first rows of sources that replace another
-        sources, places, left = sources[first], places[first], keep // per_source
-        if left == len(self.src_lengths) and len(places) == 0:
-            return replace(self, layers=layers)
-        memory = tuple(
-            (key.index_copy_(0, places, key[sources])[:left], value.index_copy_(0, places, value[sources])[:left])
-            for key, value in self.memory
-        )
-        return Cache(memory, self.src_lengths.index_copy(0, places, self.src_lengths[sources])[:left], layers)
-
-    @property
-    def _rows_per_source(self) -> int:
-        return self.layers[0].batch // len(self.src_lengths)
 
 
 class Transformer(nn.Module):
@@ -146,12 +118,6 @@ class Transformer(nn.Module):
         This saves memory and costs a second forward pass. Dropout is the same both times, so gradients do not change.
         """
         self.recompute = True
-
-    def prepack(self) -> None:
-        """Prepare the weights of all linear layers for faster inference, as `linear.prepack` does."""
-        layers = (module for module in self.modules() if isinstance(module, Linear))
-        for weight in (self.unembedding, *(layer.weight for layer in layers)):
-            prepack(weight)
 
     def embed(self, tokens: Tensor, table: Tensor, positions: StackPositions, start: int) -> Tensor:
         """Return the embeddings of pieces, with their positions.
