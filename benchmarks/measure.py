@@ -25,6 +25,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from relattn.extension.loader import FEATURES
+
 RESULTS = Path(__file__).parent / "results"
 MOST_REPEATS = 50
 LONG = 1.0  # seconds; a warm-up run that takes longer counts as a repeat
@@ -266,13 +268,17 @@ def conditions(text: str | None = None) -> dict[str, str]:
 def processor() -> str:
     """Return the processor's model, family, instruction set in use, and number of cores.
 
-    For example "AMD EPYC (family 26, AVX-512), 2 cores". ATEN_CPU_CAPABILITY changes the instruction set.
+    For example "AMD EPYC (family 26, AVX-512), 2 cores". ATEN_CPU_CAPABILITY changes the instruction set of PyTorch,
+    and RELATTN_LEVEL that of our kernels. They must agree.
     """
+    capability = torch.backends.cpu.get_cpu_capability()
+    if (capability == "AVX512") != ("AVX512" in FEATURES):
+        raise SystemExit("ATEN_CPU_CAPABILITY and RELATTN_LEVEL must select the same instruction set")
     lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.exists() else []
     fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     model = fields.get("model name") or platform.processor() or platform.machine()
     details = [f"family {fields['cpu family']}"] if "cpu family" in fields else []
-    details.append(torch.backends.cpu.get_cpu_capability().replace("AVX512", "AVX-512"))
+    details.append(capability.replace("AVX512", "AVX-512"))
     return f"{model} ({', '.join(details)}), {os.cpu_count()} cores"
 
 

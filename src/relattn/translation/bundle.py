@@ -118,10 +118,7 @@ class Bundle:
         require(precision != "int8" or reason is None, f"precision int8 requires the compiled decoder: {reason}")
         if reason is not None:
             return self.torch_translator(device, PRECISIONS[precision], reason)
-        vocab_sizes, source = self.tokenizer.vocab_sizes, self.path / WEIGHTS
-        require_fit(self.model, vocab_sizes, self.state, source)
-        require_valid(self.state, source)
-        decoder = NativeDecoder(self.model, vocab_sizes, self.state, int8=precision == "int8")
+        decoder = NativeDecoder(self.model, self.tokenizer.vocab_sizes, self.state, int8=precision == "int8")
         return_freed_memory()
         return self._translator(NativeEngine(decoder), workers)
 

@@ -3,7 +3,7 @@
 Everything that depends on a scheme reads its `PositionSpec`: the model, the compiled decoder, exports, analysis and the
 reference pages. They match on the kinds of its two parts, a `Signal` and a `Mixer`, and refuse a kind that they do not
 know. To add a scheme, add an entry to `SCHEMES`, and for a new computation a kind. The kinds' modules are in
-`model/positions/`. Importing this module does not import PyTorch.
+`model/positions/`, and their weights in `weights.py`. Importing this module does not import PyTorch.
 """
 
 from __future__ import annotations
