@@ -29,7 +29,7 @@ from relattn.translation.serve import files
 from relattn.translation.serve.access import Access
 from relattn.translation.serve.api import PAGE
 from relattn.translation.serve.app import make_app
-from relattn.translation.serve.languages import codes_by_name, language_name
+from relattn.translation.serve.languages import language_name, served_code
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.parsing import ParsingLimitExceeded
 from relattn.translation.serve.queue import QueueFull
@@ -108,7 +108,7 @@ def test_languages_are_detected(client):
     first, second = client.post("/detect", json={"q": GERMAN}).json()
     assert (first["language"], second["language"]) == ("de", "en")
     assert 50 < first["confidence"] <= 100
-    assert client.post("/detect", json={"q": "12 34"}).json() == [{"confidence": 0.0, "language": "de"}]
+    assert client.post("/detect", json={"q": "12 34"}).json() == [{"confidence": 0.0, "language": "en"}]
     answer = translate(client, q=GERMAN, source="auto", target="en").json()
     assert answer["detectedLanguage"] == first
     assert answer["translatedText"].startswith("en:GUTEN MORGEN")
@@ -160,7 +160,7 @@ def test_description_has_every_answer(with_model, monkeypatch):
     """Every status of every route is given, and its answer is as described (`validated`)."""
     described = {
         (method.upper(), path, int(status))
-        for path, methods in with_model.app.openapi()["paths"].items()
+        for path, methods in with_model.get("/spec").json()["paths"].items()
         for method, operation in methods.items()
         for status in operation["responses"]
     }
@@ -264,11 +264,13 @@ def test_codes_and_paths_of_other_clients():
         query = "q=a&target=de"
         for code in ("zh", "ZH-CN", "zh_Hans", "pt", "pb", "pt-BR"):
             assert client.post(f"http://testserver//translate?{query}&source={code}").status_code == 200, code
-        assert translate(client, q="a", source="en", target="no").status_code == 200
+        assert translate(client, q="a", source="en-US", target="no-NO").status_code == 200
         assert translate(client, q="a", source="zh-TW", target="de").status_code == 400
-    served = ["zh-Hans", "zh-Hant", "pt", "pt-BR", "auto"]
-    expected = {"zh": "zh-Hans", "zt": "zh-Hant", "zh-tw": "zh-Hant", "pt": "pt", "pb": "pt-BR", "auto": "auto"}
-    assert {name: codes_by_name(served)[name] for name in expected} == expected
+    served = ["zh-Hans", "zh-Hant", "pt-BR", "pt", "en-GB", "fil", "he", "nb", "sr-Latn", "sr", "auto"]
+    expected = {"zh": "zh-Hans", "zt": "zh-Hant", "zh-tw": "zh-Hant", "pt": "pt", "pb": "pt-BR", "AUTO": "auto"}
+    expected |= {"en": "en-GB", "en-US": "en-GB", "pt_PT": "pt", "tl": "fil", "iw": "he", "no-NO": "nb", "xx": "xx"}
+    expected |= {"zh-SG": "zh-Hans", "sr-RS": "sr", "sr-Latn-RS": "sr-Latn", "zh-HK": "zh-Hant", "a\0/..": "a\0/.."}
+    assert {name: served_code(name, served) for name in expected} == expected
 
 
 def upload(
@@ -407,12 +409,16 @@ def test_language_of_a_file_is_that_of_its_text(client, name):
     ("message", "wrong"),
     {
         "q is missing": [{}],
-        "q: ": [{"q": 1}, {"q": ["a", 1]}, {"q": {"a": 1}}],
+        "q must have type string, got ": [{"q": 1}, {"q": {"a": 1}}],
+        "q must have type array, items {'type': 'string'}, got array": [{"q": ["a", 1]}],
         "no model translates from 'xx' to 'de'": [{"q": "x", "source": "xx"}],
         "no model translates from 'en' to '": [{"q": "x", "target": "../x"}, {"q": "x", "target": "auto"}],
         "no model translates from 'de' to 'fr'": [{"q": "ja", "source": "de", "target": "fr"}],
-        "format: ": [{"q": "x", "format": "pdf"}],
-        "alternatives: ": [{"q": "x", "alternatives": 101}, {"q": "x", "alternatives": "many"}],
+        "format must have type string, enum ['text', 'html', ''], got pdf": [{"q": "x", "format": "pdf"}],
+        "alternatives must have type integer, maximum 100, got ": [
+            {"q": "x", "alternatives": 101},
+            {"q": "x", "alternatives": "many"},
+        ],
         "at most 1,000 characters, got 1,001": [{"q": "x" * 1001}],
         "at most 20 sentences, got 21": [{"q": "a.\n" * 21}],
         "at most 5 texts, got 6": [{"q": ["x"] * 6}],

@@ -93,14 +93,7 @@ class DeviceOptions:
         """Load a bundle or an export."""
         from relattn.translation import load
 
-        return load(
-            bundle,
-            device=self.device,
-            precision=self.precision,
-            threads=self.threads,
-            src_lang=src_lang,
-            tgt_lang=tgt_lang,
-        )
+        return load(bundle, **vars(self), src_lang=src_lang, tgt_lang=tgt_lang)
 
     def load_bundle(self, bundle: str) -> "TorchTranslator":
         """Load one bundle, in float32 by default. An export is refused."""

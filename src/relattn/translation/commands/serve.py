@@ -10,8 +10,8 @@ from relattn.translation.serve.access import check_access
 from relattn.translation.serve.limits import Limits
 
 PACKAGES = (  # imported names of the packages that the extra "serve" installs
-    *("anyio", "babel", "fastapi", "lxml", "markdown_it", "prometheus_client", "py3langid", "pydantic"),
-    *("python_multipart", "sentencex", "starlette", "uvicorn", "wordfreq"),
+    *("anyio", "babel", "lxml", "markdown_it", "prometheus_client", "py3langid", "python_multipart", "sentencex"),
+    *("starlette", "uvicorn", "wordfreq"),
 )
 
 
@@ -59,9 +59,7 @@ def serve(
     from relattn.translation.serve.server import serve as run
 
     translators = load_pairs(models, languages, device.load)
-    # After a graceful shutdown, uvicorn sends SIGTERM again. For systemd, an end by SIGTERM is a success, but exit code
-    # 143 is a failure.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # uvicorn sends it again after a graceful shutdown
     if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))  # uvicorn does not handle it
     run(

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from relattn.translation.serve.queue import QueueFull
 
 LIFETIME = 1800.0  # seconds
 
 
-@dataclass(frozen=True)
-class StoredFile:
-    """Translated file.
+class StoredFile(NamedTuple):
+    """Translated file."""
 
-    Attributes:
-        name: Name of the file that was uploaded.
-        content: Its translation.
-        client: Address of the client.
-        deadline: When it is removed.
-    """
-
-    name: str
+    name: str  # of the file that was uploaded
     content: bytes
-    client: str
-    deadline: float
+    client: str  # address
+    deadline: float  # when it is removed
 
 
 class FileStore:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
-from fastapi import Response
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 JSON_LINES = "application/x-ndjson"
@@ -89,14 +89,14 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-async def unless(stopping: asyncio.Event, work: Coroutine[Any, Any, Response], error: Exception) -> Response:
-    """Return the response of a coroutine. If the event is set before it is ready, cancel it and raise an error."""
-    task, stop = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
+async def until(
+    work: Coroutine[Any, Any, Response], *ends: Awaitable[object], seconds: float | None = None
+) -> Response | None:
+    """Return the response of `work`. If one of `ends` is done earlier, or time is over, cancel it and return None."""
+    task, others = asyncio.ensure_future(work), [asyncio.ensure_future(each) for each in ends]
     try:
-        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise error
-        return task.result()
+        await asyncio.wait([task, *others], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
     finally:
-        task.cancel()
-        stop.cancel()
+        for each in (task, *others):
+            each.cancel()
