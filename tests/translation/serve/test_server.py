@@ -63,7 +63,7 @@ def test_packages_of_the_extra_and_of_the_container(monkeypatch, capsys):
     for missing in PACKAGES:
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, missing, None)
-            assert cli.main(["serve", "no such model"]) == 2
+            assert cli.main(["serve", "everyday-en-de"]) == 2
         assert f'{missing} cannot be imported: pip install "relattn[serve]"' in capsys.readouterr().err
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     distributions = metadata.packages_distributions()
@@ -254,6 +254,7 @@ def test_errors_before_a_server_starts(model, tmp_path, capsys, monkeypatch):
             (f"{model} --limits.pause 2000", "pause must be"),
             (f"{model} --limits.seconds 0", "seconds must be"),
             (f"{tmp_path}", f"{tmp_path}"),
+            (f"{tmp_path}/none", "no such directory"),
         ):
             assert cli.main(["serve", *arguments.split()]) == 2
             error = capsys.readouterr().err

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from relattn.translation.commands.options import DeviceOptions, SearchOptions
 from relattn.translation.errors import require, require_installed
+from relattn.translation.hub import name_on_hub, resolve
 from relattn.translation.serve.access import check_access
 from relattn.translation.serve.limits import Limits
 
@@ -53,6 +54,8 @@ def serve(
     """
     require(0 <= port <= 65535, f"port must be at least 0 and at most 65,535, got {port}")
     check_access(hosts, cors, proxies)
+    missing = [model for model in models if not name_on_hub(model)[0] and not resolve(model).exists()]
+    require(not missing, f"{' '.join(missing)}: no such directory; a bundle is a directory")
     require_installed(*PACKAGES, extra="serve")
 
     from relattn.translation.serve.languages import load_pairs

@@ -33,6 +33,7 @@ from relattn.translation.translate.options import TranslateOptions
 
 AUTO = "auto"  # source language: detect it
 CHUNK = 65_536  # bytes
+WRONG_KEY_SECONDS = 1.0  # until a wrong key is refused, which slows down those who guess
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
@@ -41,11 +42,7 @@ PAGE = {
 
 
 def read_keys(path: Path) -> frozenset[bytes]:
-    """Return the digests of API keys in a file with a key per line. Empty lines and lines after a # are ignored.
-
-    Raises:
-        InputError: The file cannot be read, or has no key.
-    """
+    """Return the digests of the API keys in a file, one per line. Empty lines and those after a # are ignored."""
     with reading(path, "not a list of keys"):
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     digests = frozenset(_digest(line) for line in lines if line and not line.startswith("#"))
@@ -59,12 +56,7 @@ def _digest(key: object) -> bytes:
 
 
 class Api:
-    """Handlers of the routes.
-
-    Args:
-        router: Models, by language pair.
-        keys: File of API keys that are accepted, as `read_keys` reads it; None requires no key.
-    """
+    """Handlers of the routes. `keys` is a file as `read_keys` reads it; None requires no key."""
 
     def __init__(self, router: Router, keys: Path | None) -> None:
         self._router, self._limits, self._metrics = router, router.limits, router.metrics
@@ -130,6 +122,8 @@ class Api:
             options = TranslateOptions(keep_literals=body["keep_literals"])
             file = name, content, source, body["target"]
             translation = await self._router.document(*file, options, report=progress.report)
+            stem, _, suffix = name.rpartition(".")
+            name = f"{stem}_{body['target']}.{suffix}"
             key = self._files.add(translation, name, file_suffix(name), CLIENT.get())
         return JSONResponse({"translatedFileUrl": str(request.url_for("download_file", name=key))})
 
@@ -146,7 +140,7 @@ class Api:
             self._working -= Counter([client])  # without entries of zero
 
     async def download_file(self, request: Request) -> Response:
-        """Download a translated file. Its name is that of the uploaded file."""
+        """Download a translated file. Its name is that of the uploaded file, with the target language."""
         file = self._files.get(request.path_params["name"])
         if file is None:
             raise HTTPException(404, "the file does not exist or has expired")
@@ -227,7 +221,10 @@ class Api:
         for name in ("source", "target"):  # codes in any case, as LibreTranslate's
             if isinstance(code := parameters.get(name), str):
                 parameters[name] = served_code(code, [*self._router.codes, AUTO])
-        if self._keys is not None and _digest(parameters.get("api_key", "")) not in self._keys:
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if self._keys is not None and not self._keys & {_digest(parameters.get("api_key", "")), _digest(bearer)}:
+            if bearer or parameters.get("api_key"):
+                await asyncio.sleep(WRONG_KEY_SECONDS)
             raise HTTPException(403, "api_key is missing or wrong")
         return check_parameters(parameters, PARAMETERS[request.scope["route"].path])
 

@@ -172,14 +172,7 @@ def _answer_to(error: Exception) -> Response:
 
 
 def monitor(app: ASGIApp, limits: Limits, metrics: Metrics, access: Access) -> ASGIApp:
-    """Return middleware that refuses requests, limits their size and the time to receive them, adds headers and logs.
-
-    Args:
-        app: Application to wrap.
-        limits: Limits on requests.
-        metrics: Metrics to count in.
-        access: Names and origins that requests may have.
-    """
+    """Return middleware that refuses and logs requests, limits their size and time to arrive, and adds headers."""
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -14,7 +14,7 @@ LIFETIME = 1800.0  # seconds
 class StoredFile(NamedTuple):
     """Translated file."""
 
-    name: str  # of the file that was uploaded
+    name: str
     content: bytes
     client: str  # address
     deadline: float  # when it is removed

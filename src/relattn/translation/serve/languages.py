@@ -6,7 +6,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -134,16 +134,6 @@ class Detector:
             code: get_frequency_dict(label, "small") for label, code in self._codes.items() if label in listed
         }
 
-    def _rank_words(self, words: list[str]) -> list[tuple[str, float]]:
-        """Return languages with probabilities, likeliest first; none if no list has one of the words."""
-        if len(words) > _MOST_WORDS or not any(word in each for each in self._frequencies.values() for word in words):
-            return []
-        found = {
-            code: math.prod(each.get(word, _UNLISTED) for word in words) for code, each in self._frequencies.items()
-        }
-        total = sum(found.values()) + _ELSEWHERE ** len(words)
-        return sorted(((code, p / total) for code, p in found.items()), key=lambda pair: -pair[1])
-
     def rank(self, text: str) -> list[dict[str, Any]]:
         """Return languages with confidences in percent, likeliest first.
 
@@ -153,12 +143,21 @@ class Detector:
         """
         if not self._codes or not any(map(str.isalpha, text)):
             return [self._unknown]
-        if by_words := self._rank_words(_WORD.findall(text.lower())):
-            return [{"confidence": round(100.0 * p, 1), "language": code} for code, p in by_words]
+        words = _WORD.findall(text.lower())
+        if len(words) <= _MOST_WORDS and any(word in each for each in self._frequencies.values() for word in words):
+            found = {
+                code: math.prod(each.get(word, _UNLISTED) for word in words) for code, each in self._frequencies.items()
+            }
+            total = sum(found.values()) + _ELSEWHERE ** len(words)
+            return _percentages(found.items(), total)
         ranking = [(label, float(p)) for label, p in self._identifier.rank(text)]
         chosen = [(self._codes[label], p) for label, p in ranking if label in self._codes]
         other = next((p for label, p in ranking if label not in self._codes), 0.0)
         if chosen[0][1] <= other / _FAR_LIKELIER:
             return [self._unknown]
-        total = sum(p for _, p in chosen) + other
-        return [{"confidence": round(100.0 * p / total, 1), "language": code} for code, p in chosen]
+        return _percentages(chosen, sum(p for _, p in chosen) + other)
+
+
+def _percentages(found: Iterable[tuple[str, float]], total: float) -> list[dict[str, Any]]:
+    ranked = sorted(found, key=lambda pair: -pair[1])
+    return [{"confidence": round(100.0 * p / total, 1), "language": code} for code, p in ranked]

@@ -8,11 +8,7 @@ from relattn.translation.serve.limits import Limits
 
 
 class Metrics:
-    """Metrics of one server, in a separate registry.
-
-    Args:
-        limits: Limits on requests. The last bucket of each histogram ends at the highest value that they allow.
-    """
+    """Metrics of one server, in a separate registry. Each histogram ends at the highest value that limits allow."""
 
     def __init__(self, limits: Limits) -> None:
         self.registry = registry = CollectorRegistry()

@@ -35,6 +35,7 @@ def _parameters(path: str, **properties: Schema) -> Schema:
     return {"type": "object", "description": description, "properties": properties, "required": required}
 
 
+_LANGUAGES = {"source": STRING, "target": STRING}
 _LITERALS = "copy placeholders, addresses, @names, hashtags, emoji, long numbers and identifiers unchanged"
 PARAMETERS = {  # by path
     "/translate": _parameters(
@@ -51,8 +52,7 @@ PARAMETERS = {  # by path
     ),
     "/translate_file": _parameters(
         "/translate_file",
-        source=STRING,
-        target=STRING,
+        **_LANGUAGES,
         keep_literals=_optional(True, _LITERALS),
         progress=_optional(False, "report progress: the answer is a JSON object per line"),
         file={**STRING, "format": "binary"},
@@ -61,8 +61,7 @@ PARAMETERS = {  # by path
     "/words": _parameters(
         "/words",
         q=STRING,
-        source=STRING,
-        target=STRING,
+        **_LANGUAGES,
         alternatives=_optional(0, minimum=0, maximum=100),
         prefix=_optional("", "beginning of the translation; requires a text of one sentence", maxLength=MOST_PREFIX),
         choice=_optional("", "translation whose words are returned; one of those that `alternatives` allows"),

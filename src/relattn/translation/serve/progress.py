@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -20,17 +21,13 @@ JSON_LINES = "application/x-ndjson"
 _REPORT_SECONDS = 0.5  # between two reports of progress
 
 
+@dataclass
 class FileProgress:
-    """Progress of the work for a request.
+    """Progress of the work for a request."""
 
-    Attributes:
-        is_wanted: Whether the client wants reports.
-        share: Share of the work that is done.
-        began: Whether there is something to report.
-    """
-
-    def __init__(self) -> None:
-        self.is_wanted, self.share, self.began = False, 0.0, asyncio.Event()
+    is_wanted: bool = False  # whether the client wants reports
+    share: float = 0.0  # of the work that is done
+    began: asyncio.Event = field(default_factory=asyncio.Event)  # whether there is something to report
 
     def report(self, share: float) -> None:
         """Note the share of the work that is done."""

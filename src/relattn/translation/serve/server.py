@@ -66,9 +66,8 @@ def serve(
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         address, port = listener.getsockname()[:2]  # "0" is the name of all addresses, for example
         accepts_all = ANY in hosts or not (hosts or is_loopback(address))
-        app = make_app(
-            router, keys=keys, access=Access(None if accepts_all else [name.lower() for name in hosts], cors)
-        )
+        names = None if accepts_all else [name.lower() for name in hosts]
+        app = make_app(router, keys=keys, access=Access(names, cors))
         pairs = ", ".join(f"{source} to {target}" for source, target in sorted(translators))
         print(f"{pairs}: http://{f'[{address}]' if ':' in address else address}:{port}/", flush=True)
         config = uvicorn.Config(

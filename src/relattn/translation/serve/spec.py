@@ -39,17 +39,18 @@ def _or_array(one: Schema) -> Schema:
     return {"anyOf": [one, _array(one)]}
 
 
-def _nullable(schema: Schema) -> Schema:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-_INTEGER, _BOOLEAN = ({"type": name} for name in ("integer", "boolean"))
+_INTEGER, _BOOLEAN, _NULL = ({"type": name} for name in ("integer", "boolean", "null"))
 _PERCENT = {"type": "number", "minimum": 0, "maximum": 100}
 _PROBABILITY = {"type": "number", "minimum": 0, "maximum": 1}
 _DETECTED = _object(language=STRING, confidence=_PERCENT)
 _LANGUAGE = _object(code=STRING, name=STRING)
 _RANGE = {**_array(_INTEGER), "minItems": 2, "maxItems": 2}
-_WORD = _object(text=STRING, confidence=_nullable(_PROBABILITY), sentence=_nullable(_INTEGER), sources=_array(_RANGE))
+_WORD = _object(
+    text=STRING,
+    confidence={"anyOf": [_PROBABILITY, _NULL]},
+    sentence={"anyOf": [_INTEGER, _NULL]},
+    sources=_array(_RANGE),
+)
 _ANSWERS = {
     "/translate": _object(
         {
