@@ -16,6 +16,7 @@ from html import unescape
 from typing import Any
 
 import docx
+import html5lib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -148,6 +149,9 @@ def test_description_of_the_server(client):
         answer = client.get(path)
         assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, kind)
         assert "://" not in answer.text  # nothing comes from other servers
+    page = html5lib.parse(client.get("/").text, namespaceHTMLElements=False)
+    assert page.attrib["lang"] == "en"
+    assert page.find("body/noscript/p").text  # without scripts, the page says why it does nothing
 
 
 BODIES = {
