@@ -14,7 +14,7 @@ from relattn.translation import load
 from relattn.translation.commands import main as cli
 from relattn.translation.errors import InputError
 from relattn.translation.formats.import_model import import_model
-from relattn.translation.serve import server
+from relattn.translation.serve import routing, server
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.languages import MOST_LANGUAGES, Detector, served_pairs
 from relattn.translation.serve.limits import Limits
@@ -137,7 +137,8 @@ def test_all_pairs_share_one_copy_of_the_weights(multilingual, precision, monkey
             super().__init__(*arguments)
 
     monkeypatch.setattr(torch_translator, "NativeDecoder", Counted)
-    monkeypatch.setattr(server, "serve", lambda translators, **_: served.update(translators))
+    monkeypatch.setattr(server, "serve", lambda *_, **__: None)
+    monkeypatch.setattr(routing, "Router", lambda translators, *_, **__: served.update(translators))
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # handlers belong to the server
     command = ["serve", str(multilingual.bundle), "--precision", precision, "--languages", "en", "de", "fr"]
     assert cli.main(command) == 0

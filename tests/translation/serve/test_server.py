@@ -35,7 +35,7 @@ from relattn.translation.commands import main as cli
 from relattn.translation.commands.serve import PACKAGES
 from relattn.translation.formats.ctranslate2.translator import load
 from relattn.translation.formats.ctranslate2.write import export
-from relattn.translation.serve import server
+from relattn.translation.serve import routing, server
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
 from tests.support.bundles import save_random_bundle
@@ -265,7 +265,8 @@ def test_errors_before_a_server_starts(model, tmp_path, capsys, monkeypatch):
 def test_environment_variables_set_options(model, monkeypatch, capsys):
     served: dict[str, Any] = {}
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(server, "serve", lambda translators, **options: served.update(options))
+    monkeypatch.setattr(server, "serve", lambda _, **options: served.update(options))
+    monkeypatch.setattr(routing, "Router", lambda _, limits, **options: served.update(options, limits=limits))
     for name, value in {
         "PORT": "80", "HOST": "0.0.0.0", "HOSTS": '["a.org", "b.org"]', "PROXIES": "10.89.61.0/24", "LIMITS__FILE": "7",
         "BEAM_SIZE": "3", "KEYS": "", "QUIET": "true",

@@ -59,21 +59,13 @@ def serve(
     require_installed(*PACKAGES, extra="serve")
 
     from relattn.translation.serve.languages import load_pairs
+    from relattn.translation.serve.routing import Router
     from relattn.translation.serve.server import serve as run
 
     translators = load_pairs(models, languages, device.load)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # uvicorn sends it again after a graceful shutdown
     if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))  # uvicorn does not handle it
-    run(
-        translators,
-        searches={pair: search.override(translator.search) for pair, translator in translators.items()},
-        host=host,
-        port=port,
-        pivot=pivot,
-        keys=Path(keys) if keys else None,
-        hosts=hosts,
-        cors=cors,
-        proxies=proxies,
-        limits=limits,
-    )
+    searches = {pair: search.override(translator.search) for pair, translator in translators.items()}
+    router = Router(translators, limits, searches=searches, pivot=pivot)
+    run(router, host=host, port=port, keys=Path(keys) if keys else None, hosts=hosts, cors=cors, proxies=proxies)

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ class Api:
     def __init__(self, router: Router, keys: Path | None) -> None:
         self._router, self._limits, self._metrics = router, router.limits, router.metrics
         self._keys = None if keys is None else read_keys(keys)
-        self._files = FileStore(self._limits.stored)
+        self._detector, self._files = cache(lambda: Detector(router.sources)), FileStore(self._limits.stored)
         self._working: Counter[str] = Counter()  # files that are translated, by client
 
     async def translate(self, request: Request) -> Response:
@@ -102,9 +102,8 @@ class Api:
 
     async def languages(self, _: Request) -> Response:
         """List the languages, and those that each can be translated into."""
-        return JSONResponse(
-            [{**_language_entry(code), "targets": self._router.targets(code)} for code in self._router.codes]
-        )
+        codes = self._router.codes
+        return JSONResponse([{**_language_entry(code), "targets": self._router.targets(code)} for code in codes])
 
     async def translate_file(self, request: Request) -> Response:
         """Translate a file. The response has the URL of the translation, which can be downloaded for half an hour."""
@@ -120,10 +119,9 @@ class Api:
                 text = await self._router.readable_text(name, content)
                 ((source,), _) = await self._sources([text[: self._limits.characters]], source)
             options = TranslateOptions(keep_literals=body["keep_literals"])
-            file = name, content, source, body["target"]
-            translation = await self._router.document(*file, options, report=progress.report)
-            stem, _, suffix = name.rpartition(".")
-            name = f"{stem}_{body['target']}.{suffix}"
+            target, report, (stem, _, suffix) = body["target"], progress.report, name.rpartition(".")
+            translation = await self._router.document(name, content, source, target, options, report=report)
+            name = f"{stem}_{target}.{suffix}"
             key = self._files.add(translation, name, file_suffix(name), CLIENT.get())
         return JSONResponse({"translatedFileUrl": str(request.url_for("download_file", name=key))})
 
@@ -158,7 +156,7 @@ class Api:
 
     async def settings(self, _: Request) -> Response:
         """Return the settings that a client's page needs."""
-        source, target = map(_language_entry, self._router.default_pair)
+        source, target = map(_language_entry, self._router.pairs[0])
         return JSONResponse(
             {
                 "apiKeys": self._keys is not None,
@@ -181,8 +179,8 @@ class Api:
 
     async def metrics(self, _: Request) -> Response:
         """Return metrics for Prometheus."""
-        text = generate_latest(self._metrics.registry)
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        media_type = "text/plain; version=0.0.4; charset=utf-8"
+        return Response(generate_latest(self._metrics.registry), media_type=media_type)
 
     async def words(self, request: Request) -> Response:
         """Translate a text, with the confidence of each word."""
@@ -191,14 +189,8 @@ class Api:
         (source,), detected = await self._sources([body["q"]], body["source"])
         scored = ScoredText([], [Word(body["q"])], [], [])
         if source != body["target"]:
-            scored = await self._router.words(
-                body["q"],
-                source,
-                body["target"],
-                count=body["alternatives"] + 1,
-                prefix=body["prefix"],
-                choice=body["choice"],
-            )
+            options = {"count": body["alternatives"] + 1, "prefix": body["prefix"], "choice": body["choice"]}
+            scored = await self._router.words(body["q"], source, body["target"], **options)
         response: dict[str, Any] = {
             "sentences": scored.sentences,
             "words": [word._asdict() for word in scored.words],
@@ -228,13 +220,9 @@ class Api:
             raise HTTPException(403, "api_key is missing or wrong")
         return check_parameters(parameters, PARAMETERS[request.scope["route"].path])
 
-    @cached_property
-    def _detector(self) -> Detector:
-        return Detector(self._router.sources)
-
     async def _rank(self, texts: Sequence[str]) -> list[list[dict[str, Any]]]:
         """Return the detected languages of each text, likeliest first. The first call loads the detector."""
-        return await asyncio.to_thread(lambda: [self._detector.rank(text) for text in texts])
+        return await asyncio.to_thread(lambda: [self._detector().rank(text) for text in texts])
 
     async def _sources(self, texts: Sequence[str], source: str) -> tuple[list[str], list[dict[str, Any]]]:
         """Return the language of each text, and the detected languages if `source` asks for detection."""

@@ -61,15 +61,12 @@ _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 def make_app(router: Router, *, keys: Path | None = None, access: Access = Access()) -> Starlette:  # noqa: B008
-    """Return the web application.
+    """Return the web application for a router. Raises InputError if the keys cannot be read.
 
     Args:
         router: Models, by language pair.
         keys: File of API keys, one per line; None requires no key.
         access: Names and origins that requests may have.
-
-    Raises:
-        InputError: The keys cannot be read.
     """
     api, stopping = Api(router, keys), asyncio.Event()
 
@@ -230,7 +227,7 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics, access: Access) -> A
             path = getattr(scope.get("route"), "path", "none")
             metrics.requests.labels(path, status).inc()
             metrics.seconds.labels(path).observe(seconds)
-            row = {"client": CLIENT.get(), "route": path, "status": status}
-            _log.info(json.dumps({**row, "ms": round(1000 * seconds, 1), "bytes": size}))
+            ms = round(1000 * seconds, 1)
+            _log.info(json.dumps({"client": CLIENT.get(), "route": path, "status": status, "ms": ms, "bytes": size}))
 
     return handle

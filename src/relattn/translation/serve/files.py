@@ -21,12 +21,9 @@ class StoredFile(NamedTuple):
 
 
 class FileStore:
-    """Files by random key, each kept for `LIFETIME`.
+    """Files by random key, each kept for `LIFETIME`, of at most `size` bytes in total.
 
     One client can use half of the store. If it adds more, its own oldest files are removed, and no others.
-
-    Args:
-        size: Maximum size of all files, in bytes.
     """
 
     def __init__(self, size: int) -> None:

@@ -51,7 +51,7 @@ def served_code(code: str, codes: Sequence[str]) -> str:
 
     A code of the same language and script will do, if possible of the same territory, or else without one.
     """
-    language, script, territory = _parts(code)
+    language, script, territory = _parts(code[:40])  # the cache keeps the codes of clients
     others = [each for each in codes if _parts(each)[:2] == (language, script)]
     ranked = sorted(others, key=lambda each: (_parts(each)[2] != territory, _parts(each)[2] is not None))
     return next(chain((each for each in codes if same_language(each, code)), ranked), code)

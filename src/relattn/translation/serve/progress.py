@@ -51,33 +51,29 @@ class LongAnswer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer. Raises ClientDisconnect."""
+        pause, media_type = self._seconds, "application/json"
         work, gone = asyncio.ensure_future(self._work), asyncio.ensure_future(disconnected(receive))
         began = asyncio.ensure_future(self._progress.began.wait())
         try:
             await asyncio.wait({work, gone, began}, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done() and not gone.done():
-                await self._send_lines(work, gone, send)
-            elif work.done():
-                await work.result()(scope, receive, send)
+            if work.done():
+                return await work.result()(scope, receive, send)
+            if self._progress.is_wanted:
+                pause, media_type = _REPORT_SECONDS, JSON_LINES
+            # without buffering, nginx sends lines at once
+            headers = [(b"content-type", media_type.encode()), (b"x-accel-buffering", b"no")]
+            if not gone.done():
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+            while not work.done() and not gone.done():
+                line = json.dumps({"progress": round(self._progress.share, 4)}) if self._progress.is_wanted else ""
+                await send({"type": "http.response.body", "body": f"{line}\n".encode(), "more_body": True})
+                await asyncio.wait({work, gone}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 raise ClientDisconnect
+            await send({"type": "http.response.body", "body": work.result().body, "more_body": False})
         finally:
             for task in (work, gone, began):
                 task.cancel()
-
-    async def _send_lines(self, work: asyncio.Task[Response], gone: asyncio.Task[None], send: Send) -> None:
-        """Send lines until the work is done or the client is gone."""
-        pause, media_type = self._seconds, "application/json"
-        if self._progress.is_wanted:
-            pause, media_type = _REPORT_SECONDS, JSON_LINES
-        headers = [(b"content-type", media_type.encode()), (b"x-accel-buffering", b"no")]  # nginx sends lines at once
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        while not work.done() and not gone.done():
-            line = json.dumps({"progress": round(self._progress.share, 4)}) if self._progress.is_wanted else ""
-            await send({"type": "http.response.body", "body": f"{line}\n".encode(), "more_body": True})
-            await asyncio.wait({work, gone}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            await send({"type": "http.response.body", "body": work.result().body, "more_body": False})
 
 
 async def disconnected(receive: Receive) -> None:

@@ -34,11 +34,7 @@ _Item = tuple[Any, asyncio.Future[Any], int]  # an item, its future result and i
 
 
 class QueueFull(Exception):
-    """Raised if a limit on waiting requests is reached.
-
-    Args:
-        message: What is full.
-    """
+    """Raised if a limit on waiting requests is reached. The message says what is full."""
 
     def __init__(self, message: str = "the queue is full") -> None:
         super().__init__(message)

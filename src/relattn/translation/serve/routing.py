@@ -103,7 +103,7 @@ class Router:
         }
         self.queues = [queue for model in self._models.values() for queue in model.queues]
         self.metrics.waiting.set_function(lambda: sum(queue.waiting for queue in self.queues))
-        self.default_pair = min(self._models)
+        self.pairs = sorted(self._models)
         self.sources = sorted({source for source, _ in self._models})
         self.codes = sorted({code for pair in self._models for code in pair})
         self.examples = {  # texts by language
@@ -290,7 +290,7 @@ class Router:
                 return f"a batch has taken longer than {self.limits.seconds:g} seconds"
             models = [model for model in self._models.values() if model.sentences.failed]
             if not models and not seconds:
-                models = [self._models[self.default_pair]]
+                models = [self._models[self.pairs[0]]]
             return next(filter(None, await asyncio.gather(*map(self._probe, models))), "")
 
     async def _probe(self, model: PairService) -> str:
