@@ -11,9 +11,9 @@ one replica.
 
 from functools import partial
 
-from fastapi import FastAPI
 from pydantic import BaseModel
 from ray import serve
+from starlette.applications import Starlette
 
 from relattn.translation import load
 from relattn.translation.serve.access import Access
@@ -36,7 +36,7 @@ class Options(BaseModel):
 def app(options: Options) -> serve.Application:
     """Return the application, which `serve run` starts."""
 
-    def make() -> FastAPI:
+    def make() -> Starlette:
         translators = load_pairs(options.models.split(","), [], partial(load, threads=options.threads))
         return make_app(Router(translators, Limits()), access=Access(None))
 

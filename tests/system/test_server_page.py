@@ -128,13 +128,13 @@ def test_nothing_stays_after_an_error(page: Page) -> None:
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
-        ({"status": 502, "body": "<html>Bad gateway</html>"}, "The server answered with status 502."),
+        ({"status": 502, "body": "<html>Bad gateway</html>"}, "The server answered with status 502. Try again"),
         (
             {"status": 429, "body": "busy", "headers": {"Retry-After": "1"}},
             "The server is busy. Try again in 1 seconds.",  # after three times
         ),
         ({"status": 200, "body": "<html>Log in</html>"}, "The server's answer cannot be read."),
-        (None, "The server cannot be reached."),
+        (None, "The server cannot be reached. Try again"),
     ],
 )
 def test_answers_that_are_not_json(page: Page, reply: dict | None, message: str) -> None:
@@ -180,12 +180,13 @@ def test_files_are_dropped_or_chosen(page: Page, translator: Translator, tmp_pat
     expect(page.locator("#file-status")).to_contain_text("other.txt is translated")
     with page.expect_download() as download:
         link.click()
+    assert download.value.suggested_filename == link.get_attribute("download") == "other_de.txt"
     assert download.value.path().read_text() == translator.translate([TEXT])[0]
     path = tmp_path / "picture.png"
     path.write_bytes(b"")
     page.set_input_files("#file", path)
     expect(page.locator("#file-status")).to_contain_text("picture.png: ")
-    expect(page.locator("#file-status")).to_have_class(re.compile("error"))
+    expect(page.locator("#file-status span")).to_have_class(re.compile("error"))
 
 
 def test_long_file_shows_progress_and_can_be_cancelled(page: Page, tmp_path: Path) -> None:
@@ -197,6 +198,9 @@ def test_long_file_shows_progress_and_can_be_cancelled(page: Page, tmp_path: Pat
     status, bar = page.locator("#file-status"), page.locator("#file-status progress")
     page.set_input_files("#file", path)
     expect(bar).to_have_attribute("value", re.compile(r"0\.0*[1-9]"))
+    page.set_input_files("#file", {"name": "other.txt", "mimeType": "text/plain", "buffer": TEXT.encode()})
+    expect(status).to_contain_text("other.txt is translated")
+    expect(bar).to_be_visible()  # the second file does not end the first
     page.get_by_role("button", name="Cancel").click()
     expect(status).to_contain_text("long.txt: cancelled")
     page.wait_for_function(
@@ -334,6 +338,35 @@ def test_page_recovers_from_a_server_that_starts_late(page: Page, address: str, 
     page.click("#swap")  # does nothing yet
     expect(page.locator("#copy")).to_be_enabled()
     expect(page.locator("#status")).to_have_text("Detected: English")
+
+
+@pytest.mark.parametrize("again", ["button", "online", "pause"])
+def test_text_is_translated_when_the_server_is_back(page: Page, translator: Translator, again: str) -> None:
+    type_text(page, TEXT)
+    before = page.locator("#translation").text_content() or ""
+    page.route("**/words", lambda route: route.abort())
+    page.fill("#text", "two pears")
+    expect(page.locator("#status")).to_have_text("The server cannot be reached. Try again")
+    expect(page.locator("#translation")).to_have_text(before)
+    expect(page.locator("#translation")).to_have_attribute("aria-busy", "true")  # dimmed
+    assert violations(page) == []
+    page.unroute("**/words")
+    if again == "button":
+        page.get_by_role("button", name="Try again").click()
+    elif again == "online":
+        page.evaluate("dispatchEvent(new Event('online'))")
+    expect(page.locator("#copy")).to_be_enabled()
+    expect(page.locator("#translation")).to_have_text(translator.translate(["two pears"])[0])
+    expect(page.locator("#status")).to_have_text("Detected: English")
+
+
+@pytest.mark.parametrize(
+    "text", ["12345", "Le chien court sur la plage et les enfants jouent.", "الكلب يجري على الشاطئ"]
+)
+def test_other_languages_are_not_taken_for_one_of_the_server(page: Page, text: str) -> None:
+    type_text(page, text)
+    message = "The language is not recognized. The text was read as English."
+    expect(page.locator("#status")).to_contain_text(message)
 
 
 def test_busy_server_is_asked_again(page: Page) -> None:

@@ -37,7 +37,7 @@ def resolve(path: str | Path) -> Path:
     Raises:
         InputError: The hub has no such model, denies access to it, or cannot be reached; or the model is not a bundle.
     """
-    name, revision = _name_on_hub(path)
+    name, revision = name_on_hub(path)
     if not name:
         is_packaged = str(path) in packaged_models() and not Path(path).exists()
         return PACKAGED / path if is_packaged else Path(path)
@@ -58,7 +58,7 @@ def packaged_models() -> list[str]:
     return sorted(path.name for path in PACKAGED.glob("*"))
 
 
-def _name_on_hub(path: str | Path) -> tuple[str, str | None]:
+def name_on_hub(path: str | Path) -> tuple[str, str | None]:
     """Return the name and the revision of a model on the hub; an empty name for an existing path or another string."""
     match = _NAME.fullmatch(str(path))
     return ("", None) if match is None or Path(path).exists() else (match[1], match[2])
@@ -75,7 +75,7 @@ def fetch_foreign(path: str | Path) -> Path:
     Raises:
         InputError: As `resolve`, or the architecture is not supported.
     """
-    name, revision = _name_on_hub(path)
+    name, revision = name_on_hub(path)
     if not name:
         return Path(path)
     from relattn.translation.formats.transformers import directory as transformers

@@ -16,6 +16,7 @@ from html import unescape
 from typing import Any
 
 import docx
+import html5lib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,11 +26,12 @@ from starlette.testclient import TestClient
 from relattn.translation import load
 from relattn.translation.documents.read import FORMATS, document_texts
 from relattn.translation.errors import InputError
-from relattn.translation.serve import files
+from relattn.translation.search.types import Hypothesis
+from relattn.translation.serve import api, files
 from relattn.translation.serve.access import Access
 from relattn.translation.serve.api import PAGE
 from relattn.translation.serve.app import make_app
-from relattn.translation.serve.languages import codes_by_name, language_name
+from relattn.translation.serve.languages import language_name, served_code
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.parsing import ParsingLimitExceeded
 from relattn.translation.serve.queue import QueueFull
@@ -104,11 +106,21 @@ def test_parameters_may_be_a_form_or_a_query(client):
     assert client.post("/translate", content=b"q=%ff", headers=form).status_code == 400
 
 
+def test_alternatives_with_a_wrong_character_are_dropped():
+    with client_of("en-de") as client:
+        translator = client.translators["en", "de"]
+        encode = translator.tokenizer.encode_target
+        texts = ["EINS", "EIN\ufffd", "EIN"]
+        translator.search_batch = lambda *_: [[Hypothesis(encode(text), 0.0) for text in texts]]
+        answer = translate(client, q="one", alternatives=2).json()
+        assert answer == {"translatedText": "EINS", "alternatives": ["EIN"]}
+
+
 def test_languages_are_detected(client):
     first, second = client.post("/detect", json={"q": GERMAN}).json()
     assert (first["language"], second["language"]) == ("de", "en")
     assert 50 < first["confidence"] <= 100
-    assert client.post("/detect", json={"q": "12 34"}).json() == [{"confidence": 0.0, "language": "de"}]
+    assert client.post("/detect", json={"q": "12 34"}).json() == [{"confidence": 0.0, "language": "en"}]
     answer = translate(client, q=GERMAN, source="auto", target="en").json()
     assert answer["detectedLanguage"] == first
     assert answer["translatedText"].startswith("en:GUTEN MORGEN")
@@ -137,6 +149,9 @@ def test_description_of_the_server(client):
         answer = client.get(path)
         assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, kind)
         assert "://" not in answer.text  # nothing comes from other servers
+    page = html5lib.parse(client.get("/").text, namespaceHTMLElements=False)
+    assert page.attrib["lang"] == "en"
+    assert page.find("body/noscript/p").text  # without scripts, the page says why it does nothing
 
 
 BODIES = {
@@ -160,7 +175,7 @@ def test_description_has_every_answer(with_model, monkeypatch):
     """Every status of every route is given, and its answer is as described (`validated`)."""
     described = {
         (method.upper(), path, int(status))
-        for path, methods in with_model.app.openapi()["paths"].items()
+        for path, methods in with_model.get("/spec").json()["paths"].items()
         for method, operation in methods.items()
         for status in operation["responses"]
     }
@@ -195,14 +210,20 @@ def test_description_has_every_answer(with_model, monkeypatch):
     assert described - by_connection == with_model.statuses - by_connection
 
 
-def test_pivot_keys_and_origins(tmp_path):
+def test_pivot_keys_and_origins(tmp_path, monkeypatch):
+    monkeypatch.setattr(api, "WRONG_KEY_SECONDS", 0.2)
     keys, origin = tmp_path / "keys", {"Origin": "https://example.org"}
     keys.write_text("# ours\none-key\n\nanother\n")
     with client_of("de-en en-fr", pivot="en", keys=keys, access=Access(origins=["https://example.org"])) as client:
         for key in ({}, {"api_key": "wrong"}, {"api_key": "# ours"}, {"api_key": ""}, {"api_key": ["one-key"]}):
+            began = time.monotonic()
             answer = translate(client, q="x", target="fr", **key)
             assert answer.status_code == 403
             assert "api_key" in answer.json()["error"]
+            assert time.monotonic() - began >= (0.2 if any(key.values()) else 0)  # guessing is slow
+        for key, status in (("one-key", 200), ("wrong", 403)):
+            headers = {"Authorization": f"Bearer {key}"}
+            assert client.post("/detect", data={"q": "x"}, headers=headers).status_code == status
         assert client.post("/detect", data={"q": "x"}).status_code == 403
         assert client.get("/frontend/settings").json()["keyRequired"] is True
         answer = translate(client, q="ja", source="de", target="fr", api_key="another")
@@ -264,11 +285,13 @@ def test_codes_and_paths_of_other_clients():
         query = "q=a&target=de"
         for code in ("zh", "ZH-CN", "zh_Hans", "pt", "pb", "pt-BR"):
             assert client.post(f"http://testserver//translate?{query}&source={code}").status_code == 200, code
-        assert translate(client, q="a", source="en", target="no").status_code == 200
+        assert translate(client, q="a", source="en-US", target="no-NO").status_code == 200
         assert translate(client, q="a", source="zh-TW", target="de").status_code == 400
-    served = ["zh-Hans", "zh-Hant", "pt", "pt-BR", "auto"]
-    expected = {"zh": "zh-Hans", "zt": "zh-Hant", "zh-tw": "zh-Hant", "pt": "pt", "pb": "pt-BR", "auto": "auto"}
-    assert {name: codes_by_name(served)[name] for name in expected} == expected
+    served = ["zh-Hans", "zh-Hant", "pt-BR", "pt", "en-GB", "fil", "he", "nb", "sr-Latn", "sr", "auto"]
+    expected = {"zh": "zh-Hans", "zt": "zh-Hant", "zh-tw": "zh-Hant", "pt": "pt", "pb": "pt-BR", "AUTO": "auto"}
+    expected |= {"en": "en-GB", "en-US": "en-GB", "pt_PT": "pt", "tl": "fil", "iw": "he", "no-NO": "nb", "xx": "xx"}
+    expected |= {"zh-SG": "zh-Hans", "sr-RS": "sr", "sr-Latn-RS": "sr-Latn", "zh-HK": "zh-Hant", "a\0/..": "a\0/.."}
+    assert {name: served_code(name, served) for name in expected} == expected
 
 
 def upload(
@@ -287,7 +310,7 @@ def test_files(client, monkeypatch):
     assert ".." not in address.partition("//")[2]
     fetched = client.get(address)
     assert fetched.content == b"1\n00:00:01,000 --> 00:00:02,000\nde:HI\n"
-    assert fetched.headers["content-disposition"] == "attachment; filename*=UTF-8''Gr%C3%BC%C3%9Fe.srt"
+    assert fetched.headers["content-disposition"] == "attachment; filename*=UTF-8''Gr%C3%BC%C3%9Fe_de.srt"
     assert client.head(address).headers["content-length"] == str(len(fetched.content))
     assert client.get(f"{address[:-5]}.srt").status_code == 404  # a name that was not given out
     same = client.get(upload(client, "a.txt", b"one", target="EN").json()["translatedFileUrl"])
@@ -407,12 +430,16 @@ def test_language_of_a_file_is_that_of_its_text(client, name):
     ("message", "wrong"),
     {
         "q is missing": [{}],
-        "q: ": [{"q": 1}, {"q": ["a", 1]}, {"q": {"a": 1}}],
+        "q must have type string, got ": [{"q": 1}, {"q": {"a": 1}}],
+        "q must have type array, items {'type': 'string'}, got array": [{"q": ["a", 1]}],
         "no model translates from 'xx' to 'de'": [{"q": "x", "source": "xx"}],
         "no model translates from 'en' to '": [{"q": "x", "target": "../x"}, {"q": "x", "target": "auto"}],
         "no model translates from 'de' to 'fr'": [{"q": "ja", "source": "de", "target": "fr"}],
-        "format: ": [{"q": "x", "format": "pdf"}],
-        "alternatives: ": [{"q": "x", "alternatives": 101}, {"q": "x", "alternatives": "many"}],
+        "format must have type string, enum ['text', 'html', ''], got pdf": [{"q": "x", "format": "pdf"}],
+        "alternatives must have type integer, maximum 100, got ": [
+            {"q": "x", "alternatives": 101},
+            {"q": "x", "alternatives": "many"},
+        ],
         "at most 1,000 characters, got 1,001": [{"q": "x" * 1001}],
         "at most 20 sentences, got 21": [{"q": "a.\n" * 21}],
         "at most 5 texts, got 6": [{"q": ["x"] * 6}],
@@ -544,7 +571,8 @@ def test_full_queue_and_deadlines():
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "2")
         assert "2 seconds" in answer.json()["error"]
         translator.running.set()
-        assert translator.batches == [["gone 1."]]  # nothing else is translated for a client that disconnected
+        lines = {line for batch in translator.batches for line in batch}
+        assert lines <= {"gone 1.", "late"}  # nothing else is translated for a client that disconnected
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit, None])

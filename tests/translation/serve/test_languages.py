@@ -8,14 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 
 from relattn.translation import load
 from relattn.translation.commands import main as cli
 from relattn.translation.errors import InputError
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.kernels import decoder
-from relattn.translation.serve import server
+from relattn.translation.serve import routing, server
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.languages import MOST_LANGUAGES, Detector, served_pairs
 from relattn.translation.serve.limits import Limits
@@ -138,7 +138,8 @@ def test_all_pairs_share_one_copy_of_the_weights(multilingual, precision, monkey
         make(self, *arguments, **options)
 
     monkeypatch.setattr(decoder.NativeDecoder, "__init__", counted)
-    monkeypatch.setattr(server, "serve", lambda translators, **_: served.update(translators))
+    monkeypatch.setattr(server, "serve", lambda *_, **__: None)
+    monkeypatch.setattr(routing, "Router", lambda translators, *_, **__: served.update(translators))
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # handlers belong to the server
     command = ["serve", str(multilingual.bundle), "--precision", precision, "--languages", "en", "de", "fr"]
     assert cli.main(command) == 0
@@ -150,7 +151,7 @@ def test_all_pairs_share_one_copy_of_the_weights(multilingual, precision, monkey
     assert len(packed) == 1
     first, *others = served.values()
     for other in others:
-        assert other.engine is packed[0]
+        assert other.engine is first.engine
         assert other.characters is first.characters
         for name in ("_src_model", "_tgt_model", "target_texts", "_src_ids"):
             assert getattr(other.tokenizer, name) is getattr(first.tokenizer, name)

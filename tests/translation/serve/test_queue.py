@@ -26,24 +26,26 @@ class Work:
         return [-each for each in batch]
 
 
-def run(test: Callable[[BatchQueue], Coroutine[Any, Any, None]], work: Work, waiting: int = 100) -> None:
-    """Run a test with a queue."""
+def run(test: Callable[..., Coroutine[Any, Any, None]], *works: Work, batch: int = 4, waiting: int = 100) -> None:
+    """Run a test with a queue for each function. All work in one thread."""
 
     async def run_queue() -> None:
         with ThreadPoolExecutor(1) as threads:
-            limits = Limits(batch=4, waiting=waiting, sentences=1, pause=1.0)
-            queue = BatchQueue(work, threads, limits, size=lambda item: abs(item))
-            task = asyncio.create_task(queue.run())
+            limits = Limits(batch=batch, waiting=waiting, sentences=1, pause=1.0)
+            queues = [BatchQueue(work, threads, limits, size=lambda item: abs(item)) for work in works]
+            tasks = [asyncio.create_task(queue.run()) for queue in queues]
             try:
-                await asyncio.wait_for(test(queue), 30)
+                await asyncio.wait_for(test(*queues), 30)
             finally:
-                task.cancel()
+                for task in tasks:
+                    task.cancel()
 
     asyncio.run(run_queue())
 
 
-async def submitted(queue: BatchQueue, items: list[int]) -> "asyncio.Task[list[int]]":
+async def submitted(queue: BatchQueue, items: list[int], client: str = "") -> "asyncio.Task[list[int]]":
     """Submit items, and wait until they are in the queue or in a batch."""
+    CLIENT.set(client)
     task = asyncio.create_task(queue.submit(items))
     await asyncio.sleep(0.03)
     return task
@@ -94,19 +96,51 @@ def test_clients_take_turns_and_share_the_queue() -> None:
     """Many requests of one client delay another no more than one, and have at most half of the queue."""
     work = Work()
 
-    async def of(client: str, queue: BatchQueue, items: list[int]) -> "asyncio.Task[list[int]]":
-        CLIENT.set(client)
-        return await submitted(queue, items)
-
     async def test(queue: BatchQueue) -> None:
-        running = await of("a", queue, [1])
-        many = [await of("a", queue, [1]) for _ in range(9)]
+        running = await submitted(queue, [1], "a")
+        many = [await submitted(queue, [1], "a") for _ in range(9)]
         with pytest.raises(QueueFull):
-            await (await of("a", queue, [1, 1]))
-        other = await of("b", queue, [2, 2])
+            await (await submitted(queue, [1, 1], "a"))
+        other = await submitted(queue, [2, 2], "b")
         work.running.set()
         assert await other == [-2, -2]
         assert [await each for each in (running, *many)] == [[-1]] * 10
 
-    run(test, work, waiting=20)
+    run(test, work, batch=16, waiting=20)
     assert work.batches[1] == [1, 2, 1, 2]
+
+
+def test_batches_are_smaller_while_there_are_several_clients() -> None:
+    """So a long text of one delays the next request of another less. Their work is a quarter too."""
+    work, sizes = Work(), list[int]()
+
+    async def test(queue: BatchQueue) -> None:
+        work.running.set()
+        assert len(await (await submitted(queue, [1] * 64, "a"))) == 64
+        work.running.clear()
+        long = await submitted(queue, [1] * 40, "a")
+        await submitted(queue, [2], "b")
+        work.running.set()
+        await long
+        sizes.extend(map(len, work.batches))
+        await (await submitted(queue, [100, 100], "a"))  # "b" may come back
+
+    run(test, work, batch=16)
+    assert sizes == [16] * 5 + [4] * 6 + [1]
+    assert work.batches[5] == [1, 2, 1, 1]
+    assert work.batches[-2:] == [[100], [100]]
+
+
+def test_nothing_is_done_for_a_client_that_left_before_there_was_a_thread() -> None:
+    first, second = Work(), Work()
+
+    async def test(busy: BatchQueue, queue: BatchQueue) -> None:
+        running = await submitted(busy, [1])
+        left, stays, alone = [await submitted(queue, [number]) for number in (2, 3, 4)]
+        left.cancel()
+        first.running.set()
+        second.running.set()
+        assert [await running, await stays, await alone] == [[-1], [-3], [-4]]
+
+    run(test, first, second, batch=1)
+    assert second.batches == [[3], [4]]

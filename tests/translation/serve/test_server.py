@@ -30,12 +30,10 @@ from libretranslatepy import LibreTranslateAPI
 from prometheus_client import generate_latest
 from starlette.testclient import TestClient
 
-from relattn.translation import bundle
+from relattn.translation import load
 from relattn.translation.commands import main as cli
 from relattn.translation.commands.serve import PACKAGES
-from relattn.translation.formats.ctranslate2.translator import load
-from relattn.translation.formats.ctranslate2.write import export
-from relattn.translation.serve import api, server
+from relattn.translation.serve import routing, server
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
 from tests.support.bundles import save_random_bundle
@@ -63,7 +61,7 @@ def test_packages_of_the_extra_and_of_the_container(monkeypatch, capsys):
     for missing in PACKAGES:
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, missing, None)
-            assert cli.main(["serve", "no such model"]) == 2
+            assert cli.main(["serve", "everyday-en-de"]) == 2
         assert f'{missing} cannot be imported: pip install "relattn[serve]"' in capsys.readouterr().err
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     distributions = metadata.packages_distributions()
@@ -101,25 +99,23 @@ def clean(tmp_path: Path) -> str:
     return str(tmp_path / "bin" / "python")
 
 
-def test_export_is_served_without_pytorch_until_a_signal(model, clean, tmp_path):
+def test_a_bundle_is_served_without_pytorch_until_a_signal(model, clean):
     """Requests that were accepted before the signal are answered. A file ends with an error.
 
     SIGHUP becomes SIGTERM in the server, so both are tested.
     """
-    path = tmp_path / "exported"
-    export(bundle.read_bundle(model), path, quantization="float32", sample=["one cat"])
     options = ["--port", "0", "--threads", "1", "--limits.batch", "1"]
-    command = [clean, "-I", "-m", "relattn", "serve", str(path), *options]
+    command = [clean, "-I", "-m", "relattn", "serve", str(model), *options]
     began = datetime.now(UTC)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             found = re.fullmatch(r"en to de: (http://127\.0\.0\.1:\d+/)\n", process.stdout.readline())
             assert found, process.communicate()[1]
-            answers = use_and_stop(process, found[1], load(path).translate(["one apple"])[0])
+            answers = use_and_stop(process, found[1], load(model).translate(["one apple"])[0])
             _, log = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert process.returncode == -signal.SIGTERM
+    assert process.returncode == 0
     rows = [json.loads(line) for line in log.splitlines()]
     assert [row["route"] for row in rows[:4]] == ["/translate", "/detect", "/languages", "/words"]
     assert [row["client"] for row in rows] == ["127.0.0.1"] * 4 + ["203.0.113.7"] + ["127.0.0.1"] * (len(rows) - 5)
@@ -197,7 +193,6 @@ def test_socket_of_a_server(model, monkeypatch, capsys):
     """Small responses are sent without delay. The printed address has brackets for IPv6."""
     ran: list[socket.socket] = []
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(api, "Detector", lambda codes: None)  # loading it takes half a second
     monkeypatch.setattr(uvicorn.Server, "run", lambda _, sockets: ran.extend(each.dup() for each in sockets))
     assert cli.main(["serve", str(model), "--host", "::1", "--port", "0"]) == 0
     with ran[0] as listener:
@@ -229,7 +224,6 @@ def test_names_that_requests_may_have(model, monkeypatch, options, status):
         )
 
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(api, "Detector", lambda codes: None)
     monkeypatch.setattr(uvicorn.Server, "run", ask)
     assert cli.main(["serve", str(model), "--port", "0", *options.split()]) == 0
     assert statuses == [status, 200]
@@ -237,7 +231,6 @@ def test_names_that_requests_may_have(model, monkeypatch, options, status):
 
 def test_errors_before_a_server_starts(model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(api, "Detector", lambda codes: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         for arguments, message in (
             (f"{model} --port {taken.getsockname()[1]}", "cannot listen on 127.0.0.1, port"),
@@ -257,6 +250,7 @@ def test_errors_before_a_server_starts(model, tmp_path, capsys, monkeypatch):
             (f"{model} --limits.pause 2000", "pause must be"),
             (f"{model} --limits.seconds 0", "seconds must be"),
             (f"{tmp_path}", f"{tmp_path}"),
+            (f"{tmp_path}/none", "no such directory"),
         ):
             assert cli.main(["serve", *arguments.split()]) == 2
             error = capsys.readouterr().err
@@ -266,7 +260,9 @@ def test_errors_before_a_server_starts(model, tmp_path, capsys, monkeypatch):
 
 def test_environment_variables_set_options(model, monkeypatch, capsys):
     served: dict[str, Any] = {}
-    monkeypatch.setattr(server, "serve", lambda translators, **options: served.update(options))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(server, "serve", lambda _, **options: served.update(options))
+    monkeypatch.setattr(routing, "Router", lambda _, limits, **options: served.update(options, limits=limits))
     for name, value in {
         "PORT": "80", "HOST": "0.0.0.0", "HOSTS": '["a.org", "b.org"]', "PROXIES": "10.89.61.0/24", "LIMITS__FILE": "7",
         "BEAM_SIZE": "3", "KEYS": "", "QUIET": "true",

@@ -92,14 +92,7 @@ class DeviceOptions:
         """Load a bundle."""
         from relattn.translation import load
 
-        return load(
-            bundle,
-            device=self.device,
-            precision=self.precision,
-            threads=self.threads,
-            src_lang=src_lang,
-            tgt_lang=tgt_lang,
-        )
+        return load(bundle, **vars(self), src_lang=src_lang, tgt_lang=tgt_lang)
 
     def load_model(self, bundle: str) -> "Translator":
         """Load one bundle in float32, on PyTorch."""

@@ -6,12 +6,13 @@ from pathlib import Path
 
 from relattn.translation.commands.options import DeviceOptions, SearchOptions
 from relattn.translation.errors import require, require_installed
+from relattn.translation.hub import name_on_hub, resolve
 from relattn.translation.serve.access import check_access
 from relattn.translation.serve.limits import Limits
 
 PACKAGES = (  # imported names of the packages that the extra "serve" installs
-    *("anyio", "babel", "fastapi", "lxml", "markdown_it", "prometheus_client", "py3langid", "pydantic"),
-    *("python_multipart", "sentencex", "starlette", "uvicorn", "wordfreq"),
+    *("anyio", "babel", "lxml", "markdown_it", "prometheus_client", "py3langid", "python_multipart", "sentencex"),
+    *("starlette", "uvicorn", "wordfreq"),
 )
 
 
@@ -53,26 +54,18 @@ def serve(
     """
     require(0 <= port <= 65535, f"port must be at least 0 and at most 65,535, got {port}")
     check_access(hosts, cors, proxies)
+    missing = [model for model in models if not name_on_hub(model)[0] and not resolve(model).exists()]
+    require(not missing, f"{' '.join(missing)}: no such directory; a bundle is a directory")
     require_installed(*PACKAGES, extra="serve")
 
     from relattn.translation.serve.languages import load_pairs
+    from relattn.translation.serve.routing import Router
     from relattn.translation.serve.server import serve as run
 
     translators = load_pairs(models, languages, device.load)
-    # After a graceful shutdown, uvicorn sends SIGTERM again. For systemd, an end by SIGTERM is a success, but exit code
-    # 143 is a failure.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # uvicorn sends it again after a graceful shutdown
     if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))  # uvicorn does not handle it
-    run(
-        translators,
-        searches={pair: search.override(translator.search) for pair, translator in translators.items()},
-        host=host,
-        port=port,
-        pivot=pivot,
-        keys=Path(keys) if keys else None,
-        hosts=hosts,
-        cors=cors,
-        proxies=proxies,
-        limits=limits,
-    )
+    searches = {pair: search.override(translator.search) for pair, translator in translators.items()}
+    router = Router(translators, limits, searches=searches, pivot=pivot)
+    run(router, host=host, port=port, keys=Path(keys) if keys else None, hosts=hosts, cors=cors, proxies=proxies)

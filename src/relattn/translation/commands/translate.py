@@ -5,12 +5,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-from relattn.translation.commands.options import (
-    DeviceOptions,
-    SamplingFlags,
-    SearchOptions,
-    require_new_output,
-)
+from relattn.translation.commands.options import DeviceOptions, SamplingFlags, SearchOptions, require_new_output
 from relattn.translation.config import as_dict
 from relattn.translation.console import shows_progress
 from relattn.translation.documents.read import FORMATS, file_suffix

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from relattn.translation.errors import one_line, require
@@ -35,13 +36,7 @@ class Access:
     origins: Sequence[str] = ()
 
     def refusal(self, method: str, headers: Mapping[str, str], port: int | None) -> str:
-        """Return why a request is refused; empty if it is answered.
-
-        Args:
-            method: Method of the request.
-            headers: Its headers.
-            port: Port of the server; None if it has none.
-        """
+        """Return why a request to a port of the server, if it has one, is refused; empty if it is answered."""
         host, origin = headers.get("host", "").lower(), headers.get("origin", "").lower()
         if self.hosts is not None and not (
             _is_local(name := _name(host))
@@ -72,7 +67,9 @@ def _name(host: str) -> str:
 
 def _is_local(name: str) -> bool:
     """Return whether nobody else can own a name: it is an address or localhost, or HTTP/1.0 left it out."""
-    return name in ("", "localhost") or name.endswith(".localhost") or _is_address(name)
+    with suppress(ValueError):
+        return bool(ipaddress.ip_address(name))
+    return name in ("", "localhost") or name.endswith(".localhost")
 
 
 def _is_proxied(headers: Mapping[str, str], host: str, port: int | None) -> bool:
@@ -85,14 +82,6 @@ def _is_proxied(headers: Mapping[str, str], host: str, port: int | None) -> bool
     return is_forwarded and int(found[1] if found else 80) != port
 
 
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
 def is_loopback(address: str) -> bool:
     """Return whether only programs on this machine can connect to an address."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
@@ -101,8 +90,8 @@ def is_loopback(address: str) -> bool:
 def check_access(hosts: Sequence[str], origins: Sequence[str], proxies: Sequence[str]) -> None:
     """Raise an InputError if a value can match no request: a name, an origin of web pages, an address of a proxy."""
     for host in hosts:
-        is_right = host == ANY or _HOST.fullmatch(host) is not None
-        require(is_right, f"hosts must be names such as translate.example.org, or *, got {one_line(host, 100)!r}")
+        message = f"hosts must be names such as translate.example.org, or *, got {one_line(host, 100)!r}"
+        require(host == ANY or _HOST.fullmatch(host) is not None, message)
     for origin in origins:
         found = _ORIGIN.fullmatch(origin)
         is_right = origin == ANY or (found is not None and found[3] != _DEFAULT_PORTS.get(found[1], ""))

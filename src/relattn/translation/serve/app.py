@@ -19,24 +19,23 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relattn.translation.errors import InputError, one_line
-from relattn.translation.serve import api as bodies
 from relattn.translation.serve.access import Access
 from relattn.translation.serve.api import PAGE, Api
-from relattn.translation.serve.api import TranslateFileBody as FileBody
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
 from relattn.translation.serve.parsing import ParsingLimitExceeded
-from relattn.translation.serve.progress import FileProgress, LongAnswer, disconnected, unless
+from relattn.translation.serve.progress import FileProgress, LongAnswer, disconnected, until
 from relattn.translation.serve.queue import CLIENT, QueueFull
 from relattn.translation.serve.routing import Router
 from relattn.translation.serve.spec import ERRORS, describe
@@ -61,21 +60,18 @@ _log = logging.getLogger("relattn.serve")
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-def make_app(router: Router, *, keys: Path | None = None, access: Access = Access()) -> FastAPI:  # noqa: B008
-    """Return the web application.
+def make_app(router: Router, *, keys: Path | None = None, access: Access = Access()) -> Starlette:  # noqa: B008
+    """Return the web application for a router. Raises InputError if the keys cannot be read.
 
     Args:
         router: Models, by language pair.
         keys: File of API keys, one per line; None requires no key.
         access: Names and origins that requests may have.
-
-    Raises:
-        InputError: The keys cannot be read.
     """
     api, stopping = Api(router, keys), asyncio.Event()
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(queue.run()) for queue in router.queues]
         try:
             yield
@@ -84,37 +80,36 @@ def make_app(router: Router, *, keys: Path | None = None, access: Access = Acces
                 task.cancel()
             router.close()
 
-    app = FastAPI(title="relattn", openapi_url="/spec", docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.state.stopping = stopping
-    routes: list[tuple[str, str, Callable[..., Coroutine[Any, Any, Response]], type[BaseModel] | None]] = [
-        ("POST", "/translate", api.translate, bodies.TranslateBody),
-        ("POST", "/detect", api.detect, bodies.DetectBody),
-        ("POST", "/translate_file", _of_any_length(router.limits.seconds, stopping, api.translate_file), FileBody),
-        ("GET", "/download_file/{name}", api.download_file, None),
-        ("GET", "/languages", api.languages, None),
-        ("POST", "/languages", api.languages, None),  # libretranslatepy 2.1.1
-        ("GET", "/frontend/settings", api.settings, None),
-        ("POST", "/suggest", api.suggest, None),
-        ("POST", "/words", api.words, bodies.WordsBody),
-        ("GET", "/health", api.health, None),
-        ("GET", "/metrics", api.metrics, None),
+    seconds = router.limits.seconds
+    routes = [
+        Route("/translate", _with_deadline(seconds, api.translate), methods=["POST"]),
+        Route("/detect", _with_deadline(seconds, api.detect), methods=["POST"]),
+        Route("/translate_file", _of_any_length(seconds, stopping, api.translate_file), methods=["POST"]),
+        Route("/download_file/{name}", api.download_file),
+        Route("/languages", api.languages, methods=["GET", "POST"]),  # libretranslatepy 2.1.1 sends POST
+        Route("/frontend/settings", api.settings),
+        Route("/suggest", api.suggest, methods=["POST"]),
+        Route("/words", _with_deadline(seconds, api.words), methods=["POST"]),
+        Route("/health", api.health),
+        Route("/metrics", api.metrics),
     ]
-    for method, path, handler, body in routes:
-        app.add_api_route(
-            path,
-            handler if body is None or body is FileBody else _with_deadline(router.limits.seconds, handler),
-            methods=[method],
-            status_code=403 if path == "/suggest" else None,
-            response_class=Response,  # the description has their content types
-            openapi_extra=describe(path, body, router),
-        )
-    for path in PAGE:
-        app.add_api_route(path, api.page, include_in_schema=False)
-    for kind in (InputError, QueueFull, ParsingLimitExceeded, HTTPException):
-        app.add_exception_handler(kind, lambda _, error: _answer_to(error))
+    spec = JSONResponse(describe(routes, router))
+    routes += [Route(path, api.page) for path in PAGE]
+    middleware = [Middleware(monitor, limits=router.limits, metrics=router.metrics, access=access)]
     if access.origins:
-        app.add_middleware(CORSMiddleware, allow_origins=list(access.origins), allow_methods=["*"], allow_headers=["*"])
-    app.add_middleware(monitor, limits=router.limits, metrics=router.metrics, access=access)
+        origins = list(access.origins)
+        middleware.append(Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]))
+
+    async def answer(_: Request, error: Exception) -> Response:
+        return _answer_to(error)
+
+    app = Starlette(
+        routes=[*routes, Route("/spec", spec, methods=["GET"])],
+        middleware=middleware,
+        exception_handlers=dict.fromkeys((InputError, QueueFull, ParsingLimitExceeded, HTTPException), answer),
+        lifespan=lifespan,
+    )
+    app.state.stopping = stopping
     return app
 
 
@@ -124,17 +119,12 @@ def _with_deadline(seconds: float, handler: _Handler) -> _Handler:
     @wraps(handler)
     async def handle(request: Request) -> Response:
         await request.body()  # receiving the body has a separate deadline
-        response, gone = asyncio.ensure_future(handler(request)), asyncio.ensure_future(disconnected(request.receive))
-        try:
-            await asyncio.wait({response, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if response.done():
-                return response.result()
-            if gone.done():
-                return _error(DISCONNECTED, "the client disconnected")
-            return _error(429, f"the request took longer than {seconds:g} seconds", RETRY_AFTER)
-        finally:
-            response.cancel()
-            gone.cancel()
+        gone = asyncio.ensure_future(disconnected(request.receive))
+        if response := await until(handler(request), gone, seconds=seconds):
+            return response
+        if gone.done():
+            return _error(DISCONNECTED, "the client disconnected")
+        return _error(429, f"the request took longer than {seconds:g} seconds", RETRY_AFTER)
 
     return handle
 
@@ -149,7 +139,7 @@ def _of_any_length(seconds: float, stopping: asyncio.Event, handler: _Handler) -
 
         async def work() -> Response:
             try:
-                return await unless(stopping, handler(request), HTTPException(503, _STOPPING))
+                return await until(handler(request), stopping.wait()) or _error(503, _STOPPING)
             except Exception as error:
                 return _answer_to(error)
 
@@ -179,14 +169,7 @@ def _answer_to(error: Exception) -> Response:
 
 
 def monitor(app: ASGIApp, limits: Limits, metrics: Metrics, access: Access) -> ASGIApp:
-    """Return middleware that refuses requests, limits their size and the time to receive them, adds headers and logs.
-
-    Args:
-        app: Application to wrap.
-        limits: Limits on requests.
-        metrics: Metrics to count in.
-        access: Names and origins that requests may have.
-    """
+    """Return middleware that refuses and logs requests, limits their size and time to arrive, and adds headers."""
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -244,7 +227,7 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics, access: Access) -> A
             path = getattr(scope.get("route"), "path", "none")
             metrics.requests.labels(path, status).inc()
             metrics.seconds.labels(path).observe(seconds)
-            row = {"client": CLIENT.get(), "route": path, "status": status}
-            _log.info(json.dumps({**row, "ms": round(1000 * seconds, 1), "bytes": size}))
+            ms = round(1000 * seconds, 1)
+            _log.info(json.dumps({"client": CLIENT.get(), "route": path, "status": status, "ms": ms, "bytes": size}))
 
     return handle

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -19,8 +20,10 @@ def connection_type(limits: Limits) -> type[H11Protocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            client_connections = sum(_host(connection) == _host(self) for connection in self.connections)
-            if len(self.connections) > limits.connections or client_connections > max(1, limits.connections // 2):
+            connections: Iterable[Any] = self.connections
+            hosts = [each.client and each.client[0] for each in connections]  # without ports
+            of_client = hosts.count(self.client and self.client[0])
+            if len(hosts) > limits.connections or of_client > max(1, limits.connections // 2):
                 self._refuse("429 Too Many Requests", "there are too many connections")
             else:
                 self._start_timer()
@@ -75,8 +78,3 @@ def connection_type(limits: Limits) -> type[H11Protocol]:
             self.transport.close()
 
     return Connection
-
-
-def _host(connection: Any) -> str:
-    """Return the address of the other end of a connection, without its port."""
-    return connection.client[0] if connection.client else ""

@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from relattn.translation.serve.queue import QueueFull
 
 LIFETIME = 1800.0  # seconds
 
 
-@dataclass(frozen=True)
-class StoredFile:
-    """Translated file.
-
-    Attributes:
-        name: Name of the file that was uploaded.
-        content: Its translation.
-        client: Address of the client.
-        deadline: When it is removed.
-    """
+class StoredFile(NamedTuple):
+    """Translated file."""
 
     name: str
     content: bytes
-    client: str
-    deadline: float
+    client: str  # address
+    deadline: float  # when it is removed
 
 
 class FileStore:
-    """Files by random key, each kept for `LIFETIME`.
+    """Files by random key, each kept for `LIFETIME`, of at most `size` bytes in total.
 
     One client can use half of the store. If it adds more, its own oldest files are removed, and no others.
-
-    Args:
-        size: Maximum size of all files, in bytes.
     """
 
     def __init__(self, size: int) -> None:

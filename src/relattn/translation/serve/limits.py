@@ -23,7 +23,7 @@ class Limits:
         memory: Maximum memory of a process that parses, in bytes. A request that exceeds it gets status 422.
         stored: Maximum total size of the translated files that wait for their download, in bytes.
         waiting: Maximum number of sentences that wait for a model. A request that exceeds it gets status 429.
-        batch: Maximum number of sentences per batch.
+        batch: Maximum number of sentences per batch. A quarter of it while there are several clients.
         pause: Time that the first sentence of a batch waits for others, in milliseconds.
         seconds: Maximum time to receive a request, and to answer it, in seconds.
         header: Maximum time to receive the header of a request, in seconds.

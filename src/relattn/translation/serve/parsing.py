@@ -32,11 +32,7 @@ class ParsingLimitExceeded(Exception):
 
 
 class ParserPool:
-    """Processes that parse.
-
-    Args:
-        limits: Processor time and memory per request.
-    """
+    """Processes that parse, with limits on their processor time and memory per request."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

@@ -9,28 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
-from fastapi import Response
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 JSON_LINES = "application/x-ndjson"
 _REPORT_SECONDS = 0.5  # between two reports of progress
 
 
+@dataclass
 class FileProgress:
-    """Progress of the work for a request.
+    """Progress of the work for a request."""
 
-    Attributes:
-        is_wanted: Whether the client wants reports.
-        share: Share of the work that is done.
-        began: Whether there is something to report.
-    """
-
-    def __init__(self) -> None:
-        self.is_wanted, self.share, self.began = False, 0.0, asyncio.Event()
+    is_wanted: bool = False  # whether the client wants reports
+    share: float = 0.0  # of the work that is done
+    began: asyncio.Event = field(default_factory=asyncio.Event)  # whether there is something to report
 
     def report(self, share: float) -> None:
         """Note the share of the work that is done."""
@@ -54,33 +51,29 @@ class LongAnswer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer. Raises ClientDisconnect."""
+        pause, media_type = self._seconds, "application/json"
         work, gone = asyncio.ensure_future(self._work), asyncio.ensure_future(disconnected(receive))
         began = asyncio.ensure_future(self._progress.began.wait())
         try:
             await asyncio.wait({work, gone, began}, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done() and not gone.done():
-                await self._send_lines(work, gone, send)
-            elif work.done():
-                await work.result()(scope, receive, send)
+            if work.done():
+                return await work.result()(scope, receive, send)
+            if self._progress.is_wanted:
+                pause, media_type = _REPORT_SECONDS, JSON_LINES
+            # without buffering, nginx sends lines at once
+            headers = [(b"content-type", media_type.encode()), (b"x-accel-buffering", b"no")]
+            if not gone.done():
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+            while not work.done() and not gone.done():
+                line = json.dumps({"progress": round(self._progress.share, 4)}) if self._progress.is_wanted else ""
+                await send({"type": "http.response.body", "body": f"{line}\n".encode(), "more_body": True})
+                await asyncio.wait({work, gone}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 raise ClientDisconnect
+            await send({"type": "http.response.body", "body": work.result().body, "more_body": False})
         finally:
             for task in (work, gone, began):
                 task.cancel()
-
-    async def _send_lines(self, work: asyncio.Task[Response], gone: asyncio.Task[None], send: Send) -> None:
-        """Send lines until the work is done or the client is gone."""
-        pause, media_type = self._seconds, "application/json"
-        if self._progress.is_wanted:
-            pause, media_type = _REPORT_SECONDS, JSON_LINES
-        headers = [(b"content-type", media_type.encode()), (b"x-accel-buffering", b"no")]  # nginx sends lines at once
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        while not work.done() and not gone.done():
-            line = json.dumps({"progress": round(self._progress.share, 4)}) if self._progress.is_wanted else ""
-            await send({"type": "http.response.body", "body": f"{line}\n".encode(), "more_body": True})
-            await asyncio.wait({work, gone}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            await send({"type": "http.response.body", "body": work.result().body, "more_body": False})
 
 
 async def disconnected(receive: Receive) -> None:
@@ -89,14 +82,14 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-async def unless(stopping: asyncio.Event, work: Coroutine[Any, Any, Response], error: Exception) -> Response:
-    """Return the response of a coroutine. If the event is set before it is ready, cancel it and raise an error."""
-    task, stop = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
+async def until(
+    work: Coroutine[Any, Any, Response], *ends: Awaitable[object], seconds: float | None = None
+) -> Response | None:
+    """Return the response of `work`. If one of `ends` is done earlier, or time is over, cancel it and return None."""
+    task, others = asyncio.ensure_future(work), [asyncio.ensure_future(each) for each in ends]
     try:
-        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise error
-        return task.result()
+        await asyncio.wait([task, *others], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
     finally:
-        task.cancel()
-        stop.cancel()
+        for each in (task, *others):
+            each.cancel()

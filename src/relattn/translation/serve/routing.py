@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
 from relattn.translation.serve.pair_service import LanguagePair, PairService, Word
 from relattn.translation.serve.parsing import ParserPool
-from relattn.translation.serve.queue import BatchQueue, QueueFull
+from relattn.translation.serve.queue import RECENT, BatchQueue, QueueFull
 from relattn.translation.text.marked import Marked
 from relattn.translation.text.sentences import SplitText, split, split_all
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
@@ -95,7 +96,8 @@ class Router:
         self._probing = asyncio.Lock()  # so that many checks of the server's health are not more work than one
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="translate")
         on_batch = self.metrics.batch_sentences.observe
-        make_queue = partial(BatchQueue, threads=self._threads, limits=limits, on_batch=on_batch)
+        recent: deque[set[str]] = deque(maxlen=RECENT)
+        make_queue = partial(BatchQueue, threads=self._threads, limits=limits, on_batch=on_batch, recent=recent)
         self._parsers = ParserPool(limits)
         self._models = {
             pair: PairService(pair, translator, (searches or {}).get(pair, translator.search), make_queue)
@@ -103,7 +105,7 @@ class Router:
         }
         self.queues = [queue for model in self._models.values() for queue in model.queues]
         self.metrics.waiting.set_function(lambda: sum(queue.waiting for queue in self.queues))
-        self.default_pair = min(self._models)
+        self.pairs = sorted(self._models)
         self.sources = sorted({source for source, _ in self._models})
         self.codes = sorted({code for pair in self._models for code in pair})
         self.examples = {  # texts by language
@@ -290,7 +292,7 @@ class Router:
                 return f"a batch has taken longer than {self.limits.seconds:g} seconds"
             models = [model for model in self._models.values() if model.sentences.failed]
             if not models and not seconds:
-                models = [self._models[self.default_pair]]
+                models = [self._models[self.pairs[0]]]
             return next(filter(None, await asyncio.gather(*map(self._probe, models))), "")
 
     async def _probe(self, model: PairService) -> str:
@@ -385,8 +387,13 @@ def _union(names: Iterable[Iterable[str]]) -> list[str]:
 def _versions(
     split_text: SplitText, translations: Sequence[Sequence[Translation]]
 ) -> dict[Marked, Sequence[Translation]]:
-    """Return the different translations of a text, best first, each with those of its sentences."""
+    """Return the different translations of a text, best first, each with those of its sentences.
+
+    If only the best one spells every character rightly from bytes, others with U+FFFD are left out.
+    """
     versions: dict[Marked, Sequence[Translation]] = {}
     for chosen in _combine(translations):
-        versions.setdefault(split_text.join([translation.marked for translation in chosen]), chosen)
+        text = split_text.join([translation.marked for translation in chosen])
+        if "\ufffd" not in text.text or not versions or "\ufffd" in next(iter(versions)).text:
+            versions.setdefault(text, chosen)
     return versions

@@ -6,56 +6,35 @@ import json
 import logging
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import uvicorn
 
-from relattn.translation.config import SearchConfig
 from relattn.translation.errors import InputError, reason, require
 from relattn.translation.serve.access import ANY, Access, is_loopback
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.connections import connection_type
-from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.pair_service import LanguagePair
 from relattn.translation.serve.routing import Router
-from relattn.translation.translate.translator import Translator
 
 
 def serve(
-    translators: Mapping[LanguagePair, Translator],
+    router: Router,
     *,
-    searches: Mapping[LanguagePair, SearchConfig] | None = None,
     host: str,
     port: int,
-    pivot: str = "",
-    keys: Path | None = None,
-    hosts: Sequence[str] = (),
-    cors: Sequence[str] = (),
-    proxies: Sequence[str] = (),
-    limits: Limits,
+    keys: Path | None,
+    hosts: Sequence[str],
+    cors: Sequence[str],
+    proxies: Sequence[str],
 ) -> None:
-    """Serve translations until SIGTERM or Ctrl-C. Accepted requests are answered, files with an error.
+    """Serve translations until SIGTERM or Ctrl-C. Arguments are those of the command.
 
-    Args:
-        translators: Translator of each (source, target) pair of languages.
-        searches: Search options by language pair; a pair that is missing uses those of its translator.
-        host: Address to listen on.
-        port: Port to listen on; 0 chooses a free one.
-        pivot: Language to translate through if no model translates a pair directly; none if empty.
-        keys: File of API keys, one per line; None requires no key.
-        hosts: Names that requests may have in `Host`; if empty, any on an address that other machines can reach.
-        cors: Origins whose web pages may use the server.
-        proxies: Addresses of proxies, whose X-Forwarded-For and X-Forwarded-Proto are used.
-        limits: Limits on requests.
-
-    Raises:
-        InputError: The address cannot be used, the pivot has no models, or the keys cannot be read.
+    Accepted requests are answered, files with an error. Raises InputError if the address or the keys cannot be used.
     """
     require(bool(host), "host must be an address to listen on, such as 127.0.0.1, or 0.0.0.0 for all, got ''")
-    router = Router(translators, limits, searches=searches, pivot=pivot)
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
@@ -66,10 +45,9 @@ def serve(
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         address, port = listener.getsockname()[:2]  # "0" is the name of all addresses, for example
         accepts_all = ANY in hosts or not (hosts or is_loopback(address))
-        app = make_app(
-            router, keys=keys, access=Access(None if accepts_all else [name.lower() for name in hosts], cors)
-        )
-        pairs = ", ".join(f"{source} to {target}" for source, target in sorted(translators))
+        names = None if accepts_all else [name.lower() for name in hosts]
+        app = make_app(router, keys=keys, access=Access(names, cors))
+        pairs = ", ".join(f"{source} to {target}" for source, target in router.pairs)
         print(f"{pairs}: http://{f'[{address}]' if ':' in address else address}:{port}/", flush=True)
         config = uvicorn.Config(
             app,
@@ -77,9 +55,9 @@ def serve(
             log_level="warning",
             access_log=False,
             server_header=False,
-            http=connection_type(limits),
+            http=connection_type(router.limits),
             forwarded_allow_ips=list(proxies),
-            timeout_graceful_shutdown=int(limits.seconds) + 1,
+            timeout_graceful_shutdown=int(router.limits.seconds) + 1,
         )
         with _json_log():
             _Server(config).run(sockets=[listener])
@@ -116,7 +94,6 @@ class _JsonFormatter(logging.Formatter):
         Tracebacks, and lines after the first, may contain texts: asyncio writes there what an error is.
         """
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        message = record.getMessage()
-        is_request = record.levelno < logging.ERROR
-        fields = json.loads(message) if is_request else {"logger": record.name, "message": message.partition("\n")[0]}
+        message, is_error = record.getMessage(), record.levelno >= logging.ERROR
+        fields = {"logger": record.name, "message": message.split("\n")[0]} if is_error else json.loads(message)
         return json.dumps({"time": time, "level": record.levelname.lower(), **fields})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Sequence
 
-from pydantic import BaseModel
+from starlette.routing import Route
 
-from relattn.translation.serve.api import AUTO, FORM, MULTIPART
+from relattn.translation.serve.api import AUTO
+from relattn.translation.serve.parameters import FORM, MULTIPART, PARAMETERS, STRING, Schema
 from relattn.translation.serve.progress import JSON_LINES
 from relattn.translation.serve.routing import Router
 
@@ -21,71 +23,71 @@ ERRORS = {
     500: "internal server error",
     503: "the server cannot translate, or is stopping",
 }
-_Schema = dict[str, Any]
 
 
-def _object(optional: dict[str, _Schema] | None = None, **required: _Schema) -> _Schema:
+def _object(optional: dict[str, Schema] | None = None, **required: Schema) -> Schema:
     properties = required | (optional or {})
     return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
-def _array(items: _Schema, dimensions: int = 1) -> _Schema:
-    return {"type": "array", "items": _array(items, dimensions - 1) if dimensions > 1 else items}
+def _array(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
 
 
-def _or_array(one: _Schema) -> _Schema:
+def _or_array(one: Schema) -> Schema:
     """Return the schema of a value, or of an array with one per text of a request with an array of texts."""
     return {"anyOf": [one, _array(one)]}
 
 
-def _nullable(schema: _Schema) -> _Schema:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-_STRING, _INTEGER, _BOOLEAN = ({"type": name} for name in ("string", "integer", "boolean"))
+_INTEGER, _BOOLEAN, _NULL = ({"type": name} for name in ("integer", "boolean", "null"))
 _PERCENT = {"type": "number", "minimum": 0, "maximum": 100}
 _PROBABILITY = {"type": "number", "minimum": 0, "maximum": 1}
-_DETECTED = _object(language=_STRING, confidence=_PERCENT)
-_LANGUAGE = _object(code=_STRING, name=_STRING)
+_DETECTED = _object(language=STRING, confidence=_PERCENT)
+_LANGUAGE = _object(code=STRING, name=STRING)
 _RANGE = {**_array(_INTEGER), "minItems": 2, "maxItems": 2}
-_WORD = _object(text=_STRING, confidence=_nullable(_PROBABILITY), sentence=_nullable(_INTEGER), sources=_array(_RANGE))
+_WORD = _object(
+    text=STRING,
+    confidence={"anyOf": [_PROBABILITY, _NULL]},
+    sentence={"anyOf": [_INTEGER, _NULL]},
+    sources=_array(_RANGE),
+)
 _ANSWERS = {
     "/translate": _object(
         {
             "detectedLanguage": _or_array(_DETECTED),
-            "alternatives": _or_array(_array(_STRING)),
+            "alternatives": _or_array(_array(STRING)),
             "confidence": _or_array(_PROBABILITY),
-            "warnings": _or_array(_array(_STRING)),
+            "warnings": _or_array(_array(STRING)),
         },
-        translatedText=_or_array(_STRING),
+        translatedText=_or_array(STRING),
     ),
     "/detect": _array(_DETECTED),
     "/translate_file": {
-        "anyOf": [_object(translatedFileUrl={"type": "string", "format": "uri"}), _object(error=_STRING)]
+        "anyOf": [_object(translatedFileUrl={"type": "string", "format": "uri"}), _object(error=STRING)]
     },
     "/words": _object(
         {"detectedLanguage": _DETECTED},
-        sentences=_array(_STRING),
+        sentences=_array(STRING),
         words=_array(_WORD),
-        alternatives=_array(_STRING),
-        warnings=_array(_STRING),
+        alternatives=_array(STRING),
+        warnings=_array(STRING),
         hasChoices=_BOOLEAN,
     ),
-    "/languages": _array(_object(code=_STRING, name=_STRING, targets=_array(_STRING))),
+    "/languages": _array(_object(code=STRING, name=STRING, targets=_array(STRING))),
     "/frontend/settings": _object(
         apiKeys=_BOOLEAN,
         charLimit=_INTEGER,
-        examples={"type": "object", "additionalProperties": _array(_STRING)},
+        examples={"type": "object", "additionalProperties": _array(STRING)},
         filesTranslation=_BOOLEAN,
         frontendTimeout=_INTEGER,
         keyRequired=_BOOLEAN,
         language=_object(source=_LANGUAGE, target=_LANGUAGE),
         suggestions=_BOOLEAN,
-        supportedFilesFormat=_array(_STRING),
+        supportedFilesFormat=_array(STRING),
     ),
     "/health": _object(status={"const": "ok"}),
     "/download_file/{name}": {"type": "string", "format": "binary"},
-    "/metrics": _STRING,
+    "/metrics": STRING,
 }
 _CONTENT_TYPES = {"/download_file/{name}": "application/octet-stream", "/metrics": "text/plain"}  # others are JSON
 _ALWAYS = 400, 403, 408, 429, 500  # errors of every route
@@ -98,10 +100,24 @@ _OTHER_ERRORS = {
 }
 
 
-def describe(path: str, body: type[BaseModel] | None, router: Router) -> _Schema:
-    """Return the description of a route for OpenAPI, as far as FastAPI cannot know it."""
-    error = {"application/json": {"schema": _object(error=_STRING)}}
-    responses: dict[str, _Schema] = {
+def describe(routes: Sequence[Route], router: Router) -> Schema:
+    """Return the description of the routes of an API for OpenAPI."""
+    paths: dict[str, Schema] = {route.path: {} for route in routes}
+    for route in routes:
+        for method in (route.methods or set()) - {"HEAD"}:
+            paths[route.path][method.lower()] = {
+                "summary": route.name.replace("_", " ").title(),
+                "description": route.endpoint.__doc__,
+                "operationId": re.sub(r"\W", "_", f"{route.name}{route.path}_{method.lower()}"),
+                **_operation(route.path, router),
+            }
+    return {"openapi": "3.1.0", "info": {"title": "relattn", "version": "0.1.0"}, "paths": paths}
+
+
+def _operation(path: str, router: Router) -> Schema:
+    """Return the parameters, answers and errors of a route."""
+    error = {"application/json": {"schema": _object(error=STRING)}}
+    responses: dict[str, Schema] = {
         str(status): {"description": ERRORS[status], "content": error}
         for status in sorted({*_ALWAYS, *_OTHER_ERRORS.get(path, ())})
     }
@@ -109,21 +125,17 @@ def describe(path: str, body: type[BaseModel] | None, router: Router) -> _Schema
     if path in _ANSWERS:
         content = {_CONTENT_TYPES.get(path, "application/json"): {"schema": _ANSWERS[path]}}
         if path == "/translate_file":  # with progress
-            content[JSON_LINES] = {"schema": _STRING}
+            content[JSON_LINES] = {"schema": STRING}
         responses["200"] = {"description": "the result", "content": content}
-    description: _Schema = {"responses": responses}
+    description: Schema = {"responses": responses}
     if "{name}" in path:
-        description["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": _STRING}]
-    if body is not None:
-        description["requestBody"] = _body(body, router)
+        description["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": STRING}]
+    if body := PARAMETERS.get(path):
+        properties = {**body["properties"]}
+        for name, codes in (("source", [*router.sources, AUTO]), ("target", router.codes)):
+            if name in properties:
+                properties[name] = {**properties[name], "enum": codes}
+        content_types = [MULTIPART] if "file" in properties else ["application/json", FORM]
+        schema = {"schema": {**body, "properties": properties}}
+        description["requestBody"] = {"required": True, "content": dict.fromkeys(content_types, schema)}
     return description
-
-
-def _body(body: type[BaseModel], router: Router) -> _Schema:
-    """Return the description of the body of a request."""
-    schema = body.model_json_schema()
-    for name, codes in (("source", [*router.sources, AUTO]), ("target", router.codes)):
-        if name in schema["properties"]:
-            schema["properties"][name]["enum"] = codes
-    content_types = [MULTIPART] if "file" in schema["properties"] else ["application/json", FORM]
-    return {"required": True, "content": {content_type: {"schema": schema} for content_type in content_types}}

@@ -54,7 +54,7 @@ export async function request(path, body, signal, report = () => {}) {
     text = isLines ? await lastLine(response, report) : await response.text();
   } catch (error) {
     if (signal && signal.aborted) throw error;
-    throw new Error("The server cannot be reached.");
+    throw Object.assign(new Error("The server cannot be reached."), { isAway: true });
   }
   let content = null;
   try { content = JSON.parse(text); } catch { /* a proxy may answer with a page of its own */ }
@@ -65,7 +65,7 @@ export async function request(path, body, signal, report = () => {}) {
   const other = response.ok ? "The server's answer cannot be read." : `The server answered with status ${response.status}.`;
   const reason = content && content.error;
   const message = (reason ? sentence(reason) : messages[response.status] || other) + again;
-  throw Object.assign(new Error(message), { isBusy: response.status === 429, wait });
+  throw Object.assign(new Error(message), { isBusy: response.status === 429, isAway: [502, 503, 504].includes(response.status), wait });
 }
 
 // Do what `request` does, and again while the server is busy. `onWait` is called with a message for the user.

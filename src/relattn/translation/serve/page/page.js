@@ -6,7 +6,7 @@ const ALTERNATIVES = 3; // number of other translations to request
 const CERTAIN = 0.85; // confidence from which a word is not underlined
 const GAP = 8, SMALLEST = 96; // pixels: between the other words, their word and the window; their height
 const EXAMPLES = 3; // number of examples shown
-const LONGEST_PAUSE = 30; // seconds between two attempts to load the languages
+const LONGEST_PAUSE = 30, AWAY_PAUSE = 5; // seconds between two attempts to load the languages, and to translate a text
 const WARNINGS = {
   empty: "a sentence has no translation",
   repetition: "a part is repeated",
@@ -19,7 +19,7 @@ const state = {
   languages: [], names: {}, examples: {}, limit: 0, timer: 0, isTargetChosen: false, hasChoices: false,
   detected: "", words: [], sentences: [], starts: [],
 };
-const translations = latest(), choices = latest(), files = latest();
+const translations = latest(), choices = latest();
 
 const languageName = (code) => state.names[code] || code;
 const sourceLanguage = () => (byId("source").value === "auto" ? state.detected : byId("source").value);
@@ -160,7 +160,7 @@ async function translate(choice = "") {
     const parameters = { q, source: byId("source").value, target, alternatives: ALTERNATIVES, choice };
     const result = await requestPatiently("words", parameters, signal, (reason) => showStatus(reason, "busy"));
     if (signal.aborted) return;
-    const detected = result.detectedLanguage?.language || "";
+    const { language: detected = "", confidence } = result.detectedLanguage || {};
     const other = state.languages.find(({ code }) => code === detected)?.targets.find((code) => code !== detected);
     if (detected === target && other && !state.isTargetChosen) { // the default target is the language of the text
       byId("target").value = other;
@@ -178,11 +178,15 @@ async function translate(choice = "") {
     showOthers(result.alternatives, target);
     const warning = result.warnings.map((name) => WARNINGS[name]).join(", ");
     const language = !detected ? "" : detected === target ? `The text seems to be ${languageName(target)} already.` : `Detected: ${languageName(detected)}`;
-    showStatus(warning ? `Check the translation: ${warning}.` : language, warning ? "error" : "");
+    if (detected && !confidence) showStatus(`The language is not recognized. The text was read as ${languageName(detected)}.`, "error");
+    else showStatus(warning ? `Check the translation: ${warning}.` : language, warning ? "error" : "");
   } catch (error) {
     if (signal.aborted) return;
-    showNothing();
-    showStatus(error.message, "error");
+    if (!error.isAway) showNothing();
+    showStatus(`${error.message} `, "error");
+    if (!error.isAway) return;
+    byId("status").append(element("button", "Try again", { type: "button", onclick: () => translate(choice) }));
+    state.timer = setTimeout(translate, 1000 * AWAY_PAUSE, choice);
   }
 }
 
@@ -298,16 +302,12 @@ function placeChoices() {
 
 async function translateFile(file) {
   if (!file) return;
-  const signal = files();
-  const status = byId("file-status"), target = byId("target").value;
-  status.className = "note busy";
-  const bar = element("progress", undefined, { value: 0 }, { "aria-label": "Progress" });
-  const cancel = () => {
-    files();
-    status.className = "note";
-    status.textContent = `${file.name}: cancelled`;
-  };
-  status.replaceChildren(`Translating ${file.name}… `, bar, " ", element("button", "Cancel", { type: "button", onclick: cancel }));
+  const controller = new AbortController(), { signal } = controller, target = byId("target").value;
+  const status = element("span"), bar = element("progress", undefined, { value: 0 }, { "aria-label": "Progress" });
+  const show = (look, ...content) => { status.className = `note ${look}`; status.replaceChildren(...content); };
+  const cancel = () => { controller.abort(); show("", `${file.name}: cancelled`); };
+  show("busy", `Translating ${file.name}… `, bar, " ", element("button", "Cancel", { type: "button", onclick: cancel }));
+  byId("file-status").replaceChildren(...byId("file-status").querySelectorAll(".busy"), status); // others go on
   const form = new FormData();
   for (const [name, value] of Object.entries({ source: byId("source").value, target, progress: true, file })) form.append(name, value);
   try {
@@ -317,12 +317,10 @@ async function translateFile(file) {
     const href = `download_file/${translatedFileUrl.split("/").pop()}`;
     const dot = file.name.lastIndexOf(".");
     const name = `${file.name.slice(0, dot)}_${target}${file.name.slice(dot)}`;
-    status.className = "note";
-    status.replaceChildren(`${file.name} is translated: `, element("a", `Download ${name}`, { href, download: name }));
+    show("", `${file.name} is translated: `, element("a", `Download ${name}`, { href, download: name }));
   } catch (error) {
     if (signal.aborted) return;
-    status.className = "note error";
-    status.textContent = `${file.name}: ${error.message}`;
+    show("error", `${file.name}: ${error.message}`);
   }
 }
 
@@ -397,6 +395,7 @@ async function start() {
   byId("share").addEventListener("click", copies(share, "Link copied"));
   byId("choose-file").addEventListener("click", () => byId("file").click());
   byId("file").addEventListener("change", () => { translateFile(byId("file").files[0]); byId("file").value = ""; });
+  addEventListener("online", () => { if (byId("translation").matches("[aria-busy]")) translate(); });
   for (const event of ["scroll", "resize"]) addEventListener(event, placeChoices, { passive: true });
   acceptDrops();
   edited();
