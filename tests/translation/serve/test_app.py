@@ -26,7 +26,6 @@ from starlette.testclient import TestClient
 from relattn.translation import load
 from relattn.translation.documents.read import FORMATS, document_texts
 from relattn.translation.errors import InputError
-from relattn.translation.search.types import Hypothesis
 from relattn.translation.serve import api, files
 from relattn.translation.serve.access import Access
 from relattn.translation.serve.api import PAGE
@@ -108,10 +107,7 @@ def test_parameters_may_be_a_form_or_a_query(client):
 
 def test_alternatives_with_a_wrong_character_are_dropped():
     with client_of("en-de") as client:
-        translator = client.translators["en", "de"]
-        encode = translator.tokenizer.encode_target
-        texts = ["EINS", "EIN\ufffd", "EIN"]
-        translator.search_batch = lambda *_: [[Hypothesis(encode(text), 0.0) for text in texts]]
+        client.engines["en", "de"].change = lambda text: ["EINS", "EIN\ufffd", "EIN"]
         answer = translate(client, q="one", alternatives=2).json()
         assert answer == {"translatedText": "EINS", "alternatives": ["EIN"]}
 
