@@ -16,18 +16,15 @@ import json
 import logging
 import re
 import shutil
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tqdm import tqdm
-
 from relattn.translation.batch_translator import new_columns, require_column, require_text
 from relattn.translation.config import differences
-from relattn.translation.console import shows_progress
+from relattn.translation.console import progress_bar, shows_progress
 from relattn.translation.data.text_files import read_lines
 from relattn.translation.errors import one_line, reading, require, require_installed
 from relattn.translation.files import putting, remove, require_regular, write_atomically
@@ -293,11 +290,11 @@ def translate_file(
         paths = [work / f"part-{index:06}" for index in range(first, last)]
         done = sum(1 for _ in takewhile(Path.exists, paths))
         total, initial = (min(rows, index * PART) - first * PART for index in (last, first + done))
-        with tqdm(total=total, initial=initial, unit="row", file=sys.stderr, disable=not shows_progress()) as bar:
+        with progress_bar(total, "row", shown=shows_progress(), initial=initial) as advance:
             for index, part in zip(range(first + done, last), source.parts(first + done), strict=False):
                 lines, first_line = source.lines(part), 1 + PART * index
                 sentences = [Sentence(Marked(line), source.options) for line in lines]
-                results = translator.translate_sentences(sentences, first_line, bar.update)
+                results = translator.translate_sentences(sentences, first_line, advance)
                 if index == first:
                     write_atomically(record, json.dumps(settings).encode())
                 write_atomically(paths[index - first], source.encode(part, first_line, results))

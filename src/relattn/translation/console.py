@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
-
-from tqdm import tqdm
 
 from relattn.translation.errors import escape
 
@@ -51,10 +49,25 @@ def shows_progress() -> bool:
     return sys.stderr.isatty() and not is_quiet()
 
 
+@contextmanager
+def progress_bar(total: int | None, unit: str, *, shown: bool, initial: int = 0) -> Iterator[Callable[[int], object]]:
+    """Show a progress bar on standard error if `shown`, and yield the function that advances it."""
+    if not shown:
+        yield lambda count: None
+        return
+    from tqdm import tqdm  # takes longer than a short translation
+
+    with tqdm(total=total, initial=initial, unit=unit, file=sys.stderr) as bar:
+        yield bar.update
+
+
 class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):  # standard error is closed
-            tqdm.write(self.format(record), file=sys.stderr)
+            if "tqdm" in sys.modules:
+                sys.modules["tqdm"].tqdm.write(self.format(record), file=sys.stderr)
+            else:
+                sys.stderr.write(f"{self.format(record)}\n")
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the message. From level WARNING, it begins with the program's name and the level."""

@@ -10,14 +10,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, is_dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import yaml
 
 from relattn.translation.config.base import setting_types
+from relattn.translation.config.data import AugmentConfig
 from relattn.translation.config.positions import OPTION_NAMES, SCHEMES
 from relattn.translation.config.presets import PRESETS
 from relattn.translation.config.recipe import Recipe, StageConfig, dump
@@ -105,11 +108,12 @@ def recipe_flags(path: str, overriding: Sequence[str] = ()) -> list[str]:
     if schemes and schemes[-1] in SCHEMES:
         unused = {f"model.{name}" for name in OPTION_NAMES if name not in SCHEMES[schemes[-1]].options}
         settings = {name: value for name, value in settings.items() if name not in unused}
-    return _flags(settings, setting_types(Recipe), path)
+    types = setting_types(Recipe)
+    return [f"--{name}={_flag_value(value, types[name])}" for name, value in _checked(settings, types, path).items()]
 
 
 def to_config(kind: type[_C], settings: Settings, path: str | Path, *, complete: bool = False) -> _C:
-    """Return a configuration made from settings, which are parsed and checked as on the command line.
+    """Return a configuration made from settings, which are checked as on the command line.
 
     Args:
         kind: Dataclass of the configuration.
@@ -117,23 +121,68 @@ def to_config(kind: type[_C], settings: Settings, path: str | Path, *, complete:
         path: File to name in messages.
         complete: Raise an error if a setting is missing, instead of using its default.
     """
-    from jsonargparse import ArgumentError, ArgumentParser
-
     require(bool(settings) or kind is not Recipe, f"{path}: must have settings, got an empty file")
     types = setting_types(kind)
-    flags = _flags(settings, types, path)
+    checked = _checked(settings, types, path)
     missing = [name for name in types if name not in settings]
     require(not (complete and missing), f"{path}: missing: {', '.join(missing)}")
-    parser = ArgumentParser(exit_on_error=False)
-    add_settings(parser, kind)
+    values = {}
+    for name, value in checked.items():
+        try:
+            values[name] = _parsed(value, types[name])
+        except ValueError as error:
+            message = f"{path}: {name} must be {_describe(types[name])}, got '{one_line(value, 40)}'"
+            raise InputError(message) from error
     try:
-        return kind(**parser.instantiate(parser.parse_args(flags)).as_dict())
-    except (ArgumentError, InputError) as error:
-        raise InputError(f"{path}: {type_message(error, types, str)}") from error
+        return _instance(kind, values)
+    except InputError as error:
+        raise InputError(f"{path}: {one_line(error)}") from error
 
 
-def _flags(settings: Settings, types: dict[str, Any], path: str | Path) -> list[str]:
-    flags = []
+def _instance(kind: type[_C], values: dict[str, Any], prefix: str = "") -> _C:
+    """Return a configuration with values by full name, in groups with `prefix`."""
+    arguments = {}
+    for name, hint in get_type_hints(kind).items():
+        if isinstance(hint, type) and is_dataclass(hint):
+            arguments[name] = _instance(hint, values, f"{prefix}{name}.")
+        elif f"{prefix}{name}" in values:
+            arguments[name] = values[f"{prefix}{name}"]
+    return kind(**arguments)
+
+
+def _parsed(value: str, kind: Any) -> Any:
+    """Return the value of a type that a text has. Text in quotes is text only. Raises ValueError if it has none."""
+    choices = get_args(kind)
+    if kind is str or (get_origin(kind) is Literal and value in choices):
+        return str(value)
+    if get_origin(kind) in (list, tuple):
+        items = json.loads(value)
+        if not isinstance(items, list):
+            raise ValueError
+        parse = _stage if choices[0] is StageConfig else lambda item: _parsed(str(item), choices[0])
+        return get_origin(kind)(map(parse, items))
+    if get_origin(kind) in (Union, UnionType):
+        for choice in sorted(choices, key=lambda each: each is str):  # text last
+            with suppress(ValueError):
+                return _parsed(value, choice)
+    elif not isinstance(value, Quoted):
+        if kind in (int, float):
+            return kind(value)
+        if kind is bool and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if kind is NoneType and value in ("", "null", "~"):
+            return None
+    raise ValueError
+
+
+def _stage(stage: dict[str, Any]) -> StageConfig:
+    """Return a stage of its JSON."""
+    weights = None if stage["weights"] is None else tuple(stage["weights"])
+    return StageConfig(steps=stage["steps"], weights=weights, augment=AugmentConfig(**stage["augment"]))
+
+
+def _checked(settings: Settings, types: dict[str, Any], path: str | Path) -> dict[str, str]:
+    """Return the settings, which exist and have one value each, in decimal notation if it is a number."""
     for name, value in settings.items():
         is_group = any(setting.startswith(f"{name}.") for setting in types)
         require(not is_group, f"{path}: {name} must be a group with settings")
@@ -142,8 +191,7 @@ def _flags(settings: Settings, types: dict[str, Any], path: str | Path) -> list[
         if value is None:
             raise InputError(f"{path}: {name} must be one value")
         require_decimal(f"{path}: {name}", value, types[name])
-        flags.append(f"--{name}={_flag_value(value, types[name])}")
-    return flags
+    return cast("dict[str, str]", settings)
 
 
 def _flag_value(value: str, kind: Any) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-from tqdm import tqdm
-
+from relattn.translation.console import progress_bar
 from relattn.translation.documents.read import read_document, with_translations
 from relattn.translation.text.marked import Marked
 from relattn.translation.text.sentences import separator_in, split_all
@@ -44,6 +42,6 @@ def translate_texts(
     separator = separator_in(translator.tgt_lang)
     split_texts = split_all(texts, translator.src_lang, separator, translator.characters)
     sentences = [Sentence(sentence, options) for text in split_texts for sentence in text.sentences]
-    with tqdm(total=len(sentences), unit="sentence", file=sys.stderr, disable=not progress) as bar:
-        remaining = iter(translator.translate_sentences(sentences, report_done=bar.update))
+    with progress_bar(len(sentences), "sentence", shown=progress) as advance:
+        remaining = iter(translator.translate_sentences(sentences, report_done=advance))
     return [text.join([next(remaining)[0].marked for _ in text.sentences]) for text in split_texts]

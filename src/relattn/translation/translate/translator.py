@@ -9,16 +9,14 @@ or than `LONGEST_LINE` characters, is refused, and the message has its line numb
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import final
 
-from tqdm import tqdm
-
 from relattn.translation.config import SearchConfig
+from relattn.translation.console import progress_bar
 from relattn.translation.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer
 from relattn.translation.errors import InputError, one_line, same_language, unknown
 from relattn.translation.search.engine import Engine
@@ -193,7 +191,7 @@ class Translator:
         total = sum(map(len, chunks)) if isinstance(chunks, list) else None
         remaining, given = iter(chunks), None if prefixes is None else iter(prefixes)
         before = 0
-        with tqdm(total=total, unit="line", file=sys.stderr, disable=not progress) as bar:
+        with progress_bar(total, "line", shown=progress) as advance:
             for chunk in remaining:
                 of_chunk = [""] * len(chunk) if given is None else list(islice(given, len(chunk)))
                 if len(of_chunk) < len(chunk):
@@ -203,7 +201,7 @@ class Translator:
                     )
                 pairs = zip(chunk, of_chunk, strict=True)
                 sentences = [Sentence(Marked(line), options, prefix) for line, prefix in pairs]
-                yield from self.translate_sentences(sentences, first_line + before, bar.update)
+                yield from self.translate_sentences(sentences, first_line + before, advance)
                 before += len(chunk)
         if given is not None and (more := sum(1 for _ in given)):
             raise InputError(f"there must be a prefix per line, got {before + more} prefixes for {before} lines")
