@@ -2,10 +2,11 @@
 
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from relattn.translation.commands.options import DeviceOptions, SearchOptions
-from relattn.translation.errors import require, require_installed
+from relattn.translation.errors import require
 from relattn.translation.hub import name_on_hub, resolve
 from relattn.translation.serve.access import check_access
 from relattn.translation.serve.limits import Limits
@@ -56,7 +57,8 @@ def serve(
     check_access(hosts, cors, proxies)
     missing = [model for model in models if not name_on_hub(model)[0] and not resolve(model).exists()]
     require(not missing, f"{' '.join(missing)}: no such directory; a bundle is a directory")
-    require_installed(*PACKAGES, extra="serve")
+    lacking = [package for package in PACKAGES if find_spec(package) is None]  # some are imported when first needed
+    require(not lacking, f'{" ".join(lacking)} cannot be imported: pip install "relattn[serve]"')
 
     from relattn.translation.serve.languages import load_pairs
     from relattn.translation.serve.routing import Router

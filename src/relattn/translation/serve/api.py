@@ -109,8 +109,7 @@ class Api:
         """Translate a file. The response has the URL of the translation, which can be downloaded for half an hour."""
         progress: FileProgress = request.state.progress
         body = await self._parameters(request)
-        (name, content), source = body["file"], body["source"]
-        limit = self._limits.file
+        (name, content), source, limit = body["file"], body["source"], self._limits.file
         if len(content) > limit:
             raise HTTPException(413, f"the file must have at most {limit:,} bytes, got {len(content):,}")
         with self._place():

@@ -40,9 +40,8 @@ def _or_array(one: Schema) -> Schema:
 
 
 _INTEGER, _BOOLEAN, _NULL = ({"type": name} for name in ("integer", "boolean", "null"))
-_PERCENT = {"type": "number", "minimum": 0, "maximum": 100}
 _PROBABILITY = {"type": "number", "minimum": 0, "maximum": 1}
-_DETECTED = _object(language=STRING, confidence=_PERCENT)
+_DETECTED = _object(language=STRING, confidence={"type": "number", "minimum": 0, "maximum": 100})
 _LANGUAGE = _object(code=STRING, name=STRING)
 _RANGE = {**_array(_INTEGER), "minItems": 2, "maxItems": 2}
 _WORD = _object(
