@@ -15,7 +15,7 @@ from relattn.translation import bundle, load
 from relattn.translation.commands.recipe import fine_tuning_recipe
 from relattn.translation.errors import InputError
 from relattn.translation.kernels import decoder
-from relattn.translation.training.opened_run import read_initial_bundle
+from relattn.translation.training.run import read_initial_bundle
 from relattn.translation.translate.options import TranslateOptions
 from tests.support.covering import pairwise
 from tests.translation.formats.bundles import make_bundle, random_lines

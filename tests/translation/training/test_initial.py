@@ -14,7 +14,7 @@ from relattn.translation.commands import main as cli
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import train as module
-from relattn.translation.training.opened_run import read_initial_bundle
+from relattn.translation.training.run import read_initial_bundle
 from relattn.translation.training.train import train
 from tests.translation.training.states import losses
 

@@ -23,11 +23,13 @@ from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import Diverged, InputError
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.training import checkpoints, journal, loop, opened_run
+from relattn.translation.training import checkpoints, journal, loop
 from relattn.translation.training import train as module
 from relattn.translation.training.checkpoints import average
 from relattn.translation.training.journal import read_log
-from relattn.translation.training.train import average_run, read_recipe, train
+from relattn.translation.training.run import average_run
+from relattn.translation.training.run_directory import read_recipe
+from relattn.translation.training.train import train
 from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.translation.training.states import assert_same, losses, state_of, with_train
 
@@ -75,12 +77,12 @@ def test_resumed_run_is_bitwise_equal(tmp_path, whole, caplog):
 @pytest.mark.parametrize(
     ("number", "owner", "name", "call", "step"),
     [
-        (signal.SIGTERM, opened_run, "load_data", 1, 0),
+        (signal.SIGTERM, module, "open_run", 1, 0),
         (signal.SIGINT, loop, "take_step", 4, 4),
         (signal.SIGTERM, loop, "take_step", 5, 5),
         (signal.SIGINT, checkpoints, "save", 1, 9),
         (signal.SIGTERM, bundle, "save", 1, 9),
-        (signal.SIGHUP, opened_run, "load_data", 1, 0),
+        (signal.SIGHUP, module, "open_run", 1, 0),
         (signal.SIGHUP, loop, "take_step", 3, 3),
     ],
 )
