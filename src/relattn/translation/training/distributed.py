@@ -18,7 +18,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import torch
 from lightning.fabric import Fabric
@@ -32,7 +31,6 @@ from relattn.translation.errors import Interrupted, LostProcess, require
 from relattn.translation.training.run_directory import TENSORBOARD, RunDirectory
 from relattn.translation.training.stop import Stop
 
-_MIXED: dict[str, Literal["bf16-mixed", "16-mixed"]] = {"bf16-mixed": "bf16-mixed", "fp16-mixed": "16-mixed"}
 _GRACE = 5.0  # seconds in which the agent ends a process whose partner was lost
 _SHUTDOWN = "120"  # seconds that a process has to finish its step and write a checkpoint
 _USER_ERROR = 2  # exit code
@@ -54,7 +52,8 @@ def precision_of(train: TrainConfig) -> Precision:
     if train.precision == "fp32":
         return Precision()
     device = None if train.accelerator == "cpu" else torch.accelerator.current_accelerator()
-    return MixedPrecision(_MIXED[train.precision], "cpu" if device is None else device.type)
+    kind = "cpu" if device is None else device.type
+    return MixedPrecision("16-mixed" if train.precision == "fp16-mixed" else "bf16-mixed", kind)
 
 
 def fabric_of(directory: RunDirectory) -> Fabric:

@@ -94,7 +94,7 @@ class Journal:
     progress: Progress  # updated in place
     origin: Callable[[Step], Sequence[tuple[str, int]]]  # returns the sentence pairs of a step, as (corpus, line)
     steps: int  # of the run
-    _unsettled: list[tuple[Tensor, Step]] = field(default_factory=list, init=False)  # may still be being computed
+    _unsettled: list[tuple[Tensor, Step]] = field(default_factory=list, init=False)  # the device may still compute them
     _clock: float | None = field(default=None, init=False)
     _bar: tqdm | None = field(default=None, init=False)
 
@@ -155,8 +155,7 @@ class Journal:
     def _diverged(self, number: int, loss: float, step: Step) -> Diverged:
         path = self.out / DIVERGED
         if self.fabric.is_global_zero:
-            rows = [("corpus", "line"), *self.origin(step)]
-            write_atomically(path, as_csv(rows).encode())
+            write_atomically(path, as_csv([("corpus", "line"), *self.origin(step)]).encode())
         return Diverged(
             f"training diverged: the loss must be finite, got {loss} in step {number}; its sentence pairs are in "
             f"{path}; try a lower train.learning_rate_factor, a higher train.warmup_steps or a train.gradient_clip"

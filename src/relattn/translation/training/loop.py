@@ -53,9 +53,7 @@ def fit(fabric: Fabric, run: Run, stop: Stop, *, show: bool) -> int:
     recipe, data, model = run.directory.recipe, run.data, run.model
     train = recipe.train
     called, optimizer = set_up(fabric, model, train)
-    progress = Progress()
-    if run.checkpoint is not None:
-        progress = _restore(run.checkpoint, fabric, run, optimizer)
+    progress = Progress() if run.checkpoint is None else _restore(run.checkpoint, fabric, run, optimizer)
     if _finished(progress, train):
         return progress.step
     origin = partial(data.train.origin, parts=recipe.micro_batches_per_step)

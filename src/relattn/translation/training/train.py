@@ -80,8 +80,7 @@ def train(
 
 def _log_run(run: Run) -> None:
     """Log what is trained, on what and how."""
-    recipe, text = run.directory.recipe, run.data.train
-    model, train = recipe.model, recipe.train
+    model, text, train = run.model.config, run.data.train, run.directory.recipe.train
     weights, threads = sum(map(torch.numel, run.model.parameters())), train.threads or torch.get_num_threads()
     layers = f"{model.encoder_layers} and {model.decoder_layers} layers"
     if restarts():
