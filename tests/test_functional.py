@@ -3,6 +3,7 @@
 import functools
 import math
 import runpy
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 from torch.export import Dim, export
 from torch.utils.checkpoint import checkpoint
 
-from relattn import RelativePositionTable, backends, relation_attention, relative_attention
+from relattn import RelativePositionTable, RelativeSelfAttention, backends, relation_attention, relative_attention
 from relattn.positions import distances, labels
 from tests.support.covering import pairwise
 from tests.support.numerics import (
@@ -33,29 +34,6 @@ FAST = pytest.mark.parametrize("backend", ["native", "dense", "reference"])
 # Dynamo makes an instance of every autograd function that it traces, and PyTorch warns of that
 TRACES = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 CPU = torch.device("cpu")
-
-
-@FAST
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_tables_for_keys_are_a_bias_of_plain_attention(backend, is_causal):
-    """No bias from tables of zeros; one number per label from a `rel_query` of ones, also as a view of a single one."""
-    inputs = make_inputs(SHAPES["one key head"], dtype=widest(backend))
-    operands = {name: inputs[name] for name in ("query", "key", "value")}
-    options = {"clip": (2, 0), "is_causal": is_causal, "backend": backend}
-    label = torch.tensor([[min(max(j - i, -2), 0) + 2 for j in range(7)] for i in range(7)])
-    hidden = torch.full((7, 7), -torch.inf, dtype=widest(backend)).triu(1) if is_causal else 0.0
-    table, ones = torch.randn(3, 3, 1, dtype=widest(backend)), torch.ones(1, 1, 1, 1, dtype=widest(backend))
-    zeros = {name: torch.zeros_like(inputs[name]) for name in ("rel_key", "rel_value")}
-    term = torch.einsum("bhid,ijd->bhij", inputs["query"], inputs["rel_key"][label])
-    ones = ones.expand(2, 3, 7, 1)
-    learned = ({"rel_key": table, "rel_query": ones}, table[:, label, 0])
-    for terms, bias in (({}, 0.0), (zeros, 0.0), ({"rel_key": inputs["rel_key"]}, term), learned):
-        mask = torch.zeros(2, 3, 7, 7, dtype=widest(backend)) + bias * 5**-0.5 + hidden
-        want = F.scaled_dot_product_attention(**operands, attn_mask=mask, enable_gqa=True)
-        assert_close(relative_attention(**operands, **terms, **options), want)
-    given = operands | {"rel_key": table, "rel_value": None}
-    results = (outputs_and_gradients(relative_attention, given | {"rel_query": x}, **options) for x in (ones, ones + 0))
-    assert_close(*results)
 
 
 @pairwise(
@@ -123,23 +101,6 @@ def test_bias_is_the_float_mask_of_plain_attention(backend, hidden):
     assert not got["output"][:, :, [0, 2, 3, 5, 6]].any()
     assert not got["d query"][:, :, [0, 2, 3, 5, 6]].any()
     assert all(x.isfinite().all() for name, x in got.items() if name != "lse")
-
-
-@FAST
-def test_clipping(backend):
-    """Clipping repeats the edge rows; rows that no pair takes change nothing; "zero" is a table padded with zeros."""
-    inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
-    tables = {name: x for name, x in inputs.items() if name.startswith("rel")}
-    clipped = relative_attention(**inputs, clip=4, backend=backend)
-    zero = relative_attention(**inputs, clip=4, beyond="zero", backend=backend)
-    repeated = {name: torch.cat([x[:1].expand(8, -1), x, x[-1:].expand(8, -1)]) for name, x in tables.items()}
-    padded = {name: F.pad(x, (0, 0, 8, 8)) for name, x in tables.items()}
-    for beyond in ("clip", "zero"):  # all distances have their own label: k >= n is no clipping
-        wide = {"clip": 12, "beyond": beyond, "backend": backend}
-        assert_close(relative_attention(**{**inputs, **repeated}, **wide), clipped)
-        assert_close(relative_attention(**{**inputs, **padded}, **wide), zero)
-    relations = labels(distances(13, 13, 0, CPU), 4, 4, clips=False)[None, None]
-    assert_close(relation_attention(**inputs, relations=relations, backend=backend), zero)
 
 
 @pairwise(backend=backends.NAMES, is_causal=[False, True], junk=[torch.inf, torch.nan], shape=["self", "more queries"])
@@ -219,17 +180,49 @@ def test_autograd(backend):
     assert torch.equal(output.add_(1.0), want)  # autograd would refuse this for a view that a function returns
 
 
-@FAST
-def test_vmap_equals_one_call_per_index(backend):
-    inputs = make_inputs(SHAPES["one head"])
-    query = inputs.pop("query")
-    queries = torch.stack([query, 2 * query])
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # of PyTorch, in its forward mode
+@BACKENDS
+def test_derivatives(backend):
+    query, key, rel_key = torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4), torch.randn(3, 4)
+    close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
 
-    def attend(query):
-        return relative_attention(query, **inputs, clip=(2, 3), backend=backend)
+    def summed(x):
+        return relative_attention(x, key, key, rel_key, backend=backend).square().sum()
 
-    got = torch.func.vmap(attend, in_dims=1)(queries.transpose(0, 1))
-    assert_close(got, torch.stack([attend(each) for each in queries]))
+    leaf = query.clone().requires_grad_()
+    (want,) = torch.autograd.grad(summed(leaf), leaf)
+    stacked = torch.func.vmap(torch.func.grad(summed))(torch.stack([query, 2 * query]))
+    close(stacked[0], want)
+    options = {"backend": backend}
+    by_length = torch.func.vmap(lambda n: relative_attention(query, key, key, rel_key, key_lengths=n, **options))
+    want = relative_attention(query, key, key, rel_key, key_lengths=torch.tensor([3]), **options)
+    close(by_length(torch.tensor([[5], [3]]))[1], want)
+
+    @torch.autograd.forward_ad.dual_level()
+    def dual():
+        return summed(torch.autograd.forward_ad.make_dual(query, query))
+
+    others = [
+        dual,
+        lambda: torch.func.grad(lambda x: torch.func.grad(summed)(x).sum())(query),
+        lambda: torch.func.jvp(summed, (query,), (query,))[-1],
+        lambda: torch.func.hessian(summed)(query),
+    ]
+    refused = pytest.raises(NotImplementedError, match=rf"'reference'.*{backend}")
+    for derivative in others:
+        with nullcontext() if backend == "reference" else refused:
+            assert derivative().isfinite().all()
+
+
+def test_meta_tensors():
+    query = torch.empty(2, 3, 5, 4, device="meta", requires_grad=True)
+    table = torch.empty(5, 4, device="meta", requires_grad=True)
+    options = {"is_causal": True, "key_lengths": torch.empty(2, dtype=torch.int64, device="meta"), "dropout_p": 0.1}
+    output = relative_attention(query, query, query, table, table, **options)
+    assert output.is_meta
+    assert torch.autograd.grad(output.sum(), table)[0].shape == (5, 4)
+    layer = RelativeSelfAttention(8, 2, 3, device="meta")
+    assert layer(torch.empty(2, 5, 8, device="meta")).shape == (2, 5, 8)
 
 
 @pytest.mark.parametrize("randomness", ["same", "different"])
