@@ -187,16 +187,8 @@ def test_a_finished_directory_is_prepared_again_only_if_it_is_damaged(own, tmp_p
 
 RECORDS = ("[]", "{}", "{", '{"settings": 1, "origin": {}}', '{"settings": {}, "origin": {}}')
 FAULTS = (
-    "other rules",
-    "other text",
-    "notes",
-    ".notes.part",
-    "a file",
-    "in use",
-    "different lengths",
-    "a pipe",
-    *RECORDS,
-)
+    "other rules", "other text", "notes", ".notes.part", "a file", "in use", "different lengths", "a pipe", *RECORDS,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -33,16 +33,14 @@ from relattn.translation.formats.ctranslate2.directory import Quantization
 from relattn.translation.formats.ctranslate2.model_bin import read_model
 from relattn.translation.formats.ctranslate2.translator import load
 from relattn.translation.formats.ctranslate2.write import ctranslate2_search, export
-from relattn.translation.formats.exportable import require_exportable
-from relattn.translation.formats.import_model import import_model
 from relattn.translation.formats.parity import Reference
 from relattn.translation.search.types import Hypothesis, SamplingOptions
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import Translator
 from tests.support.covering import pairwise
-from tests.support.schemes import VARIANTS, config_of, formats_of
-from tests.translation.formats.bundles import LINES, SEARCH, make_bundle, random_lines, tokenizer
+from tests.support.schemes import formats_of
+from tests.translation.formats.bundles import LINES, SEARCH, make_bundle, random_lines, run_import, tokenizer
 
 FILES = {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer.model", "README.md"}
 GREEDY = replace(SEARCH, beam_size=1)
@@ -292,12 +290,6 @@ def test_all_unsupported_features_are_named(make, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if "ctranslate2" not in formats_of(name)])
-def test_schemes_that_are_refused(variant):
-    with pytest.raises(InputError, match=r"^x: CTranslate2 does not support .*(onnx|no export format)"):
-        require_exportable(config_of(variant), "ctranslate2", "x")
-
-
 def test_exports_that_are_refused_change_nothing(make, tmp_path, monkeypatch):
     parts, out = make(), tmp_path / "out"
     export(parts, out, quantization="float32", sample=LINES)
@@ -459,11 +451,6 @@ def test_packages_for_argos_translate(make, tmp_path):
     about = json.loads((root / "metadata.json").read_text(encoding="utf-8"))
     languages = {"from_code": "en", "from_name": "English", "to_code": "pt", "to_name": "Portuguese"}
     assert about.items() >= languages.items()
-    assert (root / "sentencepiece.model").read_bytes() == parts.tokenizer.model_bytes
-    (pieces, _), ids = parts.tokenizer.vocabularies, [parts.tokenizer.encode(line) for line in LINES]
-    src = [[pieces[i] for i in row] for row in ids]
-    scored = ctranslate2.Translator(str(root / "model"), intra_threads=1).score_batch(src, src)
-    assert correlation(parts.translator().log_probs(ids, ids), [each.log_probs for each in scored]) > 0.9
 
 
 def test_pairs_of_languages(tmp_path):
@@ -475,8 +462,7 @@ def test_pairs_of_languages(tmp_path):
     theirs = load(tmp_path / "export")
     search = TranslateOptions(search=theirs.search)
     for path in (tmp_path / "export", tmp_path / "x.argosmodel"):
-        options = {"tokenizer": None, "tgt_tokenizer": None, "src_lang": "", "tgt_lang": "", "sample": 3}
-        import_model(path, tmp_path / f"again-{path.name}", **options)
+        run_import(path, tmp_path / f"again-{path.name}")
     again = bundle.read_bundle(tmp_path / "again-export")
     assert theirs.pairs == parts.translator().pairs == again.translator().pairs == [*pairs]
     for pair in pairs:

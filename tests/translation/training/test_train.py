@@ -333,7 +333,3 @@ def test_finished_run_has_an_average_a_card_and_events(finished, text, tmp_path)
         assert events.read_bytes().count(b"\n" + bytes([len(name)]) + name.encode()) == 3  # steps 2, 4 and 6
     average_run(finished.out, 3, tmp_path / "mean")
     assert_same(bundle.read_bundle(tmp_path / "mean").state, average(states))
-    for last in (0, 4):
-        with pytest.raises(InputError, match=rf"last must be in \[1, 3\], .* got {last}"):
-            average_run(finished.out, last, tmp_path / "none")
-    assert not (tmp_path / "none").exists()
