@@ -13,13 +13,13 @@ import sentencepiece
 from ctranslate2.converters import TransformersConverter
 
 from relattn.translation import bundle
-from relattn.translation.commands import main as cli
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.imported_tokenizer import ImportedTokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.formats import argos
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.translate.options import TranslateOptions
+from tests.support.commands import assert_refused
 from tests.translation.formats import transformers_models as models
 from tests.translation.formats.bundles import LINES, make_bundle, run_import, tokenizer
 from tests.translation.formats.test_read_ctranslate2 import write
@@ -104,7 +104,7 @@ def test_a_package_whose_translations_begin_with_a_language(tmp_path):
     assert [tokenizer.vocabularies[1][i] for i in tokenizer.special.tgt_begin] == ["__fr__"]
 
 
-def test_packages_that_are_refused(tmp_path, tokenizers, capsys):
+def test_packages_that_are_refused(relattn, tmp_path, tokenizers):
     model = write(tmp_path / "model", tokenizers, shared=("src", "tgt", "out"))
     (tmp_path / "text.argosmodel").write_text("no archive")
     whole = package(tmp_path / "whole.argosmodel", model, tokenizers[0]).read_bytes()
@@ -126,11 +126,9 @@ def test_packages_that_are_refused(tmp_path, tokenizers, capsys):
         ("none", "no such file"),
     ):
         path = tmp_path / f"{name}.argosmodel"
-        assert cli.main(["import", str(path), "--out", str(tmp_path / "out")]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith(f"relattn: error: {path}")
-        assert fact in error.lower() or fact in error
-        assert error.count("\n") == 1
+        result = relattn("import", path, "--out", tmp_path / "out")
+        assert_refused(result, f"relattn: error: {path}")
+        assert fact in result.err.lower() or fact in result.err
         assert not (tmp_path / "out").exists()
 
 

@@ -23,7 +23,6 @@ import sentencepiece
 import torch
 
 from relattn.translation import bundle
-from relattn.translation.commands import main as cli
 from relattn.translation.config import SCHEMES, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
@@ -38,6 +37,7 @@ from relattn.translation.search.types import Hypothesis, SamplingOptions
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import Translator
+from tests.support.commands import assert_refused
 from tests.support.covering import pairwise
 from tests.support.schemes import formats_of
 from tests.translation.formats.bundles import LINES, SEARCH, make_bundle, random_lines, run_import, tokenizer
@@ -403,28 +403,24 @@ def test_differences_are_counted_by_reason():
         nan.require_close("refused")
 
 
-def test_commands(make, tmp_path, capsys):
+def test_commands(relattn, make, tmp_path):
     parts, out = make(), tmp_path / "out"
     (tmp_path / "in.txt").write_text("\n".join(LINES), encoding="utf-8")
-    arguments = ["export", "ctranslate2", str(parts.path), "--out", str(out)]
-    text = str(tmp_path / "in.txt")
-    assert cli.main([*arguments, "--check_lines", text, "--check_count", "3"]) == 0
-    assert "in 3 lines" in capsys.readouterr().out
-    assert cli.main([*arguments, "--quantization", "int8", "--check_count", "4"]) == 0
-    printed = capsys.readouterr().out
+    arguments, text = ["export", "ctranslate2", parts.path, "--out", out], tmp_path / "in.txt"
+    assert "in 3 lines" in relattn(*arguments, "--check_lines", text, "--check_count", 3).out
+    printed = relattn(*arguments, "--quantization", "int8", "--check_count", 4).out
     assert "in 4 lines" in printed
     assert "int8: " in printed
     files = ["--src", text, "--ref", text, "--threads", "1"]
     for wrong, fact in (
-        (["translate", str(out), "--precision", "bf16"], "precision"),
-        (["evaluate", str(out), *files, "--early_stopping=false"], "early stopping"),
-        (["analyze", "attention", str(out), "a line", "--out", str(tmp_path / "a.json")], "requires a bundle"),
+        (["translate", out, "--precision", "bf16"], "precision"),
+        (["evaluate", out, *files, "--early_stopping=false"], "early stopping"),
+        (["analyze", "attention", out, "a line", "--out", tmp_path / "a.json"], "requires a bundle"),
         ([*arguments, "--check_count", "0"], "check_count"),
-        (["export", "onnx", str(parts.path), "--out", str(tmp_path / "x"), "--quantization", "int8"], "got int8"),
-        (["export", "ctranslate2", str(out), "--out", str(tmp_path / "x")], "not a complete bundle"),
+        (["export", "onnx", parts.path, "--out", tmp_path / "x", "--quantization", "int8"], "got int8"),
+        (["export", "ctranslate2", out, "--out", tmp_path / "x"], "not a complete bundle"),
     ):
-        assert cli.main(wrong) == 2
-        assert fact in capsys.readouterr().err
+        assert_refused(relattn(*wrong), fact)
 
 
 def test_packages_for_argos_translate(make, tmp_path):

@@ -16,7 +16,6 @@ from transformers import M2M100ForConditionalGeneration
 
 from relattn.translation import bundle
 from relattn.translation.analysis.attention import inspect
-from relattn.translation.commands import main as cli
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.errors import InputError
@@ -27,6 +26,7 @@ from relattn.translation.search.types import SamplingOptions
 from relattn.translation.training.objective import summed_loss
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
+from tests.support.commands import assert_refused
 from tests.translation.formats import transformers_models as models
 from tests.translation.formats.bundles import LINES, random_lines, run_import
 from tests.translation.formats.test_read_ctranslate2 import require_integers
@@ -197,7 +197,7 @@ def test_settings_of_the_search(tmp_path):
     assert "do_sample" not in parts.card
 
 
-def test_languages(multilingual, tmp_path, capsys):
+def test_languages(relattn, multilingual, tmp_path):
     path, parts = multilingual
     french = parts.tokenizer.with_languages("de", "fr")
     expected = run_import(path, tmp_path / "bundle", "de", "fr").tokenizer
@@ -208,10 +208,9 @@ def test_languages(multilingual, tmp_path, capsys):
         (["--src_lang", "en", "--tgt_lang", "dee"], "unknown tgt_lang 'dee'; did you mean de?"),
         (["--src_lang", "xx", "--tgt_lang", "de"], "unknown src_lang 'xx'"),
     ):
-        assert cli.main(["import", str(path), "--out", str(tmp_path / "out"), *languages]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith(f"relattn: error: {path}: ")
-        assert fact in error
+        result = relattn("import", path, "--out", tmp_path / "out", *languages)
+        assert_refused(result, f"relattn: error: {path}: ")
+        assert fact in result.err
         assert not (tmp_path / "out").exists()
 
 
