@@ -36,7 +36,7 @@ from tests.translation.formats.bundles import LINES, SEARCH, make_bundle, random
 
 GREEDY = replace(SEARCH, beam_size=1, length_penalty="none", max_length_ratio=0.0, max_length_extra=4 * PAST + 1)
 MODELS = {name: options for name, options in VARIANTS.items() if "onnx" in formats_of(name)} | {
-    "per head": {"tables_per_head": True, "clip_right": 0, "norm": "post"},
+    "per head": {"tables_per_head": True, "clip_right": 0, "norm": "post"}
 }
 Graph = Callable[[dict[str, np.ndarray]], list[np.ndarray]]
 
