@@ -11,7 +11,6 @@ import numpy
 import pytest
 import torch
 from torch.export import Dim, export
-from torch.utils.checkpoint import checkpoint
 
 from relattn import RelativePositionTable, RelativeSelfAttention, backends, relation_attention, relative_attention
 from tests.support.covering import pairwise
@@ -239,21 +238,6 @@ def test_dropout_equals_the_formula_for_the_pairs_it_keeps(backend, n):
     agreement = (centered @ centered.mT / n - torch.eye(len(rows))).fill_diagonal_(0.0).abs()
     assert agreement.max() < 7 / n**0.5
     assert not relative_attention(**inputs, **{**options, "dropout_p": 1.0}).any()
-
-
-@BACKENDS
-def test_activation_checkpointing_draws_the_same_dropout(backend):
-    inputs = make_inputs(SHAPES["one head"], dtype=widest(backend))
-    given = {name: x.requires_grad_() for name, x in inputs.items()}
-
-    def attend(**tensors):
-        return relative_attention(**tensors, clip=(2, 3), dropout_p=0.3, backend=backend)
-
-    gradients = []
-    for run in (attend, lambda **tensors: checkpoint(attend, use_reentrant=False, **tensors)):
-        torch.manual_seed(0)
-        gradients.append(torch.autograd.grad(run(**given).sum(), list(given.values())))
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
 @TRACES
