@@ -1,4 +1,4 @@
-"""Recipes known by name, compared with the numbers in the paper and a count of the weights by hand."""
+"""Recipes known by name, compared with the numbers in the paper."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 from relattn.translation.config import as_dict
 from relattn.translation.config.presets import PRESETS
 from relattn.translation.config.yaml import recipe_flags
-from relattn.translation.model.transformer import Transformer
 from tests.support.commands import assert_refused
 
 COMMON = {  # section 4.1 of the paper, and Vaswani et al. (2017) where it refers to them
@@ -51,26 +49,6 @@ def test_settings_of_the_paper(name):
     for group in COMMON:
         expected = {key: value for part in EXPECTED[name] for key, value in part.get(group, {}).items()}
         assert {key: actual[group][key] for key in expected} == expected
-
-
-@pytest.mark.parametrize("positions", ["relative", "sinusoidal"])
-@pytest.mark.parametrize("name", PRESETS)
-def test_number_of_weights(name, positions):
-    """The model at full size, on the meta device, has as many weights as counted by hand."""
-    model, vocab = PRESETS[name].model, PRESETS[name].data.vocab_size
-    if positions != "relative":
-        model = model.with_positions(positions)
-    with torch.device("meta"):
-        made = Transformer(model, vocab)
-    d, f, layers = model.dim, model.feed_forward_dim, 6
-    attention, feed_forward, norm = 4 * (d * d + d), 2 * d * f + f + d, 2 * d
-    encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
-    tables = 0
-    if positions == "relative":
-        tables = 2 * (2 * model.clip + 1) * (d // model.heads) * (model.heads if model.tables_per_head else 1)
-    ends = 2 * norm if model.norm == "pre" else 0
-    counted = vocab * d + layers * (encoder + decoder + 2 * tables) + ends
-    assert sum(parameter.numel() for parameter in made.parameters()) == counted
 
 
 def test_recipe_of_a_model_by_name(relattn):
