@@ -21,7 +21,7 @@ from relattn.translation.formats.import_model import import_model
 from relattn.translation.translate.options import TranslateOptions
 from tests.support.commands import assert_refused
 from tests.translation.formats import transformers_models as models
-from tests.translation.formats.bundles import LINES, make_bundle, run_import, tokenizer
+from tests.translation.formats.bundles import LINES, run_import, tokenizer
 from tests.translation.formats.test_read_ctranslate2 import write
 
 
@@ -46,15 +46,11 @@ CASES: dict[str, tuple[Any, dict[str, Any], tuple[str, str], tuple[str, str]]] =
 }
 
 
-@pytest.mark.parametrize("case", ["own", *CASES])
+@pytest.mark.parametrize("case", CASES)
 def test_an_export_is_imported_as_the_same_bundle(tmp_path, case):
-    languages = codes = ("en", "de")
-    if case == "own":
-        parts = make_bundle(tmp_path / "bundle", languages=languages, positions="learned", max_positions=60)
-    else:
-        make, options, languages, codes = CASES[case]
-        make(tmp_path / "model", **options)
-        parts = run_import(tmp_path / "model", tmp_path / "bundle", *languages)
+    make, options, languages, codes = CASES[case]
+    make(tmp_path / "model", **options)
+    parts = run_import(tmp_path / "model", tmp_path / "bundle", *languages)
     report = argos.export(parts, tmp_path / "x.argosmodel", quantization="float32", sample=LINES)
     again = run_import(tmp_path / "x.argosmodel", tmp_path / "again")
     model = replace(parts.model, dropout=0.1, attention_dropout=0.1, activation_dropout=0.0)  # which is not exported

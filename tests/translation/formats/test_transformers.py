@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from ctranslate2.converters import TransformersConverter
 from transformers import M2M100ForConditionalGeneration
 
 from relattn.translation import bundle
@@ -21,7 +20,6 @@ from relattn.translation.data.batching import collate
 from relattn.translation.errors import InputError
 from relattn.translation.formats import argos
 from relattn.translation.formats.ctranslate2 import write as ctranslate2
-from relattn.translation.formats.import_model import import_model
 from relattn.translation.search.types import SamplingOptions
 from relattn.translation.training.objective import summed_loss
 from relattn.translation.translate.glossary import Glossary
@@ -29,7 +27,6 @@ from relattn.translation.translate.options import TranslateOptions
 from tests.support.commands import assert_refused
 from tests.translation.formats import transformers_models as models
 from tests.translation.formats.bundles import LINES, random_lines, run_import
-from tests.translation.formats.test_read_ctranslate2 import require_integers
 
 TEXT = [*LINES, *random_lines(range(1, 13))]
 CASES: dict[str, tuple[Any, dict[str, Any], tuple[str, str]]] = {
@@ -105,31 +102,6 @@ def test_imported_models_agree_with_transformers(tmp_path, case):
             expected = out.sequences_scores[4 * i : 4 * i + 4].tolist()
             assert [each.score for each in mine] == pytest.approx(expected, abs=1e-5)
     assert complete >= 4
-
-
-@pytest.mark.parametrize("case", ["marian", "marian to several languages", "m2m_100", "nllb"])
-def test_what_the_converter_of_ctranslate2_wrote_is_the_same_model(tmp_path, case):
-    make, options, (src_lang, tgt_lang) = CASES[case]
-    make(tmp_path / "model", **options)
-    TransformersConverter(str(tmp_path / "model")).convert(str(tmp_path / "converted"))
-    names = {"tokenizer": "source.spm", "tgt_tokenizer": "target.spm"}
-    files = {name: tmp_path / "model" / file for name, file in names.items()}
-    if make is not models.marian:
-        files = {"tokenizer": tmp_path / "model" / "sentencepiece.bpe.model"}
-    settings = {"src_lang": src_lang, "tgt_lang": tgt_lang, "sample": TEXT, "tgt_tokenizer": None, **files}
-    report = import_model(tmp_path / "converted", tmp_path / "bundle", **settings)
-    if case != "nllb":  # where the empty translation is among the best, which CTranslate2 drops after given tokens
-        assert report.parities["float32"].same == len(TEXT)
-    own = run_import(tmp_path / "model", tmp_path / "own", src_lang, tgt_lang)
-    parts = bundle.read_bundle(tmp_path / "bundle")
-    assert parts.tokenizer.special._replace(bos=0, banned=()) == own.tokenizer.special._replace(bos=0, banned=())
-    search = TranslateOptions(search=replace(parts.search, max_length_ratio=0.0, max_length_extra=20), copy=False)
-    found = parts.translator().n_best(TEXT, search)
-    if options.get("generation", {}).get("renormalize_logits") or make is not models.marian:
-        assert [one.tokens for (one,) in found] == [one.tokens for (one,) in own.translator().n_best(TEXT, search)]
-    TransformersConverter(str(tmp_path / "model")).convert(str(tmp_path / "int8"), quantization="int8")
-    import_model(tmp_path / "int8", tmp_path / "quantized", **settings)
-    require_integers(tmp_path / "int8", bundle.read_bundle(tmp_path / "quantized"), kept=True)
 
 
 @pytest.fixture(scope="module")
