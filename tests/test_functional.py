@@ -3,18 +3,16 @@
 import functools
 import math
 import runpy
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy
 import pytest
 import torch
-import torch.nn.functional as F
 from torch.export import Dim, export
-from torch.utils.checkpoint import checkpoint
 
-from relattn import RelativePositionTable, backends, relation_attention, relative_attention
-from relattn.positions import distances, labels
+from relattn import RelativePositionTable, RelativeSelfAttention, backends, relation_attention, relative_attention
 from tests.support.covering import pairwise
 from tests.support.numerics import (
     SHAPES,
@@ -35,57 +33,6 @@ TRACES = pytest.mark.filterwarnings("ignore:.*should not be instantiated:Depreca
 CPU = torch.device("cpu")
 
 
-@FAST
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_tables_for_keys_are_a_bias_of_plain_attention(backend, is_causal):
-    """No bias from tables of zeros; one number per label from a `rel_query` of ones, also as a view of a single one."""
-    inputs = make_inputs(SHAPES["one key head"], dtype=widest(backend))
-    operands = {name: inputs[name] for name in ("query", "key", "value")}
-    options = {"clip": (2, 0), "is_causal": is_causal, "backend": backend}
-    label = torch.tensor([[min(max(j - i, -2), 0) + 2 for j in range(7)] for i in range(7)])
-    hidden = torch.full((7, 7), -torch.inf, dtype=widest(backend)).triu(1) if is_causal else 0.0
-    table, ones = torch.randn(3, 3, 1, dtype=widest(backend)), torch.ones(1, 1, 1, 1, dtype=widest(backend))
-    zeros = {name: torch.zeros_like(inputs[name]) for name in ("rel_key", "rel_value")}
-    term = torch.einsum("bhid,ijd->bhij", inputs["query"], inputs["rel_key"][label])
-    ones = ones.expand(2, 3, 7, 1)
-    learned = ({"rel_key": table, "rel_query": ones}, table[:, label, 0])
-    for terms, bias in (({}, 0.0), (zeros, 0.0), ({"rel_key": inputs["rel_key"]}, term), learned):
-        mask = torch.zeros(2, 3, 7, 7, dtype=widest(backend)) + bias * 5**-0.5 + hidden
-        want = F.scaled_dot_product_attention(**operands, attn_mask=mask, enable_gqa=True)
-        assert_close(relative_attention(**operands, **terms, **options), want)
-    given = operands | {"rel_key": table, "rel_value": None}
-    results = (outputs_and_gradients(relative_attention, given | {"rel_query": x}, **options) for x in (ones, ones + 0))
-    assert_close(*results)
-
-
-@pairwise(
-    tables=["both", "keys", "values", "neither"],
-    rel_dim=[None, 3],
-    per_head=[False, True],
-    bias_per_head=[False, True],
-    related=[False, True],
-    beyond=["clip", "zero"],
-    scale=[None, -0.3],
-)
-def test_rel_bias_is_the_bias_of_its_labels(tables, rel_dim, per_head, bias_per_head, related, beyond, scale):
-    inputs = make_inputs(SHAPES["lopsided"], tables=tables, per_head=per_head, rel_dim=rel_dim)
-    generator = torch.Generator().manual_seed(0)
-    inputs["rel_bias"] = torch.randn((3, 5) if bias_per_head else (5,), dtype=torch.float64, generator=generator)
-    label = torch.randint(-1, 5, (2, 1, 11, 11), generator=generator)
-    operator, options = relation_attention, {"relations": label}
-    if not related:
-        label = labels(distances(11, 11, 0, CPU), 1, 3, clips=beyond == "clip")[None, None]
-        operator, options = relative_attention, {"clip": (1, 3), "beyond": beyond}
-    options |= {"scale": scale, "backend": "reference"}
-
-    def with_bias(rel_bias, **others):
-        head = torch.arange(3)[:, None, None] if bias_per_head else ()
-        rows = F.pad(rel_bias, (0, 1))[head, label] if bias_per_head else F.pad(rel_bias, (0, 1))[label]
-        return operator(**others, bias=rows, **options)  # label −1 takes the last row, a zero
-
-    assert_close(outputs_and_gradients(operator, inputs, **options), outputs_and_gradients(with_bias, inputs))
-
-
 @pytest.mark.parametrize("backend", ["native", "triton"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("related", [False, True])
@@ -98,50 +45,6 @@ def test_rel_bias_is_as_exact_as_its_dtype(backend, dtype, related, dim):
     torch.testing.assert_close(lse, torch.full_like(lse, math.log(7) - 50), rtol=0, atol=1e-4)
 
 
-@FAST
-@pytest.mark.parametrize("hidden", [False, True])
-def test_bias_is_the_float_mask_of_plain_attention(backend, hidden):
-    """Gradients too, as far as PyTorch defines them: its rows without a key are NaN, and ours are zeros."""
-    inputs = make_inputs(SHAPES["one key head"], tables="neither", dtype=widest(backend))
-    bias = torch.randn(2, 1, 7, 7, dtype=widest(backend), generator=torch.Generator().manual_seed(0))
-    if hidden:
-        bias[:, :, :, 2:4] = -torch.inf
-    inputs["bias"] = bias
-
-    def plain(query, key, value, bias, return_lse):
-        lse = (query @ key.mT * 5**-0.5 + bias).detach().logsumexp(-1)
-        return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=bias.expand(2, 3, 7, 7), enable_gqa=True
-        ), lse
-
-    operands = {name: x for name, x in inputs.items() if x is not None}
-    got = outputs_and_gradients(relative_attention, inputs, backend=backend)
-    assert_close(got, outputs_and_gradients(plain, operands))
-    inputs["bias"] = torch.full((7, 1), -torch.inf, dtype=bias.dtype).index_fill(0, torch.tensor([1, 4]), 0.0)
-    got = outputs_and_gradients(relative_attention, inputs, backend=backend)
-    assert got["lse"].isneginf().sum(-1).eq(5).all()
-    assert not got["output"][:, :, [0, 2, 3, 5, 6]].any()
-    assert not got["d query"][:, :, [0, 2, 3, 5, 6]].any()
-    assert all(x.isfinite().all() for name, x in got.items() if name != "lse")
-
-
-@FAST
-def test_clipping(backend):
-    """Clipping repeats the edge rows; rows that no pair takes change nothing; "zero" is a table padded with zeros."""
-    inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
-    tables = {name: x for name, x in inputs.items() if name.startswith("rel")}
-    clipped = relative_attention(**inputs, clip=4, backend=backend)
-    zero = relative_attention(**inputs, clip=4, beyond="zero", backend=backend)
-    repeated = {name: torch.cat([x[:1].expand(8, -1), x, x[-1:].expand(8, -1)]) for name, x in tables.items()}
-    padded = {name: F.pad(x, (0, 0, 8, 8)) for name, x in tables.items()}
-    for beyond in ("clip", "zero"):  # all distances have their own label: k >= n is no clipping
-        wide = {"clip": 12, "beyond": beyond, "backend": backend}
-        assert_close(relative_attention(**{**inputs, **repeated}, **wide), clipped)
-        assert_close(relative_attention(**{**inputs, **padded}, **wide), zero)
-    relations = labels(distances(13, 13, 0, CPU), 4, 4, clips=False)[None, None]
-    assert_close(relation_attention(**inputs, relations=relations, backend=backend), zero)
-
-
 @pairwise(backend=backends.NAMES, is_causal=[False, True], junk=[torch.inf, torch.nan], shape=["self", "more queries"])
 def test_content_of_padding_changes_nothing(backend, is_causal, junk, shape):
     """Neither outputs nor gradients; nor does the gradient of the outputs of padding queries."""
@@ -152,6 +55,9 @@ def test_content_of_padding_changes_nothing(backend, is_causal, junk, shape):
         name: (torch.arange(inputs[name].shape[2]) >= lengths[name][:, None])[:, None, :, None] for name in lengths
     }
     padding |= {"rel_query": padding["query"], "value": padding["key"]}
+    if backends.BACKENDS[backend].CAPABILITIES.fields >= {"bias"}:
+        inputs["bias"] = torch.randn(2, 1, sizes.queries, sizes.keys, generator=torch.Generator().manual_seed(2))
+        padding["bias"] = padding["query"] | padding["key"].mT
     options = {"clip": (sizes.left, sizes.right), "is_causal": is_causal, "query_offset": 0, "backend": backend}
     options |= {"key_lengths": lengths["key"], "query_lengths": lengths["query"]}
 
@@ -163,7 +69,10 @@ def test_content_of_padding_changes_nothing(backend, is_causal, junk, shape):
         gradients = torch.autograd.grad(output, leaves, cotangent.masked_fill(padding["query"], content))
         return output, lse, *gradients
 
-    assert all(torch.equal(got, want) for got, want in zip(results(junk), results(0.0), strict=True))
+    got, want = results(junk), results(0.0)
+    assert all(map(torch.equal, got, want))
+    gradients = dict(zip(inputs, got[2:], strict=True))
+    assert not any(gradients[name].masked_select(where).any() for name, where in padding.items())
 
 
 @pairwise(backend=backends.NAMES, beyond=["clip", "zero"], sign=[1, -1])
@@ -219,17 +128,49 @@ def test_autograd(backend):
     assert torch.equal(output.add_(1.0), want)  # autograd would refuse this for a view that a function returns
 
 
-@FAST
-def test_vmap_equals_one_call_per_index(backend):
-    inputs = make_inputs(SHAPES["one head"])
-    query = inputs.pop("query")
-    queries = torch.stack([query, 2 * query])
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # of PyTorch, in its forward mode
+@BACKENDS
+def test_derivatives(backend):
+    query, key, rel_key = torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4), torch.randn(3, 4)
+    close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
 
-    def attend(query):
-        return relative_attention(query, **inputs, clip=(2, 3), backend=backend)
+    def summed(x):
+        return relative_attention(x, key, key, rel_key, backend=backend).square().sum()
 
-    got = torch.func.vmap(attend, in_dims=1)(queries.transpose(0, 1))
-    assert_close(got, torch.stack([attend(each) for each in queries]))
+    leaf = query.clone().requires_grad_()
+    (want,) = torch.autograd.grad(summed(leaf), leaf)
+    stacked = torch.func.vmap(torch.func.grad(summed))(torch.stack([query, 2 * query]))
+    close(stacked[0], want)
+    options = {"backend": backend}
+    by_length = torch.func.vmap(lambda n: relative_attention(query, key, key, rel_key, key_lengths=n, **options))
+    want = relative_attention(query, key, key, rel_key, key_lengths=torch.tensor([3]), **options)
+    close(by_length(torch.tensor([[5], [3]]))[1], want)
+
+    @torch.autograd.forward_ad.dual_level()
+    def dual():
+        return summed(torch.autograd.forward_ad.make_dual(query, query))
+
+    others = [
+        dual,
+        lambda: torch.func.grad(lambda x: torch.func.grad(summed)(x).sum())(query),
+        lambda: torch.func.jvp(summed, (query,), (query,))[-1],
+        lambda: torch.func.hessian(summed)(query),
+    ]
+    refused = pytest.raises(NotImplementedError, match=rf"'reference'.*{backend}")
+    for derivative in others:
+        with nullcontext() if backend == "reference" else refused:
+            assert derivative().isfinite().all()
+
+
+def test_meta_tensors():
+    query = torch.empty(2, 3, 5, 4, device="meta", requires_grad=True)
+    table = torch.empty(5, 4, device="meta", requires_grad=True)
+    options = {"is_causal": True, "key_lengths": torch.empty(2, dtype=torch.int64, device="meta"), "dropout_p": 0.1}
+    output = relative_attention(query, query, query, table, table, **options)
+    assert output.is_meta
+    assert torch.autograd.grad(output.sum(), table)[0].shape == (5, 4)
+    layer = RelativeSelfAttention(8, 2, 3, device="meta")
+    assert layer(torch.empty(2, 5, 8, device="meta")).shape == (2, 5, 8)
 
 
 @pytest.mark.parametrize("randomness", ["same", "different"])
@@ -256,22 +197,6 @@ def test_biases_in_transforms_equal_one_call_per_index(backend):
         leaves = {name: x[index].clone().requires_grad_() for name, x in given.items()}
         want = torch.autograd.grad(loss(leaves), list(leaves.values()))
         assert_close({name: x[index] for name, x in got.items()}, dict(zip(leaves, want, strict=True)))
-
-
-@FAST
-@pytest.mark.parametrize("junk", [torch.inf, torch.nan])
-def test_biases_of_padding_change_nothing_and_have_no_gradient(backend, junk):
-    inputs = make_inputs(SHAPES["self"])
-    inputs["bias"] = torch.randn(2, 3, 13, 13, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    lengths = torch.tensor([11, 4])
-    valid = torch.arange(13) < lengths[:, None]
-    padding = ~(valid[:, None, :, None] & valid[:, None, None])
-    options = {"clip": 4, "lengths": lengths, "backend": backend}
-    want = outputs_and_gradients(relative_attention, inputs, **options)
-    filled = {**inputs, "bias": inputs["bias"].masked_fill(padding, junk)}
-    got = outputs_and_gradients(relative_attention, filled, **options)
-    assert all(torch.equal(got[name], x) for name, x in want.items())
-    assert not got["d bias"].masked_select(padding).any()
 
 
 @BACKENDS
@@ -313,21 +238,6 @@ def test_dropout_equals_the_formula_for_the_pairs_it_keeps(backend, n):
     agreement = (centered @ centered.mT / n - torch.eye(len(rows))).fill_diagonal_(0.0).abs()
     assert agreement.max() < 7 / n**0.5
     assert not relative_attention(**inputs, **{**options, "dropout_p": 1.0}).any()
-
-
-@BACKENDS
-def test_activation_checkpointing_draws_the_same_dropout(backend):
-    inputs = make_inputs(SHAPES["one head"], dtype=widest(backend))
-    given = {name: x.requires_grad_() for name, x in inputs.items()}
-
-    def attend(**tensors):
-        return relative_attention(**tensors, clip=(2, 3), dropout_p=0.3, backend=backend)
-
-    gradients = []
-    for run in (attend, lambda **tensors: checkpoint(attend, use_reentrant=False, **tensors)):
-        torch.manual_seed(0)
-        gradients.append(torch.autograd.grad(run(**given).sum(), list(given.values())))
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
 @TRACES

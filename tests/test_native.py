@@ -345,10 +345,6 @@ def test_few_queries_read_no_row_of_pos_query_beyond_the_range():
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(2, 3, n, 7, generator=generator, dtype=torch.float64) for n in (2, 301, 301))
     pos_query = torch.randn(6, 7, generator=generator, dtype=torch.float64)[:4]
-    results = [
-        relative_attention(
-            query, key, value, pos_query=pos_query, clip=(2, 1), beyond="zero", query_offset=0, backend=backend
-        )
-        for backend in ("native", "reference")
-    ]
+    options = {"pos_query": pos_query, "clip": (2, 1), "beyond": "zero", "query_offset": 0}
+    results = [relative_attention(query, key, value, **options, backend=name) for name in ("native", "reference")]
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)

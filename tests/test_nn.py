@@ -39,20 +39,34 @@ def test_tables_are_glorot_uniform_with_a_row_per_label(clip, heads):
     assert str((5, 1) if clip == (5, 1) else (3, 3)) in repr(table)
 
 
-@pairwise(tables=["both", "keys", "values", "neither"], per_head=[False, True], bias=[False, True])
-def test_layer_equals_projections_around_the_operator(tables, per_head, bias):
-    attention, x = layer(tables=tables, per_head=per_head, bias=bias), sentences(2, 11)
+@pairwise(
+    tables=["both", "keys", "values", "neither"], per_head=[False, True], bias=[False, True], key_heads=[1, 3],
+    masked=[False, True], cached=[False, True],
+)  # fmt: skip
+def test_layer_equals_projections_around_the_operator(tables, per_head, bias, key_heads, masked, cached):
+    options = {"tables": tables, "per_head": per_head, "bias": bias, "num_key_heads": key_heads, "is_causal": cached}
+    attention, x = layer(**options), sentences(2, 7)
     projections = (attention.query, attention.key, attention.value)
-    query, key, value = (project(x).view(2, 11, 3, 5).transpose(1, 2) for project in projections)
+    query, key, value = (project(x).view(2, 7, -1, 5).transpose(1, 2) for project in projections)
+    assert key.shape[1] == value.shape[1] == key_heads
     named = dict(attention.named_parameters())
     rows = [named.get(f"attention.{table}.weight") for table in ("rel_key", "rel_value")]
     assert [x is not None for x in rows] == [tables in ("both", "keys"), tables in ("both", "values")]
     assert all(x is None or x.shape == ((3, 7, 5) if per_head else (7, 5)) for x in rows)
-    want = relative_attention(query, key, value, *rows, clip=(4, 2), backend="reference")
-    output = attention(x)
-    close(output, attention.out(want.transpose(1, 2).flatten(2)))
+    mask = torch.rand(2, 3, 7, 7) < 0.6 if masked else None
+    options = {"clip": (4, 2), "is_causal": cached, "mask": mask, "backend": "reference"}
+    want = attention.out(relative_attention(query, key, value, *rows, **options).transpose(1, 2).flatten(2))
+    output = attention(x, mask=mask)
+    close(output, want)
     output.square().sum().backward()
     assert all(parameter.grad.abs().max() > 0 for parameter in attention.parameters())
+    if cached:
+        cache, outputs = attention.empty_cache(2), []
+        for start, stop in ((0, 4), (4, 5), (5, 7)):
+            part = None if mask is None else mask[:, :, start:stop, :stop]
+            output, cache = attention(x[:, start:stop], cache=cache, mask=part)
+            outputs.append(output)
+        close(torch.cat(outputs, dim=1), want)
 
 
 def test_attention_module_passes_options_to_the_operator():
@@ -112,42 +126,10 @@ def test_sequences_of_different_lengths_continue_at_their_own_end(mode):
             ends = ends + 1
 
 
-@pairwise(key_heads=[1, 3], masked=[False, True], cached=[False, True], tables=["both", "neither"])
-def test_mask_and_grouped_keys_equal_the_operator(key_heads, masked, cached, tables):
-    attention, x = layer(num_key_heads=key_heads, tables=tables, is_causal=cached), sentences(2, 7)
-    query, key, value = (
-        project(x).view(2, 7, -1, 5).transpose(1, 2) for project in (attention.query, attention.key, attention.value)
-    )
-    assert key.shape[1] == value.shape[1] == key_heads
-    mask = torch.rand(2, 3, 7, 7, generator=torch.Generator().manual_seed(0)) < 0.6 if masked else None
-    rows = [dict(attention.named_parameters()).get(f"attention.{table}.weight") for table in ("rel_key", "rel_value")]
-    options = {"clip": (4, 2), "is_causal": cached, "mask": mask, "backend": "reference"}
-    want = attention.out(relative_attention(query, key, value, *rows, **options).transpose(1, 2).flatten(2))
-    if not cached:
-        close(attention(x, mask=mask), want)
-        return
-    cache, outputs = attention.empty_cache(2), []
-    for start, stop in ((0, 4), (4, 5), (5, 7)):
-        part = None if mask is None else mask[:, :, start:stop, :stop]
-        output, cache = attention(x[:, start:stop], cache=cache, mask=part)
-        outputs.append(output)
-    close(torch.cat(outputs, dim=1), want)
-
-
 def test_dropout_is_for_training_only():
     attention, x = layer(dropout=0.5), sentences(2, 7)
     assert not torch.equal(attention(x), attention(x))
     close(attention.eval()(x), layer()(x))
-
-
-def test_layer_exports_with_any_batch_and_length():
-    attention = layer(is_causal=True).eval()
-    batch, n = torch.export.Dim("batch"), torch.export.Dim("n")
-    given, shapes = (sentences(2, 7), torch.tensor([7, 3])), ({0: batch, 1: n}, {0: batch})
-    program = torch.export.export(attention, given, dynamic_shapes=shapes).module()
-    for sizes, lengths in (((2, 7), [4, 7]), ((3, 30), [30, 0, 12])):
-        x = sentences(*sizes)
-        close(program(x, torch.tensor(lengths)), attention(x, torch.tensor(lengths)))
 
 
 @pytest.mark.parametrize("tables", ["both", "keys", "values"])

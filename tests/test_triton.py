@@ -147,12 +147,6 @@ def test_masked_keys_after_the_clipping_range_take_the_edge_row(monkeypatch):
     assert_within_budget(relative_attention, inputs, "triton", clip=(0, 19), query_offset=-3, mask=mask)
 
 
-def test_positions_beyond_32_bits(monkeypatch):
-    inputs = make_inputs(SHAPES["three queries"], dtype=torch.float32)
-    for offset in (2**33 + 1, 3 - 2**33):
-        assert_within_budget(relative_attention, inputs, "triton", clip=(9, 2), query_offset=torch.tensor([offset]))
-
-
 def test_large_scores_with_a_negative_scale(monkeypatch):
     """The largest score has the smallest product, and another maximum would overflow."""
     configure(monkeypatch)

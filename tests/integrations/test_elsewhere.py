@@ -59,18 +59,6 @@ def nemo() -> parakeet.ParakeetEncoderAttention:
     return own
 
 
-def test_nemo(x, nemo):
-    theirs = SimpleNamespace(
-        forward_qkv=lambda x, *_: split(x, nemo.q_proj, nemo.k_proj, nemo.v_proj), linear_pos=nemo.relative_k_proj,
-        pos_bias_u=nemo.bias_u, pos_bias_v=nemo.bias_v, h=HEADS, linear_out=nemo.o_proj, dropout=nn.Dropout(0.0),
-        training=False,
-    )  # fmt: skip
-    positions = parakeet.ParakeetEncoderRelPositionalEncoding(nemo.config)(x)
-    mask = (VALID[:, None] & VALID[:, :, None])[:, None]
-    close(PAGE.espnet(theirs, x, positions[:1]), nemo(x, positions)[0])
-    close(PAGE.espnet(theirs, x, positions[:1], LENGTHS)[VALID], nemo(x, positions, mask)[0][VALID])
-
-
 def test_speechbrain(x, nemo):
     """Its projection is one, a head after another, and its vectors have the shape (head_dim, heads)."""
     projections = (nemo.q_proj, nemo.k_proj, nemo.v_proj)

@@ -144,10 +144,7 @@ def test_exported_and_compiled_models_compute_in_float32():
     layer, input = nn.Sequential(nn.Linear(64, 96)), torch.randn(5, 64)
     own = layer(input)
     faster.enable(layer, linear="int8")
-    for exported in (
-        torch.export.export(layer, (input,)).module(),
-        torch.jit.trace(layer, (input,), check_trace=False),
-    ):
+    for exported in (torch.export.export(layer, (input,)).module(), torch.jit.trace(layer, input, check_trace=False)):
         torch.testing.assert_close(exported(input), own)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(input), own)

@@ -1,4 +1,4 @@
-"""Kill trainings, distillations and translations at random moments, continue them, and compare them with complete ones.
+"""Kill trainings and translations at random moments, continue them, and compare them with complete ones.
 
 Runs of one process and of two are killed with SIGKILL, to any one of their processes including the agent: during
 imports, while data are prepared, between steps, while a checkpoint is written. A continued run must have the same bits
@@ -38,7 +38,6 @@ from tests.translation.training.states import assert_same, layout, loss_values, 
 
 KILLS_OF_ONE = int(os.environ.get("KILLS_OF_ONE", "10"))
 KILLS_OF_TWO = int(os.environ.get("KILLS_OF_TWO", "20"))
-KILLS_OF_DISTILL = int(os.environ.get("KILLS_OF_DISTILL", "20"))
 KILLS_PER_RUN = 4
 STEPS = 300
 TOLERANCE = 1e-5  # relative, for losses with another number of processes, which sum in another order
@@ -185,58 +184,6 @@ def test_killed_runs_are_bitwise_equal(tmp_path, make_recipe, whole, processes, 
             done += 1
         finish(run)
         assert_same(content(run), content(expected))
-
-
-def test_killed_distillations_give_the_same_corpus(tmp_path, make_recipe, text):
-    """Kills hit imports, the parts of the corpus, and its end."""
-    mono, lines = tmp_path / "mono", Path(text["train_src"]).read_text() + Path(text["valid_src"]).read_text()
-    mono.write_text(20 * lines)  # four parts
-    teacher = make_recipe(tmp_path / "teacher", learning_rate_factor=0.3)
-    finish(teacher)
-
-    def distillation(name: str) -> list[str]:
-        rules = ("--keep_duplicates", "true", "--min_score", "null", "--max_ratio", "null", "--min_script", "null")
-        rules += ("--keep_copies", "true", "--sampling", "--top_k", "3", "--threads", "1")
-        files = ("--data", str(mono), "--out", str(tmp_path / name))
-        return ["-m", "relattn", "distill", f"{teacher.out}/bundle", *files, *rules]
-
-    def results(name: str) -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
-
-    start = time.monotonic()
-    code, _, err = end(launch(distillation("complete"), tmp_path))
-    assert code == 0, err
-    seconds, chance, done, number = time.monotonic() - start, random.Random(1), 0, 0
-    while done < KILLS_OF_DISTILL:
-        number += 1
-        command = distillation(f"run-{number}")
-        for _ in range(min(KILLS_PER_RUN, KILLS_OF_DISTILL - done)):
-            process = launch(command, tmp_path)
-            part = tmp_path / f"run-{number}" / ".relattn-preparing" / f"part-{chance.randrange(4):05}"
-            while done % 2 and process.poll() is None and not part.exists():
-                time.sleep(0.01)
-            time.sleep(chance.uniform(0.0, 1.0 if done % 2 else seconds))
-            if not killed(process, chance):
-                break
-            done += 1
-        code, _, err = end(launch(command, tmp_path))
-        assert code == 0, err
-        assert results(f"run-{number}") == results("complete")
-
-
-def test_two_processes_equal_one_and_continue_as_one(tmp_path, make_recipe, whole):
-    (one, _), (two, _) = whole(1), whole(2)
-    assert loss_values(two) == pytest.approx(loss_values(one), rel=TOLERANCE)
-    for part in ("model", "optimizer"):
-        assert layout(state_of(two)[part]) == layout(state_of(one)[part])
-    run = make_recipe(tmp_path / "run", 2)
-    process = begin(run)
-    wait_for_step(process, run, 100)
-    os.kill(family(process.pid)[-1], signal.SIGKILL)
-    assert end(process)[0] == 2
-    assert 0 < saved_step(run) < STEPS
-    train(make_recipe(tmp_path / "run"), resume=True, show=False)
-    assert loss_values(run) == pytest.approx(loss_values(one), rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("prefix", [(), TORCHRUN])

@@ -7,21 +7,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-import sysconfig
 
 from benchmarks.packages import CLASSES
-from tests.support.environments import ROOT
+from tests.support.environments import ROOT, environment_with
 
 
 def test_classes_of_other_packages(tmp_path):
-    subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
-    (packages,) = tmp_path.glob("lib/python*/site-packages")
-    (packages / "fallback.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
-    python = tmp_path / "bin" / "python"
-    install = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--requirement", "benchmarks/packages.txt"]
-    done = subprocess.run(install, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    python = environment_with(tmp_path, "--no-deps", "--requirement", str(ROOT / "benchmarks/packages.txt")) / "python"
     variables = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     compare = [python, "-m", "benchmarks.packages"]
     done = subprocess.run(compare, capture_output=True, text=True, env=variables, cwd=ROOT)

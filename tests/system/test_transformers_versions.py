@@ -8,12 +8,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-import sysconfig
 
 import pytest
 
-from tests.support.environments import ROOT
+from tests.support.environments import ROOT, environment_with
 
 CHECK = """
 import json, tempfile, torch, transformers
@@ -101,13 +99,7 @@ KEPT = {  # families that keep their own code, and the version that they need; N
 
 @pytest.mark.parametrize(("version", "cases"), [("5.24.0", 44), ("5.23.0", 44), ("5.0.0", 14)])
 def test_families_agree_with_their_own_code_or_name_the_version_that_they_need(version, cases, tmp_path):
-    subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
-    (packages,) = tmp_path.glob("lib/python*/site-packages")
-    (packages / "fallback.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
-    python = tmp_path / "bin" / "python"
-    install = [python, "-m", "pip", "install", "--quiet", f"transformers=={version}"]
-    done = subprocess.run(install, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    python = environment_with(tmp_path, f"transformers=={version}") / "python"
     variables = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([python, "-c", CHECK], capture_output=True, text=True, env=variables, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ import pytest
 from huggingface_hub import constants
 
 from relattn.translation.config import SCHEMES, DataConfig, ModelConfig, Recipe, SearchConfig, TrainConfig
+from tests.support.commands import Result
 from tests.translation.loopback import Hub
 
 WORDS = {"one": "eins", "cat": "Katze", "sat": "saß", "on": "auf", "mat": "Matte", "and": "und", "two": "zwei"}
@@ -87,6 +88,28 @@ def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
         tokenizer=read.tokenizer,
     )
     return str(path)
+
+
+@pytest.fixture
+def relattn(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Function that runs a command in this process: relattn("translate", bundle, ...)."""
+
+    import torch
+
+    from relattn.translation.commands import main as cli
+
+    def call(*arguments: object) -> Result:
+        capsys.readouterr()
+        threads = torch.get_num_threads()
+        try:
+            code: int | str | None = cli.main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = stop.code
+        finally:
+            torch.set_num_threads(threads)
+        return Result(code, *capsys.readouterr())
+
+    return call
 
 
 @pytest.fixture

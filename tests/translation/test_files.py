@@ -56,36 +56,28 @@ def test_failed_write_keeps_the_old_content(tmp_path, inside, error, raised):
     assert (path / inside).read_bytes() == b"old"
 
 
-def test_directory_that_cannot_be_put_in_place_keeps_the_old_one(tmp_path, monkeypatch):
-    path, rename = tmp_path / "target", Path.rename
+@pytest.mark.parametrize(
+    ("number", "error", "raised"),
+    [(2, OSError(5, "I/O error"), InputError), (1, KeyboardInterrupt(), KeyboardInterrupt)],
+)
+def test_replacement_that_stops_between_two_renames_puts_the_old_directory_back(
+    tmp_path, monkeypatch, number, error, raised
+):
+    """The second one fails, or the process is interrupted after the first."""
+    path, rename, done = tmp_path / "target", Path.rename, []
     path.mkdir()
     (path / "file").write_bytes(b"old")
 
-    def fails(source: Path, target: Path) -> Path:
-        if source == aside:
-            raise OSError(5, "Input/output error")
-        return rename(source, target)
+    def fails(source: Path, target: Path) -> None:
+        done.append(target)
+        if (number, len(done)) != (2, 2):
+            rename(source, target)
+        if len(done) == number:
+            raise error
 
-    monkeypatch.setattr(Path, "rename", fails)
-    with pytest.raises(InputError, match="Input/output error"), putting(path) as aside:
+    with pytest.raises(raised), putting(path) as aside:  # noqa: PT012
         aside.mkdir()
-    assert names(tmp_path) == ["target"]
-    assert (path / "file").read_bytes() == b"old"
-
-
-def test_interruption_between_two_renames_puts_the_old_directory_back(tmp_path, monkeypatch):
-    path, rename = tmp_path / "target", Path.rename
-    path.mkdir()
-    (path / "file").write_bytes(b"old")
-
-    def interrupted(source: Path, target: Path) -> None:
-        monkeypatch.setattr(Path, "rename", rename)
-        rename(source, target)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), putting(path) as aside:  # noqa: PT012
-        aside.mkdir()
-        monkeypatch.setattr(Path, "rename", interrupted)
+        monkeypatch.setattr(Path, "rename", fails)
     assert names(tmp_path) == ["target"]
     assert (path / "file").read_bytes() == b"old"
 

@@ -16,10 +16,9 @@ from huggingface_hub import constants
 
 import relattn
 from relattn.translation import hub, load
-from relattn.translation.commands import main as cli
 from relattn.translation.errors import InputError
 from tests.support.bundles import LINES, save_random_bundle
-from tests.support.commands import Result, assert_refused
+from tests.support.commands import assert_refused
 from tests.translation.formats import transformers_models as models
 from tests.translation.loopback import Hub, Repository, files_no_larger_than
 
@@ -163,19 +162,18 @@ def test_missing_huggingface_hub(model, monkeypatch):
     assert load(model).translate([""]) == [""]
 
 
-def test_a_model_of_transformers_is_imported(server, tmp_path, capsys):
+def test_a_model_of_transformers_is_imported(relattn, server, tmp_path):
     """Only files that the import reads are fetched, settings before weights, and weights in one format."""
     models.marian(tmp_path / "model")
     files = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
     extra = {"modeling_custom.py": b"raise SystemExit", "pytorch_model.bin": b"pickle", "tf_model.h5": b"large"}
     server.repositories["org/opus"] = Repository()
     server.repositories["org/opus"].commit({**files, **extra})
-    assert cli.main(["import", "org/opus", "--out", str(tmp_path / "out")]) == 0
+    assert relattn("import", "org/opus", "--out", tmp_path / "out").code == 0
     fetched = [path.rpartition("/")[2] for path in server.asked if path.startswith("GET /org/opus/resolve/")]
     assert {*fetched} == {*files}
     assert fetched[-1] == "model.safetensors"
     assert load(tmp_path / "out").translate(LINES)
-    capsys.readouterr()
     config = json.loads(files["config.json"])
     for name, changed, fact in (
         ("t5", {"config.json": json.dumps({**config, "model_type": "t5"}).encode()}, "model_type must be marian"),
@@ -185,8 +183,6 @@ def test_a_model_of_transformers_is_imported(server, tmp_path, capsys):
         content = {key: value for key, value in {**files, **changed}.items() if value is not None}
         server.repositories[f"org/{name}"].commit(content)
         server.asked.clear()
-        assert_refused(
-            Result(cli.main(["import", f"org/{name}", "--out", str(tmp_path / "no")]), *capsys.readouterr()), fact
-        )
+        assert_refused(relattn("import", f"org/{name}", "--out", tmp_path / "no"), fact)
         assert not any(path.endswith("safetensors") for path in server.asked)
         assert not (tmp_path / "no").exists()

@@ -1,4 +1,4 @@
-"""Recipes known by name, compared with the numbers in the paper and a count of the weights by hand."""
+"""Recipes known by name, compared with the numbers in the paper."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
-from relattn.translation.commands import main as cli
 from relattn.translation.config import as_dict
 from relattn.translation.config.presets import PRESETS
 from relattn.translation.config.yaml import recipe_flags
-from relattn.translation.model.transformer import Transformer
-from tests.support.commands import Result, assert_refused
+from tests.support.commands import assert_refused
 
 COMMON = {  # section 4.1 of the paper, and Vaswani et al. (2017) where it refers to them
     "model": {"encoder_layers": 6, "decoder_layers": 6, "attention_dropout": 0.1, "relative_tables": "both"}
@@ -54,37 +51,14 @@ def test_settings_of_the_paper(name):
         assert {key: actual[group][key] for key in expected} == expected
 
 
-@pytest.mark.parametrize("positions", ["relative", "sinusoidal"])
-@pytest.mark.parametrize("name", PRESETS)
-def test_number_of_weights(name, positions):
-    """The model at full size, on the meta device, has as many weights as counted by hand."""
-    model, vocab = PRESETS[name].model, PRESETS[name].data.vocab_size
-    if positions != "relative":
-        model = model.with_positions(positions)
-    with torch.device("meta"):
-        made = Transformer(model, vocab)
-    d, f, layers = model.dim, model.feed_forward_dim, 6
-    attention, feed_forward, norm = 4 * (d * d + d), 2 * d * f + f + d, 2 * d
-    encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
-    tables = 0
-    if positions == "relative":
-        tables = 2 * (2 * model.clip + 1) * (d // model.heads) * (model.heads if model.tables_per_head else 1)
-    ends = 2 * norm if model.norm == "pre" else 0
-    counted = vocab * d + layers * (encoder + decoder + 2 * tables) + ends
-    assert sum(parameter.numel() for parameter in made.parameters()) == counted
-
-
-def test_recipe_of_a_model_by_name(capsys):
+def test_recipe_of_a_model_by_name(relattn):
     """It names the model, as `train.init_from` accepts it."""
-    assert cli.main(["recipe", "everyday-en-de"]) == 0
-    recipe = yaml.safe_load(capsys.readouterr().out)
-    assert recipe["train"]["init_from"] == "everyday-en-de"
+    assert yaml.safe_load(relattn("recipe", "everyday-en-de").out)["train"]["init_from"] == "everyday-en-de"
 
 
-def test_preset_can_be_printed_and_trained_by_name(tmp_path, capsys, monkeypatch):
+def test_preset_can_be_printed_and_trained_by_name(relattn, tmp_path, monkeypatch):
     name = "wmt14-en-fr-big"
-    assert cli.main(["recipe", name]) == 0
-    printed = capsys.readouterr().out
+    printed = relattn("recipe", name).out
     assert yaml.safe_load(printed) == json.loads(json.dumps(as_dict(PRESETS[name])))  # lists for tuples
     (tmp_path / "mine.yaml").write_text(printed, encoding="utf-8")
     assert recipe_flags(name) == recipe_flags(str(tmp_path / "mine.yaml"))
@@ -95,4 +69,4 @@ def test_preset_can_be_printed_and_trained_by_name(tmp_path, capsys, monkeypatch
         (["train", "wmt14-en-de-big"], "'model.clipp'"),  # a file takes precedence over a name
         (["recipe", "wmt14"], "unknown recipe 'wmt14'"),
     ):
-        assert_refused(Result(cli.main(command), *capsys.readouterr()), fact)
+        assert_refused(relattn(*command), fact)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from relattn.translation.analysis.attention import inspect
 from relattn.translation.bundle import Bundle
-from relattn.translation.commands import main as cli
 from relattn.translation.config import SCHEMES, ModelConfig, positions
 from relattn.translation.config.positions import DotProduct, Mixer, Scheme, Signal
 from relattn.translation.errors import InputError
@@ -21,6 +20,7 @@ from relattn.translation.model.attention import PlainAttention
 from relattn.translation.model.positions.absolute import AddedSignal
 from relattn.translation.model.positions.stack import StackPositions
 from relattn.translation.model.transformer import Transformer
+from tests.support.commands import assert_refused
 from tests.translation.formats.bundles import make_bundle
 
 NAME = "scratch"
@@ -70,7 +70,7 @@ def registered(request, monkeypatch, tmp_path) -> Bundle:
 
 
 @pytest.mark.filterwarnings("ignore:positions. none:UserWarning")
-def test_translation_runs_on_pytorch_and_says_why(registered, monkeypatch, capsys, tmp_path):
+def test_translation_runs_on_pytorch_and_says_why(relattn, registered, monkeypatch, tmp_path):
     translator = registered.translator()
     expected = translator.translate([LINE])
     with torch.inference_mode():  # the scheme changes the model, so that dropping it would change translations
@@ -83,20 +83,17 @@ def test_translation_runs_on_pytorch_and_says_why(registered, monkeypatch, capsy
     (tmp_path / "in.txt").write_text(f"{LINE}\n")
     with (tmp_path / "in.txt").open() as file:
         monkeypatch.setattr("sys.stdin", file)
-        assert cli.main(["translate", str(registered.path), "--verbose"]) == 0
-    shown = capsys.readouterr()
-    assert shown.out == f"{expected[0]}\n"
+        shown = relattn("translate", registered.path, "--verbose")
+    assert (shown.code, shown.out) == (0, f"{expected[0]}\n")
     assert f"does not support {NAME} positions" in shown.err
 
 
 @pytest.mark.parametrize("program", FORMATS)
-def test_exports_are_refused(registered, program, capsys, tmp_path):
-    out = tmp_path / "out"
-    assert cli.main(["export", program, str(registered.path), "--out", str(out)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+def test_exports_are_refused(relattn, registered, program, tmp_path):
+    result = relattn("export", program, registered.path, "--out", tmp_path / "out")
     for fact in (str(registered.path), f"not support {NAME} positions", "no export format"):
-        assert fact in line
-    assert not out.exists()
+        assert_refused(result, fact)
+    assert not (tmp_path / "out").exists()
 
 
 def test_analysis_is_refused(registered):
@@ -112,9 +109,6 @@ def test_a_kind_without_a_module_is_refused(monkeypatch):
             Transformer(ModelConfig(dim=12, heads=3, positions=NAME), 50)
 
 
-def test_an_export_that_another_format_supports_names_it(tmp_path, capsys):
-    path = make_bundle(tmp_path / "bundle", positions="xl").path
-    assert cli.main(["export", "ctranslate2", str(path), "--out", str(tmp_path / "out")]) == 2
-    assert "xl positions (train with --model.positions relative); this model can be exported to onnx" in (
-        capsys.readouterr().err
-    )
+def test_an_export_that_another_format_supports_names_it(relattn, tmp_path):
+    result = relattn("export", "ctranslate2", make_bundle(tmp_path / "b", positions="xl").path, "--out", tmp_path / "o")
+    assert_refused(result, "(train with --model.positions relative); this model can be exported to onnx")

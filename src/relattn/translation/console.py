@@ -61,6 +61,19 @@ def progress_bar(total: int | None, unit: str, *, shown: bool, initial: int = 0)
         yield bar.update
 
 
+@contextmanager
+def log_level(level: int, *names: str) -> Iterator[None]:
+    """Set the level of the loggers with these names, and restore it at the end."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
+    for logger in levels:
+        logger.setLevel(level)
+    try:
+        yield
+    finally:
+        for logger, before in levels.items():
+            logger.setLevel(before)
+
+
 class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):  # standard error is closed

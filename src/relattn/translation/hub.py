@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import relattn
-from relattn.translation.console import is_quiet
+from relattn.translation.console import is_quiet, log_level
 from relattn.translation.errors import InputError
 
 if TYPE_CHECKING:
@@ -114,14 +114,12 @@ def hub_errors(prefix: str, repository_type: str = "model") -> Iterator[HfApi]:
         from huggingface_hub.utils import disable_progress_bars
     except ImportError as error:
         raise InputError(f'{prefix}: needs huggingface_hub: pip install "relattn[hub]"') from error
-    log = logging.getLogger("huggingface_hub")
-    level, telemetry = log.level, constants.HF_HUB_DISABLE_TELEMETRY
-    log.setLevel(logging.ERROR)
+    telemetry = constants.HF_HUB_DISABLE_TELEMETRY
     if is_quiet():
         disable_progress_bars()
     constants.HF_HUB_DISABLE_TELEMETRY = True
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), log_level(logging.ERROR, "huggingface_hub"):
             warnings.filterwarnings("error", "Not enough free disk space")
             yield HfApi(library_name="relattn", library_version=relattn.__version__)
     except InputError:
@@ -129,7 +127,6 @@ def hub_errors(prefix: str, repository_type: str = "model") -> Iterator[HfApi]:
     except Exception as error:  # HTTP, the system, the hub and its storage raise many types
         raise InputError(f"{prefix}: {_reason(error, repository_type)}") from error
     finally:
-        log.setLevel(level)
         constants.HF_HUB_DISABLE_TELEMETRY = telemetry
 
 

@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ import torch
 
 from relattn.translation.analysis import page
 from relattn.translation.analysis.attention import as_json, inspect, shows_terms, view
-from relattn.translation.commands import main as cli
 from relattn.translation.config import SCHEMES
 from relattn.translation.errors import InputError
 from relattn.translation.translate.translator import Translator
@@ -86,15 +86,13 @@ def test_what_cannot_be_inspected(tmp_path: Path, translator: Translator) -> Non
             inspect(model, line, longest=5)
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command(relattn: Callable[..., Result], tmp_path: Path) -> None:
     path = make_bundle(tmp_path / "bundle", clip=2, heads=1, encoder_layers=1).path
-    command = ["analyze", "attention", str(path), "one apple $ two"]
-    assert cli.main([*command, "--out", str(tmp_path / "all.json")]) == 0
+    command = ["analyze", "attention", path, "one apple $ two"]
+    assert relattn(*command, "--out", tmp_path / "all.json").code == 0
     assert set(json.loads((tmp_path / "all.json").read_text())) >= {"encoder", "decoder", "cross", "translation"}
-    capsys.readouterr()
-    pages = [*command, "two </script>", "--out", str(tmp_path / "all.html")]
-    assert cli.main(pages) == 0
-    assert capsys.readouterr().out.count("\n") == 2
+    result = relattn(*command, "two </script>", "--out", tmp_path / "all.html")
+    assert (result.code, result.out.count("\n")) == (0, 2)
     (content,) = re.findall(
         '<script id="data" type="application/json">(.*?)</script>', (tmp_path / "all.html").read_text()
     )
@@ -107,13 +105,9 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         words = part["across"]["words"]
         assert [each["begin"] for each in words[1:]] == [each["end"] for each in words[:-1]]
         assert words[-1]["end"] == len(across)
-    refused = ["analyze", "attention", str(path), *["one"] * 2, "--out", str(tmp_path / "x.json")]
-    assert_refused(Result(cli.main(refused), *capsys.readouterr()), "a .json has one sentence")
-    assert_refused(
-        Result(cli.main([*command, "--serve", "--out", "x"]), *capsys.readouterr()), "either --out or --serve"
-    )
-    code = cli.main([*command, "--out", str(tmp_path / "x.png")])
-    assert_refused(Result(code, *capsys.readouterr()), "out must end in .html or .json")
+    assert_refused(relattn(*command, "one", "--out", tmp_path / "x.json"), "a .json has one sentence")
+    assert_refused(relattn(*command, "--serve", "--out", "x"), "either --out or --serve")
+    assert_refused(relattn(*command, "--out", tmp_path / "x.png"), "out must end in .html or .json")
     assert not list(tmp_path.glob("x.*"))
 
 

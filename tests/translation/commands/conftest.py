@@ -7,32 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from relattn.translation import bundle
-from relattn.translation.commands import main as cli
 from relattn.translation.config import Recipe, dump
 from relattn.translation.model.weights import arrays_of
 from relattn.translation.training import train as training
-from tests.support.commands import Result
-
-
-@pytest.fixture
-def relattn(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    """Function that runs a command in this process: relattn("translate", bundle, ...)."""
-
-    def call(*arguments: object) -> Result:
-        capsys.readouterr()
-        threads = torch.get_num_threads()
-        try:
-            code: int | str | None = cli.main([str(argument) for argument in arguments])
-        except SystemExit as stop:
-            code = stop.code
-        finally:
-            torch.set_num_threads(threads)
-        return Result(code, *capsys.readouterr())
-
-    return call
 
 
 @pytest.fixture(scope="session")

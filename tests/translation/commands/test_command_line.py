@@ -226,11 +226,6 @@ def test_unwritable_standard_output(reading, model, monkeypatch, capsys, output,
     assert message in capsys.readouterr().err
 
 
-def test_closed_standard_input(relattn, model, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)
-    assert_refused(relattn("translate", model), "standard input is closed")
-
-
 def test_control_characters_in_log_messages_are_escaped(capsys):
     with log_to_stderr():
         logging.getLogger("relattn").warning("a\x1b[31m b\nnext")

@@ -17,7 +17,7 @@ from relattn.translation.commands.recipe import fine_tuning_recipe
 from relattn.translation.errors import InputError
 from relattn.translation.kernels import decoder
 from relattn.translation.model.weights import weights_of
-from relattn.translation.training.opened_run import read_initial_bundle
+from relattn.translation.training.run import read_initial_bundle
 from relattn.translation.translate.options import TranslateOptions
 from tests.support.bundles import tensors_of
 from tests.support.covering import pairwise

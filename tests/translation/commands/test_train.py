@@ -39,15 +39,10 @@ def test_wrong_flags(relattn, recipe_file, finished, monkeypatch, flags, message
     assert not Path("run").exists()
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        "",
-        "--data.train_src=pipe",
-        "--data.valid_src=pipe",
-        "--data.train_list=pipe --data.train_src= --data.train_tgt=",
-    ],
-)
+LIST = "--data.train_list=pipe --data.train_src= --data.train_tgt="
+
+
+@pytest.mark.parametrize("flags", ["", "--data.train_src=pipe", "--data.valid_src=pipe", LIST])
 def test_pipes_are_refused(relattn, recipe_file, monkeypatch, flags):
     """Nothing writes to them, so reading one would wait for ever."""
     monkeypatch.chdir(recipe_file.parent)

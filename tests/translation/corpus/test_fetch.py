@@ -11,7 +11,6 @@ from unittest.mock import patch
 import pytest
 from sacrebleu.dataset import DATASETS
 
-from relattn.translation.commands import main as cli
 from relattn.translation.config import CleaningConfig
 from relattn.translation.config.presets import PRESETS
 from relattn.translation.corpus import fetch
@@ -19,7 +18,7 @@ from relattn.translation.corpus.catalog import CATALOG
 from relattn.translation.corpus.pipeline import prepare
 from relattn.translation.corpus.sources import KnownCorpus
 from relattn.translation.data.text_files import read_parallel
-from tests.support.commands import Result, assert_refused
+from tests.support.commands import assert_refused
 from tests.translation.corpus.conftest import HELD_OUT, error_of
 from tests.translation.loopback import Repository, files_no_larger_than
 
@@ -72,16 +71,14 @@ def test_unusable_data_sets_are_reported(known, tmp_path, corpus, repository, fi
     assert all(fact in message for fact in facts)
 
 
-def test_a_recipe_can_read_what_the_command_writes(known, tmp_path, monkeypatch, capsys):
+def test_a_recipe_can_read_what_the_command_writes(relattn, known, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     known.failing[TRAIN] = 503
-    assert cli.main(["prepare", "wmt14-en-de", "--processes", "1"]) == 2
-    assert_refused(Result(2, *capsys.readouterr()), f"{TRAIN}: from the hub")
+    assert_refused(relattn("prepare", "wmt14-en-de", "--processes", 1), f"{TRAIN}: from the hub")
     assert not Path("data").exists()
     known.failing.clear()
-    assert cli.main(["prepare", "wmt14-en-de", "--processes", "1"]) == 0
-    out, err = capsys.readouterr()
-    assert (out.split()[1], out.splitlines()[-1], err) == ("67", "data/wmt14-en-de/README.md", "")
+    code, out, err = relattn("prepare", "wmt14-en-de", "--processes", 1)
+    assert (code, out.split()[1], out.splitlines()[-1], err) == (0, "67", "data/wmt14-en-de/README.md", "")
     data, texts = PRESETS["wmt14-en-de-base"].data, {}
     for path in Path("data/wmt14-en-de").glob("*.gz"):
         texts[path.name] = gzip.decompress(path.read_bytes()).decode()

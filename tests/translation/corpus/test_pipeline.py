@@ -21,7 +21,6 @@ from unittest.mock import patch
 import pytest
 from filelock import FileLock
 
-from relattn.translation.commands import main as cli
 from relattn.translation.config import CleaningConfig
 from relattn.translation.corpus import filter_pool, pipeline
 from relattn.translation.corpus.filters import REASONS, Cleaner
@@ -29,6 +28,7 @@ from relattn.translation.corpus.pipeline import Prepared, prepare
 from relattn.translation.corpus.sources import OwnFiles
 from relattn.translation.data.normalization import normalize
 from relattn.translation.errors import InputError, escape
+from tests.support.commands import assert_refused
 from tests.translation.corpus.conftest import HELD_OUT, error_of, random_pairs
 from tests.translation.loopback import files_no_larger_than
 
@@ -187,16 +187,8 @@ def test_a_finished_directory_is_prepared_again_only_if_it_is_damaged(own, tmp_p
 
 RECORDS = ("[]", "{}", "{", '{"settings": 1, "origin": {}}', '{"settings": {}, "origin": {}}')
 FAULTS = (
-    "other rules",
-    "other text",
-    "notes",
-    ".notes.part",
-    "a file",
-    "in use",
-    "different lengths",
-    "a pipe",
-    *RECORDS,
-)
+    "other rules", "other text", "notes", ".notes.part", "a file", "in use", "different lengths", "a pipe", *RECORDS,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -272,16 +264,14 @@ def test_the_card_and_the_record_match_the_files(own, tmp_path):
     assert str(tmp_path) not in card
 
 
-def test_the_command(own, tmp_path, capsys):
+def test_the_command(relattn, own, tmp_path):
     given = ["--src", own.src, "--tgt", own.tgt, "--src_lang", "en", "--tgt_lang", "de", "--exclude", *own.exclude]
-    command = ["prepare", *given, "--out", str(tmp_path / "out"), "--max_words", "20", "--processes", "1"]
-    assert cli.main(command) == 0
-    out, err = capsys.readouterr()
-    assert (out.split()[:4], err) == (["read", "309", "100.00", "%"], "")
+    command = ["prepare", *given, "--out", tmp_path / "out", "--max_words", 20, "--processes", 1]
+    code, out, err = relattn(*command)
+    assert (code, out.split()[:4], err) == (0, ["read", "309", "100.00", "%"], "")
     assert "a\\x00b ||| x\n" in out
     assert out.endswith(f"\n{tmp_path}/out/README.md\n")
-    assert cli.main(command) == 0
-    assert capsys.readouterr().out.endswith(out)  # it says so if nothing was done
+    assert relattn(*command).out.endswith(out)  # it says so if nothing was done
 
 
 FILES = ["--src", "a", "--tgt", "b", "--out", "c"]
@@ -302,10 +292,9 @@ FILES = ["--src", "a", "--tgt", "b", "--out", "c"]
         (["multi30k", "--max_words", "0"], "max_words.*got 0"),
     ],
 )
-def test_mistaken_commands(tmp_path, monkeypatch, capsys, arguments, fact):
+def test_mistaken_commands(relattn, tmp_path, monkeypatch, arguments, fact):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["prepare", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert re.search(fact, err)
+    result = relattn("prepare", *arguments)
+    assert_refused(result, "")
+    assert re.search(fact, result.err)
     assert list(tmp_path.iterdir()) == []

@@ -8,10 +8,7 @@ import sentencepiece
 import torch
 
 from relattn.translation.config import ModelConfig, SearchConfig
-from relattn.translation.data.batching import Stage, TrainingText, collate, eval_batches
 from relattn.translation.data.imported_tokenizer import ImportedTokenizer, Vocabulary, tokenizer_in
-from relattn.translation.data.mixture import Mixture
-from relattn.translation.data.storage import Pairs
 from relattn.translation.data.tokenizer import SpecialTokens
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
@@ -73,25 +70,6 @@ def test_pieces_have_the_ids_of_the_vocabulary(tokenizer, model):
     same = replace(tokenizer.vocabulary, start="</s>")  # the start may be the end, which is not banned
     special = ImportedTokenizer(*list(tokenizer.files.values())[:2], same).special
     assert special.bos == special.eos not in special.banned
-
-
-def test_batches_have_its_marks(tokenizer):
-    special, src, tgt = tokenizer.special, [[7, 8, 9], [11]], [[3], [4, 5]]
-    batch, begin, end = collate(src, tgt, special), special.src_begin, special.src_end
-    assert batch.src.tolist() == [[*begin, 7, 8, 9, *end], [*begin, 11, *end, 0, 0]]
-    assert batch.src_lengths.tolist() == [6, 4]
-    assert batch.tgt_in.tolist() == [[special.bos, 3, 0], [special.bos, 4, 5]]
-    assert batch.tgt_out.tolist() == [[3, special.eos, 0], [4, 5, special.eos]]
-    (again,) = eval_batches(src, tgt, 100, special)
-    text = TrainingText(
-        Pairs(src, tgt, None), ("text",), (Stage(Mixture((2,), (2,))),), special, max_tokens=100, seed=1
-    )
-    for other in (again, next(text.steps()).micro_batches[0]):
-        assert sorted(other.src.tolist()) == sorted(batch.src.tolist())
-    bare = collate(src, tgt, special._replace(src_begin=(), src_end=()))
-    assert (bare.src.tolist(), bare.src_lengths.tolist()) == ([[7, 8, 9], [11, 0, 0]], [3, 1])
-    sizes = [batch.src.numel() for batch in eval_batches([[1]] * 9, [[1]] * 9, 16, special)]
-    assert max(sizes) == 16  # four sentences of four tokens
 
 
 def test_lengths_of_lines_are_those_after_normalization(tokenizer):

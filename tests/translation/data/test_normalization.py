@@ -68,19 +68,9 @@ def test_invisible_characters_are_removed(character):
     assert normalize(character + CLEAN + character) == CLEAN
 
 
-@pytest.mark.parametrize(
-    ("given", "wanted"),
-    [
-        ("１２３ ＡＢｃ", "123 ABc"),
-        ("ﬁﬂﬃ", "fiflffi"),
-        ("ｶﾞｷﾞﾊﾟ ｱ", "ガギパ ア"),
-        ("ﻣﺮﺣﺒﺎ", "مرحبا"),
-        ("𝐁𝐨𝐥𝐝 𝟜𝟚", "Bold 42"),
-        ("\ufeff \u200b", ""),
-    ],
-)
-def test_forms_of_presentation(given, wanted):
-    assert normalize(given) == wanted
+def test_forms_of_presentation():
+    given = ["１２３ ＡＢｃ", "ﬁﬂﬃ", "ｶﾞｷﾞﾊﾟ ｱ", "ﻣﺮﺣﺒﺎ", "𝐁𝐨𝐥𝐝 𝟜𝟚", "\ufeff \u200b"]
+    assert list(map(normalize, given)) == ["123 ABc", "fiflffi", "ガギパ ア", "مرحبا", "Bold 42", ""]
 
 
 def test_a_normalized_text_does_not_change():

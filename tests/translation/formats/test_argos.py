@@ -13,15 +13,15 @@ import sentencepiece
 from ctranslate2.converters import TransformersConverter
 
 from relattn.translation import bundle
-from relattn.translation.commands import main as cli
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.imported_tokenizer import ImportedTokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.formats import argos
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.translate.options import TranslateOptions
+from tests.support.commands import assert_refused
 from tests.translation.formats import transformers_models as models
-from tests.translation.formats.bundles import LINES, make_bundle, run_import, tokenizer
+from tests.translation.formats.bundles import LINES, run_import, tokenizer
 from tests.translation.formats.test_read_ctranslate2 import write
 
 
@@ -46,15 +46,11 @@ CASES: dict[str, tuple[Any, dict[str, Any], tuple[str, str], tuple[str, str]]] =
 }
 
 
-@pytest.mark.parametrize("case", ["own", *CASES])
+@pytest.mark.parametrize("case", CASES)
 def test_an_export_is_imported_as_the_same_bundle(tmp_path, case):
-    languages = codes = ("en", "de")
-    if case == "own":
-        parts = make_bundle(tmp_path / "bundle", languages=languages, positions="learned", max_positions=60)
-    else:
-        make, options, languages, codes = CASES[case]
-        make(tmp_path / "model", **options)
-        parts = run_import(tmp_path / "model", tmp_path / "bundle", *languages)
+    make, options, languages, codes = CASES[case]
+    make(tmp_path / "model", **options)
+    parts = run_import(tmp_path / "model", tmp_path / "bundle", *languages)
     report = argos.export(parts, tmp_path / "x.argosmodel", quantization="float32", sample=LINES)
     again = run_import(tmp_path / "x.argosmodel", tmp_path / "again")
     model = replace(parts.model, dropout=0.1, attention_dropout=0.1, activation_dropout=0.0)  # which is not exported
@@ -104,7 +100,7 @@ def test_a_package_whose_translations_begin_with_a_language(tmp_path):
     assert [tokenizer.vocabularies[1][i] for i in tokenizer.special.tgt_begin] == ["__fr__"]
 
 
-def test_packages_that_are_refused(tmp_path, tokenizers, capsys):
+def test_packages_that_are_refused(relattn, tmp_path, tokenizers):
     model = write(tmp_path / "model", tokenizers, shared=("src", "tgt", "out"))
     (tmp_path / "text.argosmodel").write_text("no archive")
     whole = package(tmp_path / "whole.argosmodel", model, tokenizers[0]).read_bytes()
@@ -126,11 +122,9 @@ def test_packages_that_are_refused(tmp_path, tokenizers, capsys):
         ("none", "no such file"),
     ):
         path = tmp_path / f"{name}.argosmodel"
-        assert cli.main(["import", str(path), "--out", str(tmp_path / "out")]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith(f"relattn: error: {path}")
-        assert fact in error.lower() or fact in error
-        assert error.count("\n") == 1
+        result = relattn("import", path, "--out", tmp_path / "out")
+        assert_refused(result, f"relattn: error: {path}")
+        assert fact in result.err.lower() or fact in result.err
         assert not (tmp_path / "out").exists()
 
 

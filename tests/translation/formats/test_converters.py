@@ -109,16 +109,25 @@ def test_opennmt_py(tmp_path):
     assert (parts.model.clip, parts.model.shared_embeddings) == (3, "target")
 
 
-@pytest.mark.parametrize(
-    ("kind", "end", "languages"), [("m2m_100", 3.5, ("en", "de")), ("nllb", 2.5, ("eng_Latn", "deu_Latn"))]
-)
-def test_fairseq(tmp_path, kind, end, languages):
-    """Its converter writes a multilingual model as that of transformers does, but adds the end of a source."""
-    getattr(transformers_models, kind)(tmp_path / "model", end=end)  # so that the empty translation is unlikely
+MULTILINGUAL: dict[str, tuple[dict[str, Any], tuple[str, str], int, int]] = {
+    # options, so that the empty translation is unlikely; languages; their number; searches that are compared
+    "m2m_100": ({"end": 3.5}, ("en", "de"), 100, 20),
+    "nllb": ({"end": 2.5}, ("eng_Latn", "deu_Latn"), 3, 20),
+    "marian": ({"languages": ("deu", "fra"), "draw": (0.2, 1.0)}, ("en", "fra"), 2, 16),
+}
+
+
+@pytest.mark.parametrize("adds_end", [False, True])
+@pytest.mark.parametrize("kind", MULTILINGUAL)
+def test_transformers_and_fairseq(tmp_path, kind, adds_end):
+    """The converter of fairseq writes a multilingual model as that of transformers does, but adds an end to sources."""
+    options, languages, count, compared = MULTILINGUAL[kind]
+    getattr(transformers_models, kind)(tmp_path / "model", **options)
     TransformersConverter(str(tmp_path / "model")).convert(str(tmp_path / "converted"))
     config = json.loads((tmp_path / "converted" / "config.json").read_text())
     assert not config["add_source_eos"]
-    (tmp_path / "converted" / "config.json").write_text(json.dumps(config | {"add_source_eos": True}))
-    spm = tmp_path / "model" / "sentencepiece.bpe.model"
-    parts = require_agreement(tmp_path / "converted", tmp_path / "bundle", spm, languages=languages, compared=20)
-    assert len(parts.tokenizer.vocabulary.languages) == (100 if kind == "m2m_100" else 3)
+    (tmp_path / "converted" / "config.json").write_text(json.dumps(config | {"add_source_eos": adds_end}))
+    names = ("source.spm", "target.spm") if kind == "marian" else ("sentencepiece.bpe.model",)
+    spm = [tmp_path / "model" / name for name in names]
+    parts = require_agreement(tmp_path / "converted", tmp_path / "bundle", *spm, languages=languages, compared=compared)
+    assert len(parts.tokenizer.vocabulary.languages) == count

@@ -21,7 +21,6 @@ import pytest
 import sentencepiece
 
 from relattn.translation import bundle
-from relattn.translation.commands import main as cli
 from relattn.translation.config import SCHEMES, SearchConfig
 from relattn.translation.errors import InputError
 from relattn.translation.formats import argos, parity
@@ -29,17 +28,24 @@ from relattn.translation.formats.ctranslate2 import write as module
 from relattn.translation.formats.ctranslate2.directory import Quantization
 from relattn.translation.formats.ctranslate2.model_bin import read_model
 from relattn.translation.formats.ctranslate2.write import ctranslate2_search, export
-from relattn.translation.formats.exportable import require_exportable
-from relattn.translation.formats.import_model import import_model
 from relattn.translation.formats.parity import Reference
 from relattn.translation.search.types import SamplingOptions
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.translator import Translator
+from tests.support.commands import assert_refused
 from tests.support.covering import pairwise
 from tests.support.engines import TextEngine
-from tests.support.schemes import VARIANTS, config_of, formats_of
-from tests.translation.formats.bundles import LINES, SEARCH, load_export, make_bundle, random_lines, tokenizer
+from tests.support.schemes import formats_of
+from tests.translation.formats.bundles import (
+    LINES,
+    SEARCH,
+    load_export,
+    make_bundle,
+    random_lines,
+    run_import,
+    tokenizer,
+)
 
 FILES = {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer.model", "README.md"}
 GREEDY = replace(SEARCH, beam_size=1)
@@ -271,12 +277,6 @@ def test_all_unsupported_features_are_named(make, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if "ctranslate2" not in formats_of(name)])
-def test_schemes_that_are_refused(variant):
-    with pytest.raises(InputError, match=r"^x: CTranslate2 does not support .*(onnx|no export format)"):
-        require_exportable(config_of(variant), "ctranslate2", "x")
-
-
 def test_exports_that_are_refused_change_nothing(make, tmp_path, monkeypatch):
     parts, out = make(), tmp_path / "out"
     export(parts, out, quantization="float32", sample=LINES)
@@ -355,29 +355,25 @@ def test_differences_are_counted_by_reason():
         nan.require_close("refused")
 
 
-def test_commands(make, tmp_path, capsys):
+def test_commands(relattn, make, tmp_path):
     parts, out = make(), tmp_path / "out"
     (tmp_path / "in.txt").write_text("\n".join(LINES), encoding="utf-8")
-    arguments = ["export", "ctranslate2", str(parts.path), "--out", str(out)]
-    text = str(tmp_path / "in.txt")
-    assert cli.main([*arguments, "--check_lines", text, "--check_count", "3"]) == 0
-    assert "in 3 lines" in capsys.readouterr().out
-    assert cli.main([*arguments, "--quantization", "int8", "--check_count", "4"]) == 0
-    printed = capsys.readouterr().out
+    arguments, text = ["export", "ctranslate2", parts.path, "--out", out], tmp_path / "in.txt"
+    assert "in 3 lines" in relattn(*arguments, "--check_lines", text, "--check_count", 3).out
+    printed = relattn(*arguments, "--quantization", "int8", "--check_count", 4).out
     assert "in 4 lines" in printed
     assert "int8: " in printed
     files = ["--src", text, "--ref", text, "--threads", "1"]
     for wrong, fact in (
         *(
-            ([*command, str(out), *more], "relattn import")
+            ([*command, out, *more], "relattn import")
             for command, more in ((["translate"], []), (["evaluate"], files), (["serve"], ["--port=0"]))
         ),
         ([*arguments, "--check_count", "0"], "check_count"),
-        (["export", "onnx", str(parts.path), "--out", str(tmp_path / "x"), "--quantization", "int8"], "got int8"),
-        (["export", "ctranslate2", str(out), "--out", str(tmp_path / "x")], "not a complete bundle"),
+        (["export", "onnx", parts.path, "--out", tmp_path / "x", "--quantization", "int8"], "got int8"),
+        (["export", "ctranslate2", out, "--out", tmp_path / "x"], "not a complete bundle"),
     ):
-        assert cli.main(wrong) == 2
-        assert fact in capsys.readouterr().err
+        assert_refused(relattn(*wrong), fact)
 
 
 def test_packages_for_argos_translate(make, tmp_path):
@@ -404,11 +400,6 @@ def test_packages_for_argos_translate(make, tmp_path):
     about = json.loads((root / "metadata.json").read_text(encoding="utf-8"))
     languages = {"from_code": "en", "from_name": "English", "to_code": "pt", "to_name": "Portuguese"}
     assert about.items() >= languages.items()
-    assert (root / "sentencepiece.model").read_bytes() == parts.tokenizer.model_bytes
-    (pieces, _), ids = parts.tokenizer.vocabularies, [parts.tokenizer.encode(line) for line in LINES]
-    src = [[pieces[i] for i in row] for row in ids]
-    scored = ctranslate2.Translator(str(root / "model"), intra_threads=1).score_batch(src, src)
-    assert correlation(parts.translator().log_probs(ids, ids), [each.log_probs for each in scored]) > 0.9
 
 
 def test_pairs_of_languages(tmp_path):
@@ -420,8 +411,7 @@ def test_pairs_of_languages(tmp_path):
     theirs = load_export(tmp_path / "export")
     search = TranslateOptions(search=theirs.search)
     for path in (tmp_path / "export", tmp_path / "x.argosmodel"):
-        options = {"tokenizer": None, "tgt_tokenizer": None, "src_lang": "", "tgt_lang": "", "sample": 3}
-        import_model(path, tmp_path / f"again-{path.name}", **options)
+        run_import(path, tmp_path / f"again-{path.name}")
     again = bundle.read_bundle(tmp_path / "again-export")
     assert theirs.pairs == parts.translator().pairs == again.translator().pairs == [*pairs]
     for pair in pairs:

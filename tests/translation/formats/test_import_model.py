@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from relattn.translation import bundle
-from relattn.translation.commands import main as cli
 from relattn.translation.config import AugmentConfig, DataConfig, Recipe, SearchConfig, TrainConfig
 from relattn.translation.data.imported_tokenizer import ImportedTokenizer
 from relattn.translation.data.tokenizer import Tokenizer
@@ -25,6 +24,7 @@ from relattn.translation.formats.parity import Report
 from relattn.translation.training.train import train
 from research.positions import by_position
 from tests.support.bundles import tensors_of
+from tests.support.commands import assert_refused
 from tests.translation.formats.bundles import FIXTURES, SEARCH, convert_opennmt_py, make_bundle
 
 LINES = ["one apple and two pears", "an old man", "17 apples, 4 pears"]
@@ -117,44 +117,36 @@ def test_an_export_is_imported_as_the_same_bundle(tmp_path, options):
     assert not any(bool(again.state[name].any()) for name in again.state.keys() - parts.state.keys())
 
 
-def test_command(tmp_path, capsys):
+def test_command(relattn, tmp_path):
     out = tmp_path / "bundle"
-    bare = ["import", str(convert_opennmt_py(tmp_path / "converted")), "--out", str(out)]
-    full = [*bare, "--tokenizer", str(FIXTURES / "sentencepiece.model")]
+    bare = ["import", convert_opennmt_py(tmp_path / "converted"), "--out", out]
+    full = [*bare, "--tokenizer", FIXTURES / "sentencepiece.model"]
     languages = ["--src_lang", "en", "--tgt_lang", "de"]
-
-    def assert_refused(arguments: list[str], fact: str) -> None:
-        assert cli.main(arguments) == 2
-        assert fact in capsys.readouterr().err
-
     for arguments, fact in (
         (bare, "--tokenizer"),
         (full, "--src_lang"),
         ([*full, *languages, "--check_count", "0"], "check_count"),
-        (["import", str(tmp_path), "--out", str(out)], "must be a directory with model.bin"),
-        (["import", str(FIXTURES / "opennmt_py.pt"), "--out", str(out)], "ct2-opennmt-py-converter"),
-        (["import", str(tmp_path / "none"), "--out", str(out)], "none: no such file"),
+        (["import", tmp_path, "--out", out], "must be a directory with model.bin"),
+        (["import", FIXTURES / "opennmt_py.pt", "--out", out], "ct2-opennmt-py-converter"),
+        (["import", tmp_path / "none", "--out", out], "none: no such file"),
     ):
-        assert_refused(arguments, fact)
+        assert_refused(relattn(*arguments), fact)
         assert not out.exists()
     out.mkdir()  # an empty directory may exist
-    assert cli.main([*full, *languages]) == 0
-    assert "CTranslate2: relative positions; 2 and 1 layers, dim 8" in capsys.readouterr().out
-    sample = ["--check_lines", str(tmp_path / "src.gz")]
+    assert "CTranslate2: relative positions; 2 and 1 layers, dim 8" in relattn(*full, *languages).out
+    sample = ["--check_lines", tmp_path / "src.gz"]
     with gzip.open(tmp_path / "src.gz", "wt") as file:
         file.write("\n".join(LINES) + "\n")
-    assert cli.main(["export", "ctranslate2", str(out), "--out", str(tmp_path / "out"), *sample]) == 0
+    assert relattn("export", "ctranslate2", out, "--out", tmp_path / "out", *sample).code == 0
     before = (out / "model.safetensors").read_bytes()
-    replacing = ["import", str(convert_opennmt_py(tmp_path / "other", ends=1.0)), *full[2:], *languages]
-    assert_refused(replacing, "--overwrite")
+    replacing = ["import", convert_opennmt_py(tmp_path / "other", ends=1.0), *full[2:], *languages]
+    assert_refused(relattn(*replacing), "--overwrite")
     assert (out / "model.safetensors").read_bytes() == before
-    assert cli.main([*replacing, "--overwrite"]) == 0
+    assert relattn(*replacing, "--overwrite").code == 0
     assert (out / "model.safetensors").read_bytes() != before
     (out / "thesis.txt").write_text("all of it")
-    assert_refused([*replacing, "--overwrite"], "thesis.txt")
-    capsys.readouterr()
-    assert cli.main(["import", str(tmp_path / "out"), "--out", str(tmp_path / "b"), *sample]) == 0
-    assert "in 3 lines" in capsys.readouterr().out
+    assert_refused(relattn(*replacing, "--overwrite"), "thesis.txt")
+    assert "in 3 lines" in relattn("import", tmp_path / "out", "--out", tmp_path / "b", *sample).out
 
 
 def test_outputs_inside_of_their_source_are_refused(imported, tmp_path):

@@ -21,23 +21,22 @@ import torch
 from torch import Tensor
 
 from examples.translate_onnx import Model
-from relattn.translation.bundle import Bundle, read_bundle
+from relattn.translation.bundle import Bundle
 from relattn.translation.commands import main as cli
 from relattn.translation.config import as_dict
 from relattn.translation.errors import InputError
 from relattn.translation.formats import onnx as module
-from relattn.translation.formats.import_model import import_model
 from relattn.translation.formats.onnx import PAST, SRC_LEN, DecoderStep, Encoder, export
 from relattn.translation.formats.parity import Reference
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import TranslateOptions
 from tests.support.schemes import VARIANTS, formats_of
 from tests.translation.formats import transformers_models as models
-from tests.translation.formats.bundles import LINES, SEARCH, make_bundle, random_lines
+from tests.translation.formats.bundles import LINES, SEARCH, make_bundle, random_lines, run_import
 
 GREEDY = replace(SEARCH, beam_size=1, length_penalty="none", max_length_ratio=0.0, max_length_extra=4 * PAST + 1)
 MODELS = {name: options for name, options in VARIANTS.items() if "onnx" in formats_of(name)} | {
-    "per head": {"tables_per_head": True, "clip_right": 0, "norm": "post"},
+    "per head": {"tables_per_head": True, "clip_right": 0, "norm": "post"}
 }
 Graph = Callable[[dict[str, np.ndarray]], list[np.ndarray]]
 
@@ -134,11 +133,7 @@ def test_imported_models(tmp_path):
     """Two SentencePiece models and vocabularies, a language before the source, and a given first token."""
     options = {"separate": True, "languages": ("deu", "fra"), "draw": (0.2, 1.0)}
     models.marian(tmp_path / "model", **options, generation={"forced_bos_token_id": 9})
-    import_model(
-        tmp_path / "model", tmp_path / "bundle", tokenizer=None, tgt_tokenizer=None, src_lang="en", tgt_lang="fra",
-        sample=3,
-    )  # fmt: skip
-    parts = read_bundle(tmp_path / "bundle")
+    parts = run_import(tmp_path / "model", tmp_path / "bundle", "en", "fra")
     assert parts.tokenizer.special.tgt_begin == (9,)
     search = replace(parts.search, beam_size=1, max_length_ratio=0.0, max_length_extra=4 * PAST + 1)
     with redirect_stderr(Terminal()) as errors:
@@ -172,14 +167,6 @@ def test_example_needs_neither_torch_nor_relattn(exported, tmp_path):
     )
     assert run.stdout.splitlines() == parts.translator().translate(lines)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.filterwarnings("ignore:kernel_size. 1:UserWarning")
-@pytest.mark.parametrize("variant", sorted(VARIANTS.keys() - MODELS.keys()))
-def test_schemes_that_are_refused(tmp_path, variant):
-    parts = make(tmp_path, **VARIANTS[variant])
-    with pytest.raises(InputError, match=f"not support {parts.model.positions} positions; no export format"):
-        export(parts, tmp_path / "out", sample=LINES)
 
 
 def test_exports_that_are_refused(tmp_path, monkeypatch):

@@ -26,10 +26,9 @@ from relattn.translation.formats.ctranslate2.read import read
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.formats.names import CTRANSLATE2
 from relattn.translation.kernels import decoder
-from relattn.translation.translate.translator import Translator
 from tests.support.bundles import tensors_of
 from tests.support.covering import pairwise
-from tests.translation.formats.bundles import LINES
+from tests.translation.formats.bundles import LINES, run_import
 
 DIM, HEADS, INNER, CLIP = 12, 3, 20, 2
 Activation = common_spec.Activation
@@ -85,11 +84,7 @@ def write(
         setattr(layer, leaf, random_array(*shapes.get(leaf, (2 * CLIP + 1, dim // heads))))
 
     model_spec.visit_spec(spec, fill)
-    matrices = {
-        "src": random_array(len(src), dim),
-        "tgt": random_array(len(tgt), dim),
-        "out": random_array(len(tgt), dim),
-    }
+    matrices = {name: random_array(len(pieces), dim) for name, pieces in (("src", src), ("tgt", tgt), ("out", tgt))}
     for name in shared:
         matrices[name] = matrices[shared[0]]
     spec.encoder.embeddings[0].weight = matrices["src"]
@@ -113,7 +108,7 @@ def write(
 def require_agreement(path: Path, parts: bundle.Bundle, *more: str) -> None:
     """Compare scores of given translations, and greedy translations, whose text has no special tokens."""
     search = SearchConfig(beam_size=1, max_length_ratio=0, max_length_extra=15)
-    ours = Translator(parts.translator(precision="fp32").engine, parts.tokenizer, search)
+    ours = replace(parts, search=search).translator(precision="fp32")
     lines = [*LINES, *more]
     src, tgt = [ours.tokenizer.encode(x) for x in lines], [ours.tokenizer.encode_target(x) for x in reversed(lines)]
     src_pieces, tgt_pieces = ours.tokenizer.vocabularies
@@ -202,9 +197,7 @@ def test_weights_in_int8_that_are_not_kept(tmp_path, tokenizers):
         (path / "model.bin").write_bytes(whole)
         change(path, changed, without)
         out = tmp_path / str(number)
-        import_model(path, out, tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[1], src_lang="en", tgt_lang="de",
-                     sample=["one pear"])  # fmt: skip
-        parts = bundle.read_bundle(out)
+        parts = run_import(path, out, "en", "de", tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[1])
         require_integers(path, parts, kept=False)
         require_agreement(path, parts)
 
@@ -319,9 +312,8 @@ def test_models_for_ctranslate2_before_version_3(
     options = {"positions": positions, "shared": shared, "weights": weights, "scaled": scaled, "config": config}
     path = write(tmp_path / "model", tokenizers, **options, sizes=(24, 8))
     rewrite(path, version)
-    import_model(path, tmp_path / "bundle", tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[len(shared) == 2],
-                 src_lang="en", tgt_lang="de", sample=["one pear"])  # fmt: skip
-    parts = bundle.read_bundle(tmp_path / "bundle")
+    given = {"tokenizer": tokenizers[0], "tgt_tokenizer": tokenizers[len(shared) == 2]}
+    parts = run_import(path, tmp_path / "bundle", "en", "de", **given)
     assert parts.model.positions == ("relative" if positions == "relative" else "learned")
     require_agreement(path, parts)
     require_integers(path, parts, kept=weights == "int8")
@@ -335,9 +327,7 @@ def test_vocabularies_as_text(tmp_path, tokenizers):
     *pieces, last, _ = file.read_text().split("\n")
     pieces = [{"<unk>": last, "<start>": "a\rb"}.get(piece, piece) for piece in pieces]
     file.write_bytes("".join(f"{piece}\r\n" for piece in pieces).encode())
-    import_model(path, tmp_path / "bundle", tokenizer=tokenizers[0], tgt_tokenizer=None, src_lang="en", tgt_lang="de",
-                 sample=["one pear"])  # fmt: skip
-    parts = bundle.read_bundle(tmp_path / "bundle")
+    parts = run_import(path, tmp_path / "bundle", "en", "de", tokenizer=tokenizers[0])
     assert parts.tokenizer.vocabularies[0] == [*pieces, "<unk>"]
     require_agreement(path, parts)
 
@@ -347,6 +337,6 @@ def test_tables_next_to_relative_positions(tmp_path, tokenizers):
     path = write(tmp_path / "model", tokenizers)
     table = np.ones((40, DIM), np.float32)
     change(path, {f"{stack}/position_encodings/encodings": table for stack in ("encoder", "decoder")})
-    import_model(path, tmp_path / "bundle", tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[1], src_lang="en",
-                 tgt_lang="de", sample=["one pear"])  # fmt: skip
-    require_agreement(path, bundle.read_bundle(tmp_path / "bundle"))
+    require_agreement(
+        path, run_import(path, tmp_path / "bundle", "en", "de", tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[1])
+    )

@@ -11,26 +11,23 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from ctranslate2.converters import TransformersConverter
 from transformers import M2M100ForConditionalGeneration
 
 from relattn.translation import bundle
 from relattn.translation.analysis.attention import inspect
-from relattn.translation.commands import main as cli
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.errors import InputError
 from relattn.translation.formats import argos
 from relattn.translation.formats.ctranslate2 import write as ctranslate2
-from relattn.translation.formats.import_model import import_model
 from relattn.translation.search.types import SamplingOptions
 from relattn.translation.training.objective import summed_loss
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
 from tests.support.bundles import tensors_of
+from tests.support.commands import assert_refused
 from tests.translation.formats import transformers_models as models
-from tests.translation.formats.bundles import LINES, load_export, random_lines, run_import
-from tests.translation.formats.test_read_ctranslate2 import require_integers
+from tests.translation.formats.bundles import LINES, random_lines, run_import
 
 TEXT = [*LINES, *random_lines(range(1, 13))]
 CASES: dict[str, tuple[Any, dict[str, Any], tuple[str, str]]] = {
@@ -107,31 +104,6 @@ def test_imported_models_agree_with_transformers(tmp_path, case):
     assert complete >= 4
 
 
-@pytest.mark.parametrize("case", ["marian", "marian to several languages", "m2m_100", "nllb"])
-def test_what_the_converter_of_ctranslate2_wrote_is_the_same_model(tmp_path, case):
-    make, options, (src_lang, tgt_lang) = CASES[case]
-    make(tmp_path / "model", **options)
-    TransformersConverter(str(tmp_path / "model")).convert(str(tmp_path / "converted"))
-    names = {"tokenizer": "source.spm", "tgt_tokenizer": "target.spm"}
-    files = {name: tmp_path / "model" / file for name, file in names.items()}
-    if make is not models.marian:
-        files = {"tokenizer": tmp_path / "model" / "sentencepiece.bpe.model"}
-    settings = {"src_lang": src_lang, "tgt_lang": tgt_lang, "sample": TEXT, "tgt_tokenizer": None, **files}
-    report = import_model(tmp_path / "converted", tmp_path / "bundle", **settings)
-    if case != "nllb":  # where the empty translation is among the best, which CTranslate2 drops after given tokens
-        assert report.parities["float32"].same == len(TEXT)
-    own = run_import(tmp_path / "model", tmp_path / "own", src_lang, tgt_lang)
-    parts = bundle.read_bundle(tmp_path / "bundle")
-    assert parts.tokenizer.special._replace(bos=0, banned=()) == own.tokenizer.special._replace(bos=0, banned=())
-    search = TranslateOptions(search=replace(parts.search, max_length_ratio=0.0, max_length_extra=20), copy=False)
-    found = parts.translator().n_best(TEXT, search)
-    if options.get("generation", {}).get("renormalize_logits") or make is not models.marian:
-        assert [one.tokens for (one,) in found] == [one.tokens for (one,) in own.translator().n_best(TEXT, search)]
-    TransformersConverter(str(tmp_path / "model")).convert(str(tmp_path / "int8"), quantization="int8")
-    import_model(tmp_path / "int8", tmp_path / "quantized", **settings)
-    require_integers(tmp_path / "int8", bundle.read_bundle(tmp_path / "quantized"), kept=True)
-
-
 @pytest.fixture(scope="module")
 def multilingual(tmp_path_factory) -> tuple[Path, bundle.Bundle]:
     """An M2M-100 model, and its bundle from English to German. Read them, do not write to them."""
@@ -184,10 +156,7 @@ def test_settings_of_the_search(tmp_path):
     more = {"early_stopping": "never", "no_repeat_ngram_size": 3, "max_new_tokens": 9, "min_length": 2}
     more |= {"bad_words_ids": [[3, 4]], "forced_eos_token_id": 5, "length_penalty": -1.0, "do_sample": False}
     (tmp_path / "model" / "generation_config.json").write_text(json.dumps(more))
-    import_model(
-        tmp_path / "model", tmp_path / "b", tokenizer=None, tgt_tokenizer=None, src_lang="", tgt_lang="", sample=3
-    )
-    parts = bundle.read_bundle(tmp_path / "b")
+    parts = run_import(tmp_path / "model", tmp_path / "b")
     expected = SearchConfig(
         beam_size=1, length_penalty="average", alpha=1.0, no_repeat_ngram=3, max_length_ratio=0.0, max_length_extra=9
     )
@@ -199,7 +168,7 @@ def test_settings_of_the_search(tmp_path):
     assert "do_sample" not in parts.card
 
 
-def test_languages(multilingual, tmp_path, capsys):
+def test_languages(relattn, multilingual, tmp_path):
     path, parts = multilingual
     french = parts.tokenizer.with_languages("de", "fr")
     expected = run_import(path, tmp_path / "bundle", "de", "fr").tokenizer
@@ -210,10 +179,9 @@ def test_languages(multilingual, tmp_path, capsys):
         (["--src_lang", "en", "--tgt_lang", "dee"], "unknown tgt_lang 'dee'; did you mean de?"),
         (["--src_lang", "xx", "--tgt_lang", "de"], "unknown src_lang 'xx'"),
     ):
-        assert cli.main(["import", str(path), "--out", str(tmp_path / "out"), *languages]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith(f"relattn: error: {path}: ")
-        assert fact in error
+        result = relattn("import", path, "--out", tmp_path / "out", *languages)
+        assert_refused(result, f"relattn: error: {path}: ")
+        assert fact in result.err
         assert not (tmp_path / "out").exists()
 
 
@@ -249,17 +217,7 @@ def test_given_first_tokens_in_all_searches(multilingual):
     assert view.cross[0].shape[1:] == (len(view.written), len(view.source))
 
 
-def test_exports(multilingual, tmp_path):
-    _, parts = multilingual
-    report = ctranslate2.export(parts, tmp_path / "out", quantization="float32", sample=LINES)
-    assert report.parities["float32"].worst < 1e-4
-    assert load_export(tmp_path / "out").translate(LINES) == parts.translator().translate(LINES)
-    again = run_import(tmp_path / "out", tmp_path / "again")
-    assert again.tokenizer.digest == parts.tokenizer.digest
-    models.marian(tmp_path / "marian", generation={"renormalize_logits": True})
-    marian = run_import(tmp_path / "marian", tmp_path / "bundle")
-    report = ctranslate2.export(marian, tmp_path / "marian.out", quantization="float32", sample=TEXT)
-    assert report.parities["float32"].worst < 1e-4
+def test_legacy_tokenizers_are_exported_without_argos(tmp_path):
     models.nllb(tmp_path / "nllb", legacy=True)
     legacy = run_import(tmp_path / "nllb", tmp_path / "nllb.bundle", "eng_Latn", "deu_Latn")
     report = ctranslate2.export(legacy, tmp_path / "nllb.out", quantization="float32", sample=TEXT)

@@ -85,20 +85,6 @@ def test_plain_attention_equals_the_operator_without_tables(is_causal, sizes, le
     assert not torch.allclose(dropped[0], want)
 
 
-@pairwise(is_causal=[False, True], training=[False, True])
-def test_plain_attention_accepts_the_lengths_of_self_attention(is_causal, training):
-    """`lengths` gives the same outputs as `key_lengths` and `query_lengths`."""
-    query, key, value = (random_tensor(2, 2, 5, 3, seed=seed).float() for seed in range(3))
-    lengths, results = torch.tensor([2, 5]), []
-    attend = PlainAttention(replace(make_scheme(is_causal=False).config, attention_dropout=0.4)).train(training)
-    for padding in ({"lengths": lengths}, {"key_lengths": lengths, "query_lengths": lengths}, {}):
-        torch.manual_seed(1)
-        output = attend(query, key, value, is_causal=is_causal, **padding)
-        results.append(torch.cat([row[:, :length] for row, length in zip(output, lengths.tolist(), strict=True)], 1))
-    assert torch.equal(results[0], results[1])
-    assert torch.equal(results[0], results[2]) == is_causal  # valid queries then see no padding
-
-
 class Loops:
     """Attention by its formula, one pair of positions at a time: z_i = Σ_j α_ij value_ij, α_i = softmax_j score_ij."""
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from relattn.translation import bundle
-from relattn.translation.commands import main as cli
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import train as module
-from relattn.translation.training.opened_run import read_initial_bundle
+from relattn.translation.training.run import read_initial_bundle
 from relattn.translation.training.train import train
 from tests.support.bundles import tensors_of
+from tests.support.commands import assert_refused
 from tests.translation.training.states import losses
 
 
@@ -63,7 +63,7 @@ def test_relative_tables_are_added_to_a_model_without(tmp_path, make_recipe, sig
 
 
 @pytest.mark.parametrize("positions", ["relative", "learned"])
-def test_recipe_of_a_bundle_continues_its_training(tmp_path, make_recipe, text, capsys, positions):
+def test_recipe_of_a_bundle_continues_its_training(relattn, tmp_path, make_recipe, text, positions):
     """It has the model and the search of the bundle, and the longest sentences that the model holds."""
     options = {"max_positions": 70} if positions == "learned" else {"clip": 3}
     short = {"max_length": 60}
@@ -71,16 +71,14 @@ def test_recipe_of_a_bundle_continues_its_training(tmp_path, make_recipe, text, 
         make_recipe(tmp_path / "start", model={"positions": positions, **options}, data=short, train={"steps": 2}),
         show=False,
     )
-    assert cli.main(["recipe", str(start)]) == 0
-    (tmp_path / "tune.yaml").write_text(capsys.readouterr().out)
+    (tmp_path / "tune.yaml").write_text(relattn("recipe", start).out)
     files = [f"--data.{name}={path}" for name, path in text.items()]
     few = ["--train.steps=1", "--train.valid_every=1", f"--out={tmp_path / 'run'}"]
-    assert cli.main(["train", str(tmp_path / "tune.yaml"), *files, *few]) == 0
+    assert relattn("train", tmp_path / "tune.yaml", *files, *few).code == 0
     first, second = bundle.read_bundle(start), bundle.read_bundle(tmp_path / "run" / "bundle")
     assert (second.model, second.search) == (first.model, first.search)
     torch.testing.assert_close(tensors_of(second), tensors_of(first), rtol=0, atol=1e-5)
-    assert cli.main(["recipe", str(tmp_path)]) == 2
-    assert "not a complete bundle" in capsys.readouterr().err
+    assert_refused(relattn("recipe", tmp_path), "not a complete bundle")
 
 
 def test_run_continues_without_its_initial_bundle(tmp_path, make_recipe, finished):

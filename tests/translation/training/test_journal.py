@@ -14,8 +14,7 @@ from relattn.translation.console import log_to_stderr
 from relattn.translation.data.batching import Step
 from relattn.translation.errors import Diverged, InputError
 from relattn.translation.training import journal as module
-from relattn.translation.training.journal import Journal, Progress, Row, read_log
-from relattn.translation.training.validation import Validated
+from relattn.translation.training.journal import Journal, Progress, Row, Validated, read_log
 
 HEADER = "step,loss,tokens_per_second,learning_rate,seconds,valid_loss,valid_bleu\n"
 

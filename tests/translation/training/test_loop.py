@@ -63,7 +63,7 @@ def test_dropout_depends_on_seed_step_and_micro_batch(tmp_path, make_recipe, mon
 def trained(recipe: Recipe) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Train, and return the parameters and Adam's means of their gradients, in float64."""
     train(recipe, show=False)
-    content = checkpoints.newest(Path(recipe.out) / "checkpoints")[1]
+    content = checkpoints.newest(Path(recipe.out) / "checkpoints")
     values = {name: value.double() for name, value in content["model"].items()}
     means = [state["exp_avg"].double() for state in content["optimizer"]["state"].values()]
     return values, dict(zip(values, means, strict=True))

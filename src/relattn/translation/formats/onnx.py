@@ -21,8 +21,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -37,7 +36,7 @@ from tqdm import tqdm
 from relattn import AttentionCache
 from relattn.translation.bundle import CARD, TOKENIZER_FILES, Bundle
 from relattn.translation.config import as_dict
-from relattn.translation.console import shows_progress
+from relattn.translation.console import log_level, shows_progress
 from relattn.translation.data.batching import collate
 from relattn.translation.data.tokenizer import SpecialTokens
 from relattn.translation.errors import require_installed
@@ -153,7 +152,7 @@ def _trace(model: Transformer, out: Path) -> None:
     target = torch.zeros(*layers, PAST, config.dim // config.heads)
     memory, states = {1: rows, 3: src_len}, {1: rows, 3: past}
     export = partial(torch.onnx.export, external_data=False, verbose=False)
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), log_level(logging.ERROR, "torch.onnx"), warnings.catch_warnings(action="ignore"):
         export(
             Encoder(model),
             (src, lengths),
@@ -170,19 +169,6 @@ def _trace(model: Transformer, out: Path) -> None:
             input_names=["tokens", "src_lengths", "source_keys", "source_values", "keys", "values"],
             output_names=["log_probs", "new_keys", "new_values"],
         )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the messages and warnings of PyTorch's exporter."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        log.setLevel(level)
 
 
 def _log_probs(

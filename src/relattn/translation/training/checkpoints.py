@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +21,7 @@ from relattn.translation.errors import Diverged, InputError, reading, require
 from relattn.translation.files import require_unique_entries, write_atomically
 
 FORMAT = 1
+_log = logging.getLogger(__name__)
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
@@ -86,19 +88,24 @@ def load(path: Path) -> dict[str, Any]:
     return content  # type: ignore[no-any-return]
 
 
-def newest(directory: Path) -> tuple[Path, dict[str, Any], list[str]]:
-    """Return the newest intact checkpoint, its content, and one message per damaged newer one.
+def newest(directory: Path, *, warn: bool = True) -> dict[str, Any] | None:
+    """Return the content of the newest intact checkpoint, or None. Log a warning per damaged newer one if `warn`.
 
     Raises:
-        InputError: There is no intact checkpoint.
+        InputError: All checkpoints are damaged.
     """
     damaged: list[str] = []
     for path in reversed(list_checkpoints(directory)):
         try:
-            return path, load(path), damaged
+            content = load(path)
         except InputError as error:
             damaged.append(str(error))
-    raise InputError("; ".join(damaged) or f"{directory}: contains no checkpoint")
+            continue
+        for message in damaged if warn else ():
+            _log.warning("%s; continuing from %s", message, path.name)
+        return content
+    require(not damaged, "; ".join(damaged))
+    return None
 
 
 def average(states: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -112,22 +119,18 @@ def average(states: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
         Diverged: A weight is not finite.
     """
     total: dict[str, Tensor] = {}
-    shapes: dict[str, torch.Size] = {}
-    dtypes: dict[str, torch.dtype] = {}
-    count = 0
+    count, state = 0, dict[str, Tensor]()
     for count, state in enumerate(states, start=1):
-        found = {name: value.shape for name, value in state.items()}
-        require(found == (shapes or found), f"checkpoint {count} to average must have the weights of the first one")
-        shapes = found
+        same = {name: x.shape for name, x in state.items()} == {name: x.shape for name, x in (total or state).items()}
+        require(same, f"checkpoint {count} to average must have the weights of the first one")
         for name, value in state.items():
             if not value.isfinite().all():
                 raise Diverged(
                     f"weights to average must be finite, got {name} of checkpoint {count}: training diverged"
                 )
-            dtypes[name] = value.dtype
-            total[name] = value.double() + total[name] if count > 1 else value.double()
+            total[name] = value.double() + total.get(name, 0)
     require(count > 0, "there is no checkpoint to average")
-    return {name: (value / count).to(dtypes[name]) for name, value in total.items()}
+    return {name: (value / count).to(state[name].dtype) for name, value in total.items()}
 
 
 def _checksum(path: Path) -> Path:

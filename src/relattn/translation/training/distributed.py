@@ -18,7 +18,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import torch
 from lightning.fabric import Fabric
@@ -26,13 +25,12 @@ from lightning.fabric.loggers import TensorBoardLogger
 from lightning.fabric.plugins import MixedPrecision, Precision
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-from relattn.translation.config import Recipe, TrainConfig, dump
-from relattn.translation.console import is_quiet
+from relattn.translation.config import TrainConfig, dump
+from relattn.translation.console import is_quiet, log_level
 from relattn.translation.errors import Interrupted, LostProcess, require
-from relattn.translation.training.run_directory import TENSORBOARD, describe_progress
+from relattn.translation.training.run_directory import TENSORBOARD, RunDirectory
 from relattn.translation.training.stop import Stop
 
-_MIXED: dict[str, Literal["bf16-mixed", "16-mixed"]] = {"bf16-mixed": "bf16-mixed", "fp16-mixed": "16-mixed"}
 _GRACE = 5.0  # seconds in which the agent ends a process whose partner was lost
 _SHUTDOWN = "120"  # seconds that a process has to finish its step and write a checkpoint
 _USER_ERROR = 2  # exit code
@@ -54,17 +52,18 @@ def precision_of(train: TrainConfig) -> Precision:
     if train.precision == "fp32":
         return Precision()
     device = None if train.accelerator == "cpu" else torch.accelerator.current_accelerator()
-    return MixedPrecision(_MIXED[train.precision], "cpu" if device is None else device.type)
+    kind = "cpu" if device is None else device.type
+    return MixedPrecision("16-mixed" if train.precision == "fp16-mixed" else "bf16-mixed", kind)
 
 
-def fabric_of(train: TrainConfig, out: Path) -> Fabric:
+def fabric_of(directory: RunDirectory) -> Fabric:
     """Return a Fabric with the devices, strategy and precision of a run, which logs to TensorBoard if it is installed.
 
     Raises:
         InputError: There are fewer GPUs than devices, nothing starts processes on several machines, or other processes
             were started than the recipe has.
     """
-    gpus = torch.cuda.device_count()
+    train, gpus = directory.recipe.train, torch.cuda.device_count()
     on_gpus = train.accelerator == "gpu" or (train.accelerator == "auto" and gpus > 0)
     enough = train.devices <= gpus or not on_gpus
     require(enough, f"devices must be at most the number of GPUs, {gpus}, got {train.devices}")
@@ -79,7 +78,7 @@ def fabric_of(train: TrainConfig, out: Path) -> Fabric:
         num_nodes=train.nodes,
         strategy="ddp" if train.processes > 1 else "auto",
         plugins=precision_of(train),
-        loggers=_TensorBoard(out.absolute(), name=TENSORBOARD, version="") if tensorboard else None,
+        loggers=_TensorBoard(directory.path.absolute(), name=TENSORBOARD, version="") if tensorboard else None,
     )
 
 
@@ -97,7 +96,7 @@ def must_launch(fabric: Fabric) -> bool:
     return environment is not None and not environment.creates_processes_externally
 
 
-def launch(recipe: Recipe, *, resume: bool) -> None:
+def launch(directory: RunDirectory, *, resume: bool) -> None:
     """Run `relattn train` in one process per device of this machine, under torchrun's elastic agent.
 
     Raises:
@@ -110,12 +109,12 @@ def launch(recipe: Recipe, *, resume: bool) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    train = recipe.train
+    train = directory.recipe.train
     threads = max(1, torch.get_num_threads() // train.devices)  # torchrun's default would be 1
     defaults = {"OMP_NUM_THREADS": str(threads), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": _SHUTDOWN, _AGENT: str(os.getpid())}
-    with tempfile.TemporaryDirectory() as directory, _agent_settings(defaults) as signals:
-        path = Path(directory) / "recipe.yaml"
-        path.write_text(dump(recipe), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as temporary, _agent_settings(defaults) as signals:
+        path = Path(temporary) / "recipe.yaml"
+        path.write_text(dump(directory.recipe), encoding="utf-8")
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -125,7 +124,7 @@ def launch(recipe: Recipe, *, resume: bool) -> None:
             rdzv_endpoint="localhost:0",
             local_addr="localhost",
             max_restarts=train.max_restarts,
-            logs_specs=DefaultLogsSpecs(log_dir=directory, redirects=Std.OUT),  # this process prints the result
+            logs_specs=DefaultLogsSpecs(log_dir=temporary, redirects=Std.OUT),  # this process prints the result
             signals_to_handle=",".join(signals),
         )
         flags = [*(["--resume"] if resume else []), *(["--quiet"] if is_quiet() else [])]
@@ -142,7 +141,7 @@ def launch(recipe: Recipe, *, resume: bool) -> None:
             if code > 128:
                 raise Interrupted("", code - 128) from error
             how = f"was killed by {failure.signal_name()}" if code < 0 else f"failed with exit code {code}"
-            message = f"process {rank + 1} of {train.devices} {how}{describe_progress(Path(recipe.out))}"
+            message = f"process {rank + 1} of {train.devices} {how}{directory.describe_progress()}"
             raise LostProcess(message) from error
 
 
@@ -152,8 +151,7 @@ def _agent_settings(defaults: dict[str, str]) -> Iterator[list[str]]:
 
     Yield the names of the signals that the agent should handle: those that this process does not ignore.
     """
-    names = [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]
-    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
+    loggers = [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]
     in_main_thread = threading.current_thread() is threading.main_thread()
     names_of_signals = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if in_main_thread else ()
     numbers = [getattr(signal, name) for name in names_of_signals if hasattr(signal, name)]
@@ -161,13 +159,10 @@ def _agent_settings(defaults: dict[str, str]) -> Iterator[list[str]]:
     handled = [number.name for number, handler in handlers.items() if handler is not signal.SIG_IGN]
     added = {name: value for name, value in defaults.items() if name not in os.environ}
     os.environ.update(added)
-    for logger in levels:
-        logger.setLevel(logging.CRITICAL)
     try:
-        yield handled
+        with log_level(logging.CRITICAL, *loggers):
+            yield handled
     finally:
-        for logger, level in levels.items():
-            logger.setLevel(level)
         for number, handler in handlers.items():
             signal.signal(number, handler)
         for name in added:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -24,7 +24,6 @@ from relattn.translation.console import shows_progress
 from relattn.translation.data.batching import Step
 from relattn.translation.errors import Diverged, reading
 from relattn.translation.files import as_csv, write_atomically
-from relattn.translation.training.validation import Validated
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -35,106 +34,73 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Progress:
-    """Progress of a run. With the weights and the state of the optimizer, it is the content of a checkpoint.
+    """Progress of a run. With the weights and the state of the optimizer, it is the content of a checkpoint."""
 
-    Attributes:
-        step: Optimizer steps so far, over all sessions.
-        epoch: Epoch of the next step.
-        index: Index of the next step in its epoch.
-        best: Lowest validation loss.
-        waited: Validations since then.
-        loss: Sum of the loss since the last row of the log, in nats.
-        tokens: Target tokens since then.
-        seconds: Training time so far, without validation and checkpoints.
-        seconds_at_row: Training time at the last row of the log.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    index: int = 0
-    best: float = math.inf
-    waited: int = 0
-    loss: float = 0.0
-    tokens: int = 0
-    seconds: float = 0.0
-    seconds_at_row: float = 0.0
+    step: int = 0  # optimizer steps so far, over all sessions
+    epoch: int = 0  # of the next step
+    index: int = 0  # of the next step in its epoch
+    best: float = math.inf  # lowest validation loss
+    waited: int = 0  # validations since then
+    loss: float = 0.0  # sum over target tokens since the last row of the log, in nats
+    tokens: int = 0  # target tokens since then
+    seconds: float = 0.0  # training time so far, without validation and checkpoints
+    seconds_at_row: float = 0.0  # training time at the last row of the log
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of log.csv.
+    """One row of log.csv. Results on the first validation set are None if they were not measured."""
 
-    Attributes:
-        step: Number of optimizer steps so far.
-        loss: Training loss since the previous row, in nats per target token, with label smoothing.
-        tokens_per_second: Target tokens per second since the previous row, without validation and checkpoints.
-        learning_rate: Learning rate of the last step.
-        seconds: Training time so far, over all sessions.
-        valid_loss: Loss on the first validation set, in nats per target token, without smoothing. None: not measured.
-        valid_bleu: BLEU of greedy translations of its first lines. None: not measured.
-    """
-
-    step: int
-    loss: float
-    tokens_per_second: float
-    learning_rate: float
-    seconds: float
-    valid_loss: float | None = None
-    valid_bleu: float | None = None
+    step: int  # optimizer steps so far
+    loss: float  # since the previous row, in nats per target token, with label smoothing
+    tokens_per_second: float  # target tokens since the previous row, without the time of validation and checkpoints
+    learning_rate: float  # of the last step
+    seconds: float  # training time so far, over all sessions
+    valid_loss: float | None = None  # in nats per target token, without smoothing
+    valid_bleu: float | None = None  # of greedy translations of the first lines
 
     def __str__(self) -> str:
-        parts = [
-            f"step {self.step}",
-            f"loss {self.loss:.3f}",
-            f"{self.tokens_per_second:,.0f} tokens/s",
-            f"lr {self.learning_rate:.2e}",
-            f"{self.seconds:.0f} s",
-        ]
+        speed, time = f"{self.tokens_per_second:,.0f} tokens/s", f"{self.seconds:.0f} s"
+        text = f"step {self.step}  loss {self.loss:.3f}  {speed}  lr {self.learning_rate:.2e}  {time}"
         if self.valid_loss is not None:
-            parts.append(f"valid loss {self.valid_loss:.3f}")
+            text += f"  valid loss {self.valid_loss:.3f}"
         if self.valid_bleu is not None:
-            parts.append(f"valid BLEU {self.valid_bleu:.1f}")
-        return "  ".join(parts)
+            text += f"  valid BLEU {self.valid_bleu:.1f}"
+        return text
 
 
-_COLUMNS = [field.name for field in fields(Row)]
-_VALID_COLUMNS = ["step", *(field.name for field in fields(Validated))]
+@dataclass(frozen=True)
+class Validated:
+    """Results on a validation set."""
+
+    name: str  # of the set
+    loss: float  # in nats per target token, without smoothing
+    bleu: float | None  # of greedy translations of the first lines; None if it was not measured
 
 
+_COLUMNS = [each.name for each in fields(Row)]
+_VALID_COLUMNS = ["step", *(each.name for each in fields(Validated))]
+
+
+@dataclass(eq=False)
 class Journal:
     """Counts what steps cost, appends rows to the log, and shows progress.
 
     Each process has one, because the loss of a step is a sum over processes. Only the first process writes.
-
-    Args:
-        fabric: Fabric of the run. Its loggers get the same rows.
-        out: Directory of the run.
-        progress: Counts, which are updated in place.
-        origin: Function that returns the sentence pairs of a step, as (corpus, line).
-        steps: Number of steps of the run.
     """
 
-    def __init__(
-        self,
-        fabric: Fabric,
-        out: Path,
-        progress: Progress,
-        origin: Callable[[Step], Sequence[tuple[str, int]]],
-        *,
-        steps: int,
-    ) -> None:
-        self.fabric, self.out, self.progress, self.origin, self.steps = fabric, out, progress, origin, steps
-        self._unsettled: list[tuple[Tensor, Step]] = []  # losses that the device may still be computing
-        self._clock: float | None = None
-        self._bar: tqdm | None = None
+    fabric: Fabric  # its loggers get the same rows
+    out: Path  # directory of the run
+    progress: Progress  # updated in place
+    origin: Callable[[Step], Sequence[tuple[str, int]]]  # returns the sentence pairs of a step, as (corpus, line)
+    steps: int  # of the run
+    _unsettled: list[tuple[Tensor, Step]] = field(default_factory=list, init=False)  # the device may still compute them
+    _clock: float | None = field(default=None, init=False)
+    _bar: tqdm | None = field(default=None, init=False)
 
     @contextmanager
     def opened(self, *, show: bool) -> Iterator[None]:
-        """Open the log. Rows after the current step, written after the last checkpoint, are removed.
-
-        Args:
-            show: Show a progress bar if standard error is a terminal.
-        """
+        """Open the log, and remove rows after the current step. With `show`, show a progress bar on a terminal."""
         step, first = self.progress.step, self.fabric.is_global_zero
         if first:
             (self.out / DIVERGED).unlink(missing_ok=True)
@@ -189,20 +155,14 @@ class Journal:
     def _diverged(self, number: int, loss: float, step: Step) -> Diverged:
         path = self.out / DIVERGED
         if self.fabric.is_global_zero:
-            rows = [("corpus", "line"), *self.origin(step)]
-            write_atomically(path, as_csv(rows).encode())
+            write_atomically(path, as_csv([("corpus", "line"), *self.origin(step)]).encode())
         return Diverged(
             f"training diverged: the loss must be finite, got {loss} in step {number}; its sentence pairs are in "
             f"{path}; try a lower train.learning_rate_factor, a higher train.warmup_steps or a train.gradient_clip"
         )
 
     def row(self, rate: float, validated: Sequence[Validated] = ()) -> None:
-        """Write a row about the steps since the previous one, which must be settled.
-
-        Args:
-            rate: Learning rate of the last step.
-            validated: Results on the validation sets.
-        """
+        """Write a row about the steps since the previous one, which must be settled. `rate` is that of the last one."""
         progress = self.progress
         elapsed = max(progress.seconds - progress.seconds_at_row, 1e-9)
         valid = (validated[0].loss, validated[0].bleu) if validated else (None, None)
@@ -234,13 +194,10 @@ def read_log(path: Path) -> list[Row]:
     """
     rows = _read_csv(path, _COLUMNS)
     with reading(path, "not a training log"):
-        return [_parse(row) for row in rows]
-
-
-def _parse(cells: list[str]) -> Row:
-    step, *measured = cells
-    training, validation = measured[:4], measured[4:]
-    return Row(int(step), *map(float, training), *(float(cell) if cell else None for cell in validation))
+        return [
+            Row(int(step), *map(float, cells[:4]), *(float(cell) if cell else None for cell in cells[4:]))
+            for step, *cells in rows
+        ]
 
 
 def _append(path: Path, columns: Sequence[str], rows: Iterable[Sequence[float | int | str | None]]) -> None:

@@ -31,10 +31,10 @@ from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints
 from relattn.translation.training.journal import Journal, Progress
 from relattn.translation.training.objective import learning_rate, summed_loss
-from relattn.translation.training.opened_run import Run
+from relattn.translation.training.run import Run
 from relattn.translation.training.run_directory import CHECKPOINTS
 from relattn.translation.training.stop import Stop
-from relattn.translation.training.validation import Validated, ignores_order, validate
+from relattn.translation.training.validation import ignores_order, validate
 
 _TIMED = 4  # steps of a session that are timed to estimate the rest
 _SHARE = 0.7  # of the time of its threads that a process uses if no other program needs the processor
@@ -44,84 +44,72 @@ _STEPS_PER_RETURN = 100  # of freed memory; the next step then takes about twice
 def fit(fabric: Fabric, run: Run, stop: Stop, *, show: bool) -> int:
     """Train to the last step, or until patience or a signal ends the run, and return the number of steps.
 
-    Args:
-        fabric: Devices, ranks and precision. Its processes have been launched.
-        run: Recipe, data, model and checkpoint.
-        stop: Signals. The current step is finished, and a checkpoint is written, before a signal ends the run.
-        show: Show a progress bar if standard error is a terminal.
+    The current step is finished, and a checkpoint is written, before a signal ends the run.
 
     Raises:
         Diverged: A loss or a weight is not finite.
         InputError: The checkpoint belongs to another model, or a file cannot be written.
     """
-    recipe, out, data, model = run.recipe, run.directory, run.data, run.model
+    recipe, data, model = run.directory.recipe, run.data, run.model
     train = recipe.train
     called, optimizer = set_up(fabric, model, train)
-    progress = Progress()
-    if run.checkpoint is not None:
-        progress = _restore(run.checkpoint, fabric, run, optimizer)
+    progress = Progress() if run.checkpoint is None else _restore(run.checkpoint, fabric, run, optimizer)
     if _finished(progress, train):
         return progress.step
     origin = partial(data.train.origin, parts=recipe.micro_batches_per_step)
-    journal = Journal(fabric, out, progress, origin, steps=train.steps)
-    timer: list[tuple[float, float]] = []  # seconds, and seconds of the processor
+    journal = Journal(fabric, run.directory.path, progress, origin, steps=train.steps)
     check_order = recipe.model.position_spec.order_warning is None
     split = {"accumulate": train.accumulate, "ranks": fabric.world_size, "rank": fabric.global_rank}
+    timer: list[tuple[float, float]] = []  # seconds, and seconds of the processor
     with journal.opened(show=show):
         for step in data.train.steps((progress.epoch, progress.index), done=progress.step, **split):
             journal.start_clock()
-            rate = learning_rate(
-                progress.step + 1, model.config.dim, train.warmup_steps, factor=train.learning_rate_factor
-            )
+            number, factor = progress.step + 1, train.learning_rate_factor
+            rate = learning_rate(number, model.config.dim, train.warmup_steps, factor=factor)
             key = (recipe.seed, progress.step)
             loss = take_step(fabric, called, optimizer, step.to(fabric.device), train, rate=rate, key=key)
-            progress.step, progress.epoch, progress.index = progress.step + 1, step.epoch, step.index + 1
+            progress.step, progress.epoch, progress.index = number, step.epoch, step.index + 1
             journal.add(loss, step)
             if len(timer) < _TIMED:
                 timer.append((time.monotonic(), time.process_time()))
-                if len(timer) == _TIMED and progress.step + train.log_every < train.steps:
-                    seconds, used = (last - first for first, last in zip(timer[0], timer[-1], strict=True))
-                    left = seconds / (_TIMED - 1) * (train.steps - progress.step)
-                    journal.log(f"the remaining {train.steps - progress.step:,} steps take about {duration(left)}")
-                    if fabric.device.type == "cpu":
-                        _warn_if_busy(journal, used / seconds)
+                if len(timer) == _TIMED and number + train.log_every < train.steps:
+                    _report_speed(journal, *(last - first for first, last in zip(timer[0], timer[-1], strict=True)))
 
-            last = progress.step >= train.steps
-            validating = progress.step % train.valid_every == 0 or last
-            if progress.step % train.log_every == 0 or validating:
+            validating = number % train.valid_every == 0 or number >= train.steps
+            if number % train.log_every == 0 or validating:
                 journal.settle()
-                results: list[Validated] = []
-                if validating and data.valid:
-                    for valid in data.valid:
-                        lines = train.valid_bleu_lines
-                        results.append(validate(model, valid, data.tokenizer, recipe.search, lines, fabric.device))
+                results = [validate(run, valid, fabric.device) for valid in data.valid if validating]
+                if results:
                     progress.waited = 0 if results[0].loss < progress.best else progress.waited + 1
                     progress.best = min(progress.best, results[0].loss)
                 journal.row(rate, results)
-                if check_order and results and progress.step > train.warmup_steps:
-                    warning = ignores_order(model, data.valid[0], data.tokenizer, results[0], fabric.device)
+                if check_order and results and number > train.warmup_steps:
+                    warning = ignores_order(run, results[0].loss, fabric.device)
                     check_order = warning is not None
                     if warning is not None:
-                        journal.log(f"step {progress.step}: {warning}", logging.WARNING)
+                        journal.log(f"step {number}: {warning}", logging.WARNING)
 
             ending = stop.agreed(fabric) or _finished(progress, train)
-            if progress.step % train.checkpoint_every == 0 or ending:
+            if number % train.checkpoint_every == 0 or ending:
                 journal.settle()
                 _save(fabric, run, progress, optimizer)
             if ending:
                 break
-            if progress.step % _STEPS_PER_RETURN == 0:
+            if number % _STEPS_PER_RETURN == 0:
                 return_freed_memory()
     return progress.step
 
 
-def _warn_if_busy(journal: Journal, used: float) -> None:
-    """Warn if this process used fewer processors than it has threads, so that its threads wait for each other.
+def _report_speed(journal: Journal, seconds: float, used: float) -> None:
+    """Log how long the remaining steps take, and a warning if this process uses fewer processors than it has threads.
 
-    The number is not changed during a run, because the last digits of the results depend on it.
+    Its threads then wait for each other. Their number is not changed during a run, because the last digits of the
+    results depend on it. `seconds` passed between the first and the last of the timed steps, `used` of the processor.
     """
-    threads = torch.get_num_threads()
-    if threads > 1 and used < _SHARE * threads:
+    left, threads = journal.steps - journal.progress.step, torch.get_num_threads()
+    journal.log(f"the remaining {left:,} steps take about {duration(seconds / (_TIMED - 1) * left)}")
+    used /= seconds
+    if journal.fabric.device.type == "cpu" and threads > 1 and used < _SHARE * threads:
         journal.log(
             f"other programs use the processor: {threads} threads got the time of {used:.1f}; fewer may be faster: "
             f"--train.threads {max(1, round(used))}",
@@ -159,14 +147,8 @@ def take_step(
 ) -> Tensor:
     """Take one optimizer step, and return this process's share of its loss, in nats per target token, a scalar.
 
-    Args:
-        fabric: Fabric of the run.
-        model: Module that `set_up` returned.
-        optimizer: Optimizer that `set_up` returned.
-        step: This process's part of the step.
-        train: Training settings.
-        rate: Learning rate.
-        key: Seed of the run, and number of steps before this one. Dropout is seeded from it.
+    `model` and `optimizer` are those that `set_up` returned. Dropout is seeded from `key`, which is the seed of the run
+    and the number of steps before this one.
     """
     optimizer.zero_grad()
     total = torch.zeros((), device=fabric.device)
@@ -196,13 +178,13 @@ def _save(fabric: Fabric, run: Run, progress: Progress, optimizer: Optimizer) ->
         raise Diverged(f"training diverged: weights must be finite, but step {progress.step} made some NaN or infinite")
     if fabric.is_global_zero:
         content = {
-            "recipe": as_dict(run.recipe),
+            "recipe": as_dict(run.directory.recipe),
             "progress": asdict(progress),
             "scaler": fabric.strategy.precision.state_dict(),
             "model": run.model.state_dict(),
             "optimizer": optimizer.state_dict(),
         }
-        train, directory = run.recipe.train, run.directory / CHECKPOINTS
+        train, directory = run.directory.recipe.train, run.directory.path / CHECKPOINTS
         checkpoints.save(directory, progress.step, content, keep=train.keep, every=train.checkpoint_every)
 
 
@@ -214,7 +196,5 @@ def _restore(state: dict[str, Any], fabric: Fabric, run: Run, optimizer: Optimiz
         fabric.strategy.precision.load_state_dict(state["scaler"])
         return Progress(**state["progress"])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        message = (
-            f"{run.directory}: the checkpoint of step {state['step']} must belong to this run: {one_line(error, 200)}"
-        )
-        raise InputError(message) from error
+        place = f"{run.directory.path}: the checkpoint of step {state['step']}"
+        raise InputError(f"{place} must belong to this run: {one_line(error, 200)}") from error

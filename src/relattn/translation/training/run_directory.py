@@ -8,15 +8,13 @@ process was killed immediately afterwards.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -31,7 +29,6 @@ from relattn.translation.training import checkpoints
 from relattn.translation.training.journal import LOG, read_log
 
 RECIPE, CHECKPOINTS, TENSORBOARD, BUNDLE = "recipe.yaml", "checkpoints", "tensorboard", "bundle"
-_log = logging.getLogger(__name__)
 
 _CHANGEABLE = {  # settings that may change when a run is resumed, because the weights of a step do not depend on them
     *("out", "train.steps", "train.threads", "train.log_every", "train.activation_checkpointing"),
@@ -45,44 +42,6 @@ _CHANGEABLE = {  # settings that may change when a run is resumed, because the w
 _PATHS = ("train_src", "train_tgt", "train_list", "valid_src", "valid_tgt", "valid_list")
 
 
-@contextmanager
-def claim(recipe: Recipe, *, resume: bool, first: bool = True) -> Iterator[None]:
-    """Lock the directory of a run, after checking that the run can start or continue there.
-
-    If the block fails before the data of a new run are complete, nothing is left of it. Other processes than the first
-    wait until it has made the data, which may take longer than a process group waits.
-
-    Raises:
-        InputError: The directory of a new run is not empty, an old run cannot continue with this recipe, a file is in
-            the way, or another process uses the directory.
-    """
-    out = Path(recipe.out)
-    if not first:
-        while not has_data(out):
-            time.sleep(0.2)
-        yield
-        return
-    if resume:
-        require_same_run(read_recipe(out), recipe)
-    else:
-        _require_free(out)
-    with locked(out, "training this run"):
-        if not resume:
-            _require_free(out)  # another process may have started a run before this one had the lock
-        try:
-            if not resume:
-                write_atomically(out / RECIPE, dump(recipe).encode())
-            _require_layout(out)
-            steps, taken = recipe.train.steps, _steps_taken(out)
-            require(taken <= steps, f"train.steps must be at least {taken:,}, the number of steps taken, got {steps:,}")
-            yield
-        finally:
-            if not resume and not has_data(out):
-                for entry in out.iterdir():
-                    if entry.name != LOCK:
-                        remove(entry)
-
-
 def read_recipe(out: Path) -> Recipe:
     """Read the recipe of a run.
 
@@ -94,12 +53,7 @@ def read_recipe(out: Path) -> Recipe:
 
 
 def require_same_run(old: Recipe, recipe: Recipe) -> None:
-    """Raise an InputError that names all changed settings, if a run cannot continue with another recipe.
-
-    Args:
-        old: Recipe that the run was started with.
-        recipe: Recipe to continue with.
-    """
+    """Raise an InputError that names all changed settings, if a run cannot continue with another recipe."""
     paths = {name: getattr(recipe.data, name) for name in _PATHS}
     moved = {name: path for name, path in paths.items() if path and getattr(old.data, name)}
     old = replace(old, data=replace(old.data, **moved))
@@ -111,65 +65,98 @@ def require_same_run(old: Recipe, recipe: Recipe) -> None:
     require(not changed, f"{recipe.out}: these settings must be as when the run started: {'; '.join(changed)}")
 
 
-def _require_layout(out: Path) -> None:
-    """Raise an InputError if a file in a run's directory would stop the run later, such as one of another user."""
-    for name in (CHECKPOINTS, TENSORBOARD, "data"):
-        path = out / name
-        require(path.is_dir() or not path.exists(), f"{path} must be a directory, got a file")
-        usable = not path.exists() or os.access(path, os.R_OK | os.W_OK | os.X_OK)
-        require(usable, f"{path} must be readable and writable for this user")
-    bundle.require_replaceable(out / BUNDLE)
+@dataclass(frozen=True)
+class RunDirectory:
+    """Directory of the run that a recipe defines."""
 
+    recipe: Recipe
 
-def newest_checkpoint(out: Path, *, warn: bool = True) -> dict[str, Any] | None:
-    """Return the content of the newest intact checkpoint, or None. Log a warning per damaged one if `warn`."""
-    if not checkpoints.list_checkpoints(out / CHECKPOINTS):
-        return None
-    path, state, damaged = checkpoints.newest(out / CHECKPOINTS)
-    for message in damaged if warn else ():
-        _log.warning("%s; continuing from %s", message, path.name)
-    return state
+    @property
+    def path(self) -> Path:
+        """Path of the directory."""
+        return Path(self.recipe.out)
 
+    def has_run(self) -> bool:
+        """Return whether the directory contains a run."""
+        return (self.path / RECIPE).exists()
 
-def describe_progress(out: Path) -> str:
-    """Return how far an interrupted run got and where it continues, for the end of a message."""
-    rows, saved = [], _steps_taken(out)
-    with suppress(InputError):
-        rows = read_log(out / LOG)
-    step = max(saved, rows[-1].step if rows else 0)
-    after = f" after step {step}" if step else ""
-    resumed = f"continues from step {saved}" if saved else "starts again"
-    return f"{after}; the same command with --resume {resumed}"
+    @contextmanager
+    def claimed(self, *, resume: bool, first: bool) -> Iterator[None]:
+        """Lock the directory, after checking that the run can start or continue there.
 
+        If the block fails before the data of a new run are complete, nothing is left of it. Other processes than the
+        first wait until it has made the data, which may take longer than a process group waits.
 
-def _steps_taken(out: Path) -> int:
-    """Return the step of the newest checkpoint; 0 without one."""
-    paths = checkpoints.list_checkpoints(out / CHECKPOINTS)
-    return checkpoints.step_of(paths[-1]) if paths else 0
+        Raises:
+            InputError: The directory of a new run is not empty, an old run cannot continue with this recipe, a file is
+                in the way, or another process uses the directory.
+        """
+        if not first:
+            while not has_data(self.path):
+                time.sleep(0.2)
+            yield
+            return
+        if resume:
+            require_same_run(read_recipe(self.path), self.recipe)
+        else:
+            self._require_free()
+        with locked(self.path, "training this run"):
+            if not resume:
+                self._require_free()  # another process may have started a run before this one had the lock
+            try:
+                if not resume:
+                    write_atomically(self.path / RECIPE, dump(self.recipe).encode())
+                self._require_usable()
+                yield
+            finally:
+                if not resume and not has_data(self.path):
+                    for entry in self.path.iterdir():
+                        if entry.name != LOCK:
+                            remove(entry)
 
+    def _require_free(self) -> None:
+        out = self.path
+        require(not self.has_run(), f"{out}: contains a run; use --resume to continue it, or another out")
+        # A killed process may have left a lock or a temporary file in a directory that it created.
+        empty = not out.exists() or (
+            out.is_dir() and all(entry.name == LOCK or is_leftover(entry) for entry in out.iterdir())
+        )
+        require(empty, f"{out}: out must be an empty directory or a new one")
 
-def disk_space(model: nn.Module, keep: int) -> int:
-    """Return the size in bytes of a run's bundle, and of its checkpoints if `keep` of them are kept.
+    def _require_usable(self) -> None:
+        """Raise an InputError if a file would stop the run later, such as one of another user, or it has more steps."""
+        for name in (CHECKPOINTS, TENSORBOARD, "data"):
+            path = self.path / name
+            require(path.is_dir() or not path.exists(), f"{path} must be a directory, got a file")
+            usable = not path.exists() or os.access(path, os.R_OK | os.W_OK | os.X_OK)
+            require(usable, f"{path} must be readable and writable for this user")
+        bundle.require_replaceable(self.path / BUNDLE)
+        steps, taken = self.recipe.train.steps, self._steps_taken()
+        require(taken <= steps, f"train.steps must be at least {taken:,}, the number of steps taken, got {steps:,}")
 
-    While a checkpoint is written, there is one more than are kept. Each has the weights and Adam's two moments.
-    """
-    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    return (keep + 1) * 3 * weights + weights
+    def require_space(self, model: nn.Module) -> None:
+        """Raise an InputError if the disk has no space for the run's bundle, the checkpoints to keep and a new one.
 
+        A checkpoint has the weights and Adam's two moments. The space of those that exist counts as available.
+        """
+        keep = self.recipe.train.keep
+        weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+        needed = (keep + 1) * 3 * weights + weights
+        used = sum(path.stat().st_size for part in (CHECKPOINTS, BUNDLE) for path in (self.path / part).glob("*"))
+        available = used + shutil.disk_usage(self.path).free
+        message = f"{self.path}: the disk must have {as_size(needed)} for {keep} checkpoints and a bundle, got"
+        require(needed <= available, f"{message} {as_size(available)}; see train.keep")
 
-def require_space(out: Path, model: nn.Module, keep: int) -> None:
-    """Raise an InputError if the disk has no space for `keep` checkpoints of a run and its bundle."""
-    needed = disk_space(model, keep)
-    used = sum(path.stat().st_size for name in (CHECKPOINTS, BUNDLE) for path in (out / name).glob("*"))
-    available = used + shutil.disk_usage(out).free
-    message = f"{out}: the disk must have {as_size(needed)} for {keep} checkpoints and a bundle, got"
-    require(needed <= available, f"{message} {as_size(available)}; see train.keep")
+    def describe_progress(self) -> str:
+        """Return how far an interrupted run got and where it continues, for the end of a message."""
+        rows, saved = [], self._steps_taken()
+        with suppress(InputError):
+            rows = read_log(self.path / LOG)
+        step = max(saved, rows[-1].step if rows else 0)
+        after = f" after step {step}" if step else ""
+        resumed = f"continues from step {saved}" if saved else "starts again"
+        return f"{after}; the same command with --resume {resumed}"
 
-
-def _require_free(out: Path) -> None:
-    require(not (out / RECIPE).exists(), f"{out}: contains a run; use --resume to continue it, or another out")
-    # A killed process may have left a lock or a temporary file in a directory that it created.
-    empty = not out.exists() or (
-        out.is_dir() and all(entry.name == LOCK or is_leftover(entry) for entry in out.iterdir())
-    )
-    require(empty, f"{out}: out must be an empty directory or a new one")
+    def _steps_taken(self) -> int:
+        """Return the step of the newest checkpoint; 0 without one."""
+        return max(map(checkpoints.step_of, checkpoints.list_checkpoints(self.path / CHECKPOINTS)), default=0)

@@ -7,72 +7,47 @@ source tokens are shuffled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from relattn.translation.config import SearchConfig
 from relattn.translation.data.batching import Batch
 from relattn.translation.data.encode import ValidationSet
-from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.data.tokenizer import SpecialTokens
 from relattn.translation.evaluation import score
-from relattn.translation.model.transformer import Transformer
+from relattn.translation.training.journal import Validated
 from relattn.translation.training.objective import mean_loss
+from relattn.translation.training.run import Run
 from relattn.translation.translate.engines import engine_of
 from relattn.translation.translate.translator import Translator
 
 _LEAST_INCREASE = 0.01  # of the loss, relative, that shuffled sources cause if a model uses order
 
 
-@dataclass(frozen=True)
-class Validated:
-    """Results on a validation set.
-
-    Attributes:
-        name: Name of the set.
-        loss: Nats per target token, without smoothing.
-        bleu: BLEU of greedy translations of the first lines. None: not measured.
-    """
-
-    name: str
-    loss: float
-    bleu: float | None
-
-
-def validate(
-    model: Transformer,
-    valid: ValidationSet,
-    tokenizer: AnyTokenizer,
-    search: SearchConfig,
-    lines: int,
-    device: torch.device,
-) -> Validated:
-    """Measure the loss on a validation set, and the BLEU of greedy translations of its first `lines` lines."""
-    loss, bleu = mean_loss(model, valid.batches, device), None
-    pairs = valid.pairs[:lines]
+def validate(run: Run, valid: ValidationSet, device: torch.device) -> Validated:
+    """Measure the loss on a validation set, and the BLEU of greedy translations of its first lines."""
+    recipe, loss, bleu = run.directory.recipe, mean_loss(run.model, valid.batches, device), None
+    pairs = valid.pairs[: recipe.train.valid_bleu_lines]
     if pairs:
-        model.eval()
+        run.model.eval()
         with torch.inference_mode():
-            tokenizer = tokenizer.with_languages(*valid.languages)
-            translator = Translator(engine_of(model, device), tokenizer, replace(search, beam_size=1))
+            tokenizer, search = run.data.tokenizer.with_languages(*valid.languages), replace(recipe.search, beam_size=1)
+            translator = Translator(engine_of(run.model, device), tokenizer, search)
             bleu = score(translator.translate([src for src, _ in pairs]), [tgt for _, tgt in pairs]).bleu
-        model.train()
+        run.model.train()
     return Validated(valid.name, loss, bleu)
 
 
-def ignores_order(
-    model: Transformer, valid: ValidationSet, tokenizer: AnyTokenizer, result: Validated, device: torch.device
-) -> str | None:
-    """Return a warning if shuffling the source tokens of a validation set does not increase the loss, else None."""
-    special = tokenizer.with_languages(*valid.languages).special
-    batches = [shuffled(batch, special, seed) for seed, batch in enumerate(valid.batches)]
-    loss = mean_loss(model, batches, device)
-    if loss > result.loss * (1 + _LEAST_INCREASE):
+def ignores_order(run: Run, loss: float, device: torch.device) -> str | None:
+    """Return a warning if shuffled sources do not have a higher loss than the first validation set, else None."""
+    valid = run.data.valid[0]
+    special = run.data.tokenizer.with_languages(*valid.languages).special
+    changed = mean_loss(run.model, [shuffled(batch, special, seed) for seed, batch in enumerate(valid.batches)], device)
+    if changed > loss * (1 + _LEAST_INCREASE):
         return None
     return (
-        f"the loss on {result.name} is {result.loss:.3f}, and {loss:.3f} with shuffled source tokens: the model does "
+        f"the loss on {valid.name} is {loss:.3f}, and {changed:.3f} with shuffled source tokens: the model does "
         "not use word order, and may never learn to; check train.warmup_steps and train.learning_rate_factor"
     )
 

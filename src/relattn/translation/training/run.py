@@ -1,0 +1,138 @@
+"""A run that is open, the bundle that it may start from, and the bundle that it ends with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from relattn.translation import bundle, hub
+from relattn.translation.config import Recipe, as_dict, differences, dump
+from relattn.translation.config.positions import ClippedTables, DotProduct
+from relattn.translation.data.encode import TranslationData, load_data, open_data
+from relattn.translation.errors import require
+from relattn.translation.evaluation import score
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.weights import load_weights, make_model
+from relattn.translation.training import checkpoints
+from relattn.translation.training.run_directory import CHECKPOINTS, RunDirectory, read_recipe
+from relattn.translation.translate.engines import engine_of
+from relattn.translation.translate.translator import Translator
+from relattn.translation.weights import weight_table
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is open."""
+
+    directory: RunDirectory
+    data: TranslationData
+    model: Transformer  # with its initial weights; trained in place
+    checkpoint: dict[str, Any] | None  # content of the checkpoint to continue from
+
+
+def open_run(directory: RunDirectory, *, resume: bool, first: bool) -> Run:
+    """Open a run. If it has no data yet, they are made. If it has a checkpoint, the initial bundle is not read.
+
+    The first process compares the text with the text that the run started with, and warns of damaged checkpoints.
+    """
+    recipe = directory.recipe
+    checkpoint = checkpoints.newest(directory.path / CHECKPOINTS, warn=first) if resume else None
+    initial = None if checkpoint else read_initial_bundle(recipe)
+    data = load_data(recipe, tokenizer=None if initial is None else initial.tokenizer, check=first)
+    torch.manual_seed(recipe.seed)
+    model = Transformer(recipe.model, *data.tokenizer.vocab_sizes)
+    if initial is not None:
+        load_weights(model, initial.state, source=initial.path)
+    return Run(directory, data, model, checkpoint)
+
+
+def read_initial_bundle(recipe: Recipe) -> bundle.Bundle | None:
+    """Read the bundle to start from, if the recipe names one, dequantized, with a tokenizer for the recipe's languages.
+
+    The recipe's model may have relative positions that the bundle's model does not have, in addition to the same signal
+    that is added to embeddings. Their tables are zero, so that the model computes the same at first.
+
+    Raises:
+        InputError: The bundle is missing or damaged, or its model is another one or has no tokens of these languages.
+    """
+    path, model = recipe.train.init_from, recipe.model
+    if not path:
+        return None
+    initial = bundle.read_bundle(hub.resolve(path)).in_float32()
+    tokenizer = initial.tokenizer.with_languages(recipe.data.src_lang, recipe.data.tgt_lang)
+    state, expected = initial.state, model
+    before, after = initial.model.position_spec, model.position_spec
+    if (
+        before.signal == after.signal
+        and isinstance(before.mixer, DotProduct)
+        and isinstance(after.mixer, ClippedTables)
+    ):
+        expected = model.with_positions(initial.model.positions, max_positions=initial.model.max_positions)
+        weights = weight_table(model, tokenizer.vocab_sizes)
+        tables = [name for name in weights if name.endswith((".rel_key.weight", ".rel_value.weight"))]
+        state = {**state, **{name: np.zeros(weights[name].shape, np.float32) for name in tables}}
+    changed = [line for line in differences(as_dict(initial.model), as_dict(expected)) if "dropout" not in line]
+    require(not changed, f"{path}: the model must be the recipe's, got {'; '.join(changed)}")
+    return replace(initial, model=model, state=state, tokenizer=tokenizer)
+
+
+def write_bundle(directory: RunDirectory, data: TranslationData, last: int, path: Path) -> None:
+    """Average the last checkpoints of a run into a bundle, and score it on the validation sets of its data."""
+    recipe, config = directory.recipe, directory.recipe.data
+    languages = config.src_lang, config.tgt_lang
+    paths = checkpoints.list_checkpoints(directory.path / CHECKPOINTS)[-last:]
+    tokenizer = data.tokenizer.with_languages(*languages)
+    pairs = data.languages if config.given_tokens else ()
+    mean = checkpoints.average(checkpoints.load(checkpoint)["model"] for checkpoint in paths)
+    source = f"the mean of {', '.join(path.name for path in paths)}"
+    state = {name: tensor.numpy() for name, tensor in mean.items()}
+    model = make_model(recipe.model, tokenizer.vocab_sizes, state, source=source)
+    files = f"`{config.train_list}`" if config.train_list else f"`{config.train_src}` and `{config.train_tgt}`"
+    card = (
+        f"# {config.src_lang} → {config.tgt_lang}\n\n"
+        f"A Transformer with {recipe.model.positions} positions, trained with relattn on {files}; "
+        f"the mean of the weights after steps {', '.join(str(checkpoints.step_of(path)) for path in paths)}.\n\n"
+        "    relattn translate PATH < in.txt > out.txt\n\n"
+        "## Recipe\n\n```yaml\n" + dump(recipe) + "```\n"
+    )
+    if data.valid:
+        card += "\n## Scores\n"
+        translator = Translator(engine_of(model), tokenizer, recipe.search, languages=languages, pairs=pairs)
+    for each in data.valid:
+        sources, references = [src for src, _ in each.pairs], [tgt for _, tgt in each.pairs]
+        scores = score(translator.with_languages(*each.languages).translate(sources), references)
+        name = f" of {each.name}" if len(data.valid) > 1 else ""
+        card += f"\nOn the {scores.sentences} validation sentences{name}:\n\n{scores}\n"
+    bundle.save(
+        path,
+        recipe.model,
+        state,
+        languages=languages,
+        search=recipe.search,
+        tokenizer=tokenizer,
+        card=card,
+        pairs=pairs,
+    )
+
+
+def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool = False) -> None:
+    """Average the last checkpoints of a run into a bundle.
+
+    Args:
+        run: Directory of the run.
+        last: Number of checkpoints.
+        path: Directory of the bundle.
+        overwrite: Replace a bundle that exists at `path`.
+
+    Raises:
+        InputError: The directory contains no run, or fewer checkpoints.
+    """
+    bundle.require_writable(path, overwrite)
+    directory = RunDirectory(replace(read_recipe(Path(run)), out=str(run)))
+    count = len(checkpoints.list_checkpoints(directory.path / CHECKPOINTS))
+    require(1 <= last <= count, f"last must be in [1, {count}], the checkpoints of {run}, got {last}")
+    write_bundle(directory, open_data(directory.recipe), last, Path(path))
