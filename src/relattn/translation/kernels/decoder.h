@@ -64,11 +64,9 @@ typedef struct {
     real *logits;
     /* (rows, src_len) mean weights of the heads of a layer's cross-attention, or NULL */
     real *attention;
-    /* (rows, best) log-probabilities in descending order, and their tokens */
-    real *values;
+    /* (rows, best) log-probabilities in descending order; (rows,) log-sums of the logits, or NULL; (rows, best) tokens */
+    real *values, *log_sums;
     int64_t *candidates;
-    /* (rows,) log of the sum of the exponentials of the logits, or NULL */
-    real *log_sums;
     /* (banned_count,) tokens that are excluded, and (rows,) the forced token of a row, or -1; either may be NULL */
     const int64_t *banned, *only;
     /* workspace of the size that relattn_space returns */
