@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import safetensors
@@ -148,27 +149,46 @@ def require_fit(
         raise InputError(f"{source}: the weights do not fit the model: {'; '.join(listed)}{omitted}")
 
 
-def read_weights(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Return the tensors and the metadata of a safetensors file. bfloat16 becomes float32.
+class FileWeights(Mapping[str, np.ndarray]):
+    """Weights in an open safetensors file, by name. Each is read when it is asked for. bfloat16 becomes float32.
 
-    Tensors stay in the file until they are used.
+    Args:
+        file: The file.
+        begin: Place of the tensors in it.
+        entries: Header of the file: dtype, shape and place of each tensor.
+    """
+
+    def __init__(self, file: BinaryIO, begin: int, entries: Mapping[str, Any]) -> None:
+        self._file, self._begin, self._entries = file, begin, entries
+        weakref.finalize(self, file.close)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        dtype, shape, (first, last) = (self._entries[name][key] for key in ("dtype", "shape", "data_offsets"))
+        self._file.seek(self._begin + first)
+        kind = np.dtype(_DTYPES[dtype])
+        tensor = np.fromfile(self._file, kind, (last - first) // kind.itemsize).reshape(shape)
+        return (tensor.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def read_weights(path: Path) -> tuple[FileWeights, dict[str, str]]:
+    """Return the tensors and the metadata of a safetensors file.
 
     Raises:
         InputError: The file is missing or damaged, or has tensors of a dtype that NumPy lacks.
     """
-    tensors = {}
     with reading(path, "truncated, damaged, or not a safetensors file"):
-        with safetensors.safe_open(path, framework="numpy") as file:  # checks the file
-            metadata = file.metadata() or {}
-        data = np.asarray(np.memmap(path, np.uint8, "r"))
-        end = 8 + int.from_bytes(data[:8].tobytes(), "little")
-        header = json.loads(data[8:end].tobytes())
-        header.pop("__metadata__", None)
-        for name, entry in header.items():
+        with safetensors.safe_open(path, framework="numpy") as checked:
+            metadata = checked.metadata() or {}
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            entries = json.loads(file.read(size))
+        entries.pop("__metadata__", None)
+        for name, entry in entries.items():
             require(entry["dtype"] in _DTYPES, f"{path}: {one_line(name, 80)} has dtype {entry['dtype']}")
-            first, last = entry["data_offsets"]
-            tensor = data[end + first : end + last].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
-            if entry["dtype"] == "BF16":
-                tensor = (tensor.astype(np.uint32) << 16).view(np.float32)
-            tensors[name] = tensor
-    return tensors, metadata
+        return FileWeights(path.open("rb"), 8 + size, entries), metadata
