@@ -99,7 +99,7 @@ def test_a_level_may_be_lower_than_the_processor(flags, allowed):
 )
 def test_flags_of_the_first_processor(cpuinfo, expected, tmp_path):
     (tmp_path / "cpuinfo").write_text(cpuinfo)
-    assert levels.processor_flags(tmp_path / "cpuinfo") == expected
+    assert levels.listed_flags(tmp_path / "cpuinfo") == expected
 
 
 def test_pytorch_finds_the_same_features():

@@ -23,7 +23,7 @@ NAMED = (  # at most ten
     "tests/integrations/test_int8.py::test_a_model_is_close_in_any_batch_and_restored",
     "tests/translation/kernels/test_int8.py::test_sums_are_exact",
     "tests/translation/kernels/test_int8.py::test_a_search_in_one_call_finds_what_steps_find",
-    "tests/translation/kernels/test_decoder.py::test_a_prefix_is_read_as_its_tokens_are",
+    "tests/translation/kernels/test_decoder.py::test_scores_and_attention_of_given_translations",
     "tests/translation/model/test_linear.py::test_all_layers_of_a_model_follow_the_choice",
     "tests/translation/formats/test_ctranslate2.py::test_types_of_weights",
     "tests/translation/formats/test_ctranslate2.py::test_commands",

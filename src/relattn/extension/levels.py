@@ -45,6 +45,18 @@ FLAGS = {  # what a feature requires, in Linux's names
     "AVX_VNNI": {"avx_vnni"},
     "SVE256": {"sve256"},  # vectors of exactly 256 bits
 }
+CPUID = {  # of a feature in Linux's names: index of the leaf in the C library, register, bit
+    "fma": (0, 2, 12),
+    "avx2": (1, 1, 5),
+    "avx512f": (1, 1, 16),
+    "avx512dq": (1, 1, 17),
+    "avx512bw": (1, 1, 30),
+    "avx512vl": (1, 1, 31),
+    "avx512_vnni": (1, 2, 11),
+    "amx_bf16": (1, 3, 22),
+    "avx_vnni": (6, 0, 4),
+    "avx512_bf16": (6, 0, 5),
+}
 INT8_DOTS = {"AVX512_VNNI", "AVX_VNNI", "DOTPROD"}  # dot products of 8-bit integers; on ARM, kernels look for them
 AVX512_BF16 = {"AVX512", "AVX2", "AVX512_VNNI", "AVX512_BF16"}
 LIMITS: dict[str, dict[str, set[str]]] = {  # values of RELATTN_LEVEL per machine, lowest first, and what they allow
@@ -66,8 +78,25 @@ def machine_of(name: str) -> str:
     return ALIASES.get(name.lower(), name.lower())
 
 
-def processor_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:
+def processor_flags() -> set[str]:
     """Return the features of this processor in Linux's names; empty on other systems, which have one level each."""
+    return listed_flags() - emulator_lacks()
+
+
+def emulator_lacks() -> set[str]:
+    """Return features of `CPUID` that this process lacks. Under QEMU, Linux lists those of the real processor.
+
+    glibc asks the processor, or the emulator, by cpuid since version 2.33. With another C library, the list is trusted.
+    """
+    leaf_of = getattr(ctypes.CDLL(None), "__x86_get_cpuid_feature_leaf", None) if sys.platform == "linux" else None
+    if leaf_of is None:
+        return set()
+    leaf_of.restype = ctypes.POINTER(ctypes.c_uint32 * 4)
+    return {flag for flag, (leaf, register, bit) in CPUID.items() if not leaf_of(leaf).contents[register] >> bit & 1}
+
+
+def listed_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:
+    """Return the features that Linux lists for the first processor."""
     if sys.platform != "linux" or not path.exists():
         return set()
     with path.open("rb", buffering=0) as file:  # the first processor
