@@ -1,7 +1,5 @@
 """Results of commands that run in the test's process."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

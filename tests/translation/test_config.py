@@ -1,7 +1,5 @@
 """Configurations: valid values, options of position schemes, and settings read from YAML."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Callable
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """The commands distill and backtranslate, compared with translating line by line."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any

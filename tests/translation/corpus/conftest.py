@@ -1,7 +1,5 @@
 """A corpus with pairs to drop for every reason, and a hub with small versions of the known corpora."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Known corpora from a loopback server: downloads are complete and verified, or a one-line error says why not."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import socket

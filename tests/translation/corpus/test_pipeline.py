@@ -1,7 +1,5 @@
 """Preparation of a corpus, compared with brute force: the same bytes with any number of processes and interruptions."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Malformed models: importing one gives an error in one line that names the file."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """The log of a run, its messages, and its progress bar."""
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path
