@@ -1,7 +1,5 @@
 """Tests of examples/chorales.py."""
 
-from __future__ import annotations
-
 import copy
 import gzip
 import json

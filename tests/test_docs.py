@@ -1,7 +1,5 @@
 """Tests of the documentation: its code runs, its commands parse, its links resolve, drawn pictures are current."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json

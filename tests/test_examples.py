@@ -1,7 +1,5 @@
 """Tests of examples/dependency_graphs.py."""
 
-from __future__ import annotations
-
 import gzip
 import random
 import re

@@ -5,8 +5,6 @@ key and value with the projections of the class, runs the code of the page, and 
 gradients of all parameters that are compared differ in the attention only.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -18,6 +18,7 @@ from tests.support.numerics import (
     SHAPES,
     Shape,
     assert_close,
+    assert_padding_has_no_effect,
     equations_keeping,
     kept_pairs,
     make_inputs,
@@ -47,32 +48,13 @@ def test_rel_bias_is_as_exact_as_its_dtype(backend, dtype, related, dim):
 
 @pairwise(backend=backends.NAMES, is_causal=[False, True], junk=[torch.inf, torch.nan], shape=["self", "more queries"])
 def test_content_of_padding_changes_nothing(backend, is_causal, junk, shape):
-    """Neither outputs nor gradients; nor does the gradient of the outputs of padding queries."""
     sizes = replace(SHAPES[shape], heads=1, key_heads=1)
     inputs = make_inputs(sizes, rel_dim=3, dtype=torch.float32)
-    lengths = {"query": torch.tensor([sizes.queries, sizes.queries // 2]), "key": torch.tensor([sizes.keys - 1, 2])}
-    padding = {
-        name: (torch.arange(inputs[name].shape[2]) >= lengths[name][:, None])[:, None, :, None] for name in lengths
-    }
-    padding |= {"rel_query": padding["query"], "value": padding["key"]}
     if backends.BACKENDS[backend].CAPABILITIES.fields >= {"bias"}:
         inputs["bias"] = torch.randn(2, 1, sizes.queries, sizes.keys, generator=torch.Generator().manual_seed(2))
-        padding["bias"] = padding["query"] | padding["key"].mT
+    lengths = {"query_lengths": [sizes.queries, sizes.queries // 2], "key_lengths": [sizes.keys - 1, 2]}
     options = {"clip": (sizes.left, sizes.right), "is_causal": is_causal, "query_offset": 0, "backend": backend}
-    options |= {"key_lengths": lengths["key"], "query_lengths": lengths["query"]}
-
-    def results(content):
-        filled = {name: x.masked_fill(padding[name], content) if name in padding else x for name, x in inputs.items()}
-        leaves = [x.requires_grad_() for x in filled.values()]
-        output, lse = relative_attention(**filled, **options, return_lse=True)
-        cotangent = torch.randn(output.shape, generator=torch.Generator().manual_seed(1))
-        gradients = torch.autograd.grad(output, leaves, cotangent.masked_fill(padding["query"], content))
-        return output, lse, *gradients
-
-    got, want = results(junk), results(0.0)
-    assert all(map(torch.equal, got, want))
-    gradients = dict(zip(inputs, got[2:], strict=True))
-    assert not any(gradients[name].masked_select(where).any() for name, where in padding.items())
+    assert_padding_has_no_effect(inputs, junk, **{n: torch.tensor(x) for n, x in lengths.items()}, **options)
 
 
 @pairwise(backend=backends.NAMES, beyond=["clip", "zero"], sign=[1, -1])

@@ -1,7 +1,5 @@
 """Layers: the library imports PyTorch alone, backends do not import each other, and nothing imports in a circle."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import graphlib

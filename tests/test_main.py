@@ -1,7 +1,5 @@
 """Tests of the entry point in a process of its own: streams, locales, Ctrl-C and missing libraries."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -3,8 +3,6 @@
 tests/system/test_wheels.py builds and installs the wheels.
 """
 
-from __future__ import annotations
-
 import ast
 import platform
 import re

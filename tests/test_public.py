@@ -1,7 +1,5 @@
 """Tests of the public names: each is in the reference, and typed."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from pathlib import Path

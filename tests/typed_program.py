@@ -1,7 +1,5 @@
 """A program by someone else, all of it typed: mypy checks it strictly against what relattn says of its public names."""
 
-from __future__ import annotations
-
 import torch
 
 import relattn.translation

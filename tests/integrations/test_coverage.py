@@ -1,7 +1,5 @@
 """Tests of the lists of classes in transformers: those that compute a relative term, and those that are supported."""
 
-from __future__ import annotations
-
 import re
 import runpy
 

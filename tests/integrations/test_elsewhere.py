@@ -5,8 +5,6 @@ the weights of classes that transformers has of the same models, or the bias tha
 `tests/system/test_packages.py` compares with the classes of the other packages.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Linear layers in int8: exact sums, the same rows in any batch, gradients, changed weights, and what is refused."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

@@ -1,7 +1,5 @@
 """Tests of windows and chunks in models: the same results as the models' own code with a mask, in linear memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

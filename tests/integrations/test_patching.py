@@ -1,7 +1,5 @@
 """Tests of what `enable` does to modules and classes: hooks, copies, compiled models, and the check of each family."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import logging

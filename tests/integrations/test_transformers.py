@@ -1,7 +1,5 @@
 """Tests of relattn.integrations.transformers: patched models give the same outputs and gradients as their own code."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import sys

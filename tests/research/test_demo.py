@@ -1,7 +1,5 @@
 """The demo with small models: results, files and continuing. What the model learns is measured elsewhere."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import replace
 

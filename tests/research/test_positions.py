@@ -1,7 +1,5 @@
 """Predictions by target position, compared with the model run on one prefix at a time."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The models of the paper's tables, training without losing or repeating work, and the pages."""
 
-from __future__ import annotations
-
 import logging
 import lzma
 import statistics

@@ -1,7 +1,5 @@
 """Bundles with random weights, for tests that do not need a trained model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,8 +1,11 @@
-"""Results of commands that run in the test's process."""
+"""Results of commands that run in the test's process, and errors of calls."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from typing import NamedTuple
+
+import pytest
+
+from relattn.translation.errors import InputError
 
 
 class Result(NamedTuple):
@@ -16,3 +19,13 @@ def assert_refused(result: Result, message: str) -> None:
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1), result
     assert result.err.startswith("relattn: error: ")
     assert message in result.err
+
+
+def refusal(call: Callable[..., object], *arguments: object, **named: object) -> str:
+    """Return the message of the InputError that a call raises, which must be one short line."""
+    with pytest.raises(InputError) as error:
+        call(*arguments, **named)
+    message = str(error.value)
+    assert "\n" not in message
+    assert len(message) < 1000
+    return message

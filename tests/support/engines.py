@@ -1,7 +1,5 @@
 """Engines that translate by a function of text, and translators of models that a test makes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The wheels of this checkout, and new environments to install them in. Imports pytest and filelock alone."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

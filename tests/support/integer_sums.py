@@ -1,7 +1,5 @@
 """Linear layers in int8 compared with exact sums of integers. Imports no models, so that a new process starts fast."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Exports of small models from transformers, and what their graphs do at other lengths."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from collections.abc import Callable

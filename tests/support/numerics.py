@@ -5,6 +5,7 @@ measured, not chosen: a small multiple of the error of the reference in the same
 """
 
 import ctypes
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn import backends
+from relattn import backends, relative_attention
 
 Results = dict[str, Tensor]
 
@@ -227,6 +228,34 @@ def assert_close(got: Any, want: Any, ulps: float = 450.0) -> None:
     for name, x in want.items():
         off, allowed = error(got[name], x), ulps * torch.finfo(x.dtype).eps
         assert off < allowed, f"{name} off by {off:.1e}, allowed {allowed:.1e}"
+
+
+def assert_padding_has_no_effect(
+    inputs: dict[str, Tensor | None], junk: float, *, query_lengths: Tensor, key_lengths: Tensor, **options: Any
+) -> None:
+    """Assert that NaN or infinity in padding, and in its output gradient, gives the bits that zeros give.
+
+    This holds for outputs and all gradients. Those of padding are zero.
+    """
+    attend: Callable[..., Any] = functools.partial(relative_attention, **options, return_lse=True)
+    leaves = {name: x for name, x in inputs.items() if x is not None}
+    lengths = {"query": query_lengths, "key": key_lengths}
+    padding = {
+        name: (torch.arange(leaves[name].shape[2]) >= lengths[name][:, None])[:, None, :, None] for name in lengths
+    }
+    padding |= {"value": padding["key"], "rel_query": padding["query"], "bias": padding["query"] | padding["key"].mT}
+
+    def results(content: float) -> Results:
+        filled = {name: x.masked_fill(padding[name], content) if name in padding else x for name, x in leaves.items()}
+        filled = {name: x.requires_grad_() for name, x in filled.items()}
+        output, lse = attend(**filled, query_lengths=query_lengths, key_lengths=key_lengths)
+        cotangent = cotangent_of(output).to(output).masked_fill(padding["query"], content)
+        gradients = torch.autograd.grad(output, list(filled.values()), cotangent)
+        return {"output": output, "lse": lse, **dict(zip(filled, gradients, strict=True))}
+
+    got, want = results(junk), results(0.0)
+    assert [name for name, x in want.items() if not torch.equal(x, got[name])] == []
+    assert not any(got[name].masked_select(where).any() for name, where in padding.items() if name in leaves)
 
 
 @contextmanager

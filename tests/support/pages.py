@@ -1,7 +1,5 @@
 """Pages in chromium."""
 
-from __future__ import annotations
-
 import re
 import shutil
 

@@ -1,7 +1,5 @@
 """Processes and their descendants, for tests that kill them."""
 
-from __future__ import annotations
-
 import os
 import signal
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Every registered position scheme, with its defaults and with other values of its options."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from relattn.translation.config import SCHEMES, ModelConfig

@@ -1,7 +1,5 @@
 """A small model for the tests of pages, and a browser."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 

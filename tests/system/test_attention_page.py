@@ -1,7 +1,5 @@
 """The page of `relattn analyze attention` in chromium, with the numbers of the analysis in Python."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from itertools import pairwise

@@ -5,8 +5,6 @@ kernel under QEMU. PyTorch is not emulated: the arguments are the same bytes on 
 Calls of several threads run twice, without GNU OpenMP, which PyTorch loads, and with it, and must give the same bits.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 import shutil

@@ -5,8 +5,6 @@ Trainings are cut short. `RELATTN_GUIDES=full` runs the guides at full length, i
 package index (gigabytes), and writes what they print beside the guides.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import re

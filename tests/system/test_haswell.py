@@ -4,8 +4,6 @@ Variables lower the levels of PyTorch, oneDNN, MKL and our kernels (`make test-a
 see the real processor. QEMU shows the emulated one to all of them. Processes that a test starts are not emulated.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -5,8 +5,6 @@ imports, while data are prepared, between steps, while a checkpoint is written. 
 as one that was not killed, except for times. Runs of two processes must equal those of one to rounding.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Exports of enabled models of every family: right at all lengths, or as without relattn. Ten seconds each."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.integrations.test_transformers import FAMILIES

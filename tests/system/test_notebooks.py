@@ -1,7 +1,5 @@
 """The notebooks, with short trainings and without Jupyter. `make notebooks` executes them in full before a release."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

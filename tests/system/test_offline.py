@@ -1,7 +1,5 @@
 """Training uses no network, and writes nothing to the home directory."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """ONNX exports of models with every position scheme, which take ten seconds each."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The pipeline in examples/pipeline, with Snakemake in a new environment. Needs the package index."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ A process that is killed in the middle loses no line, and the results are those 
 if its client sends those again that get status 500.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -4,8 +4,6 @@ With RELATTN_CLIENTS=install, those in `PYTHON` and `NODE` are installed from th
 that are installed here are used.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ They come from the description of the API, or have damaged bytes: unusual Unicod
 truncated files and forms, and wrong headers.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import random

@@ -1,7 +1,5 @@
 """A server under load: 200 clients at once, clients that never finish a request, and SIGTERM."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import socket

@@ -1,7 +1,5 @@
 """The web page of a server in chromium: translation, files, errors, keyboard, accessibility."""
 
-from __future__ import annotations
-
 import re
 import socket
 import threading

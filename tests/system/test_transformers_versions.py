@@ -3,8 +3,6 @@
 PyTorch and what else fits come from this environment.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

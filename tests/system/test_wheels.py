@@ -5,8 +5,6 @@ versions of PyTorch from the package index, which are gigabytes, instead of link
 here. RELATTN_DIST is a directory of wheels to test instead of new ones.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

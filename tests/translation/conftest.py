@@ -1,7 +1,5 @@
 """A small parallel text, a small recipe for it, a finished run, and a loopback hub."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Loopback server for the part of the Hugging Face hub's HTTP API that downloading uses."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import resource

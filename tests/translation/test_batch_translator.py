@@ -1,7 +1,5 @@
 """`BatchTranslator`, with the tables of other libraries, compared with the translations of a translator."""
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import pickle

@@ -1,7 +1,5 @@
 """Each benchmark command runs with small sizes and writes its rows; the two forms of its methods agree."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Bundles: a loaded bundle equals the saved model, and a damaged one is refused with a one-line error."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Callable

@@ -1,12 +1,10 @@
 """Configurations: valid values, options of position schemes, and settings read from YAML."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Callable
 from dataclasses import fields, replace
 from itertools import pairwise
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -29,6 +27,7 @@ from relattn.translation.config import (
 )
 from relattn.translation.config.yaml import read_yaml, recipe_flags, to_config
 from relattn.translation.errors import InputError
+from tests.support.commands import refusal
 
 CONFIGS = (ModelConfig, AugmentConfig, DataConfig, TrainConfig, SearchConfig, CleaningConfig, StageConfig)
 CONFIGS += (Recipe,)
@@ -36,16 +35,6 @@ POSITIONS = get_args(Positions)
 # A value of each option that is not the default.
 OTHER_VALUES = {"clip": 5, "clip_right": 2, "beyond": "zero", "relative_tables": "keys", "tables_per_head": True}
 OTHER_VALUES |= {"max_positions": 9, "kernel_size": 7}
-
-
-def refusal(call: Callable[..., object], *arguments: Any, **named: Any) -> str:
-    """Return the message of the InputError that a call raises, which must be one short line."""
-    with pytest.raises(InputError) as error:
-        call(*arguments, **named)
-    message = str(error.value)
-    assert "\n" not in message
-    assert len(message) < 1000
-    return message
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Outputs are complete or absent; devices, pipes and links are not replaced."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

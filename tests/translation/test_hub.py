@@ -1,7 +1,5 @@
 """Bundles on a hub: the loopback server of `loopback.py`."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """`relattn.translation.load`: bundles, exports for CTranslate2 and names on the hub."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Recipes known by name, compared with the numbers in the paper."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -6,8 +6,6 @@ checksums of their values. Record again, after an intended change, with
     python -m tests.translation.test_recorded
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

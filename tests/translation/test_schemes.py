@@ -1,7 +1,5 @@
 """A position scheme that no engine knows runs on PyTorch, and every engine refuses it by its name."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The table of a model's weights, files of them, and what reads them without PyTorch."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """Attention of a model over a sentence: the terms of its scores, and the data of them."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

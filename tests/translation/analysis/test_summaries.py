@@ -1,7 +1,5 @@
 """Sentences about heads: they name the distance that a head prefers, and whether it attends to it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

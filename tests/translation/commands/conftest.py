@@ -1,7 +1,5 @@
 """Commands that run in the test's process, and bundles for them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command line: help, dispatch, errors and exit codes."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

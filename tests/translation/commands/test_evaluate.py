@@ -1,7 +1,5 @@
 """The command evaluate."""
 
-from __future__ import annotations
-
 import gzip
 import shutil
 from pathlib import Path

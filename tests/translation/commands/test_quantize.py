@@ -1,7 +1,5 @@
 """`relattn quantize`: a quantized bundle, and what commands do with it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands train and average."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

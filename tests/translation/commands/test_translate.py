@@ -1,7 +1,5 @@
 """The commands translate and score."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The command translate with files: text and tables, shards, interruptions, input that is refused."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

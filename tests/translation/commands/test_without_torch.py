@@ -1,7 +1,5 @@
 """Commands where PyTorch is not installed: each works, or says in one line that it requires PyTorch."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

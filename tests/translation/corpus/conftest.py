@@ -1,13 +1,10 @@
 """A corpus with pairs to drop for every reason, and a hub with small versions of the known corpora."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
 import random
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +13,6 @@ from pyarrow import parquet
 from sacrebleu import utils
 from sacrebleu.dataset import DATASETS
 
-from relattn.translation.errors import InputError
 from tests.translation.loopback import Hub, Repository
 
 Pairs = list[tuple[str, str]]
@@ -35,14 +31,6 @@ def random_pairs(count: int, seed: int = 1) -> Pairs:
     for pair in [*dropped, tuple(HELD_OUT)]:
         pairs.insert(source.randrange(count), pair)
     return pairs
-
-
-def error_of(call: Callable[..., object], *arguments: object) -> str:
-    """Return the message of the InputError that a call raises, which must be one line."""
-    with pytest.raises(InputError) as error:
-        call(*arguments)
-    assert len(str(error.value).splitlines()) == 1
-    return str(error.value)
 
 
 def as_parquet(pairs: Pairs, tgt_lang: str) -> bytes:

@@ -1,7 +1,5 @@
 """Known corpora from a loopback server: downloads are complete and verified, or a one-line error says why not."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import socket
@@ -18,8 +16,8 @@ from relattn.translation.corpus.catalog import CATALOG
 from relattn.translation.corpus.pipeline import prepare
 from relattn.translation.corpus.sources import KnownCorpus
 from relattn.translation.data.text_files import read_parallel
-from tests.support.commands import assert_refused
-from tests.translation.corpus.conftest import HELD_OUT, error_of
+from tests.support.commands import assert_refused, refusal
+from tests.translation.corpus.conftest import HELD_OUT
 from tests.translation.loopback import Repository, files_no_larger_than
 
 TRAIN = "de-en/train-00000-of-00002.parquet"
@@ -38,10 +36,10 @@ def listed(name: str = TRAIN) -> fetch.RemoteFile:
 def test_a_file_is_downloaded_completely_and_once(known):
     file = listed()
     known.cuts[TRAIN] = file.size // 2
-    assert f"wmt/wmt14: {TRAIN}: from the hub" in error_of(fetch.download, file)
+    assert f"wmt/wmt14: {TRAIN}: from the hub" in refusal(fetch.download, file)
     known.cuts.clear()
     with files_no_larger_than(100):
-        assert f"wmt/wmt14: {TRAIN}: from the hub" in error_of(fetch.download, file)
+        assert f"wmt/wmt14: {TRAIN}: from the hub" in refusal(fetch.download, file)
     path = fetch.download(file)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == file.checksum
     known.asked.clear()
@@ -67,7 +65,7 @@ def test_unusable_data_sets_are_reported(known, tmp_path, corpus, repository, fi
     if files is not None:
         known.repositories[repository] = Repository()
         known.repositories[repository].commit(files)
-    message = error_of(prepare, KnownCorpus(corpus), tmp_path / "out", CleaningConfig())
+    message = refusal(prepare, KnownCorpus(corpus), tmp_path / "out", CleaningConfig())
     assert all(fact in message for fact in facts)
 
 
@@ -122,27 +120,27 @@ def test_a_test_set_is_downloaded_once_unless_it_is_damaged(known, tmp_path):
     known.asked.clear()
     assert (wmt13(), known.asked) == (pairs, [])
     (tmp_path / "sacrebleu" / "wmt13" / "wmt13.en-de.ref").write_text("one\n")
-    error_of(wmt13)
+    refusal(wmt13)
     assert wmt13() == pairs
 
 
 def test_failed_downloads_of_a_test_set_are_reported(known, tmp_path, monkeypatch, caplog):
     archive, before = known.files["/files/test.tgz"], socket.getdefaulttimeout()
     known.wrong["/files/test.tgz"] = archive + b"\0"
-    assert "MD5 sum of downloaded file was incorrect" in error_of(wmt13)
+    assert "MD5 sum of downloaded file was incorrect" in refusal(wmt13)
     assert not (tmp_path / "sacrebleu" / "wmt13").exists()
     assert not caplog.records
     known.wrong.clear()
     known.cuts["/files/test.tgz"] = 10
-    assert "wmt13: sacreBLEU's test set: IncompleteRead" in error_of(wmt13)
+    assert "wmt13: sacreBLEU's test set: IncompleteRead" in refusal(wmt13)
     known.cuts.clear()
     known.failing["/files/"] = 503
-    assert "wmt13: sacreBLEU's test set: HTTP Error 503" in error_of(wmt13)
+    assert "wmt13: sacreBLEU's test set: HTTP Error 503" in refusal(wmt13)
     known.failing.clear()
     monkeypatch.setattr(fetch, "_TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent, monkeypatch.context() as patched:
         patched.setattr(DATASETS["wmt13"], "data", [f"http://127.0.0.1:{silent.getsockname()[1]}/x.tgz"])
-        assert "wmt13: sacreBLEU's test set: timed out" in error_of(wmt13)
+        assert "wmt13: sacreBLEU's test set: timed out" in refusal(wmt13)
     assert (len(wmt13()), socket.getdefaulttimeout()) == (2, before)
 
 

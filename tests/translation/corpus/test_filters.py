@@ -1,7 +1,5 @@
 """Each rule at its limits, and overlap and duplicates against brute force."""
 
-from __future__ import annotations
-
 import random
 import sys
 from dataclasses import replace

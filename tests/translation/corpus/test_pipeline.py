@@ -1,7 +1,5 @@
 """Preparation of a corpus, compared with brute force: the same bytes with any number of processes and interruptions."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json
@@ -28,8 +26,8 @@ from relattn.translation.corpus.pipeline import Prepared, prepare
 from relattn.translation.corpus.sources import OwnFiles
 from relattn.translation.data.normalization import normalize
 from relattn.translation.errors import InputError, escape
-from tests.support.commands import assert_refused
-from tests.translation.corpus.conftest import HELD_OUT, error_of, random_pairs
+from tests.support.commands import assert_refused, refusal
+from tests.translation.corpus.conftest import HELD_OUT, random_pairs
 from tests.translation.loopback import files_no_larger_than
 
 CONFIG = CleaningConfig(max_words=20, max_ratio=4.0)
@@ -159,7 +157,7 @@ def test_an_interrupted_preparation_continues(own, tmp_path, monkeypatch, whole,
 def test_a_full_disk_is_reported_and_finished_parts_are_kept(own, tmp_path, whole):
     out = tmp_path / "out"
     with files_no_larger_than(len(whole[1]["train.en.gz"]) - 1):
-        message = error_of(run, own, out)
+        message = refusal(run, own, out)
     assert message.startswith(f"{out / 'train.en.gz'}: cannot be written: File too large")
     assert len(list((out / ".relattn-preparing").glob("part-*"))) == 7
     assert (run(own, out), content(out)) == whole
@@ -230,7 +228,7 @@ def test_refusals_change_nothing(own, tmp_path, fault):
 
     before = files()
     with FileLock(out / ".relattn.lock") if fault == "in use" else nullcontext():
-        message = error_of(run, own, out, config)
+        message = refusal(run, own, out, config)
     assert all(fact in message for fact in facts), message
     assert files() == before
 
@@ -239,7 +237,7 @@ def test_a_preparation_that_kept_nothing_can_be_corrected(tmp_path):
     for side, text in (("en", "one cat\n\n\0\n"), ("ru", "один кот\nx\nx\n")):
         (tmp_path / side).write_text(text, encoding="utf-8")
     paths = str(tmp_path / "en"), str(tmp_path / "ru")
-    message = error_of(run, OwnFiles(*paths, ("ru", "en")), tmp_path / "out")
+    message = refusal(run, OwnFiles(*paths, ("ru", "en")), tmp_path / "out")
     for fact in (f"{tmp_path}/out: no pair is left", "1 empty (a side", "1 control (a side", "min_script"):
         assert fact in message
     assert run(OwnFiles(*paths, ("en", "ru")), tmp_path / "out").stats.kept == 1

@@ -1,7 +1,5 @@
 """Files of all kinds, made of random words."""
 
-from __future__ import annotations
-
 import io
 import random
 import zipfile

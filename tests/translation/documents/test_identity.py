@@ -1,7 +1,5 @@
 """Texts and files of all kinds come back as they were from a translator that returns its source."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence

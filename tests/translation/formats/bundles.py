@@ -1,7 +1,5 @@
 """Bundles with random weights."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import random

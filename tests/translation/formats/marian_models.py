@@ -1,7 +1,5 @@
 """Small models with random weights, and their vocabularies, in the files that Marian writes and OPUS-MT publishes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Packages for Argos Translate: exported, imported again, and made from models of other toolkits."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from dataclasses import replace

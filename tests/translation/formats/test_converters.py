@@ -1,7 +1,5 @@
 """Models that CTranslate2's converters wrote from other toolkits, imported and compared with CTranslate2."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import chain

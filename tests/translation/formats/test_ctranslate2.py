@@ -1,7 +1,5 @@
 """Exports for CTranslate2 and Argos Translate, compared with the bundle."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -1,7 +1,5 @@
 """Imported models are bundles: they are read, exported again, analyzed and trained."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

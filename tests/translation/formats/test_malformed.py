@@ -1,7 +1,5 @@
 """Malformed models: importing one gives an error in one line that names the file."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
@@ -192,26 +190,13 @@ def published(tmp_path_factory) -> dict[str, Path]:
     return {each.name: each for each in path.iterdir()}
 
 
-def edited(source: Path, path: Path, file: str, edit: Edit) -> Path:
-    """Return a copy of a directory with an edited JSON file."""
-    path = Path(shutil.copytree(source, path / "edited", dirs_exist_ok=True))
-    content = json.loads((path / file).read_text())
-    edit(content)
-    (path / file).write_text(json.dumps(content))
-    return path
-
-
 @pytest.mark.parametrize(
     ("name", "file", "edit", "facts"),
     [
         ("marian", "config.json", {"model_type": "t5"}, ["config.json: model_type must be marian", "got 't5'"]),
         ("marian", "config.json", {"architectures": ["MarianForCausalLM"]}, ["MarianMTModel", "MarianForCausalLM"]),
-        (
-            "marian",
-            "config.json",
-            {"activation_function": "tanh", "encoder_ffn_dim": 7, "quantization_config": {"bits": 8}},
-            ["not supported: ", "activation_function tanh", "encoder_ffn_dim 7", "quantization_config"],
-        ),
+        ("marian", "config.json", {"activation_function": "tanh", "encoder_ffn_dim": 7}, ["tanh", "encoder_ffn_dim 7"]),
+        ("marian", "config.json", {"quantization_config": {"bits": 8}}, ["not supported: quantization_config"]),
         ("marian", "config.json", {"encoder_attention_heads": 2}, ["encoder_attention_heads 2", "must be equal"]),
         ("m2m_100", "config.json", {"decoder_layers": 3}, ["config.json: decoder_layers must be 1", "got 3"]),
         ("marian", "config.json", {"vocab_size": 10**12}, ["vocab_size must be ", "embed_tokens.weight"]),
@@ -227,10 +212,10 @@ def edited(source: Path, path: Path, file: str, edit: Edit) -> Path:
     ],
 )
 def test_settings_of_transformers(published, tmp_path, name, file, edit, facts):
-    path = edited(published[name], tmp_path, file, lambda content: content.update(edit))
+    path = Path(shutil.copytree(published[name], tmp_path / "model"))
+    edit_json(path / file, lambda content: content.update(edit))
     message = fault(path, (None, None))
-    for fact in facts:
-        assert fact in message
+    assert all(fact in message for fact in facts), message
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -264,16 +249,15 @@ def test_files_of_transformers(published, tmp_path):
         (path / file).write_bytes((path / file).read_bytes()[:-9])
         assert fault(path, (None, None)).startswith(str(path))
     start("model.safetensors")
-    torch.save({**weights, "code": models.marian}, path / "pytorch_model.bin")
-    assert "pytorch_model.bin: not loaded: it names tests" in fault(path, (None, None))
-    torch.save([*weights.values()], path / "pytorch_model.bin")
-    assert "pytorch_model.bin: must contain tensors by name" in fault(path, (None, None))
-    torch.save({**weights, "model.encoder.layers.0.lora": torch.ones(2)}, path / "pytorch_model.bin")
-    assert "not supported: model.encoder.layers.*.lora" in fault(path, (None, None))
-    torch.save({k: v for k, v in weights.items() if not k.endswith("fc1.bias")}, path / "pytorch_model.bin")
-    assert "model.encoder.layers.0.fc1.bias is missing" in fault(path, (None, None))
-    torch.save({**weights, "lm_head.weight": weights["model.shared.weight"] + 1}, path / "pytorch_model.bin")
-    assert "tie_word_embeddings must be false" in fault(path, (None, None))
+    for content, fact in (
+        ({**weights, "code": models.marian}, "pytorch_model.bin: not loaded: it names tests"),
+        ([*weights.values()], "pytorch_model.bin: must contain tensors by name"),
+        ({**weights, "model.encoder.layers.0.lora": torch.ones(2)}, "not supported: model.encoder.layers.*.lora"),
+        ({k: v for k, v in weights.items() if k[-8:] != "fc1.bias"}, "model.encoder.layers.0.fc1.bias is missing"),
+        ({**weights, "lm_head.weight": weights["model.shared.weight"] + 1}, "tie_word_embeddings must be false"),
+    ):
+        torch.save(content, path / "pytorch_model.bin")
+        assert fact in fault(path, (None, None))
     for damage in (REFUSED | IN_PICKLES).values():
         for name in ("model.shared.weight", "final_logits_bias", "model.encoder.layers.0.self_attn.k_proj.weight"):
             torch.save({**weights, name: damage(weights[name])}, path / "pytorch_model.bin")

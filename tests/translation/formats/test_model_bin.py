@@ -1,7 +1,5 @@
 """model.bin files that ctranslate2 wrote, and damaged ones."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 tests/system/test_onnx_exports.py exports a model with each position scheme, which takes ten seconds per model.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

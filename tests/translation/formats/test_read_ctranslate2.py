@@ -1,7 +1,5 @@
 """Models that CTranslate2's own classes wrote, imported and compared with CTranslate2."""
 
-from __future__ import annotations
-
 import functools
 import json
 import random

@@ -1,7 +1,5 @@
 """Models of transformers' own classes, imported and compared with transformers."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Small models of transformers with random weights, and their tokenizers, in the files that their authors publish."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The compiled decoder against the model in PyTorch: logits, candidates, and translations of searches."""
 
-from __future__ import annotations
-
 import ctypes
 import warnings
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """The compiled encoder against the model in PyTorch, and the bits of a source in any batch."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

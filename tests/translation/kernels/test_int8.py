@@ -1,7 +1,5 @@
 """Linear layers in int8: exact sums on every kernel, and a decoder that agrees with quantized layers in PyTorch."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from itertools import product

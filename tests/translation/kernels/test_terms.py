@@ -1,7 +1,5 @@
 """What the compiled decoder computes from positions, against the modules of the model."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 The loops use the parameters of our layer, so that the gradients of the input and of each parameter can be compared.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The Transformer: compared with PyTorch's layers, and different ways to compute the same result."""
 
-from __future__ import annotations
-
 import math
 import warnings
 

@@ -1,7 +1,5 @@
 """Beam search, search with phrases and sampling, on models with a table of logits per prefix, against brute force."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The score of a translation does not depend on the limits of the other sentences of its batch, not by one bit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A server's application in the test's process, with translators whose results show what they did."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Sequence

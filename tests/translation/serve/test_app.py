@@ -1,7 +1,5 @@
 """The routes of a server: results, errors and their status, limits, log and metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """Models of several languages: a translator for each pair, in commands and in the server."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The process of a server: start, a published client of LibreTranslate's API, and an end under load."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

@@ -1,7 +1,5 @@
 """Word alignments from cross-attention, and output formats."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

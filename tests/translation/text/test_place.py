@@ -1,7 +1,5 @@
 """Tags, placeholders and other parts that are not translated: removed from a line, and restored in its translation."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections import Counter

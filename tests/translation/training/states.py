@@ -1,7 +1,5 @@
 """A small model, and the state of a run, read from its checkpoints, its log and its files, for exact comparisons."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkpoint files: which are kept, damaged files, failed writes, and the mean of weights."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import subprocess

@@ -3,8 +3,6 @@
 Kills at random moments and restarts are in tests/system/test_kills.py.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """A run that starts from a bundle."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,10 +1,9 @@
 """The log of a run, its messages, and its progress bar."""
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,23 +23,17 @@ def make_journal(tmp_path: Path, *, step: int = 0) -> Journal:
     return Journal(fabric, tmp_path, Progress(step), lambda step: [("a.en", 10 * step.index + 1), ("b.en", 7)], steps=2)
 
 
-class Clock:
+@pytest.fixture(autouse=True)
+def clock(monkeypatch) -> SimpleNamespace:
     """Clock that the test advances."""
-
-    now = 100.0
-
-
-@pytest.fixture
-def clock(monkeypatch) -> type[Clock]:
-    monkeypatch.setattr(Clock, "now", 100.0)
-    monkeypatch.setattr(module.time, "perf_counter", lambda: Clock.now)
-    return Clock
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(module.time, "perf_counter", lambda: clock.now)
+    return clock
 
 
-def add(journal: Journal, loss: float, tokens: int, seconds: float = 0.0, index: int = 0) -> None:
-    """Record one more step, which takes `seconds` on the test's clock."""
+def add(journal: Journal, loss: float, tokens: int, index: int = 0) -> None:
+    """Record one more step."""
     journal.start_clock()
-    Clock.now += seconds
     journal.progress.step += 1
     journal.add(torch.tensor(loss), Step(0, index, 0, [], [], tokens))
 
@@ -48,12 +41,14 @@ def add(journal: Journal, loss: float, tokens: int, seconds: float = 0.0, index:
 def test_row_is_about_the_steps_since_the_previous_one(tmp_path, clock):
     journal = make_journal(tmp_path)
     with journal.opened(show=False):
-        add(journal, 3.0, 100, 2)
-        add(journal, 2.0, 300, 2)
+        add(journal, 3.0, 100)
+        add(journal, 2.0, 300)
+        clock.now += 4
         journal.settle()
         clock.now += 50  # validation and saving
         journal.row(0.5, [Validated("v", 1.25, 30.0)])
-        add(journal, 1.0, 50, 1)
+        add(journal, 1.0, 50)
+        clock.now += 1
         journal.settle()
         journal.row(0.25)
     first, second = read_log(tmp_path / "log.csv")
@@ -114,7 +109,8 @@ def test_messages_without_a_terminal_and_a_bar_with_one(tmp_path, capsys, monkey
         journal = make_journal(tmp_path)
         with log_to_stderr(), journal.opened(show=True):
             for step in (1, 2):
-                add(journal, 1.5, 400, 2)
+                add(journal, 1.5, 400)
+                clock.now += 2
                 journal.settle()
                 journal.row(0.001, [Validated("v", 0.75, 12.34)] if step == 2 else ())
         return capsys.readouterr().err

@@ -1,7 +1,5 @@
 """The loss against its formula, optimizer steps against float64, and the learning-rate schedule."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from itertools import islice

@@ -1,7 +1,5 @@
 """Directory of a run: what is refused before a run starts or continues, and what is left then."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Signals that stop a run, at any time."""
 
-from __future__ import annotations
-
 import signal
 from contextlib import nullcontext
 from types import SimpleNamespace

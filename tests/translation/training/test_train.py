@@ -1,7 +1,5 @@
 """A run: interrupted and continued, its log, its bundle."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -1,7 +1,5 @@
 """The warning about a model that does not use word order."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

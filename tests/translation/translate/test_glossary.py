@@ -1,7 +1,5 @@
 """Glossaries: reading them, and finding their terms in a line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

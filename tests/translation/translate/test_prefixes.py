@@ -1,7 +1,5 @@
 """Translations that begin with given characters, with tokenizers of subwords."""
 
-from __future__ import annotations
-
 import io
 import re
 from functools import cache

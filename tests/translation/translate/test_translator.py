@@ -1,7 +1,5 @@
 """Text to text, with models whose large random weights make them sure of some tokens."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random
