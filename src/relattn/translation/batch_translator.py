@@ -23,7 +23,7 @@ class BatchTranslator:
     forked after a call share the memory of its weights.
 
     Args:
-        bundle: Directory of a bundle or export, or name of a bundle on the hub, as in `load`.
+        bundle: Directory of a bundle, or name of a bundle on the hub, as in `load`.
         options: Options of all calls, with an `n_best` of 1.
         column: Name of the column of text.
         device: As in `load`.

@@ -10,7 +10,7 @@ def distill(teacher: str, *, data: list[str], synthesis: SynthesisOptions) -> No
     continues.
 
     Args:
-        teacher: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub.
+        teacher: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub.
         data: Files of source lines, plain or compressed.
     """
     synthesis.write(synthesis.text(teacher, data))

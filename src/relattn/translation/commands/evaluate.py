@@ -27,7 +27,7 @@ def evaluate(
     """Translate text and score the translations against references: BLEU and chrF with sacreBLEU's signatures.
 
     Args:
-        bundles: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub. Several
+        bundles: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub. Several
             are scored by themselves, and each is compared with the first by a paired bootstrap with 1,000 samples.
         src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
             other one if tgt_lang is that language.

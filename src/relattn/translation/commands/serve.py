@@ -38,7 +38,7 @@ def serve(
     translated end with an error.
 
     Args:
-        models: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub. One model
+        models: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub. One model
             per language pair.
             A model of several languages serves all pairs among them, or among --languages.
         host: Address to listen on. 0.0.0.0 accepts connections from other machines.

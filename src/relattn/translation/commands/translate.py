@@ -45,7 +45,7 @@ def translate(
     output is complete or absent. After an interruption, the same command continues text and tables.
 
     Args:
-        bundle: Directory of a bundle or export, or name of a model: everyday-en-de, or org/name on the hub.
+        bundle: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub.
         input: File to translate: a table, .jsonl or .parquet, a document as the server translates it, or else text, one
             sentence per line. Text and .jsonl may be compressed. The columns score, confidence, translation and
             warnings are added to a table.

@@ -87,7 +87,6 @@ class Tokenizer:
         vocab_sizes: Number of pieces of the source and of the target.
         unknown_piece: Piece that stands for unknown pieces.
         longest_piece: Maximum characters of a piece.
-        target_texts: UTF-8 text of each target piece by id, with spaces for marks; special tokens have none.
         files: Content of the tokenizer's files by name.
         digest: SHA-256 of the model, which identifies the tokenizer of encoded text and of weights.
 
@@ -119,11 +118,18 @@ class Tokenizer:
         self.vocab_sizes = len(pieces), len(pieces)
         self.unknown_piece = pieces[_UNKNOWN]
         self.longest_piece = max(map(len, pieces))
-        texts = piece_texts(self._model)
-        self.target_texts = [texts.get(piece, b"") for piece in pieces]
+        self._texts: list[list[bytes]] = []  # `target_texts`, which copies for other languages share
         self.files = {TOKENIZER: model_bytes}
         self.digest = hashlib.sha256(model_bytes).hexdigest()
         self._ways: dict[str, tuple[list[list[int]], list[float]]] = {}
+
+    @property
+    def target_texts(self) -> list[bytes]:
+        """UTF-8 text of each target piece by id, with spaces for marks; special tokens have none."""
+        if not self._texts:
+            texts = piece_texts(self._model)
+            self._texts.append([texts.get(piece, b"") for piece in self.vocabularies[1]])
+        return self._texts[0]
 
     @classmethod
     def train(
