@@ -3,7 +3,7 @@ import { byId, copy, element, fill, latest, pause, request, requestPatiently } f
 
 const PAUSE = 350; // milliseconds without a keystroke before the text is translated
 const ALTERNATIVES = 3; // number of other translations to request
-const CERTAIN = 0.85; // confidence from which a word is not underlined
+const CERTAIN = 0.55; // confidence from which a word is not underlined (docs/serving.md)
 const GAP = 8, SMALLEST = 96; // pixels: between the other words, their word and the window; their height
 const EXAMPLES = 3; // number of examples shown
 const LONGEST_PAUSE = 30, AWAY_PAUSE = 5; // seconds between two attempts to load the languages, and to translate a text
