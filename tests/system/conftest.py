@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,8 +26,8 @@ ITEMS = [  # number and noun in English and German
 
 
 @pytest.fixture(scope="module")
-def translator(tmp_path_factory: pytest.TempPathFactory) -> Translator:
-    """A small model that learned a few lines by heart, so that translations are words."""
+def small_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bundle of a small model that learned a few lines by heart, so that translations are words."""
     torch.manual_seed(1)
     pairs = [(f"{a} {x} and {b} {y}", f"{c} {u} und {d} {v}") for (a, c, x, u), (b, d, y, v) in product(ITEMS, ITEMS)]
     pairs += [(f"{a} {x}{end}", f"{c} {u}{end}") for a, c, x, u in ITEMS for end in ("", ".")]
@@ -53,7 +54,18 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Translator:
         tokenizer=tokenizer,
         card=card,
     )
-    return load(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def translator(small_bundle: Path) -> Translator:
+    return load(small_bundle)
+
+
+@pytest.fixture(scope="module")
+def analyzed(small_bundle: Path) -> Translator:
+    """Translator that runs on PyTorch."""
+    return bundle.read_bundle(small_bundle).torch_translator()
 
 
 @pytest.fixture(scope="module")

@@ -20,11 +20,11 @@ MARKS = ("<s>", "</s>")
 
 
 @pytest.fixture(params=SIZES)
-def page(request: pytest.FixtureRequest, browser: Browser, translator: Translator, tmp_path: Path) -> Iterator[Page]:
+def page(request: pytest.FixtureRequest, browser: Browser, analyzed: Translator, tmp_path: Path) -> Iterator[Page]:
     width, height = SIZES[request.param]
     errors: list[str] = []
-    shown = [attention_of(translator, line) for line in SENTENCES]
-    (tmp_path / "page.html").write_text(as_html(translator, shown), encoding="utf-8")
+    shown = [attention_of(analyzed, line) for line in SENTENCES]
+    (tmp_path / "page.html").write_text(as_html(analyzed, shown), encoding="utf-8")
     with browser.new_context(
         viewport={"width": width, "height": height}, has_touch=request.param == "phone"
     ) as context:
@@ -39,8 +39,8 @@ def page(request: pytest.FixtureRequest, browser: Browser, translator: Translato
 
 
 @pytest.fixture(scope="module")
-def inspection(translator: Translator) -> Inspection:
-    return inspect(translator, TEXT)
+def inspection(analyzed: Translator) -> Inspection:
+    return inspect(analyzed, TEXT)
 
 
 def test_linked_view(page: Page, inspection: Inspection) -> None:
@@ -149,8 +149,8 @@ def test_page_is_accessible(page: Page, colours: str) -> None:
         assert violations(page) == []
 
 
-def test_a_sentence_is_typed(browser: Browser, translator: Translator) -> None:
-    server = serve(as_html(translator, [], asks=True), lambda line: attention_of(translator, line), port=0)
+def test_a_sentence_is_typed(browser: Browser, analyzed: Translator) -> None:
+    server = serve(as_html(analyzed, [], asks=True), lambda line: attention_of(analyzed, line), port=0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

@@ -74,6 +74,7 @@ def test_what_cannot_be_inspected(tmp_path: Path, translator: Translator) -> Non
             (translator, *case)
             for case in ((" ", "blank"), ("a\udcff", "UTF-8"), ("one " * 10, "at most 5 tokens, got"))
         ),
+        (make_bundle(tmp_path / "compiled", clip=2).translator(), "one", "requires a translator on PyTorch"),
         *(
             (make_bundle(tmp_path / name, positions=name, dim=24).torch_translator(), "one", f"{name} positions")
             for name in SCHEMES

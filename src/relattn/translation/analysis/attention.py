@@ -98,9 +98,10 @@ def unsupported_reason(translator: Translator) -> str:
 
 
 def model_of(translator: Translator) -> Transformer:
-    """Return the model of a translator that runs on PyTorch."""
-    assert isinstance(translator.engine, TorchEngine)
-    return translator.engine.model
+    """Return the model of a translator. Raises InputError if it does not run on PyTorch."""
+    if isinstance(translator.engine, TorchEngine):
+        return translator.engine.model
+    raise InputError("attention requires a translator on PyTorch, as Bundle.torch_translator returns it")
 
 
 @torch.inference_mode()
@@ -120,7 +121,7 @@ def inspect(
         longest: Maximum number of source tokens.
 
     Raises:
-        InputError: The position scheme has no separate terms, or the line is blank or too long.
+        InputError: The translator is not on PyTorch, its scheme has no separate terms, or the line is blank or long.
     """
     if reason := unsupported_reason(translator):
         raise InputError(reason)

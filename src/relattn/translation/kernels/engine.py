@@ -55,17 +55,17 @@ class NativeEngine:
 
     def search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[]] * len(requests)
-        plain = [i for i, each in enumerate(requests) if not self._is_constrained(each, rules)]
-        others = [i for i, each in enumerate(requests) if self._is_constrained(each, rules)]
+        constrained = [
+            bool(rules.restrains or each.phrases or each.spelling or len(each.prefix) > rules.given)
+            for each in requests
+        ]
+        plain, others = ([i for i, each in enumerate(constrained) if each == kind] for kind in (False, True))
         for chosen, run in ((plain, self._search), (others, lambda *given: beam.search(self, *given))):
             if chosen:
                 found = run([requests[i] for i in chosen], rules)
                 for i, hypotheses in zip(chosen, found, strict=True):
                     results[i] = hypotheses
         return results
-
-    def _is_constrained(self, request: Request, rules: SearchRules) -> bool:
-        return bool(rules.restrains or request.phrases or request.spelling or len(request.prefix) > rules.given)
 
     def _search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
         """Search without constraints, in one call of C."""
