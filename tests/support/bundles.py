@@ -1,5 +1,6 @@
 """Bundles with random weights, for tests that do not need a trained model."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -32,6 +33,23 @@ def save_random_bundle(path: Path, *, src_lang: str = "en", tgt_lang: str = "de"
         card=card,
     )
     return path
+
+
+def save_changed(source: str, path: Path, change: Callable[[Tensor], Tensor]) -> str:
+    """Write a bundle with the parameters of another, each changed, and return its directory."""
+    read = bundle.read_bundle(source)
+    model = read.make_model()
+    for parameter in model.parameters():
+        parameter.data = change(parameter.data)
+    bundle.save(
+        path,
+        model.config,
+        arrays_of(model),
+        languages=(read.src_lang, read.tgt_lang),
+        search=read.search,
+        tokenizer=read.tokenizer,
+    )
+    return str(path)
 
 
 def tensors_of(parts: bundle.Bundle) -> dict[str, Tensor]:

@@ -69,29 +69,19 @@ def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Directory of a bundle with random weights, so that different lines have different translations. Do not write."""
     import torch
 
-    from relattn.translation import bundle
-    from relattn.translation.model.weights import arrays_of
+    from tests.support.bundles import save_changed
 
-    read = bundle.read_bundle(f"{finished.out}/bundle")
-    model, generator = read.make_model(), torch.Generator().manual_seed(1)
-    for parameter in model.parameters():
-        parameter.data += 0.7 * torch.randn(parameter.shape, generator=generator)
-    path = tmp_path_factory.mktemp("random") / "bundle"
-    bundle.save(
-        path,
-        model.config,
-        arrays_of(model),
-        languages=(read.src_lang, read.tgt_lang),
-        search=read.search,
-        tokenizer=read.tokenizer,
+    generator = torch.Generator().manual_seed(1)
+    return save_changed(
+        f"{finished.out}/bundle",
+        tmp_path_factory.mktemp("random") / "bundle",
+        lambda weight: weight + 0.7 * torch.randn(weight.shape, generator=generator),
     )
-    return str(path)
 
 
 @pytest.fixture
 def relattn(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """Function that runs a command in this process: relattn("translate", bundle, ...)."""
-
     import torch
 
     from relattn.translation.commands import main as cli

@@ -90,7 +90,7 @@ def _examples(directory: Path) -> list[str]:
 
 def weights_digest(path: str) -> str:
     """Return the SHA-256 of the weights of a bundle."""
-    from relattn.translation.bundle import WEIGHTS  # imports PyTorch
+    from relattn.translation.bundle import WEIGHTS
 
     file = resolve(path) / WEIGHTS
     with reading(file, "cannot be read"), file.open("rb") as content:

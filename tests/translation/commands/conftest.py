@@ -6,29 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from relattn.translation import bundle
 from relattn.translation.config import Recipe, dump
-from relattn.translation.model.weights import arrays_of
 from relattn.translation.training import train as training
+from tests.support.bundles import save_changed
 
 
 @pytest.fixture(scope="session")
-def another(model: str, finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
+def another(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Directory of a bundle with the same vocabulary and other weights."""
-    read = bundle.read_bundle(model)
-    network = read.make_model()
-    for parameter in network.parameters():
-        parameter.data = parameter.flip(0)
-    path = tmp_path_factory.mktemp("another") / "bundle"
-    bundle.save(
-        path,
-        network.config,
-        arrays_of(network),
-        languages=(read.src_lang, read.tgt_lang),
-        search=read.search,
-        tokenizer=read.tokenizer,
-    )
-    return str(path)
+    return save_changed(model, tmp_path_factory.mktemp("another") / "bundle", lambda weight: weight.flip(0))
 
 
 @pytest.fixture

@@ -153,7 +153,7 @@ class Tokenizer:
             languages: Codes of languages that have a token, which no text is encoded with.
 
         Raises:
-            InputError: There is no text, or its characters alone need more than vocab_size pieces.
+            InputError: The text is empty, or has more distinct characters than vocab_size allows.
         """
         model = io.BytesIO()
         # read before training, because SentencePiece hides errors in reading

@@ -1,8 +1,7 @@
 """The compiled decoder: a step for all hypotheses, or a whole search, in one call of C, on a CPU, in float32 or int8.
 
-`NativeDecoder` has the part of `Transformer` that searches use, `encode`, `start` and `step`, and beam search itself,
-which needs no logits outside of the kernel. `unsupported_reason` says which models it does not support; these run on
-PyTorch.
+`NativeDecoder` has the encoder, the keys and values of a memory, and beam search, which needs no logits outside of the
+kernel; steps are in `engine`. `unsupported_reason` says which models it does not support; these run on PyTorch.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ class Memory(NamedTuple):
 class NativeDecoder:
     """A model with its weights packed for the kernel.
 
-    Tokens, lengths and rows are arrays of integers, of any kind that NumPy converts.
+    Tokens and lengths are arrays of integers, of any kind that NumPy converts.
 
     Args:
         config: A configuration with `unsupported_reason(config) is None`.

@@ -1,4 +1,4 @@
-"""What position schemes compute from positions and distances, as the modules in `model/positions` do."""
+"""Position encodings, distance buckets and biases in NumPy, as the modules in `model/positions` compute them."""
 
 from __future__ import annotations
 

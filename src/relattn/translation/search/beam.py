@@ -78,7 +78,7 @@ class Partial:
 
     @property
     def length(self) -> int:
-        """Number of tokens after the next one."""
+        """Number of tokens, including the next one."""
         return len(self.tokens) + 1
 
     @property

@@ -1,4 +1,4 @@
-"""What runs a model: sequences of token ids in, log-probabilities and attention out. It knows no text."""
+"""Interface of the engines that run a model, from token ids to log-probabilities and attention weights."""
 
 from __future__ import annotations
 

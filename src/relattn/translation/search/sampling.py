@@ -1,7 +1,7 @@
 """Sampling: translations drawn token by token from the model's probabilities.
 
-A token is drawn from the `top_k` likeliest, with probabilities ∝ p^(1 / temperature). Each draw of a line has random
-numbers of its own in [0, 1), one per token, so that translations do not depend on the rest of the batch. Scores are
+A token is drawn from the `top_k` likeliest, with probabilities ∝ p^(1 / temperature). Each draw of a line has its
+own random numbers in [0, 1), one per token, so that translations do not depend on the rest of the batch. Scores are
 those of the model, before the temperature and `top_k` are applied.
 """
 

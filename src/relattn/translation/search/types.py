@@ -100,7 +100,7 @@ class SamplingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchRules:
-    """What is constant during one search.
+    """Settings of one search.
 
     Attributes:
         config: Beam size, length penalty, early stopping and rules against repetition.
