@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-LEVEL_TESTS := tests/test_levels.py tests/integrations/test_int8.py tests/integrations/test_transformers.py tests/translation/kernels tests/translation/translate tests/translation/formats tests/translation/model/test_linear.py
+LEVEL_TESTS := library/tests/test_levels.py library/tests/integrations/test_int8.py library/tests/integrations/test_transformers.py toolkit/tests/engine toolkit/tests/translate toolkit/tests/formats toolkit/tests/model/test_linear.py
 export XDG_CACHE_HOME := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 demo: .venv/usable  ## train a Transformer with relative positions on the built-in corpus and show its translations
 	$(BIN)/python -m research demo
 
-test: .venv/installed  ## run the test suite, or a part: make test TESTS=tests/test_native.py
+test: .venv/installed  ## run the test suite, or a part: make test TESTS=library/tests/test_native.py
 	$(BIN)/pytest --numprocesses auto --dist worksteal $(TESTS)
 
 test-avx2: .venv/installed  ## run the tests of what depends on the processor's level as on one with AVX2: it must have AVX2 itself
@@ -26,7 +26,7 @@ check: .venv/installed  ## format, lint, types
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
-	$(BIN)/mypy --platform win32 src  # no function that Windows lacks
+	$(BIN)/mypy --platform win32 library/src toolkit/src  # no function that Windows lacks
 
 format: .venv/installed  ## format the code
 	$(BIN)/ruff format --quiet
@@ -44,15 +44,15 @@ wheels: .venv/wheels  ## build the source distribution and the wheels for all sy
 clean:  ## remove everything that these commands made, except runs
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache build dist
 
-.venv/usable: pyproject.toml constraints.txt hatch_build.py src/relattn/extension/levels.py $(wildcard src/relattn/backends/native/*.[ch] src/relattn/translation/kernels/*.[ch])
+.venv/usable: $(wildcard *.toml */pyproject.toml */hatch_build.py kernels/*) constraints.txt library/src/relattn/extension/levels.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "relattn needs Python >= 3.11; name one with: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip setuptools hatchling editables
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation]' matplotlib num2words
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable ./library --editable './toolkit[train]' matplotlib num2words
 	touch $@
 
 .venv/installed: .venv/usable  # what tests and checks need
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation,export,serve,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable ./library --editable './toolkit[export,serve,train]' --group dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps espnet  # one of its classes is tested against
 	touch $@
 

@@ -249,7 +249,7 @@ def package_in(text: str) -> Path:
     for folder in (Path(text), Path(text) / "src"):
         if (folder / "relattn" / "__init__.py").is_file():
             return folder.resolve()
-    raise argparse.ArgumentTypeError(f"must hold relattn or src/relattn, got {text}")
+    raise argparse.ArgumentTypeError(f"must hold relattn or library/src/relattn, got {text}")
 
 
 def kernels(folder: Path) -> int:
@@ -258,7 +258,7 @@ def kernels(folder: Path) -> int:
 
 def main() -> None:
     parser = command("against", __doc__)
-    parser.add_argument("other", type=package_in, help="directory of the other version, with relattn or src/relattn")
+    parser.add_argument("other", type=package_in, help="directory of the other version")
     parser.add_argument("--name", default="the other", help="name of the other version in the table")
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds (%(default)s)")
     parser.add_argument("--seconds", type=float, default=0.3, help="time per case and version in a round (%(default)s)")

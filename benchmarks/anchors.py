@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from relattn import relative_attention
 from torch import Tensor
 
 from benchmarks.attention import CLIP, DIM, HEADS, TOKENS, run_of
 from benchmarks.measure import alternate, command, parse, record
-from relattn import relative_attention
 
 PACKAGES = {"plain": "torch", "auto": "relattn", "no tables": "relattn", "flex": "torch"}
 PACKAGES |= {name: name for name in ("zentorch", "openvino") if util.find_spec(name)}

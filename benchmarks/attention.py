@@ -17,17 +17,17 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+import relattn
 import torch
 import torch.nn.functional as F
+from relattn import backends, relative_attention
+from relattn.call import Call
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import relattn
 from benchmarks import forms, peers
 from benchmarks.measure import Row, alternate, available_memory, command, parse, peak_memory, preload, record
 from benchmarks.peers import PEERS, Attend, Case
-from relattn import backends, relative_attention
-from relattn.call import Call
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 NO_TABLES = "no tables"

@@ -24,15 +24,15 @@ from typing import Any
 
 import torch
 import triton
+from relattn.backends.triton import operators
+from relattn.backends.triton.availability import use_sound_assembler
+from relattn.backends.triton.configs import Config
+from relattn.call import Call
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from benchmarks.measure import Row, command, parse, record
-from relattn.backends.triton import operators
-from relattn.backends.triton.availability import use_sound_assembler
-from relattn.backends.triton.configs import Config
-from relattn.call import Call
 
 TARGETS = (80, 90, 100)  # compute capabilities × 10
 WITH = ("mask", "relations", "grouped", "offsets", "lengths", "keys alone", "values alone", "rel_query", "bias")

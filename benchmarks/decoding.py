@@ -29,23 +29,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from relattn_mt import bundle, load
+from relattn_mt.config import ModelConfig, SearchConfig
+from relattn_mt.config.presets import PRESETS
+from relattn_mt.data.imported_tokenizer import AnyTokenizer, tokenizer_in
+from relattn_mt.data.text_files import read_lines
+from relattn_mt.data.tokenizer import Tokenizer
+from relattn_mt.formats.ctranslate2.directory import Quantization, read_settings
+from relattn_mt.formats.ctranslate2.engine import CTranslate2Engine
+from relattn_mt.formats.ctranslate2.write import export
+from relattn_mt.formats.transformers.read import read
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.model.weights import arrays_of
+from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.translate.runner import MAX_SENTENCES
+from relattn_mt.translate.translator import Translator
 
 from benchmarks.measure import Row, apart, command, measured, parse, peak_here, preload, record
-from relattn.translation import bundle, load
-from relattn.translation.config import ModelConfig, SearchConfig
-from relattn.translation.config.presets import PRESETS
-from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
-from relattn.translation.data.text_files import read_lines
-from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.formats.ctranslate2.directory import Quantization, read_settings
-from relattn.translation.formats.ctranslate2.engine import CTranslate2Engine
-from relattn.translation.formats.ctranslate2.write import export
-from relattn.translation.formats.transformers.read import read
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.model.weights import arrays_of
-from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.runner import MAX_SENTENCES
-from relattn.translation.translate.translator import Translator
 
 KEY = ("name", "lines", "beam", "method", "threads", "device")
 OPUS_MT = "opus-mt"
@@ -89,7 +89,7 @@ def make_random(path: Path, text: Path, size: str) -> None:
 def make_opus_mt(path: Path, text: Path) -> None:
     """Write a model of OPUS-MT's size and shape by transformers, next to the bundle, and the bundle."""
     from benchmarks.serving_models import SIZES
-    from tests.translation.formats import transformers_models
+    from testing import transformers_models
 
     lines, source = list(islice(read_lines(text), 20_000)), transformers_model(path)
     options: dict[str, Any] = {**SIZES, "lines": lines, "vocab": 4000, "fill": 58_101, "draw": (0.0, 0.0)}

@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 import transformers
+from relattn.integrations import transformers as faster
 from torch import Tensor, nn
 from transformers.models.granite_speech.modeling_granite_speech import GraniteSpeechCTCEncoder
 from transformers.models.sam.modeling_sam import SamVisionEncoder
 from transformers.models.seamless_m4t.modeling_seamless_m4t import SeamlessM4TSpeechEncoder
 from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import SeamlessM4Tv2SpeechEncoder
 from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithoutPrenet
-
-from relattn.integrations import transformers as faster
 
 SAMPLES = 16_000  # audio samples per second
 Options = dict[str, Any]

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-
-from benchmarks.peers import Attend, Case
 from relattn import relative_attention
 from relattn.functional import Options
 from relattn.positions import distances, labels
+from torch import Tensor
+
+from benchmarks.peers import Attend, Case
 
 FURTHEST = 128  # distance of T5's last bucket
 SPAN, LONGEST = 256, 512  # DeBERTa v3: half of the rows of its tables, and the longest distance with its own bucket

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from relattn.backends.triton import interpreted
 
 from benchmarks import gpu_check, gpu_layers, gpu_tiles, gpu_times, gpu_train, measure
 from benchmarks.workers import LEFT_OUT, Failure, Task, call, run_all
-from relattn.backends.triton import interpreted
 
 FAILURES = "failures.txt"
 PRELOADED = ["benchmarks.gpu_check", "benchmarks.gpu_times", "relattn.backends.triton.operators"]

@@ -42,9 +42,8 @@ def implementations() -> tuple[str, ...]:
 
 def layer_of(name: str, config: Any, device: str) -> tuple[nn.Module, Layer]:
     """Return the module of an implementation, with the same weights for all, and the function that calls it."""
-    from transformers.models.deberta_v2 import modeling_deberta_v2 as deberta_v2
-
     from relattn.integrations.transformers.families.deberta import attention
+    from transformers.models.deberta_v2 import modeling_deberta_v2 as deberta_v2
 
     arguments: dict[str, Tensor] = {}
 

@@ -9,14 +9,14 @@ from functools import partial
 from typing import Any
 
 import torch
-
-from benchmarks.gpu_times import REPEATS, seconds_on_gpu
-from benchmarks.measure import Row, alternate, measured
-from benchmarks.workers import Task, reason
 from relattn.backends.triton import operators
 from relattn.backends.triton.configs import Config
 from relattn.backends.triton.plan import Sizes, tiles_of
 from relattn.call import Call
+
+from benchmarks.gpu_times import REPEATS, seconds_on_gpu
+from benchmarks.measure import Row, alternate, measured
+from benchmarks.workers import Task, reason
 
 KEY = ("form", "n", "dim", "causal", "dtype", "kernel", "rows", "cols", "near", "warps", "stages")
 SECONDS = 0.03  # per candidate

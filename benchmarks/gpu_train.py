@@ -19,12 +19,13 @@ KEY = ("model", "positions", "text")
 
 def train_and_translate(positions: str, steps: int, text: Path, out: Path, device: str) -> list[Row]:
     """Train a model, translate both texts, and return a row per text. Write the log and translations below `out`."""
+    from relattn_mt import load
+    from relattn_mt.config import DataConfig, Recipe, TrainConfig
+    from relattn_mt.data.text_files import read_lines
+    from relattn_mt.evaluation import score
+    from relattn_mt.training.train import train
+
     from benchmarks.train_step import SIZES
-    from relattn.translation import load
-    from relattn.translation.config import DataConfig, Recipe, TrainConfig
-    from relattn.translation.data.text_files import read_lines
-    from relattn.translation.evaluation import score
-    from relattn.translation.training.train import train
 
     files: dict[str, Any] = {
         f"{part}_{side}": str(text / f"{name}.{language}.gz")

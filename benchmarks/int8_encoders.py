@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from relattn.integrations import transformers as faster
 from torch import Tensor, nn
 
 from benchmarks import measure
 from benchmarks.encoders import ENCODERS, inputs, make
 from benchmarks.measure import Row, alternate, measured, record
-from relattn.integrations import transformers as faster
 
 SIZES = {
     "deberta-v3-base": (128, 256, 512, 1024, 2048),

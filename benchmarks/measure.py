@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-
 from relattn.extension.loader import FEATURES
 
 RESULTS = Path(__file__).parent / "results"

@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from relattn.integrations import transformers as faster
 from torch import Tensor, nn
 
 from benchmarks import measure
 from benchmarks.encoders import ENCODERS, inputs, make, padding, remove_randomness
 from benchmarks.measure import RESULTS, Row, apart, available_memory, measured, peak_here, record
-from relattn.integrations import transformers as faster
 
 MOST_SECONDS = 600.0  # longest expected run
 MOST_MEMORY = 0.8  # largest share of the available memory

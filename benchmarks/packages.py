@@ -26,10 +26,10 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import torch
+from relattn import relative_attention
 from torch import Tensor, nn
 
 from benchmarks.measure import alternate, command
-from relattn import relative_attention
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, PACKAGES_PAGE = ((DOCS / name).read_text(encoding="utf-8") for name in ("family.md", "reference/packages.md"))

@@ -23,12 +23,12 @@ from itertools import product
 from typing import Any
 
 import torch
+from relattn import relative_attention
+from relattn.functional import Options
 from torch import Tensor, nn
 
 from benchmarks.measure import command
-from relattn import relative_attention
-from relattn.functional import Options
-from tests.support.numerics import Shape, budgets, error, make_inputs, outputs_and_gradients
+from testing.numerics import Shape, budgets, error, make_inputs, outputs_and_gradients
 
 Attend = Callable[..., Tensor]  # (query, key, value, table or tables) -> output, each (batch, heads, n, dim)
 

@@ -24,10 +24,10 @@ from statistics import quantiles
 from typing import IO
 
 import httpx2
+from relattn_mt import load
+from relattn_mt.data.text_files import read_lines
 
 from benchmarks.measure import command, parse, record
-from relattn.translation import load
-from relattn.translation.data.text_files import read_lines
 
 
 @contextmanager

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from libretranslatepy import LibreTranslateAPI
+from relattn_mt.bundle import WEIGHTS
+from relattn_mt.data.text_files import read_lines
+from relattn_mt.formats.import_model import import_model
 
 from benchmarks.measure import Row, command, parse, record
 from benchmarks.serving import serving, usage
-from relattn.translation.bundle import WEIGHTS
-from relattn.translation.data.text_files import read_lines
-from relattn.translation.formats.import_model import import_model
-from tests.translation.formats import transformers_models as models
+from testing import transformers_models as models
 
 PAIRS = [("en", "ru"), ("ru", "en"), ("en", "ja"), ("ja", "en"), ("en", "fi")]
 LANGUAGES = ["en", "de", "fr", "es"]

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from relattn import relation_attention, relative_attention
 from torch import Tensor
 
 from benchmarks import forms
 from benchmarks.measure import Row, alternate, command, parse, record
 from benchmarks.peers import Case
-from relattn import relation_attention, relative_attention
 
 HEADS, DIM, CLIP = 8, 64, 16
 KEY = ("case", "pass", "device", "commit")

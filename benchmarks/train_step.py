@@ -13,15 +13,15 @@ from typing import cast
 from unittest.mock import patch
 
 import torch
+from relattn import RelativeAttention
+from relattn_mt.config import ModelConfig
+from relattn_mt.data.batching import collate
+from relattn_mt.model import linear
+from relattn_mt.model.linear import is_onednn_faster
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.training.objective import summed_loss
 
 from benchmarks.measure import alternate, command, parse, record
-from relattn import RelativeAttention
-from relattn.translation.config import ModelConfig
-from relattn.translation.data.batching import collate
-from relattn.translation.model import linear
-from relattn.translation.model.linear import is_onednn_faster
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.training.objective import summed_loss
 from research.tables import TABLES
 
 SCHEMES = {entry.name: entry for entry in sorted(TABLES["positions"].entries, key=lambda e: e.name != "none")}

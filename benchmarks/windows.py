@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from relattn import relative_attention
 from torch import Tensor
 
 from benchmarks.attention import CLIP, DIM, HEADS, PASSES, run_of
 from benchmarks.measure import alternate, command, parse, peak_memory, preload, record
-from relattn import relative_attention
 
 LENGTHS = (4096, 8192, 16384, 65536, 262144)
 WINDOW, MOST = 128, 16384  # keys on either side of a query, and longest sequence of the other methods

@@ -1,4 +1,4 @@
-"""The API of `relattn serve` on a Ray cluster, in replicas whose number follows the requests.
+"""The API of `relattn-mt serve` on a Ray cluster, in replicas whose number follows the requests.
 
     pip install "relattn[translation,serve]" "ray[serve]"
     cd deploy && serve run ray_serve:app models=/shared/en-de,/shared/de-en threads=2 most=16
@@ -13,14 +13,13 @@ from functools import partial
 
 from pydantic import BaseModel
 from ray import serve
+from relattn_mt import load
+from relattn_mt.serve.access import Access
+from relattn_mt.serve.app import make_app
+from relattn_mt.serve.languages import load_pairs
+from relattn_mt.serve.limits import Limits
+from relattn_mt.serve.routing import Router
 from starlette.applications import Starlette
-
-from relattn.translation import load
-from relattn.translation.serve.access import Access
-from relattn.translation.serve.app import make_app
-from relattn.translation.serve.languages import load_pairs
-from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.routing import Router
 
 
 class Options(BaseModel):

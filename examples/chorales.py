@@ -36,9 +36,8 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
 from relattn import RelativeAttention
+from torch import Tensor, nn
 
 BEAT = 16  # in notes: four voices per sixteenth
 SILENCE, START, TOKENS = 128, 129, 130  # the token of a note is its pitch; START precedes each piece

@@ -41,10 +41,9 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from relattn import relation_attention, relative_attention
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-
-from relattn import relation_attention, relative_attention
 
 UPOS = "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X"
 TAGS = {tag: index for index, tag in enumerate(UPOS.split())}

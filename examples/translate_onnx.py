@@ -1,7 +1,7 @@
 """Greedy translation with onnxruntime: python examples/translate_onnx.py DIRECTORY < in.txt > out.txt
 
-DIRECTORY is the output of `relattn export onnx`. The script requires numpy, onnxruntime and sentencepiece, but neither
-PyTorch nor relattn.
+DIRECTORY is the output of `relattn-mt export onnx`. The script requires numpy, onnxruntime and sentencepiece, but
+neither PyTorch nor relattn.
 """
 
 import json

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from relattn.translation.commands.options import DeviceOptions, ReferenceText
-from relattn.translation.commands.parser import parse
-from relattn.translation.config import Positions
-from relattn.translation.console import log_to_stderr
-from relattn.translation.errors import InputError, Interrupted, one_line, unknown
+from relattn_mt.commands.options import DeviceOptions, ReferenceText
+from relattn_mt.commands.parser import parse
+from relattn_mt.config import Positions
+from relattn_mt.support.console import log_to_stderr
+from relattn_mt.support.errors import InputError, Interrupted, one_line, unknown
 
 
 def demo(
@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         message, code = str(stop), 128 + stop.number
     except InputError as error:
         message, code = f"error: {one_line(error)}", 2
-    print(f"relattn: {one_line(message)}", file=sys.stderr)
+    print(f"relattn-mt: {one_line(message)}", file=sys.stderr)
     return code
 
 

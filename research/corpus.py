@@ -25,10 +25,9 @@ from typing import Any, NamedTuple
 
 import num2words
 from babel import Locale, UnknownLocaleError, dates, numbers, units
-
-from relattn.translation.errors import InputError, require, unknown
-from relattn.translation.evaluation import require_pairs
-from relattn.translation.files import write_atomically
+from relattn_mt.evaluation import require_pairs
+from relattn_mt.support.errors import InputError, require, unknown
+from relattn_mt.support.files import write_atomically
 
 ITEM_SEPARATOR = "; "
 LINES = {"train": 20_000, "valid": 500, "test": 400, "long": 400}  # per split, by default

@@ -15,12 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from relattn.translation import bundle
-from relattn.translation.config import SCHEMES, Positions
-from relattn.translation.console import aligned
-from relattn.translation.data.text_files import read_parallel
-from relattn.translation.errors import Diverged
-from relattn.translation.files import as_csv, write_atomically
+from relattn_mt import bundle
+from relattn_mt.config import SCHEMES, Positions
+from relattn_mt.data.text_files import read_parallel
+from relattn_mt.support.console import aligned
+from relattn_mt.support.errors import Diverged
+from relattn_mt.support.files import as_csv, write_atomically
+
 from research import corpus
 from research.drawing import png
 from research.positions import PositionBin, draw

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
-
-from relattn.translation.analysis.attention import model_of
-from relattn.translation.console import aligned
-from relattn.translation.data.batching import eval_batches
-from relattn.translation.data.text_files import has_text
-from relattn.translation.errors import InputError
-from relattn.translation.translate.translator import Translator
+from relattn_mt.analysis.attention import model_of
+from relattn_mt.data.batching import eval_batches
+from relattn_mt.data.text_files import has_text
+from relattn_mt.support.console import aligned
+from relattn_mt.support.errors import InputError
+from relattn_mt.translate.translator import Translator
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,10 +7,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from relattn.translation.config import differences
-from relattn.translation.errors import require
-from relattn.translation.evaluation import paired_bootstrap
-from relattn.translation.files import write_atomically
+from relattn_mt.config import differences
+from relattn_mt.evaluation import paired_bootstrap
+from relattn_mt.support.errors import require
+from relattn_mt.support.files import write_atomically
+
 from research.pictures import draw
 from research.rows import Model, Row, read_model
 from research.tables import CLAIMS, TABLES, Pairs, Scale, Table

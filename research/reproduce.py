@@ -10,21 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import relattn
 import torch
 from filelock import FileLock, Timeout
+from relattn_mt import bundle
+from relattn_mt.config import Recipe, as_dict
+from relattn_mt.data.encode import ENCODED
+from relattn_mt.data.storage import open_pairs
+from relattn_mt.evaluation import score
+from relattn_mt.support import processor
+from relattn_mt.support.console import shows_progress
+from relattn_mt.support.errors import Diverged, unknown
+from relattn_mt.support.files import remove
+from relattn_mt.training.journal import read_log
+from relattn_mt.training.train import train
+from relattn_mt.translate.options import TranslateOptions
 
-import relattn
-from relattn.translation import bundle, processor
-from relattn.translation.config import Recipe, as_dict
-from relattn.translation.console import shows_progress
-from relattn.translation.data.encode import ENCODED
-from relattn.translation.data.storage import open_pairs
-from relattn.translation.errors import Diverged, unknown
-from relattn.translation.evaluation import score
-from relattn.translation.files import remove
-from relattn.translation.training.journal import read_log
-from relattn.translation.training.train import train
-from relattn.translation.translate.options import TranslateOptions
 from research import corpus, report, rows
 from research.positions import by_position
 from research.tables import SCALES, TABLES, Pairs, Scale, in_directory

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relattn.translation.errors import reading
-from relattn.translation.files import write_atomically
+from relattn_mt.support.errors import reading
+from relattn_mt.support.files import write_atomically
+
 from research.tables import Entry
 
 VERSION = 2  # of the files

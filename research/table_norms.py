@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from relattn.translation.config.positions import ClippedTables
-from relattn.translation.model.transformer import Transformer
+from relattn_mt.config.positions import ClippedTables
+from relattn_mt.model.transformer import Transformer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

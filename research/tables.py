@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from relattn.translation.config import SCHEMES, DataConfig, ModelConfig, Positions, Recipe, TrainConfig
-from relattn.translation.config.presets import PRESETS
-from relattn.translation.data.text_files import read_parallel
+from relattn_mt.config import SCHEMES, DataConfig, ModelConfig, Positions, Recipe, TrainConfig
+from relattn_mt.config.presets import PRESETS
+from relattn_mt.data.text_files import read_parallel
 
 Pairs = list[tuple[str, str]]
 JOINED = 6  # lines of the validation text per long line

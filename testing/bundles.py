@@ -4,13 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from relattn_mt import bundle
+from relattn_mt.config import ModelConfig, SearchConfig
+from relattn_mt.data.tokenizer import Tokenizer
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.model.weights import arrays_of
 from torch import Tensor
-
-from relattn.translation import bundle
-from relattn.translation.config import ModelConfig, SearchConfig
-from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.model.weights import arrays_of
 
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
 

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
-
-from relattn.translation.errors import InputError
+from relattn_mt.support.errors import InputError
 
 
 class Result(NamedTuple):
@@ -17,7 +16,7 @@ class Result(NamedTuple):
 def assert_refused(result: Result, message: str) -> None:
     """Assert that a command ended in one line, which contains `message`, and exit code 2."""
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1), result
-    assert result.err.startswith("relattn: error: ")
+    assert result.err.startswith("relattn-mt: error: ")
     assert message in result.err
 
 

@@ -4,15 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-
-from relattn.translation.config import SearchConfig
-from relattn.translation.data.tokenizer import word_indices
-from relattn.translation.kernels.engine import NativeEngine
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.types import Hypothesis, Request, SearchRules
-from relattn.translation.translate.engines import engine_of
-from relattn.translation.translate.torch_engine import TorchEngine
-from relattn.translation.translate.translator import Translator
+from relattn_mt.config import SearchConfig
+from relattn_mt.data.tokenizer import word_indices
+from relattn_mt.engine.engine import NativeEngine
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.search.types import Hypothesis, Request, SearchRules
+from relattn_mt.translate.engines import engine_of
+from relattn_mt.translate.torch_engine import TorchEngine
+from relattn_mt.translate.translator import Translator
 
 Links = list[tuple[int, int]]
 

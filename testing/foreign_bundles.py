@@ -9,18 +9,17 @@ from typing import Any
 
 import torch
 from ctranslate2.converters import OpenNMTPyConverter
-
-from relattn.translation import bundle
-from relattn.translation.config import ModelConfig, SearchConfig
-from relattn.translation.data.imported_tokenizer import tokenizer_in
-from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.errors import language_pairs
-from relattn.translation.formats.ctranslate2.directory import read_settings
-from relattn.translation.formats.ctranslate2.engine import CTranslate2Engine
-from relattn.translation.formats.import_model import import_model
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.model.weights import arrays_of
-from relattn.translation.translate.translator import Translator
+from relattn_mt import bundle
+from relattn_mt.config import ModelConfig, SearchConfig
+from relattn_mt.data.imported_tokenizer import tokenizer_in
+from relattn_mt.data.tokenizer import Tokenizer
+from relattn_mt.formats.ctranslate2.directory import read_settings
+from relattn_mt.formats.ctranslate2.engine import CTranslate2Engine
+from relattn_mt.formats.import_model import import_model
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.model.weights import arrays_of
+from relattn_mt.support.errors import language_pairs
+from relattn_mt.translate.translator import Translator
 
 FIXTURES = Path(__file__).parent / "fixtures"
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]

@@ -2,10 +2,9 @@
 
 import numpy as np
 import torch
-from torch import nn
-
 from relattn.extension.int8 import PAIRS
 from relattn.integrations.transformers import int8
+from torch import nn
 
 
 def expected(layer, input, largest):

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from tests.translation.formats.bundles import LINES
-from tests.translation.formats.transformers_models import train_sentencepiece
+from testing.foreign_bundles import LINES
+from testing.transformers_models import train_sentencepiece
 
 DIM, INNER = 24, 20
 

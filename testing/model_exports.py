@@ -7,11 +7,11 @@ from typing import Any
 
 import onnxruntime
 import torch
+from relattn.integrations import transformers as faster
 from torch import Tensor, nn
 
 from benchmarks.encoders import padding
-from relattn.integrations import transformers as faster
-from tests.integrations.test_transformers import FAMILIES, UNMASKED, Family, build, image, output, smaller_image
+from library.tests.integrations.test_transformers import FAMILIES, UNMASKED, Family, build, image, output, smaller_image
 
 Graph = Callable[..., Tensor]
 

@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-
 from relattn import backends, relative_attention
+from torch import Tensor
 
 Results = dict[str, Tensor]
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from relattn.translation.config import SCHEMES, ModelConfig
-from relattn.translation.formats.exportable import supporting_formats
+from relattn_mt.config import SCHEMES, ModelConfig
+from relattn_mt.formats.exportable import supporting_formats
 
 OTHER_VALUES: dict[str, list[Any]] = {  # of each option
     "clip": [0, 70],

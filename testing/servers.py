@@ -7,17 +7,17 @@ from functools import cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
+from relattn_mt.config import SearchConfig
+from relattn_mt.search.types import Hypothesis, Request, SearchRules
+from relattn_mt.serve.app import make_app
+from relattn_mt.serve.limits import Limits
+from relattn_mt.serve.routing import Router
+from relattn_mt.support.errors import InputError
+from relattn_mt.translate.translator import Translator
 from starlette.testclient import TestClient
 
-from relattn.translation.config import SearchConfig
-from relattn.translation.errors import InputError
-from relattn.translation.search.types import Hypothesis, Request, SearchRules
-from relattn.translation.serve.app import make_app
-from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.routing import Router
-from relattn.translation.translate.translator import Translator
-from tests.support.engines import TextEngine
-from tests.support.marked import Characters
+from testing.engines import TextEngine
+from testing.marked import Characters
 
 LIMITS = Limits(characters=1000, sentences=20, texts=5, file=100_000, waiting=80)
 

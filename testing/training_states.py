@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from relattn_mt.config import ModelConfig, Recipe
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.training import checkpoints
+from relattn_mt.training.journal import read_log
 from torch import Tensor
-
-from relattn.translation.config import ModelConfig, Recipe
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.training import checkpoints
-from relattn.translation.training.journal import read_log
 
 SRC = [[5, 6, 7], [8], [9, 10, 4, 5, 6], []]  # sentences of a batch
 TGT = [[4, 4], [7, 8, 9, 10], [], [6]]

@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
 
-from tests.translation.formats.bundles import LINES
+from testing.foreign_bundles import LINES
 
 transformers.logging.disable_progress_bar()
 

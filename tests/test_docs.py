@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 from jsonargparse import ArgumentParser
-
 from relattn import relative_attention
-from relattn.translation.commands import main as cli
-from relattn.translation.commands.parser import parse as parse_command
+from relattn_mt.commands import main as cli
+from relattn_mt.commands.parser import parse as parse_command
+
 from research import __main__ as research
 from tools import pictures, reference, tables
 
@@ -66,7 +66,6 @@ def test_code_runs(page):
 
 def test_code_for_transformers_runs():
     import transformers
-
     from relattn.integrations import transformers as faster
 
     config = transformers.T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)

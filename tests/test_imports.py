@@ -18,7 +18,7 @@ PATHS = {
     for path in LIBRARY.rglob("*.py")
 }
 HEAVY = ("babel", "datasets", "jsonargparse", "lightning", "matplotlib", "num2words", "sacrebleu", "safetensors")
-HEAVY += ("sentencepiece", "tqdm", "transformers", "triton", "yaml", "relattn.translation", "relattn.integrations")
+HEAVY += ("sentencepiece", "tqdm", "transformers", "triton", "yaml", "relattn_mt", "relattn.integrations")
 # Packages that the files of a directory import, and no other file.
 OPTIONAL = {"relattn.backends.triton": "triton", "relattn.integrations.transformers": "transformers"}
 OPTIONAL |= {"relattn.extension.panels": "numpy"}  # which transformers and the toolkit require
@@ -77,19 +77,19 @@ def test_the_toolkit_uses_what_is_public_in_the_library():
     public = {"relattn", "relattn.backends.autograd", "relattn.positions"}
     public |= {f"relattn.extension.{name}" for name in ("int8", "loader", "panels")}
     for module, path in PATHS.items():
-        if module.startswith("relattn.translation"):
-            others = {name for name in imports_of(path) & PATHS.keys() if not name.startswith("relattn.translation")}
+        if module.startswith("relattn_mt"):
+            others = {name for name in imports_of(path) & PATHS.keys() if not name.startswith("relattn_mt")}
             assert others <= public, path
 
 
 def test_the_library_imports_torch_and_itself_alone():
     for module, path in PATHS.items():
-        if module == "relattn.__main__" or module.startswith("relattn.translation"):
+        if module == "relattn.__main__" or module.startswith("relattn_mt"):
             continue
         names = imports_of(path)
         optional = {package for directory, package in OPTIONAL.items() if module.startswith(directory)}
         assert {name.split(".")[0] for name in names} <= {"torch", "relattn", *optional, *sys.stdlib_module_names}, path
-        assert not any(name.startswith("relattn.translation") for name in names), path
+        assert not any(name.startswith("relattn_mt") for name in names), path
         is_integration = module.startswith("relattn.integrations")
         assert is_integration or not any(name.startswith("relattn.integrations") for name in names), path
 

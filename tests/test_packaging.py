@@ -13,12 +13,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import hatch_build
 import pytest
 from hatchling.metadata.core import ProjectMetadata
 from hatchling.plugin.manager import PluginManager
 from markdown_it import MarkdownIt
-
-import hatch_build
 from relattn.backends.native import library
 
 ROOT = Path(__file__).parents[1]
@@ -152,7 +151,7 @@ def test_imports_of_the_toolkit_are_declared():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     needs = (need for extra in ("translation", "hub", "export", "serve") for need in extras[extra])
     declared = {re.match(r"[\w-]+", need)[0].lower().replace("_", "-") for need in needs}
-    files = (path.read_text(encoding="utf-8") for path in (ROOT / "src/relattn/translation").rglob("*.py"))
+    files = (path.read_text(encoding="utf-8") for path in (ROOT / "toolkit/src/relattn_mt").rglob("*.py"))
     imported = {name for text in files for name in re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE)}
     modules = metadata.packages_distributions()
     third_party = {modules[name][0].lower().replace("_", "-") for name in imported - {"relattn"} if name in modules}

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import transformers
-
 from relattn.integrations.transformers.families import load_families
+
 from tools import DOCS
 
 PAGE = DOCS / "reference" / "coverage.md"

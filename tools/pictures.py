@@ -17,13 +17,13 @@ from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
+import relattn
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from torch import Tensor
 
-import relattn
 from benchmarks.measure import RESULTS
 from tools import DOCS
 

@@ -2,9 +2,9 @@
 
     python -m tools.reference
 
-docs/reference/commands.md has the commands of `relattn`, docs/reference/recipe.md the fields of `Recipe`. Types,
-defaults and meanings are those that `relattn COMMAND --help` shows. docs/reference/schemes.md has the position schemes,
-and what supports them.
+docs/reference/commands.md has the commands, docs/reference/recipe.md the fields of `Recipe`. Types, defaults and
+meanings are those that `relattn-mt COMMAND --help` shows. docs/reference/schemes.md has the position schemes, and what
+supports them.
 """
 
 import re
@@ -14,12 +14,13 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from relattn.translation.analysis.attention import shows_terms
-from relattn.translation.commands.main import GROUPS, command_of
-from relattn.translation.commands.parser import arguments_of, documentation
-from relattn.translation.config import OPTION_NAMES, SCHEMES, ModelConfig, Positions, Recipe, StageConfig
-from relattn.translation.formats.exportable import FORMATS, supporting_formats
-from relattn.translation.kernels.decoder import supports_positions
+from relattn_mt.analysis.attention import shows_terms
+from relattn_mt.commands.main import GROUPS, command_of
+from relattn_mt.commands.parser import arguments_of, documentation
+from relattn_mt.config import OPTION_NAMES, SCHEMES, ModelConfig, Positions, Recipe, StageConfig
+from relattn_mt.engine.decoder import supports_positions
+from relattn_mt.formats.exportable import FORMATS, supporting_formats
+
 from tools import DOCS
 from tools.tables import markdown
 
@@ -33,9 +34,9 @@ def commands() -> str:
     parts = [
         GENERATED,
         "# Command line\n",
-        "`relattn help COMMAND` and `relattn COMMAND --help` print the same options. Every command also has "
+        "`relattn-mt help COMMAND` and `relattn-mt COMMAND --help` print the same options. Every command also has "
         "`--version`, and `--quiet`, which leaves only warnings and errors on standard error. Progress bars are shown "
-        "only if standard error is a terminal. `relattn completion` prints a script with which a shell completes "
+        "only if standard error is a terminal. `relattn-mt completion` prints a script with which a shell completes "
         "commands and options. The names of options may be written with hyphens or underscores. A "
         "flag has no value. A list takes several values after its name, and may be given in several parts. Any other "
         "option may be given once.\n",
@@ -106,9 +107,8 @@ def recipe() -> str:
         GENERATED,
         "# Settings of a recipe\n",
         "A recipe is a YAML file. It needs only the settings that differ from their defaults. A setting of a group is "
-        "a line below the name of the group (`clip: 8` below `model:`), or an option of `relattn train` and "
-        "`relattn plan` (`--model.clip 8`). `null` stands for no value. Brackets after a type give its range: `[0, 1)` "
-        "includes 0 and excludes 1. `relattn recipe NAME` prints a complete recipe.\n",
+        "a line below the name of the group (`clip: 8` below `model:`), or an option of `relattn-mt train` "
+        "(`--model.clip 8`). `null` stands for no value. Brackets after a type give its range: `[0, 1)` 0 and excludes 1. `relattn-mt recipe NAME` prints a complete recipe.\n",
         settings(Recipe),
     ]
     for name, kind in groups.items():
@@ -206,8 +206,8 @@ def schemes() -> str:
             GENERATED,
             "# Position schemes by name\n",
             "Every scheme trains and translates in PyTorch. The last columns are the other parts of the toolkit that "
-            "support it with its default options. The other parts refuse it: a translation runs in PyTorch, and "
-            "`relattn translate --verbose` says why. CTranslate2 and Argos packages support neither `beyond: zero` nor "
+            "support it with its default options. The other parts refuse it: a translation runs in PyTorch, "
+            "and `relattn-mt translate --verbose` says why. CTranslate2 and Argos packages support neither `beyond: zero` nor "
             "`tables_per_head`. [Position schemes](../schemes.md) has the details.\n",
             markdown([head, *rows]),
         ]

@@ -18,10 +18,10 @@ from tools.pictures import read
 Row = dict[str, str]
 BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 CTRANSLATE2_INT8 = "ctranslate2 int8", "ctranslate2 int8 inter"
-TRITON = ("src/relattn/backends/triton", "src/relattn/call.py")
-KERNELS = ("src/relattn/backends/native", "src/relattn/call.py")
-DECODER = ("src/relattn/translation/kernels", "src/relattn/translation/search")
-ENCODERS = (*KERNELS, "src/relattn/integrations/transformers")
+TRITON = ("library/src/relattn/backends/triton", "library/src/relattn/call.py")
+KERNELS = ("library/src/relattn/backends/native", "library/src/relattn/call.py")
+DECODER = ("toolkit/src/relattn_mt/engine", "toolkit/src/relattn_mt/search")
+ENCODERS = (*KERNELS, "library/src/relattn/integrations/transformers")
 BOTH, FORWARD = {"pass": "forward + backward"}, {"pass": "forward"}
 FULL, CAUSAL = {"causal": "False"}, {"causal": "True"}
 Lines = Sequence[tuple[str, Row]]  # label of a line, and the values of columns that choose its rows

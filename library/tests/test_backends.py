@@ -7,12 +7,12 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
 from relattn import backends, relative_attention
 from relattn.call import Call
-from tests.support.calls import Case, call_of, cases, name_of
-from tests.support.covering import pairwise
-from tests.support.numerics import (
+
+from testing.calls import Case, call_of, cases, name_of
+from testing.covering import pairwise
+from testing.numerics import (
     SHAPES,
     Shape,
     assert_close,

@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from relattn.cache import AttentionCache
 
 BATCH, HEADS, DIM = 3, 2, 5

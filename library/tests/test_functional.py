@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
+from relattn import RelativePositionTable, RelativeSelfAttention, backends, relation_attention, relative_attention
 from torch.export import Dim, export
 
-from relattn import RelativePositionTable, RelativeSelfAttention, backends, relation_attention, relative_attention
-from tests.support.covering import pairwise
-from tests.support.numerics import (
+from testing.covering import pairwise
+from testing.numerics import (
     SHAPES,
     Shape,
     assert_close,

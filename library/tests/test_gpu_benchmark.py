@@ -5,10 +5,10 @@ import gzip
 
 import pytest
 import torch
+from relattn.backends import dense, triton
 
 from benchmarks import gpu, gpu_check, gpu_tiles, gpu_times, peers
-from relattn.backends import dense, triton
-from tests.support.interpreter import patch_language_once
+from testing.interpreter import patch_language_once
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 FILES = {

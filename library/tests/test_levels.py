@@ -9,13 +9,13 @@ import sys
 
 import pytest
 import torch
-
 from relattn import relative_attention
 from relattn.backends import native
 from relattn.backends.native import library
 from relattn.extension import levels, loader
 from relattn.extension.int8 import DOTS, GENERIC, PAIRS
-from tests.support.numerics import Shape, make_inputs
+
+from testing.numerics import Shape, make_inputs
 
 BEST = library.SUPPORTED["float32"][0]
 SHAPE = Shape(batch=2, heads=2, key_heads=1, queries=5, keys=7, dim=3, value_dim=2, left=2, right=1)
@@ -122,8 +122,8 @@ USED = """
 import torch
 from relattn.backends.native import library
 from relattn.integrations.transformers import int8
-from relattn.translation.kernels import decoder
-from tests.support.integer_sums import assert_sums_are_exact
+from relattn_mt.engine import decoder
+from testing.integer_sums import assert_sums_are_exact
 print(*sorted({kernels.level for kernels in library.KERNELS.values()}), decoder.KERNELS.level, decoder.int8_kernel())
 quantized = int8.quantize(torch.nn.Linear(64, 64))
 print(int8.product(), len(quantized))

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from relattn import RelativeMultiheadAttention, relative_attention
 from torch import nn
 
-from relattn import RelativeMultiheadAttention, relative_attention
-from tests.support.covering import pairwise
+from testing.covering import pairwise
 
 BATCH, HEADS, DIM = 2, 3, 15
 

@@ -8,19 +8,19 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+import hatch_build
 import pytest
 import torch
 import torch.nn.functional as F
-
-import hatch_build
 from relattn import relation_attention, relative_attention
 from relattn.backends import native
 from relattn.backends.native import library, operators
 from relattn.call import Call
 from relattn.extension import loader
-from tests.support.calls import call_of, cases, name_of
-from tests.support.covering import pairwise
-from tests.support.numerics import (
+
+from testing.calls import call_of, cases, name_of
+from testing.covering import pairwise
+from testing.numerics import (
     Shape,
     assert_close,
     assert_within_budget,

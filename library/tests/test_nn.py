@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 import torch
+from relattn import RelativeAttention, RelativePositionTable, RelativeSelfAttention, relative_attention
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from relattn import RelativeAttention, RelativePositionTable, RelativeSelfAttention, relative_attention
-from tests.support.covering import pairwise
+from testing.covering import pairwise
 
 
 def layer(seed=0, **options):

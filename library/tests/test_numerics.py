@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-
 from relattn import relative_attention
-from tests.support.numerics import SHAPES, assert_within_budget, error, make_inputs
+
+from testing.numerics import SHAPES, assert_within_budget, error, make_inputs
 
 
 def test_error_of_values_that_are_not_finite():

@@ -4,21 +4,20 @@ import re
 import runpy
 from pathlib import Path
 
-import torch
-
 import relattn
-import relattn.translation
+import relattn_mt
+import torch
 from relattn.integrations import transformers
-from relattn.translation.config import Recipe
-from relattn.translation.translate.translator import Translator
+from relattn_mt.config import Recipe
+from relattn_mt.translate.translator import Translator
 
 DOCS = Path(__file__).parents[1] / "docs"
 NAMES = {
     **{f"relattn.{name}": getattr(relattn, name) for name in relattn.__all__},
     **{f"relattn.integrations.transformers.{name}": getattr(transformers, name) for name in transformers.__all__},
-    "relattn.translation.load": relattn.translation.load,
-    "relattn.translation.BatchTranslator": relattn.translation.BatchTranslator,
-    "relattn.translation.translate.translator.Translator": Translator,
+    "relattn_mt.load": relattn_mt.load,
+    "relattn_mt.BatchTranslator": relattn_mt.BatchTranslator,
+    "relattn_mt.translate.translator.Translator": Translator,
 }
 
 

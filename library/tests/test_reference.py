@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from relattn import relation_attention, relative_attention
 from relattn.call import Call
-from tests.support.covering import pairwise
-from tests.support.numerics import Shape, make_inputs
+
+from testing.covering import pairwise
+from testing.numerics import Shape, make_inputs
 
 HEADS, KEY_HEADS, DIM, VALUE_DIM = 4, 2, 3, 2
 

@@ -15,21 +15,21 @@ from types import SimpleNamespace
 import pytest
 import torch
 import triton as compiler
+from relattn import backends, relative_attention
+from relattn.backends import dense, triton
+from relattn.backends.triton import availability, backward, forward, labels, operators, plan
+from relattn.backends.triton.configs import Config, padded
+from relattn.call import Call
 from torch._subclasses.fake_tensor import FakeTensorMode
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources
 
-from relattn import backends, relative_attention
-from relattn.backends import dense, triton
-from relattn.backends.triton import availability, backward, forward, labels, operators, plan
-from relattn.backends.triton.configs import Config, padded
-from relattn.call import Call
-from tests.support.calls import Case, call_of, cases, name_of
-from tests.support.covering import pairwise
-from tests.support.interpreter import patch_language_once
-from tests.support.numerics import (
+from testing.calls import Case, call_of, cases, name_of
+from testing.covering import pairwise
+from testing.interpreter import patch_language_once
+from testing.numerics import (
     Shape,
     assert_padding_has_no_effect,
     assert_within_budget,

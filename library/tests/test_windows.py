@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from relattn import relative_attention
 from relattn.call import Call
 from relattn.nn import RelativeSelfAttention
-from tests.support.numerics import Shape, assert_within_budget, budgets, make_inputs
+
+from testing.numerics import Shape, assert_within_budget, budgets, make_inputs
 
 SIDES = st.sampled_from([None, 0, 1, 3, 63, 64, 65, 130])
 

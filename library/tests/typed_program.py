@@ -1,8 +1,7 @@
 """A program by someone else, all of it typed: mypy checks it strictly against what relattn says of its public names."""
 
+import relattn_mt
 import torch
-
-import relattn.translation
 from relattn import (
     AttentionCache,
     RelativeAttention,
@@ -12,8 +11,8 @@ from relattn import (
     relative_attention,
 )
 from relattn.integrations.transformers import disable, enable, report
-from relattn.translation.config import ModelConfig, Recipe
-from relattn.translation.errors import InputError
+from relattn_mt.config import ModelConfig, Recipe
+from relattn_mt.support.errors import InputError
 
 
 def attend(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -33,7 +32,7 @@ def decode(x: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 def translate(path: str, lines: list[str]) -> list[str]:
     try:
-        return relattn.translation.load(path, precision="fp32").translate(lines)
+        return relattn_mt.load(path, precision="fp32").translate(lines)
     except InputError as error:
         return [str(error)]
 

@@ -1,5 +1,5 @@
 """The small text and recipe of the toolkit's tests."""
 
-from tests.translation.conftest import make_recipe, text
+from toolkit.tests.conftest import make_recipe, text
 
 __all__ = ["make_recipe", "text"]

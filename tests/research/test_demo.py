@@ -4,8 +4,8 @@ import csv
 from dataclasses import replace
 
 import pytest
+from relattn_mt import bundle
 
-from relattn.translation import bundle
 from research import corpus, reproduce
 from research.__main__ import main
 from research.corpus import builtin

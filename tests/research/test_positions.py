@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from matplotlib.figure import Figure
+from relattn_mt.translate.torch_engine import TorchEngine
+from relattn_mt.translate.translator import Translator
 
-from relattn.translation.translate.torch_engine import TorchEngine
-from relattn.translation.translate.translator import Translator
 from research import positions as teacher_forcing
 from research.__main__ import main
 from research.positions import by_position
-from tests.translation.formats.bundles import make_bundle
+from testing.foreign_bundles import make_bundle
 
 PAIRS = [
     ("one apple and two pears", "zwei Birnen und ein Apfel"),

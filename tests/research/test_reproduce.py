@@ -9,11 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 from filelock import FileLock
+from relattn_mt.config import as_dict
+from relattn_mt.data.text_files import read_parallel
+from relattn_mt.evaluation import paired_bootstrap, score
+from relattn_mt.support.errors import InputError
 
-from relattn.translation.config import as_dict
-from relattn.translation.data.text_files import read_parallel
-from relattn.translation.errors import InputError
-from relattn.translation.evaluation import paired_bootstrap, score
 from research import report, reproduce, rows
 from research.tables import SCALES, TABLES, Claim, Entry, Scale, Table, joined
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 from playwright.sync_api import Browser, sync_playwright
+from relattn_mt import bundle, load
+from relattn_mt.config import ModelConfig, SearchConfig
+from relattn_mt.data.batching import collate
+from relattn_mt.data.tokenizer import Tokenizer
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.model.weights import arrays_of
+from relattn_mt.translate.translator import Translator
 
-from relattn.translation import bundle, load
-from relattn.translation.config import ModelConfig, SearchConfig
-from relattn.translation.data.batching import collate
-from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.model.weights import arrays_of
-from relattn.translation.translate.translator import Translator
-from tests.support.pages import BROWSER
+from testing.pages import BROWSER
 
 ITEMS = [  # number and noun in English and German
     ("one", "ein", "apple", "Apfel"),

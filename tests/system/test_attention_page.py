@@ -1,4 +1,4 @@
-"""The page of `relattn analyze attention` in chromium, with the numbers of the analysis in Python."""
+"""The page of `relattn-mt analyze attention` in chromium, with the numbers of the analysis in Python."""
 
 import threading
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from relattn_mt.analysis.attention import Inspection, inspect
+from relattn_mt.analysis.page import as_html, attention_of, serve
+from relattn_mt.translate.translator import Translator
 
-from relattn.translation.analysis.attention import Inspection, inspect
-from relattn.translation.analysis.page import as_html, attention_of, serve
-from relattn.translation.translate.translator import Translator
-from tests.support.pages import BROWSER, TEXT, numbers, violations
+from testing.pages import BROWSER, TEXT, numbers, violations
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="the page is tested in chromium: apt-get install chromium")
 SIZES = {"desktop": (1280, 900), "phone": (390, 740)}

@@ -9,18 +9,18 @@ from pathlib import Path
 from statistics import median
 
 from datasets import Dataset
+from relattn_mt.data.storage import open_pairs
+from relattn_mt.data.tokenizer import Tokenizer
 
-from relattn.translation.data.storage import open_pairs
-from relattn.translation.data.tokenizer import Tokenizer
 from research.corpus import builtin
-from tests.support.environments import ROOT
+from testing.environments import ROOT
 
 PREPARE = """
 import sys
 from pathlib import Path
-from relattn.translation.config import CleaningConfig
-from relattn.translation.corpus.pipeline import prepare
-from relattn.translation.corpus.sources import OwnFiles
+from relattn_mt.config import CleaningConfig
+from relattn_mt.corpus.pipeline import prepare
+from relattn_mt.corpus.sources import OwnFiles
 if __name__ == "__main__":
     out = Path(sys.argv[1])
     files = OwnFiles(str(out.with_name("corpus.en")), str(out.with_name("corpus.de")), ("en", "de"))
@@ -29,8 +29,8 @@ if __name__ == "__main__":
 LOAD = """
 import sys
 from pathlib import Path
-from relattn.translation.config import DataConfig, Recipe
-from relattn.translation.data.encode import load_data
+from relattn_mt.config import DataConfig, Recipe
+from relattn_mt.data.encode import load_data
 from research.corpus import builtin, write_files
 text = Path(sys.argv[1], "text")
 write_files(text, lines={"train": 200})

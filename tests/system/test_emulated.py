@@ -13,21 +13,21 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import hatch_build
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-
-import hatch_build
 from relattn.backends.native import library, operators
 from relattn.call import accumulation_dtype
 from relattn.extension import levels, loader
 from relattn.extension.int8 import DOTS, GENERIC
-from relattn.translation.config import ModelConfig
-from relattn.translation.kernels import decoder
-from relattn.translation.kernels.packing import Packing
-from tests.support.calls import call_of, cases, name_of
-from tests.support.numerics import SHAPES, Shape, assert_within_budget
+from relattn_mt.config import ModelConfig
+from relattn_mt.engine import decoder
+from relattn_mt.engine.packing import Packing
+from torch import Tensor
+
+from testing.calls import call_of, cases, name_of
+from testing.numerics import SHAPES, Shape, assert_within_budget
 
 OPENMP = "libgomp.so.1"
 LINE = 64  # alignment of tensors in a file in bytes, as in PyTorch's memory

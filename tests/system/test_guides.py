@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from research.corpus import builtin
-from tests.support.environments import ROOT, build_wheels, new_environment
-from tests.translation.formats.transformers_models import marian
+from testing.environments import ROOT, build_wheels, new_environment
+from testing.transformers_models import marian
 
 GUIDES = ROOT / "docs" / "guides"
 BLOCK = re.compile(r'^```(?:sh|\w+ title="(?P<file>[\w.]+)")\n(?P<text>.*?)^```$', re.DOTALL | re.MULTILINE)

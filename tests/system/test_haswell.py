@@ -12,19 +12,19 @@ import sys
 
 import pytest
 
-from tests.support.environments import ROOT
+from testing.environments import ROOT
 
 NAMED = (  # at most ten
-    "tests/test_native.py::test_kernels_are_compiled_where_tests_run",
-    "tests/test_native.py::test_bfloat16_is_multiplied_by_the_instructions_of_its_level",
-    "tests/integrations/test_int8.py::test_sums_are_exact",
-    "tests/integrations/test_int8.py::test_a_model_is_close_in_any_batch_and_restored",
-    "tests/translation/kernels/test_int8.py::test_sums_are_exact",
-    "tests/translation/kernels/test_int8.py::test_a_search_in_one_call_finds_what_steps_find",
-    "tests/translation/kernels/test_decoder.py::test_scores_and_attention_of_given_translations",
-    "tests/translation/model/test_linear.py::test_all_layers_of_a_model_follow_the_choice",
-    "tests/translation/formats/test_ctranslate2.py::test_types_of_weights",
-    "tests/translation/formats/test_ctranslate2.py::test_commands",
+    "library/tests/test_native.py::test_kernels_are_compiled_where_tests_run",
+    "library/tests/test_native.py::test_bfloat16_is_multiplied_by_the_instructions_of_its_level",
+    "library/tests/integrations/test_int8.py::test_sums_are_exact",
+    "library/tests/integrations/test_int8.py::test_a_model_is_close_in_any_batch_and_restored",
+    "toolkit/tests/engine/test_int8.py::test_sums_are_exact",
+    "toolkit/tests/engine/test_int8.py::test_a_search_in_one_call_finds_what_steps_find",
+    "toolkit/tests/engine/test_decoder.py::test_scores_and_attention_of_given_translations",
+    "toolkit/tests/model/test_linear.py::test_all_layers_of_a_model_follow_the_choice",
+    "toolkit/tests/formats/test_ctranslate2.py::test_types_of_weights",
+    "toolkit/tests/formats/test_ctranslate2.py::test_commands",
 )
 
 

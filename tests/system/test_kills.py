@@ -24,15 +24,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from relattn_mt import bundle
+from relattn_mt.config import DataConfig, ModelConfig, Recipe, TrainConfig, dump
+from relattn_mt.training import checkpoints
+from relattn_mt.training.train import train
 
-from relattn.translation import bundle
-from relattn.translation.config import DataConfig, ModelConfig, Recipe, TrainConfig, dump
-from relattn.translation.training import checkpoints
-from relattn.translation.training.train import train
-from tests.support.bundles import tensors_of
-from tests.support.environments import ROOT
-from tests.support.processes import family, kill_family
-from tests.translation.training.states import assert_same, layout, loss_values, losses, state_of
+from testing.bundles import tensors_of
+from testing.environments import ROOT
+from testing.processes import family, kill_family
+from testing.training_states import assert_same, layout, loss_values, losses, state_of
 
 KILLS_OF_ONE = int(os.environ.get("KILLS_OF_ONE", "10"))
 KILLS_OF_TWO = int(os.environ.get("KILLS_OF_TWO", "20"))
@@ -296,7 +296,7 @@ def test_processes_under_nohup_continue(tmp_path, make_recipe):
 def test_user_error_in_two_processes_is_one_line(tmp_path, make_recipe, changes, fact):
     """The first process finds it, before and after the data are prepared."""
     code, out, err = end(begin(make_recipe(tmp_path / "run", 2, **changes)))
-    assert (code, out, err.count("relattn: error: ")) == (2, "", 1), err
+    assert (code, out, err.count("relattn-mt: error: ")) == (2, "", 1), err
     assert fact in err
 
 
@@ -328,8 +328,8 @@ def test_compiled_run_differs_by_rounding_only(tmp_path, make_recipe):
 
 TRANSLATE = """
 import sys
-from relattn.translation import bulk
-from relattn.translation.commands.main import main
+from relattn_mt import bulk
+from relattn_mt.commands.main import main
 bulk.PART = 8
 sys.exit(main(["translate", *sys.argv[1:]]))
 """

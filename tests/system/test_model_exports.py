@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.integrations.test_transformers import FAMILIES
-from tests.support.model_exports import EXPORTERS, outcome
+from library.tests.integrations.test_transformers import FAMILIES
+from testing.model_exports import EXPORTERS, outcome
 
 NOT_RIGHT = {  # with transformers 5.23 and PyTorch 2.13; docs/models.md has the same table
     ("granite-speech", "torch.jit.trace"): "refused",

@@ -13,7 +13,7 @@ def refuse(*_, **__):
     raise AssertionError("the network was used")
 
 socket.socket.connect = socket.getaddrinfo = socket.create_connection = refuse
-from relattn.translation.commands import main as cli
+from relattn_mt.commands import main as cli
 
 sys.exit(cli.main(sys.argv[1:]))
 """

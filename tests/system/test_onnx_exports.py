@@ -5,14 +5,14 @@ import subprocess
 import sys
 
 import pytest
+from relattn_mt.config import SCHEMES
+from relattn_mt.formats.onnx import PAST, export
 
 from examples.translate_onnx import Model
-from relattn.translation.config import SCHEMES
-from relattn.translation.formats.onnx import PAST, export
-from tests.support.covering import pairwise
-from tests.support.schemes import formats_of
-from tests.translation.formats.bundles import random_lines
-from tests.translation.formats.test_onnx import make
+from testing.covering import pairwise
+from testing.foreign_bundles import random_lines
+from testing.schemes import formats_of
+from toolkit.tests.formats.test_onnx import make
 
 
 def is_valid(positions: str, tables: str | None, beyond: str | None, per_head: bool | None, norm: str) -> bool:
@@ -47,8 +47,8 @@ def test_nothing_is_written_to_the_home_directory(tmp_path):
     """onnxruntime keeps a device identifier and a database there by default."""
     parts = make(tmp_path)
     code = (
-        "import sys; from pathlib import Path; from relattn.translation.bundle import read_bundle\n"
-        "from relattn.translation.errors import InputError; from relattn.translation.formats.onnx import export\n"
+        "import sys; from pathlib import Path; from relattn_mt.bundle import read_bundle\n"
+        "from relattn_mt.support.errors import InputError; from relattn_mt.formats.onnx import export\n"
         "for lines in (0, 2):  # the first is refused\n"
         "    try: export(read_bundle(sys.argv[1]), Path(sys.argv[2]), sample=['one apple'] * lines)\n"
         "    except InputError: pass\n"

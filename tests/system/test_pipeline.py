@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from relattn_mt import load
+from relattn_mt.training.journal import read_log
 
-from relattn.translation import load
-from relattn.translation.training.journal import read_log
-from tests.support.environments import ROOT, environment_with
-from tests.support.processes import kill_family
+from testing.environments import ROOT, environment_with
+from testing.processes import kill_family
 
 SIZES = {"model.yaml": ("steps: 400", "steps: 60"), "student.yaml": ("steps: 400", "steps: 20")}
 SIZES["Snakefile"] = ("lines=4000", "lines=400")
@@ -22,7 +22,7 @@ SIZES["Snakefile"] = ("lines=4000", "lines=400")
 def programs(tmp_path_factory) -> Path:
     """Directory with Snakemake and relattn."""
     directory = environment_with(tmp_path_factory.mktemp("snakemake"), "snakemake==9.27.1")
-    (directory / "relattn").write_text(f'#!/bin/sh\nexec {directory}/python -m relattn "$@"\n')
+    (directory / "relattn").write_text(f'#!/bin/sh\nexec {directory}/python -m relattn_mt "$@"\n')
     (directory / "relattn").chmod(0o755)
     return directory
 

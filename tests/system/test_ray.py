@@ -10,8 +10,8 @@ import subprocess
 
 import pytest
 
-from tests.support.environments import ROOT, environment_with
-from tests.translation.formats.bundles import make_bundle
+from testing.environments import ROOT, environment_with
+from testing.foreign_bundles import make_bundle
 
 VERSION = "2.60.0"
 CLUSTER = """
@@ -43,7 +43,7 @@ cluster.add_node(num_cpus=2, object_store_memory=1 << 27)
 """
 DATA = """
 import pyarrow.parquet as pq
-from relattn.translation import BatchTranslator
+from relattn_mt import BatchTranslator
 ray.init(cluster.address, log_to_driver=False)
 assert len(ray.nodes()) == 2
 ray.data.DataContext.get_current().enable_progress_bars = False

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from benchmarks.serving import serving
-from tests.support.bundles import save_random_bundle
+from testing.bundles import save_random_bundle
 
 JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 PATHS = ["/download_file/x", "/suggest", "/", "/x", "/spec", "/languages"]
@@ -81,7 +81,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[http.clie
                 yield connection, bodies
             assert process.poll() is None
         log.seek(0)
-        assert [line for line in log if line.startswith("relattn: error: ")] == []
+        assert [line for line in log if line.startswith("relattn-mt: error: ")] == []
 
 
 @pytest.mark.parametrize("seed", range(2))

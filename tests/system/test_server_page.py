@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import uvicorn
 from playwright.sync_api import Browser, Page, Route, expect
+from relattn_mt import load
+from relattn_mt.serve.app import make_app
+from relattn_mt.serve.limits import Limits
+from relattn_mt.serve.routing import Router
+from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.translate.translator import Translator
 
-from relattn.translation import load
-from relattn.translation.serve.app import make_app
-from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.routing import Router
-from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.translator import Translator
-from tests.support.pages import BROWSER, TEXT, violations
+from testing.pages import BROWSER, TEXT, violations
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="the page is tested in chromium: apt-get install chromium")
 expect.set_options(timeout=30_000)  # milliseconds; a busy machine takes longer than the default of five seconds

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.environments import ROOT, build_wheels, new_environment, requirements_of
+from testing.environments import ROOT, build_wheels, new_environment, requirements_of
 
 INSTALLS = os.environ.get("RELATTN_INSTALLS", "").split()
 EXAMPLE, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 CHECK = """
 import importlib.util, sys
-import relattn.translation
+import relattn_mt
 from relattn.backends import native
 reference = attention(query, key, value, is_causal=True, lengths=torch.tensor([100, 60]), backend="reference")
 assert float((out - reference).detach().abs().max()) < 1e-5
@@ -49,6 +49,7 @@ def test_contents(dist, tmp_path):
     """wheels.py has checked the objects and the tags."""
     import hatch_build
     import relattn
+
     import wheels
 
     (source,) = dist.glob("relattn-*.tar.gz")
@@ -58,7 +59,7 @@ def test_contents(dist, tmp_path):
     tracked = set(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines())
     assert {name for name in tracked if (ROOT / name).exists()} <= names
     assert not any(name.endswith(".so") for name in names)
-    files = (name for name in names if name.startswith("src/relattn/") and "." in Path(name).name)
+    files = (name for name in names if name.startswith("library/src/relattn/") and "." in Path(name).name)
     package = {name.removeprefix("src/") for name in files}
     built = sorted(dist.glob("*.whl"))
     assert len(built) == len(wheels.TARGETS)

@@ -8,10 +8,10 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 from huggingface_hub import constants
+from relattn_mt.config import SCHEMES, DataConfig, ModelConfig, Recipe, SearchConfig, TrainConfig
 
-from relattn.translation.config import SCHEMES, DataConfig, ModelConfig, Recipe, SearchConfig, TrainConfig
-from tests.support.commands import Result
-from tests.translation.loopback import Hub
+from testing.commands import Result
+from testing.loopback import Hub
 
 WORDS = {"one": "eins", "cat": "Katze", "sat": "saß", "on": "auf", "mat": "Matte", "and": "und", "two": "zwei"}
 
@@ -57,7 +57,7 @@ def make_recipe(text: dict[str, str]) -> Callable[..., Recipe]:
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory, make_recipe: Callable[..., Recipe]) -> Recipe:
     """Recipe of a finished run. Read it, do not write to it."""
-    from relattn.translation.training.train import train
+    from relattn_mt.training.train import train
 
     recipe = make_recipe(tmp_path_factory.mktemp("runs") / "finished")
     train(recipe, show=False)
@@ -69,7 +69,7 @@ def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Directory of a bundle with random weights, so that different lines have different translations. Do not write."""
     import torch
 
-    from tests.support.bundles import save_changed
+    from testing.bundles import save_changed
 
     generator = torch.Generator().manual_seed(1)
     return save_changed(
@@ -83,8 +83,7 @@ def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
 def relattn(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """Function that runs a command in this process: relattn("translate", bundle, ...)."""
     import torch
-
-    from relattn.translation.commands import main as cli
+    from relattn_mt.commands import main as cli
 
     def call(*arguments: object) -> Result:
         capsys.readouterr()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.translation.formats.bundles import make_bundle
+from testing.foreign_bundles import make_bundle
 
 ROOT = Path(__file__).parents[2]
 SIZE = 256 << 20  # bytes
@@ -15,7 +15,7 @@ CODE = f"""
 import resource
 from pathlib import Path
 import numpy as np
-from relattn.translation.allocation import freed_memory_kept
+from relattn_mt.support.allocation import freed_memory_kept
 
 def allocate():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -45,7 +45,7 @@ def test_freed_memory_is_used_again_and_returned_at_the_end():
 QUANTIZED = """
 import ctypes, resource, sys
 from pathlib import Path
-from relattn.translation import load
+from relattn_mt import load
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

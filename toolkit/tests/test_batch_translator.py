@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-
-from relattn.translation import BatchTranslator, load
-from relattn.translation.errors import InputError
-from relattn.translation.translate.options import TranslateOptions
+from relattn_mt import BatchTranslator, load
+from relattn_mt.support.errors import InputError
+from relattn_mt.translate.options import TranslateOptions
 
 LINES = ["one cat sat", "", "on two mat and one cat", "-", "two"] * 3
 IDS = list(range(len(LINES)))

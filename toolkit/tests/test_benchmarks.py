@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from relattn import relative_attention
 
 from benchmarks import attention, decoding, forms, measure, peers
-from relattn import relative_attention
-from tests.support.covering import pairwise
+from testing.covering import pairwise
 
 
 def table(path):

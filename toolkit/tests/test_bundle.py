@@ -10,18 +10,18 @@ import pytest
 import safetensors.torch
 import torch
 import yaml
+from relattn_mt import bundle, load
+from relattn_mt.config import SCHEMES, ModelConfig, SearchConfig
+from relattn_mt.data.tokenizer import Tokenizer
+from relattn_mt.model import weights
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.model.weights import arrays_of
+from relattn_mt.support.errors import InputError
+from relattn_mt.translate.options import TranslateOptions
 from torch import Tensor
 
-from relattn.translation import bundle, load
-from relattn.translation.config import SCHEMES, ModelConfig, SearchConfig
-from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.errors import InputError
-from relattn.translation.model import weights
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.model.weights import arrays_of
-from relattn.translation.translate.options import TranslateOptions
-from tests.support.bundles import LINES
-from tests.support.engines import translator_of
+from testing.bundles import LINES
+from testing.engines import translator_of
 
 FILES = {"config.yaml", "model.safetensors", "tokenizer.model", "README.md"}
 CONFIG = ModelConfig(

@@ -9,8 +9,7 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from relattn.translation.config import (
+from relattn_mt.config import (
     OPTION_NAMES,
     SCHEMES,
     AugmentConfig,
@@ -25,9 +24,10 @@ from relattn.translation.config import (
     as_dict,
     dump,
 )
-from relattn.translation.config.yaml import read_yaml, recipe_flags, to_config
-from relattn.translation.errors import InputError
-from tests.support.commands import refusal
+from relattn_mt.config.yaml import read_yaml, recipe_flags, to_config
+from relattn_mt.support.errors import InputError
+
+from testing.commands import refusal
 
 CONFIGS = (ModelConfig, AugmentConfig, DataConfig, TrainConfig, SearchConfig, CleaningConfig, StageConfig)
 CONFIGS += (Recipe,)

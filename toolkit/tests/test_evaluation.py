@@ -6,10 +6,9 @@ import sys
 
 import pytest
 import sacrebleu
-
-from relattn.translation import evaluation
-from relattn.translation.errors import InputError
-from relattn.translation.evaluation import paired_bootstrap, score
+from relattn_mt import evaluation
+from relattn_mt.evaluation import paired_bootstrap, score
+from relattn_mt.support.errors import InputError
 
 REFERENCES = ["The cat sat on the mat.", "A dog barked at the moon all night long.", "It rains again today, you see."]
 HYPOTHESES = ["The cat sat on a mat.", "A dog barked at the moon all day long.", "It rains again today, you see."]

@@ -4,11 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-
-from relattn.translation import files
-from relattn.translation.errors import InputError
-from relattn.translation.files import output, putting, write_atomically
-from relattn.translation.locking import locked
+from relattn_mt.support import files
+from relattn_mt.support.errors import InputError
+from relattn_mt.support.files import output, putting, write_atomically
+from relattn_mt.support.locking import locked
 
 
 def names(path: Path) -> list[str]:

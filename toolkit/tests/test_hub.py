@@ -10,15 +10,15 @@ from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
-from huggingface_hub import constants
-
 import relattn
-from relattn.translation import hub, load
-from relattn.translation.errors import InputError
-from tests.support.bundles import LINES, save_random_bundle
-from tests.support.commands import assert_refused
-from tests.translation.formats import transformers_models as models
-from tests.translation.loopback import Hub, Repository, files_no_larger_than
+from huggingface_hub import constants
+from relattn_mt import hub, load
+from relattn_mt.support.errors import InputError
+
+from testing import transformers_models as models
+from testing.bundles import LINES, save_random_bundle
+from testing.commands import assert_refused
+from testing.loopback import Hub, Repository, files_no_larger_than
 
 NEEDED = ["config.yaml", "model.safetensors", "tokenizer.model"]
 LOG_IN = "`hf auth login`"

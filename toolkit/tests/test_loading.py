@@ -1,19 +1,19 @@
-"""`relattn.translation.load`: bundles, exports for CTranslate2 and names on the hub."""
+"""`relattn_mt.load`: bundles, exports for CTranslate2 and names on the hub."""
 
 import shutil
 import subprocess
 import sys
 
 import pytest
+import relattn_mt
 import torch
+from relattn_mt import hub
+from relattn_mt.formats.ctranslate2.write import export
+from relattn_mt.support.errors import InputError
+from relattn_mt.translate.options import TranslateOptions
 
-import relattn.translation
-from relattn.translation import hub
-from relattn.translation.errors import InputError
-from relattn.translation.formats.ctranslate2.write import export
-from relattn.translation.translate.options import TranslateOptions
-from tests.translation.formats.bundles import LINES, make_bundle
-from tests.translation.loopback import Hub, Repository
+from testing.foreign_bundles import LINES, make_bundle
+from testing.loopback import Hub, Repository
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +26,15 @@ def test_load_a_bundle_and_a_name_on_the_hub(server: Hub, saved, tmp_path):
     server.repositories["org/name"].commit({path.name: path.read_bytes() for path in saved.iterdir()})
     export(make_bundle(saved), tmp_path / "export", quantization="float32", sample=LINES[:1])
     state = torch.get_rng_state()
-    local, hub = (relattn.translation.load(path) for path in (saved, "org/name"))
+    local, hub = (relattn_mt.load(path) for path in (saved, "org/name"))
     assert torch.equal(torch.get_rng_state(), state)
     expected = local.n_best(["", *LINES], TranslateOptions(n_best=2))
     assert hub.n_best(["", *LINES], TranslateOptions(n_best=2)) == expected
     for call, fact in (
-        (lambda: relattn.translation.load(tmp_path / "export"), "relattn import"),
-        (lambda: relattn.translation.load(saved, precision="bf16"), "bf16 requires a GPU"),
-        (lambda: relattn.translation.load(saved, threads=0), "threads"),
-        (lambda: relattn.translation.load(saved, device="meta"), "meta"),
+        (lambda: relattn_mt.load(tmp_path / "export"), "relattn-mt import"),
+        (lambda: relattn_mt.load(saved, precision="bf16"), "bf16 requires a GPU"),
+        (lambda: relattn_mt.load(saved, threads=0), "threads"),
+        (lambda: relattn_mt.load(saved, device="meta"), "meta"),
     ):
         with pytest.raises(InputError, match=fact):
             call()
@@ -42,20 +42,20 @@ def test_load_a_bundle_and_a_name_on_the_hub(server: Hub, saved, tmp_path):
 
 def test_the_model_of_the_package(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    forth, back = (relattn.translation.load("everyday-en-de", tgt_lang=language) for language in ("", "en"))
+    forth, back = (relattn_mt.load("everyday-en-de", tgt_lang=language) for language in ("", "en"))
     assert forth.translate(["Where is the nearest station?"]) == ["Wo ist der nächste Bahnhof?"]
     assert back.translate(["Mein Haus steht auf einem Hügel."]) == ["My house is on a hill."]
     assert all(forth.translate(forth.examples))
     assert sum(file.stat().st_size for file in (hub.PACKAGED / "everyday-en-de").iterdir()) < 12e6
     (tmp_path / "everyday-en-de").mkdir()  # a directory takes precedence
     with pytest.raises(InputError, match=r"config\.yaml"):
-        relattn.translation.load("everyday-en-de")
+        relattn_mt.load("everyday-en-de")
 
 
 def test_translating_does_not_import_compilers(saved):
     """Their imports take seconds. Weights that are drawn on the device "meta", for example, import them."""
     script = (
-        f"import sys, relattn.translation; relattn.translation.load({str(saved)!r}).translate(['one apple']); "
+        f"import sys, relattn_mt; relattn_mt.load({str(saved)!r}).translate(['one apple']); "
         "print({'sympy', 'torch._dynamo', 'triton'} & set(sys.modules))"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -65,7 +65,7 @@ def test_translating_does_not_import_compilers(saved):
 FORKS = """
 import os, signal, sys, torch
 from torch.utils.data import DataLoader
-from relattn.translation import load
+from relattn_mt import load
 
 def translate(*_):
     return [translator.translate(lines) for lines in (LINES, LINES[:1])]
@@ -105,5 +105,5 @@ def test_the_parent_and_the_children_of_a_fork_translate(model):
 def test_examples_come_from_the_card(saved, tmp_path, metadata, expected):
     shutil.copytree(saved, tmp_path / "bundle")
     (tmp_path / "bundle" / "README.md").write_text(f"---\n{metadata}\n---\n\n# A model\n", encoding="utf-8")
-    translator = relattn.translation.load(tmp_path / "bundle")
+    translator = relattn_mt.load(tmp_path / "bundle")
     assert list(translator.examples) == expected

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 import relattn
 
 COMMAND = f"'{sys.executable}' -m relattn"
@@ -17,8 +16,8 @@ MAIN = """
 import os, signal, sys
 from pathlib import Path
 from relattn import __main__
-from relattn.translation.commands import main as cli
-from relattn.translation.files import output
+from relattn_mt.commands import main as cli
+from relattn_mt.support.files import output
 def command(arguments):
 {}
 cli._run = command
@@ -53,14 +52,14 @@ def test_missing_modules():
 
     code, output, error = without("jsonargparse")
     assert (code, output, error.count("\n")) == (2, "", 1)
-    assert re.match("relattn: error: .*jsonargparse.*pip install", error)
-    code, _, error = without("relattn.translation.config")
+    assert re.match("relattn-mt: error: .*jsonargparse.*pip install", error)
+    code, _, error = without("relattn_mt.config")
     assert (code, "Traceback" in error) == (1, True)
 
 
 def test_closed_standard_streams_are_reported():
-    assert run(f"{COMMAND} translate x <&-") == (2, "", "relattn: error: standard input is closed\n")
-    assert run(f"{COMMAND} --help >&-") == (2, "", "relattn: error: standard output is closed\n")
+    assert run(f"{COMMAND} translate x <&-") == (2, "", "relattn-mt: error: standard input is closed\n")
+    assert run(f"{COMMAND} --help >&-") == (2, "", "relattn-mt: error: standard output is closed\n")
     assert run(f"{COMMAND} trian <&- >&- 2>&-") == (2, "", "")
     # New files do not get the descriptors of closed streams.
     script = "import os; from relattn.__main__ import _fill_standard_streams as f; f(); os._exit(os.open('.', 0) < 3)"
@@ -74,7 +73,7 @@ def test_text_and_paths_are_utf8_in_every_locale(tmp_path, variables):
     (tmp_path / "nö.yaml").write_text("out: ''\ndata: {train_src: ü, train_tgt: ö}\n", encoding="utf-8")
     command = f"cd '{tmp_path}'; PYTHONPATH='{Path(relattn.__file__).parents[1]}' {COMMAND}"
     code, output, error = run(f"{command} train nö.yaml", **variables)
-    assert (code, output, error.startswith("relattn: error: out must")) == (2, "", True)
+    assert (code, output, error.startswith("relattn-mt: error: out must")) == (2, "", True)
     assert "'trön'" in run(f"{command} trön", **variables)[2]
 
 
@@ -84,14 +83,14 @@ def test_ctrl_c_during_an_import_prints_one_line(tmp_path, times):
     interrupt = f"    os.kill(os.getpid(), {signal.SIGINT:d})\n" * times
     caught = "except BaseException:\n    print('swallowed')\n"
     (tmp_path / "jsonargparse.py").write_text(f"import os\ntry:\n{interrupt}    print('continued')\n{caught}")
-    assert run(f"{COMMAND} recipe --help", PYTHONPATH=str(tmp_path)) == (130, "", "relattn: interrupted\n")
+    assert run(f"{COMMAND} recipe --help", PYTHONPATH=str(tmp_path)) == (130, "", "relattn-mt: interrupted\n")
 
 
 @pytest.mark.parametrize("cleanup", ["print('unwound')", "os.kill(os.getpid(), signal.SIGINT); print('continued')"])
 def test_ctrl_c_unwinds_a_command_and_a_second_one_exits(cleanup):
     code = MAIN.format(f"    try:\n        os.kill(os.getpid(), signal.SIGINT)\n    finally:\n        {cleanup}")
     printed = "unwound\n" if "unwound" in cleanup else ""
-    assert python(code) == (130, printed, "relattn: interrupted\n")
+    assert python(code) == (130, printed, "relattn-mt: interrupted\n")
 
 
 ENDS = [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated"), (signal.SIGHUP, "terminated")]
@@ -101,7 +100,7 @@ ENDS = [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated"), (signal.
 def test_a_signal_removes_unfinished_outputs(tmp_path, number, word):
     kill = f"        os.kill(os.getpid(), {number:d})"
     code = MAIN.format(f"    with output(Path({str(tmp_path / 'out')!r})) as write:\n{kill}")
-    assert python(code) == (128 + number, "", f"relattn: {word}\n")
+    assert python(code) == (128 + number, "", f"relattn-mt: {word}\n")
     assert list(tmp_path.iterdir()) == []
 
 

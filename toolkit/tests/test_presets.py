@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from relattn_mt.config import as_dict
+from relattn_mt.config.presets import PRESETS
+from relattn_mt.config.yaml import recipe_flags
 
-from relattn.translation.config import as_dict
-from relattn.translation.config.presets import PRESETS
-from relattn.translation.config.yaml import recipe_flags
-from tests.support.commands import assert_refused
+from testing.commands import assert_refused
 
 COMMON = {  # section 4.1 of the paper, and Vaswani et al. (2017) where it refers to them
     "model": {"encoder_layers": 6, "decoder_layers": 6, "attention_dropout": 0.1, "relative_tables": "both"}

@@ -3,7 +3,7 @@
 `recorded.json` has, for every position scheme, the names, shapes and order of a new model's parameters with two
 checksums of their values. Record again, after an intended change, with
 
-    python -m tests.translation.test_recorded
+    python -m toolkit.tests.test_recorded
 """
 
 import json
@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-
-from relattn.translation.config import SCHEMES, ModelConfig
-from relattn.translation.model.transformer import Transformer
+from relattn_mt.config import SCHEMES, ModelConfig
+from relattn_mt.model.transformer import Transformer
 
 RECORDED = Path(__file__).with_name("recorded.json")
 TABLES_PER_HEAD = "relative, tables per head"

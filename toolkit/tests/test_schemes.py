@@ -5,21 +5,21 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from relattn_mt.analysis.attention import inspect
+from relattn_mt.bundle import Bundle
+from relattn_mt.config import SCHEMES, ModelConfig, positions
+from relattn_mt.config.positions import DotProduct, Mixer, Scheme, Signal
+from relattn_mt.engine import decoder
+from relattn_mt.formats.exportable import FORMATS
+from relattn_mt.model.attention import PlainAttention
+from relattn_mt.model.positions.absolute import AddedSignal
+from relattn_mt.model.positions.stack import StackPositions
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.support.errors import InputError
 from torch import Tensor
 
-from relattn.translation.analysis.attention import inspect
-from relattn.translation.bundle import Bundle
-from relattn.translation.config import SCHEMES, ModelConfig, positions
-from relattn.translation.config.positions import DotProduct, Mixer, Scheme, Signal
-from relattn.translation.errors import InputError
-from relattn.translation.formats.exportable import FORMATS
-from relattn.translation.kernels import decoder
-from relattn.translation.model.attention import PlainAttention
-from relattn.translation.model.positions.absolute import AddedSignal
-from relattn.translation.model.positions.stack import StackPositions
-from relattn.translation.model.transformer import Transformer
-from tests.support.commands import assert_refused
-from tests.translation.formats.bundles import make_bundle
+from testing.commands import assert_refused
+from testing.foreign_bundles import make_bundle
 
 NAME = "scratch"
 LINE = "one apple and two pears"

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from relattn_mt import bundle
+from relattn_mt.config import ModelConfig
+from relattn_mt.engine.quantization import quantize
+from relattn_mt.hub import resolve
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.model.weights import arrays_of, make_model
+from relattn_mt.support.errors import InputError
+from relattn_mt.weights import read_weights, require_fit, weight_table
 
-from relattn.translation import bundle
-from relattn.translation.config import ModelConfig
-from relattn.translation.errors import InputError
-from relattn.translation.hub import resolve
-from relattn.translation.kernels.quantization import quantize
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.model.weights import arrays_of, make_model
-from relattn.translation.weights import read_weights, require_fit, weight_table
-from tests.support.covering import pairwise
-from tests.support.schemes import VARIANTS, config_of
+from testing.covering import pairwise
+from testing.schemes import VARIANTS, config_of
 
 
 def make(config: ModelConfig) -> Transformer:
@@ -110,8 +110,8 @@ def test_quantization_has_the_bits_of_pytorch(source):
 WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None
-from relattn.translation import load
-from relattn.translation.kernels.decoder import KERNELS
+from relattn_mt import load
+from relattn_mt.engine.decoder import KERNELS
 for precision in ("fp32", "int8") if KERNELS else ():
     print(load("everyday-en-de", precision=precision).translate(["Where is the nearest station?"]))
 """

@@ -4,6 +4,7 @@ import re
 import runpy
 
 from relattn.integrations.transformers.families import load_families
+
 from tools import DOCS, coverage
 
 PATCHED = {patch.class_path for family in load_families() for patch in family.patches}

@@ -5,15 +5,15 @@ import pickle
 
 import pytest
 import torch
-from torch import nn
-from transformers import DebertaV2Config, DebertaV2Model, T5Config, T5ForConditionalGeneration
-
 from relattn.extension import levels
 from relattn.extension.int8 import GENERIC
 from relattn.extension.loader import FEATURES
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import int8
-from tests.support.integer_sums import assert_sums_are_exact
+from torch import nn
+from transformers import DebertaV2Config, DebertaV2Model, T5Config, T5ForConditionalGeneration
+
+from testing.integer_sums import assert_sums_are_exact
 
 
 def test_sums_are_exact():

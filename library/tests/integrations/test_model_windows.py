@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 import torch
+from relattn.integrations import transformers as faster
+from relattn.integrations.transformers import adapters
+from relattn.integrations.transformers.families import parakeet
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.encoders import padding, remove_randomness
-from relattn.integrations import transformers as faster
-from relattn.integrations.transformers import adapters
-from relattn.integrations.transformers.families import parakeet
-from tests.integrations.test_transformers import FAMILIES, build, features, output
-from tests.support.covering import pairwise
+from library.tests.integrations.test_transformers import FAMILIES, build, features, output
+from testing.covering import pairwise
 
 WINDOWED = ("parakeet", "wav2vec2-bert", "wav2vec2-bert relative", "wav2vec2-conformer")
 WINDOWS = [(5, 5), (7, 2), (0, 3), (4, None), (None, 0), (0, 0)]

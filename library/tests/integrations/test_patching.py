@@ -13,14 +13,14 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from relattn.call import Call
+from relattn.integrations import transformers as faster
+from relattn.integrations.transformers import adapters, patching
 from torch import Tensor, nn
 from transformers.models.vits import modeling_vits
 
 from benchmarks.encoders import padding, remove_randomness
-from relattn.call import Call
-from relattn.integrations import transformers as faster
-from relattn.integrations.transformers import adapters, patching
-from tests.integrations.test_transformers import (
+from library.tests.integrations.test_transformers import (
     CONVOLUTIONS,
     FAMILIES,
     SPEECHT5,
@@ -32,8 +32,8 @@ from tests.integrations.test_transformers import (
     output,
     sound,
 )
-from tests.integrations.test_transformers import T5 as SMALL_T5
-from tests.support.model_exports import Encoder, outcome
+from library.tests.integrations.test_transformers import T5 as SMALL_T5
+from testing.model_exports import Encoder, outcome
 
 
 @pytest.fixture

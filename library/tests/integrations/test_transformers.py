@@ -13,6 +13,9 @@ from unittest.mock import Mock
 import pytest
 import torch
 import transformers
+from relattn.call import Call
+from relattn.integrations import transformers as faster
+from relattn.integrations.transformers import adapters
 from torch import Tensor, nn
 from transformers.models.got_ocr2.modeling_got_ocr2 import GotOcr2VisionEncoder
 from transformers.models.granite_speech.modeling_granite_speech import GraniteSpeechCTCEncoder
@@ -23,10 +26,7 @@ from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import Seamles
 from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithoutPrenet
 
 from benchmarks.encoders import FastSpeech2, Vits, padding, remove_randomness
-from relattn.call import Call
-from relattn.integrations import transformers as faster
-from relattn.integrations.transformers import adapters
-from tests.support.covering import pairwise
+from testing.covering import pairwise
 
 # PyTorch warns in WavLM's own code.
 pytestmark = pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask:UserWarning")

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
-    from relattn.translation.batch_translator import BatchTranslator
-    from relattn.translation.loading import load
+    from relattn_mt.batch_translator import BatchTranslator
+    from relattn_mt.loading import load
 
 __all__ = ["BatchTranslator", "load"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "load":
-        from relattn.translation.loading import load
+        from relattn_mt.loading import load
 
         return load
     if name == "BatchTranslator":
-        from relattn.translation.batch_translator import BatchTranslator
+        from relattn_mt.batch_translator import BatchTranslator
 
         return BatchTranslator
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

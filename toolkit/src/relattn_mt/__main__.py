@@ -1,4 +1,4 @@
-"""Entry point of the command `relattn` and of `python -m relattn`. It sets up the process, then imports the toolkit.
+"""Entry point of `relattn-mt` and of `python -m relattn_mt`. It sets up the process, then imports the toolkit.
 
 Text is UTF-8 in every locale. A file never gets the file descriptor of a closed standard stream. Ctrl-C, SIGTERM and
 SIGHUP print one line at any time, imports included. If a library of the toolkit is not installed, one line says what to
@@ -14,7 +14,7 @@ from contextlib import suppress
 from io import TextIOWrapper
 from types import FrameType
 
-from relattn.translation.errors import STOPPING_SIGNALS
+from relattn_mt.support.errors import STOPPING_SIGNALS
 
 # Background jobs ignore SIGINT, and commands under nohup ignore SIGHUP.
 _DEFAULT_HANDLERS = signal.default_int_handler, signal.SIG_DFL
@@ -28,19 +28,19 @@ def main() -> int:
     for number in handled:
         signal.signal(number, _interrupt)
     try:
-        from relattn.translation.commands.main import main as command
+        from relattn_mt.commands.main import main as command
 
         return command()
     except KeyboardInterrupt as stop:
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
     except ImportError as error:
-        if isinstance(error, ModuleNotFoundError) and not f"{error.name}.".startswith("relattn."):
-            message = f'the commands require {error.name}, which is not installed: pip install "relattn[translation]"'
+        if isinstance(error, ModuleNotFoundError) and not f"{error.name}.".startswith("relattn_mt."):
+            message = f"the commands require {error.name}, which is not installed: pip install relattn-mt"
         elif error.name == "RELATTN_LEVEL":
             message = str(error)
         else:
             raise
-        print(f"relattn: error: {message}", file=sys.stderr)
+        print(f"relattn-mt: error: {message}", file=sys.stderr)
         return 2
     finally:
         for number in handled:  # a late Ctrl-C must not interrupt the exit
@@ -57,7 +57,7 @@ def _interrupt(signal_number: int, frame: FrameType | None) -> None:
     signal.signal(signal_number, signal.SIG_IGN if repeated else lambda *_: os._exit(128 + signal_number))
     with suppress(OSError):  # the terminal is gone
         if os.environ.get("RANK", "0") == "0":  # once per training run
-            os.write(2, b"relattn: interrupted\n" if signal_number == signal.SIGINT else b"relattn: terminated\n")
+            os.write(2, b"relattn-mt: interrupted\n" if signal_number == signal.SIGINT else b"relattn-mt: terminated\n")
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             os._exit(128 + signal_number)

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
-from relattn.translation.errors import InputError, one_line, require
-from relattn.translation.translate import Precision
-from relattn.translation.translate.options import DEFAULTS, TranslateOptions
-from relattn.translation.translate.output_formats import columns
-from relattn.translation.translate.translation import Translation
-from relattn.translation.translate.translator import Translator
+from relattn_mt.support.errors import InputError, one_line, require
+from relattn_mt.translate import Precision
+from relattn_mt.translate.options import DEFAULTS, TranslateOptions
+from relattn_mt.translate.output_formats import columns
+from relattn_mt.translate.translation import Translation
+from relattn_mt.translate.translator import Translator
 
 _loaded: WeakValueDictionary[tuple[Any, ...], Translator] = WeakValueDictionary()  # of this process, by arguments
 
@@ -68,7 +68,7 @@ class BatchTranslator:
         if self._translator is None:
             self._translator = _loaded.get(self._arguments)
         if self._translator is None:
-            from relattn.translation.loading import load
+            from relattn_mt.loading import load
 
             bundle, device, precision, threads, src_lang, tgt_lang = self._arguments
             self._translator = _loaded[self._arguments] = load(

@@ -22,20 +22,20 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from relattn.translation.batch_translator import new_columns, require_column, require_text
-from relattn.translation.config import differences
-from relattn.translation.console import progress_bar, shows_progress
-from relattn.translation.data.text_files import read_lines
-from relattn.translation.errors import one_line, reading, require, require_installed
-from relattn.translation.files import putting, remove, require_regular, write_atomically
-from relattn.translation.locking import locked
-from relattn.translation.text.marked import Marked
-from relattn.translation.translate import Format
-from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.output_formats import format_lines, header_lines
-from relattn.translation.translate.prepare import Sentence, require_readable
-from relattn.translation.translate.translation import Translation
-from relattn.translation.translate.translator import Translator
+from relattn_mt.batch_translator import new_columns, require_column, require_text
+from relattn_mt.config import differences
+from relattn_mt.data.text_files import read_lines
+from relattn_mt.support.console import progress_bar, shows_progress
+from relattn_mt.support.errors import one_line, reading, require, require_installed
+from relattn_mt.support.files import putting, remove, require_regular, write_atomically
+from relattn_mt.support.locking import locked
+from relattn_mt.text.marked import Marked
+from relattn_mt.translate import Format
+from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.translate.output_formats import format_lines, header_lines
+from relattn_mt.translate.prepare import Sentence, require_readable
+from relattn_mt.translate.translation import Translation
+from relattn_mt.translate.translator import Translator
 
 PART = 4096  # rows that are translated at once, and lost if the process is killed
 _log = logging.getLogger(__name__)

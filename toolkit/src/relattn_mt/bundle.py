@@ -19,24 +19,24 @@ import numpy as np
 import safetensors.numpy
 import yaml
 
-from relattn.translation import files
-from relattn.translation.allocation import return_freed_memory
-from relattn.translation.config import ModelConfig, SearchConfig, as_dict
-from relattn.translation.config.yaml import read_yaml, to_config
-from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
-from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
-from relattn.translation.errors import InputError, language_pairs, one_line, require
-from relattn.translation.files import as_size, putting, require_files, require_outside
-from relattn.translation.kernels.decoder import NativeDecoder, supports_positions, unsupported_reason
-from relattn.translation.kernels.engine import NativeEngine
-from relattn.translation.kernels.quantization import in_float32, quantize, require_valid
-from relattn.translation.search.engine import Engine
-from relattn.translation.translate import Precision
-from relattn.translation.translate.translator import Translator
-from relattn.translation.weights import SCALE, is_quantized, read_weights, require_fit
+from relattn_mt.config import ModelConfig, SearchConfig, as_dict
+from relattn_mt.config.yaml import read_yaml, to_config
+from relattn_mt.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
+from relattn_mt.data.tokenizer import TOKENIZER, Tokenizer
+from relattn_mt.engine.decoder import NativeDecoder, supports_positions, unsupported_reason
+from relattn_mt.engine.engine import NativeEngine
+from relattn_mt.engine.quantization import in_float32, quantize, require_valid
+from relattn_mt.search.engine import Engine
+from relattn_mt.support import files
+from relattn_mt.support.allocation import return_freed_memory
+from relattn_mt.support.errors import InputError, language_pairs, one_line, require
+from relattn_mt.support.files import as_size, putting, require_files, require_outside
+from relattn_mt.translate import Precision
+from relattn_mt.translate.translator import Translator
+from relattn_mt.weights import SCALE, is_quantized, read_weights, require_fit
 
 if TYPE_CHECKING:
-    from relattn.translation.model.transformer import Transformer
+    from relattn_mt.model.transformer import Transformer
 
 PRECISIONS: dict[Precision, str] = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32"}  # dtypes of the model
 FORMAT = "relattn bundle"
@@ -87,7 +87,7 @@ class Bundle:
 
     def make_model(self) -> "Transformer":
         """Return the model, dequantized. Raises InputError as the function `make_model` does."""
-        from relattn.translation.model.weights import make_model
+        from relattn_mt.model.weights import make_model
 
         return make_model(self.model, self.tokenizer.vocab_sizes, self.state, source=self.path / WEIGHTS)
 
@@ -127,7 +127,7 @@ class Bundle:
         try:
             import torch
 
-            from relattn.translation.translate.torch_engine import TorchEngine
+            from relattn_mt.translate.torch_engine import TorchEngine
         except ModuleNotFoundError as error:
             message = "translating without the compiled decoder requires PyTorch: pip install torch"
             raise InputError(f"{reason}; {message}" if reason else message) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relattn.translation.errors import InputError
+from relattn_mt.support.errors import InputError
 
 _SAMPLES = 1000  # bootstrap samples
 

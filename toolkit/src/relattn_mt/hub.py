@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import relattn
-from relattn.translation.console import is_quiet, log_level
-from relattn.translation.errors import InputError
+from relattn_mt import __version__
+from relattn_mt.support.console import is_quiet, log_level
+from relattn_mt.support.errors import InputError
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -41,8 +41,8 @@ def resolve(path: str | Path) -> Path:
     if not name:
         is_packaged = str(path) in packaged_models() and not Path(path).exists()
         return PACKAGED / path if is_packaged else Path(path)
-    from relattn.translation.bundle import CONFIG, TOKENIZER_FILES, WEIGHTS
-    from relattn.translation.config.yaml import read_yaml
+    from relattn_mt.bundle import CONFIG, TOKENIZER_FILES, WEIGHTS
+    from relattn_mt.config.yaml import read_yaml
 
     with hub_errors(f"{path}: no such directory here, and from the hub") as api:
         commit = api.resolve_revision(name, revision=revision)
@@ -78,7 +78,7 @@ def fetch_foreign(path: str | Path) -> Path:
     name, revision = name_on_hub(path)
     if not name:
         return Path(path)
-    from relattn.translation.formats.transformers import directory as transformers
+    from relattn_mt.formats.transformers import directory as transformers
 
     with hub_errors(f"{path}: no such directory here, and from the hub") as api:
         commit = api.resolve_revision(name, revision=revision)
@@ -113,7 +113,7 @@ def hub_errors(prefix: str, repository_type: str = "model") -> Iterator[HfApi]:
         from huggingface_hub import HfApi, constants
         from huggingface_hub.utils import disable_progress_bars
     except ImportError as error:
-        raise InputError(f'{prefix}: needs huggingface_hub: pip install "relattn[hub]"') from error
+        raise InputError(f'{prefix}: needs huggingface_hub: pip install "relattn-mt[hub]"') from error
     telemetry = constants.HF_HUB_DISABLE_TELEMETRY
     if is_quiet():
         disable_progress_bars()
@@ -121,7 +121,7 @@ def hub_errors(prefix: str, repository_type: str = "model") -> Iterator[HfApi]:
     try:
         with warnings.catch_warnings(), log_level(logging.ERROR, "huggingface_hub"):
             warnings.filterwarnings("error", "Not enough free disk space")
-            yield HfApi(library_name="relattn", library_version=relattn.__version__)
+            yield HfApi(library_name="relattn-mt", library_version=__version__)
     except InputError:
         raise
     except Exception as error:  # HTTP, the system, the hub and its storage raise many types

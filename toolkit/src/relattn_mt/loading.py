@@ -8,13 +8,13 @@ from typing import Any
 
 import yaml
 
-from relattn.translation.config import TrainConfig
-from relattn.translation.errors import InputError, one_line, reading, require
-from relattn.translation.formats.ctranslate2.directory import MODEL
-from relattn.translation.hub import resolve
-from relattn.translation.processor import cores
-from relattn.translation.translate import Precision
-from relattn.translation.translate.translator import Translator
+from relattn_mt.config import TrainConfig
+from relattn_mt.formats.ctranslate2.directory import MODEL
+from relattn_mt.hub import resolve
+from relattn_mt.support.errors import InputError, one_line, reading, require
+from relattn_mt.support.processor import cores
+from relattn_mt.translate import Precision
+from relattn_mt.translate.translator import Translator
 
 _CARD, _MAX_CARD = "README.md", 1 << 20  # characters
 
@@ -48,8 +48,8 @@ def load(
     if threads is not None:
         TrainConfig(threads=threads)  # checks the range
     directory = resolve(path)
-    require(not (directory / MODEL).exists(), f"{path}: is for CTranslate2; convert it with `relattn import`")
-    from relattn.translation.bundle import read_bundle
+    require(not (directory / MODEL).exists(), f"{path}: is for CTranslate2; convert it with `relattn-mt import`")
+    from relattn_mt.bundle import read_bundle
 
     if device != "cpu":
         _require_device(device)
@@ -90,7 +90,7 @@ def _examples(directory: Path) -> list[str]:
 
 def weights_digest(path: str) -> str:
     """Return the SHA-256 of the weights of a bundle."""
-    from relattn.translation.bundle import WEIGHTS
+    from relattn_mt.bundle import WEIGHTS
 
     file = resolve(path) / WEIGHTS
     with reading(file, "cannot be read"), file.open("rb") as content:

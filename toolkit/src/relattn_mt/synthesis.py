@@ -1,6 +1,6 @@
-"""Synthetic training text: `relattn distill` and `relattn backtranslate`.
+"""Synthetic training text: `relattn-mt distill` and `relattn-mt backtranslate`.
 
-A model translates monolingual text. The pairs go through the rules of `relattn prepare`, which writes
+A model translates monolingual text. The pairs go through the rules of `relattn-mt prepare`, which writes
 them part by part, so that a killed command continues after the last complete part. In distillation the translations are
 the targets of a smaller model, the student (Kim and Rush 2016). In back-translation they are sources, with a tag before
 them by which a model tells them from real ones (Sennrich et al. 2016; Caswell et al. 2019).
@@ -22,21 +22,21 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from relattn.translation.config import SyntheticCleaningConfig, as_dict
-from relattn.translation.corpus.filter_pool import ScoredPair
-from relattn.translation.corpus.filters import split_words
-from relattn.translation.corpus.pipeline import prepare
-from relattn.translation.corpus.report import FilterStats
-from relattn.translation.corpus.sources import OpenCorpus, file_name
-from relattn.translation.data.normalization import normalize
-from relattn.translation.data.text_files import has_text, read_lines, read_parallel
-from relattn.translation.errors import escape, require, require_language
-from relattn.translation.files import require_regular, write_atomically
-from relattn.translation.loading import weights_digest
-from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.prepare import LONGEST_LINE
-from relattn.translation.translate.translation import Translation
-from relattn.translation.translate.translator import Translator
+from relattn_mt.config import SyntheticCleaningConfig, as_dict
+from relattn_mt.corpus.filter_pool import ScoredPair
+from relattn_mt.corpus.filters import split_words
+from relattn_mt.corpus.pipeline import prepare
+from relattn_mt.corpus.report import FilterStats
+from relattn_mt.corpus.sources import OpenCorpus, file_name
+from relattn_mt.data.normalization import normalize
+from relattn_mt.data.text_files import has_text, read_lines, read_parallel
+from relattn_mt.loading import weights_digest
+from relattn_mt.support.errors import escape, require, require_language
+from relattn_mt.support.files import require_regular, write_atomically
+from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.translate.prepare import LONGEST_LINE
+from relattn_mt.translate.translation import Translation
+from relattn_mt.translate.translator import Translator
 
 PART = 2048  # lines that are translated at once, and lost if the process is killed
 CORPORA = "corpora.tsv"

@@ -11,15 +11,15 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import safetensors
 
-from relattn.translation.config import ModelConfig
-from relattn.translation.config.positions import (
+from relattn_mt.config import ModelConfig
+from relattn_mt.config.positions import (
     BucketBias,
     ClippedTables,
     Convolution,
     DistanceVectors,
     Recurrence,
 )
-from relattn.translation.errors import InputError, one_line, reading, require
+from relattn_mt.support.errors import InputError, one_line, reading, require
 
 SCALE = "_scale"  # suffix of the scales of a weight in 8 bits
 _MAX_LISTED = 5  # tensors per message

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from relattn_mt.analysis import page
+from relattn_mt.analysis.attention import as_json, inspect, shows_terms, view
+from relattn_mt.config import SCHEMES
+from relattn_mt.support.errors import InputError
+from relattn_mt.translate.translator import Translator
 
-from relattn.translation.analysis import page
-from relattn.translation.analysis.attention import as_json, inspect, shows_terms, view
-from relattn.translation.config import SCHEMES
-from relattn.translation.errors import InputError
-from relattn.translation.translate.translator import Translator
-from tests.support.commands import Result, assert_refused
-from tests.support.schemes import VARIANTS, config_of
-from tests.translation.formats.bundles import make_bundle
+from testing.commands import Result, assert_refused
+from testing.foreign_bundles import make_bundle
+from testing.schemes import VARIANTS, config_of
 
 MODELS: dict[str, dict] = {name: options for name, options in VARIANTS.items() if shows_terms(config_of(name))}
 MODELS["asymmetric tables per head"] = {"clip": 2, "clip_right": 1, "tables_per_head": True}

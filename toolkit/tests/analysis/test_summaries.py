@@ -2,10 +2,9 @@
 
 import pytest
 import torch
+from relattn_mt.analysis.attention import SelfView
+from relattn_mt.analysis.summaries import describe_cross, describe_self
 from torch import Tensor
-
-from relattn.translation.analysis.attention import SelfView
-from relattn.translation.analysis.summaries import describe_cross, describe_self
 
 N, CLIP = 7, 3
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from relattn_mt.config import Recipe, dump
+from relattn_mt.training import train as training
 
-from relattn.translation.config import Recipe, dump
-from relattn.translation.training import train as training
-from tests.support.bundles import save_changed
+from testing.bundles import save_changed
 
 
 @pytest.fixture(scope="session")

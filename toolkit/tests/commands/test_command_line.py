@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from relattn import __version__
-from relattn.translation.commands import main as cli
-from relattn.translation.commands.parser import parse
-from relattn.translation.console import log_to_stderr
-from relattn.translation.errors import Interrupted
-from relattn.translation.training import train as training
-from tests.support.commands import assert_refused
+from relattn_mt.commands import main as cli
+from relattn_mt.commands.parser import parse
+from relattn_mt.support.console import log_to_stderr
+from relattn_mt.support.errors import Interrupted
+from relattn_mt.training import train as training
+
+from testing.commands import assert_refused
 
 SCRIPT = """
 import sys
-from relattn.translation.commands.main import main
+from relattn_mt.commands.main import main
 
 def assert_not_imported(*names):
     assert not {*names} & set(sys.modules), {*names} & set(sys.modules)
@@ -32,9 +32,9 @@ main(["--help"])
 assert_not_imported("torch", "jsonargparse", "yaml", "tqdm")
 main(["translate", "--help"])
 assert_not_imported("torch", "lightning", "sacrebleu", "matplotlib", "pydantic")
-import relattn.translation
+import relattn_mt
 assert_not_imported("sentencepiece", "torch")
-relattn.translation.load(sys.argv[1]).translate(["one cat"])
+relattn_mt.load(sys.argv[1]).translate(["one cat"])
 assert_not_imported("lightning", "datasets", "sacrebleu", "matplotlib")
 """
 
@@ -50,7 +50,7 @@ def test_directory_for_temporary_files_that_others_can_change_is_not_used(tmp_pa
     prepared(usual)
     usual.chmod(0o777)
     caches = "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR"
-    script = f"from relattn.translation.commands.main import main, os; main([]); print(*map(os.getenv, {caches}))"
+    script = f"from relattn_mt.commands.main import main, os; main([]); print(*map(os.getenv, {caches}))"
     environment = {name: value for name, value in os.environ.items() if name not in caches}
     environment["TMPDIR"] = str(tmp_path)
     output = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True, text=True)
@@ -188,9 +188,9 @@ def interrupted() -> None:
 @pytest.mark.parametrize(
     ("train", "code", "error"),
     [
-        (lambda: torch.empty(2**50), 2, "relattn: error: not enough memory: "),
-        (lambda: Path("no/x").write_text(""), 2, "relattn: error: no/x: No such file or directory\n"),
-        (interrupted, 143, "relattn: stopped after step 3\n"),
+        (lambda: torch.empty(2**50), 2, "relattn-mt: error: not enough memory: "),
+        (lambda: Path("no/x").write_text(""), 2, "relattn-mt: error: no/x: No such file or directory\n"),
+        (interrupted, 143, "relattn-mt: stopped after step 3\n"),
     ],
 )
 def test_failure_is_one_line(relattn, monkeypatch, train: Callable[[], object], code, error):
@@ -227,7 +227,7 @@ def test_unwritable_standard_output(reading, model, monkeypatch, capsys, output,
 def test_control_characters_in_log_messages_are_escaped(capsys):
     with log_to_stderr():
         logging.getLogger("relattn").warning("a\x1b[31m b\nnext")
-    assert capsys.readouterr().err == "relattn: warning: a\\x1b[31m b\nnext\n"
+    assert capsys.readouterr().err == "relattn-mt: warning: a\\x1b[31m b\nnext\n"
 
 
 def test_a_warning_is_one_message(capsys):
@@ -235,4 +235,4 @@ def test_a_warning_is_one_message(capsys):
         warnings.simplefilter("always")
         for text in ("a", "b", "a"):
             warnings.warn(text, stacklevel=1)
-    assert capsys.readouterr().err == "relattn: warning: a\nrelattn: warning: b\n"
+    assert capsys.readouterr().err == "relattn-mt: warning: a\nrelattn: warning: b\n"

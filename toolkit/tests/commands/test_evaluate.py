@@ -5,13 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from relattn_mt import load
+from relattn_mt.data.text_files import read_parallel
+from relattn_mt.engine.engine import NativeEngine
+from relattn_mt.evaluation import paired_bootstrap, score
 
-from relattn.translation import load
-from relattn.translation.data.text_files import read_parallel
-from relattn.translation.evaluation import paired_bootstrap, score
-from relattn.translation.kernels.engine import NativeEngine
-from tests.support.bundles import save_random_bundle
-from tests.support.commands import assert_refused
+from testing.bundles import save_random_bundle
+from testing.commands import assert_refused
 
 
 @pytest.mark.parametrize(

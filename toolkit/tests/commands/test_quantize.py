@@ -1,4 +1,4 @@
-"""`relattn quantize`: a quantized bundle, and what commands do with it."""
+"""`relattn-mt quantize`: a quantized bundle, and what commands do with it."""
 
 import shutil
 from collections.abc import Callable
@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from relattn_mt import bundle, load
+from relattn_mt.commands.recipe import fine_tuning_recipe
+from relattn_mt.engine import decoder
+from relattn_mt.model.weights import weights_of
+from relattn_mt.support.errors import InputError
+from relattn_mt.training.run import read_initial_bundle
+from relattn_mt.translate.options import TranslateOptions
 from torch import Tensor
 
-from relattn.translation import bundle, load
-from relattn.translation.commands.recipe import fine_tuning_recipe
-from relattn.translation.errors import InputError
-from relattn.translation.kernels import decoder
-from relattn.translation.model.weights import weights_of
-from relattn.translation.training.run import read_initial_bundle
-from relattn.translation.translate.options import TranslateOptions
-from tests.support.bundles import tensors_of
-from tests.support.covering import pairwise
-from tests.translation.formats.bundles import make_bundle, random_lines
-from tests.translation.kernels.test_decoder import SCHEMES
+from testing.bundles import tensors_of
+from testing.covering import pairwise
+from testing.foreign_bundles import make_bundle, random_lines
+from toolkit.tests.engine.test_decoder import SCHEMES
 
 pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
 LINES, OPTIONS = random_lines([1, 4, 9, 6]), TranslateOptions(n_best=2)

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from relattn_mt import load, synthesis
+from relattn_mt.corpus import pipeline
+from relattn_mt.data.mixture import read_corpus_list
+from relattn_mt.search.types import SamplingOptions
+from relattn_mt.translate.options import TranslateOptions
 
-from relattn.translation import load, synthesis
-from relattn.translation.corpus import pipeline
-from relattn.translation.data.mixture import read_corpus_list
-from relattn.translation.search.types import SamplingOptions
-from relattn.translation.translate.options import TranslateOptions
-from tests.support.commands import assert_refused
+from testing.commands import assert_refused
 
 LINES = [f"{'two cat ' * (1 + i % 3)}sat on {word}" for i in range(6) for word in ("mat", "one", "und", "two")]
 LINES[3:3] = ["", "  one   cat ", "word " * 30, "one cat sat"]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from relattn_mt import bundle, load
+from relattn_mt.commands import main as cli
+from relattn_mt.config import ModelConfig, Recipe, dump
 
-from relattn.translation import bundle, load
-from relattn.translation.commands import main as cli
-from relattn.translation.config import ModelConfig, Recipe, dump
-from tests.support.bundles import tensors_of
-from tests.support.commands import assert_refused
+from testing.bundles import tensors_of
+from testing.commands import assert_refused
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from relattn_mt import bundle, load
+from relattn_mt.engine import decoder
+from relattn_mt.search.types import SamplingOptions
+from relattn_mt.support.errors import InputError
+from relattn_mt.support.processor import cores
+from relattn_mt.translate.documents import translate_document
+from relattn_mt.translate.glossary import Glossary
+from relattn_mt.translate.options import DEFAULTS, TranslateOptions
+from relattn_mt.translate.translator import Translator
 
-from relattn.translation import bundle, load
-from relattn.translation.errors import InputError
-from relattn.translation.kernels import decoder
-from relattn.translation.processor import cores
-from relattn.translation.search.types import SamplingOptions
-from relattn.translation.translate.documents import translate_document
-from relattn.translation.translate.glossary import Glossary
-from relattn.translation.translate.options import DEFAULTS, TranslateOptions
-from relattn.translation.translate.translator import Translator
-from tests.support.commands import assert_refused
+from testing.commands import assert_refused
 
 LINES = ["one cat sat", "", "on two mat and one cat", "   ", "two", "one cat sat"]
 INPUT = "\n".join(LINES).encode()
@@ -133,7 +133,7 @@ def test_input_must_be_utf8(relattn, reading, tmp_path, model):
     reading(b"one cat\ntwo \xff mat\n")
     result = relattn("translate", model)
     assert (result.code, result.out.count("\n")) == (2, 1)  # the lines before are translated
-    assert result.err == "relattn: error: standard input: not UTF-8 at byte 12, in line 2: 0xff\n"
+    assert result.err == "relattn-mt: error: standard input: not UTF-8 at byte 12, in line 2: 0xff\n"
     result = relattn("analyze", "attention", model, "one \udcff", "--out", tmp_path / "x.html")
     assert_refused(result, r"must be UTF-8, got 'one \udcff'")
     assert not (tmp_path / "x.html").exists()

@@ -11,11 +11,11 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from relattn_mt import bulk, load
+from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.translate.translator import Translator
 
-from relattn.translation import bulk, load
-from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.translator import Translator
-from tests.support.commands import assert_refused
+from testing.commands import assert_refused
 
 SOURCE = random.Random(2)
 WORDS = ["one", "cat", "sat", "on", "mat", "and", "two", "1,204.5", "<b>", "-", "  "]

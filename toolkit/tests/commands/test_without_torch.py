@@ -5,19 +5,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-from relattn.translation.commands.main import COMMANDS
+from relattn_mt.commands.main import COMMANDS
 
 RUN = """
 import contextlib, io, json, sys
 sys.modules["torch"] = sys.modules["lightning"] = None
-from relattn.translation.commands.main import main
+from relattn_mt.commands.main import main
 for arguments in json.load(sys.stdin):
     error = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(error):
         code = main(arguments)
     print(json.dumps([code, error.getvalue()]))
 """
-REQUIRES = "relattn: error: this command requires PyTorch: pip install torch\n"
+REQUIRES = "relattn-mt: error: this command requires PyTorch: pip install torch\n"
 
 
 def test_commands_without_pytorch(model: str, text: dict[str, str], tmp_path: Path) -> None:

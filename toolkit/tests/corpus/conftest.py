@@ -13,7 +13,7 @@ from pyarrow import parquet
 from sacrebleu import utils
 from sacrebleu.dataset import DATASETS
 
-from tests.translation.loopback import Hub, Repository
+from testing.loopback import Hub, Repository
 
 Pairs = list[tuple[str, str]]
 HELD_OUT = ["a line that nobody has seen yet", "eine Zeile, die noch keiner sah"]

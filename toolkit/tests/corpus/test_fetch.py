@@ -7,18 +7,18 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from relattn_mt.config import CleaningConfig
+from relattn_mt.config.presets import PRESETS
+from relattn_mt.corpus import fetch
+from relattn_mt.corpus.catalog import CATALOG
+from relattn_mt.corpus.pipeline import prepare
+from relattn_mt.corpus.sources import KnownCorpus
+from relattn_mt.data.text_files import read_parallel
 from sacrebleu.dataset import DATASETS
 
-from relattn.translation.config import CleaningConfig
-from relattn.translation.config.presets import PRESETS
-from relattn.translation.corpus import fetch
-from relattn.translation.corpus.catalog import CATALOG
-from relattn.translation.corpus.pipeline import prepare
-from relattn.translation.corpus.sources import KnownCorpus
-from relattn.translation.data.text_files import read_parallel
-from tests.support.commands import assert_refused, refusal
-from tests.translation.corpus.conftest import HELD_OUT
-from tests.translation.loopback import Repository, files_no_larger_than
+from testing.commands import assert_refused, refusal
+from testing.loopback import Repository, files_no_larger_than
+from toolkit.tests.corpus.conftest import HELD_OUT
 
 TRAIN = "de-en/train-00000-of-00002.parquet"
 WMT14, MULTI30K = "datasets/wmt/wmt14", "datasets/bentrevett/multi30k"
@@ -95,7 +95,7 @@ def test_a_recipe_can_read_what_the_command_writes(relattn, known, tmp_path, mon
 def test_an_interrupted_preparation_stays_at_its_commit(known, tmp_path):
     corpus = KnownCorpus("wmt14-en-de")
     expected = prepare(corpus, tmp_path / "whole", CleaningConfig(), part=10)
-    with patch("relattn.translation.corpus.pipeline._write_parts", None), pytest.raises(TypeError):
+    with patch("relattn_mt.corpus.pipeline._write_parts", None), pytest.raises(TypeError):
         prepare(corpus, tmp_path / "out", CleaningConfig(), part=10)
     known.repositories[WMT14].commit({"de-en/train-00001-of-00002.parquet": b"other"})
     assert prepare(corpus, tmp_path / "out", CleaningConfig(), part=10) == expected

@@ -10,13 +10,12 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 from num2words import num2words
-
-from relattn.translation.config import CleaningConfig
-from relattn.translation.corpus import filters
-from relattn.translation.corpus.dedup import SeenPairs, digest
-from relattn.translation.corpus.filters import Cleaner, script_share, split_words
-from relattn.translation.corpus.overlap import HeldOutText
-from relattn.translation.data.normalization import normalize
+from relattn_mt.config import CleaningConfig
+from relattn_mt.corpus import filters
+from relattn_mt.corpus.dedup import SeenPairs, digest
+from relattn_mt.corpus.filters import Cleaner, script_share, split_words
+from relattn_mt.corpus.overlap import HeldOutText
+from relattn_mt.data.normalization import normalize
 
 CONFIG = CleaningConfig(max_words=7, max_characters=60, max_ratio=2.0, ngram=5)
 HELD_OUT = ["one two three four five six", "eins zwei drei vier"]

@@ -18,17 +18,17 @@ from unittest.mock import patch
 
 import pytest
 from filelock import FileLock
+from relattn_mt.config import CleaningConfig
+from relattn_mt.corpus import filter_pool, pipeline
+from relattn_mt.corpus.filters import REASONS, Cleaner
+from relattn_mt.corpus.pipeline import Prepared, prepare
+from relattn_mt.corpus.sources import OwnFiles
+from relattn_mt.data.normalization import normalize
+from relattn_mt.support.errors import InputError, escape
 
-from relattn.translation.config import CleaningConfig
-from relattn.translation.corpus import filter_pool, pipeline
-from relattn.translation.corpus.filters import REASONS, Cleaner
-from relattn.translation.corpus.pipeline import Prepared, prepare
-from relattn.translation.corpus.sources import OwnFiles
-from relattn.translation.data.normalization import normalize
-from relattn.translation.errors import InputError, escape
-from tests.support.commands import assert_refused, refusal
-from tests.translation.corpus.conftest import HELD_OUT, random_pairs
-from tests.translation.loopback import files_no_larger_than
+from testing.commands import assert_refused, refusal
+from testing.loopback import files_no_larger_than
+from toolkit.tests.corpus.conftest import HELD_OUT, random_pairs
 
 CONFIG = CleaningConfig(max_words=20, max_ratio=4.0)
 LANGUAGES = "en", "de"

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from relattn.translation.config import AugmentConfig, DataConfig, Recipe, StageConfig
-from relattn.translation.data.augmentation import CHANGES, MOST_JOINED, NAMES, perturb
-from relattn.translation.data.encode import TranslationData, load_data
-from relattn.translation.errors import InputError
+from relattn_mt.config import AugmentConfig, DataConfig, Recipe, StageConfig
+from relattn_mt.data.augmentation import CHANGES, MOST_JOINED, NAMES, perturb
+from relattn_mt.data.encode import TranslationData, load_data
+from relattn_mt.support.errors import InputError
 
 PAIRS = [(f"a dog no. {i} runs away.", f"Hund Nr. {i} läuft weg!") for i in range(19)]
 OTHERS = [("I’m here, “aren't I”…", "Ich bin ‚da‘."), ("?!", "¿"), ("über 3 km", "ＡＢＣ。")]

@@ -7,12 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
-from relattn.translation.data.batching import Stage, TrainingText, collate, eval_batches
-from relattn.translation.data.mixture import Mixture
-from relattn.translation.data.planning import batch_by_size, micro_batches, plan_epoch
-from relattn.translation.data.storage import Pairs
-from relattn.translation.data.tokenizer import Tokenizer
+from relattn_mt.data.batching import Stage, TrainingText, collate, eval_batches
+from relattn_mt.data.mixture import Mixture
+from relattn_mt.data.planning import batch_by_size, micro_batches, plan_epoch
+from relattn_mt.data.storage import Pairs
+from relattn_mt.data.tokenizer import Tokenizer
 
 PAD, BOS, EOS = Tokenizer.special[:3]
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 import sentencepiece
 import torch
+from relattn_mt.config import ModelConfig, SearchConfig
+from relattn_mt.data.imported_tokenizer import ImportedTokenizer, Vocabulary, tokenizer_in
+from relattn_mt.data.tokenizer import SpecialTokens
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.support.errors import InputError
 
-from relattn.translation.config import ModelConfig, SearchConfig
-from relattn.translation.data.imported_tokenizer import ImportedTokenizer, Vocabulary, tokenizer_in
-from relattn.translation.data.tokenizer import SpecialTokens
-from relattn.translation.errors import InputError
-from relattn.translation.model.transformer import Transformer
-from tests.support.bundles import LINES
-from tests.support.engines import translator_of
+from testing.bundles import LINES
+from testing.engines import translator_of
 
 MARKS = ["</s>", "<blank>", "<s>", "<unk>", "<to de>"]  # special tokens, at other ids than ours
 

@@ -13,10 +13,9 @@ import pytest
 import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
-
-from relattn.translation.data import text_files
-from relattn.translation.data.text_files import ParallelFiles, has_text, read_lines, read_parallel, stream_lines
-from relattn.translation.errors import InputError
+from relattn_mt.data import text_files
+from relattn_mt.data.text_files import ParallelFiles, has_text, read_lines, read_parallel, stream_lines
+from relattn_mt.support.errors import InputError
 
 
 def zstd(content):

@@ -22,13 +22,13 @@ from docx.opc.packuri import PackURI
 from docx.opc.part import Part
 from docx.oxml import parse_xml
 from lxml import etree
+from relattn_mt.documents.read import FORMATS, document_texts, fill_document, read_document
+from relattn_mt.support.errors import InputError
+from relattn_mt.text.marked import Marked
+from relattn_mt.text.sentences import split
 
-from relattn.translation.documents.read import FORMATS, document_texts, fill_document, read_document
-from relattn.translation.errors import InputError
-from relattn.translation.text.marked import Marked
-from relattn.translation.text.sentences import split
-from tests.support.marked import Notated, marked, notation
-from tests.translation.documents.files import Maker, archive, members_of
+from testing.document_files import Maker, archive, members_of
+from testing.marked import Notated, marked, notation
 
 SUBTITLES = (
     "1\n00:00:01,000 --> 00:00:02,000\nOne <i>two</i>\nthree & 4 <3\n\n"

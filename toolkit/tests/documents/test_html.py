@@ -7,11 +7,11 @@ from bs4 import BeautifulSoup
 from bs4.element import NavigableString
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from relattn_mt.data.text_files import has_text
+from relattn_mt.documents.html import MAX_TAGS, Markup
+from relattn_mt.support.errors import InputError
 
-from relattn.translation.data.text_files import has_text
-from relattn.translation.documents.html import MAX_TAGS, Markup
-from relattn.translation.errors import InputError
-from tests.support.marked import Notated
+from testing.marked import Notated
 
 PAGE = (
     '<!DOCTYPE html><html><head><title>The title</title><script>if (a < b) "x";</script></head><body>'

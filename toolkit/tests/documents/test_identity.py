@@ -5,16 +5,17 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from relattn.translation.config import SearchConfig
-from relattn.translation.documents.read import FORMATS
-from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.routing import Router
-from relattn.translation.translate.documents import translate_document
-from relattn.translation.translate.options import DEFAULTS
-from relattn.translation.translate.translator import Translator
-from tests.support.engines import TextEngine
-from tests.support.marked import Characters
-from tests.translation.documents.files import LINE_ENDS, SPACES, Maker, members_of
+from relattn_mt.config import SearchConfig
+from relattn_mt.documents.read import FORMATS
+from relattn_mt.serve.limits import Limits
+from relattn_mt.serve.routing import Router
+from relattn_mt.translate.documents import translate_document
+from relattn_mt.translate.options import DEFAULTS
+from relattn_mt.translate.translator import Translator
+
+from testing.document_files import LINE_ENDS, SPACES, Maker, members_of
+from testing.engines import TextEngine
+from testing.marked import Characters
 
 COUNT = 500  # texts and files
 

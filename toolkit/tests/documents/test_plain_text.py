@@ -1,7 +1,7 @@
 """Paragraphs of plain text."""
 
-from relattn.translation.documents.plain_text import PlainText
-from relattn.translation.text.marked import Marked
+from relattn_mt.documents.plain_text import PlainText
+from relattn_mt.text.marked import Marked
 
 EMAIL = """Dear all,
 

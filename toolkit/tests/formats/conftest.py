@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
-from tests.translation.formats.bundles import LINES
+from testing.foreign_bundles import LINES
 
 
 @pytest.fixture(scope="session")

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import sentencepiece
 from ctranslate2.converters import TransformersConverter
+from relattn_mt import bundle
+from relattn_mt.config import SearchConfig
+from relattn_mt.data.imported_tokenizer import ImportedTokenizer
+from relattn_mt.formats import argos
+from relattn_mt.formats.import_model import import_model
+from relattn_mt.support.errors import InputError
+from relattn_mt.translate.options import TranslateOptions
 
-from relattn.translation import bundle
-from relattn.translation.config import SearchConfig
-from relattn.translation.data.imported_tokenizer import ImportedTokenizer
-from relattn.translation.errors import InputError
-from relattn.translation.formats import argos
-from relattn.translation.formats.import_model import import_model
-from relattn.translation.translate.options import TranslateOptions
-from tests.support.commands import assert_refused
-from tests.translation.formats import transformers_models as models
-from tests.translation.formats.bundles import LINES, run_import, tokenizer
-from tests.translation.formats.test_read_ctranslate2 import write
+from testing import transformers_models as models
+from testing.commands import assert_refused
+from testing.foreign_bundles import LINES, run_import, tokenizer
+from toolkit.tests.formats.test_read_ctranslate2 import write
 
 
 def package(path: Path, model: Path, sentencepiece: Path, name: str = "sentencepiece.model", **metadata: str) -> Path:
@@ -121,7 +121,7 @@ def test_packages_that_are_refused(relattn, tmp_path, tokenizers):
     ):
         path = tmp_path / f"{name}.argosmodel"
         result = relattn("import", path, "--out", tmp_path / "out")
-        assert_refused(result, f"relattn: error: {path}")
+        assert_refused(result, f"relattn-mt: error: {path}")
         assert fact in result.err.lower() or fact in result.err
         assert not (tmp_path / "out").exists()
 

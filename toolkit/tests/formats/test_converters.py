@@ -9,14 +9,14 @@ from typing import Any
 import ctranslate2
 import pytest
 from ctranslate2.converters import MarianConverter, OpusMTConverter, TransformersConverter
+from relattn_mt import bundle
+from relattn_mt.formats.import_model import import_model
+from relattn_mt.support.errors import InputError
+from relattn_mt.translate.options import TranslateOptions
 
-from relattn.translation import bundle
-from relattn.translation.errors import InputError
-from relattn.translation.formats.import_model import import_model
-from relattn.translation.translate.options import TranslateOptions
-from tests.support.covering import pairwise
-from tests.translation.formats import marian_models, transformers_models
-from tests.translation.formats.bundles import FIXTURES, LINES, convert_opennmt_py, random_lines
+from testing import marian_models, transformers_models
+from testing.covering import pairwise
+from testing.foreign_bundles import FIXTURES, LINES, convert_opennmt_py, random_lines
 
 TEXT, LONGEST = [*LINES, *random_lines(range(1, 13))], 30
 

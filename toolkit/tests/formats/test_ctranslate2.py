@@ -17,25 +17,24 @@ import ctranslate2
 import numpy as np
 import pytest
 import sentencepiece
+from relattn_mt import bundle
+from relattn_mt.config import SCHEMES, SearchConfig
+from relattn_mt.formats import argos, parity
+from relattn_mt.formats.ctranslate2 import write as module
+from relattn_mt.formats.ctranslate2.directory import Quantization
+from relattn_mt.formats.ctranslate2.model_bin import read_model
+from relattn_mt.formats.ctranslate2.write import ctranslate2_search, export
+from relattn_mt.formats.parity import Reference
+from relattn_mt.search.types import SamplingOptions
+from relattn_mt.support.errors import InputError
+from relattn_mt.translate.glossary import Glossary
+from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.translate.translator import Translator
 
-from relattn.translation import bundle
-from relattn.translation.config import SCHEMES, SearchConfig
-from relattn.translation.errors import InputError
-from relattn.translation.formats import argos, parity
-from relattn.translation.formats.ctranslate2 import write as module
-from relattn.translation.formats.ctranslate2.directory import Quantization
-from relattn.translation.formats.ctranslate2.model_bin import read_model
-from relattn.translation.formats.ctranslate2.write import ctranslate2_search, export
-from relattn.translation.formats.parity import Reference
-from relattn.translation.search.types import SamplingOptions
-from relattn.translation.translate.glossary import Glossary
-from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.translator import Translator
-from tests.support.commands import assert_refused
-from tests.support.covering import pairwise
-from tests.support.engines import TextEngine
-from tests.support.schemes import formats_of
-from tests.translation.formats.bundles import (
+from testing.commands import assert_refused
+from testing.covering import pairwise
+from testing.engines import TextEngine
+from testing.foreign_bundles import (
     LINES,
     SEARCH,
     load_export,
@@ -44,6 +43,7 @@ from tests.translation.formats.bundles import (
     run_import,
     tokenizer,
 )
+from testing.schemes import formats_of
 
 FILES = {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer.model", "README.md"}
 GREEDY = replace(SEARCH, beam_size=1)
@@ -364,7 +364,7 @@ def test_commands(relattn, make, tmp_path):
     files = ["--src", text, "--ref", text, "--threads", "1"]
     for wrong, fact in (
         *(
-            ([*command, out, *more], "relattn import")
+            ([*command, out, *more], "relattn-mt import")
             for command, more in ((["translate"], []), (["evaluate"], files), (["serve"], ["--port=0"]))
         ),
         ([*arguments, "--check_count", "0"], "check_count"),

@@ -9,21 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from relattn_mt import bundle
+from relattn_mt.config import AugmentConfig, DataConfig, Recipe, SearchConfig, TrainConfig
+from relattn_mt.data.imported_tokenizer import ImportedTokenizer
+from relattn_mt.data.tokenizer import Tokenizer
+from relattn_mt.formats import argos, onnx
+from relattn_mt.formats.ctranslate2 import write as ctranslate2
+from relattn_mt.formats.import_model import import_model
+from relattn_mt.formats.parity import Report
+from relattn_mt.support.errors import InputError
+from relattn_mt.training.train import train
 
-from relattn.translation import bundle
-from relattn.translation.config import AugmentConfig, DataConfig, Recipe, SearchConfig, TrainConfig
-from relattn.translation.data.imported_tokenizer import ImportedTokenizer
-from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.errors import InputError
-from relattn.translation.formats import argos, onnx
-from relattn.translation.formats.ctranslate2 import write as ctranslate2
-from relattn.translation.formats.import_model import import_model
-from relattn.translation.formats.parity import Report
-from relattn.translation.training.train import train
 from research.positions import by_position
-from tests.support.bundles import tensors_of
-from tests.support.commands import assert_refused
-from tests.translation.formats.bundles import FIXTURES, SEARCH, convert_opennmt_py, make_bundle
+from testing.bundles import tensors_of
+from testing.commands import assert_refused
+from testing.foreign_bundles import FIXTURES, SEARCH, convert_opennmt_py, make_bundle
 
 LINES = ["one apple and two pears", "an old man", "17 apples, 4 pears"]
 TARGETS = ["zwei Birnen", "ein alter Mann", "17 Birnen"]

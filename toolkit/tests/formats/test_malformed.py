@@ -14,12 +14,12 @@ import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from relattn_mt.formats.ctranslate2.model_bin import read_model as read_file
+from relattn_mt.formats.import_model import read as read_model
+from relattn_mt.support.errors import InputError
 
-from relattn.translation.errors import InputError
-from relattn.translation.formats.ctranslate2.model_bin import read_model as read_file
-from relattn.translation.formats.import_model import read as read_model
-from tests.translation.formats import transformers_models as models
-from tests.translation.formats.test_read_ctranslate2 import change, rewrite, serialize, write
+from testing import transformers_models as models
+from toolkit.tests.formats.test_read_ctranslate2 import change, rewrite, serialize, write
 
 VALUES = [2.5, math.nan, -1, "two", None, [2], {"a": 1}]
 Edit = Callable[[dict[str, Any]], object]

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 from ctranslate2.specs import common_spec, model_spec
-
-from relattn.translation.errors import InputError
-from relattn.translation.formats.ctranslate2.model_bin import read_model, weights
+from relattn_mt.formats.ctranslate2.model_bin import read_model, weights
+from relattn_mt.support.errors import InputError
 
 
 class Spec(model_spec.ModelSpec):

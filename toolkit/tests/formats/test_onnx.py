@@ -16,21 +16,21 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from relattn_mt.bundle import Bundle
+from relattn_mt.commands import main as cli
+from relattn_mt.config import as_dict
+from relattn_mt.formats import onnx as module
+from relattn_mt.formats.onnx import PAST, SRC_LEN, DecoderStep, Encoder, export
+from relattn_mt.formats.parity import Reference
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.support.errors import InputError
+from relattn_mt.translate.options import TranslateOptions
 from torch import Tensor
 
 from examples.translate_onnx import Model
-from relattn.translation.bundle import Bundle
-from relattn.translation.commands import main as cli
-from relattn.translation.config import as_dict
-from relattn.translation.errors import InputError
-from relattn.translation.formats import onnx as module
-from relattn.translation.formats.onnx import PAST, SRC_LEN, DecoderStep, Encoder, export
-from relattn.translation.formats.parity import Reference
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.translate.options import TranslateOptions
-from tests.support.schemes import VARIANTS, formats_of
-from tests.translation.formats import transformers_models as models
-from tests.translation.formats.bundles import LINES, SEARCH, make_bundle, random_lines, run_import
+from testing import transformers_models as models
+from testing.foreign_bundles import LINES, SEARCH, make_bundle, random_lines, run_import
+from testing.schemes import VARIANTS, formats_of
 
 GREEDY = replace(SEARCH, beam_size=1, length_penalty="none", max_length_ratio=0.0, max_length_extra=4 * PAST + 1)
 MODELS = {name: options for name, options in VARIANTS.items() if "onnx" in formats_of(name)} | {

@@ -14,19 +14,19 @@ import pytest
 import sentencepiece
 import torch
 from ctranslate2.specs import TransformerSpec, common_spec, model_spec
+from relattn_mt import bundle
+from relattn_mt.config import SearchConfig
+from relattn_mt.engine import decoder
+from relattn_mt.formats import parity
+from relattn_mt.formats.ctranslate2.model_bin import TYPES, ModelFile, read_model
+from relattn_mt.formats.ctranslate2.read import read
+from relattn_mt.formats.import_model import import_model
+from relattn_mt.formats.names import CTRANSLATE2
+from relattn_mt.support.errors import InputError
 
-from relattn.translation import bundle
-from relattn.translation.config import SearchConfig
-from relattn.translation.errors import InputError
-from relattn.translation.formats import parity
-from relattn.translation.formats.ctranslate2.model_bin import TYPES, ModelFile, read_model
-from relattn.translation.formats.ctranslate2.read import read
-from relattn.translation.formats.import_model import import_model
-from relattn.translation.formats.names import CTRANSLATE2
-from relattn.translation.kernels import decoder
-from tests.support.bundles import tensors_of
-from tests.support.covering import pairwise
-from tests.translation.formats.bundles import LINES, run_import
+from testing.bundles import tensors_of
+from testing.covering import pairwise
+from testing.foreign_bundles import LINES, run_import
 
 DIM, HEADS, INNER, CLIP = 12, 3, 20, 2
 Activation = common_spec.Activation
@@ -254,7 +254,7 @@ def test_a_model_that_disagrees_is_not_imported(tmp_path, tokenizers, monkeypatc
     with pytest.raises(InputError, match=f"{path}: not imported"):
         importing(src_lang="en", tgt_lang="de", sample=3)
     assert not (tmp_path / "bundle").exists()
-    monkeypatch.setattr("relattn.translation.formats.import_model.find_spec", lambda name: None)
+    monkeypatch.setattr("relattn_mt.formats.import_model.find_spec", lambda name: None)
     assert "not checked" in str(importing(src_lang="en", tgt_lang="de", sample=3))
 
 

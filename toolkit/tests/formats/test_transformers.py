@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from relattn_mt import bundle
+from relattn_mt.analysis.attention import inspect
+from relattn_mt.config import SearchConfig
+from relattn_mt.data.batching import collate
+from relattn_mt.formats import argos
+from relattn_mt.formats.ctranslate2 import write as ctranslate2
+from relattn_mt.search.types import SamplingOptions
+from relattn_mt.support.errors import InputError
+from relattn_mt.training.objective import summed_loss
+from relattn_mt.translate.glossary import Glossary
+from relattn_mt.translate.options import TranslateOptions
 from transformers import M2M100ForConditionalGeneration
 
-from relattn.translation import bundle
-from relattn.translation.analysis.attention import inspect
-from relattn.translation.config import SearchConfig
-from relattn.translation.data.batching import collate
-from relattn.translation.errors import InputError
-from relattn.translation.formats import argos
-from relattn.translation.formats.ctranslate2 import write as ctranslate2
-from relattn.translation.search.types import SamplingOptions
-from relattn.translation.training.objective import summed_loss
-from relattn.translation.translate.glossary import Glossary
-from relattn.translation.translate.options import TranslateOptions
-from tests.support.bundles import tensors_of
-from tests.support.commands import assert_refused
-from tests.translation.formats import transformers_models as models
-from tests.translation.formats.bundles import LINES, random_lines, run_import
+from testing import transformers_models as models
+from testing.bundles import tensors_of
+from testing.commands import assert_refused
+from testing.foreign_bundles import LINES, random_lines, run_import
 
 TEXT = [*LINES, *random_lines(range(1, 13))]
 CASES: dict[str, tuple[Any, dict[str, Any], tuple[str, str]]] = {
@@ -178,7 +178,7 @@ def test_languages(relattn, multilingual, tmp_path):
         (["--src_lang", "xx", "--tgt_lang", "de"], "unknown src_lang 'xx'"),
     ):
         result = relattn("import", path, "--out", tmp_path / "out", *languages)
-        assert_refused(result, f"relattn: error: {path}: ")
+        assert_refused(result, f"relattn-mt: error: {path}: ")
         assert fact in result.err
         assert not (tmp_path / "out").exists()
 

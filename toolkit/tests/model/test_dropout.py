@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-
-from relattn.translation.model.dropout import Dropout
+from relattn_mt.model.dropout import Dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -7,14 +7,14 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.nn.functional as F
+from relattn_mt.config import ModelConfig
+from relattn_mt.model import linear as module
+from relattn_mt.model.linear import Linear, linear
+from relattn_mt.model.transformer import Transformer
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from relattn.translation.config import ModelConfig
-from relattn.translation.model import linear as module
-from relattn.translation.model.linear import Linear, linear
-from relattn.translation.model.transformer import Transformer
-from tests.support.covering import pairwise
-from tests.support.numerics import error
+from testing.covering import pairwise
+from testing.numerics import error
 
 ROWS, INPUTS, OUTPUTS = 307, 257, 263
 FEW = 256**3 // (INPUTS * OUTPUTS)  # largest number of rows for which F.linear is used

@@ -13,14 +13,14 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.nn.functional as F
+from relattn import relative_attention
+from relattn_mt.config import SCHEMES, ModelConfig
+from relattn_mt.model.attention import PlainAttention
+from relattn_mt.model.positions.stack import StackPositions
 from torch import Tensor, nn
 
-from relattn import relative_attention
-from relattn.translation.config import SCHEMES, ModelConfig
-from relattn.translation.model.attention import PlainAttention
-from relattn.translation.model.positions.stack import StackPositions
-from tests.support.covering import combinations, pairwise
-from tests.support.numerics import error
+from testing.covering import combinations, pairwise
+from testing.numerics import error
 
 EPSILON = torch.finfo(torch.float32).eps
 DIM, HEADS, HEAD_DIM = 12, 3, 4

@@ -6,16 +6,16 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from relattn import AttentionCache
+from relattn_mt.config import SCHEMES, ModelConfig
+from relattn_mt.data.batching import collate
+from relattn_mt.model.layers import Residual
+from relattn_mt.model.mixers import MixerState
+from relattn_mt.model.transformer import Cache, Transformer
+from relattn_mt.training.objective import summed_loss
 from torch import Tensor, nn
 
-from relattn import AttentionCache
-from relattn.translation.config import SCHEMES, ModelConfig
-from relattn.translation.data.batching import collate
-from relattn.translation.model.layers import Residual
-from relattn.translation.model.mixers import MixerState
-from relattn.translation.model.transformer import Cache, Transformer
-from relattn.translation.training.objective import summed_loss
-from tests.support.covering import pairwise
+from testing.covering import pairwise
 
 VOCAB, ROWS, SRC, TGT = 23, 5, 7, 6
 LENGTHS = torch.tensor([7, 1, 4, 6, 2])

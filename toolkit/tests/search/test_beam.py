@@ -12,14 +12,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from relattn.translation.config import SearchConfig
-from relattn.translation.errors import Diverged, InputError
-from relattn.translation.search.beam import likeliest, search
-from relattn.translation.search.engine import NextTokens
-from relattn.translation.search.sampling import sample
-from relattn.translation.search.types import Hypothesis, Request, SamplingOptions, SearchRules, Spelling
-from relattn.translation.translate.prefixes import Prefixes
+from relattn_mt.config import SearchConfig
+from relattn_mt.search.beam import likeliest, search
+from relattn_mt.search.engine import NextTokens
+from relattn_mt.search.sampling import sample
+from relattn_mt.search.types import Hypothesis, Request, SamplingOptions, SearchRules, Spelling
+from relattn_mt.support.errors import Diverged, InputError
+from relattn_mt.translate.prefixes import Prefixes
 
 PAD, BOS, EOS, VOCAB = 0, 1, 2, 6
 WORDS = range(3, VOCAB)

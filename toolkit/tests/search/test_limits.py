@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from relattn_mt.config import SearchConfig
+from relattn_mt.search import beam
+from relattn_mt.search.beam import likeliest
+from relattn_mt.search.engine import NextTokens
+from relattn_mt.search.sampling import sample
+from relattn_mt.search.types import Hypothesis, Request, SamplingOptions, SearchRules
 
-from relattn.translation.config import SearchConfig
-from relattn.translation.search import beam
-from relattn.translation.search.beam import likeliest
-from relattn.translation.search.engine import NextTokens
-from relattn.translation.search.sampling import sample
-from relattn.translation.search.types import Hypothesis, Request, SamplingOptions, SearchRules
-from tests.support.covering import pairwise
+from testing.covering import pairwise
 
 VOCAB, BOS, EOS = 11, 0, 1
 LIMITS = range(1, 51)

@@ -5,22 +5,22 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from relattn_mt.config import ModelConfig, SearchConfig
+from relattn_mt.data.tokenizer import Tokenizer
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.search.repetition import restrain
+from relattn_mt.search.types import SamplingOptions
+from relattn_mt.support.errors import InputError
+from relattn_mt.translate.glossary import Glossary
+from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.translate.translator import Translator
 from transformers.generation.logits_process import (
     NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
 )
 
-from relattn.translation.config import ModelConfig, SearchConfig
-from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.errors import InputError
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.repetition import restrain
-from relattn.translation.search.types import SamplingOptions
-from relattn.translation.translate.glossary import Glossary
-from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.translator import Translator
-from tests.support.bundles import LINES
-from tests.support.engines import translator_of
+from testing.bundles import LINES
+from testing.engines import translator_of
 
 TOKENIZER = Tokenizer.train(LINES * 5, 300, seed=1)
 

@@ -18,24 +18,24 @@ import html5lib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from relattn_mt import load
+from relattn_mt.documents.read import FORMATS, document_texts
+from relattn_mt.serve import api, files
+from relattn_mt.serve.access import Access
+from relattn_mt.serve.api import PAGE
+from relattn_mt.serve.app import make_app
+from relattn_mt.serve.languages import language_name, served_code
+from relattn_mt.serve.limits import Limits
+from relattn_mt.serve.parsing import ParsingLimitExceeded
+from relattn_mt.serve.queue import QueueFull
+from relattn_mt.serve.routing import Router
+from relattn_mt.support.errors import InputError
+from relattn_mt.translate.options import TranslateOptions
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
-from relattn.translation import load
-from relattn.translation.documents.read import FORMATS, document_texts
-from relattn.translation.errors import InputError
-from relattn.translation.serve import api, files
-from relattn.translation.serve.access import Access
-from relattn.translation.serve.api import PAGE
-from relattn.translation.serve.app import make_app
-from relattn.translation.serve.languages import language_name, served_code
-from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.parsing import ParsingLimitExceeded
-from relattn.translation.serve.queue import QueueFull
-from relattn.translation.serve.routing import Router
-from relattn.translation.translate.options import TranslateOptions
-from tests.support.bundles import save_random_bundle
-from tests.translation.serve.support import LIMITS, client_of, translate, validated
+from testing.bundles import save_random_bundle
+from testing.servers import LIMITS, client_of, translate, validated
 
 GERMAN = "Guten Morgen, wie geht es Ihnen heute? Das Wetter ist schön."
 ENGLISH = "Good morning, how are you doing today?"
@@ -182,7 +182,7 @@ def test_description_has_every_answer(with_model, monkeypatch):
         """Return the status of a request while something is replaced."""
         with monkeypatch.context() as patch:
             if name:
-                patch.setattr(f"relattn.translation.serve.{name}", replacement)
+                patch.setattr(f"relattn_mt.serve.{name}", replacement)
             if path == "/translate_file":
                 return upload(with_model, "a.txt", b"one apple").status_code
             body = {"source": "auto", "target": "de", **BODIES[path]} if path in BODIES and method == "POST" else None

@@ -6,21 +6,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from relattn_mt import load
+from relattn_mt.commands import main as cli
+from relattn_mt.engine import decoder
+from relattn_mt.formats.import_model import import_model
+from relattn_mt.serve import routing, server
+from relattn_mt.serve.app import make_app
+from relattn_mt.serve.languages import MOST_LANGUAGES, Detector, served_pairs
+from relattn_mt.serve.limits import Limits
+from relattn_mt.serve.routing import Router
+from relattn_mt.support.errors import InputError
 from starlette.testclient import TestClient
 
-from relattn.translation import load
-from relattn.translation.commands import main as cli
-from relattn.translation.errors import InputError
-from relattn.translation.formats.import_model import import_model
-from relattn.translation.kernels import decoder
-from relattn.translation.serve import routing, server
-from relattn.translation.serve.app import make_app
-from relattn.translation.serve.languages import MOST_LANGUAGES, Detector, served_pairs
-from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.routing import Router
-from tests.support.bundles import save_random_bundle
-from tests.translation.formats import transformers_models as models
-from tests.translation.formats.bundles import LINES, make_bundle
+from testing import transformers_models as models
+from testing.bundles import save_random_bundle
+from testing.foreign_bundles import LINES, make_bundle
 
 MODELS: dict[str, tuple[Any, dict[str, Any], tuple[str, str], tuple[str, str]]] = {
     "m2m_100": (models.m2m_100, {}, ("en", "de"), ("fr", "pt")),

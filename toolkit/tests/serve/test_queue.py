@@ -7,9 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-
-from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.queue import CLIENT, BatchQueue, QueueFull
+from relattn_mt.serve.limits import Limits
+from relattn_mt.serve.queue import CLIENT, BatchQueue, QueueFull
 
 
 class Work:

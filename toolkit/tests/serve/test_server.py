@@ -26,15 +26,15 @@ import uvicorn
 import yaml
 from libretranslatepy import LibreTranslateAPI
 from prometheus_client import generate_latest
+from relattn_mt import load
+from relattn_mt.commands import main as cli
+from relattn_mt.commands.serve import PACKAGES
+from relattn_mt.serve import routing, server
+from relattn_mt.serve.limits import Limits
+from relattn_mt.serve.metrics import Metrics
 from starlette.testclient import TestClient
 
-from relattn.translation import load
-from relattn.translation.commands import main as cli
-from relattn.translation.commands.serve import PACKAGES
-from relattn.translation.serve import routing, server
-from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.metrics import Metrics
-from tests.support.bundles import save_random_bundle
+from testing.bundles import save_random_bundle
 
 ROOT = Path(__file__).parents[3]
 LISTED = dict(
@@ -265,15 +265,15 @@ def test_environment_variables_set_options(model, monkeypatch, capsys):
         "PORT": "80", "HOST": "0.0.0.0", "HOSTS": '["a.org", "b.org"]', "PROXIES": "10.89.61.0/24", "LIMITS__FILE": "7",
         "BEAM_SIZE": "3", "KEYS": "", "QUIET": "true",
     }.items():  # fmt: skip
-        monkeypatch.setenv(f"RELATTN_SERVE_{name}", value)
+        monkeypatch.setenv(f"RELATTN_MT_SERVE_{name}", value)
     assert cli.main(["serve", "--host", "::1", "--", str(model)]) == 0
     assert (served["host"], served["port"], served["hosts"]) == ("::1", 80, ["a.org", "b.org"])
     assert (served["proxies"], served["limits"].file, served["keys"]) == (["10.89.61.0/24"], 7, None)
     assert {search.beam_size for search in served["searches"].values()} == {3}
-    monkeypatch.setenv("RELATTN_SERVE_PROT", "80")
+    monkeypatch.setenv("RELATTN_MT_SERVE_PROT", "80")
     assert cli.main(["serve", str(model)]) == 2
-    assert "RELATTN_SERVE_PROT" in capsys.readouterr().err
-    monkeypatch.delenv("RELATTN_SERVE_PROT")
-    monkeypatch.setenv("RELATTN_SERVE_PORT", "x")
+    assert "RELATTN_MT_SERVE_PROT" in capsys.readouterr().err
+    monkeypatch.delenv("RELATTN_MT_SERVE_PROT")
+    monkeypatch.setenv("RELATTN_MT_SERVE_PORT", "x")
     assert cli.main(["serve", str(model)]) == 2
     assert "--port must be a whole number, got 'x'" in capsys.readouterr().err

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from relattn_mt.config import ModelConfig
+from relattn_mt.data.batching import collate
+from relattn_mt.data.tokenizer import SpecialTokens, word_indices
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.text.alignment import links
+from relattn_mt.translate.output_formats import format_lines, header_lines, pharaoh
+from relattn_mt.translate.torch_engine import cross_attention
+from relattn_mt.translate.translation import Translation
 
-from relattn.translation.config import ModelConfig
-from relattn.translation.data.batching import collate
-from relattn.translation.data.tokenizer import SpecialTokens, word_indices
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.text.alignment import links
-from relattn.translation.translate.output_formats import format_lines, header_lines, pharaoh
-from relattn.translation.translate.torch_engine import cross_attention
-from relattn.translation.translate.translation import Translation
-from tests.translation.formats.bundles import tokenizer
+from testing.foreign_bundles import tokenizer
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from relattn_mt.data.normalization import normalize
+from relattn_mt.text.marked import Mark, Marked
+from relattn_mt.text.patterns import LITERAL, TAG
+from relattn_mt.text.place import place
+from relattn_mt.text.strip import StrippedText, strip
 
-from relattn.translation.data.normalization import normalize
-from relattn.translation.text.marked import Mark, Marked
-from relattn.translation.text.patterns import LITERAL, TAG
-from relattn.translation.text.place import place
-from relattn.translation.text.strip import StrippedText, strip
-from tests.support.marked import marked, notation
+from testing.marked import marked, notation
 
 TAGS = [
     *("<b>", "<i>", "<u>", "</b>", "</i>", "</u>", "<br/>", "{name}", "{{v}}", "%s", "%d", "%(n)s", "%%"),

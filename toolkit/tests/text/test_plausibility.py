@@ -6,8 +6,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from relattn.translation.text.plausibility import implausibilities
+from relattn_mt.text.plausibility import implausibilities
 
 
 @pytest.mark.parametrize(

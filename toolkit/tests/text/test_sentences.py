@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from relattn_mt.text import sentences
+from relattn_mt.text.marked import Marked
+from relattn_mt.text.sentences import LONGEST, SplitText
 
-from relattn.translation.text import sentences
-from relattn.translation.text.marked import Marked
-from relattn.translation.text.sentences import LONGEST, SplitText
-from tests.support.marked import MARK, items_of, marked, notation
+from testing.marked import MARK, items_of, marked, notation
 
 
 class Sentences:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from relattn_mt.support.errors import Diverged, InputError
+from relattn_mt.training import checkpoints
 
-from relattn.translation.errors import Diverged, InputError
-from relattn.translation.training import checkpoints
-from tests.translation.loopback import files_no_larger_than
-from tests.translation.training.states import assert_same
+from testing.loopback import files_no_larger_than
+from testing.training_states import assert_same
 
 CONTENT = {"model": {"weight": torch.arange(6.0).view(2, 3)}, "position": (3, 5), "best": 1.5}
 

@@ -19,19 +19,19 @@ from typing import Any
 import pytest
 import torch
 from lightning.fabric import Fabric
+from relattn_mt.commands import main as cli
+from relattn_mt.config import TrainConfig, dump
+from relattn_mt.data.batching import Step, collate
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.support.errors import InputError
+from relattn_mt.training import checkpoints, distributed
+from relattn_mt.training.loop import set_up, take_step
+from relattn_mt.training.run_directory import require_same_run
+from relattn_mt.training.stop import Stop
+from relattn_mt.training.train import train
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
-from relattn.translation.commands import main as cli
-from relattn.translation.config import TrainConfig, dump
-from relattn.translation.data.batching import Step, collate
-from relattn.translation.errors import InputError
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.training import checkpoints, distributed
-from relattn.translation.training.loop import set_up, take_step
-from relattn.translation.training.run_directory import require_same_run
-from relattn.translation.training.stop import Stop
-from relattn.translation.training.train import train
-from tests.translation.training.states import SRC, TGT, assert_same, layout, loss_values, losses, make_model, state_of
+from testing.training_states import SRC, TGT, assert_same, layout, loss_values, losses, make_model, state_of
 
 # Launched processes
 
@@ -132,7 +132,7 @@ def test_lost_process_ends_the_others_and_is_reported_in_one_line(
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1 if fact else 0)
     if fact:
-        assert re.fullmatch(rf"relattn: error: {fact}\n", err)
+        assert re.fullmatch(rf"relattn-mt: error: {fact}\n", err)
 
 
 def test_run_that_torchrun_restarts_continues(tmp_path, make_recipe, monkeypatch):
@@ -154,7 +154,7 @@ def test_process_ends_itself_if_its_agent_is_gone(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", lambda thread: (threads.append(thread), start(thread))[1])
     kills: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda *call: kills.append(call))
-    monkeypatch.setenv("RELATTN_AGENT", str(os.getpid()))  # not the parent
+    monkeypatch.setenv("RELATTN_MT_AGENT", str(os.getpid()))  # not the parent
     distributed.stop_with_agent()
     assert threads == []
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from relattn_mt import bundle
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.support.errors import InputError
+from relattn_mt.training import train as module
+from relattn_mt.training.run import read_initial_bundle
+from relattn_mt.training.train import train
 
-from relattn.translation import bundle
-from relattn.translation.errors import InputError
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.training import train as module
-from relattn.translation.training.run import read_initial_bundle
-from relattn.translation.training.train import train
-from tests.support.bundles import tensors_of
-from tests.support.commands import assert_refused
-from tests.translation.training.states import losses
+from testing.bundles import tensors_of
+from testing.commands import assert_refused
+from testing.training_states import losses
 
 
 def test_run_starts_from_a_bundle_with_its_tokenizer(tmp_path, make_recipe, finished, monkeypatch):

@@ -8,12 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lightning.fabric import Fabric
-
-from relattn.translation.console import log_to_stderr
-from relattn.translation.data.batching import Step
-from relattn.translation.errors import Diverged, InputError
-from relattn.translation.training import journal as module
-from relattn.translation.training.journal import Journal, Progress, Row, Validated, read_log
+from relattn_mt.data.batching import Step
+from relattn_mt.support.console import log_to_stderr
+from relattn_mt.support.errors import Diverged, InputError
+from relattn_mt.training import journal as module
+from relattn_mt.training.journal import Journal, Progress, Row, Validated, read_log
 
 HEADER = "step,loss,tokens_per_second,learning_rate,seconds,valid_loss,valid_bleu\n"
 

@@ -8,17 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from relattn_mt.config import Recipe
+from relattn_mt.data.batching import collate
+from relattn_mt.data.encode import load_data
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.training import checkpoints, loop
+from relattn_mt.training.loop import seed_dropout
+from relattn_mt.training.objective import learning_rate, summed_loss
+from relattn_mt.training.train import train
 from torch import Tensor
 
-from relattn.translation.config import Recipe
-from relattn.translation.data.batching import collate
-from relattn.translation.data.encode import load_data
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.training import checkpoints, loop
-from relattn.translation.training.loop import seed_dropout
-from relattn.translation.training.objective import learning_rate, summed_loss
-from relattn.translation.training.train import train
-from tests.translation.training.states import SRC, TGT, make_model
+from testing.training_states import SRC, TGT, make_model
 
 STEPS = 3
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
+from relattn_mt.data.storage import open_pairs, write_pairs
+from relattn_mt.data.tokenizer import Tokenizer
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.support.errors import InputError
+from relattn_mt.training import checkpoints, run_directory
+from relattn_mt.training.run import average_run
+from relattn_mt.training.train import train
 
-from relattn.translation.data.storage import open_pairs, write_pairs
-from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.errors import InputError
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.training import checkpoints, run_directory
-from relattn.translation.training.run import average_run
-from relattn.translation.training.train import train
-from tests.translation.training.states import losses, tree, with_train
+from testing.training_states import losses, tree, with_train
 
 
 @pytest.mark.parametrize(

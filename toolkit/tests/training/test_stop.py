@@ -6,9 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
-from relattn.translation.errors import Interrupted
-from relattn.translation.training.stop import Stop
+from relattn_mt.support.errors import Interrupted
+from relattn_mt.training.stop import Stop
 
 
 def test_signal_during_the_exchange_is_reported_by_the_next_one(monkeypatch):

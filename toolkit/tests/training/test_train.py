@@ -12,26 +12,26 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from relattn_mt import bundle
+from relattn_mt.commands import main as cli
+from relattn_mt.config import AugmentConfig, Recipe, StageConfig, dump
+from relattn_mt.data.text_files import read_parallel
+from relattn_mt.data.tokenizer import Tokenizer
+from relattn_mt.evaluation import score
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.support.errors import Diverged, InputError
+from relattn_mt.training import checkpoints, journal, loop
+from relattn_mt.training import train as module
+from relattn_mt.training.checkpoints import average
+from relattn_mt.training.journal import read_log
+from relattn_mt.training.run import average_run
+from relattn_mt.training.run_directory import read_recipe
+from relattn_mt.training.train import train
+from relattn_mt.translate.translator import Translator
 
-from relattn.translation import bundle
-from relattn.translation.commands import main as cli
-from relattn.translation.config import AugmentConfig, Recipe, StageConfig, dump
-from relattn.translation.data.text_files import read_parallel
-from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.errors import Diverged, InputError
-from relattn.translation.evaluation import score
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.training import checkpoints, journal, loop
-from relattn.translation.training import train as module
-from relattn.translation.training.checkpoints import average
-from relattn.translation.training.journal import read_log
-from relattn.translation.training.run import average_run
-from relattn.translation.training.run_directory import read_recipe
-from relattn.translation.training.train import train
-from relattn.translation.translate.translator import Translator
-from tests.support.bundles import tensors_of
-from tests.support.engines import translator_of
-from tests.translation.training.states import assert_same, losses, state_of, with_train
+from testing.bundles import tensors_of
+from testing.engines import translator_of
+from testing.training_states import assert_same, losses, state_of, with_train
 
 # A session with fewer steps ends with a validation. If there is one after every step, the next session continues as if
 # it had not ended.
@@ -106,7 +106,7 @@ def test_signal_leaves_a_checkpoint_to_continue_from(
     assert [signal.getsignal(each) for each in numbers] == handlers
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines()[-1].startswith("relattn: stopped ")
+    assert err.splitlines()[-1].startswith("relattn-mt: stopped ")
     if step == 0:
         assert not (tmp_path / "p").exists()
         return

@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-
-from relattn.translation.data.batching import collate
-from relattn.translation.data.tokenizer import SpecialTokens
-from relattn.translation.training import loop
-from relattn.translation.training.train import train
-from relattn.translation.training.validation import shuffled
+from relattn_mt.data.batching import collate
+from relattn_mt.data.tokenizer import SpecialTokens
+from relattn_mt.training import loop
+from relattn_mt.training.train import train
+from relattn_mt.training.validation import shuffled
 
 SETTINGS = {"steps": 9, "warmup_steps": 3, "valid_every": 3, "log_every": 9, "valid_bleu_lines": 0, "average": 1}
 

@@ -1,10 +1,10 @@
 """Lines without a letter are copied, and everything else is translated."""
 
 import pytest
+from relattn_mt import load
+from relattn_mt.translate.options import TranslateOptions
 
-from relattn.translation import load
-from relattn.translation.translate.options import TranslateOptions
-from tests.support.bundles import save_random_bundle
+from testing.bundles import save_random_bundle
 
 COPIED = [
     "-",

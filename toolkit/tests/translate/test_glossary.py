@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-
-from relattn.translation.errors import InputError
-from relattn.translation.translate.glossary import Glossary, continue_words
+from relattn_mt.support.errors import InputError
+from relattn_mt.translate.glossary import Glossary, continue_words
 
 
 def read(path: Path, text: str) -> Glossary:

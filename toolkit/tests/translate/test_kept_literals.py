@@ -3,16 +3,16 @@
 import random
 
 import pytest
+from relattn_mt import load
+from relattn_mt.search.types import SamplingOptions
+from relattn_mt.support.errors import InputError
+from relattn_mt.text.marked import Marked
+from relattn_mt.text.patterns import LITERAL
+from relattn_mt.text.strip import strip
+from relattn_mt.translate.options import TranslateOptions
 
-from relattn.translation import load
-from relattn.translation.errors import InputError
-from relattn.translation.search.types import SamplingOptions
-from relattn.translation.text.marked import Marked
-from relattn.translation.text.patterns import LITERAL
-from relattn.translation.text.strip import strip
-from relattn.translation.translate.options import TranslateOptions
-from tests.support.bundles import save_random_bundle
-from tests.translation.formats.bundles import make_bundle
+from testing.bundles import save_random_bundle
+from testing.foreign_bundles import make_bundle
 
 KEPT = [
     "12345678",

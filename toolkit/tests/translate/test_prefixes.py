@@ -10,18 +10,18 @@ import sentencepiece
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from relattn_mt.config import ModelConfig, SearchConfig
+from relattn_mt.data.imported_tokenizer import ImportedTokenizer, Vocabulary
+from relattn_mt.data.tokenizer import Tokenizer
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.search.types import SamplingOptions
+from relattn_mt.translate.glossary import Glossary
+from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.translate.prefixes import Prefixes
+from relattn_mt.translate.translator import Translator
 
-from relattn.translation.config import ModelConfig, SearchConfig
-from relattn.translation.data.imported_tokenizer import ImportedTokenizer, Vocabulary
-from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.types import SamplingOptions
-from relattn.translation.translate.glossary import Glossary
-from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.prefixes import Prefixes
-from relattn.translation.translate.translator import Translator
-from tests.support.bundles import LINES
-from tests.support.engines import translator_of
+from testing.bundles import LINES
+from testing.engines import translator_of
 
 TEXT = [*LINES, "Wort Wörter Wortes Birnbaum Birke apfelrot apfelgrün pearl peak", "一个苹果和两个梨"]
 OURS = {

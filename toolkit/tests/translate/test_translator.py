@@ -11,29 +11,29 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from relattn_mt.config import SCHEMES, ModelConfig, SearchConfig
+from relattn_mt.data.batching import collate
+from relattn_mt.data.text_files import stream_lines
+from relattn_mt.data.tokenizer import SpecialTokens
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.search.types import SamplingOptions
+from relattn_mt.support.errors import InputError
+from relattn_mt.text.alignment import links
+from relattn_mt.text.marked import Mark, Marked
+from relattn_mt.text.patterns import TAG
+from relattn_mt.text.place import place
+from relattn_mt.text.strip import strip
+from relattn_mt.translate import prepare, runner
+from relattn_mt.translate import translator as module
+from relattn_mt.translate.engines import engine_of
+from relattn_mt.translate.glossary import Glossary
+from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.translate.prepare import LONGEST_LINE, Sentence
+from relattn_mt.translate.torch_engine import cross_attention
+from relattn_mt.translate.translation import Translation
+from relattn_mt.translate.translator import Translator
 
-from relattn.translation.config import SCHEMES, ModelConfig, SearchConfig
-from relattn.translation.data.batching import collate
-from relattn.translation.data.text_files import stream_lines
-from relattn.translation.data.tokenizer import SpecialTokens
-from relattn.translation.errors import InputError
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.types import SamplingOptions
-from relattn.translation.text.alignment import links
-from relattn.translation.text.marked import Mark, Marked
-from relattn.translation.text.patterns import TAG
-from relattn.translation.text.place import place
-from relattn.translation.text.strip import strip
-from relattn.translation.translate import prepare, runner
-from relattn.translation.translate import translator as module
-from relattn.translation.translate.engines import engine_of
-from relattn.translation.translate.glossary import Glossary
-from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.prepare import LONGEST_LINE, Sentence
-from relattn.translation.translate.torch_engine import cross_attention
-from relattn.translation.translate.translation import Translation
-from relattn.translation.translate.translator import Translator
-from tests.support.engines import TextEngine
+from testing.engines import TextEngine
 
 VOCAB = 41
 NEAR_TIE = 1e-4  # rounding can change the order of scores that differ by less

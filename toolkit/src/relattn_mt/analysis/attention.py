@@ -15,13 +15,13 @@ from threading import get_ident
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
-
 from relattn import RelativeAttention, SelfAttention
 from relattn.positions import distances as distances_rows
 from relattn.positions import labels
-from relattn.translation.config import ModelConfig
-from relattn.translation.config.positions import (
+from torch import Tensor, nn
+
+from relattn_mt.config import ModelConfig
+from relattn_mt.config.positions import (
     ClippedTables,
     DistanceBias,
     DistanceVectors,
@@ -30,16 +30,16 @@ from relattn.translation.config.positions import (
     Mixer,
     Sinusoids,
 )
-from relattn.translation.data.batching import collate
-from relattn.translation.data.text_files import has_text
-from relattn.translation.errors import InputError, require
-from relattn.translation.model.attention import CrossAttention
-from relattn.translation.model.positions.distance_terms import DistanceAttention
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.translate.options import DEFAULTS, TranslateOptions
-from relattn.translation.translate.prepare import require_readable
-from relattn.translation.translate.torch_engine import TorchEngine
-from relattn.translation.translate.translator import Translator
+from relattn_mt.data.batching import collate
+from relattn_mt.data.text_files import has_text
+from relattn_mt.model.attention import CrossAttention
+from relattn_mt.model.positions.distance_terms import DistanceAttention
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.support.errors import InputError, require
+from relattn_mt.translate.options import DEFAULTS, TranslateOptions
+from relattn_mt.translate.prepare import require_readable
+from relattn_mt.translate.torch_engine import TorchEngine
+from relattn_mt.translate.translator import Translator
 
 DIGITS = 4  # decimals in JSON
 _WITH_TERMS = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, DistanceBias, DistanceVectors)

@@ -9,11 +9,11 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from relattn.translation.analysis.attention import inspect
-from relattn.translation.analysis.summaries import as_data
-from relattn.translation.errors import InputError, one_line
-from relattn.translation.translate.options import DEFAULTS, TranslateOptions
-from relattn.translation.translate.translator import Translator
+from relattn_mt.analysis.attention import inspect
+from relattn_mt.analysis.summaries import as_data
+from relattn_mt.support.errors import InputError, one_line
+from relattn_mt.translate.options import DEFAULTS, TranslateOptions
+from relattn_mt.translate.translator import Translator
 
 LONGEST = 100  # source tokens of a sentence that is shown
 
@@ -31,7 +31,7 @@ def as_html(translator: Translator, sentences: Sequence[dict[str, Any]], *, asks
         sentences: The sentences.
         asks: Whether the page has a field for another sentence, which `serve` answers.
     """
-    view = files("relattn.translation.analysis.view")
+    view = files("relattn_mt.analysis.view")
     html, style, script = ((view / f"view.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
     content = {"source": translator.src_lang, "target": translator.tgt_lang, "asks": asks, "sentences": sentences}
     data = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")  # no text ends the element

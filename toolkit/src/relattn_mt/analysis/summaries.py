@@ -14,9 +14,9 @@ from typing import Any
 
 from torch import Tensor
 
-from relattn.translation.analysis import Part
-from relattn.translation.analysis.attention import Inspection, SelfView, numbers, view_as_data
-from relattn.translation.data.tokenizer import BYTE, SPACE_MARK
+from relattn_mt.analysis import Part
+from relattn_mt.analysis.attention import Inspection, SelfView, numbers, view_as_data
+from relattn_mt.data.tokenizer import BYTE, SPACE_MARK
 
 SMALL = 1.0  # a range of relative terms, in nats, below which distance is said to matter little
 LONGEST_RANGE = 5  # distances that are named as a range, such as "two to four pieces back"

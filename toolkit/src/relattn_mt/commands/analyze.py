@@ -1,10 +1,10 @@
-"""`relattn analyze attention`"""
+"""`relattn-mt analyze attention`"""
 
 from contextlib import nullcontext
 from pathlib import Path
 
-from relattn.translation.commands.options import DeviceOptions, SearchOptions, require_new_output
-from relattn.translation.errors import require
+from relattn_mt.commands.options import DeviceOptions, SearchOptions, require_new_output
+from relattn_mt.support.errors import require
 
 
 def attention(
@@ -35,9 +35,9 @@ def attention(
     require(serve or path.suffix == ".html" or len(sentences) == 1, "a .json has one sentence")
     require_new_output(out, [], [bundle])
 
-    from relattn.translation.analysis import page
-    from relattn.translation.analysis.attention import as_json, inspect
-    from relattn.translation.files import output
+    from relattn_mt.analysis import page
+    from relattn_mt.analysis.attention import as_json, inspect
+    from relattn_mt.support.files import output
 
     translator = device.load_model(bundle)
     options = search.options(translator)

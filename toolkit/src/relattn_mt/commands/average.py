@@ -1,6 +1,6 @@
-"""`relattn average`"""
+"""`relattn-mt average`"""
 
-from relattn.translation.errors import require
+from relattn_mt.support.errors import require
 
 
 def average(run: str, *, last: int = 5, out: str, overwrite: bool = False) -> None:
@@ -14,6 +14,6 @@ def average(run: str, *, last: int = 5, out: str, overwrite: bool = False) -> No
     """
     require(bool(out), "out must name a directory")
 
-    from relattn.translation.training.run import average_run
+    from relattn_mt.training.run import average_run
 
     average_run(run, last, out, overwrite=overwrite)

@@ -1,7 +1,7 @@
-"""`relattn backtranslate`"""
+"""`relattn-mt backtranslate`"""
 
-from relattn.translation.commands.options import SynthesisOptions
-from relattn.translation.errors import require
+from relattn_mt.commands.options import SynthesisOptions
+from relattn_mt.support.errors import require
 
 
 def backtranslate(

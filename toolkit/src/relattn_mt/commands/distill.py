@@ -1,6 +1,6 @@
-"""`relattn distill`"""
+"""`relattn-mt distill`"""
 
-from relattn.translation.commands.options import SynthesisOptions
+from relattn_mt.commands.options import SynthesisOptions
 
 
 def distill(teacher: str, *, data: list[str], synthesis: SynthesisOptions) -> None:

@@ -1,4 +1,4 @@
-"""`relattn evaluate`"""
+"""`relattn-mt evaluate`"""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relattn.translation.commands.options import DeviceOptions, ReferenceText, SearchOptions, require_new_output
-from relattn.translation.console import aligned, shows_progress
-from relattn.translation.errors import require
+from relattn_mt.commands.options import DeviceOptions, ReferenceText, SearchOptions, require_new_output
+from relattn_mt.support.console import aligned, shows_progress
+from relattn_mt.support.errors import require
 
 if TYPE_CHECKING:
-    from relattn.translation.translate.translator import Translator
+    from relattn_mt.translate.translator import Translator
 
 
 def evaluate(
@@ -37,8 +37,8 @@ def evaluate(
     require(len(bundles) == 1 or not out, "several bundles do not work with --out")
     require_new_output(out, [text.src, text.ref], bundles)
 
-    from relattn.translation.evaluation import score
-    from relattn.translation.files import output
+    from relattn_mt.evaluation import score
+    from relattn_mt.support.files import output
 
     if len(bundles) > 1:
         print(_comparison(bundles, text, search, partial(device.load, src_lang=src_lang, tgt_lang=tgt_lang)))
@@ -58,7 +58,7 @@ def _comparison(
     bundles: list[str], text: ReferenceText, search: SearchOptions, load: "Callable[[str], Translator]"
 ) -> str:
     """Return a table with the scores of each bundle and the p-value of its difference to the first, and signatures."""
-    from relattn.translation.evaluation import paired_bootstrap, score
+    from relattn_mt.evaluation import paired_bootstrap, score
 
     rows: list[tuple[str, ...]] = [("bundle", "BLEU", "chrF", "p")]
     baseline: list[str] = []

@@ -1,11 +1,11 @@
-"""`relattn export`"""
+"""`relattn-mt export`"""
 
 from pathlib import Path
 from typing import Literal
 
-from relattn.translation.commands.options import check_sample
-from relattn.translation.errors import require
-from relattn.translation.formats.ctranslate2.directory import Quantization
+from relattn_mt.commands.options import check_sample
+from relattn_mt.formats.ctranslate2.directory import Quantization
+from relattn_mt.support.errors import require
 
 
 def export(
@@ -35,10 +35,10 @@ def export(
     require(program != "onnx" or quantization == "float32", f"onnx supports float32 only, got {quantization}")
     sample = check_sample(check_lines, check_count)
 
-    from relattn.translation.bundle import read_bundle
-    from relattn.translation.formats import argos, onnx
-    from relattn.translation.formats.ctranslate2 import write as ctranslate2
-    from relattn.translation.hub import resolve
+    from relattn_mt.bundle import read_bundle
+    from relattn_mt.formats import argos, onnx
+    from relattn_mt.formats.ctranslate2 import write as ctranslate2
+    from relattn_mt.hub import resolve
 
     source = read_bundle(resolve(bundle))
     if program == "onnx":

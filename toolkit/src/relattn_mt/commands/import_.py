@@ -1,9 +1,9 @@
-"""`relattn import`"""
+"""`relattn-mt import`"""
 
 from pathlib import Path
 
-from relattn.translation.commands.options import check_sample
-from relattn.translation.errors import require
+from relattn_mt.commands.options import check_sample
+from relattn_mt.support.errors import require
 
 
 def import_(
@@ -38,8 +38,8 @@ def import_(
     require(bool(out), "out must name a directory")
     sample = check_sample(check_lines, check_count)
 
-    from relattn.translation.formats.import_model import import_model
-    from relattn.translation.hub import fetch_foreign
+    from relattn_mt.formats.import_model import import_model
+    from relattn_mt.hub import fetch_foreign
 
     print(
         import_model(

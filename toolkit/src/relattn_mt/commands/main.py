@@ -1,4 +1,4 @@
-"""Run a command and report errors. `relattn --help` and `--version` import no library of the toolkit.
+"""Run a command and report errors. `relattn-mt --help` and `--version` import no library of the toolkit.
 
 Every user error ends in one line on standard error and exit code 2.
 """
@@ -19,8 +19,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
-from relattn import __version__
-from relattn.translation.errors import InputError, Interrupted, one_line, reason, unknown
+from relattn_mt import __version__
+from relattn_mt.support.errors import InputError, Interrupted, one_line, reason, unknown
 
 GROUPS = {
     "Get started": {
@@ -91,12 +91,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str]) -> None:
     if _VERSION in (argv[: argv.index("--")] if "--" in argv else argv):
-        print(f"relattn {__version__}")
+        print(f"relattn-mt {__version__}")
     elif not argv or argv[0] in _HELP or [*argv[:1], *argv[1:2]] in [["analyze", word] for word in _HELP]:
         print(_summary())
     else:
-        from relattn.translation.commands.parser import parse
-        from relattn.translation.console import log_to_stderr
+        from relattn_mt.commands.parser import parse
+        from relattn_mt.support.console import log_to_stderr
 
         name, function, words = command_of(argv)
         arguments, quiet = parse(name, function, words)
@@ -147,12 +147,12 @@ def command_of(argv: Sequence[str]) -> tuple[str, Any, Sequence[str]]:
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
     module = "import_" if name == "import" else argv[0]
-    function = getattr(import_module(f"relattn.translation.commands.{module}"), module if words == 1 else argv[1])
+    function = getattr(import_module(f"relattn_mt.commands.{module}"), module if words == 1 else argv[1])
     return name, function, argv[words:]
 
 
 def _summary() -> str:
-    lines = ["usage: relattn COMMAND [options]", "       relattn help [COMMAND]", "       relattn --version"]
+    lines = ["usage: relattn-mt COMMAND [options]", "       relattn-mt help [COMMAND]", "       relattn-mt --version"]
     for group, commands in GROUPS.items():
         lines += ["", f"{group}:", *(f"  {name:18} {summary}" for name, summary in commands.items())]
     return "\n".join(lines)
@@ -162,7 +162,7 @@ def _report(message: str, code: int = 2) -> int:
     """Print a line on standard error, as much of it as can be written, unless it is empty. Return `code`."""
     with suppress(OSError):
         if message:
-            print(f"relattn: {one_line(message)}", file=sys.stderr)
+            print(f"relattn-mt: {one_line(message)}", file=sys.stderr)
     return code
 
 

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from relattn.translation.config import SearchConfig, SyntheticCleaningConfig
-from relattn.translation.errors import require
-from relattn.translation.translate import Precision
+from relattn_mt.config import SearchConfig, SyntheticCleaningConfig
+from relattn_mt.support.errors import require
+from relattn_mt.translate import Precision
 
 if TYPE_CHECKING:
-    from relattn.translation.search.types import SamplingOptions
-    from relattn.translation.synthesis import SyntheticText
-    from relattn.translation.translate.options import TranslateOptions
-    from relattn.translation.translate.translator import Translator
+    from relattn_mt.search.types import SamplingOptions
+    from relattn_mt.synthesis import SyntheticText
+    from relattn_mt.translate.options import TranslateOptions
+    from relattn_mt.translate.translator import Translator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class SearchOptions:
 
     def options(self, translator: "Translator") -> "TranslateOptions":
         """Return the options of a call that searches as these options say, else as the translator does."""
-        from relattn.translation.translate.options import TranslateOptions
+        from relattn_mt.translate.options import TranslateOptions
 
         return TranslateOptions(search=self.override(translator.search))
 
@@ -63,7 +63,7 @@ class SamplingFlags:
 
     def options(self, sampling: bool, search: SearchOptions) -> "SamplingOptions | None":
         """Return the options of sampling; None without --sampling. Options without effect are refused."""
-        from relattn.translation.search.types import SamplingOptions
+        from relattn_mt.search.types import SamplingOptions
 
         draws: dict[str, Any] = {name: value for name, value in vars(self).items() if value is not None}
         for name in draws:
@@ -90,14 +90,14 @@ class DeviceOptions:
 
     def load(self, bundle: str, *, src_lang: str = "", tgt_lang: str = "") -> "Translator":
         """Load a bundle."""
-        from relattn.translation import load
+        from relattn_mt import load
 
         return load(bundle, **vars(self), src_lang=src_lang, tgt_lang=tgt_lang)
 
     def load_model(self, bundle: str) -> "Translator":
         """Load one bundle in float32, on PyTorch."""
-        from relattn.translation.bundle import read_bundle
-        from relattn.translation.hub import resolve
+        from relattn_mt.bundle import read_bundle
+        from relattn_mt.hub import resolve
 
         require(self.precision in (None, "fp32"), f"this command requires precision fp32, got {self.precision}")
         return read_bundle(resolve(bundle)).torch_translator(self.device)
@@ -117,14 +117,14 @@ class ReferenceText:
 
     def pairs(self) -> list[tuple[str, str]]:
         """Read the lines and their references."""
-        from relattn.translation.data.text_files import read_parallel
+        from relattn_mt.data.text_files import read_parallel
 
         return list(read_parallel(self.src, self.ref))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SynthesisOptions:
-    """Options of `relattn distill` and `relattn backtranslate`
+    """Options of `relattn-mt distill` and `relattn-mt backtranslate`
 
     Args:
         out: Output directory of the corpus.
@@ -144,8 +144,8 @@ class SynthesisOptions:
 
     def text(self, teacher: str, data: Sequence[str], *, tag: str | None = None) -> "SyntheticText":
         """Load the teacher, and return what it translates, and how."""
-        from relattn.translation.synthesis import SyntheticText
-        from relattn.translation.translate.options import TranslateOptions
+        from relattn_mt.synthesis import SyntheticText
+        from relattn_mt.translate.options import TranslateOptions
 
         sampling = self.draws.options(self.sampling, self.search)
         device = self.device
@@ -166,7 +166,7 @@ class SynthesisOptions:
 
     def write(self, text: "SyntheticText", *, parallel: Sequence[str] = (), weight: float = 1.0) -> None:
         """Write the corpus of `text`, and print its statistics."""
-        from relattn.translation.synthesis import synthesize
+        from relattn_mt.synthesis import synthesize
 
         out = Path(self.out)
         print(synthesize(text, out, parallel=parallel, weight=weight), end=f"\n\n{out / 'README.md'}\n")
@@ -189,7 +189,7 @@ def check_sample(path: str, count: int) -> list[str] | int:
     """
     from itertools import islice
 
-    from relattn.translation.data.text_files import read_lines
+    from relattn_mt.data.text_files import read_lines
 
     require(1 <= count <= 10**6, f"check_count must be at least 1 and at most 1,000,000, got {count}")
     return list(islice(read_lines(path), count)) if path else count

@@ -6,7 +6,7 @@ one with a default adds them as a group, `--limits.file`. If the dataclass requi
 as parameters of the command. A parameter of type `Recipe` is the path or name of a recipe, with a flag for each
 setting.
 
-Every command has the flag `--quiet`. The options of `relattn serve` can also be set by environment variables.
+Every command has the flag `--quiet`. The options of `relattn-mt serve` can also be set by environment variables.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter
 
-from relattn.translation.config import Recipe
-from relattn.translation.config.base import setting_types
-from relattn.translation.config.presets import PRESETS
-from relattn.translation.config.yaml import add_settings, recipe_flags, require_decimal, type_message
-from relattn.translation.errors import InputError, require, unknown
+from relattn_mt.config import Recipe
+from relattn_mt.config.base import setting_types
+from relattn_mt.config.presets import PRESETS
+from relattn_mt.config.yaml import add_settings, recipe_flags, require_decimal, type_message
+from relattn_mt.support.errors import InputError, require, unknown
 
 _MESSAGES = (  # of argparse, and ours
     (r"argument (\S+): expected .*one argument", "{0} must have a value"),
@@ -36,7 +36,7 @@ _MESSAGES = (  # of argparse, and ours
     (r"unrecognized arguments: (.*)", "unexpected argument: {0}"),
 )
 _OPTION = re.compile(r"--([a-zA-Z][\w.-]*)(=.*)?", re.DOTALL)
-_PREFIX = "RELATTN_SERVE"  # of environment variables
+_PREFIX = "RELATTN_MT_SERVE"  # of environment variables
 _QUIET = "Print no progress and no notes to standard error, only warnings and errors."
 
 
@@ -92,7 +92,7 @@ class _Parser(ArgumentParser):
 
 
 def parse(
-    name: str, function: Callable[..., None], argv: Sequence[str], program: str = "relattn"
+    name: str, function: Callable[..., None], argv: Sequence[str], program: str = "relattn-mt"
 ) -> tuple[dict[str, Any], bool]:
     """Return the arguments to call the function of a command with, and whether the command is quiet.
 

@@ -1,12 +1,12 @@
-"""`relattn prepare`"""
+"""`relattn-mt prepare`"""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from relattn.translation.config import CleaningConfig
-from relattn.translation.errors import require, require_language, unknown
-from relattn.translation.processor import cores
+from relattn_mt.config import CleaningConfig
+from relattn_mt.support.errors import require, require_language, unknown
+from relattn_mt.support.processor import cores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +50,8 @@ def prepare(
     require(1 <= processes <= 1024, f"processes must be at least 1 and at most 1,024, got {processes}")
     require(bool(name or out), "prepare requires the name of a known corpus, or text of your own and --out")
 
-    from relattn.translation.corpus.pipeline import CARD
-    from relattn.translation.corpus.pipeline import prepare as run
+    from relattn_mt.corpus.pipeline import CARD
+    from relattn_mt.corpus.pipeline import prepare as run
 
     directory = Path(out or f"data/{name}")
     corpus = _corpus(name, text, exclude)
@@ -63,8 +63,8 @@ def prepare(
 
 def _corpus(name: str, text: OwnText, exclude: list[str]) -> Any:
     """Return the corpus to prepare."""
-    from relattn.translation.corpus.catalog import CATALOG
-    from relattn.translation.corpus.sources import KnownCorpus, OwnFiles
+    from relattn_mt.corpus.catalog import CATALOG
+    from relattn_mt.corpus.sources import KnownCorpus, OwnFiles
 
     flags = {field.name: getattr(text, field.name) for field in fields(text)}
     if name:

@@ -1,6 +1,6 @@
-"""`relattn quantize`"""
+"""`relattn-mt quantize`"""
 
-from relattn.translation.errors import require
+from relattn_mt.support.errors import require
 
 
 def quantize(bundle: str, *, out: str, overwrite: bool = False) -> None:
@@ -16,7 +16,7 @@ def quantize(bundle: str, *, out: str, overwrite: bool = False) -> None:
     """
     require(bool(out), "out must name a directory")
 
-    from relattn.translation.bundle import quantize_bundle, read_bundle
-    from relattn.translation.hub import resolve
+    from relattn_mt.bundle import quantize_bundle, read_bundle
+    from relattn_mt.hub import resolve
 
     print(quantize_bundle(read_bundle(resolve(bundle)), out, overwrite=overwrite))

@@ -1,10 +1,10 @@
-"""`relattn recipe`"""
+"""`relattn-mt recipe`"""
 
 from pathlib import Path
 
-from relattn.translation.config import DataConfig, Recipe, TrainConfig, dump
-from relattn.translation.config.presets import PRESETS
-from relattn.translation.errors import unknown
+from relattn_mt.config import DataConfig, Recipe, TrainConfig, dump
+from relattn_mt.config.presets import PRESETS
+from relattn_mt.support.errors import unknown
 
 _WARMUP, _RATE = 200, 1e-4  # steps and highest learning rate of fine-tuning
 
@@ -12,7 +12,7 @@ _WARMUP, _RATE = 200, 1e-4  # steps and highest learning rate of fine-tuning
 def recipe(name: str) -> None:
     """Print a known recipe as YAML, or one that continues the training of a bundle on other text.
 
-    Examples: `relattn recipe wmt14-en-de-base > my.yaml`, and `relattn recipe opus-en-de > tune.yaml` for a bundle.
+    Examples: `relattn-mt recipe wmt14-en-de-base > my.yaml`; `relattn-mt recipe opus-en-de > tune.yaml` for a bundle.
 
     Args:
         name: Name of a recipe: wmt14-en-de-base, wmt14-en-de-big, wmt14-en-fr-base, wmt14-en-fr-big or
@@ -23,7 +23,7 @@ def recipe(name: str) -> None:
         print(dump(PRESETS[name]), end="")
         return
 
-    from relattn.translation.hub import resolve
+    from relattn_mt.hub import resolve
 
     if not resolve(name).is_dir():
         raise unknown("recipe", name, PRESETS)
@@ -38,8 +38,8 @@ def fine_tuning_recipe(path: str) -> Recipe:
     Raises:
         InputError: The bundle is missing or damaged.
     """
-    from relattn.translation.bundle import read_bundle
-    from relattn.translation.hub import resolve
+    from relattn_mt.bundle import read_bundle
+    from relattn_mt.hub import resolve
 
     initial = read_bundle(resolve(path))
     longest, special = initial.model.position_spec.max_length, initial.tokenizer.special

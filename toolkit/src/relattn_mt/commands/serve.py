@@ -1,15 +1,15 @@
-"""`relattn serve`"""
+"""`relattn-mt serve`"""
 
 import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from relattn.translation.commands.options import DeviceOptions, SearchOptions
-from relattn.translation.errors import require
-from relattn.translation.hub import name_on_hub, resolve
-from relattn.translation.serve.access import check_access
-from relattn.translation.serve.limits import Limits
+from relattn_mt.commands.options import DeviceOptions, SearchOptions
+from relattn_mt.hub import name_on_hub, resolve
+from relattn_mt.serve.access import check_access
+from relattn_mt.serve.limits import Limits
+from relattn_mt.support.errors import require
 
 PACKAGES = (  # imported names of the packages that the extra "serve" installs
     *("anyio", "babel", "lxml", "markdown_it", "prometheus_client", "py3langid", "python_multipart", "sentencex"),
@@ -58,11 +58,11 @@ def serve(
     missing = [model for model in models if not name_on_hub(model)[0] and not resolve(model).exists()]
     require(not missing, f"{' '.join(missing)}: no such directory; a bundle is a directory")
     lacking = [package for package in PACKAGES if find_spec(package) is None]  # some are imported when first needed
-    require(not lacking, f'{" ".join(lacking)} cannot be imported: pip install "relattn[serve]"')
+    require(not lacking, f'{" ".join(lacking)} cannot be imported: pip install "relattn-mt[serve]"')
 
-    from relattn.translation.serve.languages import load_pairs
-    from relattn.translation.serve.routing import Router
-    from relattn.translation.serve.server import serve as run
+    from relattn_mt.serve.languages import load_pairs
+    from relattn_mt.serve.routing import Router
+    from relattn_mt.serve.server import serve as run
 
     translators = load_pairs(models, languages, device.load)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # uvicorn sends it again after a graceful shutdown

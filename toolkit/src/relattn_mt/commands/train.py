@@ -1,6 +1,6 @@
-"""`relattn train`"""
+"""`relattn-mt train`"""
 
-from relattn.translation.config import Recipe
+from relattn_mt.config import Recipe
 
 
 def train(recipe: Recipe, *, resume: bool = False) -> None:
@@ -10,11 +10,11 @@ def train(recipe: Recipe, *, resume: bool = False) -> None:
     SIGHUP saves a checkpoint and stops the run; --resume continues it.
 
     Args:
-        recipe: YAML file, or name of a known recipe (see relattn recipe --help).
+        recipe: YAML file, or name of a known recipe (see relattn-mt recipe --help).
         resume: Continue from the newest checkpoint in the run's directory.
     """
-    from relattn.translation.training.distributed import is_first_process
-    from relattn.translation.training.train import train as run
+    from relattn_mt.training.distributed import is_first_process
+    from relattn_mt.training.train import train as run
 
     path = run(recipe, resume=resume)
     if is_first_process():

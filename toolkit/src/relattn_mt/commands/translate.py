@@ -1,17 +1,17 @@
-"""`relattn translate`"""
+"""`relattn-mt translate`"""
 
 import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-from relattn.translation.commands.options import DeviceOptions, SamplingFlags, SearchOptions, require_new_output
-from relattn.translation.config import as_dict
-from relattn.translation.console import shows_progress
-from relattn.translation.documents.read import FORMATS, file_suffix
-from relattn.translation.errors import InputError, reading, require, require_installed
-from relattn.translation.files import require_regular, write_atomically
-from relattn.translation.translate import Format
+from relattn_mt.commands.options import DeviceOptions, SamplingFlags, SearchOptions, require_new_output
+from relattn_mt.config import as_dict
+from relattn_mt.documents.read import FORMATS, file_suffix
+from relattn_mt.support.console import shows_progress
+from relattn_mt.support.errors import InputError, reading, require, require_installed
+from relattn_mt.support.files import require_regular, write_atomically
+from relattn_mt.translate import Format
 
 
 def translate(
@@ -39,7 +39,7 @@ def translate(
     search: SearchOptions,
     device: DeviceOptions,
 ) -> None:
-    """Translate standard input to standard output, one sentence per line: relattn translate BUNDLE < in.txt > out.txt
+    """Translate standard input to standard output, a sentence per line: relattn-mt translate BUNDLE < in.txt > out.txt
 
     With --input and --output, translate a file: text, a column of a table, or a document such as .docx or .html. The
     output is complete or absent. After an interruption, the same command continues text and tables.
@@ -74,10 +74,10 @@ def translate(
         split: Divide each line of standard input into sentences, as the server does. By default a line is one sentence.
         verbose: Print to standard error which implementation of the search runs, and why a faster one does not.
     """
-    from relattn.translation.data.text_files import read_lines, stream_lines
-    from relattn.translation.translate.glossary import Glossary
-    from relattn.translation.translate.options import TranslateOptions
-    from relattn.translation.translate.output_formats import format_lines, header_lines
+    from relattn_mt.data.text_files import read_lines, stream_lines
+    from relattn_mt.translate.glossary import Glossary
+    from relattn_mt.translate.options import TranslateOptions
+    from relattn_mt.translate.output_formats import format_lines, header_lines
 
     require(bool(input) == bool(output), "--input and --output must be given together")
     for flag, value in (("column", column), ("shard", shard)):
@@ -99,8 +99,8 @@ def translate(
     require_new_output(output, [input, glossary], [bundle])
     shards = None
     if input:
-        from relattn.translation.bulk import parse_shard, source_of, translate_file  # needs more packages
-        from relattn.translation.loading import weights_digest
+        from relattn_mt.bulk import parse_shard, source_of, translate_file  # needs more packages
+        from relattn_mt.loading import weights_digest
 
         shards = parse_shard(shard) if shard else None
     if sys.stdin is None and not input:
@@ -121,7 +121,7 @@ def translate(
         align=align,
     )
     if is_document:
-        from relattn.translation.translate.documents import translate_document
+        from relattn_mt.translate.documents import translate_document
 
         require_regular(input)
         with reading(input, "cannot be read"):
@@ -130,8 +130,8 @@ def translate(
         write_atomically(Path(output), translated)
         return
     if split:
-        from relattn.translation.text.marked import Marked
-        from relattn.translation.translate.documents import translate_texts
+        from relattn_mt.text.marked import Marked
+        from relattn_mt.translate.documents import translate_texts
 
         for chunk in stream_lines(sys.stdin.fileno()):
             for text in translate_texts(translator, [Marked(line) for line in chunk], options):
@@ -170,8 +170,8 @@ def translate(
 def _with_notes(chunks: Iterator[list[str]], language: str) -> Iterator[list[str]]:
     """Yield lines, and print which of them have several sentences."""
     require_installed("sentencex", extra="serve")
-    from relattn.translation.text.marked import Marked
-    from relattn.translation.text.sentences import split
+    from relattn_mt.text.marked import Marked
+    from relattn_mt.text.sentences import split
 
     numbers = count(1)
     for chunk in chunks:

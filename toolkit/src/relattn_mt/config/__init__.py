@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import asdict as as_dict
 
-from relattn.translation.config.base import differences
-from relattn.translation.config.data import (
+from relattn_mt.config.base import differences
+from relattn_mt.config.data import (
     MOST_WEIGHT,
     AugmentConfig,
     CleaningConfig,
@@ -17,10 +17,10 @@ from relattn.translation.config.data import (
     Normalization,
     SyntheticCleaningConfig,
 )
-from relattn.translation.config.model import ModelConfig
-from relattn.translation.config.positions import OPTION_NAMES, SCHEMES, Positions, PositionSpec
-from relattn.translation.config.recipe import Recipe, StageConfig, TrainConfig, dump
-from relattn.translation.config.search import SearchConfig
+from relattn_mt.config.model import ModelConfig
+from relattn_mt.config.positions import OPTION_NAMES, SCHEMES, Positions, PositionSpec
+from relattn_mt.config.recipe import Recipe, StageConfig, TrainConfig, dump
+from relattn_mt.config.search import SearchConfig
 
 __all__ = [
     "MOST_WEIGHT",

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, get_type_hints
 
-from relattn.translation.errors import one_line, require
+from relattn_mt.support.errors import one_line, require
 
 # Surrogates stand for the bytes of a path that is not UTF-8. PyYAML writes U+0085 (next line) so that it reads a space.
 _NOT_TEXT = re.compile("[\0\x85\ud800-\udfff]")

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from os.path import normpath
 from typing import Literal
 
-from relattn.translation.config.base import Config, number
-from relattn.translation.errors import require, require_language
+from relattn_mt.config.base import Config, number
+from relattn_mt.support.errors import require, require_language
 
 MOST_WEIGHT = 1000  # passes over a corpus per epoch
 Normalization = Literal["nfc", "nmt_nfkc", "identity"]
@@ -106,7 +106,7 @@ class DataConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class CleaningConfig(Config):
-    """Rules of `relattn prepare`: which pairs are dropped. null disables a rule.
+    """Rules of `relattn-mt prepare`: which pairs are dropped. null disables a rule.
 
     Args:
         max_words: Drop pairs with more words than this on either side. In Chinese, Japanese and Thai, each character
@@ -131,7 +131,7 @@ class CleaningConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticCleaningConfig(CleaningConfig):
-    """Rules of `relattn distill` and `relattn backtranslate`: those of `relattn prepare`, and the teacher's score.
+    """Rules of `relattn-mt distill` and `backtranslate`: those of `relattn-mt prepare`, and the teacher's score.
 
     Args:
         min_score: Drop pairs whose translation has a lower mean log-probability per token, in nats.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from relattn.translation.config.base import number
-from relattn.translation.config.positions import OPTION_NAMES, PositionConfig, Positions
-from relattn.translation.errors import require
+from relattn_mt.config.base import number
+from relattn_mt.config.positions import OPTION_NAMES, PositionConfig, Positions
+from relattn_mt.support.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, final
 
-from relattn.translation.config.base import Config, number
-from relattn.translation.errors import require, unknown
+from relattn_mt.config.base import Config, number
+from relattn_mt.support.errors import require, unknown
 
 _T = TypeVar("_T")
 

@@ -1,4 +1,4 @@
-"""Recipes of the paper and of Tensor2Tensor, by name: `relattn train wmt14-en-de-base`.
+"""Recipes of the paper and of Tensor2Tensor, by name: `relattn-mt train wmt14-en-de-base`.
 
 They follow section 4.1 of the paper, and Vaswani et al. (2017) where the paper refers to them. The paper compares each
 with the same model with sinusoids: `--model.positions sinusoidal`.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from relattn.translation.config.data import DataConfig
-from relattn.translation.config.model import ModelConfig
-from relattn.translation.config.recipe import Recipe, TrainConfig
+from relattn_mt.config.data import DataConfig
+from relattn_mt.config.model import ModelConfig
+from relattn_mt.config.recipe import Recipe, TrainConfig
 
 
 def _data(tgt_lang: str) -> DataConfig:

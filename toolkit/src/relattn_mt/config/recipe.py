@@ -7,11 +7,11 @@ from typing import Literal
 
 import yaml
 
-from relattn.translation.config.base import Config, number
-from relattn.translation.config.data import MOST_WEIGHT, AugmentConfig, DataConfig
-from relattn.translation.config.model import ModelConfig
-from relattn.translation.config.search import SearchConfig
-from relattn.translation.errors import require
+from relattn_mt.config.base import Config, number
+from relattn_mt.config.data import MOST_WEIGHT, AugmentConfig, DataConfig
+from relattn_mt.config.model import ModelConfig
+from relattn_mt.config.search import SearchConfig
+from relattn_mt.support.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)

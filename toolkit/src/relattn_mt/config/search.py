@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from relattn.translation.config.base import Config, number
-from relattn.translation.errors import require
+from relattn_mt.config.base import Config, number
+from relattn_mt.support.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)

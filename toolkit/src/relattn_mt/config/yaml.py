@@ -19,13 +19,13 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 import yaml
 
-from relattn.translation.config.base import setting_types
-from relattn.translation.config.data import AugmentConfig
-from relattn.translation.config.positions import OPTION_NAMES, SCHEMES
-from relattn.translation.config.presets import PRESETS
-from relattn.translation.config.recipe import Recipe, StageConfig, dump
-from relattn.translation.errors import InputError, one_line, reading, require, unknown
-from relattn.translation.files import require_regular
+from relattn_mt.config.base import setting_types
+from relattn_mt.config.data import AugmentConfig
+from relattn_mt.config.positions import OPTION_NAMES, SCHEMES
+from relattn_mt.config.presets import PRESETS
+from relattn_mt.config.recipe import Recipe, StageConfig, dump
+from relattn_mt.support.errors import InputError, one_line, reading, require, unknown
+from relattn_mt.support.files import require_regular
 
 _C = TypeVar("_C")
 Settings = dict[str, str | None]  # text of each setting by its full name, such as "model.clip"; None for a list

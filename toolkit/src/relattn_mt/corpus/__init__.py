@@ -1,1 +1,1 @@
-"""Cleaning of parallel corpora: from raw text to training text (`relattn prepare`)."""
+"""Cleaning of parallel corpora: from raw text to training text (`relattn-mt prepare`)."""

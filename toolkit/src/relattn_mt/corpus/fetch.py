@@ -11,10 +11,10 @@ from logging.handlers import BufferingHandler
 from pathlib import Path
 from urllib.error import HTTPError
 
-from relattn.translation.data.text_files import read_parallel
-from relattn.translation.errors import InputError, one_line
-from relattn.translation.files import remove
-from relattn.translation.hub import hub_errors
+from relattn_mt.data.text_files import read_parallel
+from relattn_mt.hub import hub_errors
+from relattn_mt.support.errors import InputError, one_line
+from relattn_mt.support.files import remove
 
 _TIMEOUT = 60.0  # seconds without a byte from the servers of sacreBLEU's test sets
 

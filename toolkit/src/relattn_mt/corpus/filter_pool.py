@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from relattn.translation.corpus.dedup import digest
-from relattn.translation.corpus.filters import Cleaner
-from relattn.translation.corpus.report import FilterStats
-from relattn.translation.data.normalization import normalize
-from relattn.translation.errors import STOPPING_SIGNALS, InputError
+from relattn_mt.corpus.dedup import digest
+from relattn_mt.corpus.filters import Cleaner
+from relattn_mt.corpus.report import FilterStats
+from relattn_mt.data.normalization import normalize
+from relattn_mt.support.errors import STOPPING_SIGNALS, InputError
 
 _PAIRS, _CHARACTERS = 2000, 1 << 22  # limits of a chunk
 _PENDING = 3  # chunks under way per process

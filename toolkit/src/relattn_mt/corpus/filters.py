@@ -8,9 +8,9 @@ from functools import cache
 import regex
 from babel.core import get_global
 
-from relattn.translation.config import CleaningConfig, SyntheticCleaningConfig
-from relattn.translation.corpus.overlap import HeldOutText
-from relattn.translation.data.text_files import has_text
+from relattn_mt.config import CleaningConfig, SyntheticCleaningConfig
+from relattn_mt.corpus.overlap import HeldOutText
+from relattn_mt.data.text_files import has_text
 
 REASONS = {  # in the order of the checks; a pair is dropped for the first reason that applies
     "empty": "a side has no visible character",

@@ -27,16 +27,16 @@ from typing import Any, Protocol
 import numpy as np
 from tqdm import tqdm
 
-from relattn.translation.config import CleaningConfig, as_dict, differences
-from relattn.translation.console import shows_progress
-from relattn.translation.corpus.dedup import SeenPairs
-from relattn.translation.corpus.filter_pool import FilteredChunk, filter_pool, split_chunks
-from relattn.translation.corpus.filters import REASONS, Cleaner
-from relattn.translation.corpus.report import FilterStats, data_card
-from relattn.translation.corpus.sources import OpenCorpus
-from relattn.translation.errors import InputError, reading, require, same_language
-from relattn.translation.files import putting, remove, write_atomically
-from relattn.translation.locking import LOCK, locked
+from relattn_mt.config import CleaningConfig, as_dict, differences
+from relattn_mt.corpus.dedup import SeenPairs
+from relattn_mt.corpus.filter_pool import FilteredChunk, filter_pool, split_chunks
+from relattn_mt.corpus.filters import REASONS, Cleaner
+from relattn_mt.corpus.report import FilterStats, data_card
+from relattn_mt.corpus.sources import OpenCorpus
+from relattn_mt.support.console import shows_progress
+from relattn_mt.support.errors import InputError, reading, require, same_language
+from relattn_mt.support.files import putting, remove, write_atomically
+from relattn_mt.support.locking import LOCK, locked
 
 CARD, RECORD = "README.md", "prepared.json"
 _WORK = ".relattn-preparing"

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from relattn.translation.corpus.catalog import CATALOG
-from relattn.translation.corpus.filters import REASONS
-from relattn.translation.errors import one_line
+from relattn_mt.corpus.catalog import CATALOG
+from relattn_mt.corpus.filters import REASONS
+from relattn_mt.support.errors import one_line
 
 _EXAMPLES = 3  # per reason
 _EXAMPLE_LENGTH = 100  # characters per side

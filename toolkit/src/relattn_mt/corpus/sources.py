@@ -11,12 +11,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from relattn.translation.corpus.catalog import CATALOG, CatalogEntry
-from relattn.translation.corpus.fetch import RemoteFile, download, list_files, sacrebleu_pairs
-from relattn.translation.corpus.filter_pool import ScoredPair
-from relattn.translation.data.text_files import ParallelFiles, read_lines, read_parallel, text_digest
-from relattn.translation.errors import reading, require
-from relattn.translation.files import require_regular
+from relattn_mt.corpus.catalog import CATALOG, CatalogEntry
+from relattn_mt.corpus.fetch import RemoteFile, download, list_files, sacrebleu_pairs
+from relattn_mt.corpus.filter_pool import ScoredPair
+from relattn_mt.data.text_files import ParallelFiles, read_lines, read_parallel, text_digest
+from relattn_mt.support.errors import reading, require
+from relattn_mt.support.files import require_regular
 
 _BATCH = 1000  # rows of a Parquet file that are decoded at once
 

@@ -19,11 +19,11 @@ from random import Random
 
 import numpy as np
 
-from relattn.translation.config import AugmentConfig
-from relattn.translation.data import copied_text
-from relattn.translation.data.imported_tokenizer import AnyTokenizer
-from relattn.translation.data.storage import Pairs
-from relattn.translation.data.tokenizer import Tokenizer
+from relattn_mt.config import AugmentConfig
+from relattn_mt.data import copied_text
+from relattn_mt.data.imported_tokenizer import AnyTokenizer
+from relattn_mt.data.storage import Pairs
+from relattn_mt.data.tokenizer import Tokenizer
 
 SentencePair = tuple[str, str]
 Pieces = Sequence[int] | np.ndarray

@@ -14,11 +14,11 @@ from itertools import islice
 import numpy as np
 import torch
 
-from relattn.translation.data.augmentation import Augmentation, AugmentedPairs
-from relattn.translation.data.mixture import Mixture
-from relattn.translation.data.planning import batch_by_size, micro_batches, plan_epoch
-from relattn.translation.data.storage import IdColumn, Pairs
-from relattn.translation.data.tokenizer import SpecialTokens
+from relattn_mt.data.augmentation import Augmentation, AugmentedPairs
+from relattn_mt.data.mixture import Mixture
+from relattn_mt.data.planning import batch_by_size, micro_batches, plan_epoch
+from relattn_mt.data.storage import IdColumn, Pairs
+from relattn_mt.data.tokenizer import SpecialTokens
 
 OURS = SpecialTokens()  # of models that are trained here
 Rows = Sequence[Sequence[int] | np.ndarray]  # sentences as piece ids, without special tokens

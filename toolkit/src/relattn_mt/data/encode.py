@@ -18,16 +18,16 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Self
 
-from relattn.translation.config import DataConfig, Recipe, StageConfig
-from relattn.translation.data.augmentation import Augmentation, sample_perturbed
-from relattn.translation.data.batching import Batch, Stage, TrainingText, eval_batches
-from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
-from relattn.translation.data.mixture import CorpusFiles, Mixture, read_corpus_list
-from relattn.translation.data.storage import open_pairs, write_pairs
-from relattn.translation.data.text_files import ParallelFiles, has_text
-from relattn.translation.data.tokenizer import LONGEST_PIECE, TOKENIZER, SpecialTokens, Tokenizer
-from relattn.translation.errors import InputError, one_line, reading, require
-from relattn.translation.files import require_regular, write_atomically
+from relattn_mt.config import DataConfig, Recipe, StageConfig
+from relattn_mt.data.augmentation import Augmentation, sample_perturbed
+from relattn_mt.data.batching import Batch, Stage, TrainingText, eval_batches
+from relattn_mt.data.imported_tokenizer import AnyTokenizer, tokenizer_in
+from relattn_mt.data.mixture import CorpusFiles, Mixture, read_corpus_list
+from relattn_mt.data.storage import open_pairs, write_pairs
+from relattn_mt.data.text_files import ParallelFiles, has_text
+from relattn_mt.data.tokenizer import LONGEST_PIECE, TOKENIZER, SpecialTokens, Tokenizer
+from relattn_mt.support.errors import InputError, one_line, reading, require
+from relattn_mt.support.files import require_regular, write_atomically
 
 ENCODED, TEXT = "data/train.arrow", "data/text.json"
 _CHUNK = 5000  # pairs that are encoded at once

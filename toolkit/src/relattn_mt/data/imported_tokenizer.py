@@ -23,7 +23,7 @@ from typing import get_origin, get_type_hints
 
 import sentencepiece
 
-from relattn.translation.data.tokenizer import (
+from relattn_mt.data.tokenizer import (
     TOKENIZER,
     SpecialTokens,
     Tokenizer,
@@ -32,7 +32,7 @@ from relattn.translation.data.tokenizer import (
     piece_texts,
     text_ids,
 )
-from relattn.translation.errors import InputError, one_line, reading, require, unknown
+from relattn_mt.support.errors import InputError, one_line, reading, require, unknown
 
 TGT_TOKENIZER, VOCABULARY = "tokenizer.target.model", "vocabulary.json"
 MIN_KNOWN_FRACTION = 0.5  # fraction of a SentencePiece model's pieces that its vocabulary must have

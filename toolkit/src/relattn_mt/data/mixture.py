@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from relattn.translation.config import MOST_WEIGHT
-from relattn.translation.data.text_files import has_text, read_lines
-from relattn.translation.errors import InputError, one_line, require
-from relattn.translation.files import require_regular
+from relattn_mt.config import MOST_WEIGHT
+from relattn_mt.data.text_files import has_text, read_lines
+from relattn_mt.support.errors import InputError, one_line, require
+from relattn_mt.support.files import require_regular
 
 _CODE = re.compile(r"[A-Za-z0-9]+([-_][A-Za-z0-9]+)*")  # of a language, such as de, zh-Hant or deu_Latn
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from relattn.translation.errors import reading
-from relattn.translation.files import putting
+from relattn_mt.support.errors import reading
+from relattn_mt.support.files import putting
 
 _ROWS_PER_CHUNK = 100_000
 

@@ -20,7 +20,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from relattn.translation.errors import InputError, reading
+from relattn_mt.support.errors import InputError, reading
 
 _BLOCK = 1 << 16  # bytes per read, the capacity of a pipe on Linux
 _CHUNK = 1024  # lines that `stream_lines` yields at once

@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 import sentencepiece
 
-from relattn.translation.config import Normalization
-from relattn.translation.data.normalization import trainer_options
-from relattn.translation.errors import InputError, reading, require, unknown
-from relattn.translation.processor import cores
+from relattn_mt.config import Normalization
+from relattn_mt.data.normalization import trainer_options
+from relattn_mt.support.errors import InputError, reading, require, unknown
+from relattn_mt.support.processor import cores
 
 # SentencePiece writes a space as U+2581, so it would decode a real U+2581 as a space. That character is encoded as a
 # noncharacter instead, which becomes four byte pieces, and these are then replaced by the bytes of U+2581.

@@ -7,10 +7,10 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 
-from relattn.translation.documents.encodings import decode
-from relattn.translation.documents.html import Markup, Rules
-from relattn.translation.errors import InputError, reading, require
-from relattn.translation.text.marked import Marked
+from relattn_mt.documents.encodings import decode
+from relattn_mt.documents.html import Markup, Rules
+from relattn_mt.support.errors import InputError, reading, require
+from relattn_mt.text.marked import Marked
 
 _OPEN_DOCUMENT = Rules(
     paragraphs=frozenset({"text:p", "text:h"}),

@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from relattn.translation.data.text_files import has_text
-from relattn.translation.documents.tokens import INVALID, TokenText
-from relattn.translation.errors import require
-from relattn.translation.text.marked import Marked, pair_tags
+from relattn_mt.data.text_files import has_text
+from relattn_mt.documents.tokens import INVALID, TokenText
+from relattn_mt.support.errors import require
+from relattn_mt.text.marked import Marked, pair_tags
 
 MAX_TAGS = 50_000  # checked before parsing
 _CODE = "code", "kbd", "samp", "var"

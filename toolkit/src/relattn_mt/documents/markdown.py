@@ -18,11 +18,11 @@ from itertools import accumulate
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
 
-from relattn.translation.documents.html import MAX_TAGS
-from relattn.translation.documents.tokens import TokenText
-from relattn.translation.errors import require
-from relattn.translation.text.marked import Marked, pair_tags
-from relattn.translation.text.patterns import BLOCK, WEB_ADDRESS
+from relattn_mt.documents.html import MAX_TAGS
+from relattn_mt.documents.tokens import TokenText
+from relattn_mt.support.errors import require
+from relattn_mt.text.marked import Marked, pair_tags
+from relattn_mt.text.patterns import BLOCK, WEB_ADDRESS
 
 _FRONT = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)")
 _LINE_ENDS = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")

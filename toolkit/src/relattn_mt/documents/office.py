@@ -20,12 +20,12 @@ from typing import Any
 
 from lxml import etree
 
-from relattn.translation.data.text_files import has_text
-from relattn.translation.documents.archives import Archive
-from relattn.translation.documents.html import MAX_TAGS
-from relattn.translation.documents.tokens import INVALID, Message, TokenText
-from relattn.translation.errors import reading, require
-from relattn.translation.text.marked import Marked, pair_tags
+from relattn_mt.data.text_files import has_text
+from relattn_mt.documents.archives import Archive
+from relattn_mt.documents.html import MAX_TAGS
+from relattn_mt.documents.tokens import INVALID, Message, TokenText
+from relattn_mt.support.errors import reading, require
+from relattn_mt.text.marked import Marked, pair_tags
 
 _LANGUAGES = "wordprocessingml", "drawingml", "spreadsheetml"
 _NAMESPACES = tuple(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from relattn.translation.text.marked import Marked
+from relattn_mt.text.marked import Marked
 
 _NARROWEST = 40  # characters; shorter lines are not broken to a width
 _LINE = re.compile(r"((?:[ \t]*>)*[ \t]*)((?:[-*+•–]|\d{1,3}[.)])[ \t]+(?=\S))?([^\r\n]*)(\r\n|\r|\n|\Z)")

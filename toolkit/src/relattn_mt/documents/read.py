@@ -10,9 +10,9 @@ import importlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from relattn.translation.documents.encodings import decode
-from relattn.translation.errors import InputError, require
-from relattn.translation.text.marked import Marked
+from relattn_mt.documents.encodings import decode
+from relattn_mt.support.errors import InputError, require
+from relattn_mt.text.marked import Marked
 
 
 class Document(Protocol):
@@ -57,9 +57,9 @@ def read_document(name: str, content: bytes, unpacked: int) -> Document:
     suffix = file_suffix(name)
     require(suffix in FORMATS, f"the name of the file must end in {', '.join(FORMATS)}")
     module, _, reader = _READERS[suffix].partition(":")
-    read: Any = getattr(importlib.import_module(f"relattn.translation.documents.{module}"), reader)
+    read: Any = getattr(importlib.import_module(f"relattn_mt.documents.{module}"), reader)
     if reader in ("OfficeDocument", "XmlArchive"):
-        from relattn.translation.documents.archives import Archive
+        from relattn_mt.documents.archives import Archive
 
         return read(Archive(content, unpacked), suffix)  # type: ignore[no-any-return]
     return read(decode(content, suffix)[2])  # type: ignore[no-any-return]

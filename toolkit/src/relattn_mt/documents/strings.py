@@ -10,9 +10,9 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
-from relattn.translation.documents.tokens import Message
-from relattn.translation.errors import InputError
-from relattn.translation.text.marked import Marked
+from relattn_mt.documents.tokens import Message
+from relattn_mt.support.errors import InputError
+from relattn_mt.text.marked import Marked
 
 _BRACES = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"  # nested in messages of ICU
 _FORMAT = r"%(?:\d+\$|\([\w.-]+\)|<\w+>)?[-+#0]*(?:\*|\d+)?(?:\.\d+)?(?:hh?|ll?|[Ljzt])?[diouxXeEfFgGaAcspn@]"

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from relattn.translation.data.text_files import has_text
-from relattn.translation.text.marked import Kind, Mark, Marked, join, pair_tags
-from relattn.translation.text.patterns import BLOCK
+from relattn_mt.data.text_files import has_text
+from relattn_mt.text.marked import Kind, Mark, Marked, join, pair_tags
+from relattn_mt.text.patterns import BLOCK
 
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
 _NAME = re.compile(r"<(/?)([A-Za-z][\w:-]*)")

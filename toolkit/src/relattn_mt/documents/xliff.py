@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from relattn.translation.documents.html import MAX_TAGS, Markup, Rules, Token, tokens_of
-from relattn.translation.errors import require
-from relattn.translation.text.marked import Marked
+from relattn_mt.documents.html import MAX_TAGS, Markup, Rules, Token, tokens_of
+from relattn_mt.support.errors import require
+from relattn_mt.text.marked import Marked
 
 _RULES = Rules(paragraphs=frozenset({"source"}), inline=frozenset({"g", "pc", "mrk"}))
 _UNITS = {"trans-unit", "segment"}

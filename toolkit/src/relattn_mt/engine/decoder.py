@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-
 from relattn.extension import loader
 from relattn.extension.int8 import FLOAT, INT8_KERNELS, best_kernel, panel_of
-from relattn.translation.config import ModelConfig
-from relattn.translation.config.positions import (
+
+from relattn_mt.config import ModelConfig
+from relattn_mt.config.positions import (
     BucketBias,
     ClippedTables,
     DistanceVectors,
@@ -28,12 +28,12 @@ from relattn.translation.config.positions import (
     Sinusoids,
     SlopeBias,
 )
-from relattn.translation.errors import Diverged
-from relattn.translation.kernels.packing import Packing, address, aligned, padded
-from relattn.translation.kernels.quantization import quantize
-from relattn.translation.kernels.terms import TERMS, angles, sinusoids
-from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, SearchRules
-from relattn.translation.weights import is_quantized
+from relattn_mt.engine.packing import Packing, address, aligned, padded
+from relattn_mt.engine.quantization import quantize
+from relattn_mt.engine.terms import TERMS, angles, sinusoids
+from relattn_mt.search.types import DIVERGED, NEVER, Hypothesis, SearchRules
+from relattn_mt.support.errors import Diverged
+from relattn_mt.weights import is_quantized
 
 BLOCK = 16  # as in `decoder.c`
 MOST_POSITIONS = 8192  # of a search: its memory per step and hypothesis grows with the limit

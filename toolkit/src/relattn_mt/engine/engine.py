@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from relattn.translation.errors import InputError
-from relattn.translation.kernels.decoder import BLOCK, MOST_POSITIONS, Memory, NativeDecoder, integers
-from relattn.translation.kernels.packing import address, aligned
-from relattn.translation.search import beam
-from relattn.translation.search.engine import NextTokens
-from relattn.translation.search.types import Hypothesis, Request, SearchRules
-from relattn.translation.text.alignment import alignment_layer
+from relattn_mt.engine.decoder import BLOCK, MOST_POSITIONS, Memory, NativeDecoder, integers
+from relattn_mt.engine.packing import address, aligned
+from relattn_mt.search import beam
+from relattn_mt.search.engine import NextTokens
+from relattn_mt.search.types import Hypothesis, Request, SearchRules
+from relattn_mt.support.errors import InputError
+from relattn_mt.text.alignment import alignment_layer
 
 
 @dataclass

@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-
 from relattn.extension.int8 import FLOAT, GENERIC, LARGEST, PAIRS
 from relattn.extension.panels import pack
-from relattn.translation.config import ModelConfig
-from relattn.translation.config.positions import BucketBias, ClippedTables, DistanceVectors, SlopeBias
-from relattn.translation.errors import require
-from relattn.translation.kernels.quantization import in_float32
-from relattn.translation.kernels.terms import TERMS, buckets, sinusoids, slope_biases
-from relattn.translation.weights import SCALE
+
+from relattn_mt.config import ModelConfig
+from relattn_mt.config.positions import BucketBias, ClippedTables, DistanceVectors, SlopeBias
+from relattn_mt.engine.quantization import in_float32
+from relattn_mt.engine.terms import TERMS, buckets, sinusoids, slope_biases
+from relattn_mt.support.errors import require
+from relattn_mt.weights import SCALE
 
 PADDING, MARGIN = 16, 16  # as in `decoder.c`
 LINE = 64  # alignment of arrays in bytes, which makes reading them faster

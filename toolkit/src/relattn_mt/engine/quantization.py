@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-
 from relattn.extension.int8 import LARGEST, LARGEST_IMPORTED
-from relattn.translation.errors import require
-from relattn.translation.weights import SCALE, is_quantizable
+
+from relattn_mt.support.errors import require
+from relattn_mt.weights import SCALE, is_quantizable
 
 MAX_INPUTS = 1 << 17  # of a map, so that sums fit in 32 bits
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from relattn.translation.config.positions import BucketBias
+from relattn_mt.config.positions import BucketBias
 
 TERMS = 64  # number of distances whose terms are computed at once
 

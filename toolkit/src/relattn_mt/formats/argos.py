@@ -25,16 +25,16 @@ from typing import Any
 
 from babel import Locale, UnknownLocaleError
 
-from relattn.translation.bundle import CARD, Bundle
-from relattn.translation.config import SearchConfig
-from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
-from relattn.translation.data.tokenizer import SPACE_MARK, TOKENIZER, load_model
-from relattn.translation.errors import InputError, one_line, reading, require
-from relattn.translation.files import output, require_outside
-from relattn.translation.formats.ctranslate2 import write as ctranslate2
-from relattn.translation.formats.ctranslate2.directory import Quantization
-from relattn.translation.formats.foreign_model import ForeignModel
-from relattn.translation.formats.parity import Report
+from relattn_mt.bundle import CARD, Bundle
+from relattn_mt.config import SearchConfig
+from relattn_mt.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
+from relattn_mt.data.tokenizer import SPACE_MARK, TOKENIZER, load_model
+from relattn_mt.formats.ctranslate2 import write as ctranslate2
+from relattn_mt.formats.ctranslate2.directory import Quantization
+from relattn_mt.formats.foreign_model import ForeignModel
+from relattn_mt.formats.parity import Report
+from relattn_mt.support.errors import InputError, one_line, reading, require
+from relattn_mt.support.files import output, require_outside
 
 _METADATA, _SENTENCEPIECE = "metadata.json", "sentencepiece.model"
 SUFFIX = ".argosmodel"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from relattn.translation.config import ModelConfig, PositionSpec
-from relattn.translation.config.positions import (
+from relattn_mt.config import ModelConfig, PositionSpec
+from relattn_mt.config.positions import (
     ClippedTables,
     DistanceBias,
     DistanceVectors,
@@ -15,7 +15,7 @@ from relattn.translation.config.positions import (
     Rotation,
     Sinusoids,
 )
-from relattn.translation.errors import InputError
+from relattn_mt.support.errors import InputError
 
 _TRACED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, DistanceBias, DistanceVectors, Rotation)
 

@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relattn.translation.config import ModelConfig, SearchConfig
-from relattn.translation.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer, Vocabulary
-from relattn.translation.errors import InputError, one_line, reading, require
-from relattn.translation.files import require_unique_entries
-from relattn.translation.formats.names import Names
-from relattn.translation.kernels.quantization import quantize
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.model.weights import make_model
-from relattn.translation.weights import is_quantizable, weight_table
+from relattn_mt.config import ModelConfig, SearchConfig
+from relattn_mt.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer, Vocabulary
+from relattn_mt.engine.quantization import quantize
+from relattn_mt.formats.names import Names
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.model.weights import make_model
+from relattn_mt.support.errors import InputError, one_line, reading, require
+from relattn_mt.support.files import require_unique_entries
+from relattn_mt.weights import is_quantizable, weight_table
 
 # CTranslate2's defaults, with a wider beam. The models of other toolkits do not contain a search.
 SEARCH = SearchConfig(length_penalty="average", alpha=1.0, early_stopping=True)

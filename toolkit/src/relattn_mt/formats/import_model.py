@@ -10,20 +10,20 @@ from pathlib import Path
 
 import yaml
 
-from relattn.translation import bundle
-from relattn.translation.config import as_dict
-from relattn.translation.errors import InputError, language_pairs, require, require_language
-from relattn.translation.formats import argos
-from relattn.translation.formats.ctranslate2 import read as ctranslate2
-from relattn.translation.formats.ctranslate2.directory import MODEL
-from relattn.translation.formats.ctranslate2.engine import CTranslate2Engine
-from relattn.translation.formats.foreign_model import ForeignModel
-from relattn.translation.formats.parity import Reference, Report, check_lines
-from relattn.translation.formats.transformers import directory as transformers
-from relattn.translation.formats.transformers import read as transformers_reader
-from relattn.translation.model.weights import arrays_of
-from relattn.translation.translate.engines import engine_of
-from relattn.translation.translate.translator import Translator
+from relattn_mt import bundle
+from relattn_mt.config import as_dict
+from relattn_mt.formats import argos
+from relattn_mt.formats.ctranslate2 import read as ctranslate2
+from relattn_mt.formats.ctranslate2.directory import MODEL
+from relattn_mt.formats.ctranslate2.engine import CTranslate2Engine
+from relattn_mt.formats.foreign_model import ForeignModel
+from relattn_mt.formats.parity import Reference, Report, check_lines
+from relattn_mt.formats.transformers import directory as transformers
+from relattn_mt.formats.transformers import read as transformers_reader
+from relattn_mt.model.weights import arrays_of
+from relattn_mt.support.errors import InputError, language_pairs, require, require_language
+from relattn_mt.translate.engines import engine_of
+from relattn_mt.translate.translator import Translator
 
 _CONVERT = (
     "convert other models first, with ct2-opennmt-py-converter, python -m ctranslate2.converters.eole_ct2, "
@@ -106,7 +106,7 @@ def _import(
     card = (
         f"# {src_lang} → {tgt_lang}\n\n"
         f"A Transformer with {config.positions} positions, imported from {foreign.toolkit}.\n\n"
-        "    relattn translate PATH < in.txt > out.txt\n\n"
+        "    relattn-mt translate PATH < in.txt > out.txt\n\n"
         "## Recipe\n\nTo continue training, use this model in a recipe, with this bundle as `train.init_from`:\n\n"
         f"```yaml\n{yaml.safe_dump({'model': as_dict(config)}, sort_keys=False)}```\n\n## Import\n\n{report}\n"
     )

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relattn.translation.config import ModelConfig
-from relattn.translation.errors import InputError, one_line
-from relattn.translation.weights import Weight
+from relattn_mt.config import ModelConfig
+from relattn_mt.support.errors import InputError, one_line
+from relattn_mt.weights import Weight
 
 _MOST_NAMED = 8  # weights named in one message
 _LEAVES = "weight", "bias"

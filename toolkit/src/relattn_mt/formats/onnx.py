@@ -29,22 +29,22 @@ from typing import cast
 import numpy as np
 import torch
 import torch.nn.functional as F
+from relattn import AttentionCache
 from torch import Tensor, nn
 from torch.export import Dim
 from tqdm import tqdm
 
-from relattn import AttentionCache
-from relattn.translation.bundle import CARD, TOKENIZER_FILES, Bundle
-from relattn.translation.config import as_dict
-from relattn.translation.console import log_level, shows_progress
-from relattn.translation.data.batching import collate
-from relattn.translation.data.tokenizer import SpecialTokens
-from relattn.translation.errors import require_installed
-from relattn.translation.files import putting, require_outside, require_replaceable
-from relattn.translation.formats.exportable import require_exportable
-from relattn.translation.formats.parity import Reference, Report, check_lines
-from relattn.translation.model.layers import DecoderLayer
-from relattn.translation.model.transformer import Cache, Transformer
+from relattn_mt.bundle import CARD, TOKENIZER_FILES, Bundle
+from relattn_mt.config import as_dict
+from relattn_mt.data.batching import collate
+from relattn_mt.data.tokenizer import SpecialTokens
+from relattn_mt.formats.exportable import require_exportable
+from relattn_mt.formats.parity import Reference, Report, check_lines
+from relattn_mt.model.layers import DecoderLayer
+from relattn_mt.model.transformer import Cache, Transformer
+from relattn_mt.support.console import log_level, shows_progress
+from relattn_mt.support.errors import require_installed
+from relattn_mt.support.files import putting, require_outside, require_replaceable
 
 ENCODER, DECODER, CONFIG = "encoder.onnx", "decoder.onnx", "config.json"
 FILES = ENCODER, DECODER, CONFIG, *TOKENIZER_FILES["imported"], CARD

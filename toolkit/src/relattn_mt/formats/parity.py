@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relattn.translation.config import SearchConfig
-from relattn.translation.console import shows_progress
-from relattn.translation.data.text_files import has_text
-from relattn.translation.data.tokenizer import SPACE_MARK
-from relattn.translation.errors import InputError, require
-from relattn.translation.search.length_penalty import length_penalty
-from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.translator import Translator
+from relattn_mt.config import SearchConfig
+from relattn_mt.data.text_files import has_text
+from relattn_mt.data.tokenizer import SPACE_MARK
+from relattn_mt.search.length_penalty import length_penalty
+from relattn_mt.support.console import shows_progress
+from relattn_mt.support.errors import InputError, require
+from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.translate.translator import Translator
 
 TOLERANCE = 1e-4  # largest difference of a token's log-probability in float32, in nats
 MEAN_TOLERANCE = 0.2  # largest mean difference in other types, in nats, about ten times what int8 has

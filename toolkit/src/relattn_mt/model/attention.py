@@ -6,12 +6,12 @@ Between sub-layers x is (rows, length, dim). Inside attention, tensors are (rows
 from __future__ import annotations
 
 import torch.nn.functional as F
-from torch import Tensor, nn
-
 from relattn import relative_attention
 from relattn.positions import distances, is_valid
-from relattn.translation.config import ModelConfig
-from relattn.translation.model.linear import Linear
+from torch import Tensor, nn
+
+from relattn_mt.config import ModelConfig
+from relattn_mt.model.linear import Linear
 
 
 class PlainAttention(nn.Module):

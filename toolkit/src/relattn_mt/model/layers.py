@@ -7,11 +7,11 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from relattn.translation.config import ModelConfig
-from relattn.translation.model.attention import CrossAttention
-from relattn.translation.model.dropout import Dropout
-from relattn.translation.model.linear import Linear
-from relattn.translation.model.mixers import MixerCache, TokenMixer
+from relattn_mt.config import ModelConfig
+from relattn_mt.model.attention import CrossAttention
+from relattn_mt.model.dropout import Dropout
+from relattn_mt.model.linear import Linear
+from relattn_mt.model.mixers import MixerCache, TokenMixer
 
 
 class GELUSigmoid(nn.Module):

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from relattn.backends.autograd import is_transformed
 from torch import Tensor, nn
 
-from relattn.backends.autograd import is_transformed
-from relattn.translation.processor import is_amd
+from relattn_mt.support.processor import is_amd
 
 MIN_FEATURES = 256  # inputs and outputs from which on oneDNN is used
 MIN_WORK = 256**3  # rows · inputs · outputs, likewise

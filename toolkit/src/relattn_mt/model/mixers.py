@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from relattn import AttentionCache, SelfAttention
+from relattn.positions import is_valid
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from relattn import AttentionCache, SelfAttention
-from relattn.positions import is_valid
-from relattn.translation.model.linear import has_bf16
+from relattn_mt.model.linear import has_bf16
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
-from relattn.translation.config import ModelConfig
-from relattn.translation.model.dropout import Dropout
-from relattn.translation.model.layers import DecoderLayer, EncoderLayer
-from relattn.translation.model.linear import linear
-from relattn.translation.model.mixers import MixerCache
-from relattn.translation.model.positions.stack import StackPositions
-from relattn.translation.weights import require_vocab_sizes
+from relattn_mt.config import ModelConfig
+from relattn_mt.model.dropout import Dropout
+from relattn_mt.model.layers import DecoderLayer, EncoderLayer
+from relattn_mt.model.linear import linear
+from relattn_mt.model.mixers import MixerCache
+from relattn_mt.model.positions.stack import StackPositions
+from relattn_mt.weights import require_vocab_sizes
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relattn.translation.config import ModelConfig
-from relattn.translation.kernels.quantization import in_float32, require_valid
-from relattn.translation.model.transformer import SkipInitialization, Transformer
-from relattn.translation.weights import require_fit
+from relattn_mt.config import ModelConfig
+from relattn_mt.engine.quantization import in_float32, require_valid
+from relattn_mt.model.transformer import SkipInitialization, Transformer
+from relattn_mt.weights import require_fit
 
 
 def weights_of(model: Transformer) -> dict[str, Tensor]:

@@ -42,11 +42,11 @@ from functools import cached_property
 
 import numpy as np
 
-from relattn.translation.errors import Diverged
-from relattn.translation.search.engine import Engine, NextTokens
-from relattn.translation.search.phrases import PhraseState
-from relattn.translation.search.repetition import restrain
-from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, Request, SearchRules
+from relattn_mt.search.engine import Engine, NextTokens
+from relattn_mt.search.phrases import PhraseState
+from relattn_mt.search.repetition import restrain
+from relattn_mt.search.types import DIVERGED, NEVER, Hypothesis, Request, SearchRules
+from relattn_mt.support.errors import Diverged
 
 BLOCK = 64  # values of a row whose maximum is computed first, which is faster than to partition all
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from relattn.translation.search.types import Hypothesis, Request, SearchRules
+from relattn_mt.search.types import Hypothesis, Request, SearchRules
 
 
 class NextTokens(NamedTuple):

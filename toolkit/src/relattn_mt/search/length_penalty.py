@@ -14,7 +14,7 @@ with one of three penalties lp:
 The scales of alpha differ: 0.6 tuned for one penalty means something else for another.
 """
 
-from relattn.translation.config import SearchConfig
+from relattn_mt.config import SearchConfig
 
 
 def length_penalty(search: SearchConfig, length: int) -> float:

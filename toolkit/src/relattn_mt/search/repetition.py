@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from relattn.translation.config import SearchConfig
-from relattn.translation.search.types import NEVER
+from relattn_mt.config import SearchConfig
+from relattn_mt.search.types import NEVER
 
 
 def restrain(logits: np.ndarray, tokens: np.ndarray, search: SearchConfig, exempt: np.ndarray) -> np.ndarray:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from relattn.translation.search.beam import Choices, Partial, largest
-from relattn.translation.search.engine import Engine
-from relattn.translation.search.types import NEVER, Hypothesis, Request, SamplingOptions, SearchRules
+from relattn_mt.search.beam import Choices, Partial, largest
+from relattn_mt.search.engine import Engine
+from relattn_mt.search.types import NEVER, Hypothesis, Request, SamplingOptions, SearchRules
 
 
 def sample(

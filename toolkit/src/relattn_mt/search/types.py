@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from relattn.translation.config import SearchConfig
-from relattn.translation.errors import require
-from relattn.translation.search.length_penalty import length_penalty
+from relattn_mt.config import SearchConfig
+from relattn_mt.search.length_penalty import length_penalty
+from relattn_mt.support.errors import require
 
 NEVER = float("-inf")
 DIVERGED = "the model's log-probabilities are NaN: training diverged or the weights are damaged"

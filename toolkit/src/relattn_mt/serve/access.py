@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from relattn.translation.errors import one_line, require
+from relattn_mt.support.errors import one_line, require
 
 ANY = "*"
 _HOST = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)

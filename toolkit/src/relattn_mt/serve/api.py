@@ -19,17 +19,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from relattn.translation.documents.read import FORMATS, file_suffix
-from relattn.translation.errors import reading, require
-from relattn.translation.serve.files import FileStore
-from relattn.translation.serve.languages import Detector, language_name, served_code
-from relattn.translation.serve.pair_service import Word
-from relattn.translation.serve.parameters import PARAMETERS, check_parameters, read_parameters
-from relattn.translation.serve.progress import FileProgress
-from relattn.translation.serve.queue import CLIENT, QueueFull
-from relattn.translation.serve.routing import Router, ScoredText
-from relattn.translation.translate.glossary import Glossary
-from relattn.translation.translate.options import TranslateOptions
+from relattn_mt.documents.read import FORMATS, file_suffix
+from relattn_mt.serve.files import FileStore
+from relattn_mt.serve.languages import Detector, language_name, served_code
+from relattn_mt.serve.pair_service import Word
+from relattn_mt.serve.parameters import PARAMETERS, check_parameters, read_parameters
+from relattn_mt.serve.progress import FileProgress
+from relattn_mt.serve.queue import CLIENT, QueueFull
+from relattn_mt.serve.routing import Router, ScoredText
+from relattn_mt.support.errors import reading, require
+from relattn_mt.translate.glossary import Glossary
+from relattn_mt.translate.options import TranslateOptions
 
 AUTO = "auto"  # source language: detect it
 CHUNK = 65_536  # bytes
@@ -204,7 +204,7 @@ class Api:
     async def page(self, request: Request) -> Response:
         """Return a file of the web page."""
         name, media_type = PAGE[request.url.path]
-        return Response((files("relattn.translation.serve.page") / name).read_bytes(), media_type=media_type)
+        return Response((files("relattn_mt.serve.page") / name).read_bytes(), media_type=media_type)
 
     async def _parameters(self, request: Request) -> dict[str, Any]:
         """Return the parameters of a request. Raises HTTPException without a valid key, and InputError."""

@@ -29,16 +29,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from relattn.translation.errors import InputError, one_line
-from relattn.translation.serve.access import Access
-from relattn.translation.serve.api import PAGE, Api
-from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.metrics import Metrics
-from relattn.translation.serve.parsing import ParsingLimitExceeded
-from relattn.translation.serve.progress import FileProgress, LongAnswer, disconnected, until
-from relattn.translation.serve.queue import CLIENT, QueueFull
-from relattn.translation.serve.routing import Router
-from relattn.translation.serve.spec import ERRORS, describe
+from relattn_mt.serve.access import Access
+from relattn_mt.serve.api import PAGE, Api
+from relattn_mt.serve.limits import Limits
+from relattn_mt.serve.metrics import Metrics
+from relattn_mt.serve.parsing import ParsingLimitExceeded
+from relattn_mt.serve.progress import FileProgress, LongAnswer, disconnected, until
+from relattn_mt.serve.queue import CLIENT, QueueFull
+from relattn_mt.serve.routing import Router
+from relattn_mt.serve.spec import ERRORS, describe
+from relattn_mt.support.errors import InputError, one_line
 
 RETRY_AFTER = {"Retry-After": "2"}  # seconds
 CLOSE = {"Connection": "close"}
@@ -56,7 +56,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-_log = logging.getLogger("relattn.serve")
+_log = logging.getLogger("relattn_mt.serve")
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from relattn.translation.serve.limits import Limits
+from relattn_mt.serve.limits import Limits
 
 
 def connection_type(limits: Limits) -> type[H11Protocol]:

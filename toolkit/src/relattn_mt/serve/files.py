@@ -6,7 +6,7 @@ import secrets
 import time
 from typing import NamedTuple
 
-from relattn.translation.serve.queue import QueueFull
+from relattn_mt.serve.queue import QueueFull
 
 LIFETIME = 1800.0  # seconds
 

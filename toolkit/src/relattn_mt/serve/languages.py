@@ -13,8 +13,8 @@ from typing import Any
 from babel import Locale, UnknownLocaleError
 from babel.core import get_global
 
-from relattn.translation.errors import one_line, require, same_language
-from relattn.translation.translate.translator import Translator
+from relattn_mt.support.errors import one_line, require, same_language
+from relattn_mt.translate.translator import Translator
 
 MOST_LANGUAGES = 20  # of a model; each pair has its own queues
 _FAR_LIKELIER = 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from relattn.translation.errors import require
+from relattn_mt.support.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)

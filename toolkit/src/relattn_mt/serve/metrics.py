@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from relattn.translation.serve.limits import Limits
+from relattn_mt.serve.limits import Limits
 
 
 class Metrics:

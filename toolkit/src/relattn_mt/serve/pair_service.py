@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from relattn.translation.config import SearchConfig
-from relattn.translation.data.tokenizer import word_indices
-from relattn.translation.serve.queue import BatchQueue
-from relattn.translation.text.marked import Marked
-from relattn.translation.text.sentences import separator_in
-from relattn.translation.translate.options import DEFAULTS, TranslateOptions
-from relattn.translation.translate.prepare import Sentence
-from relattn.translation.translate.translation import Translation
-from relattn.translation.translate.translator import Translator
+from relattn_mt.config import SearchConfig
+from relattn_mt.data.tokenizer import word_indices
+from relattn_mt.serve.queue import BatchQueue
+from relattn_mt.text.marked import Marked
+from relattn_mt.text.sentences import separator_in
+from relattn_mt.translate.options import DEFAULTS, TranslateOptions
+from relattn_mt.translate.prepare import Sentence
+from relattn_mt.translate.translation import Translation
+from relattn_mt.translate.translator import Translator
 
 LanguagePair = tuple[str, str]  # source and target language
 

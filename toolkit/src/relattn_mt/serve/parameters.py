@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
 
-from relattn.translation.errors import InputError, one_line, require
-from relattn.translation.text.sentences import LONGEST
+from relattn_mt.support.errors import InputError, one_line, require
+from relattn_mt.text.sentences import LONGEST
 
 FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 MOST_TERMS = 1000

@@ -18,9 +18,9 @@ from weakref import WeakValueDictionary
 
 from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
-from relattn.translation.errors import STOPPING_SIGNALS, InputError
-from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.queue import CLIENT
+from relattn_mt.serve.limits import Limits
+from relattn_mt.serve.queue import CLIENT
+from relattn_mt.support.errors import STOPPING_SIGNALS, InputError
 
 PROCESSES = 4
 _NICENESS = 5  # translations have priority

@@ -23,8 +23,8 @@ from contextvars import ContextVar
 from itertools import chain
 from typing import Any
 
-from relattn.translation.errors import InputError
-from relattn.translation.serve.limits import Limits
+from relattn_mt.serve.limits import Limits
+from relattn_mt.support.errors import InputError
 
 MAX_WORK = 62_500  # sum of the squared sizes of the items of a batch; 64 of 31 pieces, or one of 250
 _SHARED = 4  # divides the limits of batches while there are several clients

@@ -15,21 +15,21 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from relattn.translation.config import SearchConfig
-from relattn.translation.documents.html import fill_pages, page_texts
-from relattn.translation.documents.read import document_texts, fill_document
-from relattn.translation.errors import InputError, one_line, require
-from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.metrics import Metrics
-from relattn.translation.serve.pair_service import LanguagePair, PairService, Word
-from relattn.translation.serve.parsing import ParserPool
-from relattn.translation.serve.queue import RECENT, BatchQueue, QueueFull
-from relattn.translation.text.marked import Marked
-from relattn.translation.text.sentences import SplitText, split, split_all
-from relattn.translation.translate.options import DEFAULTS, TranslateOptions
-from relattn.translation.translate.prepare import Sentence
-from relattn.translation.translate.translation import Translation
-from relattn.translation.translate.translator import Translator
+from relattn_mt.config import SearchConfig
+from relattn_mt.documents.html import fill_pages, page_texts
+from relattn_mt.documents.read import document_texts, fill_document
+from relattn_mt.serve.limits import Limits
+from relattn_mt.serve.metrics import Metrics
+from relattn_mt.serve.pair_service import LanguagePair, PairService, Word
+from relattn_mt.serve.parsing import ParserPool
+from relattn_mt.serve.queue import RECENT, BatchQueue, QueueFull
+from relattn_mt.support.errors import InputError, one_line, require
+from relattn_mt.text.marked import Marked
+from relattn_mt.text.sentences import SplitText, split, split_all
+from relattn_mt.translate.options import DEFAULTS, TranslateOptions
+from relattn_mt.translate.prepare import Sentence
+from relattn_mt.translate.translation import Translation
+from relattn_mt.translate.translator import Translator
 
 _PROBE_SECONDS = 1.0  # that a check of the server's health waits for a translation
 _PORTION = 2  # batches of a file that are in the queue at a time

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import uvicorn
 
-from relattn.translation.errors import InputError, reason, require
-from relattn.translation.serve.access import ANY, Access, is_loopback
-from relattn.translation.serve.app import make_app
-from relattn.translation.serve.connections import connection_type
-from relattn.translation.serve.routing import Router
+from relattn_mt.serve.access import ANY, Access, is_loopback
+from relattn_mt.serve.app import make_app
+from relattn_mt.serve.connections import connection_type
+from relattn_mt.serve.routing import Router
+from relattn_mt.support.errors import InputError, reason, require
 
 
 def serve(
@@ -79,7 +79,7 @@ def _json_log() -> Iterator[None]:
     root, handler = logging.getLogger(), logging.StreamHandler(sys.stderr)
     before = root.handlers
     handler.setFormatter(_JsonFormatter())
-    handler.addFilter(lambda record: record.name == "relattn.serve" or record.levelno >= logging.ERROR)
+    handler.addFilter(lambda record: record.name == "relattn_mt.serve" or record.levelno >= logging.ERROR)
     root.handlers = [handler]
     try:
         yield

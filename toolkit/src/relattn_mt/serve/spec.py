@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from starlette.routing import Route
 
-from relattn.translation.serve.api import AUTO
-from relattn.translation.serve.parameters import FORM, MULTIPART, PARAMETERS, STRING, Schema
-from relattn.translation.serve.progress import JSON_LINES
-from relattn.translation.serve.routing import Router
+from relattn_mt.serve.api import AUTO
+from relattn_mt.serve.parameters import FORM, MULTIPART, PARAMETERS, STRING, Schema
+from relattn_mt.serve.progress import JSON_LINES
+from relattn_mt.serve.routing import Router
 
 ERRORS = {
     400: "a parameter is missing or wrong, or the request is not valid HTTP",
@@ -110,7 +110,7 @@ def describe(routes: Sequence[Route], router: Router) -> Schema:
                 "operationId": re.sub(r"\W", "_", f"{route.name}{route.path}_{method.lower()}"),
                 **_operation(route.path, router),
             }
-    return {"openapi": "3.1.0", "info": {"title": "relattn", "version": "0.1.0"}, "paths": paths}
+    return {"openapi": "3.1.0", "info": {"title": "relattn-mt", "version": "0.1.0"}, "paths": paths}
 
 
 def _operation(path: str, router: Router) -> Schema:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from relattn.translation.errors import escape
+from relattn_mt.support.errors import escape
 
 
 @contextmanager
@@ -18,7 +18,7 @@ def log_to_stderr(*, quiet: bool = False) -> Iterator[None]:
 
     A `UserWarning` is printed as such a message, once.
     """
-    package, root, handler = logging.getLogger("relattn"), logging.getLogger(), _Lines()
+    package, root, handler = logging.getLogger("relattn_mt"), logging.getLogger(), _Lines()
     level, show_warning, shown = package.level, warnings.showwarning, set[str]()
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **to: Any) -> None:
@@ -41,7 +41,7 @@ def log_to_stderr(*, quiet: bool = False) -> Iterator[None]:
 
 def is_quiet() -> bool:
     """Return whether the logger of this package is set to print warnings and errors only, as by `--quiet`."""
-    return logging.getLogger("relattn").level > logging.INFO
+    return logging.getLogger("relattn_mt").level > logging.INFO
 
 
 def shows_progress() -> bool:
@@ -85,7 +85,7 @@ class _Lines(logging.Handler):
     def format(self, record: logging.LogRecord) -> str:
         """Return the message. From level WARNING, it begins with the program's name and the level."""
         text = "\n".join(map(escape, super().format(record).split("\n")))
-        return text if record.levelno < logging.WARNING else f"relattn: {record.levelname.lower()}: {text}"
+        return text if record.levelno < logging.WARNING else f"relattn-mt: {record.levelname.lower()}: {text}"
 
 
 def duration(seconds: float) -> str:

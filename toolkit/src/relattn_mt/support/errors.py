@@ -21,7 +21,7 @@ if sys.platform != "win32":
 class InputError(ValueError):
     """A user error in a file, a recipe, a bundle, an option or a line of text, described in one line.
 
-    The command line prints it as ``relattn: error: …`` and exits with code 2. No half-written files remain.
+    The command line prints it as ``relattn-mt: error: …`` and exits with code 2. No half-written files remain.
     """
 
 
@@ -90,13 +90,13 @@ def require_installed(*packages: str, extra: str) -> None:
 
     Args:
         packages: Names to import.
-        extra: Extra of relattn that installs the packages.
+        extra: Extra of relattn-mt that installs the packages.
     """
     for package in packages:
         try:
             import_module(package)
         except ImportError as error:
-            raise InputError(f'{package} cannot be imported: pip install "relattn[{extra}]": {error}') from error
+            raise InputError(f'{package} cannot be imported: pip install "relattn-mt[{extra}]": {error}') from error
 
 
 def language_pairs(pairs: Iterable[str], path: Path) -> list[tuple[str, str]]:

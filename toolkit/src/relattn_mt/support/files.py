@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from relattn.translation.errors import InputError, reason, require
+from relattn_mt.support.errors import InputError, reason, require
 
 _LEFTOVER = re.compile(r"\.relattn-[0-9a-f]{16}\.part")  # name of what a killed process may leave half-written
 CAN_SYNC_DIRECTORIES = os.name != "nt"  # Windows syncs only files, which must be open for writing

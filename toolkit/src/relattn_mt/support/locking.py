@@ -7,9 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-
-from relattn.translation.errors import InputError
-from relattn.translation.files import is_leftover, remove
+from relattn_mt.support.errors import InputError
+from relattn_mt.support.files import is_leftover, remove
 
 LOCK = ".relattn.lock"  # file name; a killed process leaves it
 

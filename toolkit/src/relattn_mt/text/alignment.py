@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from relattn.translation.data.tokenizer import SpecialTokens, word_indices
+from relattn_mt.data.tokenizer import SpecialTokens, word_indices
 
 Links = list[tuple[int, int]]  # (source word, target word), counted from 0, ordered by target word
 

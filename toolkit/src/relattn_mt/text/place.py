@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from relattn.translation.data.text_files import has_text
-from relattn.translation.text.marked import Marked, join
-from relattn.translation.text.patterns import UNITS
-from relattn.translation.text.strip import (
+from relattn_mt.data.text_files import has_text
+from relattn_mt.text.marked import Marked, join
+from relattn_mt.text.patterns import UNITS
+from relattn_mt.text.strip import (
     CLOSING,
     CLOSING_MARKS,
     NO_SPACE_AFTER,
@@ -33,7 +33,7 @@ from relattn.translation.text.strip import (
 )
 
 if TYPE_CHECKING:
-    from relattn.translation.text.alignment import Links
+    from relattn_mt.text.alignment import Links
 
 _WORD = re.compile(r"[^ ]+")
 _SEPARATOR = re.compile(f"[{''.join(SEPARATORS)}](?!\\d)")

@@ -7,10 +7,10 @@ from collections import Counter
 
 import numpy as np
 
-from relattn.translation.data.text_files import has_text
-from relattn.translation.text.marked import Marked
-from relattn.translation.text.patterns import TAG
-from relattn.translation.text.strip import strip
+from relattn_mt.data.text_files import has_text
+from relattn_mt.text.marked import Marked
+from relattn_mt.text.patterns import TAG
+from relattn_mt.text.strip import strip
 
 EMPTY, REPETITION, NUMBERS, TAGS, LENGTH = "empty", "repetition", "numbers", "tags", "length"
 _TIMES, _LONGEST_PART, _SHORTEST_REPETITION = 4, 60, 11  # of a repetition: parts in a row, and characters

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from relattn.translation.data.normalization import CONTROL, INVISIBLE, SPACES
-from relattn.translation.text.marked import MARK, PAIRED, Kind, Marked, join, pair_tags
-from relattn.translation.text.patterns import BLOCK
+from relattn_mt.data.normalization import CONTROL, INVISIBLE, SPACES
+from relattn_mt.text.marked import MARK, PAIRED, Kind, Marked, join, pair_tags
+from relattn_mt.text.patterns import BLOCK
 
 SPACE = " "
 OPENING_MARKS, CLOSING_MARKS = "([{«„“‘¿¡\"'", ".,;:!?)]}»”’…\"'"

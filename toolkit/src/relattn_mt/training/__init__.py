@@ -1,1 +1,1 @@
-"""Training: from a recipe to a bundle (`relattn train`)."""
+"""Training: from a recipe to a bundle (`relattn-mt train`)."""

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.translation.errors import Diverged, InputError, reading, require
-from relattn.translation.files import require_unique_entries, write_atomically
+from relattn_mt.support.errors import Diverged, InputError, reading, require
+from relattn_mt.support.files import require_unique_entries, write_atomically
 
 FORMAT = 1
 _log = logging.getLogger(__name__)

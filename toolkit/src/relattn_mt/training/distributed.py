@@ -25,16 +25,16 @@ from lightning.fabric.loggers import TensorBoardLogger
 from lightning.fabric.plugins import MixedPrecision, Precision
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-from relattn.translation.config import TrainConfig, dump
-from relattn.translation.console import is_quiet, log_level
-from relattn.translation.errors import Interrupted, LostProcess, require
-from relattn.translation.training.run_directory import TENSORBOARD, RunDirectory
-from relattn.translation.training.stop import Stop
+from relattn_mt.config import TrainConfig, dump
+from relattn_mt.support.console import is_quiet, log_level
+from relattn_mt.support.errors import Interrupted, LostProcess, require
+from relattn_mt.training.run_directory import TENSORBOARD, RunDirectory
+from relattn_mt.training.stop import Stop
 
 _GRACE = 5.0  # seconds in which the agent ends a process whose partner was lost
 _SHUTDOWN = "120"  # seconds that a process has to finish its step and write a checkpoint
 _USER_ERROR = 2  # exit code
-_AGENT = "RELATTN_AGENT"  # environment variable with the process number of the agent that `launch` runs
+_AGENT = "RELATTN_MT_AGENT"  # environment variable with the process number of the agent that `launch` runs
 
 
 def is_first_process() -> bool:
@@ -97,7 +97,7 @@ def must_launch(fabric: Fabric) -> bool:
 
 
 def launch(directory: RunDirectory, *, resume: bool) -> None:
-    """Run `relattn train` in one process per device of this machine, under torchrun's elastic agent.
+    """Run `relattn-mt train` in one process per device of this machine, under torchrun's elastic agent.
 
     Raises:
         Interrupted: A signal ended the run. The first process has printed the message.
@@ -128,7 +128,7 @@ def launch(directory: RunDirectory, *, resume: bool) -> None:
             signals_to_handle=",".join(signals),
         )
         flags = [*(["--resume"] if resume else []), *(["--quiet"] if is_quiet() else [])]
-        command = ["-m", "relattn", "train", str(path), *flags]
+        command = ["-m", "relattn_mt", "train", str(path), *flags]
         try:
             elastic_launch(config, sys.executable)(*command)
         except SignalException as error:

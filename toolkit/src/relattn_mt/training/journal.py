@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from relattn.translation.console import shows_progress
-from relattn.translation.data.batching import Step
-from relattn.translation.errors import Diverged, reading
-from relattn.translation.files import as_csv, write_atomically
+from relattn_mt.data.batching import Step
+from relattn_mt.support.console import shows_progress
+from relattn_mt.support.errors import Diverged, reading
+from relattn_mt.support.files import as_csv, write_atomically
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric

@@ -22,19 +22,19 @@ from lightning.fabric.wrappers import _FabricModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from relattn.translation.allocation import return_freed_memory
-from relattn.translation.config import TrainConfig, as_dict
-from relattn.translation.console import duration
-from relattn.translation.data.batching import Step
-from relattn.translation.errors import Diverged, InputError, one_line
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.training import checkpoints
-from relattn.translation.training.journal import Journal, Progress
-from relattn.translation.training.objective import learning_rate, summed_loss
-from relattn.translation.training.run import Run
-from relattn.translation.training.run_directory import CHECKPOINTS
-from relattn.translation.training.stop import Stop
-from relattn.translation.training.validation import ignores_order, validate
+from relattn_mt.config import TrainConfig, as_dict
+from relattn_mt.data.batching import Step
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.support.allocation import return_freed_memory
+from relattn_mt.support.console import duration
+from relattn_mt.support.errors import Diverged, InputError, one_line
+from relattn_mt.training import checkpoints
+from relattn_mt.training.journal import Journal, Progress
+from relattn_mt.training.objective import learning_rate, summed_loss
+from relattn_mt.training.run import Run
+from relattn_mt.training.run_directory import CHECKPOINTS
+from relattn_mt.training.stop import Stop
+from relattn_mt.training.validation import ignores_order, validate
 
 _TIMED = 4  # steps of a session that are timed to estimate the rest
 _SHARE = 0.7  # of the time of its threads that a process uses if no other program needs the processor

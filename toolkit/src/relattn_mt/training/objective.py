@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relattn.translation.data.batching import Batch
+from relattn_mt.data.batching import Batch
 
 _PADDING = -100  # target that is ignored
 

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from relattn.translation import bundle, hub
-from relattn.translation.config import Recipe, as_dict, differences, dump
-from relattn.translation.config.positions import ClippedTables, DotProduct
-from relattn.translation.data.encode import TranslationData, load_data, open_data
-from relattn.translation.errors import require
-from relattn.translation.evaluation import score
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.model.weights import load_weights, make_model
-from relattn.translation.training import checkpoints
-from relattn.translation.training.run_directory import CHECKPOINTS, RunDirectory, read_recipe
-from relattn.translation.translate.engines import engine_of
-from relattn.translation.translate.translator import Translator
-from relattn.translation.weights import weight_table
+from relattn_mt import bundle, hub
+from relattn_mt.config import Recipe, as_dict, differences, dump
+from relattn_mt.config.positions import ClippedTables, DotProduct
+from relattn_mt.data.encode import TranslationData, load_data, open_data
+from relattn_mt.evaluation import score
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.model.weights import load_weights, make_model
+from relattn_mt.support.errors import require
+from relattn_mt.training import checkpoints
+from relattn_mt.training.run_directory import CHECKPOINTS, RunDirectory, read_recipe
+from relattn_mt.translate.engines import engine_of
+from relattn_mt.translate.translator import Translator
+from relattn_mt.weights import weight_table
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def write_bundle(directory: RunDirectory, data: TranslationData, last: int, path
         f"# {config.src_lang} → {config.tgt_lang}\n\n"
         f"A Transformer with {recipe.model.positions} positions, trained with relattn on {files}; "
         f"the mean of the weights after steps {', '.join(str(checkpoints.step_of(path)) for path in paths)}.\n\n"
-        "    relattn translate PATH < in.txt > out.txt\n\n"
+        "    relattn-mt translate PATH < in.txt > out.txt\n\n"
         "## Recipe\n\n```yaml\n" + dump(recipe) + "```\n"
     )
     if data.valid:

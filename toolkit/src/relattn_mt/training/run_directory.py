@@ -18,15 +18,15 @@ from pathlib import Path
 
 from torch import nn
 
-from relattn.translation import bundle
-from relattn.translation.config import Recipe, SearchConfig, as_dict, differences, dump
-from relattn.translation.config.yaml import read_yaml, to_config
-from relattn.translation.data.encode import has_data
-from relattn.translation.errors import InputError, require
-from relattn.translation.files import as_size, is_leftover, remove, write_atomically
-from relattn.translation.locking import LOCK, locked
-from relattn.translation.training import checkpoints
-from relattn.translation.training.journal import LOG, read_log
+from relattn_mt import bundle
+from relattn_mt.config import Recipe, SearchConfig, as_dict, differences, dump
+from relattn_mt.config.yaml import read_yaml, to_config
+from relattn_mt.data.encode import has_data
+from relattn_mt.support.errors import InputError, require
+from relattn_mt.support.files import as_size, is_leftover, remove, write_atomically
+from relattn_mt.support.locking import LOCK, locked
+from relattn_mt.training import checkpoints
+from relattn_mt.training.journal import LOG, read_log
 
 RECIPE, CHECKPOINTS, TENSORBOARD, BUNDLE = "recipe.yaml", "checkpoints", "tensorboard", "bundle"
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import torch
 from lightning.fabric import Fabric
 
-from relattn.translation.errors import STOPPING_SIGNALS, Interrupted
+from relattn_mt.support.errors import STOPPING_SIGNALS, Interrupted
 
 Mode = Literal["record", "raise", "kill"]
 

@@ -1,4 +1,4 @@
-"""A run from a recipe to a bundle, in a directory of its own: `relattn train`."""
+"""A run from a recipe to a bundle, in a directory of its own: `relattn-mt train`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
-from relattn.translation.allocation import freed_memory_kept
-from relattn.translation.config import Recipe
-from relattn.translation.console import log_level
-from relattn.translation.errors import one_line
-from relattn.translation.training.distributed import (
+from relattn_mt.config import Recipe
+from relattn_mt.support.allocation import freed_memory_kept
+from relattn_mt.support.console import log_level
+from relattn_mt.support.errors import one_line
+from relattn_mt.training.distributed import (
     fabric_of,
     is_first_process,
     joined,
@@ -23,10 +23,10 @@ from relattn.translation.training.distributed import (
     restarts,
     stop_with_agent,
 )
-from relattn.translation.training.loop import fit
-from relattn.translation.training.run import Run, open_run, write_bundle
-from relattn.translation.training.run_directory import BUNDLE, RunDirectory
-from relattn.translation.training.stop import Stop
+from relattn_mt.training.loop import fit
+from relattn_mt.training.run import Run, open_run, write_bundle
+from relattn_mt.training.run_directory import BUNDLE, RunDirectory
+from relattn_mt.training.stop import Stop
 
 _log = logging.getLogger(__name__)
 

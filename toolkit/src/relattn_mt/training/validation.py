@@ -12,15 +12,15 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from relattn.translation.data.batching import Batch
-from relattn.translation.data.encode import ValidationSet
-from relattn.translation.data.tokenizer import SpecialTokens
-from relattn.translation.evaluation import score
-from relattn.translation.training.journal import Validated
-from relattn.translation.training.objective import mean_loss
-from relattn.translation.training.run import Run
-from relattn.translation.translate.engines import engine_of
-from relattn.translation.translate.translator import Translator
+from relattn_mt.data.batching import Batch
+from relattn_mt.data.encode import ValidationSet
+from relattn_mt.data.tokenizer import SpecialTokens
+from relattn_mt.evaluation import score
+from relattn_mt.training.journal import Validated
+from relattn_mt.training.objective import mean_loss
+from relattn_mt.training.run import Run
+from relattn_mt.translate.engines import engine_of
+from relattn_mt.translate.translator import Translator
 
 _LEAST_INCREASE = 0.01  # of the loss, relative, that shuffled sources cause if a model uses order
 

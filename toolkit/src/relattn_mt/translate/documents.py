@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relattn.translation.console import progress_bar
-from relattn.translation.documents.read import read_document, with_translations
-from relattn.translation.text.marked import Marked
-from relattn.translation.text.sentences import separator_in, split_all
-from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.prepare import Sentence
-from relattn.translation.translate.translator import Translator
+from relattn_mt.documents.read import read_document, with_translations
+from relattn_mt.support.console import progress_bar
+from relattn_mt.text.marked import Marked
+from relattn_mt.text.sentences import separator_in, split_all
+from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.translate.prepare import Sentence
+from relattn_mt.translate.translator import Translator
 
 UNPACKED = 1 << 30  # bytes that a document may unpack to
 

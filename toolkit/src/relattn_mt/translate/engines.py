@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from relattn.translation.errors import InputError
-from relattn.translation.kernels.decoder import NativeDecoder, unsupported_reason
-from relattn.translation.kernels.engine import NativeEngine
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.model.weights import arrays_of
-from relattn.translation.search.engine import Engine
-from relattn.translation.translate.torch_engine import TorchEngine
+from relattn_mt.engine.decoder import NativeDecoder, unsupported_reason
+from relattn_mt.engine.engine import NativeEngine
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.model.weights import arrays_of
+from relattn_mt.search.engine import Engine
+from relattn_mt.support.errors import InputError
+from relattn_mt.translate.torch_engine import TorchEngine
 
 
 def engine_of(model: Transformer, device: str | torch.device = "cpu", *, int8: bool = False) -> Engine:

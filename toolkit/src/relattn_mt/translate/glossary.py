@@ -13,10 +13,10 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from relattn.translation.data.normalization import normalize
-from relattn.translation.data.text_files import has_text, read_lines
-from relattn.translation.data.tokenizer import BYTE, SPACE_MARK
-from relattn.translation.errors import InputError, one_line
+from relattn_mt.data.normalization import normalize
+from relattn_mt.data.text_files import has_text, read_lines
+from relattn_mt.data.tokenizer import BYTE, SPACE_MARK
+from relattn_mt.support.errors import InputError, one_line
 
 
 class Glossary:

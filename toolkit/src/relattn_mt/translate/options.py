@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from relattn.translation.config import SearchConfig
-from relattn.translation.errors import require
-from relattn.translation.search.types import SamplingOptions
-from relattn.translation.translate.glossary import Glossary
+from relattn_mt.config import SearchConfig
+from relattn_mt.search.types import SamplingOptions
+from relattn_mt.support.errors import require
+from relattn_mt.translate.glossary import Glossary
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from relattn.translation.translate import Format
-from relattn.translation.translate.translation import Translation
+from relattn_mt.translate import Format
+from relattn_mt.translate.translation import Translation
 
 
 def header_lines(style: Format, *, align: bool) -> list[str]:

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from relattn.translation.config import SearchConfig
-from relattn.translation.data.imported_tokenizer import AnyTokenizer
-from relattn.translation.data.text_files import has_text
-from relattn.translation.errors import InputError, one_line, require
-from relattn.translation.search.types import Request
-from relattn.translation.text.marked import Marked
-from relattn.translation.text.patterns import LITERAL, TAG
-from relattn.translation.text.strip import StrippedText, strip
-from relattn.translation.translate.options import DEFAULTS, TranslateOptions
-from relattn.translation.translate.prefixes import Prefixes
+from relattn_mt.config import SearchConfig
+from relattn_mt.data.imported_tokenizer import AnyTokenizer
+from relattn_mt.data.text_files import has_text
+from relattn_mt.search.types import Request
+from relattn_mt.support.errors import InputError, one_line, require
+from relattn_mt.text.marked import Marked
+from relattn_mt.text.patterns import LITERAL, TAG
+from relattn_mt.text.strip import StrippedText, strip
+from relattn_mt.translate.options import DEFAULTS, TranslateOptions
+from relattn_mt.translate.prefixes import Prefixes
 
 LONGEST_LINE = 1 << 14  # characters per line; the time of attention grows with the square of the length
 

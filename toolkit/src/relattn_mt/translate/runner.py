@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from relattn.translation.config import SearchConfig
-from relattn.translation.data.imported_tokenizer import AnyTokenizer
-from relattn.translation.data.planning import batch_by_size
-from relattn.translation.errors import require
-from relattn.translation.search.engine import Engine
-from relattn.translation.search.types import Hypothesis, Request, SamplingOptions, SearchRules
-from relattn.translation.text.alignment import Links, links
-from relattn.translation.translate.glossary import continue_words
+from relattn_mt.config import SearchConfig
+from relattn_mt.data.imported_tokenizer import AnyTokenizer
+from relattn_mt.data.planning import batch_by_size
+from relattn_mt.search.engine import Engine
+from relattn_mt.search.types import Hypothesis, Request, SamplingOptions, SearchRules
+from relattn_mt.support.errors import require
+from relattn_mt.text.alignment import Links, links
+from relattn_mt.translate.glossary import continue_words
 
 MAX_SENTENCES = 128  # per batch, before the beam: enough to keep a GPU busy
 MAX_TOKENS = 4096  # padded source pieces per batch, which bounds memory
@@ -89,7 +89,7 @@ class Runner:
         ):
             require(self.engine.can_step or not wanted, f"{self.engine.name} does not support {what}; use the bundle")
         if sampling:
-            from relattn.translation.search.sampling import sample  # imports numpy.random
+            from relattn_mt.search.sampling import sample  # imports numpy.random
 
             found = sample(self.engine, requests, rules, sampling, max(counts))
         else:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from relattn.translation.model.attention import CrossAttention
-from relattn.translation.model.transformer import Cache, Transformer
-from relattn.translation.search import beam
-from relattn.translation.search.engine import NextTokens
-from relattn.translation.search.types import Hypothesis, Request, SearchRules
-from relattn.translation.text.alignment import alignment_layer
+from relattn_mt.model.attention import CrossAttention
+from relattn_mt.model.transformer import Cache, Transformer
+from relattn_mt.search import beam
+from relattn_mt.search.engine import NextTokens
+from relattn_mt.search.types import Hypothesis, Request, SearchRules
+from relattn_mt.text.alignment import alignment_layer
 
 
 @dataclass

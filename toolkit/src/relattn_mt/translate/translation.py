@@ -7,14 +7,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from relattn.translation.config import SearchConfig
-from relattn.translation.errors import one_line
-from relattn.translation.search.length_penalty import length_penalty
-from relattn.translation.search.types import Hypothesis
-from relattn.translation.text.marked import Mark, Marked
-from relattn.translation.text.place import place
-from relattn.translation.text.plausibility import implausibilities
-from relattn.translation.translate.prepare import Preparation, Prepared, search_limit
+from relattn_mt.config import SearchConfig
+from relattn_mt.search.length_penalty import length_penalty
+from relattn_mt.search.types import Hypothesis
+from relattn_mt.support.errors import one_line
+from relattn_mt.text.marked import Mark, Marked
+from relattn_mt.text.place import place
+from relattn_mt.text.plausibility import implausibilities
+from relattn_mt.translate.prepare import Preparation, Prepared, search_limit
 
 _log = logging.getLogger(__name__)
 

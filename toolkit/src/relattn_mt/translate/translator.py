@@ -15,18 +15,18 @@ from functools import cached_property
 from itertools import islice
 from typing import final
 
-from relattn.translation.config import SearchConfig
-from relattn.translation.console import progress_bar
-from relattn.translation.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer
-from relattn.translation.errors import InputError, one_line, same_language, unknown
-from relattn.translation.search.engine import Engine
-from relattn.translation.search.types import Hypothesis, Request
-from relattn.translation.text.marked import Marked
-from relattn.translation.text.patterns import LITERAL, SYMBOL, literals
-from relattn.translation.translate.options import DEFAULTS, TranslateOptions
-from relattn.translation.translate.prepare import Preparation, Prepared, Sentence, require_readable
-from relattn.translation.translate.runner import Runner
-from relattn.translation.translate.translation import Translation, translations_of, untranslated
+from relattn_mt.config import SearchConfig
+from relattn_mt.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer
+from relattn_mt.search.engine import Engine
+from relattn_mt.search.types import Hypothesis, Request
+from relattn_mt.support.console import progress_bar
+from relattn_mt.support.errors import InputError, one_line, same_language, unknown
+from relattn_mt.text.marked import Marked
+from relattn_mt.text.patterns import LITERAL, SYMBOL, literals
+from relattn_mt.translate.options import DEFAULTS, TranslateOptions
+from relattn_mt.translate.prepare import Preparation, Prepared, Sentence, require_readable
+from relattn_mt.translate.runner import Runner
+from relattn_mt.translate.translation import Translation, translations_of, untranslated
 
 PAIRS = 4096  # pairs that are scored in one chunk, grouped by length
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from relattn.translation.config import SearchConfig
-from relattn.translation.config.yaml import read_yaml, to_config
-from relattn.translation.errors import InputError, reading
+from relattn_mt.config import SearchConfig
+from relattn_mt.config.yaml import read_yaml, to_config
+from relattn_mt.support.errors import InputError, reading
 
 MODEL, CONFIG = "model.bin", "config.json"
 SHARED, SOURCE, TARGET = "shared_vocabulary", "source_vocabulary", "target_vocabulary"  # .json, or .txt in old models

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from relattn.translation.errors import InputError, reading, require
+from relattn_mt.support.errors import InputError, reading, require
 
 VERSIONS = range(2, 7)
 TYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)

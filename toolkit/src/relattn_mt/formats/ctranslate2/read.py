@@ -18,19 +18,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
-from relattn.translation.data.tokenizer import TOKENIZER
-from relattn.translation.errors import one_line, reading, require
-from relattn.translation.files import require_files
-from relattn.translation.formats.ctranslate2.directory import (
+from relattn_mt.data.imported_tokenizer import AnyTokenizer, tokenizer_in
+from relattn_mt.data.tokenizer import TOKENIZER
+from relattn_mt.formats.ctranslate2.directory import (
     CONFIG,
     DIRECTORY,
     MODEL,
     read_settings,
     read_vocabularies,
 )
-from relattn.translation.formats.ctranslate2.model_bin import ModelFile, int8_scales, read_model, weights
-from relattn.translation.formats.foreign_model import (
+from relattn_mt.formats.ctranslate2.model_bin import ModelFile, int8_scales, read_model, weights
+from relattn_mt.formats.foreign_model import (
     M2M_100_LANGUAGE,
     MARIAN_LANGUAGE,
     NEVER_GENERATED,
@@ -44,7 +42,9 @@ from relattn.translation.formats.foreign_model import (
     require_weights,
     typed,
 )
-from relattn.translation.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
+from relattn_mt.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
+from relattn_mt.support.errors import one_line, reading, require
+from relattn_mt.support.files import require_files
 
 _KINDS = {"TransformerSpec": 0, "TransformerBase": 8, "TransformerBig": 16}  # and their heads before revision 3
 _ACTIVATIONS = {number: name for name, number in CTRANSLATE2_ACTIVATIONS.items()}

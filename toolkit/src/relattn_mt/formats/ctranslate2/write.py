@@ -21,17 +21,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from relattn.extension.int8 import LARGEST
 from torch import Tensor
 
-from relattn.extension.int8 import LARGEST
-from relattn.translation.bundle import CARD, TOKENIZER_FILES, Bundle
-from relattn.translation.config import SearchConfig, as_dict
-from relattn.translation.config.positions import ClippedTables, LearnedVectors, Sinusoids
-from relattn.translation.console import shows_progress
-from relattn.translation.data.imported_tokenizer import AnyTokenizer
-from relattn.translation.errors import require, require_installed
-from relattn.translation.files import putting, require_outside, require_replaceable
-from relattn.translation.formats.ctranslate2.directory import (
+from relattn_mt.bundle import CARD, TOKENIZER_FILES, Bundle
+from relattn_mt.config import SearchConfig, as_dict
+from relattn_mt.config.positions import ClippedTables, LearnedVectors, Sinusoids
+from relattn_mt.data.imported_tokenizer import AnyTokenizer
+from relattn_mt.formats.ctranslate2.directory import (
     CONFIG,
     DIRECTORY,
     MODEL,
@@ -42,15 +39,18 @@ from relattn.translation.formats.ctranslate2.directory import (
     ExportSettings,
     Quantization,
 )
-from relattn.translation.formats.ctranslate2.engine import CTranslate2Engine
-from relattn.translation.formats.exportable import require_exportable
-from relattn.translation.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
-from relattn.translation.formats.parity import Reference, Report, check_lines
-from relattn.translation.model.positions.absolute import sinusoids
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.model.weights import weights_of
-from relattn.translation.text.alignment import alignment_layer
-from relattn.translation.translate.translator import Translator
+from relattn_mt.formats.ctranslate2.engine import CTranslate2Engine
+from relattn_mt.formats.exportable import require_exportable
+from relattn_mt.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
+from relattn_mt.formats.parity import Reference, Report, check_lines
+from relattn_mt.model.positions.absolute import sinusoids
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.model.weights import weights_of
+from relattn_mt.support.console import shows_progress
+from relattn_mt.support.errors import require, require_installed
+from relattn_mt.support.files import putting, require_outside, require_replaceable
+from relattn_mt.text.alignment import alignment_layer
+from relattn_mt.translate.translator import Translator
 
 FILES = MODEL, CONFIG, *(f"{name}.json" for name in (SHARED, SOURCE, TARGET)), *TOKENIZER_FILES["imported"], CARD
 POSITIONS = 4096  # length of the table of our sinusoids, which differ from CTranslate2's

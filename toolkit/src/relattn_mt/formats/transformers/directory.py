@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relattn.translation.errors import InputError, one_line, require
-from relattn.translation.formats.foreign_model import read_json, typed
+from relattn_mt.formats.foreign_model import read_json, typed
+from relattn_mt.support.errors import InputError, one_line, require
 
 CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer_config.json"
 DIRECTORY = "model of transformers"  # name of such a directory in messages

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from relattn.translation.config import SearchConfig
-from relattn.translation.errors import InputError, one_line, require
-from relattn.translation.formats.foreign_model import read_json, typed
-from relattn.translation.formats.transformers.directory import GENERATION, Settings
+from relattn_mt.config import SearchConfig
+from relattn_mt.formats.foreign_model import read_json, typed
+from relattn_mt.formats.transformers.directory import GENERATION, Settings
+from relattn_mt.support.errors import InputError, one_line, require
 
 _OTHER_SETTINGS = {  # settings that may change translations, with the values that do not
     "do_sample": (False,),

@@ -9,9 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from relattn.translation.errors import reading, require
-from relattn.translation.files import require_files
-from relattn.translation.formats.foreign_model import (
+from relattn_mt.formats.foreign_model import (
     NEVER_GENERATED,
     ForeignModel,
     load_checkpoint,
@@ -19,8 +17,8 @@ from relattn.translation.formats.foreign_model import (
     read_tokenizer,
     require_weights,
 )
-from relattn.translation.formats.names import TRANSFORMERS
-from relattn.translation.formats.transformers.directory import (
+from relattn_mt.formats.names import TRANSFORMERS
+from relattn_mt.formats.transformers.directory import (
     ACTIVATIONS,
     CONFIG,
     DIRECTORY,
@@ -29,8 +27,10 @@ from relattn.translation.formats.transformers.directory import (
     read_config,
     weight_files,
 )
-from relattn.translation.formats.transformers.generation import Generation
-from relattn.translation.formats.transformers.vocabulary import piece_of, read_vocabulary
+from relattn_mt.formats.transformers.generation import Generation
+from relattn_mt.formats.transformers.vocabulary import piece_of, read_vocabulary
+from relattn_mt.support.errors import reading, require
+from relattn_mt.support.files import require_files
 
 _SOURCE, _TARGET = (TRANSFORMERS.shared[name] for name in ("src_embedding", "embedding"))
 _MOST_POSITIONS = 65_536

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from relattn.translation.errors import one_line, reading, require
-from relattn.translation.files import require_files
-from relattn.translation.formats.foreign_model import MARIAN_LANGUAGE, NLLB_LANGUAGE, languages_of, read_json
-from relattn.translation.formats.transformers.directory import DIRECTORY, SHARED_MODEL, TOKENIZER, Settings, optional
+from relattn_mt.formats.foreign_model import MARIAN_LANGUAGE, NLLB_LANGUAGE, languages_of, read_json
+from relattn_mt.formats.transformers.directory import DIRECTORY, SHARED_MODEL, TOKENIZER, Settings, optional
+from relattn_mt.support.errors import one_line, reading, require
+from relattn_mt.support.files import require_files
 
 _M2M_100_LANGUAGES = {  # by the setting language_codes of the tokenizer, in the order of their ids
     "m2m100": "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr "

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from relattn import relative_attention
 from torch import Tensor, nn
 
-from relattn import relative_attention
-from relattn.translation.config import ModelConfig
-from relattn.translation.config.positions import BucketBias
-from relattn.translation.model.linear import Linear
-from relattn.translation.model.positions.absolute import sinusoids
+from relattn_mt.config import ModelConfig
+from relattn_mt.config.positions import BucketBias
+from relattn_mt.model.linear import Linear
+from relattn_mt.model.positions.absolute import sinusoids
 
 
 class DistanceAttention(nn.Module):

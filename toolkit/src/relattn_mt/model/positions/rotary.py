@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relattn.translation.config import ModelConfig
-from relattn.translation.model.attention import PlainAttention
-from relattn.translation.model.positions.absolute import angles
+from relattn_mt.config import ModelConfig
+from relattn_mt.model.attention import PlainAttention
+from relattn_mt.model.positions.absolute import angles
 
 
 def rotate(x: Tensor, positions: Tensor) -> Tensor:

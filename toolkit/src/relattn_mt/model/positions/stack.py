@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import cast
 
+from relattn import RelativeAttention, SelfAttention
 from torch import Tensor, nn
 
-from relattn import RelativeAttention, SelfAttention
-from relattn.translation.config import ModelConfig
-from relattn.translation.config.positions import (
+from relattn_mt.config import ModelConfig
+from relattn_mt.config.positions import (
     BucketBias,
     ClippedTables,
     Convolution,
@@ -20,18 +20,18 @@ from relattn.translation.config.positions import (
     Sinusoids,
     SlopeBias,
 )
-from relattn.translation.errors import InputError
-from relattn.translation.model.attention import PlainAttention
-from relattn.translation.model.linear import Linear
-from relattn.translation.model.mixers import ConvolutionMixer, LSTMMixer, TokenMixer
-from relattn.translation.model.positions.absolute import AddedSignal, LearnedSignal, SinusoidalSignal
-from relattn.translation.model.positions.distance_terms import (
+from relattn_mt.model.attention import PlainAttention
+from relattn_mt.model.linear import Linear
+from relattn_mt.model.mixers import ConvolutionMixer, LSTMMixer, TokenMixer
+from relattn_mt.model.positions.absolute import AddedSignal, LearnedSignal, SinusoidalSignal
+from relattn_mt.model.positions.distance_terms import (
     BiasAttention,
     Buckets,
     Slopes,
     TransformerXLAttention,
 )
-from relattn.translation.model.positions.rotary import RotaryAttention
+from relattn_mt.model.positions.rotary import RotaryAttention
+from relattn_mt.support.errors import InputError
 
 
 class StackPositions(nn.Module):

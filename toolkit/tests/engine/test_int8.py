@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-
 from relattn.extension import loader
 from relattn.extension.int8 import GENERIC, INT8_KERNELS, LARGEST, LARGEST_IMPORTED, PAIRS
-from relattn.translation.config import ModelConfig
-from relattn.translation.errors import InputError
-from relattn.translation.kernels import decoder
-from relattn.translation.kernels.engine import NativeEngine
-from relattn.translation.kernels.packing import Packing
-from relattn.translation.kernels.quantization import MAX_INPUTS
-from relattn.translation.model import transformer
-from relattn.translation.model.linear import Linear
-from relattn.translation.search import beam
-from relattn.translation.search.types import Request
-from relattn.translation.translate.torch_engine import TorchEngine
-from tests.support.covering import combinations, pairwise
-from tests.translation.kernels.test_decoder import (
+from relattn_mt.config import ModelConfig
+from relattn_mt.engine import decoder
+from relattn_mt.engine.engine import NativeEngine
+from relattn_mt.engine.packing import Packing
+from relattn_mt.engine.quantization import MAX_INPUTS
+from relattn_mt.model import transformer
+from relattn_mt.model.linear import Linear
+from relattn_mt.search import beam
+from relattn_mt.search.types import Request
+from relattn_mt.support.errors import InputError
+from relattn_mt.translate.torch_engine import TorchEngine
+from torch import Tensor
+
+from testing.covering import combinations, pairwise
+from toolkit.tests.engine.test_decoder import (
     ACTIVATIONS,
     LENGTHS,
     SCHEMES,
@@ -38,7 +38,7 @@ from tests.translation.kernels.test_decoder import (
     random_ids,
     rules_of,
 )
-from tests.translation.translate.test_translator import translator
+from toolkit.tests.translate.test_translator import translator
 
 pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
 __all__ = ["inference_in_filled_memory"]  # a fixture of all tests here

@@ -5,11 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-
-from relattn.translation.kernels import terms
-from relattn.translation.kernels.decoder import MOST_POSITIONS
-from relattn.translation.model.positions import absolute
-from relattn.translation.model.positions.distance_terms import Buckets, Slopes
+from relattn_mt.engine import terms
+from relattn_mt.engine.decoder import MOST_POSITIONS
+from relattn_mt.model.positions import absolute
+from relattn_mt.model.positions.distance_terms import Buckets, Slopes
 
 DISTANCES = np.arange(-MOST_POSITIONS, MOST_POSITIONS + 1)
 

@@ -1,6 +1,7 @@
-"""Compile the kernels for the wheel, and make README's links absolute.
+"""Compile the kernels for the wheels of both distributions, and make their README's links absolute.
 
-Kernels are, per processor level, one shared object per dtype that they compute in.
+Kernels are, per processor level, one shared object per dtype that they compute in. Each distribution gets its objects,
+and the header that declares their arguments, in the package that loads them.
 
 By default, the C compiler of this machine compiles the best level of this processor and all levels below it, so that an
 image also runs on processors with less. RELATTN_TARGET selects a machine and a system, for which `ziglang`, a cross
@@ -32,9 +33,10 @@ from typing import Any, NamedTuple
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-NATIVE = Path("src/relattn/backends/native")
-DECODER = Path("src/relattn/translation/kernels")
-LEVELS_MODULE = runpy.run_path(str(Path(__file__).parent / "src/relattn/extension/levels.py"))  # its globals
+SOURCES = Path(__file__).parent
+NATIVE = Path("src/relattn/backends/native")  # of the attention kernels, below the root of their distribution
+DECODER = Path("src/relattn_mt/engine")
+LEVELS_MODULE = runpy.run_path(str(SOURCES.parent / "library/src/relattn/extension/levels.py"))  # its globals
 FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
 WARNING_FLAGS = ["-Wno-psabi", "-Wno-unknown-warning-option"]  # some vectors are wider than the processor's
 LIBRARIES = ["-lm", "-ldl", "-lpthread"]
@@ -118,20 +120,11 @@ def zig_flag(flag: str) -> str:
     return name + equals + value.replace("-", "_")
 
 
-def attention_commands(folder: Path, target: Target) -> dict[Path, list[str]]:
-    """Return the commands that compile the attention kernels, by object file. Run them in `folder`."""
-    return compile_commands("attention", "arguments.h", folder, target, tuple(DEFINES))
-
-
-def decoder_commands(folder: Path, target: Target) -> dict[Path, list[str]]:
-    """Return the commands that compile the decoder kernel, which is float32 and includes headers of attention."""
-    commands = compile_commands("decoder", "decoder.h", folder, target, ("float32",))
-    return {path: [*command, f"-I{os.path.relpath(NATIVE, DECODER)}"] for path, command in commands.items()}
-
-
 def all_commands(root: Path, target: Target) -> dict[Path, list[str]]:
-    """Return the commands that compile all objects of the project below `root`, by object file."""
-    return {**attention_commands(root / NATIVE, target), **decoder_commands(root / DECODER, target)}
+    """Return the commands that compile all objects of the distribution in `root`, by object file."""
+    if (root / NATIVE).is_dir():
+        return compile_commands("attention", "arguments.h", root / NATIVE, target, tuple(DEFINES))
+    return compile_commands("decoder", "decoder.h", root / DECODER, target, ("float32",))
 
 
 def compile_commands(
@@ -144,17 +137,17 @@ def compile_commands(
     Args:
         kernel: Name of the source file without suffix.
         header: Name of the header whose checksum the objects contain.
-        folder: Directory of both files.
+        folder: Directory of the objects.
         target: The target.
         dtypes: Dtypes that the kernel supports. Levels may support fewer.
     """
-    checksum = zlib.crc32((folder / header).read_bytes())
+    checksum = zlib.crc32((SOURCES / header).read_bytes())
     commands = {}
     for level, level_compiler in target.compilers.items():
         for dtype in (dtype for dtype in DTYPES[level] if dtype in dtypes):
             path = folder / f"{kernel}-{level}-{dtype}.so"
             flags = [*FLAGS, *WARNING_FLAGS, *DEFINES[dtype], f"-DCHECKSUM={checksum}u"]
-            commands[path] = [*level_compiler, *flags, f"{kernel}.c", *LIBRARIES, "-o", path.name]
+            commands[path] = [*level_compiler, *flags, str(SOURCES / f"{kernel}.c"), *LIBRARIES, "-o", path.name]
     return commands
 
 
@@ -175,6 +168,9 @@ class CompileKernels(BuildHookInterface):
             return
         root = Path(self.root)
         commands = all_commands(root, target)
+        folder = next(iter(commands)).parent
+        header = shutil.copy(SOURCES / ("arguments.h" if folder == root / NATIVE else "decoder.h"), folder)
+        build_data["artifacts"].append(f"/{Path(header).relative_to(root)}")
         self.app.display_info(f"relattn: compiling {len(commands)} kernels for {', '.join(target.compilers)}")
 
         def is_compiled_by(path: Path, command: list[str]) -> bool:
@@ -224,9 +220,8 @@ class Readme(MetadataHookInterface):
     """The description of the package: README. In a workflow of GitHub, it links to the files of the release there."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        text, package = (
-            (Path(self.root) / name).read_text(encoding="utf-8") for name in ("README.md", "src/relattn/__init__.py")
-        )
+        version_file = next(Path(self.root).glob("src/*/__init__.py"))
+        text, package = (path.read_text(encoding="utf-8") for path in (Path(self.root) / "README.md", version_file))
         name, version = os.environ.get("GITHUB_REPOSITORY"), re.search('__version__ = "(.*)"', package)
         assert version is not None
         text = with_absolute_links(text, f"https://github.com/{name}" if name else "", f"v{version[1]}")

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from relattn_mt.config import ModelConfig, SearchConfig
+from relattn_mt.engine import decoder, engine, packing
+from relattn_mt.engine.decoder import NativeDecoder, supports_positions, unsupported_reason
+from relattn_mt.engine.engine import NativeEngine
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.model.weights import arrays_of
+from relattn_mt.search import beam
+from relattn_mt.search.types import Hypothesis, Request, SearchRules
+from relattn_mt.support.errors import Diverged, InputError
+from relattn_mt.translate.torch_engine import TorchEngine
 
-from relattn.translation.config import ModelConfig, SearchConfig
-from relattn.translation.errors import Diverged, InputError
-from relattn.translation.kernels import decoder, engine, packing
-from relattn.translation.kernels.decoder import NativeDecoder, supports_positions, unsupported_reason
-from relattn.translation.kernels.engine import NativeEngine
-from relattn.translation.model.transformer import Transformer
-from relattn.translation.model.weights import arrays_of
-from relattn.translation.search import beam
-from relattn.translation.search.types import Hypothesis, Request, SearchRules
-from relattn.translation.translate.torch_engine import TorchEngine
-from tests.support.covering import pairwise
-from tests.support.schemes import VARIANTS, config_of
+from testing.covering import pairwise
+from testing.schemes import VARIANTS, config_of
 
 pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
 

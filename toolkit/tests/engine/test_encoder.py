@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-
 from relattn.extension import loader
-from relattn.translation.kernels import decoder
-from tests.support.covering import pairwise
-from tests.translation.kernels.test_decoder import (
+from relattn_mt.engine import decoder
+
+from testing.covering import pairwise
+from toolkit.tests.engine.test_decoder import (
     ACTIVATIONS,
     SCHEMES,
     VOCAB,
