@@ -108,7 +108,8 @@ def recipe() -> str:
         "# Settings of a recipe\n",
         "A recipe is a YAML file. It needs only the settings that differ from their defaults. A setting of a group is "
         "a line below the name of the group (`clip: 8` below `model:`), or an option of `relattn-mt train` "
-        "(`--model.clip 8`). `null` stands for no value. Brackets after a type give its range: `[0, 1)` 0 and excludes 1. `relattn-mt recipe NAME` prints a complete recipe.\n",
+        "(`--model.clip 8`). `null` stands for no value. Brackets after a type give its range: `[0, 1)` includes 0 and "
+        "excludes 1. `relattn-mt recipe NAME` prints a complete recipe.\n",
         settings(Recipe),
     ]
     for name, kind in groups.items():
@@ -207,8 +208,8 @@ def schemes() -> str:
             "# Position schemes by name\n",
             "Every scheme trains and translates in PyTorch. The last columns are the other parts of the toolkit that "
             "support it with its default options. The other parts refuse it: a translation runs in PyTorch, "
-            "and `relattn-mt translate --verbose` says why. CTranslate2 and Argos packages support neither `beyond: zero` nor "
-            "`tables_per_head`. [Position schemes](../schemes.md) has the details.\n",
+            "and `relattn-mt translate --verbose` says why. CTranslate2 and Argos packages support neither "
+            "`beyond: zero` nor `tables_per_head`. [Position schemes](../schemes.md) has the details.\n",
             markdown([head, *rows]),
         ]
     )
