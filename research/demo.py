@@ -18,12 +18,11 @@ from typing import Any
 from relattn_mt import bundle
 from relattn_mt.config import SCHEMES, Positions
 from relattn_mt.data.text_files import read_parallel
-from relattn_mt.support.console import aligned
 from relattn_mt.support.errors import Diverged
 from relattn_mt.support.files import as_csv, write_atomically
 
 from research import corpus
-from research.drawing import png
+from research.drawing import aligned, png
 from research.positions import PositionBin, draw
 from research.reproduce import train_row
 from research.rows import Row

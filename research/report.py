@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from relattn_mt.config import differences
-from relattn_mt.evaluation import paired_bootstrap
 from relattn_mt.support.errors import require
 from relattn_mt.support.files import write_atomically
 
 from research.pictures import draw
 from research.rows import Model, Row, read_model
+from research.significance import paired_bootstrap
 from research.tables import CLAIMS, TABLES, Pairs, Scale, Table
 
 LEVEL = 0.05  # differences with a p-value of at most this are significant

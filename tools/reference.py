@@ -36,9 +36,8 @@ def commands() -> str:
         "# Command line\n",
         "`relattn-mt help COMMAND` and `relattn-mt COMMAND --help` print the same options. Every command also has "
         "`--version`, and `--quiet`, which leaves only warnings and errors on standard error. Progress bars are shown "
-        "only if standard error is a terminal. `relattn-mt completion` prints a script with which a shell completes "
-        "commands and options. The names of options may be written with hyphens or underscores. A "
-        "flag has no value. A list takes several values after its name, and may be given in several parts. Any other "
+        "only if standard error is a terminal. The names of options may be written with hyphens or underscores. A flag "
+        "has no value. A list takes several values after its name, and may be given in several parts. Any other "
         "option may be given once.\n",
         "Names of files are taken literally: a shell expands `~` and `$HOME`, the commands do not. An output file that "
         "is a device, a pipe or a link is written directly. Any other output is replaced at the end, completely or not "

@@ -11,10 +11,11 @@ import pytest
 from filelock import FileLock
 from relattn_mt.config import as_dict
 from relattn_mt.data.text_files import read_parallel
-from relattn_mt.evaluation import paired_bootstrap, score
+from relattn_mt.evaluation import score
 from relattn_mt.support.errors import InputError
 
 from research import report, reproduce, rows
+from research.significance import paired_bootstrap
 from research.tables import SCALES, TABLES, Claim, Entry, Scale, Table, joined
 
 ENTRIES = (Entry("both", "relative", paper=25.8), Entry("keys", "relative", {"relative_tables": "keys"}))

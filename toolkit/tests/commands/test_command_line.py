@@ -3,7 +3,6 @@
 import logging
 import os
 import re
-import shlex
 import subprocess
 import sys
 import warnings
@@ -43,23 +42,6 @@ def test_help_and_loading_import_few_libraries(model):
     subprocess.run([sys.executable, "-c", SCRIPT, model], check=True, stdout=subprocess.DEVNULL)
 
 
-@pytest.mark.parametrize("prepared", [lambda path: path.symlink_to(path.parent), lambda path: path.mkdir()])
-def test_directory_for_temporary_files_that_others_can_change_is_not_used(tmp_path, prepared):
-    """Another user may have prepared it, with links to files that a cache would overwrite, or code in the cache."""
-    usual = tmp_path / f"relattn-{os.getuid()}"
-    prepared(usual)
-    usual.chmod(0o777)
-    caches = "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR"
-    script = f"from relattn_mt.commands.main import main, os; main([]); print(*map(os.getenv, {caches}))"
-    environment = {name: value for name, value in os.environ.items() if name not in caches}
-    environment["TMPDIR"] = str(tmp_path)
-    output = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True, text=True)
-    (path,) = {Path(cache).parent for cache in output.stdout.splitlines()[-1].split()}
-    assert path.parent == tmp_path
-    assert path != usual
-    assert not path.exists()  # removed at the end
-
-
 def test_help_and_version(relattn):
     for arguments in ((), ("--help",), ("-h",), ("help",), ("analyze", "--help"), ("help", "analyze")):
         result = relattn(*arguments)
@@ -95,30 +77,6 @@ def test_quiet_prints_no_progress_and_no_notes(relattn, model, tmp_path, monkeyp
         result = relattn(*command.split(), "--quiet")
         assert (result.code, result.err) == (0, "")
     assert_refused(relattn("translate", model, "--quiet", "--input", text), "--output")
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("", {name.split()[0] for name in cli.COMMANDS}),
-        ("tra", {"train", "translate"}),
-        ("analyze ", {"attention"}),
-        ("export ", {"ctranslate2", "argos", "onnx"}),
-        ("translate --format ", {"text", "tsv", "jsonl"}),
-        ("analyze attention x --po", {"--port"}),
-        ("train my.yaml --train.warm", {"--train.warmup_steps"}),
-    ],
-)
-def test_completion(relattn, words, expected):
-    script = relattn("completion", "bash").out
-    given = ["relattn", *words.split(" ")]
-    call = f"COMP_WORDS=({' '.join(map(shlex.quote, given))}); COMP_CWORD={len(given) - 1}"
-    call += (
-        f"\n_shtab_relattn relattn {shlex.quote(given[-1])} {shlex.quote(given[-2])}\nprintf '%s\\n' ${{COMPREPLY[@]}}"
-    )
-    done = subprocess.run(["bash", "-c", script + call], capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) == expected
-    assert relattn("completion", "zsh").out.startswith("#compdef relattn\n")
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ import pytest
 from relattn_mt import load
 from relattn_mt.data.text_files import read_parallel
 from relattn_mt.engine.engine import NativeEngine
-from relattn_mt.evaluation import paired_bootstrap, score
+from relattn_mt.evaluation import score
 
-from testing.bundles import save_random_bundle
 from testing.commands import assert_refused
 
 
@@ -35,29 +34,6 @@ def test_scores_and_translations(relattn, tmp_path, model, text):
     arguments = ("--src", text["valid_src"], "--ref", tmp_path / "ref.gz", "--out", tmp_path / "out.txt")
     assert relattn("evaluate", model, *arguments) == (0, f"{expected}\n", "")
     assert (tmp_path / "out.txt").read_text().splitlines() == translations
-
-
-def test_comparison_of_bundles(relattn, tmp_path, model, text):
-    """Each row has the scores of one bundle, and the p-value of its difference to the first."""
-    other = save_random_bundle(tmp_path / "other")
-    arguments = ("--src", text["valid_src"], "--ref", text["valid_tgt"])
-    result = relattn("evaluate", model, other, model, *arguments)
-    assert result.code == 0
-    sources, references = zip(*read_parallel(text["valid_src"], text["valid_tgt"]), strict=True)
-    translations = [load(path).translate(sources) for path in (model, other)]
-    p = paired_bootstrap(translations[0], translations[1], references)
-    rows = [line.split() for line in result.out.splitlines()[1:4]]
-    for row, path, lines, difference in zip(
-        rows, (model, other, model), (*translations, translations[0]), ([], [f"{p:.3f}"], ["1.000"]), strict=True
-    ):
-        scores = score(lines, references)
-        assert row == [str(path), f"{scores.bleu:.2f}", f"{scores.chrf:.2f}", *difference]
-    (tmp_path / "empty").write_text("")
-    empty = ("--src", tmp_path / "empty", "--ref", tmp_path / "empty")
-    assert_refused(relattn("evaluate", model, other, *empty), "the file is empty")
-    assert_refused(
-        relattn("evaluate", model, other, *arguments, "--out", "x"), "several bundles do not work with --out"
-    )
 
 
 @pytest.mark.parametrize("command", ["evaluate", "analyze attention"])

@@ -36,7 +36,6 @@ def test_commands_without_pytorch(model: str, text: dict[str, str], tmp_path: Pa
         ["distill", model, "--data", src, "--out", str(tmp_path / "distilled")],
         ["backtranslate", model, "--data", tgt, "--out", str(tmp_path / "back")],
         ["recipe", "wmt14-en-de-base"],
-        ["completion", "bash"],
     ]
     requires = [
         ["train", "wmt14-en-de-base", f"--out={tmp_path / 'run'}"],

@@ -5,27 +5,19 @@ Every user error ends in one line on standard error and exit code 2.
 
 from __future__ import annotations
 
-import atexit
 import io
 import os
 import re
-import shutil
-import stat
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
 from importlib import import_module
-from pathlib import Path
 from typing import Any, TextIO
 
 from relattn_mt import __version__
 from relattn_mt.support.errors import InputError, Interrupted, one_line, reason, unknown
 
 GROUPS = {
-    "Get started": {
-        "completion": "Print a script that completes commands and options in a shell",
-    },
     "Train": {
         "prepare": "Download or read a parallel corpus and clean it",
         "recipe": "Print a known recipe, as a start for your own",
@@ -56,7 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["help"]:
         argv = [*argv[1:], "--help"]
-    _set_caches()
     try:
         if argv[:1] == ["train"] and not {*_HELP, _VERSION} & set(argv):
             return _run_training(argv)
@@ -164,33 +155,6 @@ def _report(message: str, code: int = 2) -> int:
         if message:
             print(f"relattn-mt: {one_line(message)}", file=sys.stderr)
     return code
-
-
-def _set_caches() -> None:
-    """Have libraries keep their caches in a private directory, unless the user has chosen another one.
-
-    Lightning imports matplotlib, whose cache must not be in the home directory. PyTorch's compiler runs code from its
-    cache, and would take a directory of any user.
-    """
-    libraries = {"MPLCONFIGDIR": "matplotlib", "TORCHINDUCTOR_CACHE_DIR": "torchinductor"}
-    if missing := libraries.keys() - os.environ.keys():
-        directory = _private_directory()
-        os.environ.update({variable: str(directory / libraries[variable]) for variable in missing})
-
-
-def _private_directory() -> Path:
-    """Return a directory for temporary files that no other user can have prepared or can change."""
-    if sys.platform == "win32":  # each user has a directory for temporary files
-        return Path(tempfile.gettempdir()) / "relattn"
-    path = Path(tempfile.gettempdir()) / f"relattn-{os.getuid()}"
-    with suppress(OSError):
-        path.mkdir(mode=0o700, exist_ok=True)
-        status = path.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
-            return path
-    path = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return path
 
 
 def _discard_unwritable_output() -> None:

@@ -1,11 +1,11 @@
-"""Log messages on standard error, one line each, above a progress bar if there is one; times in words; tables."""
+"""Log messages on standard error, one line each, above a progress bar if there is one; times in words."""
 
 from __future__ import annotations
 
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -94,9 +94,3 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} seconds"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells as lines of text with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
