@@ -16,7 +16,6 @@ NAMES = {
     **{f"relattn.{name}": getattr(relattn, name) for name in relattn.__all__},
     **{f"relattn.integrations.transformers.{name}": getattr(transformers, name) for name in transformers.__all__},
     "relattn_mt.load": relattn_mt.load,
-    "relattn_mt.BatchTranslator": relattn_mt.BatchTranslator,
     "relattn_mt.translate.translator.Translator": Translator,
 }
 

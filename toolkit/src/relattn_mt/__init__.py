@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from relattn_mt.batch_translator import BatchTranslator
     from relattn_mt.loading import load
 
-__all__ = ["BatchTranslator", "load"]
+__all__ = ["load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,8 +20,4 @@ def __getattr__(name: str) -> Any:
         from relattn_mt.loading import load
 
         return load
-    if name == "BatchTranslator":
-        from relattn_mt.batch_translator import BatchTranslator
-
-        return BatchTranslator
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,34 +5,31 @@
 
 A part is a number of consecutive rows, which are translated in the same batches whatever the shards are. A shard is a
 number of consecutive parts. So the shards together are the output of one run, byte by byte, and an interrupted run
-continues after its last complete part. In Parquet, a part is a row group.
+continues after its last complete part.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import logging
 import re
 import shutil
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from relattn_mt.batch_translator import new_columns, require_column, require_text
 from relattn_mt.config import differences
 from relattn_mt.data.text_files import read_lines
 from relattn_mt.support.console import progress_bar, shows_progress
-from relattn_mt.support.errors import one_line, reading, require, require_installed
+from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import putting, remove, require_regular, write_atomically
 from relattn_mt.support.locking import locked
 from relattn_mt.text.marked import Marked
 from relattn_mt.translate import Format
 from relattn_mt.translate.options import TranslateOptions
-from relattn_mt.translate.output_formats import format_lines, header_lines
+from relattn_mt.translate.output_formats import columns, format_lines, header_lines
 from relattn_mt.translate.prepare import Sentence, require_readable
 from relattn_mt.translate.translation import Translation
 from relattn_mt.translate.translator import Translator
@@ -41,55 +38,18 @@ PART = 4096  # rows that are translated at once, and lost if the process is kill
 _log = logging.getLogger(__name__)
 
 
-class BulkSource(ABC):
-    """A file to translate.
-
-    Args:
-        path: The file.
-        options: Options of translating.
-
-    Raises:
-        InputError: The file cannot be read.
-    """
-
-    def __init__(self, path: Path, options: TranslateOptions) -> None:
-        self.path, self.options = path, options
-
-    @abstractmethod
-    def check(self) -> tuple[int, str]:
-        """Read the whole file, and return its number of rows and its digest.
-
-        Raises:
-            InputError: a row cannot be translated.
-        """
-
-    @abstractmethod
-    def parts(self, first: int) -> Iterator[Any]:
-        """Yield parts, from that of the given index on."""
-
-    @abstractmethod
-    def lines(self, part: Any) -> list[str]:
-        """Return the text of a part."""
-
-    @abstractmethod
-    def encode(self, part: Any, first_line: int, translations: list[list[Translation]]) -> bytes:
-        """Return the content of the output for a part, whose first row has the number `first_line`."""
-
-    def join(self, parts: Sequence[Path], file: BinaryIO) -> None:
-        """Write the output that consists of the given parts."""
-        for path in parts:
-            with path.open("rb") as part:
-                shutil.copyfileobj(part, file)
-
-
-class TextSource(BulkSource):
-    """Text, one sentence per line. The output has lines in a format, or in that of n-best lists."""
+class TextSource:
+    """A file of text, one sentence per line. The output has lines in a format, or in that of n-best lists."""
 
     def __init__(self, path: Path, options: TranslateOptions, style: Format = "text", n_best: bool = False) -> None:
-        super().__init__(path, options)
-        self.style, self.n_best = style, n_best
+        self.path, self.options, self.style, self.n_best = path, options, style, n_best
 
     def check(self) -> tuple[int, str]:
+        """Read the whole file, and return its number of lines and its digest.
+
+        Raises:
+            InputError: The file cannot be read, or a line cannot be translated.
+        """
         digest, number = hashlib.sha256(), 0
         for number, line in enumerate(read_lines(self.path, digest.update), start=1):
             self.check_line(line, f"{self.path}: line {number}")
@@ -100,13 +60,16 @@ class TextSource(BulkSource):
         require_readable(line, where)
 
     def parts(self, first: int) -> Iterator[list[str]]:
+        """Yield the lines of each part, from that of the given index on."""
         rest = islice(read_lines(self.path), first * PART, None)
         return iter(lambda: list(islice(rest, PART)), [])
 
-    def lines(self, part: list[str]) -> list[str]:
-        return part
+    def text(self, line: str) -> str:
+        """Return what is translated of a line."""
+        return line
 
     def encode(self, part: list[str], first_line: int, translations: list[list[Translation]]) -> bytes:
+        """Return the output for a part, whose first line has the number `first_line`."""
         align = self.options.align
         lines = header_lines(self.style, align=align) if first_line == 1 else []
         for number, each in enumerate(translations, start=first_line):
@@ -125,91 +88,29 @@ class JsonSource(TextSource):
         with reading(where, "must be a JSON object"):
             row = json.loads(line)
         require(isinstance(row, dict), f"{where} must be a JSON object, got {one_line(line, 40)!r}")
-        require_column(list(row), self.column, self.options, where)
-        require_text(row[self.column], where, self.column)
-        require_readable(row[self.column], where)
+        given, name = one_line(", ".join(row) or "none", 200), one_line(self.column, 40)
+        require(self.column in row, f"{where} must have a column {name!r}, got {given}")
+        taken = [key for key in columns(Translation("", 0.0, []), align=self.options.align) if key in row]
+        require(not taken, f"{where} must not have a column {', '.join(taken)}, because translations add it; rename it")
+        value = row[self.column]
+        kind = "null" if value is None else type(value).__name__
+        require(isinstance(value, str), f"{where}: column {name!r} must be text, got {kind}")
+        require_readable(value, where)
 
-    def lines(self, part: list[str]) -> list[str]:
-        return [json.loads(line)[self.column] for line in part]
+    def text(self, line: str) -> str:
+        return json.loads(line)[self.column]
 
     def encode(self, part: list[str], first_line: int, translations: list[list[Translation]]) -> bytes:
-        added = new_columns([best for best, *_ in translations], self.options)
-        rows = [dict(zip(added, values, strict=True)) for values in zip(*added.values(), strict=True)]
+        rows = [columns(best, align=self.options.align) for best, *_ in translations]
         objects = [line.rstrip().removesuffix("}").rstrip() for line in part]
         pairs = zip(objects, rows, strict=True)
         return "".join(f"{line}, {json.dumps(row, ensure_ascii=False)[1:]}\n" for line, row in pairs).encode()
 
 
-class ParquetSource(BulkSource):
-    """A Parquet file, to which columns are added."""
-
-    def __init__(self, path: Path, options: TranslateOptions, column: str) -> None:
-        super().__init__(path, options)
-        import pyarrow.parquet  # which other files do not need
-
-        self.column, self.pyarrow = column, pyarrow
-        with self.reading():
-            self.file = self.pyarrow.parquet.ParquetFile(path)
-        self.schema = self.file.schema_arrow
-        require_column(self.schema.names, column, options, str(path))
-
-    def reading(self) -> Any:
-        return reading(self.path, "damaged, or not a Parquet file")
-
-    def check(self) -> tuple[int, str]:
-        number = 0
-        with self.reading():
-            for batch in self.file.iter_batches(PART, columns=[self.column]):
-                for number, value in enumerate(batch.column(0).to_pylist(), start=number + 1):  # noqa: B020
-                    require_text(value, f"{self.path}: row {number}", self.column)
-                    require_readable(value, f"{self.path}: row {number}")
-            with self.path.open("rb") as file:
-                return number, hashlib.file_digest(file, "sha256").hexdigest()
-
-    def parts(self, first: int) -> Iterator[Any]:
-        rest, skipped = self.schema.empty_table(), first * PART
-        for group in range(self.file.num_row_groups):
-            rows = self.file.metadata.row_group(group).num_rows
-            if skipped >= rows:
-                skipped -= rows
-                continue
-            for batch in self.file.iter_batches(PART, row_groups=[group]):
-                rest = self.pyarrow.concat_tables([rest, self.pyarrow.Table.from_batches([batch.slice(skipped)])])
-                skipped = max(0, skipped - len(batch))
-                while len(rest) >= PART:
-                    yield rest.slice(0, PART)
-                    rest = rest.slice(PART)
-        if len(rest):
-            yield rest
-
-    def lines(self, part: Any) -> list[str]:
-        return part[self.column].to_pylist()
-
-    def encode(self, part: Any, first_line: int, translations: list[list[Translation]]) -> bytes:
-        file = io.BytesIO()
-        self.pyarrow.parquet.write_table(self.with_columns(part, [best for best, *_ in translations]), file)
-        return file.getvalue()
-
-    def with_columns(self, table: Any, translations: Sequence[Translation]) -> Any:
-        """Return a table with the new columns."""
-        for name, values in new_columns(translations, self.options).items():
-            kind = self.pyarrow.float64() if name in ("score", "confidence") else self.pyarrow.string()
-            table = table.append_column(name, self.pyarrow.array(values, kind))
-        metadata = dict(table.schema.metadata or {})
-        metadata.pop(b"huggingface", None)  # it lists the columns, and datasets refuses others
-        return table.replace_schema_metadata(metadata)
-
-    def join(self, parts: Sequence[Path], file: BinaryIO) -> None:
-        schema = self.with_columns(self.schema.empty_table(), []).schema
-        with self.pyarrow.parquet.ParquetWriter(file, schema) as writer:
-            for path in parts:
-                writer.write_table(self.pyarrow.parquet.ParquetFile(path).read())
-
-
 def source_of(
     path: Path, out: Path, options: TranslateOptions, *, column: str = "", style: Format = "text", n_best: bool = False
-) -> BulkSource:
-    """Return the reader of a file, which its name decides: .jsonl, also compressed, .parquet, or else text.
+) -> TextSource:
+    """Return the reader of a file, which its name decides: .jsonl, also compressed, or else text.
 
     Args:
         path: The file.
@@ -225,17 +126,14 @@ def source_of(
     require(path.exists(), f"{path}: no such file")
     require_regular(path)
     kind = re.sub(r"\.(gz|bz2|xz|zst)$", "", path.name.lower()).rpartition(".")[2]
-    if kind not in ("jsonl", "parquet"):
-        require(not column, f"--column requires a table, .jsonl or .parquet, got {path}")
-        fits = out.suffix.lower() not in (".parquet", ".gz", ".bz2", ".xz", ".zst")
+    if kind != "jsonl":
+        require(not column, f"--column requires a table, .jsonl, got {path}")
+        fits = out.suffix.lower() not in (".gz", ".bz2", ".xz", ".zst")
         require(fits, f"{out}: the output must be text, as the input, and not compressed")
         return TextSource(path, options, style, n_best)
     require(out.suffix.lower() == f".{kind}", f"{out}: the output must be .{kind}, as the input")
     require(style == "text" and not n_best, "--format and --n_best do not work with a table")
-    if kind == "jsonl":
-        return JsonSource(path, options, column or "text")
-    require_installed("pyarrow", extra="translation")
-    return ParquetSource(path, options, column or "text")
+    return JsonSource(path, options, column or "text")
 
 
 def parse_shard(shard: str) -> tuple[int, int]:
@@ -248,7 +146,7 @@ def parse_shard(shard: str) -> tuple[int, int]:
 
 def translate_file(
     translator: Translator,
-    source: BulkSource,
+    source: TextSource,
     out: Path,
     settings: dict[str, Any],
     shard: tuple[int, int] | None = None,
@@ -292,8 +190,8 @@ def translate_file(
         total, initial = (min(rows, index * PART) - first * PART for index in (last, first + done))
         with progress_bar(total, "row", shown=shows_progress(), initial=initial) as advance:
             for index, part in zip(range(first + done, last), source.parts(first + done), strict=False):
-                lines, first_line = source.lines(part), 1 + PART * index
-                sentences = [Sentence(Marked(line), source.options) for line in lines]
+                first_line = 1 + PART * index
+                sentences = [Sentence(Marked(source.text(line)), source.options) for line in part]
                 results = translator.translate_sentences(sentences, first_line, advance)
                 if index == first:
                     write_atomically(record, json.dumps(settings).encode())
@@ -302,7 +200,9 @@ def translate_file(
             write_atomically(record, json.dumps(settings).encode())
         require(all(map(Path.exists, paths)), f"{source.path}: must have {rows:,} rows as before; it was changed")
         with putting(out) as aside, aside.open("wb") as file:
-            source.join(paths, file)
+            for path in paths:
+                with path.open("rb") as part_file:
+                    shutil.copyfileobj(part_file, file)
         remove_parts(work)
     return out
 

@@ -7,9 +7,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import datasets
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from relattn_mt import bulk, load
 from relattn_mt.translate.options import TranslateOptions
@@ -47,14 +44,10 @@ def same(rows: list[dict], want: list[dict]) -> bool:
     return [{name: pytest.approx(value, abs=2e-4) for name, value in row.items()} for row in want] == rows
 
 
-def write(path: Path, kind: str, column: str = "text") -> Path:
-    """Write LINES as text or as a table in row groups that are no parts."""
+def write(path: Path, kind: str) -> Path:
+    """Write LINES as text or as a table."""
     path = path.with_suffix(f".{kind}")
-    if kind == "parquet":
-        table = {"id": range(len(LINES)), column: LINES, "y": pa.array([[i] for i in range(len(LINES))])}
-        pq.write_table(pa.table(table), path, row_group_size=7)
-    else:
-        path.write_text("".join(f"{line}\n" for line in (ROWS if kind == "jsonl" else LINES)), encoding="utf-8")
+    path.write_text("".join(f"{line}\n" for line in (ROWS if kind == "jsonl" else LINES)), encoding="utf-8")
     return path
 
 
@@ -63,23 +56,16 @@ def write(path: Path, kind: str, column: str = "text") -> Path:
     [("", {}), ("--align", {"align": True}), ("--keep_tags --no_copy", {"keep_tags": True, "copy": False})],
 )
 def test_columns_are_added_to_tables(relattn, model, tmp_path, flags, options):
-    for kind in ("jsonl", "parquet"):
-        out = tmp_path / f"out.{kind}"
-        given = write(tmp_path / "in", kind)
-        result = relattn("translate", model, "--input", given, "--output", out, *flags.split())
-        assert (result.code, result.out) == (0, f"{out}\n"), result.err
+    out, given = tmp_path / "out.jsonl", write(tmp_path / "in", "jsonl")
+    result = relattn("translate", model, "--input", given, "--output", out, *flags.split())
+    assert (result.code, result.out) == (0, f"{out}\n"), result.err
     want = expected(model, **options)
-    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = out.read_text(encoding="utf-8").splitlines()
     assert all(line.startswith(row.rstrip()[:-1]) for line, row in zip(lines, ROWS, strict=True))
     assert same([{name: json.loads(line)[name] for name in want[0]} for line in lines], want)
-    table = pq.read_table(tmp_path / "out.parquet")
-    before = pq.read_table(tmp_path / "in.parquet")
-    assert table.select(before.column_names) == before
-    assert same(table.select(list(want[0])).to_pylist(), want)
-    assert table.column_names == [*before.column_names, *want[0]]
 
 
-@pytest.mark.parametrize("kind", ["txt", "tsv", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["txt", "tsv", "jsonl"])
 def test_shards_in_any_order_are_one_run_byte_by_byte(relattn, model, tmp_path, monkeypatch, kind):
     """Two of eight are stopped in the middle and run again."""
     given = write(tmp_path / "in", "txt" if kind == "tsv" else kind)
@@ -112,15 +98,7 @@ def test_shards_in_any_order_are_one_run_byte_by_byte(relattn, model, tmp_path, 
     assert [path.name for path in shards] == [f"out-0000{i}-of-00008.{kind}" for i in range(1, 9)]
     assert not [*tmp_path.glob(".out*/part-*")]
     whole = tmp_path / f"whole.{kind}"
-    if kind == "parquet":
-        parts = [
-            pq.ParquetFile(path).read_row_group(i)
-            for path in shards
-            for i in range(pq.ParquetFile(path).num_row_groups)
-        ]
-        assert parts == [pq.ParquetFile(whole).read_row_group(i) for i in range(16)]
-    else:
-        assert b"".join(path.read_bytes() for path in shards) == whole.read_bytes()
+    assert b"".join(path.read_bytes() for path in shards) == whole.read_bytes()
 
 
 def test_text_has_the_format_of_standard_output(relattn, reading, model, tmp_path):
@@ -154,24 +132,6 @@ def test_finished_outputs_are_kept(relattn, model, another, tmp_path, monkeypatc
     assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "out.jsonl", "other.jsonl", ".out.jsonl.relattn"}
 
 
-def test_a_table_of_datasets_stays_one(relattn, model, tmp_path):
-    """Its metadata lists the columns."""
-    table = datasets.Dataset.from_dict({"text": LINES[:4], "label": [0, 1, 0, 1]})
-    table.to_parquet(tmp_path / "in.parquet")
-    out = tmp_path / "out.parquet"
-    assert relattn("translate", model, "--input", tmp_path / "in.parquet", "--output", out).code == 0
-    read = datasets.Dataset.from_parquet(str(out), cache_dir=str(tmp_path / "cache"))
-    assert read.column_names == ["text", "label", "score", "confidence", "translation", "warnings"]
-    assert read.remove_columns(read.column_names[2:]).to_dict() == table.to_dict()
-
-
-def parquet(names: list[str] | None = None, **columns: object) -> bytes:
-    """Return a Parquet file with these columns, perhaps with other names."""
-    file = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns).rename_columns(names or [*columns]), file)
-    return file.getvalue().to_pybytes()
-
-
 @pytest.mark.parametrize(
     ("name", "content", "flags", "message"),
     [
@@ -191,13 +151,6 @@ def parquet(names: list[str] | None = None, **columns: object) -> bytes:
         ("in.jsonl", b'{"text": "a"}\n', "--n_best=2", "do not work with a table"),
         ("in.jsonl", b'{"text": "a"}\n', "--format=tsv", "do not work with a table"),
         ("in.jsonl", b'{"text": "a"}\n', "--prefix=in.jsonl", "--prefix does not work with --input"),
-        ("in.parquet", b"PAR1", "", "in.parquet: damaged, or not a Parquet file"),
-        ("in.parquet", parquet(text=["a"])[:-9], "", "in.parquet: damaged, or not a Parquet file"),
-        ("in.parquet", parquet(t=["a"]), "", "in.parquet must have a column 'text', got t"),
-        ("in.parquet", parquet(text=["a", None]), "", "in.parquet: row 2: column 'text' must be text, got null"),
-        ("in.parquet", parquet(text=[b"a"]), "", "in.parquet: row 1: column 'text' must be text, got bytes"),
-        ("in.parquet", parquet(text=["a"], warnings=["a"]), "", "in.parquet must not have a column warnings"),
-        ("in.parquet", parquet(x=["a"], y=["b"], names=["text", "text"]), "", "must have the column 'text' only once"),
         ("in.txt", b"a\n" + b"b" * 20_000, "", "in.txt: line 2 must have at most 16,384 characters, got 20,000"),
         ("in.txt", b"a\n", "--n_best=9", "n_best must be at most the beam size 2, got 9"),
         ("in.txt", b"a\n", "--column=text", "--column requires a table"),
@@ -225,7 +178,6 @@ def test_wrong_input(relattn, model, tmp_path, monkeypatch, name, content, flags
         ("--column=text", "--column requires --input"),
         ("--input=nowhere --output=out", "nowhere: no such file"),
         ("--input=in.txt --output=in.txt", "the output must not replace an input"),
-        ("--input=in.txt --output=out.parquet", "out.parquet: the output must be text"),
         ("--input=in.txt --output=out.gz", "out.gz: the output must be text"),
         ("--input=in.jsonl --output=out.txt", "out.txt: the output must be .jsonl"),
         ("--input=in.jsonl --output=out.jsonl.gz", "out.jsonl.gz: the output must be .jsonl"),

@@ -46,7 +46,7 @@ def translate(
 
     Args:
         bundle: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub.
-        input: File to translate: a table, .jsonl or .parquet, a document as the server translates it, or else text, one
+        input: File to translate: a table, .jsonl, a document as the server translates it, or else text, one
             sentence per line. Text and .jsonl may be compressed. The columns score, confidence, translation and
             warnings are added to a table.
         output: File to write, in the format of the input.
@@ -85,7 +85,7 @@ def translate(
     require(not (input and prefix), "--prefix does not work with --input")
     kind = file_suffix(input)
     is_document = document or (kind in FORMATS and kind != ".txt")
-    require(kind not in (".csv", ".tsv"), f"{input}: convert it to .jsonl or .parquet, and name its --column")
+    require(kind not in (".csv", ".tsv", ".parquet"), f"{input}: convert it to .jsonl, and name its --column")
     require(not document or kind in FORMATS, f"--document requires --input in {', '.join(FORMATS)}")
     require(not (split and input), "--split does not work with --input: a document is always divided into sentences")
     if is_document:
