@@ -35,7 +35,11 @@ def global_state() -> dict[str, object]:
     import torch
 
     plain = {bool, int, float, str, type(None)}
-    modules = [(name, module) for name, module in sys.modules.items() if name.startswith(("relattn.", "benchmarks."))]
+    modules = [
+        (name, module)
+        for name, module in sys.modules.items()
+        if name.startswith(("relattn.", "relattn_mt.", "benchmarks."))
+    ]
     return {
         f"{module}.{name}": value
         for module, namespace in modules

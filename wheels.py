@@ -1,4 +1,4 @@
-"""Build the distributions for a package index into dist/: the source, and a wheel per target. `make wheels` runs it.
+"""Build both distributions for a package index into dist/: their sources, and a wheel per target (`make wheels`).
 
 A wheel must contain the kernels of its target and no other compiled files. On Linux, `auditwheel` must confirm that the
 objects run with the C library of the wheel's tag. `twine` must accept all distributions.
@@ -12,9 +12,10 @@ import sys
 import zipfile
 from pathlib import Path
 
-import hatch_build
+from kernels.build import all_commands, parse_target
 
 ROOT = Path(__file__).parent
+DISTRIBUTIONS = ("library", "toolkit")  # their folders
 DIST = ROOT / "dist"
 TARGETS = ("x86_64-linux-gnu.2.28", "aarch64-linux-gnu.2.28", "aarch64-macos.11.0", "none")  # values of RELATTN_TARGET
 
@@ -38,9 +39,10 @@ def build(format_flag: str, source: Path, target: str = "") -> Path:
 
 def check_objects(wheel: Path, target_name: str) -> list[str]:
     """Return the object files of a wheel; exit with an error if they or its tag are not the target's."""
-    target = hatch_build.parse_target(target_name)
+    target = parse_target(target_name)
     tag = target.tag if target else "any"
-    expected = sorted(path.name for path in hatch_build.all_commands(ROOT, target)) if target else []
+    root = ROOT / ("toolkit" if wheel.name.startswith("relattn_mt-") else "library")
+    expected = sorted(path.name for path in all_commands(root, target)) if target else []
     with zipfile.ZipFile(wheel) as archive:
         objects = sorted(Path(name).name for name in archive.namelist() if name.endswith((".so", ".dylib", ".pyd")))
     if not wheel.name.endswith(f"-py3-none-{tag}.whl") or objects != expected:
@@ -70,13 +72,14 @@ def report(path: Path, details: str = "") -> None:
 def main() -> None:
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
-    source = build("--sdist", ROOT)
-    report(source)
-    for target in TARGETS:
-        wheel = build("--wheel", source, target)
-        objects = check_objects(wheel, target)
-        platform = f"; auditwheel: {audit_platform(wheel)}" if "linux" in target else ""
-        report(wheel, f"{len(objects)} objects{platform}")
+    for distribution in DISTRIBUTIONS:
+        source = build("--sdist", ROOT / distribution)
+        report(source)
+        for target in TARGETS:
+            wheel = build("--wheel", source, target)
+            objects = check_objects(wheel, target)
+            platform = f"; auditwheel: {audit_platform(wheel)}" if "linux" in target else ""
+            report(wheel, f"{len(objects)} objects{platform}")
     names = sorted(path.name for path in DIST.iterdir())
     subprocess.run([sys.executable, "-m", "twine", "--no-color", "check", "--strict", *names], cwd=DIST, check=True)
 

@@ -3,7 +3,7 @@
 They need a separate environment. `packages.txt` has their versions and those of what they import:
 
     python3 -m venv .cache/packages
-    .cache/packages/bin/pip install --constraint constraints.txt --editable '.[translation]'
+    .cache/packages/bin/pip install --constraint constraints.txt --editable ./library --editable './toolkit[train]'
     .cache/packages/bin/pip install --no-deps --requirement benchmarks/packages.txt
     .cache/packages/bin/python -m benchmarks.packages
 

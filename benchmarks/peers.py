@@ -4,7 +4,7 @@ They need a separate environment, since OpenNMT-py requires torch < 2.3 and eole
 `peers.txt` has their versions and those of what they import:
 
     python3 -m venv .cache/peers
-    .cache/peers/bin/pip install --constraint constraints.txt --editable '.[translation]'
+    .cache/peers/bin/pip install --constraint constraints.txt --editable ./library --editable './toolkit[train]'
     .cache/peers/bin/pip install --no-deps --requirement benchmarks/peers.txt
     .cache/peers/bin/python -m benchmarks.peers
 

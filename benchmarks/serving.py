@@ -33,7 +33,7 @@ from benchmarks.measure import command, parse, record
 @contextmanager
 def serving(model: Path, *options: str, log: IO[str]) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """Run a server. Yield its process and its address."""
-    command = [sys.executable, "-m", "relattn", "serve", "--port", "0", str(model), *options]
+    command = [sys.executable, "-m", "relattn_mt", "serve", "--port", "0", str(model), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
         try:
             assert process.stdout is not None

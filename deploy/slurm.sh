@@ -18,5 +18,5 @@ export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=120 # seconds to finish a step and write a
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 exec srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node "$SLURM_GPUS_ON_NODE" --max-restarts 3 \
     --rdzv-backend c10d --rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint "$first:$((10000 + SLURM_JOB_ID % 50000))" \
-    -m relattn train "$1" --out "$2" --train.nodes "$SLURM_NNODES" --train.devices "$SLURM_GPUS_ON_NODE" \
+    -m relattn_mt train "$1" --out "$2" --train.nodes "$SLURM_NNODES" --train.devices "$SLURM_GPUS_ON_NODE" \
     $resume

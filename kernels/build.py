@@ -1,4 +1,4 @@
-"""Compile the kernels for the wheels of both distributions, and make their README's links absolute.
+"""Compile the kernels for the wheels of both distributions.
 
 Kernels are, per processor level, one shared object per dtype that they compute in. Each distribution gets its objects,
 and the header that declares their arguments, in the package that loads them.
@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
-from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 SOURCES = Path(__file__).parent
 NATIVE = Path("src/relattn/backends/native")  # of the attention kernels, below the root of their distribution
@@ -190,39 +189,3 @@ class CompileKernels(BuildHookInterface):
         if any(is_compiled.values()):
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{target.tag}"  # for every version of Python
-
-
-LINK = re.compile(r"```.*?```|`[^`\n]*`|(!?)\[([^][]*)\]\((?!https?:)([^)\s]+)\)", re.DOTALL)  # or code
-
-
-def with_absolute_links(text: str, repository: str, revision: str) -> str:
-    """Return Markdown for a package index, which does not have the other files of the repository.
-
-    Args:
-        text: Markdown with links to files of the repository.
-        repository: URL of the repository on GitHub. If it is empty, links become their text, and pictures are left out.
-        revision: Branch, tag or commit to link to.
-    """
-
-    def absolute(match: re.Match[str]) -> str:
-        picture, label, target = match.groups()
-        if target is None:  # code
-            return match[0]
-        if not repository:
-            return "" if picture else label
-        path = f"README.md{target}" if target.startswith("#") else target
-        return f"{picture}[{label}]({repository}/{'raw' if picture else 'blob'}/{revision}/{path})"
-
-    return LINK.sub(absolute, text)
-
-
-class Readme(MetadataHookInterface):
-    """The description of the package: README. In a workflow of GitHub, it links to the files of the release there."""
-
-    def update(self, metadata: dict[str, Any]) -> None:
-        version_file = next(Path(self.root).glob("src/*/__init__.py"))
-        text, package = (path.read_text(encoding="utf-8") for path in (Path(self.root) / "README.md", version_file))
-        name, version = os.environ.get("GITHUB_REPOSITORY"), re.search('__version__ = "(.*)"', package)
-        assert version is not None
-        text = with_absolute_links(text, f"https://github.com/{name}" if name else "", f"v{version[1]}")
-        metadata["readme"] = {"content-type": "text/markdown", "text": text}

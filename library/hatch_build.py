@@ -1,4 +1,4 @@
-"""Build hooks of the distribution. The folder kernels is below this one in a source distribution, else next to it."""
+"""Build hook of the distribution. The folder kernels is below this one in a source distribution, else next to it."""
 
 import importlib.util
 from pathlib import Path
@@ -14,7 +14,3 @@ SPEC.loader.exec_module(BUILD)
 
 def get_build_hook() -> type:
     return BUILD.CompileKernels
-
-
-def get_metadata_hook() -> type:
-    return BUILD.Readme

@@ -98,8 +98,8 @@ def _show(out: Path, results: Results, test: list[tuple[str, str]], lines: int) 
     print(f"long: {lines} lines, more than twice as long. Tokens of the references predicted correctly, by position:\n")
     print(f"{aligned(on_long)}\n(the longest training target has {trained} tokens)\n")
     _draw(out, long, trained)
-    relattn = os.path.relpath(Path(sys.executable).with_name("relattn"))
-    command = f"{shlex.quote(relattn)} translate {shlex.quote(str(out / first / 'bundle'))}"
+    program = os.path.relpath(Path(sys.executable).with_name("relattn-mt"))
+    command = f"{shlex.quote(program)} translate {shlex.quote(str(out / first / 'bundle'))}"
     print(f"The picture is {out / 'demo.png'}. Translate a line of your own:\n")
     print(f"    echo {shlex.quote(test[0][0])} | {command}\n")
 

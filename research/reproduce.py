@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import relattn
+import relattn_mt
 import torch
 from filelock import FileLock, Timeout
 from relattn_mt import bundle
@@ -158,10 +159,10 @@ def conditions(recipe: Recipe) -> dict[str, str]:
 
 
 def code_digest() -> str:
-    """Return 8 hexadecimal digits that change with every change of the package's code."""
-    package = Path(relattn.__file__).parent
+    """Return 8 hexadecimal digits that change with every change of the code of both packages."""
     digest = hashlib.sha256()
-    for path in sorted(package.rglob("*")):
-        if path.suffix in (".py", ".c", ".h"):
-            digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
+    for package in (Path(relattn.__file__).parent, Path(relattn_mt.__file__).parent):
+        for path in sorted(package.rglob("*")):
+            if path.suffix in (".py", ".c", ".h"):
+                digest.update(f"{path.relative_to(package.parent)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:8]

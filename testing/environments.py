@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 def build_wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -62,7 +62,7 @@ def new_environment(directory: Path, packages: Iterable[str] | None = None) -> P
     pip.chmod(0o755)
     (to,) = directory.glob("lib/python*/site-packages")
     names = {each.name for each in metadata.distributions()} if packages is None else {*packages, "pip"}
-    for package in map(metadata.distribution, names - {"relattn"}):
+    for package in map(metadata.distribution, names - {"relattn", "relattn-mt"}):
         for top in {file.parts[0] for file in package.files or [] if file.parts[0] != ".."}:
             if not (to / top).exists():
                 (to / top).symlink_to(str(package.locate_file(top)))

@@ -29,6 +29,7 @@ TEXTS = {
         *(path for path in DOCS.rglob("*.md") if path.parent.parent != DOCS / "results"),  # written by a command
     ]
 }
+PACKAGES = ("relattn", "relattn_mt", "benchmarks", "tools")
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 # By test_family.py, integrations/test_elsewhere.py and a test below.
 RUN_ELSEWHERE = ("docs/family.md", "docs/reference/packages.md", "docs/models.md")
@@ -134,7 +135,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
             for name, value in variables.items():
                 line = line.replace(name, value)
             for part in re.split(r"\s\|\s", line):
-                command = re.match(r"(?:\$ |\S+=\S+ |srun .*?(?=relattn)|torchrun .*?(?=-m relattn))*(.*)", part)[1]
+                command = re.match(r"(?:\$ |\S+=\S+ |srun .*?(?=relattn)|torchrun .*?(?=-m relattn_mt))*(.*)", part)[1]
                 try:
                     words = shlex.split(command, comments=True)
                 except ValueError:  # an apostrophe: text, not a command
@@ -146,7 +147,8 @@ class Parsed(Exception):
     pass
 
 
-COMMANDS = sorted({(page, *words[1:]) for page, words in commands() if words and Path(words[0]).name == "relattn"})
+PROGRAMS = ("relattn-mt", "relattn_mt")
+COMMANDS = sorted({(page, *words[1:]) for page, words in commands() if words and Path(words[0]).name in PROGRAMS})
 
 
 @pytest.mark.parametrize("page", sorted({page for page, *_ in COMMANDS}))
@@ -179,24 +181,30 @@ def test_commands_of_research_parse():
 def test_other_commands_exist_and_have_their_flags():
     assert {words[1] for words in COMMANDS} >= {"train", "translate", "serve", "prepare", "export", "import", "analyze"}
     targets = set(re.findall(r"^([\w.-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    projects = {name: tomllib.loads((ROOT / name / "pyproject.toml").read_text()) for name in ("library", "toolkit")}
+    extras = {name: {*project["project"]["optional-dependencies"]} for name, project in projects.items()}
     wrong = []
     for page, words in commands():
         match words:
             case ["make", *rest]:
                 exists = all(word in targets or "=" in word for word in rest)
-            case ["python", "-m", module, *_] if module.partition(".")[0] in ("relattn", "benchmarks", "tools"):
+            case ["python", "-m", module, *_] if module.partition(".")[0] in PACKAGES:
                 spec = importlib.util.find_spec(module)
                 exists = spec is not None and has_flags(Path(spec.origin).parent.glob("*.py"), words)
             case ["python", path, *_] if path.startswith("examples/"):
                 exists = (ROOT / path).exists() and has_flags([ROOT / path], words)
             case ["pip", "install", *rest]:
-                extras = ",".join(re.findall(r"\[([\w,]+)\]", " ".join(rest))).split(",")
-                exists = set(extras) <= {"", *project["optional-dependencies"]}
+                wanted = re.findall(r"(\S*)\[([\w,]+)\]", " ".join(rest))
+                exists = all(set(names.split(",")) <= extras[folder_of(package)] for package, names in wanted)
             case _:
                 exists = True
         wrong += [] if exists else [(page, " ".join(words))]
     assert wrong == []
+
+
+def folder_of(package: str) -> str:
+    """Return the folder of a distribution that pip installs from the clone or by name."""
+    return {"relattn": "library", "relattn-mt": "toolkit"}.get(package, package.removeprefix("./"))
 
 
 def has_flags(files: Iterable[Path], words: list[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Layers: the library imports PyTorch alone, backends do not import each other, and nothing imports in a circle."""
+"""Walls: what each distribution and folder may import, and that nothing imports in a circle."""
 
 import ast
 import functools
@@ -10,12 +10,15 @@ from collections import defaultdict
 from pathlib import Path
 
 import relattn
+import relattn_mt
 from relattn import backends
 
-LIBRARY = Path(relattn.__file__).parent
+ROOT = Path(__file__).parents[1]
+FOLDERS = {"relattn": Path(relattn.__file__).parent, "relattn_mt": Path(relattn_mt.__file__).parent}
 PATHS = {
-    ".".join(["relattn", *path.relative_to(LIBRARY).with_suffix("").parts]).removesuffix(".__init__"): path
-    for path in LIBRARY.rglob("*.py")
+    ".".join([package, *path.relative_to(folder).with_suffix("").parts]).removesuffix(".__init__"): path
+    for package, folder in FOLDERS.items()
+    for path in folder.rglob("*.py")
 }
 HEAVY = ("babel", "datasets", "jsonargparse", "lightning", "matplotlib", "num2words", "sacrebleu", "safetensors")
 HEAVY += ("sentencepiece", "tqdm", "transformers", "triton", "yaml", "relattn_mt", "relattn.integrations")
@@ -56,7 +59,7 @@ def test_no_folders_import_in_a_circle():
     graphs: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for module, imported in graph_of_modules().items():
         for other in imported:
-            ours, theirs = (PATHS[name].relative_to(LIBRARY).with_suffix("").parts for name in (module, other))
+            ours, theirs = ([*name.split(".")[:1], *file_in(PATHS[name], name)] for name in (module, other))
             common = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
             if not {"__init__", "__main__"} & {ours[-1], theirs[common]}:
                 graphs["/".join(ours[:common])][ours[common]].add(theirs[common])
@@ -65,10 +68,14 @@ def test_no_folders_import_in_a_circle():
         graphlib.TopologicalSorter(graph).prepare()
 
 
-def test_what_is_shipped_never_imports_research():
-    """Nor tests, tools and benchmarks, which a wheel does not have either."""
-    others = {"research", "tests", "tools", "benchmarks"}
-    assert (LIBRARY.parents[1] / "research").is_dir()
+def file_in(path: Path, module: str) -> tuple[str, ...]:
+    """Return the path of a file in its package, as names."""
+    return path.relative_to(FOLDERS[module.partition(".")[0]]).with_suffix("").parts
+
+
+def test_what_is_shipped_imports_no_code_of_the_repository():
+    others = {"benchmarks", "conftest", "kernels", "research", "testing", "tests", "tools", "wheels"}
+    assert all((ROOT / name).exists() or (ROOT / f"{name}.py").exists() for name in others)
     for path in PATHS.values():
         assert not others & {name.partition(".")[0] for name in imports_of(path)}, path
 
@@ -84,12 +91,11 @@ def test_the_toolkit_uses_what_is_public_in_the_library():
 
 def test_the_library_imports_torch_and_itself_alone():
     for module, path in PATHS.items():
-        if module == "relattn.__main__" or module.startswith("relattn_mt"):
+        if module.startswith("relattn_mt"):
             continue
         names = imports_of(path)
         optional = {package for directory, package in OPTIONAL.items() if module.startswith(directory)}
         assert {name.split(".")[0] for name in names} <= {"torch", "relattn", *optional, *sys.stdlib_module_names}, path
-        assert not any(name.startswith("relattn_mt") for name in names), path
         is_integration = module.startswith("relattn.integrations")
         assert is_integration or not any(name.startswith("relattn.integrations") for name in names), path
 

@@ -61,7 +61,7 @@ def command(name: str, shared: dict[str, type]) -> Iterator[str]:
     """Yield the section of a command. Groups of options are added to `shared`, by title."""
     _, function, _ = command_of(name.split())
     arguments = arguments_of(function)
-    usage, rows, groups = f"relattn {name}", [], []
+    usage, rows, groups = f"relattn-mt {name}", [], []
     for key, argument in arguments.items():
         kind, required, is_flag = argument.kind, argument.required, not argument.positional
         if isinstance(kind, type) and is_dataclass(kind) and kind is not Recipe:
@@ -75,7 +75,7 @@ def command(name: str, shared: dict[str, type]) -> Iterator[str]:
         default = "required" if required else shown_default(argument.default)
         shown_type = "flag" if kind is bool else type_name(kind)
         rows.append([f"`{label}`", shown_type, "" if kind is bool else default, cell(argument.help)])
-    yield f"### relattn {name}\n"
+    yield f"### relattn-mt {name}\n"
     yield f"{description(function)}\n"
     yield f"```text\n{usage} [options]\n```\n"
     if rows:

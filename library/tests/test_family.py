@@ -37,7 +37,7 @@ from transformers.models.xlnet import modeling_xlnet as xlnet
 from testing.covering import pairwise
 from testing.numerics import error
 
-PAGE = (Path(__file__).parents[1] / "docs" / "family.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "family.md").read_text(encoding="utf-8")
 ULPS = 16  # tolerance in units in the last place of the largest number compared; the page gives it too
 BATCH, HEADS, HEAD_DIM = 2, 4, 6
 DIM = HEADS * HEAD_DIM

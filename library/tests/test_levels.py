@@ -149,9 +149,9 @@ def test_one_variable_sets_the_level_of_all_kernels(name):
 
 
 def test_unknown_levels_are_refused_in_one_line():
-    run = run_with("avx3", "-m", "relattn", "translate", "nothing")
+    run = run_with("avx3", "-m", "relattn_mt", "translate", "nothing")
     assert run.returncode == 2
-    assert re.fullmatch(r"relattn: error: RELATTN_LEVEL must be one of default, .*, got 'avx3'\n", run.stderr)
+    assert re.fullmatch(r"relattn-mt: error: RELATTN_LEVEL must be one of default, .*, got 'avx3'\n", run.stderr)
 
 
 @pytest.fixture

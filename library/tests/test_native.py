@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-import hatch_build
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,6 +17,7 @@ from relattn.backends.native import library, operators
 from relattn.call import Call
 from relattn.extension import loader
 
+from kernels import build
 from testing.calls import call_of, cases, name_of
 from testing.covering import pairwise
 from testing.numerics import (
@@ -191,13 +191,13 @@ static int start(pthread_t *new, const pthread_attr_t *how, void *(*worker)(void
 
 def test_threads_change_nothing(tmp_path, monkeypatch):
     """PyTorch's pool of threads, and threads of the call's own, as many as the system starts."""
-    folder = shutil.copytree(library.FOLDER, tmp_path / "native", ignore=shutil.ignore_patterns("*.so"))
+    folder = shutil.copytree(build.SOURCES, tmp_path / "native")
+    monkeypatch.setattr(build, "SOURCES", folder)
     (folder / "attention.c").rename(folder / "kernels.c")
     (folder / "attention.c").write_text(WITHOUT_POOL, encoding="utf-8")
     path = loader.object_of(EXACT[-1], "float32", folder, library.ATTENTION)
-    subprocess.run(
-        [*hatch_build.attention_commands(folder, hatch_build.host_target())[path], "-O0"], cwd=folder, check=True
-    )
+    commands = build.compile_commands("attention", "arguments.h", folder, build.host_target(), ("float32",))
+    subprocess.run([*commands[path], "-O0"], cwd=folder, check=True)
     without_pool = load(EXACT[-1], "float32", folder)
     started, most = (ctypes.c_int.in_dll(without_pool.library, name) for name in ("started", "most"))
 

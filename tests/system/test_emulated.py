@@ -13,7 +13,6 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import hatch_build
 import numpy as np
 import pytest
 import torch
@@ -26,6 +25,7 @@ from relattn_mt.engine import decoder
 from relattn_mt.engine.packing import Packing
 from torch import Tensor
 
+from kernels import build
 from testing.calls import call_of, cases, name_of
 from testing.numerics import SHAPES, Shape, assert_within_budget
 
@@ -62,12 +62,12 @@ def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if any(shutil.which(command) is None for command in (compiler, *level.emulator[:1])):
         pytest.skip(f"run: apt-get install {level.needs or 'qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross'}")
     source = Path(__file__).with_name("emulated.c")
-    start = [compiler, *hatch_build.FLAGS, *hatch_build.WARNING_FLAGS, *FLAGS[request.param], "-DCHECKSUM=0"]
+    start = [compiler, *build.FLAGS, *build.WARNING_FLAGS, *FLAGS[request.param], "-DCHECKSUM=0"]
     commands = [[compiler, source, "-ldl", "-o", folder / "driver"]]
     for real in levels.EXACT:
-        end = [*hatch_build.DEFINES[real], library.FOLDER / "attention.c", *hatch_build.LIBRARIES]
+        end = [*build.DEFINES[real], build.SOURCES / "attention.c", *build.LIBRARIES]
         commands.append([*start, *end, "-o", folder / f"{real}.so"])
-    end = [decoder.FOLDER / "decoder.c", f"-I{library.FOLDER}", *hatch_build.LIBRARIES]
+    end = [build.SOURCES / "decoder.c", *build.LIBRARIES]
     commands.append([*start, *end, "-o", folder / "decoder.so"])
     for running in [subprocess.Popen(command) for command in commands]:
         assert running.wait() == 0

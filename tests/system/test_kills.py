@@ -93,7 +93,7 @@ def begin(run: Recipe, *, prefix: tuple[str, ...] = (), **environment: str) -> s
     out = Path(run.out)
     path = out.with_suffix(".yaml")
     path.write_text(dump(run))
-    command = [*prefix, "-m", "relattn", "train", str(path)]
+    command = [*prefix, "-m", "relattn_mt", "train", str(path)]
     if (out / "recipe.yaml").exists():
         command.append("--resume")
     return launch(command, out.parent, **environment)

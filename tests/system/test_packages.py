@@ -12,7 +12,7 @@ from testing.environments import ROOT, environment_with
 
 def test_classes_of_other_packages(tmp_path):
     python = environment_with(tmp_path, "--no-deps", "--requirement", str(ROOT / "benchmarks/packages.txt")) / "python"
-    variables = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    variables = os.environ | {"PYTHONPATH": str(ROOT / "library/src")}
     compare = [python, "-m", "benchmarks.packages"]
     done = subprocess.run(compare, capture_output=True, text=True, env=variables, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

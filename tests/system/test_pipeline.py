@@ -20,10 +20,10 @@ SIZES["Snakefile"] = ("lines=4000", "lines=400")
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory) -> Path:
-    """Directory with Snakemake and relattn."""
+    """Directory with Snakemake and relattn-mt."""
     directory = environment_with(tmp_path_factory.mktemp("snakemake"), "snakemake==9.27.1")
-    (directory / "relattn").write_text(f'#!/bin/sh\nexec {directory}/python -m relattn_mt "$@"\n')
-    (directory / "relattn").chmod(0o755)
+    (directory / "relattn-mt").write_text(f'#!/bin/sh\nexec {directory}/python -m relattn_mt "$@"\n')
+    (directory / "relattn-mt").chmod(0o755)
     return directory
 
 
@@ -35,7 +35,8 @@ def test_killed_pipeline_continues(tmp_path, programs):
         text = (directory / file).read_text()
         assert old in text
         (directory / file).write_text(text.replace(old, new))
-    variables = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    variables = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"}
+    variables["PYTHONPATH"] = f"{ROOT / 'library/src'}:{ROOT / 'toolkit/src'}:{ROOT}"
 
     def start(*flags: str) -> subprocess.Popen[str]:
         pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "env": variables}

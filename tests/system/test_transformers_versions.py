@@ -98,7 +98,7 @@ KEPT = {  # families that keep their own code, and the version that they need; N
 @pytest.mark.parametrize(("version", "cases"), [("5.24.0", 44), ("5.23.0", 44), ("5.0.0", 14)])
 def test_families_agree_with_their_own_code_or_name_the_version_that_they_need(version, cases, tmp_path):
     python = environment_with(tmp_path, f"transformers=={version}") / "python"
-    variables = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    variables = os.environ | {"PYTHONPATH": str(ROOT / "library/src")}
     done = subprocess.run([python, "-c", CHECK], capture_output=True, text=True, env=variables, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     installed, reasons, compared = json.loads(done.stdout.splitlines()[-1])

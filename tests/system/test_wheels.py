@@ -115,5 +115,5 @@ def test_types_of_public_names():
     """mypy in strict mode on a program that uses them."""
     program = ROOT / "tests" / "typed_program.py"
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--config-file=", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT / "src")
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout

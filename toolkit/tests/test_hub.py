@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
-import relattn
+import relattn_mt
 from huggingface_hub import constants
 from relattn_mt import hub, load
 from relattn_mt.support.errors import InputError
@@ -148,7 +148,8 @@ def test_requests_say_nothing_about_the_system(held, caplog):
     caplog.set_level(logging.INFO, logger="huggingface_hub")
     hub.resolve("org/name")
     python = ".".join(map(str, sys.version_info[:3]))
-    assert held.agents == {f"relattn/{relattn.__version__}; hf_hub/{huggingface_hub.__version__}; python/{python}"}
+    ours = f"relattn-mt/{relattn_mt.__version__}"
+    assert held.agents == {f"{ours}; hf_hub/{huggingface_hub.__version__}; python/{python}"}
     assert all("/org/" in asked for asked in held.asked)
     assert constants.HF_HUB_DISABLE_TELEMETRY is False  # as the caller had it
     assert logging.getLogger("huggingface_hub").level == logging.INFO
@@ -156,7 +157,7 @@ def test_requests_say_nothing_about_the_system(held, caplog):
 
 def test_missing_huggingface_hub(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert "relattn[hub]" in refusal(hub.resolve, "org/name")
+    assert "relattn-mt[hub]" in refusal(hub.resolve, "org/name")
     assert load(model).translate([""]) == [""]
 
 

@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-import relattn
+import relattn_mt
 
-COMMAND = f"'{sys.executable}' -m relattn"
+COMMAND = f"'{sys.executable}' -m relattn_mt"
 # Replaces the function that runs a command by the one of a test.
 MAIN = """
 import os, signal, sys
 from pathlib import Path
-from relattn import __main__
+from relattn_mt import __main__
 from relattn_mt.commands import main as cli
 from relattn_mt.support.files import output
 def command(arguments):
@@ -39,15 +39,15 @@ def python(code: str) -> tuple[int, str, str]:
 
 
 def test_the_version_is_printed_without_torch():
-    script = "import sys; from relattn.__main__ import main; sys.argv[1:] = ['--version']; main()\n"
-    assert python(script + "assert 'torch' not in sys.modules") == (0, f"relattn {relattn.__version__}\n", "")
+    script = "import sys; from relattn_mt.__main__ import main; sys.argv[1:] = ['--version']; main()\n"
+    assert python(script + "assert 'torch' not in sys.modules") == (0, f"relattn-mt {relattn_mt.__version__}\n", "")
 
 
 def test_missing_modules():
     """A missing library is one line that says what to install. A missing module of relattn is a traceback."""
 
     def without(name):
-        script = f"import sys; sys.modules['{name}'] = None; from relattn.__main__ import main; "
+        script = f"import sys; sys.modules['{name}'] = None; from relattn_mt.__main__ import main; "
         return python(script + "sys.argv[1:] = ['train', '--help']; sys.exit(main())")
 
     code, output, error = without("jsonargparse")
@@ -62,7 +62,8 @@ def test_closed_standard_streams_are_reported():
     assert run(f"{COMMAND} --help >&-") == (2, "", "relattn-mt: error: standard output is closed\n")
     assert run(f"{COMMAND} trian <&- >&- 2>&-") == (2, "", "")
     # New files do not get the descriptors of closed streams.
-    script = "import os; from relattn.__main__ import _fill_standard_streams as f; f(); os._exit(os.open('.', 0) < 3)"
+    script = "import os; from relattn_mt.__main__ import _fill_standard_streams as f; f(); "
+    script += "os._exit(os.open('.', 0) < 3)"
     assert run(f"'{sys.executable}' -c \"{script}\" <&- >&- 2>&-")[0] == 0
 
 
@@ -71,7 +72,7 @@ def test_closed_standard_streams_are_reported():
 )
 def test_text_and_paths_are_utf8_in_every_locale(tmp_path, variables):
     (tmp_path / "nö.yaml").write_text("out: ''\ndata: {train_src: ü, train_tgt: ö}\n", encoding="utf-8")
-    command = f"cd '{tmp_path}'; PYTHONPATH='{Path(relattn.__file__).parents[1]}' {COMMAND}"
+    command = f"cd '{tmp_path}'; PYTHONPATH='{Path(relattn_mt.__file__).parents[1]}' {COMMAND}"
     code, output, error = run(f"{command} train nö.yaml", **variables)
     assert (code, output, error.startswith("relattn-mt: error: out must")) == (2, "", True)
     assert "'trön'" in run(f"{command} trön", **variables)[2]

@@ -127,7 +127,7 @@ def test_quantize_runs_without_pytorch(tmp_path):
     source = bundle.read_bundle(resolve("everyday-en-de")).in_float32()
     options = {"languages": ("en", "de"), "search": source.search, "tokenizer": source.tokenizer}
     bundle.save(tmp_path / "float", source.model, source.state, **options)
-    script = "import sys; sys.modules['torch'] = None; from relattn.__main__ import main; main()"
+    script = "import sys; sys.modules['torch'] = None; from relattn_mt.__main__ import main; main()"
     command = [sys.executable, "-c", script, "quantize", tmp_path / "float", "--out", tmp_path / "int8"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr

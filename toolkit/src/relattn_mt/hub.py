@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relattn_mt import __version__
 from relattn_mt.support.console import is_quiet, log_level
 from relattn_mt.support.errors import InputError
+from relattn_mt.version import __version__
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

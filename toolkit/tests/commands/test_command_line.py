@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from relattn import __version__
+from relattn_mt import __version__
 from relattn_mt.commands import main as cli
 from relattn_mt.commands.parser import parse
 from relattn_mt.support.console import log_to_stderr
@@ -47,14 +47,14 @@ def test_help_and_version(relattn):
         result = relattn(*arguments)
         assert (result.code, result.err) == (0, "")
         assert all(f"\n  {name} " in result.out for name in cli.COMMANDS)
-    assert relattn("--version") == (0, f"relattn {__version__}\n", "")
+    assert relattn("--version") == (0, f"relattn-mt {__version__}\n", "")
 
 
 @pytest.mark.parametrize("command", list(cli.COMMANDS))
 def test_every_command_has_help_and_a_version(relattn, command):
     result = relattn(*command.split(), "--help")
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith(f"usage: relattn {command}")
+    assert result.out.startswith(f"usage: relattn-mt {command}")
     assert relattn("help", *command.split()) == result
     assert relattn(*command.split(), "--version") == relattn("--version")
     settings = ("--model.clip", "--train.warmup_steps", "--search.alpha", "--seed", "--resume")
@@ -184,7 +184,7 @@ def test_unwritable_standard_output(reading, model, monkeypatch, capsys, output,
 
 def test_control_characters_in_log_messages_are_escaped(capsys):
     with log_to_stderr():
-        logging.getLogger("relattn").warning("a\x1b[31m b\nnext")
+        logging.getLogger("relattn_mt").warning("a\x1b[31m b\nnext")
     assert capsys.readouterr().err == "relattn-mt: warning: a\\x1b[31m b\nnext\n"
 
 
@@ -193,4 +193,4 @@ def test_a_warning_is_one_message(capsys):
         warnings.simplefilter("always")
         for text in ("a", "b", "a"):
             warnings.warn(text, stacklevel=1)
-    assert capsys.readouterr().err == "relattn-mt: warning: a\nrelattn: warning: b\n"
+    assert capsys.readouterr().err == "relattn-mt: warning: a\nrelattn-mt: warning: b\n"

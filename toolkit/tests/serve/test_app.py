@@ -610,10 +610,10 @@ def test_health_of_each_model_and_of_the_queue():
 
 
 def test_log_has_no_text_and_no_key(client, caplog, monkeypatch):
-    caplog.set_level(logging.INFO, "relattn.serve")
+    caplog.set_level(logging.INFO, "relattn_mt.serve")
     translate(client, q="my secret", api_key="my key")
     client.post("/translate?q=my+secret&api_key=my+key&source=en&target=de")
-    rows = [json.loads(record.message) for record in caplog.records if record.name == "relattn.serve"]
+    rows = [json.loads(record.message) for record in caplog.records if record.name == "relattn_mt.serve"]
     assert [(row["route"], row["status"]) for row in rows] == [("/translate", 200)] * 2
 
     monkeypatch.setattr(client.engines["en", "de"], "error", RuntimeError("my secret"))

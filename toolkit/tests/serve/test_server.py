@@ -60,8 +60,8 @@ def test_packages_of_the_extra_and_of_the_container(monkeypatch, capsys):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, missing, None)
             assert cli.main(["serve", "everyday-en-de"]) == 2
-        assert f'{missing} cannot be imported: pip install "relattn[serve]"' in capsys.readouterr().err
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        assert f'{missing} cannot be imported: pip install "relattn-mt[serve]"' in capsys.readouterr().err
+    settings = tomllib.loads((ROOT / "toolkit/pyproject.toml").read_text())["project"]["optional-dependencies"]
     distributions = metadata.packages_distributions()
     installed = {name.lower().replace("_", "-") for package in PACKAGES for name in distributions[package]}
     assert installed == {name.partition(">")[0].lower().replace("_", "-") for name in settings["serve"]}
@@ -88,7 +88,8 @@ def clean(tmp_path: Path) -> str:
     """Path of a Python that has the packages of the container, and no others."""
     venv.create(tmp_path, with_pip=False, symlinks=True)
     packages = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(tmp_path), "platbase": str(tmp_path)}))
-    (packages / "relattn").symlink_to(ROOT / "src" / "relattn")
+    (packages / "relattn").symlink_to(ROOT / "library/src/relattn")
+    (packages / "relattn_mt").symlink_to(ROOT / "toolkit/src/relattn_mt")
     for name in LISTED:
         distribution = metadata.distribution(name)
         for top in {file.parts[0] for file in distribution.files or [] if file.parts[0] != ".."}:
@@ -103,7 +104,7 @@ def test_a_bundle_is_served_without_pytorch_until_a_signal(model, clean):
     SIGHUP becomes SIGTERM in the server, so both are tested.
     """
     options = ["--port", "0", "--threads", "1", "--limits.batch", "1"]
-    command = [clean, "-I", "-m", "relattn", "serve", str(model), *options]
+    command = [clean, "-I", "-m", "relattn_mt", "serve", str(model), *options]
     began = datetime.now(UTC)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -14,8 +14,8 @@ from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from typing import Any, TextIO
 
-from relattn_mt import __version__
 from relattn_mt.support.errors import InputError, Interrupted, one_line, reason, unknown
+from relattn_mt.version import __version__
 
 GROUPS = {
     "Train": {
