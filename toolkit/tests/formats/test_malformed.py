@@ -250,7 +250,7 @@ def test_files_of_transformers(published, tmp_path):
         assert fault(path, (None, None)).startswith(str(path))
     start("model.safetensors")
     for content, fact in (
-        ({**weights, "code": models.marian}, "pytorch_model.bin: not loaded: it names tests"),
+        ({**weights, "code": models.marian}, "pytorch_model.bin: not loaded: it names testing"),
         ([*weights.values()], "pytorch_model.bin: must contain tensors by name"),
         ({**weights, "model.encoder.layers.0.lora": torch.ones(2)}, "not supported: model.encoder.layers.*.lora"),
         ({k: v for k, v in weights.items() if k[-8:] != "fc1.bias"}, "model.encoder.layers.0.fc1.bias is missing"),
