@@ -22,12 +22,13 @@ int8, over the better of CTranslate2's.
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from relattn_mt import bundle, load
 from relattn_mt.config import ModelConfig, SearchConfig
@@ -83,7 +84,7 @@ def make_random(path: Path, text: Path, size: str) -> None:
     assert model.output_bias is not None
     model.output_bias.data[tokenizer.special.eos] = NEVER
     search = SearchConfig(max_length_ratio=1.0, max_length_extra=1)
-    write(path, model, search, tokenizer)
+    write(path, model.config, arrays_of(model), search, tokenizer)
 
 
 def make_opus_mt(path: Path, text: Path) -> None:
@@ -98,13 +99,18 @@ def make_opus_mt(path: Path, text: Path) -> None:
     model.save_pretrained(source)
     foreign = read(source, None, None)
     search = SearchConfig(max_length_ratio=1.0, max_length_extra=1)
-    write(path, foreign.model(), search, foreign.tokenizer)
+    write(path, foreign.config, foreign.weights(), search, foreign.tokenizer)
 
 
-def write(path: Path, model: Transformer, search: SearchConfig, tokenizer: AnyTokenizer) -> None:
+def write(
+    path: Path,
+    config: ModelConfig,
+    weights: Mapping[str, np.ndarray],
+    search: SearchConfig,
+    tokenizer: AnyTokenizer,
+) -> None:
     """Write the bundle of a model."""
-    weights, languages = arrays_of(model), ("en", "de")
-    bundle.save(path, model.config, weights, languages=languages, search=search, tokenizer=tokenizer)
+    bundle.save(path, config, weights, languages=("en", "de"), search=search, tokenizer=tokenizer)
 
 
 def transformers_model(path: Path) -> Path:

@@ -149,6 +149,11 @@ def require_fit(
         raise InputError(f"{source}: the weights do not fit the model: {'; '.join(listed)}{omitted}")
 
 
+def from_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """Return numbers of bfloat16, whose bits are 16-bit integers, in float32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
 class FileWeights(Mapping[str, np.ndarray]):
     """Weights in an open safetensors file, by name. Each is read when it is asked for. bfloat16 becomes float32.
 
@@ -167,7 +172,7 @@ class FileWeights(Mapping[str, np.ndarray]):
         self._file.seek(self._begin + first)
         kind = np.dtype(_DTYPES[dtype])
         tensor = np.fromfile(self._file, kind, (last - first) // kind.itemsize).reshape(shape)
-        return (tensor.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else tensor
+        return from_bfloat16(tensor) if dtype == "BF16" else tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

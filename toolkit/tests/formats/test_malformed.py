@@ -29,7 +29,7 @@ def fault(path: Path, tokenizers: tuple[Path | None, Path | None]) -> str:
     """Return the error of reading a model, which must be one line that begins with a path; empty if there is none."""
     message = ""
     try:
-        read_model(path, *tokenizers).model()
+        read_model(path, *tokenizers).weights()
     except InputError as error:
         message = str(error)
     assert "\n" not in message

@@ -12,16 +12,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from relattn_mt.config import ModelConfig, SearchConfig
 from relattn_mt.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer, Vocabulary
 from relattn_mt.engine.quantization import quantize
 from relattn_mt.formats.names import Names
-from relattn_mt.model.transformer import Transformer
-from relattn_mt.model.weights import make_model
-from relattn_mt.support.errors import InputError, one_line, reading, require
+from relattn_mt.support.errors import InputError, one_line, reading, require, require_installed
 from relattn_mt.support.files import require_unique_entries
 from relattn_mt.weights import is_quantizable, weight_table
 
@@ -31,7 +27,6 @@ SEARCH = SearchConfig(length_penalty="average", alpha=1.0, early_stopping=True)
 M2M_100_LANGUAGE, NLLB_LANGUAGE = re.compile("__([a-z]{2,3})__"), re.compile("([a-z]{3}_[A-Z][a-z]{3})")
 MARIAN_LANGUAGE = re.compile(">>(.+)<<")
 NEVER_GENERATED = -1e4  # bias of a token without probability: finite in all precisions, and exp(-1e4) is 0
-_FLOATS = torch.float16, torch.bfloat16, torch.float32, torch.float64
 _POSITIONS = "encoder.0.self_attention.attention.rel_key.weight", "src_positions.signal.weight"
 
 T = TypeVar("T", int, float)
@@ -59,9 +54,9 @@ class ForeignModel:
     toolkit: str
     source: Path
     config: ModelConfig
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, np.ndarray]
     names: Names
-    scales: Mapping[str, Tensor] = field(default_factory=dict)
+    scales: Mapping[str, np.ndarray] = field(default_factory=dict)
     tokenizer: AnyTokenizer
     languages: tuple[str, str] = ("", "")
     pairs: Sequence[str] = ()
@@ -69,13 +64,10 @@ class ForeignModel:
     notes: tuple[str, ...] = ()
     adds: tuple[bool, bool] = (False, False)
 
-    def model(self) -> Transformer:
-        """Return our model. Raises InputError if weights are missing or have other shapes."""
-        sizes = self.tokenizer.vocab_sizes
-        expected = weight_table(self.config, sizes)
-        tensors = self.names.gather(self.tensors, expected, self.config, self.source)
-        state = {name: tensor.numpy() for name, tensor in tensors.items()}
-        return make_model(self.config, sizes, state, source=self.source)
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return the weights of our model. Raises InputError if some are missing or have other shapes."""
+        expected = weight_table(self.config, self.tokenizer.vocab_sizes)
+        return self.names.gather(self.tensors, expected, self.config, self.source)
 
     def quantized(self, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
         """Return the weights of our model as the integers of the toolkit's, or None unless all are in int8 there."""
@@ -86,9 +78,9 @@ class ForeignModel:
             place = places[ours]
             if place.name not in self.scales:
                 return None
-            own = self.scales[place.name].chunk(place.parts)[place.part]
+            own = np.split(self.scales[place.name], place.parts)[place.part]
             added = len(weight) - len(own)  # rows of zeros for pieces that the toolkit does not have
-            scales[ours] = np.pad(own.numpy(), (0, added))
+            scales[ours] = np.pad(own, (0, added))
         return quantize(weights, scales)
 
 
@@ -107,19 +99,32 @@ def languages_of(pieces: Iterable[str], *patterns: re.Pattern[str]) -> dict[str,
     return {match[1]: match[0] for match in matches}
 
 
-def load_checkpoint(path: Path, safe: Sequence[type] = (), hint: str = "") -> Any:
-    """Return the content of a checkpoint of PyTorch. Nothing in it is executed.
-
-    Args:
-        path: The file.
-        safe: Types other than tensors and plain values that it may contain.
-        hint: What a file with code may be, for the message.
+def load_checkpoint(path: Path) -> dict[str, np.ndarray]:
+    """Return the tensors in a checkpoint of PyTorch, in float32. Nothing in it is executed.
 
     Raises:
-        InputError: The file cannot be read, is damaged or names code.
+        InputError: The file cannot be read, is damaged, names code, or holds anything but dense tensors of
+            floating-point numbers by name; or PyTorch is not installed.
     """
-    types = torch.serialization.safe_globals(list(safe))
-    with reading(path, "not a checkpoint of PyTorch"), types, warnings.catch_warnings(action="ignore"):
+    require_installed("torch", extra="train")
+    import torch
+
+    content = _unpickle(path)
+    valid = isinstance(content, dict) and all(
+        isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in content.items()
+    )
+    require(valid, f"{path}: must contain tensors by name, and nothing else")
+    for name, tensor in content.items():
+        storage = tensor.dtype, tensor.layout, tensor.device.type
+        dense = tensor.is_floating_point() and storage[1:] == (torch.strided, "cpu")
+        _require_floats(dense, name, path, ", ".join(map(str, storage)))
+    return {name: tensor.float().numpy() for name, tensor in content.items()}
+
+
+def _unpickle(path: Path) -> Any:
+    import torch
+
+    with reading(path, "not a checkpoint of PyTorch"), warnings.catch_warnings(action="ignore"):
         require_unique_entries(path)
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -127,7 +132,7 @@ def load_checkpoint(path: Path, safe: Sequence[type] = (), hint: str = "") -> An
             raise
         except Exception as error:  # of many types; its message may advise to load the file with weights_only=False
             match = re.search(r"GLOBAL (\S+)", str(error))
-            code = match and f"it names {match[1]}, and may run code{hint}"
+            code = match and f"it names {match[1]}, and may run code"
             raise InputError(
                 f"{path}: not loaded: {code or 'not a checkpoint of PyTorch, or a damaged one'}"
             ) from error
@@ -163,13 +168,17 @@ def read_tokenizer(
         raise InputError(f"{src_model}: {error}") from error
 
 
-def require_weights(tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Raise an InputError unless all tensors are dense, and hold finite floating-point numbers."""
+def require_weights(tensors: Mapping[str, np.ndarray], source: Path) -> None:
+    """Raise an InputError unless all tensors hold finite floating-point numbers."""
     for name, tensor in tensors.items():
-        what, storage = f"{source}: {one_line(name, 80)} must", (tensor.dtype, tensor.layout, tensor.device.type)
-        dense = tensor.dtype in _FLOATS and storage[1:] == (torch.strided, "cpu")
-        require(dense, f"{what} be a dense tensor of floating-point numbers, got {', '.join(map(str, storage))}")
-        require(bool(tensor.float().isfinite().all()), f"{what} hold finite numbers only")
+        _require_floats(tensor.dtype.kind == "f", name, source, str(tensor.dtype))
+        finite = bool(np.isfinite(tensor).all())
+        require(finite, f"{source}: {one_line(name, 80)} must hold finite numbers only")
+
+
+def _require_floats(valid: bool, name: str, source: Path, storage: str) -> None:
+    what = f"{source}: {one_line(name, 80)} must be a dense tensor of floating-point numbers"
+    require(valid, f"{what}, got {storage}")
 
 
 def typed(source: Path, name: str, value: Any, kind: type[T]) -> T:
@@ -193,7 +202,7 @@ def unsupported_settings(supported: Mapping[str, Collection[Any]], get: Callable
 
 def model_config(
     names: Names,
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, np.ndarray],
     source: Path,
     *,
     unsupported: Iterable[str],
@@ -217,7 +226,7 @@ def model_config(
     features = list(unsupported)
     places = names.places(ModelConfig(encoder_layers=1, decoder_layers=1))
 
-    def find(ours: str) -> Tensor | None:
+    def find(ours: str) -> np.ndarray | None:
         return tensors.get(places[ours].name) if ours in places else None
 
     needed = ("src_embedding", "embedding", "output_weight", "encoder.0.feed_forward.0.weight")
@@ -253,9 +262,9 @@ def model_config(
     return config
 
 
-def _shared(src: Tensor, tgt: Tensor, output: Tensor) -> Literal["all", "target", "inputs", "none"]:
+def _shared(src: np.ndarray, tgt: np.ndarray, output: np.ndarray) -> Literal["all", "target", "inputs", "none"]:
     """Return which of three matrices are equal."""
-    inputs, target = torch.equal(src, tgt), torch.equal(tgt, output)
+    inputs, target = np.array_equal(src, tgt), np.array_equal(tgt, output)
     return "all" if inputs and target else "target" if target else "inputs" if inputs else "none"
 
 

@@ -20,9 +20,7 @@ from relattn_mt.formats.foreign_model import ForeignModel
 from relattn_mt.formats.parity import Reference, Report, check_lines
 from relattn_mt.formats.transformers import directory as transformers
 from relattn_mt.formats.transformers import read as transformers_reader
-from relattn_mt.model.weights import arrays_of
 from relattn_mt.support.errors import InputError, language_pairs, require, require_language
-from relattn_mt.translate.engines import engine_of
 from relattn_mt.translate.translator import Translator
 
 _CONVERT = (
@@ -82,24 +80,26 @@ def _import(
         foreign = replace(foreign, tokenizer=foreign.tokenizer.with_languages(src_lang, tgt_lang))
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    model, config = foreign.model(), foreign.config
+    weights, config = foreign.weights(), foreign.config
     sizes = " and ".join(f"{size:,}" for size in foreign.tokenizer.vocab_sizes)
     summary = (
         f"{foreign.toolkit}: {config.positions} positions; {config.encoder_layers} and {config.decoder_layers} layers, "
         f"dim {config.dim}, feed-forward {config.feed_forward_dim:,}, {config.heads} heads; vocabularies of {sizes} "
-        f"pieces; {sum(p.numel() for p in model.parameters()):,} weights"
+        f"pieces; {sum(weight.size for weight in weights.values()):,} weights"
     )
     summary = "\n\n".join([summary, *foreign.notes])
     report = Report([summary], {})
     if (path / MODEL).is_file() and find_spec("ctranslate2") is None:
         report = Report([summary, "not checked: ctranslate2 is not installed"], {})
     elif (path / MODEL).is_file():
-        engine = CTranslate2Engine(path, foreign.tokenizer, model.max_length, compute_type="float32", adds=foreign.adds)
-        ours, theirs = (Translator(each, foreign.tokenizer, foreign.search) for each in (engine_of(model), engine))
+        longest = config.position_spec.max_length
+        engine = CTranslate2Engine(path, foreign.tokenizer, longest, compute_type="float32", adds=foreign.adds)
+        languages, pairs = (src_lang, tgt_lang), []
+        imported = bundle.Bundle(path, config, foreign.search, *languages, pairs, weights, foreign.tokenizer)
+        ours, theirs = imported.translator(), Translator(engine, foreign.tokenizer, foreign.search)
         parity = Reference(ours, check_lines(ours, sample), foreign.search).compare(theirs.log_probs, theirs)
         parity.require_close(f"{path}: not imported")
         report.parities["float32"] = parity
-    weights = arrays_of(model)
     if (quantized := foreign.quantized(weights)) is not None:
         weights = quantized
         report = replace(report, notes=[*report.notes, "weights: the integers of the model, in int8"])

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from relattn_mt.config import ModelConfig
 from relattn_mt.support.errors import InputError, one_line
@@ -67,8 +66,8 @@ class Names:
         return places
 
     def gather(
-        self, tensors: Mapping[str, Tensor], expected: Mapping[str, Weight], config: ModelConfig, source: str | Path
-    ) -> dict[str, Tensor]:
+        self, tensors: Mapping[str, np.ndarray], expected: Mapping[str, Weight], config: ModelConfig, source: str | Path
+    ) -> dict[str, np.ndarray]:
         """Return the weights of our model, in float32, from the toolkit's tensors.
 
         A missing bias becomes zeros, unless all layers must have one, and except in a layer normalisation, which would
@@ -88,26 +87,26 @@ class Names:
             name, part, parts = places[ours]
             whole = (shape[0] * parts, *shape[1:])
             if name not in tensors and ours.endswith("bias") and "norm" not in ours and not self.has_biases:
-                state[ours] = torch.zeros(shape)
+                state[ours] = np.zeros(shape, np.float32)
             elif name not in tensors:
                 wrong.append(f"{name} is missing")
             elif tensors[name].shape != whole:
                 wrong.append(f"{name} must have shape {whole}, got {tuple(tensors[name].shape)}")
             else:
-                state[ours] = tensors[name].chunk(parts)[part].float().contiguous()
+                state[ours] = np.ascontiguousarray(np.split(tensors[name], parts)[part], np.float32)
         if wrong:
             messages = [one_line(each, 120) for each in dict.fromkeys(wrong)]
             more = f"; and {len(messages) - _MOST_NAMED} more" if len(messages) > _MOST_NAMED else ""
             raise InputError(f"{source}: {'; '.join(messages[:_MOST_NAMED])}{more}")
         return state
 
-    def scatter(self, state: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    def scatter(self, state: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
         """Return the toolkit's tensors, as copies, from the weights of our model."""
-        parts: dict[str, dict[int, Tensor]] = defaultdict(dict)
+        parts: dict[str, dict[int, np.ndarray]] = defaultdict(dict)
         for ours, (name, part, _) in self.places(config).items():
             if ours in state:
                 parts[name][part] = state[ours]
-        return {name: torch.cat([tensor for _, tensor in sorted(rows.items())]) for name, rows in parts.items()}
+        return {name: np.concatenate([tensor for _, tensor in sorted(rows.items())]) for name, rows in parts.items()}
 
     def layers(self, tensors: Iterable[str], stack: str) -> int:
         """Return the number of layers of the "encoder" or the "decoder" in the toolkit's tensors."""

@@ -16,14 +16,14 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from relattn_mt.support.errors import InputError, reading, require
+from relattn_mt.weights import from_bfloat16
 
 VERSIONS = range(2, 7)
-TYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
-_BY_SIZE = {4: torch.float32, 2: torch.int16, 1: torch.int8}  # types before version 4, by bytes per number
+TYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
+_BY_SIZE = {4: "float32", 2: "int16", 1: "int8"}  # types before version 4, by bytes per number
 _INT16_SCALE = 1000.0  # of weights without a scale, which the first versions of CTranslate2 wrote
 _LARGEST_RANK = 8
 
@@ -42,7 +42,7 @@ class ModelFile:
     version: int
     kind: str
     revision: int
-    tensors: dict[str, Tensor]
+    tensors: dict[str, np.ndarray]
 
 
 class _Reader:
@@ -84,7 +84,7 @@ def _read(file: _Reader) -> ModelFile:
     version = file.number("I", "the version")
     require(version in VERSIONS, f"the version must be from {VERSIONS[0]} to {VERSIONS[-1]}, got {version}")
     kind, revision = file.text("the kind"), file.number("I", "the revision")
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, np.ndarray] = {}
     for _ in range(file.number("I", "the number of tensors")):
         name = file.text("a tensor's name")
         tensors[name] = _tensor(file, name, version)
@@ -98,21 +98,22 @@ def _read(file: _Reader) -> ModelFile:
     return ModelFile(version, kind, revision, tensors)
 
 
-def _tensor(file: _Reader, name: str, version: int) -> Tensor:
+def _tensor(file: _Reader, name: str, version: int) -> np.ndarray:
     rank = file.number("B", name)
     require(rank <= _LARGEST_RANK, f"{name} must have at most {_LARGEST_RANK} dimensions, got {rank}")
     shape = [file.number("I", name) for _ in range(rank)]
     kind, size = file.number("B", name), file.number("I", name)
     types = dict(enumerate(TYPES)) if version >= 4 else _BY_SIZE
     require(kind in types, f"{name} must have a type among {', '.join(map(str, types))}, got {kind}")
-    dtype, expected = types[kind], math.prod(shape) * types[kind].itemsize
+    dtype = np.dtype("uint16" if types[kind] == "bfloat16" else types[kind]).newbyteorder("<")
+    expected = math.prod(shape) * dtype.itemsize
     size *= 1 if version >= 4 else kind
-    require(size == expected, f"{name}, {tuple(shape)} of {dtype}, must have {expected:,} bytes, got {size:,}")
-    content = bytearray(file.take(size, name))
-    return torch.frombuffer(content, dtype=dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype)
+    require(size == expected, f"{name}, {tuple(shape)} of {types[kind]}, must have {expected:,} bytes, got {size:,}")
+    tensor = np.frombuffer(file.take(size, name), dtype).reshape(shape)
+    return from_bfloat16(tensor) if types[kind] == "bfloat16" else tensor
 
 
-def int8_scales(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def int8_scales(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the scales (rows,) of the weights in int8, as factors: weight = scale · integer.
 
     Weights and scales that no converter writes, with -128 or a scale that is not positive and finite, are left out.
@@ -120,15 +121,16 @@ def int8_scales(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     result = {}
     for name, tensor in tensors.items():
         scale = tensors.get(f"{name}_scale")
-        if scale is None or tensor.dtype != torch.int8 or tensor.dim() != 2 or tensor.numel() == 0:
+        if scale is None or tensor.dtype != np.int8 or tensor.ndim != 2 or tensor.size == 0:
             continue
-        scale = 1 / scale.float().expand(len(tensor))
-        if bool((scale.isfinite() & (scale > 0)).all()) and int(tensor.min()) > -128:
+        with np.errstate(divide="ignore"):
+            scale = 1 / np.broadcast_to(scale.astype(np.float32).reshape(-1), len(tensor))
+        if bool((np.isfinite(scale) & (scale > 0)).all()) and int(tensor.min()) > -128:
             result[name] = scale
     return result
 
 
-def weights(tensors: dict[str, Tensor], source: str | Path) -> dict[str, Tensor]:
+def weights(tensors: dict[str, np.ndarray], source: str | Path) -> dict[str, np.ndarray]:
     """Return the tensors in float32; those of int8 and int16 are divided by their scales, one per row or one for all.
 
     Other integers without a scale are settings and stay integers. `source` names the file in messages.
@@ -137,18 +139,18 @@ def weights(tensors: dict[str, Tensor], source: str | Path) -> dict[str, Tensor]
         InputError: a scale does not fit its weights, or the weights are quantized in another way.
     """
     scales = {f"{name}_scale" for name in tensors} & tensors.keys()
-    result: dict[str, Tensor] = {}
+    result: dict[str, np.ndarray] = {}
     for name in sorted(tensors.keys() - scales):
         tensor, scale = tensors[name], tensors.get(f"{name}_scale")
-        if scale is None and tensor.dtype == torch.int16 and name.endswith("weight"):
-            scale = torch.tensor(_INT16_SCALE)
-        if f"{name}_zero" in tensors or (scale is not None and tensor.dtype == torch.int32):
+        if scale is None and tensor.dtype == np.int16 and name.endswith("weight"):
+            scale = np.float32(_INT16_SCALE)
+        if f"{name}_zero" in tensors or (scale is not None and tensor.dtype == np.int32):
             raise InputError(f"{source}: {name} is quantized in an unsupported way (AWQ)")
         if scale is None:
-            result[name] = tensor.float() if tensor.is_floating_point() else tensor
+            result[name] = tensor.astype(np.float32, copy=False) if tensor.dtype.kind == "f" else tensor
             continue
-        fits = scale.numel() == 1 or scale.shape == tensor.shape[:1]
-        if not (fits and scale.is_floating_point() and bool((scale != 0).all())):
+        fits = scale.size == 1 or scale.shape == tensor.shape[:1]
+        if not (fits and scale.dtype.kind == "f" and bool((scale != 0).all())):
             raise InputError(f"{source}: {name}, {tuple(tensor.shape)}, has an invalid scale, {tuple(scale.shape)}")
-        result[name] = tensor.float() / scale.float().reshape(-1, *[1] * (tensor.dim() - 1))
+        result[name] = tensor.astype(np.float32) / scale.astype(np.float32).reshape(-1, *[1] * (tensor.ndim - 1))
     return result

@@ -14,9 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
 
 from relattn_mt.data.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn_mt.data.tokenizer import TOKENIZER
@@ -195,7 +193,7 @@ def _vocabulary(path: Path, config: Mapping[str, Any], starts_from_zeros: bool) 
     return {"source": source, "target": target, "start": start, "end": end, "unknown": unknown, **around}
 
 
-def _with_start(tensors: dict[str, Tensor], vocabulary: dict[str, Any]) -> dict[str, Tensor]:
+def _with_start(tensors: dict[str, np.ndarray], vocabulary: dict[str, Any]) -> dict[str, np.ndarray]:
     """Return the weights with one more piece, whose embedding is zeros, and let it start the decoder.
 
     The piece has no probability. It is also in the source's vocabulary if both sides have the same one.
@@ -205,49 +203,49 @@ def _with_start(tensors: dict[str, Tensor], vocabulary: dict[str, Any]) -> dict[
     vocabulary |= {"start": start, **{side: [*vocabulary[side], start] for side in sides}}
     names = {"target": ("embedding", "output_weight"), "source": ("src_embedding",)}
     matrices = [CTRANSLATE2.shared[name] for side in sides for name in names[side]]
-    tensors = {name: functional.pad(x, (0, 0, 0, 1)) if name in matrices else x for name, x in tensors.items()}
+    tensors = {name: np.pad(x, ((0, 1), (0, 0))) if name in matrices else x for name, x in tensors.items()}
     bias = CTRANSLATE2.shared["output_bias"]
-    old = tensors.get(bias, torch.zeros(len(vocabulary["target"]) - 1))
-    return {**tensors, bias: functional.pad(old, (0, 1), value=NEVER_GENERATED)}
+    old = tensors.get(bias, np.zeros(len(vocabulary["target"]) - 1, np.float32))
+    return {**tensors, bias: np.append(old, np.float32(NEVER_GENERATED))}
 
 
-def _scale(source: Path, tensors: Mapping[str, Tensor]) -> bool | None:
+def _scale(source: Path, tensors: Mapping[str, np.ndarray]) -> bool | None:
     """Return whether embeddings are multiplied by √dim; None if by another number or not by the same on both sides.
 
     The setting is a switch, or the number itself.
     """
     found = set()
     for stack, matrix in (("encoder", "src_embedding"), ("decoder", "embedding")):
-        value = tensors.get(f"{stack}/scale_embeddings", torch.tensor(1))
+        value = tensors.get(f"{stack}/scale_embeddings", np.array(1))
         embedding = tensors.get(CTRANSLATE2.shared[matrix])
-        require(value.numel() == 1, f"{source}: {stack}/scale_embeddings must be one number, got {value.numel()}")
-        root = math.sqrt(embedding.shape[-1]) if embedding is not None and embedding.dim() else 1.0
-        if value.is_floating_point():
-            is_root, is_one = (math.isclose(float(value), number, rel_tol=1e-5) for number in (root, 1.0))
+        require(value.size == 1, f"{source}: {stack}/scale_embeddings must be one number, got {value.size}")
+        root = math.sqrt(embedding.shape[-1]) if embedding is not None and embedding.ndim else 1.0
+        if value.dtype.kind == "f":
+            is_root, is_one = (math.isclose(value.item(), number, rel_tol=1e-5) for number in (root, 1.0))
             found.add(True if is_root else False if is_one else None)
         else:
-            found.add(bool(value))
+            found.add(bool(value.item()))
     return found.pop() if len(found) == 1 else None
 
 
-def _with_current_names(tensors: dict[str, Tensor], file: ModelFile) -> dict[str, Tensor]:
+def _with_current_names(tensors: dict[str, np.ndarray], file: ModelFile) -> dict[str, np.ndarray]:
     """Return the tensors of a model by the names of revision 5, without settings that the weights show."""
     if file.revision >= 5:
         return tensors
     current = {_RENAMED.get(name, name): tensor for name, tensor in tensors.items() if name not in _IMPLIED}
     if file.revision < 3:
-        current["num_heads"] = torch.tensor(_KINDS[file.kind])
+        current["num_heads"] = np.array(_KINDS[file.kind])
     for name in _OF_BOTH_STACKS & current.keys():
         value = current.pop(name)
         current |= {f"{stack}/{name}": value for stack in ("encoder", "decoder")}
     return current
 
 
-def _take_config(source: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:
+def _take_config(source: Path, tensors: dict[str, np.ndarray]) -> dict[str, Any]:
     """Remove from the tensors what is in config.json since version 6, and return it by the names there."""
     config: dict[str, Any] = {}
     for name, default in _TOKENS.items():
-        text = tensors.pop(name, torch.tensor(list(default.encode())))
+        text = tensors.pop(name, np.array([*default.encode()]))
         with reading(source, f"{name} is not text"):
             config[name] = bytes(number % 256 for number in text.tolist()).decode()
     begin, end, starts_with_begin, has_no_start = (_number(source, tensors, *flag) for flag in _FLAGS.items())
@@ -258,15 +256,15 @@ def _take_config(source: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:
     return config | {"decoder_start_token": None if has_no_start else start}
 
 
-def _number(source: Path, tensors: Mapping[str, Tensor], name: str, default: int = 0) -> int:
+def _number(source: Path, tensors: Mapping[str, np.ndarray], name: str, default: int = 0) -> int:
     """Return a setting, which model.bin stores as a tensor. Raises InputError unless it is one whole number."""
-    tensor = tensors.get(name, torch.tensor(default))
-    whole = tensor.numel() == 1 and not tensor.is_floating_point()
+    tensor = tensors.get(name, np.array(default))
+    whole = tensor.size == 1 and tensor.dtype.kind != "f"
     require(whole, f"{source}: {name} must be one whole number, got {one_line(tensor.tolist(), 40)}")
-    return int(tensor)
+    return int(tensor.item())
 
 
-def _unsupported(tensors: Mapping[str, Tensor], number: Callable[..., int]) -> Iterator[str]:
+def _unsupported(tensors: Mapping[str, np.ndarray], number: Callable[..., int]) -> Iterator[str]:
     """Yield the unsupported features that are not visible in the name of a tensor."""
     yield from (feature for name, feature in _SWITCHES.items() if number(name))
     for name, (default, feature) in _EQUAL.items():
@@ -284,7 +282,7 @@ def _explain(name: str) -> str | None:
     return next((feature for pattern, feature in _FEATURES.items() if re.search(pattern, name)), name)
 
 
-def _with_positions(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _with_positions(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Add the tables of positions, with equal lengths, to a model that adds positions to embeddings.
 
     CTranslate2 ignores the tables of a model with relative positions, so they are left out.
@@ -293,12 +291,12 @@ def _with_positions(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in tensors.items() if name not in _TABLES}
     embedding = tensors.get("decoder/embeddings/weight")
     added = [tensor for name in _TABLES if (tensor := tensors.get(name)) is not None]
-    if embedding is None or {x.dim() for x in (embedding, *added)} != {2}:
+    if embedding is None or {x.ndim for x in (embedding, *added)} != {2}:
         return tensors
     half = embedding.shape[-1] // 2
-    frequency = torch.exp(torch.arange(half) * (-math.log(10_000.0) / max(1, half - 1)))
-    angle = torch.arange(1, _SINUSOIDS + 1)[:, None] * frequency  # CTranslate2's sinusoids, counted from 1
-    sinusoids = torch.cat([angle.sin(), angle.cos()], dim=1)  # (positions, dim)
+    frequency = np.exp(np.arange(half, dtype=np.float32) * np.float32(-math.log(10_000.0) / max(1, half - 1)))
+    angle = np.arange(1, _SINUSOIDS + 1, dtype=np.float32)[:, None] * frequency  # CTranslate2's, counted from 1
+    sinusoids = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)  # (positions, dim)
     tables = {name: tensors.get(name, sinusoids) for name in _TABLES}
     longest = min(map(len, tables.values()))
     return tensors | {name: table[:longest] for name, table in tables.items()}

@@ -14,20 +14,19 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from relattn.extension.int8 import LARGEST
-from torch import Tensor
 
 from relattn_mt.bundle import CARD, TOKENIZER_FILES, Bundle
-from relattn_mt.config import SearchConfig, as_dict
+from relattn_mt.config import ModelConfig, SearchConfig, as_dict
 from relattn_mt.config.positions import ClippedTables, LearnedVectors, Sinusoids
 from relattn_mt.data.imported_tokenizer import AnyTokenizer
+from relattn_mt.engine.terms import sinusoids
 from relattn_mt.formats.ctranslate2.directory import (
     CONFIG,
     DIRECTORY,
@@ -43,9 +42,6 @@ from relattn_mt.formats.ctranslate2.engine import CTranslate2Engine
 from relattn_mt.formats.exportable import require_exportable
 from relattn_mt.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
 from relattn_mt.formats.parity import Reference, Report, check_lines
-from relattn_mt.model.positions.absolute import sinusoids
-from relattn_mt.model.transformer import Transformer
-from relattn_mt.model.weights import weights_of
 from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import require, require_installed
 from relattn_mt.support.files import putting, require_outside, require_replaceable
@@ -87,7 +83,7 @@ def export(
     require_computable(quantization)
     out = out.resolve()
     require_replaceable(out, FILES, DIRECTORY)
-    ours, model = bundle.translator(precision="fp32"), bundle.in_float32().make_model()
+    ours, state = bundle.translator(precision="fp32"), _state(bundle)
     lines = check_lines(ours, sample)
     _log.info("translating %s lines with the bundle", f"{len(lines):,}")
     lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(lines, progress=shows_progress())]
@@ -100,8 +96,8 @@ def export(
         for weights in dict.fromkeys(kinds):
             _log.info("converting to %s, and translating the lines with CTranslate2", weights)
             shutil.rmtree(aside, ignore_errors=True)
-            _write(aside, bundle, model, search, weights, one_pair=one_pair)
-            engine = CTranslate2Engine(aside, bundle.tokenizer, model.max_length)
+            _write(aside, bundle, state, search, weights, one_pair=one_pair)
+            engine = CTranslate2Engine(aside, bundle.tokenizer, bundle.model.position_spec.max_length)
             theirs = Translator(engine, bundle.tokenizer, search)
             notes.append(f"{weights} was checked in CTranslate2's compute type {engine.precision}")
             if weights.startswith("int8") and has_8_bits(bundle):
@@ -152,14 +148,20 @@ def added_tokens(tokenizer: AnyTokenizer) -> tuple[bool, bool]:
 
 
 def _write(
-    out: Path, bundle: Bundle, model: Transformer, search: SearchConfig, weights: Quantization, *, one_pair: bool
+    out: Path,
+    bundle: Bundle,
+    state: Mapping[str, np.ndarray],
+    search: SearchConfig,
+    weights: Quantization,
+    *,
+    one_pair: bool,
 ) -> None:
     """Write the files of an export, except the card, in a new directory."""
     config, tokenizer, special = bundle.model, bundle.tokenizer, bundle.tokenizer.special
     has_pairs = bool(tokenizer.languages) and not one_pair
     adds_begin, adds_end = (False, False) if has_pairs else added_tokens(tokenizer)
     src_pieces, tgt_pieces = tokenizer.vocabularies
-    spec = _spec(model)
+    spec = _spec(config, state)
     spec.register_source_vocabulary(src_pieces)
     spec.register_target_vocabulary(tgt_pieces)
     spec.config.bos_token = src_pieces[special.src_begin[0]] if adds_begin else tgt_pieces[special.bos]
@@ -171,7 +173,7 @@ def _write(
         src_lang=bundle.src_lang,
         tgt_lang=bundle.tgt_lang,
         pairs=list(map(" ".join, bundle.pairs)) if has_pairs else [],
-        max_length=POSITIONS if isinstance(config.position_spec.signal, Sinusoids) else model.max_length,
+        max_length=POSITIONS if isinstance(config.position_spec.signal, Sinusoids) else config.position_spec.max_length,
         search=search,
     )
     spec.config.add_attribute(SECTION, as_dict(settings))
@@ -203,12 +205,11 @@ def _reduce_to_7_bits(spec: Any, floats: dict[str, np.ndarray]) -> None:
             setattr(part, f"{attribute}_scale", NumpyVariable(scale[:, 0]))
 
 
-def _spec(model: Transformer) -> Any:
-    """Return CTranslate2's description of the model, with its weights."""
+def _spec(config: ModelConfig, state: Mapping[str, np.ndarray]) -> Any:
+    """Return CTranslate2's description of a model, with its weights."""
     from ctranslate2.specs import TransformerSpec, common_spec
     from ctranslate2.specs.model_spec import index_spec
 
-    config = model.config
     spec = TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
         config.heads,
@@ -219,28 +220,30 @@ def _spec(model: Transformer) -> Any:
         alignment_heads=config.heads,
     )
     spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = config.scaled_embeddings
-    for name, tensor in CTRANSLATE2.scatter(_state(model), config).items():
+    for name, tensor in CTRANSLATE2.scatter(state, config).items():
         scope, _, attribute = name.rpartition("/")
         setattr(index_spec(spec, scope), attribute, tensor)
     return spec
 
 
-def _state(model: Transformer) -> dict[str, Tensor]:
-    """Return all weights that CTranslate2 has of such a model, by our names."""
-    config, state = model.config, weights_of(model)
+def _state(bundle: Bundle) -> dict[str, np.ndarray]:
+    """Return all weights that CTranslate2 has of such a model, in float32, by our names."""
+    config, state = bundle.model, bundle.in_float32().state
     state = {"src_embedding": state["embedding"], "output_weight": state["embedding"], **state}
     left = right = 0
     match config.position_spec.signal, config.position_spec.mixer:
         case LearnedVectors(), _:
             return state
         case Sinusoids(), _:
-            table = sinusoids(torch.arange(POSITIONS), config.dim)
+            table = sinusoids(np.arange(POSITIONS), config.dim)
             return {**state, "src_positions.signal.weight": table, "tgt_positions.signal.weight": table}
         case None, ClippedTables(left, right):
             pass
     wide = max(left, right)  # to the shorter side, the table repeats its edge row
-    rows = torch.arange(-wide, wide + 1).clamp(-left, right) + left
-    zeros = torch.zeros(left + right + 1, config.dim // config.heads)  # replace a table that the model does not have
+    rows = np.arange(-wide, wide + 1).clip(-left, right) + left
+    zeros = np.zeros(
+        (left + right + 1, config.dim // config.heads), np.float32
+    )  # replace a table that the model does not have
     for name in CTRANSLATE2.places(config):
         if name.endswith((".rel_key.weight", ".rel_value.weight")):
             state[name] = state.get(name, zeros)[rows]  # (2 · wide + 1, head_dim)

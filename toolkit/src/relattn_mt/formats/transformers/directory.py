@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from relattn_mt.formats.foreign_model import read_json, typed
 from relattn_mt.support.errors import InputError, one_line, require
@@ -51,19 +49,19 @@ _WITH_EMBEDDING_NORM = "bart", "mbart", "plbart"
 _SIDES = ("source", "src"), ("target", "tgt")
 
 
-def marian_sinusoids(count: int, dim: int) -> Tensor:
+def marian_sinusoids(count: int, dim: int) -> np.ndarray:
     """Return Marian's positions (count, dim): sines of the even, then cosines of the odd components."""
     component = np.arange(dim)
     angle = np.arange(count)[:, None] / np.power(10_000, 2 * (component // 2) / dim)
-    return torch.from_numpy(np.concatenate([np.sin(angle[:, 0::2]), np.cos(angle[:, 1::2])], axis=1)).float()
+    return np.concatenate([np.sin(angle[:, 0::2]), np.cos(angle[:, 1::2])], axis=1).astype(np.float32)
 
 
-def fairseq_sinusoids(count: int, dim: int, first: int) -> Tensor:
+def fairseq_sinusoids(count: int, dim: int, first: int) -> np.ndarray:
     """Return fairseq's positions (count, dim), from number `first` on: sines, then cosines."""
     half = dim // 2
-    frequency = torch.exp(torch.arange(half).float() * -(math.log(10_000) / max(1, half - 1)))
-    angle = torch.arange(first, first + count).float()[:, None] * frequency
-    return torch.nn.functional.pad(torch.cat([angle.sin(), angle.cos()], dim=1), (0, dim % 2))
+    frequency = np.exp(np.arange(half, dtype=np.float32) * np.float32(-math.log(10_000) / max(1, half - 1)))
+    angle = np.arange(first, first + count, dtype=np.float32)[:, None] * frequency
+    return np.pad(np.concatenate([np.sin(angle), np.cos(angle)], axis=1), ((0, 0), (0, dim % 2)))
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class _Family:
     architecture: str
     norm: str
     defaults: dict[str, Any]
-    positions: Callable[[int, int, int], Tensor]
+    positions: Callable[[int, int, int], np.ndarray]
 
 
 _DEFAULTS = {

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file
-from torch import Tensor
+import numpy as np
 
 from relattn_mt.formats.foreign_model import (
     NEVER_GENERATED,
@@ -29,8 +27,9 @@ from relattn_mt.formats.transformers.directory import (
 )
 from relattn_mt.formats.transformers.generation import Generation
 from relattn_mt.formats.transformers.vocabulary import piece_of, read_vocabulary
-from relattn_mt.support.errors import reading, require
+from relattn_mt.support.errors import require
 from relattn_mt.support.files import require_files
+from relattn_mt.weights import read_weights
 
 _SOURCE, _TARGET = (TRANSFORMERS.shared[name] for name in ("src_embedding", "embedding"))
 _MOST_POSITIONS = 65_536
@@ -69,7 +68,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     tokenizer = read_tokenizer(path, *_sentencepiece(models, src_tokenizer, tgt_tokenizer), **vocabulary)
     search, notes = generation.search(len(vocabulary["target_begin"]), tokenizer.special.banned)
     if impossible := [token for token in tokenizer.special.banned if generation.removes(token)]:
-        bias = tensors.get("final_logits_bias", torch.zeros(sizes[1])).float().clone()
+        bias = np.array(tensors.get("final_logits_bias", np.zeros(sizes[1])), np.float32)
         bias[impossible] = NEVER_GENERATED
         tensors["final_logits_bias"] = bias
     model = model_config(
@@ -102,21 +101,12 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     )
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
+def _tensors(path: Path) -> dict[str, np.ndarray]:
     """Return the weights in all files."""
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, np.ndarray] = {}
     for name in weight_files(path):
         file = path / name
-        if file.suffix == ".safetensors":
-            with reading(file, "truncated, damaged, or not a safetensors file"):
-                tensors |= load_file(file)
-            continue
-        content = load_checkpoint(file)
-        valid = isinstance(content, dict) and all(
-            isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items()
-        )
-        require(valid, f"{file}: must contain tensors by name, and nothing else")
-        tensors |= content
+        tensors |= read_weights(file)[0] if file.suffix == ".safetensors" else load_checkpoint(file)
     return {name: tensor for name, tensor in tensors.items() if not name.endswith(".embed_positions.weights")}
 
 
@@ -146,7 +136,7 @@ def _sentencepiece(
     return src_tokenizer, tgt_tokenizer or (own[1] if has_own_target else None)
 
 
-def _vocab_sizes(tensors: dict[str, Tensor], settings: Settings) -> tuple[int, int]:
+def _vocab_sizes(tensors: dict[str, np.ndarray], settings: Settings) -> tuple[int, int]:
     """Return the sizes of the vocabularies. Raise an InputError unless the embeddings have as many rows."""
     shared = settings.flag("share_encoder_decoder_embeddings")
     sizes = []
@@ -157,7 +147,7 @@ def _vocab_sizes(tensors: dict[str, Tensor], settings: Settings) -> tuple[int, i
     return sizes[0], sizes[1]
 
 
-def _with_shared(tensors: dict[str, Tensor], settings: Settings) -> dict[str, Tensor]:
+def _with_shared(tensors: dict[str, np.ndarray], settings: Settings) -> dict[str, np.ndarray]:
     """Return the weights with each shared matrix under all of its names.
 
     Raises:
@@ -184,8 +174,8 @@ def _with_shared(tensors: dict[str, Tensor], settings: Settings) -> dict[str, Te
     return tensors
 
 
-def _share(tensors: dict[str, Tensor], name: str, matrix: Tensor | None, file: Path, setting: str) -> None:
+def _share(tensors: dict[str, np.ndarray], name: str, matrix: np.ndarray | None, file: Path, setting: str) -> None:
     """Give a matrix one more name."""
     if matrix is not None:
-        same = torch.equal(tensors.setdefault(name, matrix), matrix)
+        same = np.array_equal(tensors.setdefault(name, matrix), matrix)
         require(same, f"{file}: {setting} must be false, because {name} differs from the matrix that it is shared with")
