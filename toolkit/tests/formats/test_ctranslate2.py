@@ -7,7 +7,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -155,7 +154,7 @@ def test_weights_in_int8_have_7_bits_unless_the_bundle_has_8(make, tmp_path, mon
         tensors = read_model(tmp_path / "out" / "model.bin").tensors
         quantized = [x for name, x in tensors.items() if f"{name}_scale" in tensors]
         assert len(quantized) > 8
-        assert {int(x.abs().max()) for x in quantized} == {largest}
+        assert {int(np.abs(x).max()) for x in quantized} == {largest}
         assert ("saturate" in str(report)) == (largest == 127)
 
 
@@ -163,11 +162,10 @@ def test_weights_in_int8_have_7_bits_unless_the_bundle_has_8(make, tmp_path, mon
 def test_an_export_in_another_type_that_is_far_from_its_bundle_is_refused(make, tmp_path, monkeypatch, quantization):
     write = module._write
 
-    def with_wrong_weights(out, bundle, model, search, weights, **options):
+    def with_wrong_weights(out, bundle, state, search, weights, **options):
         if weights == quantization:
-            model = deepcopy(model)
-            model.encoder[0].load_state_dict({name: -t for name, t in model.encoder[0].state_dict().items()})
-        write(out, bundle, model, search, weights, **options)
+            state = {name: -each if name.startswith("encoder.0.") else each for name, each in state.items()}
+        write(out, bundle, state, search, weights, **options)
 
     monkeypatch.setattr(module, "_write", with_wrong_weights)
     with pytest.raises(InputError, match=f"not exported: {quantization}: .* on average: log-probabilities of"):

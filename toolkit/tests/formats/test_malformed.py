@@ -106,14 +106,14 @@ def test_tensors_for_ctranslate2(path, tokenizers, tensors, facts):
 @pytest.mark.parametrize(
     ("version", "tensors", "fact"),
     [
-        (5, {"unk_token": torch.tensor([-1, -1], dtype=torch.int8)}, "model.bin: not UTF-8"),
-        (5, {"eos_token": torch.tensor(3, dtype=torch.int8)}, "model.bin: eos_token is not text"),
-        (5, {"bos_token": torch.tensor([2.5])}, "model.bin: bos_token is not text"),
-        (5, {"user_decoder_start_tokens": torch.tensor([1], dtype=torch.int8)}, "bin: decoder_start_token must"),
-        (4, {"with_source_bos": torch.ones(2)}, "model.bin: with_source_bos must be one whole number"),
-        (4, {"num_heads": torch.tensor(2.5)}, "encoder/num_heads must be one whole number"),
-        (4, {"encoder/layernorm_embedding/gamma": torch.ones(12)}, "a norm of its embeddings"),
-        (3, {"encoder/embeddings/weight": torch.ones(3, dtype=torch.int8)}, "encoder/embeddings_0/weight must be"),
+        (5, {"unk_token": np.array([-1, -1], np.int8)}, "model.bin: not UTF-8"),
+        (5, {"eos_token": np.int8(3)}, "model.bin: eos_token is not text"),
+        (5, {"bos_token": np.float32([2.5])}, "model.bin: bos_token is not text"),
+        (5, {"user_decoder_start_tokens": np.array([1], np.int8)}, "bin: decoder_start_token must"),
+        (4, {"with_source_bos": np.ones(2, np.float32)}, "model.bin: with_source_bos must be one whole number"),
+        (4, {"num_heads": np.float32(2.5)}, "encoder/num_heads must be one whole number"),
+        (4, {"encoder/layernorm_embedding/gamma": np.ones(12, np.float32)}, "a norm of its embeddings"),
+        (3, {"encoder/embeddings/weight": np.ones(3, np.int8)}, "encoder/embeddings_0/weight must be"),
     ],
 )
 def test_tensors_for_ctranslate2_before_version_3(path, tokenizers, version, tensors, fact):

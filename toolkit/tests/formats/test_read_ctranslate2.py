@@ -12,7 +12,6 @@ import ctranslate2
 import numpy as np
 import pytest
 import sentencepiece
-import torch
 from ctranslate2.specs import TransformerSpec, common_spec, model_spec
 from relattn_mt import bundle
 from relattn_mt.config import SearchConfig
@@ -24,7 +23,6 @@ from relattn_mt.formats.import_model import import_model
 from relattn_mt.formats.names import CTRANSLATE2
 from relattn_mt.support.errors import InputError
 
-from testing.bundles import tensors_of
 from testing.covering import pairwise
 from testing.foreign_bundles import LINES, run_import
 
@@ -159,16 +157,16 @@ def require_integers(path: Path, parts: bundle.Bundle, *, kept: bool) -> None:
     assert parts.is_quantized == kept
     tensors, places = read_model(path / "model.bin").tensors, CTRANSLATE2.places(parts.model)
     renamed = {"encoder/embeddings_0/weight": "encoder/embeddings/weight"}  # before version 3
-    state = tensors_of(parts)
+    state = parts.state
     for ours, weight in state.items():
-        if weight.dtype == torch.int8:
+        if weight.dtype == np.int8:
             place = places[ours]
             name = place.name if place.name in tensors else renamed[place.name]
-            expected = tensors[name].chunk(place.parts)[place.part]
-            assert torch.equal(weight[: len(expected)], expected)
+            expected = np.split(tensors[name], place.parts)[place.part]
+            assert np.array_equal(weight[: len(expected)], expected)
             assert not weight[len(expected) :].any()
-            scales = tensors[f"{name}_scale"].chunk(place.parts)[place.part]
-            assert torch.equal(state[f"{ours}_scale"][: len(expected)], 1 / scales)
+            scales = np.split(tensors[f"{name}_scale"], place.parts)[place.part]
+            assert np.array_equal(state[f"{ours}_scale"][: len(expected)], 1 / scales)
     if kept and decoder.KERNELS is not None:
         src = [parts.tokenizer.encode(line) for line in LINES]
         tgt = [parts.tokenizer.encode_target(line) for line in reversed(LINES)]
@@ -203,7 +201,7 @@ def test_weights_in_int8_that_are_not_kept(tmp_path, tokenizers):
 def change(path: Path, tensors: dict[str, np.ndarray | np.generic], without: Sequence[str] = ()) -> None:
     """Write a model.bin again with other tensors."""
     file = read_model(path / "model.bin")
-    changed = {**file.tensors, **{name: torch.tensor(value) for name, value in tensors.items()}}
+    changed = {**file.tensors, **{name: np.asarray(value) for name, value in tensors.items()}}
     kept = {name: tensor for name, tensor in changed.items() if name not in without}
     (path / "model.bin").write_bytes(serialize(replace(file, tensors=kept)))
 
@@ -219,9 +217,9 @@ def serialize(file: ModelFile) -> bytes:
         if file.version >= 3 and names.setdefault(id(tensor), name) != name:
             aliases.append(text(name) + text(names[id(tensor)]))
             continue
-        content = tensor.contiguous().flatten().view(torch.int8).numpy().tobytes()
-        kind = (TYPES.index(tensor.dtype), len(content)) if file.version >= 4 else (tensor.itemsize, tensor.numel())
-        shape = struct.pack(f"<B{tensor.dim()}I", tensor.dim(), *tensor.shape)
+        content = tensor.tobytes()
+        kind = (TYPES.index(str(tensor.dtype)), len(content)) if file.version >= 4 else (tensor.itemsize, tensor.size)
+        shape = struct.pack(f"<B{tensor.ndim}I", tensor.ndim, *tensor.shape)
         records.append(text(name) + shape + struct.pack("<BI", *kind) + content)
     out = struct.pack("<I", file.version) + text(file.kind) + struct.pack("<I", file.revision)
     for each in (records, aliases)[: 2 if file.version >= 3 else 1]:
@@ -276,8 +274,8 @@ def rewrite(path: Path, version: int) -> None:
     if revision < 3:
         tensors = {name: tensor for name, tensor in tensors.items() if name not in BOTH}
         for name, tensor in list(tensors.items()):
-            if tensor.dtype == torch.int16:
-                tensors[name] = (tensor * (1000 / tensors.pop(f"{name}_scale"))).round().to(torch.int16)
+            if tensor.dtype == np.int16:
+                tensors[name] = np.rint(tensor * (1000 / tensors.pop(f"{name}_scale"))).astype(np.int16)
     flags = {"with_source_bos": config["add_source_bos"], "with_source_eos": config["add_source_eos"]}
     if config["decoder_start_token"] != config["bos_token"]:
         assert config["decoder_start_token"] == config["eos_token"]
@@ -285,8 +283,8 @@ def rewrite(path: Path, version: int) -> None:
     if version >= 5:
         flags |= {"with_relative_position": "relative" in str([*tensors]), "user_decoder_start_tokens": False}
         for name in ("unk_token", "bos_token", "eos_token"):
-            tensors[name] = torch.tensor(list(config[name].encode()), dtype=torch.int8)
-    tensors |= {name: torch.tensor(value, dtype=torch.int8) for name, value in flags.items()}
+            tensors[name] = np.array([*config[name].encode()], np.int8)
+    tensors |= {name: np.array(value, np.int8) for name, value in flags.items()}
     (path / "model.bin").write_bytes(serialize(ModelFile(version, kind, revision, tensors)))
     (path / "config.json").unlink()
     for vocabulary in path.glob("*.json"):

@@ -114,9 +114,10 @@ def load_checkpoint(path: Path) -> dict[str, np.ndarray]:
         isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in content.items()
     )
     require(valid, f"{path}: must contain tensors by name, and nothing else")
+    floats = torch.float16, torch.bfloat16, torch.float32, torch.float64
     for name, tensor in content.items():
         storage = tensor.dtype, tensor.layout, tensor.device.type
-        dense = tensor.is_floating_point() and storage[1:] == (torch.strided, "cpu")
+        dense = tensor.dtype in floats and storage[1:] == (torch.strided, "cpu")
         _require_floats(dense, name, path, ", ".join(map(str, storage)))
     return {name: tensor.float().numpy() for name, tensor in content.items()}
 
@@ -172,7 +173,8 @@ def require_weights(tensors: Mapping[str, np.ndarray], source: Path) -> None:
     """Raise an InputError unless all tensors hold finite floating-point numbers."""
     for name, tensor in tensors.items():
         _require_floats(tensor.dtype.kind == "f", name, source, str(tensor.dtype))
-        finite = bool(np.isfinite(tensor).all())
+        with np.errstate(over="ignore"):
+            finite = bool(np.isfinite(tensor.astype(np.float32, copy=False)).all())
         require(finite, f"{source}: {one_line(name, 80)} must hold finite numbers only")
 
 
