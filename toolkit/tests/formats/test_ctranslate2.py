@@ -277,7 +277,7 @@ def test_exports_that_are_refused_change_nothing(make, tmp_path, monkeypatch):
     parts, out = make(), tmp_path / "out"
     export(parts, out, quantization="float32", sample=LINES)
     before, state = (out / "model.bin").read_bytes(), module._state
-    monkeypatch.setattr(module, "_state", lambda model: {name: tensor.flip(0) for name, tensor in state(model).items()})
+    monkeypatch.setattr(module, "_state", lambda bundle: {name: each[::-1] for name, each in state(bundle).items()})
     with pytest.raises(InputError, match=f"{out}: not exported: float32: log-probabilities must differ"):
         export(parts, out, quantization="float32", sample=LINES)
     with pytest.raises(InputError, match="at least one line"):

@@ -182,12 +182,12 @@ def test_weights_in_int8_that_are_not_kept(tmp_path, tokenizers):
     path = write(tmp_path / "model", tokenizers, weights="int8")
     whole, tensors = (path / "model.bin").read_bytes(), read_model(path / "model.bin").tensors
     weight, scale = tensors[name], tensors[f"{name}_scale"]
-    lowest = weight.clone()
+    lowest = weight.copy()
     lowest[1, 2] = -128
-    exact = (weight / scale[:, None]).numpy()
+    exact = weight / scale[:, None]
     for number, (changed, without) in enumerate((
-        ({name: lowest.numpy()}, []),
-        ({f"{name}_scale": -scale.numpy()}, []),
+        ({name: lowest}, []),
+        ({f"{name}_scale": -scale}, []),
         ({name: exact}, [f"{name}_scale"]),
     )):  # fmt: skip
         (path / "model.bin").write_bytes(whole)

@@ -36,12 +36,14 @@ def export(
     sample = check_sample(check_lines, check_count)
 
     from relattn_mt.bundle import read_bundle
-    from relattn_mt.formats import argos, onnx
+    from relattn_mt.formats import argos
     from relattn_mt.formats.ctranslate2 import write as ctranslate2
     from relattn_mt.hub import resolve
 
     source = read_bundle(resolve(bundle))
     if program == "onnx":
+        from relattn_mt.formats import onnx
+
         print(onnx.export(source, Path(out), sample=sample))
     else:
         write = ctranslate2.export if program == "ctranslate2" else argos.export
