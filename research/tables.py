@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from relattn_mt.config import SCHEMES, DataConfig, ModelConfig, Positions, Recipe, TrainConfig
-from relattn_mt.config.presets import PRESETS
+from relattn_mt.config.yaml import read_yaml, to_config
 from relattn_mt.data.text_files import read_parallel
 
 Pairs = list[tuple[str, str]]
@@ -231,6 +231,7 @@ _MEDIUM = replace(  # seven times as many pairs of several domains, the paper's 
     ),
     train=replace(_MULTI30K.train, steps=6000, warmup_steps=1000, precision="bf16-mixed"),
 )
+_WMT14 = Path(__file__).parents[1] / "recipes/wmt14-en-de-base.yaml"
 _NEWSTEST2013 = "newstest2013", "newstest2013.en.gz", "newstest2013.de.gz"
 
 SCALES = {
@@ -239,6 +240,6 @@ SCALES = {
         Scale("demo", _DEMO, (("test", "test.en", "test.de"),), ("long", "long.en", "long.de"), has_items=True),
         Scale("multi30k", _MULTI30K, (("valid", "valid.en", "valid.de"),)),
         Scale("medium", _MEDIUM, (_NEWSTEST2013, ("Tatoeba", "valid.en.gz", "valid.de.gz"))),
-        Scale("wmt14", PRESETS["wmt14-en-de-base"], (_NEWSTEST2013,)),
+        Scale("wmt14", to_config(Recipe, read_yaml(_WMT14), _WMT14), (_NEWSTEST2013,)),
     )
 }

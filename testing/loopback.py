@@ -35,15 +35,12 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.repositories: dict[str, Repository] = {}
-        self.files: dict[str, bytes] = {}  # files of other servers, under /files/
         self.tokens = {"hf_writer"}
         self.asked: list[str] = []  # method and path of each request
         self.agents: set[str] = set()
-        self.ranges: list[str] = []
         self.failing: dict[str, int] = {}  # part of a path → status of requests with it
         self.gated = False
         self.cuts: dict[str, int] = {}  # file name → number of bytes at its end that are not sent
-        self.wrong: dict[str, bytes] = {}  # file name → content that is sent instead
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore clients that reset their connection, and print all other errors."""
@@ -78,14 +75,11 @@ class Handler(BaseHTTPRequestHandler):
             if part in path:
                 return self.refuse(status, "", "as the test wants it")
         token = (self.headers["Authorization"] or "").removeprefix("Bearer ")
-        if path.startswith("/files/"):
-            return self.send_file(path, hub.files[path])
-        kind = "datasets/" if path.startswith(("/api/datasets/", "/datasets/")) else ""
         if path.startswith("/api/"):
             org, name, verb, revision, *_ = [*path.split("/")[3:], "revision", "main"]
         else:
-            org, name, verb, revision, *_ = [*path[1:].removeprefix(kind).split("/"), "", ""]
-        name = f"{kind}{org}/{name}"
+            org, name, verb, revision, *_ = [*path[1:].split("/"), "", ""]
+        name = f"{org}/{name}"
         repository = hub.repositories.get(name)
         if repository is None or (repository.private and token not in hub.tokens):
             return self.refuse(404, "RepoNotFound", "Repository not found")
@@ -112,10 +106,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_file(self, path: str, content: bytes, headers: dict[str, str] | None = None) -> None:
         """Send a file, from the position that the client asks for."""
-        content = self.server.wrong.get(path, content)
         start, status, headers = 0, 200, headers or {}
         if self.headers["Range"]:
-            self.server.ranges.append(self.headers["Range"])
             start = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-"))
             if start >= len(content):
                 return self.refuse(416, "", "Range Not Satisfiable")

@@ -108,7 +108,7 @@ def recipe() -> str:
         "A recipe is a YAML file. It needs only the settings that differ from their defaults. A setting of a group is "
         "a line below the name of the group (`clip: 8` below `model:`), or an option of `relattn-mt train` "
         "(`--model.clip 8`). `null` stands for no value. Brackets after a type give its range: `[0, 1)` includes 0 and "
-        "excludes 1. `relattn-mt recipe NAME` prints a complete recipe.\n",
+        "excludes 1. `relattn-mt recipe BUNDLE` prints a complete recipe.\n",
         settings(Recipe),
     ]
     for name, kind in groups.items():

@@ -97,7 +97,7 @@ def fetch_foreign(path: str | Path) -> Path:
 
 
 @contextmanager
-def hub_errors(prefix: str, repository_type: str = "model") -> Iterator[HfApi]:
+def hub_errors(prefix: str) -> Iterator[HfApi]:
     """Provide the interface of the hub, and turn every error into an InputError.
 
     The name and version of relattn, huggingface_hub and Python are sent with each request; nothing else about the
@@ -107,7 +107,6 @@ def hub_errors(prefix: str, repository_type: str = "model") -> Iterator[HfApi]:
 
     Args:
         prefix: Beginning of error messages.
-        repository_type: The hub's term for the repository: "model" or "dataset".
     """
     try:
         from huggingface_hub import HfApi, constants
@@ -125,27 +124,26 @@ def hub_errors(prefix: str, repository_type: str = "model") -> Iterator[HfApi]:
     except InputError:
         raise
     except Exception as error:  # HTTP, the system, the hub and its storage raise many types
-        raise InputError(f"{prefix}: {_reason(error, repository_type)}") from error
+        raise InputError(f"{prefix}: {_reason(error)}") from error
     finally:
         constants.HF_HUB_DISABLE_TELEMETRY = telemetry
 
 
-def _reason(error: BaseException, repository_type: str) -> str:
+def _reason(error: BaseException) -> str:
     """Return the reason of an error of the hub, in one line."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.RevisionResolutionError | errors.LocalEntryNotFoundError) and error.__cause__:
-        return f"not in the cache, and {_reason(error.__cause__, repository_type)}"
+        return f"not in the cache, and {_reason(error.__cause__)}"
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     if not isinstance(error, errors.HfHubHTTPError):
         return reason
     if isinstance(error, errors.RevisionNotFoundError):
-        return f"the {repository_type} has no such revision"
+        return "the model has no such revision"
     if isinstance(error, errors.RemoteEntryNotFoundError):
-        subject = "not a complete bundle: it" if repository_type == "model" else f"the {repository_type}"
-        return f"{subject} has no {error.response.url.path.rpartition('/')[2]}"
+        return f"not a complete bundle: it has no {error.response.url.path.rpartition('/')[2]}"
     reason = (error.server_message or reason).splitlines()[0]
     if isinstance(error, errors.RepositoryNotFoundError) and not isinstance(error, errors.GatedRepoError):
-        reason = f"no such {repository_type}, or a private one"
+        reason = "no such model, or a private one"
     log_in = "; to log in: `hf auth login`, or set HF_TOKEN" if error.response.status_code < 500 else ""
     return reason + log_in

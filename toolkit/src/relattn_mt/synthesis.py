@@ -27,7 +27,7 @@ from relattn_mt.corpus.filter_pool import ScoredPair
 from relattn_mt.corpus.filters import split_words
 from relattn_mt.corpus.pipeline import prepare
 from relattn_mt.corpus.report import FilterStats
-from relattn_mt.corpus.sources import OpenCorpus, file_name
+from relattn_mt.corpus.sources import file_names
 from relattn_mt.data.normalization import normalize
 from relattn_mt.data.text_files import has_text, read_lines, read_parallel
 from relattn_mt.loading import weights_digest
@@ -95,15 +95,13 @@ class SyntheticText:
             "translation": {**options, **search, **drawn},
         }
 
-    def open(self, origin: dict[str, Any] | None = None) -> OpenCorpus:
-        """Return the corpus, which is translated while it is read. `origin` is ignored: files may be renamed."""
-        held_out = [line for path in self.exclude for line in read_lines(path)]
-        roles, names = self.identity["text"], map(file_name, (*self.files, *self.exclude))
-        files = dict(zip(roles, names, strict=True))
-        origin = {"files": files, "teacher": "/".join(Path(self.teacher).parts[-2:])}
-        return OpenCorpus(self.identity["pairs"], self._pairs, held_out, {}, origin)
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Names of the files and of the teacher."""
+        files = file_names(self.identity["text"], *self.files, *self.exclude)
+        return {"files": files, "teacher": "/".join(Path(self.teacher).parts[-2:])}
 
-    def _pairs(self, start: int) -> Iterator[ScoredPair]:
+    def pairs(self, start: int) -> Iterator[ScoredPair]:
         """Yield the pairs from an index on, which is a multiple of the number of pairs per part."""
         n_best = self.options.n_best
         first, total = start // n_best, self.identity["pairs"] // n_best

@@ -20,6 +20,7 @@ from relattn_mt.training import train as training
 
 from testing.commands import assert_refused
 
+PAPERS = Path(__file__).parents[3] / "recipes/wmt14-en-de-base.yaml"
 SCRIPT = """
 import sys
 from relattn_mt.commands.main import main
@@ -84,8 +85,8 @@ def test_quiet_prints_no_progress_and_no_notes(relattn, model, tmp_path, monkeyp
     [
         ("trian x", "unknown command 'trian'; did you mean train?"),
         ("translate x --beam-sise 3", "did you mean --beam_size?"),
-        ("train wmt14-en-de-bas", "did you mean wmt14-en-de-base?"),
-        ("train", "wmt14-en-de-base, "),
+        ("train my.yam", "my.yam: cannot be read: No such file"),
+        ("train", "train requires a recipe, a YAML file"),
         ("translate bundle --seed x", "--seed must be a whole number, got 'x'"),
         *((f"translate bundle --seed{is_}{x}", f"--seed must be a whole number in decimal notation, got '{x}'")
           for is_ in " =" for x in ("0x10", "010", "1:30")),
@@ -108,7 +109,7 @@ def test_wrong_arguments(relattn, tmp_path, monkeypatch, arguments, message):
 
 SYNTHESIS = "x --out y --data a b c"
 LISTS = {  # options whose values are lists, and a command with three values of each
-    ("prepare", "exclude"): "--exclude a b c",
+    ("prepare", "exclude"): "--src x --tgt y --src_lang=en --tgt_lang=de --out z --exclude a b c",
     **{("distill", "data"): SYNTHESIS, ("distill", "exclude"): f"{SYNTHESIS} --exclude a b c"},
     **{("backtranslate", "data"): SYNTHESIS, ("backtranslate", "exclude"): f"{SYNTHESIS} --exclude a b c"},
     ("backtranslate", "parallel"): f"{SYNTHESIS} --parallel a b c",
@@ -153,7 +154,7 @@ def interrupted() -> None:
 )
 def test_failure_is_one_line(relattn, monkeypatch, train: Callable[[], object], code, error):
     monkeypatch.setattr(training, "train", lambda *_, **__: train())
-    result = relattn("train", "wmt14-en-de-base")
+    result = relattn("train", PAPERS)
     assert (result.code, result.out, result.err.count("\n")) == (code, "", 1)
     assert result.err.startswith(error)
 
@@ -161,7 +162,7 @@ def test_failure_is_one_line(relattn, monkeypatch, train: Callable[[], object], 
 def test_bug_is_a_traceback(relattn, monkeypatch):
     monkeypatch.setattr(training, "train", lambda *_, **__: torch.empty(2, 3) @ torch.empty(2, 3))
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        relattn("train", "wmt14-en-de-base")
+        relattn("train", PAPERS)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ for arguments in json.load(sys.stdin):
         code = main(arguments)
     print(json.dumps([code, error.getvalue()]))
 """
+PAPERS = str(Path(__file__).parents[3] / "recipes/wmt14-en-de-base.yaml")
 REQUIRES = "relattn-mt: error: this command requires PyTorch: pip install torch\n"
 
 
@@ -39,14 +40,14 @@ def test_commands_without_pytorch(model: str, text: dict[str, str], tmp_path: Pa
         ["prepare", "--src", src, "--tgt", tgt, "--src_lang=en", "--tgt_lang=de", "--out", str(tmp_path / "corpus")],
         ["distill", model, "--data", src, "--out", str(tmp_path / "distilled")],
         ["backtranslate", model, "--data", tgt, "--out", str(tmp_path / "back")],
-        ["recipe", "wmt14-en-de-base"],
         ["export", "ctranslate2", model, "--out", str(exported)],
         ["export", "argos", model, "--out", str(tmp_path / "a.argosmodel")],
         ["import", str(exported), "--out", str(tmp_path / "imported")],
         ["import", str(published), "--out", str(tmp_path / "marian-bundle"), "--src_lang=en", "--tgt_lang=de"],
+        ["recipe", model],
     ]
     requires = [
-        ["train", "wmt14-en-de-base", f"--out={tmp_path / 'run'}"],
+        ["train", PAPERS, f"--out={tmp_path / 'run'}"],
         ["average", str(tmp_path), "--last=1", "--out", str(tmp_path / "mean")],
         ["export", "onnx", model, "--out", str(tmp_path / "onnx")],
         ["analyze", "attention", model, "one cat", "--out", str(tmp_path / "a.html")],

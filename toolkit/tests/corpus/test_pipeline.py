@@ -272,22 +272,20 @@ def test_the_command(relattn, own, tmp_path):
     assert relattn(*command).out.endswith(out)  # it says so if nothing was done
 
 
-FILES = ["--src", "a", "--tgt", "b", "--out", "c"]
+FILES, PAIR = ["--src", "a", "--tgt", "b", "--out", "c"], ["--src_lang", "en", "--tgt_lang", "de"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "fact"),
     [
-        (["wmt15"], "'wmt15'.*wmt14-en-de, wmt14-en-fr, multi30k"),
-        (["multi30k", "--src", "a", "--exclude", "b"], "--src.*multi30k"),
-        (FILES, "--src_lang"),
+        (FILES, "missing argument: --src_lang"),
         ([*FILES, "--src_lang", "e/n", "--tgt_lang", "de"], "src_lang"),
         *(
             ([*FILES, "--src_lang", src, "--tgt_lang", tgt], f"must have different languages, got {src} and {tgt}")
             for src, tgt in (("de", "de"), ("en", "EN"), ("pt-BR", "pt_BR"), ("pt_br", "PT-BR"))
         ),
-        (["multi30k", "--processes", "0"], "processes.*got 0"),
-        (["multi30k", "--max_words", "0"], "max_words.*got 0"),
+        ([*FILES, *PAIR, "--processes", "0"], "processes.*got 0"),
+        ([*FILES, *PAIR, "--max_words", "0"], "max_words.*got 0"),
     ],
 )
 def test_mistaken_commands(relattn, tmp_path, monkeypatch, arguments, fact):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from relattn_mt import bundle
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.errors import InputError
@@ -87,3 +88,7 @@ def test_run_continues_without_its_initial_bundle(tmp_path, make_recipe, finishe
     shutil.rmtree(start)
     train(make_recipe(tmp_path / "run", train={**settings, "steps": 2}), resume=True, show=False)
     assert [step for step, *_ in losses(make_recipe(tmp_path / "run"))] == [1, 2]
+
+
+def test_recipe_of_a_packaged_model_names_it(relattn):
+    assert yaml.safe_load(relattn("recipe", "everyday-en-de").out)["train"]["init_from"] == "everyday-en-de"

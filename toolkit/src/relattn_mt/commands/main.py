@@ -19,8 +19,8 @@ from relattn_mt.version import __version__
 
 GROUPS = {
     "Train": {
-        "prepare": "Download or read a parallel corpus and clean it",
-        "recipe": "Print a known recipe, as a start for your own",
+        "prepare": "Clean a parallel corpus",
+        "recipe": "Print a recipe that continues the training of a bundle",
         "train": "Train a model",
         "average": "Average the last checkpoints of a run",
         "distill": "Translate text with a teacher, as text to train a student on",

@@ -3,7 +3,7 @@
 Parameters before `*` are positional. Flags may be written with hyphens or underscores. A flag with a list of values may
 be given several times, others once. A parameter whose type is a dataclass adds the fields of the dataclass as flags;
 one with a default adds them as a group, `--limits.file`. If the dataclass requires other dataclasses, its fields count
-as parameters of the command. A parameter of type `Recipe` is the path or name of a recipe, with a flag for each
+as parameters of the command. A parameter of type `Recipe` is the path of a recipe, with a flag for each
 setting.
 
 Every command has the flag `--quiet`. The options of `relattn-mt serve` can also be set by environment variables.
@@ -25,7 +25,6 @@ from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter
 
 from relattn_mt.config import Recipe
 from relattn_mt.config.base import setting_types
-from relattn_mt.config.presets import PRESETS
 from relattn_mt.config.yaml import add_settings, recipe_flags, require_decimal, type_message
 from relattn_mt.support.errors import InputError, require, unknown
 
@@ -113,7 +112,7 @@ def parse(
         parsed = parser.parse_args(argv)
         if "recipe" in arguments and arguments["recipe"].kind is Recipe:
             if parsed.recipe is None:
-                raise InputError(f"{name} requires a recipe: a file, or one of {', '.join(PRESETS)}")
+                raise InputError(f"{name} requires a recipe, a YAML file")
             recipe = f"{parsed.recipe}: "
             parsed = parser.parse_args([*recipe_flags(parsed.recipe, overriding=argv), *argv])
         values = parser.instantiate(parsed).as_dict()

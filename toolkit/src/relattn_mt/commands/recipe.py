@@ -1,33 +1,19 @@
 """`relattn-mt recipe`"""
 
-from pathlib import Path
-
 from relattn_mt.config import DataConfig, Recipe, TrainConfig, dump
-from relattn_mt.config.presets import PRESETS
-from relattn_mt.support.errors import unknown
 
 _WARMUP, _RATE = 200, 1e-4  # steps and highest learning rate of fine-tuning
 
 
-def recipe(name: str) -> None:
-    """Print a known recipe as YAML, or one that continues the training of a bundle on other text.
+def recipe(bundle: str) -> None:
+    """Print a recipe that continues the training of a bundle on other text, as YAML with all settings.
 
-    Examples: `relattn-mt recipe wmt14-en-de-base > my.yaml`; `relattn-mt recipe opus-en-de > tune.yaml` for a bundle.
+    Example: `relattn-mt recipe opus-en-de > tune.yaml`
 
     Args:
-        name: Name of a recipe: wmt14-en-de-base, wmt14-en-de-big, wmt14-en-fr-base, wmt14-en-fr-big or
-            t2t-relative-base. Or the directory of a bundle, or the name of a model: everyday-en-de, or org/name on the
-            hub.
+        bundle: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub.
     """
-    if name in PRESETS and not Path(name).is_dir():
-        print(dump(PRESETS[name]), end="")
-        return
-
-    from relattn_mt.hub import resolve
-
-    if not resolve(name).is_dir():
-        raise unknown("recipe", name, PRESETS)
-    print(dump(fine_tuning_recipe(name)), end="")
+    print(dump(fine_tuning_recipe(bundle)), end="")
 
 
 def fine_tuning_recipe(path: str) -> Recipe:

@@ -22,8 +22,7 @@ import yaml
 from relattn_mt.config.base import setting_types
 from relattn_mt.config.data import AugmentConfig
 from relattn_mt.config.positions import OPTION_NAMES, SCHEMES
-from relattn_mt.config.presets import PRESETS
-from relattn_mt.config.recipe import Recipe, StageConfig, dump
+from relattn_mt.config.recipe import Recipe, StageConfig
 from relattn_mt.support.errors import InputError, one_line, reading, require, unknown
 from relattn_mt.support.files import require_regular
 
@@ -45,12 +44,8 @@ def read_yaml(path: str | Path) -> Settings:
     with reading(path, "not YAML"), open(path, "rb") as file:
         content = file.read(_MAX_BYTES + 1)
         require(len(content) <= _MAX_BYTES, f"{path}: must have at most {_MAX_BYTES:,} bytes")
-        return _parse(content.decode(), path)
-
-
-def _parse(text: str, path: str | Path) -> Settings:
-    root = yaml.compose(text, Loader=yaml.BaseLoader)
-    return {} if root is None or not root.value else _settings(root, path, ("stages", "pairs"))
+        root = yaml.compose(content.decode(), Loader=yaml.BaseLoader)
+        return {} if root is None or not root.value else _settings(root, path, ("stages", "pairs"))
 
 
 def _settings(root: yaml.Node, path: str | Path, listed: tuple[str, ...]) -> Settings:
@@ -96,12 +91,10 @@ def recipe_flags(path: str, overriding: Sequence[str] = ()) -> list[str]:
     """Return the settings of a recipe as command-line flags such as ``--model.clip=8``.
 
     Args:
-        path: YAML file, or the name of a known recipe if there is no such file.
+        path: YAML file.
         overriding: Flags that will follow. Options that their position scheme does not have are left out.
     """
-    exists = Path(path).exists()
-    require(exists or path in PRESETS, f"{path}: no such file; {unknown('recipe', path, PRESETS)}")
-    settings = read_yaml(path) if exists else _parse(dump(PRESETS[path]), path)
+    settings = read_yaml(path)
     require(bool(settings), f"{path}: must have settings, got an empty file")
     words = [word for flag in overriding for word in flag.split("=", 1)]
     schemes = [value for name, value in pairwise(words) if name == "--model.positions"]

@@ -1,6 +1,6 @@
 """Preparation of a corpus: filter it part by part, join the parts, and write the data card.
 
-    out/train.en.gz, out/train.de.gz        training text; a known corpus has test sets next to it
+    out/train.en.gz, out/train.de.gz        training text
     out/README.md                           data card
     out/prepared.json                       data card as JSON; written last, so it marks a finished directory
     out/.relattn-preparing/settings.json    what is prepared, from which files and by which rules; written first
@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import compress, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -32,7 +32,8 @@ from relattn_mt.corpus.dedup import SeenPairs
 from relattn_mt.corpus.filter_pool import FilteredChunk, filter_pool, split_chunks
 from relattn_mt.corpus.filters import REASONS, Cleaner
 from relattn_mt.corpus.report import FilterStats, data_card
-from relattn_mt.corpus.sources import OpenCorpus
+from relattn_mt.corpus.sources import Source
+from relattn_mt.data.text_files import read_lines
 from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import InputError, reading, require, same_language
 from relattn_mt.support.files import putting, remove, write_atomically
@@ -43,21 +44,6 @@ _WORK = ".relattn-preparing"
 _SETTINGS_FIELDS = "settings", "origin"  # fields of settings.json, and the first of prepared.json
 _LEVEL = 5  # of gzip: nearly the size of the highest level, in a third of the time
 _log = logging.getLogger(__name__)
-
-
-class Source(Protocol):
-    """Text to prepare: files, a corpus of the catalog, or synthetic text."""
-
-    @property
-    def languages(self) -> tuple[str, str]:
-        """Codes of the source and target languages."""
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Everything that the pairs depend on, as values for JSON."""
-
-    def open(self, origin: dict[str, Any] | None = None) -> OpenCorpus:
-        """Return the corpus. `origin` is that of a preparation that has begun."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +79,7 @@ def prepare(
         part: Number of pairs per part.
 
     Raises:
-        InputError: The languages are the same, the corpus cannot be downloaded or read, every pair is dropped, or the
+        InputError: The languages are the same, the corpus cannot be read, every pair is dropped, or the
             directory is in other use or cannot be written.
     """
     src_lang, tgt_lang = corpus.languages  # which name the files
@@ -115,24 +101,24 @@ def prepare(
                 remove(work)
                 return Prepared(FilterStats(**record["stats"]), already_done=True)
             _log.warning("%s: missing or changed: %s; preparing the text again", out, ", ".join(changes))
-        source = corpus.open(progress["origin"] if progress is not None else None)
-        progress = {"settings": settings, "origin": source.origin}
+        progress = {"settings": settings, "origin": corpus.origin}
         work.mkdir(exist_ok=True)
         write_atomically(work / "settings.json", json.dumps(progress).encode())
-        make_cleaner = partial(Cleaner, config, corpus.languages, source.held_out)
+        held_out = [line for path in corpus.exclude for line in read_lines(path)]
+        make_cleaner = partial(Cleaner, config, corpus.languages, held_out)
         seen = None if config.keep_duplicates else SeenPairs()
-        stats = _write_parts(source, work, make_cleaner, seen, processes, part)
+        stats = _write_parts(corpus, work, make_cleaner, seen, processes, part)
         if not stats.kept:
             remove(work)  # so that a corrected command can start
             dropped = [f"{count:,} {name} ({REASONS[name]})" for name, count in stats.dropped.items() if count]
             raise InputError(f"{out}: no pair is left; dropped: {'; '.join(dropped)}")
-        _finish(out, {**progress, "stats": asdict(stats)}, source.test_sets)
+        _finish(out, {**progress, "stats": asdict(stats)})
         remove(work)
     return Prepared(stats, already_done=False)
 
 
 def _write_parts(
-    source: OpenCorpus,
+    corpus: Source,
     work: Path,
     make_cleaner: partial[Cleaner],
     seen: SeenPairs | None,
@@ -140,14 +126,14 @@ def _write_parts(
     part: int,
 ) -> FilterStats:
     """Write the parts that do not exist yet, and return the statistics of all."""
-    stats, finished_parts = FilterStats(), _parts(work)
+    stats, finished_parts, total = FilterStats(), _parts(work), corpus.identity["pairs"]
     for path in finished_parts:
         stats.add(_read_part(path, seen))
     with (
         filter_pool(processes, make_cleaner) as filter_chunks,
         tqdm(
-            source.pairs(stats.read),
-            total=source.total,
+            corpus.pairs(stats.read),
+            total=total,
             initial=stats.read,
             unit="pair",
             file=sys.stderr,
@@ -155,7 +141,7 @@ def _write_parts(
         ) as bar,
     ):
         pairs = iter(bar)  # once: a loop over the bar closes it
-        for index in range(len(finished_parts), -(-source.total // part)):
+        for index in range(len(finished_parts), -(-total // part)):
             chunks = split_chunks(islice(pairs, part), first=index * part + 1)
             stats.add(_write_part(work / f"part-{index:05}", filter_chunks(chunks), seen))
     return stats
@@ -197,7 +183,7 @@ def _read_part(path: Path, seen: SeenPairs | None) -> FilterStats:
         return FilterStats(**json.loads((path / "stats.json").read_bytes()))
 
 
-def _finish(out: Path, record: dict[str, Any], test_sets: dict[str, list[str]]) -> None:
+def _finish(out: Path, record: dict[str, Any]) -> None:
     """Join the parts, and write the other files of a finished directory, prepared.json last."""
     lines = {}
     for side, language in zip(("src", "tgt"), record["settings"]["languages"], strict=True):
@@ -207,10 +193,6 @@ def _finish(out: Path, record: dict[str, Any], test_sets: dict[str, list[str]]) 
                 with (part / f"{side}.gz").open("rb") as file:  # concatenated gzip files are a gzip file
                     shutil.copyfileobj(file, joined_file)
         lines[name] = record["stats"]["kept"]
-    for name, text in test_sets.items():
-        content = "".join(f"{line}\n" for line in text).encode()
-        write_atomically(out / name, gzip.compress(content, mtime=0) if name.endswith(".gz") else content)
-        lines[name] = len(text)
     files = {name: {"lines": count, "sha256": _sha256(out / name)} for name, count in lines.items()}
     record = {**record, "files": files}
     write_atomically(out / CARD, data_card(record).encode())

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from relattn_mt.corpus.catalog import CATALOG
 from relattn_mt.corpus.filters import REASONS
 from relattn_mt.support.errors import one_line
 
@@ -75,7 +74,7 @@ def data_card(record: dict[str, Any]) -> str:
     """
     settings, stats = record["settings"], FilterStats(**record["stats"])
     src, tgt = settings["languages"]
-    sections = [f"# {settings.get('corpus', 'Parallel text')}: {src} to {tgt}, prepared"]
+    sections = [f"# Parallel text: {src} to {tgt}, prepared"]
     sections.append(_origin(settings, record["origin"]))
     sections += ["## Dropped pairs", _table(("", "pairs", "share"), stats.table())]
     applicable = [reason for reason in REASONS if reason != "score" or "min_score" in settings["cleaning"]]
@@ -94,19 +93,10 @@ def data_card(record: dict[str, Any]) -> str:
 
 def _origin(settings: dict[str, Any], origin: dict[str, Any]) -> str:
     """Return the section about the files that the text was made from."""
-    if "corpus" not in settings:
-        digests = settings["text"]
-        files = [(f"`{file}`", role, f"`{digests[role]}`") for role, file in origin["files"].items()]
-        text = "Made from\n\n" + _table(("file", "role", "SHA-256 of its text"), files)
-        return text + (_teacher(settings, origin["teacher"]) if "teacher" in settings else "")
-    entry, remote = CATALOG[settings["corpus"]], origin["files"]
-    files = [(f"`{file['name']}`", f"{file['size']:,}", f"`{file['checksum']}`") for file in remote]
-    held_out = [f"`{text.name}` is {text.file or f'sacreBLEU’s {text.sacrebleu}'}" for text in entry.held_out]
-    return (
-        f"Made from the data set `{entry.repository}` of the Hugging Face hub at commit `{remote[0]['commit']}`:\n\n"
-        + _table(("file", "bytes", "SHA-256, or Git's SHA-1"), files)
-        + f"\n\nHeld out: {'; '.join(held_out)}."
-    )
+    digests = settings["text"]
+    files = [(f"`{file}`", role, f"`{digests[role]}`") for role, file in origin["files"].items()]
+    text = "Made from\n\n" + _table(("file", "role", "SHA-256 of its text"), files)
+    return text + (_teacher(settings, origin["teacher"]) if "teacher" in settings else "")
 
 
 def _teacher(settings: dict[str, Any], name: str) -> str:
