@@ -94,8 +94,7 @@ def _import(
     elif (path / MODEL).is_file():
         longest = config.position_spec.max_length
         engine = CTranslate2Engine(path, foreign.tokenizer, longest, compute_type="float32", adds=foreign.adds)
-        languages, pairs = (src_lang, tgt_lang), []
-        imported = bundle.Bundle(path, config, foreign.search, *languages, pairs, weights, foreign.tokenizer)
+        imported = bundle.Bundle(path, config, foreign.search, src_lang, tgt_lang, [], weights, foreign.tokenizer)
         ours, theirs = imported.translator(), Translator(engine, foreign.tokenizer, foreign.search)
         parity = Reference(ours, check_lines(ours, sample), foreign.search).compare(theirs.log_probs, theirs)
         parity.require_close(f"{path}: not imported")

@@ -18,6 +18,7 @@ from typing import Any
 from relattn_mt.config import SearchConfig
 from relattn_mt.documents.html import fill_pages, page_texts
 from relattn_mt.documents.read import document_texts, fill_document
+from relattn_mt.serve.idle import IdleEngine
 from relattn_mt.serve.limits import Limits
 from relattn_mt.serve.metrics import Metrics
 from relattn_mt.serve.pair_service import LanguagePair, PairService, Word
@@ -284,15 +285,17 @@ class Router:
     async def unavailable_reason(self) -> str:
         """Return why texts cannot be translated; empty if they can.
 
-        Unless other work shows it, a word is translated, and one with each model whose last batch failed.
+        Unless other work shows it or models are released while idle, a word is translated, and one with each model
+        whose last batch failed.
         """
         async with self._probing:
             seconds = [queue.seconds for queue in self.queues if queue.seconds is not None]
             if max(seconds, default=0.0) > self.limits.seconds:
                 return f"a batch has taken longer than {self.limits.seconds:g} seconds"
             models = [model for model in self._models.values() if model.sentences.failed]
-            if not models and not seconds:
-                models = [self._models[self.pairs[0]]]
+            if not models and not seconds:  # a check must not load a model that is released while idle
+                first = self._models[self.pairs[0]]
+                models = [] if isinstance(first.translator.engine, IdleEngine) else [first]
             return next(filter(None, await asyncio.gather(*map(self._probe, models))), "")
 
     async def _probe(self, model: PairService) -> str:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import final
+from typing import Any, final
 
 from relattn_mt.config import SearchConfig
 from relattn_mt.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer
@@ -123,6 +123,12 @@ class Translator:
         )
         vars(translator)["characters"] = self.characters  # all pairs share them
         return translator
+
+    def with_engine(self, engine: Engine) -> Translator:
+        """Return this translator with another engine of the same model."""
+        languages, workers = (self.src_lang, self.tgt_lang), self.runner.workers
+        options: dict[str, Any] = {"pairs": self._pairs, "examples": self.examples, "workers": workers}
+        return Translator(engine, self.tokenizer, self.search, languages=languages, **options)
 
     @cached_property
     def characters(self) -> frozenset[str]:

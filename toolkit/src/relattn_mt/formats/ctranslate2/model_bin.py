@@ -143,7 +143,7 @@ def weights(tensors: dict[str, np.ndarray], source: str | Path) -> dict[str, np.
     for name in sorted(tensors.keys() - scales):
         tensor, scale = tensors[name], tensors.get(f"{name}_scale")
         if scale is None and tensor.dtype == np.int16 and name.endswith("weight"):
-            scale = np.float32(_INT16_SCALE)
+            scale = np.array(_INT16_SCALE, np.float32)
         if f"{name}_zero" in tensors or (scale is not None and tensor.dtype == np.int32):
             raise InputError(f"{source}: {name} is quantized in an unsupported way (AWQ)")
         if scale is None:
