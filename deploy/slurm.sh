@@ -16,7 +16,6 @@ export OMP_NUM_THREADS=$((SLURM_CPUS_PER_TASK / SLURM_GPUS_ON_NODE))
 export SLURM_KILL_BAD_EXIT=1 # end the job if one machine fails
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=120 # seconds to finish a step and write a checkpoint
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-exec srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node "$SLURM_GPUS_ON_NODE" --max-restarts 3 \
+exec srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node "$SLURM_GPUS_ON_NODE" \
     --rdzv-backend c10d --rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint "$first:$((10000 + SLURM_JOB_ID % 50000))" \
-    -m relattn_mt train "$1" --out "$2" --train.nodes "$SLURM_NNODES" --train.devices "$SLURM_GPUS_ON_NODE" \
-    $resume
+    -m relattn_mt train "$1" --out "$2" $resume

@@ -53,7 +53,7 @@ OUT_OF_RANGE = [
     (ModelConfig, {"heads": 0, "clip": -1, "clip_right": -1, "dropout": 1.0, "attention_dropout": -0.1}),
     (ModelConfig, {"norm_epsilon": 0.0, "kernel_size": 4}),
     (DataConfig, {"vocab_size": 2**20 + 1, "temperature": 0.001, "src_lang": "e n", "tgt_lang": ""}),
-    (TrainConfig, {"learning_rate_factor": 0.0, "warmup_steps": 0, "devices": 1025}),
+    (TrainConfig, {"learning_rate_factor": 0.0, "warmup_steps": 0, "threads": 1025}),
     (SearchConfig, {"alpha": 5.1, "beam_size": 1001}),
     (CleaningConfig, {"min_script": 1.5}),
     (Recipe, {"seed": 2**63, "out": ""}),

@@ -20,7 +20,7 @@ class TrainConfig(Config):
 
     Args:
         steps: Number of optimizer steps.
-        accumulate: Number of micro-batches per optimizer step and process.
+        accumulate: Number of micro-batches per optimizer step, which the processes share.
         warmup_steps: Number of steps over which the learning rate rises. After that it falls as step^-0.5.
         learning_rate_factor: Factor on the schedule d^-0.5 · min(step^-0.5, step · warmup^-1.5).
         label_smoothing: Probability mass that is spread over the vocabulary.
@@ -31,10 +31,6 @@ class TrainConfig(Config):
             takes less memory and more time, with the same results.
         compile: Compile the model with torch.compile. This takes minutes at the start; results differ by rounding.
         accelerator: Device type to train on.
-        devices: Number of processes per node, one per device.
-        nodes: Number of machines. torchrun or SLURM starts the processes.
-        max_restarts: Number of times that torchrun starts the processes again after one was lost. They continue from
-            the newest checkpoint.
         threads: Number of CPU threads per process. By default, PyTorch's choice.
         log_every: Number of steps between rows of log.csv.
         valid_every: Number of steps between validations (loss and BLEU).
@@ -56,9 +52,6 @@ class TrainConfig(Config):
     activation_checkpointing: bool = False
     compile: bool = False
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    devices: int = number(1, "[1, 1024]")
-    nodes: int = number(1, "[1, 10000]")
-    max_restarts: int = number(0, "[0, 1000]")
     threads: int | None = number(None, "[1, 1024]")
     log_every: int = number(50, "[1, 1e9]")
     valid_every: int = number(1000, "[1, 1e9]")
@@ -68,11 +61,6 @@ class TrainConfig(Config):
     average: int = number(5, "[1, 1e9]")
     patience: int = number(0, "[0, 1e9]")
     init_from: str = ""
-
-    @property
-    def processes(self) -> int:
-        """Number of processes of a run, one per device."""
-        return self.devices * self.nodes
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,11 +127,6 @@ class Recipe(Config):
         require(not weighted or bool(self.data.train_list), "weights of a stage require data.train_list")
         apart = not self.stages or self.data.augment == AugmentConfig()
         require(apart, "data.augment must not be set together with stages, of which each has its own augment")
-
-    @property
-    def micro_batches_per_step(self) -> int:
-        """Number of micro-batches per optimizer step, over all processes."""
-        return self.train.accumulate * self.train.processes
 
     @property
     def augments(self) -> list[AugmentConfig]:

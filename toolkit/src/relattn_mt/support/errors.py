@@ -29,10 +29,6 @@ class Diverged(InputError):
     """The loss or a gradient became NaN or infinite during training."""
 
 
-class LostProcess(InputError):
-    """A process of a training run was lost. The run stopped and can continue from its last checkpoint."""
-
-
 class Interrupted(KeyboardInterrupt):
     """A run stopped because of a signal. The command line prints why and exits with code 128 + the signal's number.
 

@@ -56,10 +56,14 @@ def fit(fabric: Fabric, run: Run, stop: Stop, *, show: bool) -> int:
     progress = Progress() if run.checkpoint is None else _restore(run.checkpoint, fabric, run, optimizer)
     if _finished(progress, train):
         return progress.step
-    origin = partial(data.train.origin, parts=recipe.micro_batches_per_step)
+    origin = partial(data.train.origin, parts=train.accumulate)
     journal = Journal(fabric, run.directory.path, progress, origin, steps=train.steps)
     check_order = recipe.model.position_spec.order_warning is None
-    split = {"accumulate": train.accumulate, "ranks": fabric.world_size, "rank": fabric.global_rank}
+    split = {
+        "accumulate": train.accumulate // fabric.world_size,
+        "ranks": fabric.world_size,
+        "rank": fabric.global_rank,
+    }
     timer: list[tuple[float, float]] = []  # seconds, and seconds of the processor
     with journal.opened(show=show):
         for step in data.train.steps((progress.epoch, progress.index), done=progress.step, **split):

@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -22,21 +22,18 @@ from relattn_mt import bundle
 from relattn_mt.config import Recipe, SearchConfig, as_dict, differences, dump
 from relattn_mt.config.yaml import read_yaml, to_config
 from relattn_mt.data.encode import has_data
-from relattn_mt.support.errors import InputError, require
+from relattn_mt.support.errors import require
 from relattn_mt.support.files import as_size, is_leftover, remove, write_atomically
 from relattn_mt.support.locking import LOCK, locked
 from relattn_mt.training import checkpoints
-from relattn_mt.training.journal import LOG, read_log
 
 RECIPE, CHECKPOINTS, TENSORBOARD, BUNDLE = "recipe.yaml", "checkpoints", "tensorboard", "bundle"
 
 _CHANGEABLE = {  # settings that may change when a run is resumed, because the weights of a step do not depend on them
     *("out", "train.steps", "train.threads", "train.log_every", "train.activation_checkpointing"),
-    *("train.valid_every", "train.valid_bleu_lines", "train.patience", "train.max_restarts"),
+    *("train.valid_every", "train.valid_bleu_lines", "train.patience"),
     *("train.checkpoint_every", "train.keep", "train.average"),
     *(f"search.{field.name}" for field in fields(SearchConfig)),
-    # These may change if the number of micro-batches per step does not.
-    *("train.accumulate", "train.devices", "train.nodes"),
 }
 # Paths may change too: the text itself is compared.
 _PATHS = ("train_src", "train_tgt", "train_list", "valid_src", "valid_tgt", "valid_list")
@@ -59,9 +56,6 @@ def require_same_run(old: Recipe, recipe: Recipe) -> None:
     old = replace(old, data=replace(old.data, **moved))
     lines = differences(as_dict(old), as_dict(recipe))
     changed = [line for line in lines if line.partition(": ")[0] not in _CHANGEABLE]
-    before, now = old.micro_batches_per_step, recipe.micro_batches_per_step
-    if before != now:
-        changed.append(f"train.accumulate · train.devices · train.nodes: {before} → {now}")
     require(not changed, f"{recipe.out}: these settings must be as when the run started: {'; '.join(changed)}")
 
 
@@ -146,16 +140,6 @@ class RunDirectory:
         available = used + shutil.disk_usage(self.path).free
         message = f"{self.path}: the disk must have {as_size(needed)} for {keep} checkpoints and a bundle, got"
         require(needed <= available, f"{message} {as_size(available)}; see train.keep")
-
-    def describe_progress(self) -> str:
-        """Return how far an interrupted run got and where it continues, for the end of a message."""
-        rows, saved = [], self._steps_taken()
-        with suppress(InputError):
-            rows = read_log(self.path / LOG)
-        step = max(saved, rows[-1].step if rows else 0)
-        after = f" after step {step}" if step else ""
-        resumed = f"continues from step {saved}" if saved else "starts again"
-        return f"{after}; the same command with --resume {resumed}"
 
     def _steps_taken(self) -> int:
         """Return the step of the newest checkpoint; 0 without one."""

@@ -14,15 +14,7 @@ from relattn_mt.config import Recipe
 from relattn_mt.support.allocation import freed_memory_kept
 from relattn_mt.support.console import log_level
 from relattn_mt.support.errors import one_line
-from relattn_mt.training.distributed import (
-    fabric_of,
-    is_first_process,
-    joined,
-    launch,
-    must_launch,
-    restarts,
-    stop_with_agent,
-)
+from relattn_mt.training.distributed import fabric_of, is_first_process, joined
 from relattn_mt.training.loop import fit
 from relattn_mt.training.run import Run, open_run, write_bundle
 from relattn_mt.training.run_directory import BUNDLE, RunDirectory
@@ -36,9 +28,8 @@ def train(
 ) -> Path:
     """Train a model by a recipe, and return the directory of its bundle.
 
-    With several devices, this starts one process per device, unless torchrun, SLURM or MPI started this process. Then
-    all processes call this function, and the first one prepares the data and writes all files. Processes that torchrun
-    restarts continue the run.
+    If torchrun started several processes, all call this function, and the first one prepares the data and writes all
+    files.
 
     Args:
         recipe: Recipe of the run.
@@ -49,19 +40,14 @@ def train(
     Raises:
         InputError: The recipe, its files or its directory cannot be used.
         Diverged: A loss or weight is not finite.
-        LostProcess: A process of the run was killed or failed.
         Interrupted: A signal stopped the run. Resumed, it continues as if it had never stopped.
     """
     directory = RunDirectory(recipe)
     path = directory.path / BUNDLE
     with _settings_kept(), freed_memory_kept():
         fabric = fabric_of(directory)
-        if must_launch(fabric):
-            launch(directory, resume=resume)
-            return path
-        first, resume = is_first_process(), resume or (restarts() > 0 and directory.has_run())
+        first = is_first_process()
         with Stop() as stop:
-            stop_with_agent()
             command = f"{again} continues it" if resume else "the same command starts again"
             stop.switch("raise" if first else "kill", f"stopped before the first step; {command}")
             with directory.claimed(resume=resume, first=first):
@@ -83,8 +69,6 @@ def _log_run(run: Run) -> None:
     model, text, train = run.model.config, run.data.train, run.directory.recipe.train
     weights, threads = sum(map(torch.numel, run.model.parameters())), train.threads or torch.get_num_threads()
     layers = f"{model.encoder_layers} and {model.decoder_layers} layers"
-    if restarts():
-        _log.warning("a process was lost; restart %d continues from the newest checkpoint", restarts())
     if dropped := ", ".join(f"{count:,} ({reason})" for reason, count in run.data.dropped.items() if count):
         _log.info("training pairs dropped: %s", dropped)
     _log.info(f"model: {model.positions} positions, dim {model.dim}, {layers}, {weights:,} weights")
