@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from relattn_mt.config import AugmentConfig, DataConfig, Recipe, StageConfig
-from relattn_mt.data.augmentation import CHANGES, MOST_JOINED, NAMES, perturb
+from relattn_mt.data.augmentation import MOST_JOINED, NAMES, perturb
 from relattn_mt.data.encode import TranslationData, load_data
 from relattn_mt.support.errors import InputError
 
@@ -126,9 +126,8 @@ def pairs_of(data, steps):
 
 def test_an_epoch_is_brute_force(load):
     """Each row has its drawn perturbations; joined lines stay within their corpus; lengths are those of the pieces."""
-    data = load(AugmentConfig(join_lines=0.5, upper_case=0.5, typos=1.0, sample_tokens=0.5))
-    decode, encode = data.tokenizer.decode, data.tokenizer.encode
-    different = 0
+    data = load(AugmentConfig(join_lines=0.5, upper_case=0.5, typos=1.0))
+    encode = data.tokenizer.encode
     for epoch in range(3):
         plan = data.train.epoch(epoch)
         for row in range(len(PAIRS)):
@@ -136,19 +135,15 @@ def test_an_epoch_is_brute_force(load):
             corpus = PAIRS[row:13] if row < 13 else PAIRS[row:]
             pieces = plan.pairs.row(row)
             text = perturb(names, corpus[:MOST_JOINED], 1, epoch, row)
-            assert tuple(map(decode, pieces)) == text
-            sampled = plan.pairs.changes[row] >= 1 << len(NAMES)
-            assert sampled or tuple(map(list, pieces)) == tuple(map(encode, text))
-            different += tuple(map(list, pieces)) != tuple(map(encode, text))
+            assert tuple(map(list, pieces)) == tuple(map(encode, text))
             assert [len(side) + 1 for side in pieces] == [lengths[row] for lengths in plan.lengths]
-    assert different > 5
 
 
 def test_shares_are_drawn_anew_for_every_epoch(load):
-    data = load(AugmentConfig(join_lines=0.25, upper_case=0.5, sample_tokens=0.75))
+    data = load(AugmentConfig(join_lines=0.25, upper_case=0.5))
     masks = np.array([data.train.epoch(epoch).pairs.changes for epoch in range(400)])
-    rates = [(masks >> bit & 1).mean() for bit in range(len(CHANGES))]
-    assert rates == pytest.approx([0.25, 0, 0, 0, 0.5, 0, 0.75], abs=0.02)
+    rates = [(masks >> bit & 1).mean() for bit in range(len(NAMES))]
+    assert rates == pytest.approx([0.25, 0, 0, 0, 0.5, 0], abs=0.02)
     assert len({mask.tobytes() for mask in masks}) == len(masks)
     assert (load(AugmentConfig(upper_case=0.5), seed=2).train.epoch(0).pairs.changes != masks[0]).any()
 

@@ -177,7 +177,7 @@ def directions(tmp_path, corpora):
     return {**corpora, "language_tokens": "target"}
 
 
-@pytest.mark.parametrize("augment", [AugmentConfig(), AugmentConfig(join_lines=0.5, upper_case=0.5, sample_tokens=0.5)])
+@pytest.mark.parametrize("augment", [AugmentConfig(), AugmentConfig(join_lines=0.5, upper_case=0.5)])
 def test_a_source_begins_with_the_token_of_its_target_language(tmp_path, directions, augment):
     data = load(tmp_path, **directions, augment=augment)
     pieces = data.tokenizer.vocabularies[0]

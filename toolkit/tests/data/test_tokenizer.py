@@ -1,10 +1,7 @@
 """Tokenizers that are trained here: any text comes back, and damaged models are refused."""
 
 import io
-import itertools
-import math
 import random
-from collections import Counter
 
 import pytest
 import sentencepiece
@@ -36,7 +33,6 @@ def test_any_line_comes_back_as_it_is_normalized(text):
         assert all(4 <= i < tokenizer.vocab_size for i in ids)
         (pair,) = tokenizer.encode_pairs([(text, f"{text} x")])
         assert pair == (ids, tokenizer.encode_target(f"{text} x"))
-        assert tokenizer.decode(tokenizer.sample(text, random.Random(1))) == read
 
 
 for each in (*TEXTS, BASIC_PLANE):
@@ -52,25 +48,6 @@ def test_pieces():
     decoded = TOKENIZER.decode([*ids, line_break, *ids[:1]])
     assert decoded.startswith("the cat ")
     assert "\n" not in decoded
-
-
-def ways(text: str, known: dict[str, int]) -> list[list[int]]:
-    """Return all ways to split a text into pieces, by brute force."""
-    starts = [text[:length] for length in range(1, len(text) + 1) if text[:length] in known]
-    return [[known[start], *rest] for start in starts for rest in ways(text[len(start) :], known)] if text else [[]]
-
-
-def test_sampled_words_are_split_in_proportion_to_a_power_of_the_probability():
-    tokenizer = Tokenizer.train([" ".join(map("".join, itertools.product("ab", repeat=4)))] * 20, 290, seed=1)
-    pieces, probability = tokenizer.vocabularies[0], tokenizer.frequencies()
-    found = ways("▁aaaabb", {piece: i for i, piece in enumerate(pieces)})
-    weights = [math.prod(probability[pieces[i]] for i in way) ** 0.2 for way in found]
-    drawn, draws = random.Random(1), 20_000
-    counts = Counter(tuple(tokenizer.sample("aaaabb", drawn)) for _ in range(draws))
-    assert len(found) == 18
-    assert set(counts) == set(map(tuple, found))
-    for way, weight in zip(found, weights, strict=True):
-        assert counts[tuple(way)] / draws == pytest.approx(weight / sum(weights), abs=0.01)
 
 
 def test_training_is_deterministic_and_the_bytes_are_the_model(tmp_path):

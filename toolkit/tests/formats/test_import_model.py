@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from relattn_mt import bundle
-from relattn_mt.config import AugmentConfig, DataConfig, Recipe, SearchConfig, TrainConfig
+from relattn_mt.config import DataConfig, Recipe, SearchConfig, TrainConfig
 from relattn_mt.data.imported_tokenizer import ImportedTokenizer
 from relattn_mt.data.tokenizer import Tokenizer
 from relattn_mt.formats import argos, onnx
@@ -87,9 +87,6 @@ def test_an_imported_model_is_analyzed_and_trained(imported, tmp_path):
         train=TrainConfig(init_from=str(imported), learning_rate_factor=1e-9, label_smoothing=0.0, **steps),
         search=SearchConfig(beam_size=1, max_length_extra=3, max_length_ratio=0),
     )
-    sampled = replace(recipe, data=replace(recipe.data, augment=AugmentConfig(sample_tokens=0.5)))
-    with pytest.raises(InputError, match="sample_tokens"):
-        train(sampled, show=False)
     trained = bundle.read_bundle(train(recipe, show=False))
     assert trained.tokenizer.digest == parts.tokenizer.digest
     torch.testing.assert_close(tensors_of(trained), tensors_of(parts), rtol=1e-5, atol=1e-6)

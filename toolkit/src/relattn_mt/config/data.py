@@ -27,8 +27,6 @@ class AugmentConfig(Config):
         upper_case: Share of pairs in upper case, on both sides.
         copy: Share of pairs into which the same text is inserted on both sides, so that a model learns to copy emoji,
             symbols, addresses, placeholders, long numbers and words of other scripts.
-        sample_tokens: Share of pairs whose words are split into tokens at random, on both sides (subword
-            regularization, Kudo 2018). Requires a tokenizer trained by this toolkit.
     """
 
     join_lines: float = number(0.0, "[0, 1]")
@@ -37,7 +35,6 @@ class AugmentConfig(Config):
     title_case: float = number(0.0, "[0, 1]")
     upper_case: float = number(0.0, "[0, 1]")
     copy: float = number(0.0, "[0, 1]")
-    sample_tokens: float = number(0.0, "[0, 1]")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,10 @@
-"""Augmentation: capital letters, typing errors, missing punctuation, joined lines, copied text, random tokens.
+"""Augmentation: capital letters, typing errors, missing punctuation, joined lines, copied text.
 
 A perturbation changes a sentence pair so that its target is still a translation of its source. In training, each has a
 share of the pairs of an epoch, drawn again for every epoch. What happens to a pair is a pure function of (seed, epoch,
 row), so an epoch can be planned again at any time.
 
-Training text is stored as pieces. Pieces are decoded, the text is changed, and encoded again. In training, the words of
-a pair can also be split into pieces at random.
+Training text is stored as pieces. Pieces are decoded, the text is changed, and encoded again.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from relattn_mt.config import AugmentConfig
 from relattn_mt.data import copied_text
 from relattn_mt.data.imported_tokenizer import AnyTokenizer
 from relattn_mt.data.storage import Pairs
-from relattn_mt.data.tokenizer import Tokenizer
 
 SentencePair = tuple[str, str]
 Pieces = Sequence[int] | np.ndarray
@@ -79,8 +77,6 @@ PERTURBATIONS: dict[str, Callable[[SentencePair, Random], SentencePair]] = {  # 
 }
 JOIN_LINES = "join_lines"
 NAMES = (JOIN_LINES, *PERTURBATIONS)
-CHANGES = (*NAMES, "sample_tokens")
-_SAMPLED = 1 << len(NAMES)  # bit of sample_tokens, the highest
 
 
 def perturb(names: Sequence[str], pairs: Sequence[SentencePair], *key: int) -> SentencePair:
@@ -149,7 +145,7 @@ class Augmentation:
     def epoch(self, pairs: Pairs, epoch: int, chosen: np.ndarray | None = None) -> AugmentedPairs:
         """Return the pairs as they are in an epoch. The lengths of `chosen` rows, by default all, are correct."""
         changes = np.zeros(len(pairs.src), dtype=np.uint8)
-        for bit, name in enumerate(CHANGES):
+        for bit, name in enumerate(NAMES):
             share = getattr(self.shares, name)
             if share > 0:
                 drawn = np.random.default_rng([self.seed, epoch, 2, bit]).random(len(changes), dtype=np.float32)
@@ -164,7 +160,7 @@ class AugmentedPairs:
         augmentation: Perturbations.
         pairs: Pairs without changes.
         epoch: Number of the epoch.
-        changes: (rows,) bit i is set if a row has the change CHANGES[i].
+        changes: (rows,) bit i is set if a row has the change NAMES[i].
         chosen: Rows that the epoch has.
     """
 
@@ -175,12 +171,9 @@ class AugmentedPairs:
         self._ends = list(accumulate(augmentation.sizes))
         self.src_pieces, self.tgt_pieces = pairs.src.lengths(), pairs.tgt.lengths()
         rows = np.unique(chosen[changes[chosen] > 0])
-        deterministic = rows[changes[rows] < _SAMPLED]
-        for start in range(0, len(deterministic), _CHUNK):  # encoded by all processor cores
-            chunk = deterministic[start : start + _CHUNK].tolist()
+        for start in range(0, len(rows), _CHUNK):  # encoded by all processor cores
+            chunk = rows[start : start + _CHUNK].tolist()
             self._measure(chunk, augmentation.tokenizer.encode_pairs([self._text(row) for row in chunk]))
-        sampled = rows[changes[rows] >= _SAMPLED].tolist()
-        self._measure(sampled, map(self._encoded, sampled))
 
     def _measure(self, rows: list[int], encoded: Iterable[tuple[Pieces, Pieces]]) -> None:
         """Record the lengths of changed rows. A row that became too long, or empty, is not changed."""
@@ -194,16 +187,9 @@ class AugmentedPairs:
         """Return the pieces of the source and of the target of a row."""
         if not self.changes[row]:
             return self.pairs.row(row)
-        src, tgt = self._encoded(row)
-        return [*self.pairs.src[row][: self.augmentation.given].tolist(), *src], tgt
-
-    def _encoded(self, row: int) -> tuple[list[int], list[int]]:
-        """Return the pieces of the changed text of a row."""
         tokenizer, (src, tgt) = self.augmentation.tokenizer, self._text(row)
-        if isinstance(tokenizer, Tokenizer) and self.changes[row] >= _SAMPLED:
-            random = Random(repr((self.augmentation.seed, self.epoch, row, "tokens")))
-            return tokenizer.sample(src, random), tokenizer.sample(tgt, random)
-        return tokenizer.encode(src), tokenizer.encode_target(tgt)
+        given = self.pairs.src[row][: self.augmentation.given].tolist()
+        return [*given, *tokenizer.encode(src)], tokenizer.encode_target(tgt)
 
     def _text(self, row: int) -> SentencePair:
         """Return the changed text of a row."""

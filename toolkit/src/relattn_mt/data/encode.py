@@ -142,7 +142,7 @@ def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: b
 
     Raises:
         InputError: The text cannot be read, is not parallel, has no pair that is kept, or has changed since the run
-            started; or tokens cannot be sampled with the tokenizer.
+            started.
     """
     config, directory = recipe.data, Path(recipe.out)
     valid = [corpus.read() for corpus in _corpora(config, "valid")]  # first, because an error in it is found quickly
@@ -249,9 +249,6 @@ def _require_fit(recipe: Recipe, pairs: list[tuple[str, str]], tokenizer: AnyTok
     for stage in recipe.stages:
         count = corpora if stage.weights is None else len(stage.weights)
         require(count == corpora, f"weights of a stage must be {corpora}, one per corpus, got {count}")
-    samples = any(augment.sample_tokens > 0 for augment in recipe.augments)
-    fits = tokenizer is None or isinstance(tokenizer, Tokenizer)
-    require(fits or not samples, "sample_tokens requires a tokenizer trained by this toolkit, got an imported one")
 
 
 def _require_same_text(split: str, corpora: list[Corpus], recorded: list[dict[str, Any]]) -> None:

@@ -11,10 +11,8 @@ import hashlib
 import io
 import math
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -36,8 +34,6 @@ _SPACE_BYTES = ("<0x0A>", "<0x20>")
 TOKENIZER = "tokenizer.model"  # file name
 _LANGUAGE = re.compile(r">>(.+)<<")  # token of a language
 _UNKNOWN = 3  # id, follows the special tokens
-_SPLITS, _SMOOTHING = 64, 0.2  # of `sample`: ways to split a word, and the exponent of their probabilities
-_REMEMBERED = 30_000  # words whose ways are kept in memory, 4 KB each
 _TRAINING_THREADS = 16  # fixed, because the vocabulary depends on it
 
 
@@ -121,7 +117,6 @@ class Tokenizer:
         self._texts: list[list[bytes]] = []  # `target_texts`, which copies for other languages share
         self.files = {TOKENIZER: model_bytes}
         self.digest = hashlib.sha256(model_bytes).hexdigest()
-        self._ways: dict[str, tuple[list[list[int]], list[float]]] = {}
 
     @property
     def target_texts(self) -> list[bytes]:
@@ -231,35 +226,6 @@ class Tokenizer:
         ids = self._model.encode(text.replace(SPACE_MARK, _STAND_IN))
         stand_in, mark = self._as_characters(_STAND_IN), self._as_characters(SPACE_MARK)
         return [ord(character) for character in "".join(map(chr, ids)).replace(stand_in, mark)]
-
-    def sample(self, text: str, random: Random) -> list[int]:
-        """Return the piece ids of a line whose words are split at random (subword regularization, Kudo 2018).
-
-        Each word is split in one of the 64 most probable ways x, with a probability in proportion to P(x)^0.2. Lines
-        with several spaces in a row are encoded as by `encode`.
-
-        Args:
-            text: Source or target line.
-            random: Generator that is drawn from.
-        """
-        words = self.normalize(text).split(" ")
-        if "" in words or SPACE_MARK in text:
-            return self.encode(text)
-        ids: list[int] = []
-        for word in words:
-            ways, cumulative = self._ways.get(word) or self._remember(word)
-            ids += ways[bisect_right(cumulative, random.random() * cumulative[-1], hi=len(ways) - 1)]
-        return ids
-
-    def _remember(self, word: str) -> tuple[list[list[int]], list[float]]:
-        """Return the most probable ways to split a word, and the running sum of their weights."""
-        ways = self._model.nbest_encode(word, nbest_size=_SPLITS)
-        scores = [sum(map(self._model.get_score, way)) for way in ways]
-        weights = [math.exp(_SMOOTHING * (score - max(scores))) for score in scores]
-        if len(self._ways) >= _REMEMBERED:
-            self._ways.clear()
-        self._ways[word] = ways, list(accumulate(weights))
-        return self._ways[word]
 
     def _as_characters(self, character: str) -> str:
         """Return the ids of a character's byte pieces as characters with these code points, for `str.replace`."""
