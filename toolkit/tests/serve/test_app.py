@@ -240,37 +240,45 @@ ORIGINS = [(OTHER, 403), ("null", 403), ("http://localhost:3000", 403), ("https:
 ORIGINS += [("https://cors.example", 200), ("moz-extension://5a1c", 200), ("app://obsidian.md", 200)]
 
 
-@pytest.mark.parametrize(
-    ("hosts", "headers", "status"),
-    [
-        *(((), {"Host": host}, 200) for host in LOCAL),
-        *(((), {"Host": host, "Origin": f"http://{host}", SITE: "same-origin"}, 403) for host in FOREIGN),
-        ((), {"Host": "evil.example", "X-Forwarded-Host": "localhost"}, 403),
-        *(((), {"Host": host, "X-Forwarded-For": "127.0.0.1"}, 403) for host in ("evil.example", "evil.example:80")),
-        ((), {"Host": "example.org:443", "X-Forwarded-For": "10.0.0.7"}, 200),  # the port of this server is 80
-        (["my-server"], {"Host": "example.org:443", "X-Forwarded-For": "10.0.0.7"}, 403),
-        (["my-server", "example.org"], {"Host": "Example.org.:80"}, 200),
-        (["my-server"], {"Host": "example.org"}, 403),
-        (None, {"Host": "example.org"}, 200),
-        *(((), {"Host": "localhost:5000", "Origin": origin}, status) for origin, status in ORIGINS),
-        (None, {"Host": "10.0.0.7:5000", "Origin": OTHER, SITE: "same-origin"}, 200),  # a proxy changed Host
-        (None, {"Host": "example.org", "Origin": OTHER, SITE: "cross-site"}, 403),
-        (None, {"Host": "example.org", "Origin": OTHER}, 200),
+REQUESTS: dict[tuple[str, ...] | None, list[tuple[dict[str, str], int]]] = {  # headers and status, by --hosts
+    (): [
+        *(({"Host": host}, 200) for host in LOCAL),
+        *(({"Host": host, "Origin": f"http://{host}", SITE: "same-origin"}, 403) for host in FOREIGN),
+        ({"Host": "evil.example", "X-Forwarded-Host": "localhost"}, 403),
+        *(({"Host": host, "X-Forwarded-For": "127.0.0.1"}, 403) for host in ("evil.example", "evil.example:80")),
+        ({"Host": "example.org:443", "X-Forwarded-For": "10.0.0.7"}, 200),  # the port of this server is 80
+        *(({"Host": "localhost:5000", "Origin": origin}, status) for origin, status in ORIGINS),
     ],
-)
-def test_requests_of_pages_of_other_sites_are_refused(hosts, headers, status):
+    ("my-server",): [
+        ({"Host": "example.org:443", "X-Forwarded-For": "10.0.0.7"}, 403),
+        ({"Host": "example.org"}, 403),
+    ],
+    ("my-server", "example.org"): [({"Host": "Example.org.:80"}, 200)],
+    None: [
+        ({"Host": "example.org"}, 200),
+        ({"Host": "10.0.0.7:5000", "Origin": OTHER, SITE: "same-origin"}, 200),  # a proxy changed Host
+        ({"Host": "example.org", "Origin": OTHER, SITE: "cross-site"}, 403),
+        ({"Host": "example.org", "Origin": OTHER}, 200),
+    ],
+}
+
+
+@pytest.mark.parametrize("hosts", REQUESTS)
+def test_requests_of_pages_of_other_sites_are_refused(hosts):
     """Also if a page's own name resolves to the server (DNS rebinding)."""
     with client_of("en-de", access=Access(hosts, ["https://cors.example"])) as client:
-        parameters = {"q": "one", "source": "en", "target": "de"}
-        for answer in (
-            client.post("/translate", json=parameters, headers=headers),
-            client.post("/detect", data=parameters, headers=headers),
-            upload(client, "a.txt", b"one", headers=headers),
-        ):
-            assert (answer.status_code, "error" in answer.json()) == (status, status == 403)
-        assert client.engines["en", "de"].batches == ([["one"]] * 2 if status == 200 else [])
-        reads = 403 if hosts is not None and "Host must" in answer.text else 200
-        assert client.get("/languages", headers=headers).status_code == reads
+        parameters, batches = {"q": "one", "source": "en", "target": "de"}, client.engines["en", "de"].batches
+        for headers, status in REQUESTS[hosts]:
+            batches.clear()
+            for answer in (
+                client.post("/translate", json=parameters, headers=headers),
+                client.post("/detect", data=parameters, headers=headers),
+                upload(client, "a.txt", b"one", headers=headers),
+            ):
+                assert (answer.status_code, "error" in answer.json()) == (status, status == 403), headers
+            assert batches == ([["one"]] * 2 if status == 200 else []), headers
+            reads = 403 if hosts is not None and "Host must" in answer.text else 200
+            assert client.get("/languages", headers=headers).status_code == reads
 
 
 def test_codes_and_paths_of_other_clients():
