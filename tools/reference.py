@@ -43,7 +43,7 @@ def commands() -> str:
         "is a device, a pipe or a link is written directly. Any other output is replaced at the end, completely or not "
         "at all. A bundle or an export replaces nothing but another one.\n",
         "The exit code is 0 after success, 2 after a user error, 130 after Ctrl-C, 143 after SIGTERM and 129 after "
-        "SIGHUP. It is 1 if a command trained a model and could not print its results.\n",
+        "SIGHUP.\n",
     ]
     shared: dict[str, type] = {}
     for group, names in GROUPS.items():

@@ -98,7 +98,7 @@ def stream(src, tgt, *, max_tokens=128, accumulate=2, position=(0, 0), **ranks):
     """Return the steps of a text with sentences of these lengths. Sentence i is 10 + i, repeated."""
     rows = [[[10 + i] * int(length) for i, length in enumerate(lengths)] for lengths in (src, tgt)]
     mixture = Mixture((len(src),), (len(src),))
-    text = TrainingText(Pairs(*rows, None), ("text",), (Stage(mixture),), Tokenizer.special, max_tokens, 5)
+    text = TrainingText(Pairs(*rows), ("text",), (Stage(mixture),), Tokenizer.special, max_tokens, 5)
     return text.steps(position, accumulate=accumulate, **ranks)
 
 

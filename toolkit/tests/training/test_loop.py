@@ -1,10 +1,8 @@
 """The loss against its formula, optimizer steps against float64, and the learning-rate schedule."""
 
-import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -118,18 +116,3 @@ def test_step_equals_float64_however_it_is_split(tmp_path, make_recipe, clip, ac
     assert {name: value for name, value in found.items() if not value <= allowed} == {}
     steps = load_data(split).train.steps(accumulate=accumulate)
     assert max(len(step.micro_batches) for step in islice(steps, STEPS)) == accumulate
-
-
-@pytest.mark.parametrize(("threads", "used", "advice"), [(2, 0.9, [1]), (4, 2.2, [2]), (2, 1.8, []), (1, 0.5, [])])
-def test_threads_that_wait_for_other_programs_are_reported(
-    tmp_path, make_recipe, monkeypatch, caplog, threads, used, advice
-):
-    clock = SimpleNamespace(monotonic=time.monotonic, process_time=lambda: used * time.monotonic())
-    monkeypatch.setattr(loop, "time", clock)
-    numbers = [1]  # threads would take time from other tests
-    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: numbers[-1])
-    settings = {"steps": 8, "threads": threads, "log_every": 1, "valid_bleu_lines": 0}
-    train(make_recipe(tmp_path / "run", train=settings), show=False)
-    warnings = [record.getMessage() for record in caplog.records if record.name.endswith(".journal")]
-    assert [int(text.rpartition("--train.threads ")[2]) for text in warnings if "--train" in text] == advice

@@ -137,7 +137,7 @@ def truncates(size: int) -> Callable[[Path], object]:
 def lose_a_pair(out: Path) -> None:
     path = out / "data/train.arrow"
     pairs = open_pairs(path)
-    write_pairs(path, [(*map(list, pairs.row(0)), 1)], vocab_size=300)
+    write_pairs(path, [tuple(map(list, pairs.row(0)))], vocab_size=300)
 
 
 def repeat_an_entry(out: Path) -> None:

@@ -5,14 +5,13 @@ Every user error ends in one line on standard error and exit code 2.
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
-from typing import Any, TextIO
+from typing import Any
 
 from relattn_mt.support.errors import InputError, Interrupted, one_line, reason, unknown
 from relattn_mt.version import __version__
@@ -49,8 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv[:1] == ["help"]:
         argv = [*argv[1:], "--help"]
     try:
-        if argv[:1] == ["train"] and not {*_HELP, _VERSION} & set(argv):
-            return _run_training(argv)
         if sys.stdout is None:
             raise InputError("standard output is closed")
         _run(argv)
@@ -93,42 +90,6 @@ def _run(argv: Sequence[str]) -> None:
         arguments, quiet = parse(name, function, words)
         with log_to_stderr(quiet=quiet):
             function(**arguments)
-
-
-def _run_training(argv: Sequence[str]) -> int:
-    """Train to the end, whether or not the output can be printed. Return 1 if it cannot."""
-    output = _Output(sys.stdout)
-    with redirect_stdout(output):
-        _run(argv)
-        output.flush()
-    return 0 if output.fault is None else _report(f"error: {output.fault}, but the command was completed", 1)
-
-
-class _Output(io.TextIOBase):
-    """Text stream that writes to another one until that fails or if it is None, and then writes nothing.
-
-    Attributes:
-        fault: Why the other stream cannot be written, or None.
-    """
-
-    def __init__(self, stream: TextIO | None) -> None:
-        self.fault = "standard output is closed" if stream is None else None
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        self._attempt(lambda stream: stream.write(text))
-        return len(text)
-
-    def flush(self) -> None:
-        self._attempt(lambda stream: stream.flush())
-
-    def _attempt(self, call: Callable[[TextIO], object]) -> None:
-        if self._stream is None:
-            return
-        try:
-            call(self._stream)
-        except OSError as error:
-            self.fault, self._stream = f"standard output: {reason(error)}", None
 
 
 def command_of(argv: Sequence[str]) -> tuple[str, Any, Sequence[str]]:

@@ -1,8 +1,6 @@
 """`relattn-mt translate`"""
 
 import sys
-from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 from relattn_mt.commands.options import DeviceOptions, SamplingFlags, SearchOptions, require_new_output
@@ -153,9 +151,8 @@ def translate(
         }
         print(translate_file(translator, source, Path(output), settings, shards))
         return
-    chunks = stream_lines(sys.stdin.fileno())
     results = translator.stream(
-        _with_notes(chunks, translator.src_lang) if verbose else chunks,
+        stream_lines(sys.stdin.fileno()),
         options,
         prefixes=read_lines(prefix) if prefix else None,
         progress=shows_progress(),
@@ -165,17 +162,3 @@ def translate(
     for number, translations in enumerate(results, start=1):
         lines = format_lines(format, number, translations, n_best=n_best is not None, align=align)
         print("\n".join(lines), flush=True)
-
-
-def _with_notes(chunks: Iterator[list[str]], language: str) -> Iterator[list[str]]:
-    """Yield lines, and print which of them have several sentences."""
-    require_installed("sentencex", extra="serve")
-    from relattn_mt.text.marked import Marked
-    from relattn_mt.text.sentences import split
-
-    numbers = count(1)
-    for chunk in chunks:
-        for line, number in zip(chunk, numbers, strict=False):
-            if (sentences := len(split(Marked(line), language).sentences)) > 1:
-                print(f"line {number} has {sentences} sentences; --split translates each", file=sys.stderr)
-        yield chunk

@@ -188,12 +188,6 @@ class TrainingText:
                         break
                 epoch, index = epoch + 1, 0
 
-    def origin(self, step: Step, *, parts: int = 1) -> list[tuple[str, int]]:
-        """Return the corpus and the line, counted from 1, of each pair of a step. Its other parts may be elsewhere."""
-        rows = sorted(self.epoch(step.epoch, stage=step.stage, parts=parts).steps[step.index].tolist())
-        mixture = self.stages[step.stage].mixture
-        return [(self.names[mixture.corpus(row)], self.pairs.line[row].as_py()) for row in rows]
-
 
 def collate(src_ids: Rows, tgt_ids: Rows, special: SpecialTokens = OURS) -> Batch:
     """Pad sentences, given as pieces without special tokens, into a batch. No sentences give tensors (0, 1)."""

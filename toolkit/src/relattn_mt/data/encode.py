@@ -313,13 +313,13 @@ class _Encoder:
         """Write the encoded training text to `path` and return its record, without validation sets."""
         record = TextRecord(self.tokenizer.digest, train=[], valid=[], dropped=Counter())
 
-        def rows() -> Iterator[tuple[list[int], list[int], int]]:
+        def rows() -> Iterator[tuple[list[int], list[int]]]:
             for corpus in corpora:
                 count = copies = 0
-                for line, pair, src, tgt in self.pairs(corpus, record.dropped):
+                for pair, src, tgt in self.pairs(corpus, record.dropped):
                     count += 1
                     copies += pair[0] == pair[1]
-                    yield src, tgt, line
+                    yield src, tgt
                 record.train.append(corpus.record(count))
                 if 2 * copies > count:
                     _log.warning("%s: both sides are the same text in %d of %d pairs", corpus.name, copies, count)
@@ -329,43 +329,41 @@ class _Encoder:
 
     def validation_set(self, corpus: Corpus, max_tokens: int) -> ValidationSet:
         """Return a corpus in batches of at most `max_tokens`."""
-        _, pairs, src, tgt = zip(*self.pairs(corpus, Counter()), strict=True)
+        pairs, src, tgt = zip(*self.pairs(corpus, Counter()), strict=True)
         batches = list(eval_batches(src, tgt, max_tokens, self.tokenizer.special))
         return ValidationSet(corpus.name, corpus.languages, list(pairs), batches)
 
-    def pairs(
-        self, corpus: Corpus, dropped: Counter[str]
-    ) -> Iterator[tuple[int, tuple[str, str], list[int], list[int]]]:
-        """Yield line number, text and piece ids of the pairs of a corpus that are kept, and count the others.
+    def pairs(self, corpus: Corpus, dropped: Counter[str]) -> Iterator[tuple[tuple[str, str], list[int], list[int]]]:
+        """Yield text and piece ids of the pairs of a corpus that are kept, and count the others.
 
         With language_tokens, a source begins with the token of its target language.
 
         Raises:
             InputError: No pair is kept.
         """
-        numbered, kept = enumerate(corpus.pairs, start=1), 0
+        texts, kept = iter(corpus.pairs), 0
         max_length = self.config.max_length
         max_characters = self.tokenizer.longest_piece * max_length
         given: tuple[int, ...] = ()
         if self.config.given_tokens:
             given = self.tokenizer.with_languages(*corpus.languages).special.src_begin
-        while chunk := list(islice(numbered, _CHUNK)):
+        while chunk := list(islice(texts, _CHUNK)):
             candidates = []
-            for line, pair in chunk:
+            for pair in chunk:
                 reason = _reason_to_drop(pair, max_characters)
                 if reason is None:
-                    candidates.append((line, pair))
+                    candidates.append(pair)
                 else:
                     dropped[reason] += 1
-            encoded = self.tokenizer.encode_pairs([pair for _, pair in candidates])
-            for (line, pair), (src, tgt) in zip(candidates, encoded, strict=True):
+            encoded = self.tokenizer.encode_pairs(candidates)
+            for pair, (src, tgt) in zip(candidates, encoded, strict=True):
                 if not src or not tgt:  # normalization left nothing
                     dropped["empty"] += 1
                 elif max(len(src), len(tgt)) > max_length:
                     dropped["max_length"] += 1
                 else:
                     kept += 1
-                    yield line, pair, [*given, *src], tgt
+                    yield pair, [*given, *src], tgt
         _require_kept(corpus, kept, dropped)
 
 

@@ -12,7 +12,6 @@ et al. 2019, section 4.2). Whole passes have all pairs; the rest of an epoch is 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -121,7 +120,3 @@ class Mixture:
             indices += [np.arange(start, start + size, dtype=np.int32)] * passes
             indices.append(start + random.permutation(size).astype(np.int32)[:remainder])
         return np.concatenate(indices)
-
-    def corpus(self, index: int) -> int:
-        """Return the index of the corpus that a pair belongs to."""
-        return bisect_right(list(accumulate(self.sizes)), index)

@@ -53,28 +53,26 @@ class Pairs(NamedTuple):
     Attributes:
         src: Pieces of the source sentences.
         tgt: Pieces of the target sentences.
-        line: (rows,) line of each pair in its text, an Arrow array.
     """
 
     src: IdColumn
     tgt: IdColumn
-    line: pa.ChunkedArray
 
     def row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the pieces of the source and of the target of a row."""
         return self.src[row], self.tgt[row]
 
 
-def write_pairs(path: Path, pairs: Iterable[tuple[Sequence[int], Sequence[int], int]], *, vocab_size: int) -> None:
+def write_pairs(path: Path, pairs: Iterable[tuple[Sequence[int], Sequence[int]]], *, vocab_size: int) -> None:
     """Write encoded pairs to a file, which is then complete or absent. Raise InputError if it cannot be written.
 
     Args:
         path: The file.
-        pairs: Source, target and line of each pair.
+        pairs: Source and target of each pair.
         vocab_size: Number of pieces. Ids take two bytes for at most 65,536 pieces, otherwise four.
     """
     ids = pa.list_(pa.uint16() if vocab_size <= 1 << 16 else pa.int32())
-    schema = pa.schema({"src": ids, "tgt": ids, "line": pa.int32()})
+    schema = pa.schema({"src": ids, "tgt": ids})
     rows = iter(pairs)
     with putting(path) as aside, open(aside, "wb") as file, pa.ipc.new_stream(file, schema) as writer:
         while chunk := list(islice(rows, _ROWS_PER_CHUNK)):
@@ -92,4 +90,4 @@ def open_pairs(path: Path, rows: int | None = None) -> Pairs:
         table.validate(full=True)
         if rows is not None and len(table) != rows:
             raise ValueError(f"it must have {rows:,} pairs, got {len(table):,}")
-    return Pairs(IdColumn(table.column("src")), IdColumn(table.column("tgt")), table.column("line"))
+    return Pairs(IdColumn(table.column("src")), IdColumn(table.column("tgt")))

@@ -10,7 +10,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, field, fields
 from pathlib import Path
@@ -28,7 +28,7 @@ from relattn_mt.support.files import as_csv, write_atomically
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-LOG, VALID, DIVERGED = "log.csv", "valid.csv", "diverged.csv"
+LOG, VALID = "log.csv", "valid.csv"
 _log = logging.getLogger(__name__)
 
 
@@ -92,7 +92,6 @@ class Journal:
     fabric: Fabric  # its loggers get the same rows
     out: Path  # directory of the run
     progress: Progress  # updated in place
-    origin: Callable[[Step], Sequence[tuple[str, int]]]  # returns the sentence pairs of a step, as (corpus, line)
     steps: int  # of the run
     _unsettled: list[tuple[Tensor, Step]] = field(default_factory=list, init=False)  # the device may still compute them
     _clock: float | None = field(default=None, init=False)
@@ -103,7 +102,6 @@ class Journal:
         """Open the log, and remove rows after the current step. With `show`, show a progress bar on a terminal."""
         step, first = self.progress.step, self.fabric.is_global_zero
         if first:
-            (self.out / DIVERGED).unlink(missing_ok=True)
             if (self.out / LOG).exists():
                 read_log(self.out / LOG)  # refuses a file that is not a log
             for name, columns in ((LOG, _COLUMNS), (VALID, _VALID_COLUMNS)):
@@ -135,7 +133,7 @@ class Journal:
         """Wait for the losses of the recorded steps, and stop the clock.
 
         Raises:
-            Diverged: A loss is not finite. The sentence pairs of its step are in diverged.csv.
+            Diverged: A loss is not finite.
         """
         progress = self.progress
         if self._unsettled:
@@ -144,22 +142,16 @@ class Journal:
             first = progress.step - len(losses) + 1
             for number, (loss, (_, step)) in enumerate(zip(losses, self._unsettled, strict=True), start=first):
                 if not math.isfinite(loss):
-                    raise self._diverged(number, loss, step)
+                    raise Diverged(
+                        f"training diverged: the loss must be finite, got {loss} in step {number}; try a lower "
+                        "train.learning_rate_factor, a higher train.warmup_steps or a train.gradient_clip"
+                    )
                 progress.loss += loss * step.target_tokens
                 progress.tokens += step.target_tokens
             self._unsettled = []
         if self._clock is not None:
             progress.seconds += time.perf_counter() - self._clock
             self._clock = None
-
-    def _diverged(self, number: int, loss: float, step: Step) -> Diverged:
-        path = self.out / DIVERGED
-        if self.fabric.is_global_zero:
-            write_atomically(path, as_csv([("corpus", "line"), *self.origin(step)]).encode())
-        return Diverged(
-            f"training diverged: the loss must be finite, got {loss} in step {number}; its sentence pairs are in "
-            f"{path}; try a lower train.learning_rate_factor, a higher train.warmup_steps or a train.gradient_clip"
-        )
 
     def row(self, rate: float, validated: Sequence[Validated] = ()) -> None:
         """Write a row about the steps since the previous one, which must be settled. `rate` is that of the last one."""

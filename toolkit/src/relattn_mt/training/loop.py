@@ -9,10 +9,8 @@ the same units as one.
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import asdict
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -34,10 +32,9 @@ from relattn_mt.training.objective import learning_rate, summed_loss
 from relattn_mt.training.run import Run
 from relattn_mt.training.run_directory import CHECKPOINTS
 from relattn_mt.training.stop import Stop
-from relattn_mt.training.validation import ignores_order, validate
+from relattn_mt.training.validation import validate
 
 _TIMED = 4  # steps of a session that are timed to estimate the rest
-_SHARE = 0.7  # of the time of its threads that a process uses if no other program needs the processor
 _STEPS_PER_RETURN = 100  # of freed memory; the next step then takes about twice as long
 
 
@@ -56,15 +53,13 @@ def fit(fabric: Fabric, run: Run, stop: Stop, *, show: bool) -> int:
     progress = Progress() if run.checkpoint is None else _restore(run.checkpoint, fabric, run, optimizer)
     if _finished(progress, train):
         return progress.step
-    origin = partial(data.train.origin, parts=train.accumulate)
-    journal = Journal(fabric, run.directory.path, progress, origin, steps=train.steps)
-    check_order = recipe.model.position_spec.order_warning is None
+    journal = Journal(fabric, run.directory.path, progress, steps=train.steps)
     split = {
         "accumulate": train.accumulate // fabric.world_size,
         "ranks": fabric.world_size,
         "rank": fabric.global_rank,
     }
-    timer: list[tuple[float, float]] = []  # seconds, and seconds of the processor
+    timer: list[float] = []
     with journal.opened(show=show):
         for step in data.train.steps((progress.epoch, progress.index), done=progress.step, **split):
             journal.start_clock()
@@ -75,9 +70,11 @@ def fit(fabric: Fabric, run: Run, stop: Stop, *, show: bool) -> int:
             progress.step, progress.epoch, progress.index = number, step.epoch, step.index + 1
             journal.add(loss, step)
             if len(timer) < _TIMED:
-                timer.append((time.monotonic(), time.process_time()))
+                timer.append(time.monotonic())
                 if len(timer) == _TIMED and number + train.log_every < train.steps:
-                    _report_speed(journal, *(last - first for first, last in zip(timer[0], timer[-1], strict=True)))
+                    left = train.steps - number
+                    seconds = (timer[-1] - timer[0]) / (_TIMED - 1) * left
+                    journal.log(f"the remaining {left:,} steps take about {duration(seconds)}")
 
             validating = number % train.valid_every == 0 or number >= train.steps
             if number % train.log_every == 0 or validating:
@@ -87,11 +84,6 @@ def fit(fabric: Fabric, run: Run, stop: Stop, *, show: bool) -> int:
                     progress.waited = 0 if results[0].loss < progress.best else progress.waited + 1
                     progress.best = min(progress.best, results[0].loss)
                 journal.row(rate, results)
-                if check_order and results and number > train.warmup_steps:
-                    warning = ignores_order(run, results[0].loss, fabric.device)
-                    check_order = warning is not None
-                    if warning is not None:
-                        journal.log(f"step {number}: {warning}", logging.WARNING)
 
             ending = stop.agreed(fabric) or _finished(progress, train)
             if number % train.checkpoint_every == 0 or ending:
@@ -102,23 +94,6 @@ def fit(fabric: Fabric, run: Run, stop: Stop, *, show: bool) -> int:
             if number % _STEPS_PER_RETURN == 0:
                 return_freed_memory()
     return progress.step
-
-
-def _report_speed(journal: Journal, seconds: float, used: float) -> None:
-    """Log how long the remaining steps take, and a warning if this process uses fewer processors than it has threads.
-
-    Its threads then wait for each other. Their number is not changed during a run, because the last digits of the
-    results depend on it. `seconds` passed between the first and the last of the timed steps, `used` of the processor.
-    """
-    left, threads = journal.steps - journal.progress.step, torch.get_num_threads()
-    journal.log(f"the remaining {left:,} steps take about {duration(seconds / (_TIMED - 1) * left)}")
-    used /= seconds
-    if journal.fabric.device.type == "cpu" and threads > 1 and used < _SHARE * threads:
-        journal.log(
-            f"other programs use the processor: {threads} threads got the time of {used:.1f}; fewer may be faster: "
-            f"--train.threads {max(1, round(used))}",
-            logging.WARNING,
-        )
 
 
 def _finished(progress: Progress, train: TrainConfig) -> bool:
