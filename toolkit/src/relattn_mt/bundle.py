@@ -129,7 +129,7 @@ class Bundle:
 
             from relattn_mt.translate.torch_engine import TorchEngine
         except ModuleNotFoundError as error:
-            message = "translating without the compiled decoder requires PyTorch: pip install torch"
+            message = 'translating without the compiled decoder requires PyTorch: pip install "relattn-mt[train]"'
             raise InputError(f"{reason}; {message}" if reason else message) from error
         return self._translator(TorchEngine(self.make_model().to(getattr(torch, dtype)), device, reason))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sacrebleu.metrics import BLEU, CHRF
+
 from relattn_mt.support.errors import InputError
 
 
@@ -32,8 +34,6 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     Raises:
         InputError: The numbers of translations and references differ, or are 0.
     """
-    from sacrebleu.metrics import BLEU, CHRF
-
     require_pairs(hypotheses, references)
     bleu, chrf = BLEU(), CHRF()
     return Scores(

@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from relattn_mt.support.errors import InputError, Interrupted, one_line, reason, unknown
+from relattn_mt.support.errors import EXTRAS, InputError, Interrupted, one_line, reason, unknown
 from relattn_mt.version import __version__
 
 GROUPS = {
@@ -62,9 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # after --help
         return int(stop.code or 0)
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "lightning"):
+        name = (error.name or "").partition(".")[0]
+        extra = next((extra for extra, packages in EXTRAS.items() if name in packages), None)
+        if extra is None:
             raise
-        return _report(f"error: this command requires PyTorch: pip install {error.name}")
+        return _report(f'error: this command requires {name}: pip install "relattn-mt[{extra}]"')
     except OSError as error:
         return _report(f"error: {error.filename or 'standard output or a file'}: {reason(error)}")
     except (MemoryError, RuntimeError) as error:

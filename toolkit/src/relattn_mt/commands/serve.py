@@ -9,12 +9,7 @@ from relattn_mt.commands.options import DeviceOptions, SearchOptions
 from relattn_mt.hub import name_on_hub, resolve
 from relattn_mt.serve.access import check_access
 from relattn_mt.serve.limits import Limits
-from relattn_mt.support.errors import require
-
-PACKAGES = (  # imported names of the packages that the extra "serve" installs
-    *("anyio", "babel", "lxml", "markdown_it", "prometheus_client", "py3langid", "python_multipart", "sentencex"),
-    *("starlette", "uvicorn", "wordfreq"),
-)
+from relattn_mt.support.errors import EXTRAS, require
 
 
 def serve(
@@ -61,7 +56,8 @@ def serve(
     check_access(hosts, cors, proxies)
     missing = [model for model in models if not name_on_hub(model)[0] and not resolve(model).exists()]
     require(not missing, f"{' '.join(missing)}: no such directory; a bundle is a directory")
-    lacking = [package for package in PACKAGES if find_spec(package) is None]  # some are imported when first needed
+    packages = *EXTRAS["documents"], *EXTRAS["serve"]
+    lacking = [package for package in packages if find_spec(package) is None]  # some are imported when first needed
     require(not lacking, f'{" ".join(lacking)} cannot be imported: pip install "relattn-mt[serve]"')
 
     from relattn_mt.serve.idle import IdleEngine

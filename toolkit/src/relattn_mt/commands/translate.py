@@ -90,7 +90,7 @@ def translate(
         require(file_suffix(output) == kind, f"{output}: the output must be {kind}, as the input")
         require(not Path(output).exists(), f"{output}: exists; choose another name")
     if is_document or split:
-        require_installed("lxml", "markdown_it", "sentencex", extra="serve")
+        require_installed("documents")
         is_plain = n_best is None and format == "text" and not (align or prefix or column or shard or keep_tags)
         others = "--n_best, --format, --align, --keep_tags, --prefix, --column and --shard"
         require(is_plain, f"{others} do not work with {'a document' if input else '--split'}")

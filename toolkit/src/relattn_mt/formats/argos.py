@@ -23,8 +23,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from babel import Locale, UnknownLocaleError
-
 from relattn_mt.bundle import CARD, Bundle
 from relattn_mt.config import SearchConfig
 from relattn_mt.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
@@ -33,7 +31,7 @@ from relattn_mt.formats.ctranslate2 import write as ctranslate2
 from relattn_mt.formats.ctranslate2.directory import Quantization
 from relattn_mt.formats.foreign_model import ForeignModel
 from relattn_mt.formats.parity import Report
-from relattn_mt.support.errors import InputError, one_line, reading, require
+from relattn_mt.support.errors import InputError, one_line, reading, require, require_installed
 from relattn_mt.support.files import output, require_outside
 
 _METADATA, _SENTENCEPIECE = "metadata.json", "sentencepiece.model"
@@ -184,6 +182,9 @@ def _varint(number: int) -> bytes:
 
 def _language(name: str) -> tuple[str, str]:
     """Return the code of a locale's language and its name in English."""
+    require_installed("export", "babel")
+    from babel import Locale, UnknownLocaleError
+
     try:
         locale = Locale.parse(name.replace("-", "_"))
     except (UnknownLocaleError, ValueError) as error:

@@ -106,7 +106,7 @@ def load_checkpoint(path: Path) -> dict[str, np.ndarray]:
         InputError: The file cannot be read, is damaged, names code, or holds anything but dense tensors of
             floating-point numbers by name; or PyTorch is not installed.
     """
-    require_installed("torch", extra="train")
+    require_installed("train", "torch")
     import torch
 
     content = _unpickle(path)

@@ -112,7 +112,7 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
     translator, model = bundle.translator(precision="fp32"), bundle.in_float32().make_model().eval()
     lines = check_lines(translator, sample)
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before the import, which writes an identifier into the home directory
-    require_installed("onnx", "onnxscript", "onnxruntime", extra="export")
+    require_installed("export", "onnx", "onnxscript", "onnxruntime")
     _log.info("translating %s lines with the bundle", f"{len(lines):,}")
     reference = Reference(translator, lines, bundle.search)
     shape = {"layers": config.decoder_layers, "heads": config.heads, "head_dim": config.dim // config.heads}

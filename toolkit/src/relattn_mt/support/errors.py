@@ -13,6 +13,18 @@ from pathlib import Path
 
 _LONGEST = 600  # characters per message
 _MOST_CHOICES = 20  # names listed in one message
+EXTRAS = {  # imported names of packages that are not always installed, by the extra that installs them
+    "documents": ("lxml", "markdown_it", "sentencex"),
+    "evaluate": ("sacrebleu",),
+    "export": ("babel", "ctranslate2", "onnx", "onnxruntime", "onnxscript"),
+    "hub": ("huggingface_hub",),
+    "prepare": ("babel", "pyarrow", "regex"),
+    "serve": (
+        *("anyio", "babel", "prometheus_client", "py3langid", "python_multipart", "starlette", "uvicorn"),
+        "wordfreq",
+    ),
+    "train": ("lightning", "relattn", "torch"),
+}
 STOPPING_SIGNALS = [signal.SIGINT, signal.SIGTERM]  # Ctrl-C, `kill` and schedulers, the end of a terminal's session
 if sys.platform != "win32":
     STOPPING_SIGNALS.append(signal.SIGHUP)
@@ -81,14 +93,9 @@ def same_language(code: str, other: str) -> bool:
     return code.lower().replace("_", "-") == other.lower().replace("_", "-")
 
 
-def require_installed(*packages: str, extra: str) -> None:
-    """Raise an InputError unless all packages can be imported.
-
-    Args:
-        packages: Names to import.
-        extra: Extra of relattn-mt that installs the packages.
-    """
-    for package in packages:
+def require_installed(extra: str, *packages: str) -> None:
+    """Raise an InputError unless packages of an extra, by default all, can be imported."""
+    for package in packages or EXTRAS[extra]:
         try:
             import_module(package)
         except ImportError as error:

@@ -57,7 +57,7 @@ class CTranslate2Engine:
         config = read_config(path)
         self._adds = adds or (bool(config.get("add_source_bos")), bool(config.get("add_source_eos")))
         self._ids = {piece: i for i, piece in enumerate(self._tgt_pieces)}
-        require_installed("ctranslate2", extra="export")
+        require_installed("export", "ctranslate2")
         import ctranslate2
 
         with reading(path / MODEL, "cannot be used"):

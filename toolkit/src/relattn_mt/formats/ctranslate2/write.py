@@ -78,7 +78,7 @@ def export(
             something else or cannot be written. `out` is then unchanged.
     """
     require_outside(out, bundle.path)
-    require_installed("ctranslate2", extra="export")
+    require_installed("export", "ctranslate2")
     require_exportable(bundle.model, "ctranslate2", bundle.path)
     require_computable(quantization)
     out = out.resolve()
