@@ -20,7 +20,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from relattn_mt.support.errors import InputError, reading
+from relattn_mt.support.errors import InputError, reading, require_installed
 
 _BLOCK = 1 << 16  # bytes per read, the capacity of a pipe on Linux
 _CHUNK = 1024  # lines that `stream_lines` yields at once
@@ -154,6 +154,7 @@ def _decompressed(file: BufferedReader, path: str | Path) -> Iterator[bytes]:
     if kind == "gzip" or (kind is None and Path(path).suffix == ".gz"):
         stream = gzip.GzipFile(fileobj=file)
     elif kind == "zstd":
+        require_installed("files")
         import pyarrow
 
         stream = BufferedReader(pyarrow.CompressedInputStream(file, "zstd"), _BLOCK)

@@ -14,11 +14,12 @@ from pathlib import Path
 _LONGEST = 600  # characters per message
 _MOST_CHOICES = 20  # names listed in one message
 EXTRAS = {  # imported names of packages that are not always installed, by the extra that installs them
+    "prepare": ("babel", "regex"),  # of several extras with a package, the first is suggested
     "documents": ("lxml", "markdown_it", "sentencex"),
     "evaluate": ("sacrebleu",),
     "export": ("babel", "ctranslate2", "onnx", "onnxruntime", "onnxscript"),
+    "files": ("pyarrow",),
     "hub": ("huggingface_hub",),
-    "prepare": ("babel", "pyarrow", "regex"),
     "serve": (
         *("anyio", "babel", "prometheus_client", "py3langid", "python_multipart", "starlette", "uvicorn"),
         "wordfreq",
