@@ -128,11 +128,9 @@ def test_heads_and_sentences_are_chosen(page: Page) -> None:
     page.select_option("#sentence", "1")
     heads = page.locator("#heads button")
     expect(heads).to_have_count(3)
-    assert all(text.endswith(".") for text in heads.locator("span").all_text_contents())
     assert heads.locator("canvas").first.evaluate("canvas => [canvas.width, canvas.height]") == [2, 2]
     heads.nth(2).click()
     expect(page.locator("#head-title")).to_have_text("Layer 1, head 3")
-    expect(page.locator("#summary")).to_have_text(heads.nth(2).locator("span").text_content() or "")
     page.select_option("#sentence", "2")
     expect(page.locator("#queries bdi")).to_have_text(["two", "pears", "and", "two"])
     expect(page.locator("#head-title")).to_have_text("Layer 1, head 3")

@@ -100,7 +100,7 @@ def test_command(relattn: Callable[..., Result], tmp_path: Path) -> None:
     for part in shown["sentences"][0]["parts"].values():
         down, across = part["down"]["pieces"], part["across"]["pieces"]
         for layer in part["layers"]:
-            assert torch.tensor(layer["weights"]).shape == (len(layer["summaries"]), len(down), len(across))
+            assert torch.tensor(layer["weights"]).shape == (1, len(down), len(across))
         words = part["across"]["words"]
         assert [each["begin"] for each in words[1:]] == [each["end"] for each in words[:-1]]
         assert words[-1]["end"] == len(across)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from relattn_mt.analysis.attention import inspect
-from relattn_mt.analysis.summaries import as_data
+from torch import Tensor
+
+from relattn_mt.analysis import Part
+from relattn_mt.analysis.attention import Inspection, SelfView, inspect, numbers, view_as_data
+from relattn_mt.data.tokenizer import BYTE, SPACE_MARK
 from relattn_mt.support.errors import InputError, one_line
 from relattn_mt.translate.options import DEFAULTS, TranslateOptions
 from relattn_mt.translate.translator import Translator
 
 LONGEST = 100  # source tokens of a sentence that is shown
+_BYTES = re.compile(f"(?:{BYTE.pattern})+")
 
 
 def attention_of(translator: Translator, line: str, options: TranslateOptions = DEFAULTS) -> dict[str, Any]:
@@ -73,3 +78,48 @@ def serve(page: str, answer: Callable[[str], dict[str, Any]], port: int) -> HTTP
     server = HTTPServer(("127.0.0.1", port), Handler)
     hosts = {f"{name}:{server.server_port}" for name in ("127.0.0.1", "localhost")}
     return server
+
+
+def as_data(inspection: Inspection) -> dict[str, Any]:
+    """Return what the page of an inspection shows: all layers of each part, and the pieces and words of their sides."""
+    before, after, given = inspection.special
+    source, target = _side(inspection.source, before, after), _side(inspection.target, given, 0)
+    sides: dict[Part, tuple[Any, Any]] = {
+        "encoder": (source, source), "decoder": (target, target), "cross": (source, _side(inspection.written, 0, 1))
+    }  # fmt: skip
+    return {
+        "translation": inspection.translation,
+        "parts": {
+            part: {"across": across, "down": down, "layers": [_layer(each) for each in getattr(inspection, part)]}
+            for part, (across, down) in sides.items()
+        },
+    }
+
+
+def _layer(layer: SelfView | Tensor) -> dict[str, Any]:
+    return view_as_data(layer) if isinstance(layer, SelfView) else {"weights": numbers(layer)}
+
+
+def _side(pieces: Sequence[str], before: int, after: int) -> dict[str, Any]:
+    """Return the pieces of a sequence, and its words, each with its range of pieces.
+
+    Args:
+        pieces: Pieces of the sequence.
+        before: Number of special tokens at its beginning.
+        after: Number of special tokens at its end.
+    """
+    end = len(pieces) - after
+    words: list[dict[str, Any]] = []
+    for i, piece in enumerate(pieces):
+        special = not before <= i < end
+        if special or not words or words[-1]["special"] or piece.startswith(SPACE_MARK):
+            words.append({"begin": i, "special": special})
+        words[-1]["end"] = i + 1
+    for word in words:
+        text = "".join(pieces[word["begin"] : word["end"]])
+        word["text"] = text if word["special"] else _BYTES.sub(_decoded, text).strip(SPACE_MARK) or text
+    return {"pieces": pieces, "words": words}
+
+
+def _decoded(match: re.Match[str]) -> str:
+    return bytes.fromhex(re.sub("[<>]|0x", "", match[0])).decode(errors="replace")

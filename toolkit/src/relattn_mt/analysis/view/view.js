@@ -107,14 +107,14 @@ function widest(heads) {
 
 function showHeads() {
   const colour = getComputedStyle(byId("heads")).color.match(/\d+/g).map(Number);
-  byId("heads").replaceChildren(...state.data.layers.map(({ weights, summaries }, layer) => {
+  byId("heads").replaceChildren(...state.data.layers.map(({ weights }, layer) => {
     const row = element("section", undefined, {}, { "aria-label": `Layer ${layer + 1}` });
     const pictures = element("div", undefined, { className: "layer" });
     row.append(element("p", `Layer ${layer + 1}`, { className: "note" }), pictures);
     pictures.append(...weights.map((matrix, head) => {
       const isChosen = layer === state.layer && head === state.head;
       const button = element("button", undefined, { type: "button" }, { "aria-pressed": isChosen });
-      button.append(picture(matrix, colour), element("b", `Head ${head + 1}`), element("span", summaries[head]));
+      button.append(picture(matrix, colour), element("b", `Head ${head + 1}`));
       button.addEventListener("click", () => chooseHead(layer, head));
       return button;
     }));
@@ -142,7 +142,6 @@ function picture(matrix, [red, green, blue]) {
 function showHead() {
   const { layer, head, queries, keys, source, target } = state, data = layerData(), part = byId("part").value;
   byId("head-title").textContent = `Layer ${layer + 1}, head ${head + 1}`;
-  byId("summary").textContent = data.summaries[head];
   const option = (id, language) => ({ text }, i) => {
     const row = element("li", undefined, { id: `${id}-${i}` }, { role: "option" });
     row.append(element("bdi", text, { lang: language }));
