@@ -26,6 +26,7 @@ from relattn_mt.data.tokenizer import TOKENIZER, Tokenizer
 from relattn_mt.engine.decoder import NativeDecoder, supports_positions, unsupported_reason
 from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.engine.quantization import in_float32, quantize, require_valid
+from relattn_mt.hub import packaged_models
 from relattn_mt.search.engine import Engine
 from relattn_mt.support import files
 from relattn_mt.support.allocation import return_freed_memory
@@ -254,7 +255,8 @@ def read_bundle(path: str | Path) -> Bundle:
     """
     path = Path(path)
     if not path.is_dir():
-        raise InputError(f"{path}: no such directory; a bundle is a directory")
+        names = ", ".join(packaged_models())
+        raise InputError(f"{path}: no such directory; a bundle is a directory, or a model of this package: {names}")
     inside = path / "bundle"
     require((path / CONFIG).exists() or not (inside / CONFIG).exists(), f"{path}: not a bundle; use {inside}")
     require_files(path, CONFIG, WEIGHTS, TOKENIZER, what="bundle")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import yaml
 from relattn_mt.config import TrainConfig
 from relattn_mt.formats.ctranslate2.directory import MODEL
 from relattn_mt.hub import resolve
-from relattn_mt.support.errors import InputError, one_line, reading, require
+from relattn_mt.support.errors import InputError, one_line, require
+from relattn_mt.support.files import file_digest
 from relattn_mt.support.processor import cores
 from relattn_mt.translate import Precision
 from relattn_mt.translate.translator import Translator
@@ -92,6 +92,4 @@ def weights_digest(path: str) -> str:
     """Return the SHA-256 of the weights of a bundle."""
     from relattn_mt.bundle import WEIGHTS
 
-    file = resolve(path) / WEIGHTS
-    with reading(file, "cannot be read"), file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
+    return file_digest(resolve(path) / WEIGHTS)

@@ -1,5 +1,6 @@
 """`relattn-mt export`"""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,8 @@ def export(
     quantization: Quantization = "float32",
     check_lines: str = "",
     check_count: int = 100,
+    src_lang: str = "",
+    tgt_lang: str = "",
 ) -> None:
     """Convert a bundle for another program. The result is written only if it scores text as the bundle does.
 
@@ -30,6 +33,9 @@ def export(
         quantization: Type of the weights. onnx supports float32 only.
         check_lines: File of source lines for the check. By default, random text from the vocabulary.
         check_count: Number of lines for the check.
+        src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
+            other one if tgt_lang is that language.
+        tgt_lang: Target language. The default is chosen as for src_lang.
     """
     require(bool(out), "out must name a directory")
     require(program != "onnx" or quantization == "float32", f"onnx supports float32 only, got {quantization}")
@@ -41,6 +47,9 @@ def export(
     from relattn_mt.hub import resolve
 
     source = read_bundle(resolve(bundle))
+    if src_lang or tgt_lang:
+        chosen = source.translator().with_languages(src_lang, tgt_lang)
+        source = replace(source, src_lang=chosen.src_lang, tgt_lang=chosen.tgt_lang, tokenizer=chosen.tokenizer)
     if program == "onnx":
         from relattn_mt.formats import onnx
 

@@ -22,12 +22,12 @@ def score(
         src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
             other one if tgt_lang is that language.
         tgt_lang: Target language. The default is chosen as for src_lang.
-        tokens: Also print each token with its log-probability, after a tab.
+        tokens: Also print each token with its log-probability, after a tab each.
     """
     from relattn_mt.data.text_files import read_parallel
 
     translator = device.load(bundle, src_lang=src_lang, tgt_lang=tgt_lang)
     _, pieces = translator.tokenizer.vocabularies
     for scored in translator.score(read_parallel(src, tgt)):
-        each = " ".join(f"{pieces[i]} {log_prob:.4f}" for i, log_prob in scored)
+        each = "\t".join(f"{pieces[i]} {log_prob:.4f}" for i, log_prob in scored)
         print(f"{sum(log_prob for _, log_prob in scored):.4f}" + (f"\t{each}" if tokens else ""))

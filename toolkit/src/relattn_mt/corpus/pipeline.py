@@ -12,7 +12,6 @@ A part is written completely or not at all. After an interruption, the next call
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import logging
 import shutil
@@ -36,7 +35,7 @@ from relattn_mt.corpus.sources import Source
 from relattn_mt.data.text_files import read_lines
 from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import InputError, reading, require, same_language
-from relattn_mt.support.files import putting, remove, write_atomically
+from relattn_mt.support.files import file_digest, putting, remove, write_atomically
 from relattn_mt.support.locking import LOCK, locked
 
 CARD, RECORD = "README.md", "prepared.json"
@@ -193,7 +192,7 @@ def _finish(out: Path, record: dict[str, Any]) -> None:
                 with (part / f"{side}.gz").open("rb") as file:  # concatenated gzip files are a gzip file
                     shutil.copyfileobj(file, joined_file)
         lines[name] = record["stats"]["kept"]
-    files = {name: {"lines": count, "sha256": _sha256(out / name)} for name, count in lines.items()}
+    files = {name: {"lines": count, "sha256": file_digest(out / name)} for name, count in lines.items()}
     record = {**record, "files": files}
     write_atomically(out / CARD, data_card(record).encode())
     write_atomically(out / RECORD, (json.dumps(record, ensure_ascii=False, indent=1) + "\n").encode())
@@ -211,9 +210,4 @@ def _read_record(path: Path, *fields: str) -> dict[str, dict[str, Any]] | None:
 def _changed_files(out: Path, record: dict[str, Any]) -> list[str]:
     """Return the names of the files that are missing or differ from what was written."""
     files = record["files"].items()
-    return [name for name, file in files if not (out / name).is_file() or _sha256(out / name) != file["sha256"]]
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return [name for name, file in files if not (out / name).is_file() or file_digest(out / name) != file["sha256"]]

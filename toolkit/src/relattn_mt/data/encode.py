@@ -2,7 +2,7 @@
 
     tokenizer.model     trained on both sides of the training text, unless one is given, which may have more files
     data/train.arrow    encoded training text, one corpus after the other
-    data/text.json      written last: the corpora, the digests of their files, and the number of dropped pairs
+    data/text.json      written last: the corpora, digests of their files and of train.arrow, numbers of dropped pairs
 
 A run continues with these files. It is refused if the text has changed since; the files may have been moved.
 """
@@ -27,7 +27,7 @@ from relattn_mt.data.storage import open_pairs, write_pairs
 from relattn_mt.data.text_files import ParallelFiles, has_text
 from relattn_mt.data.tokenizer import LONGEST_PIECE, TOKENIZER, SpecialTokens, Tokenizer
 from relattn_mt.support.errors import InputError, one_line, reading, require
-from relattn_mt.support.files import require_regular, write_atomically
+from relattn_mt.support.files import file_digest, require_regular, write_atomically
 
 ENCODED, TEXT = "data/train.arrow", "data/text.json"
 _CHUNK = 5000  # pairs that are encoded at once
@@ -75,12 +75,14 @@ class TextRecord:
 
     Attributes:
         tokenizer: Digest of the tokenizer.
+        encoded: Digest of data/train.arrow.
         train: `Corpus.record` of each training corpus.
         valid: The same of each validation set.
         dropped: Number of training pairs that were dropped, by reason.
     """
 
     tokenizer: str
+    encoded: str
     train: list[dict[str, Any]]
     valid: list[dict[str, Any]]
     dropped: Counter[str]
@@ -153,6 +155,8 @@ def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: b
     data = open_data(recipe)
     if check:
         record = _read_record(directory)
+        is_same = file_digest(directory / ENCODED) == record.encoded
+        require(is_same, f"{directory / ENCODED}: damaged: it must be as this run has written it")
         _require_same_text("train", train, record.train)
         _require_same_text("valid", valid, record.valid)
     encoder = _Encoder(data.tokenizer, config)
@@ -292,6 +296,7 @@ def _write_data(recipe: Recipe, train: list[Corpus], valid: list[Corpus], tokeni
         write_atomically(directory / name, content)
     encoder = _Encoder(tokenizer, config)
     record = encoder.training_text(train, directory / ENCODED)
+    record = replace(record, encoded=file_digest(directory / ENCODED))
     for corpus in valid:
         record.valid.append(corpus.record(sum(1 for _ in encoder.pairs(corpus, Counter()))))
     write_atomically(directory / TEXT, json.dumps(vars(record)).encode())
@@ -311,7 +316,7 @@ class _Encoder:
 
     def training_text(self, corpora: list[Corpus], path: Path) -> TextRecord:
         """Write the encoded training text to `path` and return its record, without validation sets."""
-        record = TextRecord(self.tokenizer.digest, train=[], valid=[], dropped=Counter())
+        record = TextRecord(self.tokenizer.digest, encoded="", train=[], valid=[], dropped=Counter())
 
         def rows() -> Iterator[tuple[list[int], list[int]]]:
             for corpus in corpora:

@@ -15,6 +15,7 @@ import lzma
 import os
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from io import BufferedIOBase, BufferedReader
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -31,14 +32,16 @@ _VISIBLE = (
         r"\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
     )
 )
-_FORMATS = {  # patterns of the first bytes of files that are not text
+_FORMATS = {  # patterns of the first bytes of files that are not text in UTF-8
     "gzip": rb"\x1f\x8b",
     "bzip2": rb"BZh[1-9](1AY&SY|\x17rE8P\x90)",
     "xz": rb"\xfd7zXZ\0",
-    "zstd": rb"\x28\xb5\x2f\xfd",
+    "zstd": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",  # or a frame that is skipped, which pzstd writes first
     "lz4": rb"\x04\x22\x4d\x18",
     "zip": rb"PK(\x03\x04|\x05\x06)",
     "7z": rb"7z\xbc\xaf\x27\x1c",
+    "Parquet": rb"PAR1",
+    "UTF-16": rb"\xff\xfe|\xfe\xff|([^\0]\0){2}|(\0[^\0]){2}",
 }
 
 
@@ -148,7 +151,7 @@ def _decompressed(file: BufferedReader, path: str | Path) -> Iterator[bytes]:
     """Yield the decompressed bytes of a file that was just opened."""
     kind = _format(file.peek(10))
     if kind in ("bzip2", "xz"):
-        yield from _streams(file, bz2.BZ2Decompressor if kind == "bzip2" else lzma.LZMADecompressor)
+        yield from _streams(file, bz2.BZ2Decompressor if kind == "bzip2" else partial(lzma.LZMADecompressor, lzma.FORMAT_XZ))
         return
     stream: BufferedIOBase = file
     if kind == "gzip" or (kind is None and Path(path).suffix == ".gz"):
@@ -164,16 +167,17 @@ def _decompressed(file: BufferedReader, path: str | Path) -> Iterator[bytes]:
 
 def _streams(file: BufferedReader, decompressor: Callable[[], Any]) -> Iterator[bytes]:
     """Yield the decompressed bytes of a file of streams and padding. The standard library drops what is neither."""
-    while data := file.read(_BLOCK).lstrip(b"\0"):
-        while data:
-            stream = decompressor()
-            while not stream.eof:
+    stream = None
+    while data := file.read(_BLOCK):
+        while data := data if stream else data.lstrip(b"\0"):
+            stream = stream or decompressor()
+            while data or not (stream.eof or stream.needs_input):
                 if block := stream.decompress(data, _BLOCK):
                     yield block
-                data = file.read(_BLOCK) if stream.needs_input and not stream.eof else b""
-                if not data and stream.needs_input and not stream.eof:
-                    raise EOFError("Compressed file ended before the end of its last stream")
-            data = stream.unused_data.lstrip(b"\0")
+                data = b""
+            data, stream = stream.unused_data, None if stream.eof else stream
+    if stream:
+        raise EOFError("Compressed file ended before the end of its last stream")
 
 
 def _format(start: bytes) -> str | None:
@@ -200,7 +204,7 @@ def _lines(blocks: Iterator[bytes], name: str | Path) -> Iterator[list[str]]:
         for raw in complete:
             number += 1
             if number == 1 and (kind := _format(raw)) is not None:
-                supported = "files may be compressed with gzip, bzip2, xz or zstd"
+                supported = "text is UTF-8, and may be compressed with gzip, bzip2, xz or zstd"
                 raise InputError(f"{name}: must be text, got {kind}; {supported}")
             if number == 1 and raw.startswith(codecs.BOM_UTF8):
                 raw, offset = raw.removeprefix(codecs.BOM_UTF8), len(codecs.BOM_UTF8)

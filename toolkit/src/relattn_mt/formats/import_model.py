@@ -96,7 +96,9 @@ def _import(
         engine = CTranslate2Engine(path, foreign.tokenizer, longest, compute_type="float32", adds=foreign.adds)
         imported = bundle.Bundle(path, config, foreign.search, src_lang, tgt_lang, [], weights, foreign.tokenizer)
         ours, theirs = imported.translator(), Translator(engine, foreign.tokenizer, foreign.search)
-        parity = Reference(ours, check_lines(ours, sample), foreign.search).compare(theirs.log_probs, theirs)
+        lines = check_lines(ours, sample)
+        reference = Reference(ours, lines, foreign.search, is_random=isinstance(sample, int))
+        parity = reference.compare(theirs.log_probs, theirs)
         parity.require_close(f"{path}: not imported")
         report.parities["float32"] = parity
     if (quantized := foreign.quantized(weights)) is not None:

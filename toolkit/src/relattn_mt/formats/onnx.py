@@ -114,7 +114,7 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before the import, which writes an identifier into the home directory
     require_installed("export", "onnx", "onnxscript", "onnxruntime")
     _log.info("translating %s lines with the bundle", f"{len(lines):,}")
-    reference = Reference(translator, lines, bundle.search)
+    reference = Reference(translator, lines, bundle.search, is_random=isinstance(sample, int))
     shape = {"layers": config.decoder_layers, "heads": config.heads, "head_dim": config.dim // config.heads}
     about = {
         "src_lang": bundle.src_lang,

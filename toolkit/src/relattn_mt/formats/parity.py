@@ -38,6 +38,7 @@ class Parity:
         worst_line: Number of the line with the largest difference, counted from 1.
         same: Number of lines with the same translation; None if only scores were compared.
         others: Number of the other lines, by the reason for the difference.
+        is_random: Whether the lines are random text.
     """
 
     lines: int
@@ -47,17 +48,19 @@ class Parity:
     worst_line: int
     same: int | None
     others: dict[str, int]
+    is_random: bool = False
 
     def __str__(self) -> str:
         scores = (
-            f"log-probabilities of {self.tokens:,} tokens in {self.lines:,} lines differ by at most {self.worst:.1e} "
-            f"(line {self.worst_line}), on average by {self.mean:.1e}"
+            f"log-probabilities of {self.tokens:,} tokens in {self.lines:,} lines{' of random text' * self.is_random} "
+            f"differ by at most {self.worst:.1e} (line {self.worst_line}), on average by {self.mean:.1e}"
         )
         if self.same is None:
             return scores
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.others.items())
         same = f"{self.same:,} of {self.lines:,} translations are identical"
-        return f"{scores}; {same} (of the others: {reasons})" if reasons else f"{scores}; {same}"
+        expected = "; of sentences (--check_lines), more are identical" if self.is_random and reasons else ""
+        return f"{scores}; {same} (of the others: {reasons}){expected}" if reasons else f"{scores}; {same}"
 
     def require_close(self, refusal: str, weights: str = "float32") -> None:
         """Raise an InputError, which begins with `refusal`, if the difference is too large or not a number.
@@ -104,10 +107,13 @@ class Reference:
         translator: Translator of the reference.
         lines: Lines that are not blank.
         search: Search that all programs support.
+        is_random: Whether the lines are random text.
     """
 
-    def __init__(self, translator: Translator, lines: Sequence[str], search: SearchConfig) -> None:
-        self.translator, self.lines = translator, lines
+    def __init__(
+        self, translator: Translator, lines: Sequence[str], search: SearchConfig, *, is_random: bool = False
+    ) -> None:
+        self.translator, self.lines, self.is_random = translator, lines, is_random
         self.options = TranslateOptions(search=search, copy=False, keep_literals=False)
         self.src_ids = [translator.tokenizer.encode(line) for line in lines]
         self.best = [best for (best,) in translator.n_best(lines, self.options, progress=shows_progress())]
@@ -137,6 +143,7 @@ class Reference:
             worst_line=int(largest.argmax()) + 1,
             same=len(self.lines) - reasons.total() if other else None,
             others=dict(reasons.most_common()),
+            is_random=self.is_random,
         )
 
     def _reason(self, i: int, its: list[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import os
 import re
@@ -14,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from relattn_mt.support.errors import InputError, reason, require
+from relattn_mt.support.errors import InputError, reading, reason, require
 
 _LEFTOVER = re.compile(r"\.relattn-[0-9a-f]{16}\.part")  # name of what a killed process may leave half-written
 CAN_SYNC_DIRECTORIES = os.name != "nt"  # Windows syncs only files, which must be open for writing
@@ -110,6 +111,12 @@ def remove(path: Path) -> None:
     else:
         with suppress(OSError):
             path.unlink()
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes. Raise an InputError if it cannot be read."""
+    with reading(path, "cannot be read"), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:

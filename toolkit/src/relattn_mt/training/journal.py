@@ -11,7 +11,7 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from relattn_mt.data.batching import Step
 from relattn_mt.support.console import shows_progress
-from relattn_mt.support.errors import Diverged, reading
+from relattn_mt.support.errors import Diverged, InputError, reading, reason
 from relattn_mt.support.files import as_csv, write_atomically
 
 if TYPE_CHECKING:
@@ -114,7 +114,8 @@ class Journal:
             yield
         finally:
             for logger in self.fabric.loggers:
-                logger.finalize("")  # writes rows that it holds back
+                with suppress(OSError):  # a full disk, which has been reported
+                    logger.finalize("")  # writes rows that it holds back
             if self._bar is not None:
                 self._bar.close()
 
@@ -195,8 +196,12 @@ def read_log(path: Path) -> list[Row]:
 def _append(path: Path, columns: Sequence[str], rows: Iterable[Sequence[float | int | str | None]]) -> None:
     if not path.exists():
         write_atomically(path, as_csv([columns]).encode())
-    with open(path, "a", newline="", encoding="utf-8") as file:
-        file.write(as_csv([[f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows]))
+    text = as_csv([[f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows])
+    try:
+        with open(path, "a", newline="", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:  # a full disk, which Python reports without the name of the file
+        raise InputError(f"{path}: cannot be written: {reason(error)}") from error
 
 
 def _read_csv(path: Path, columns: Sequence[str]) -> list[list[str]]:

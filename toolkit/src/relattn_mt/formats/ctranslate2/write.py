@@ -88,7 +88,7 @@ def export(
     _log.info("translating %s lines with the bundle", f"{len(lines):,}")
     lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(lines, progress=shows_progress())]
     search = ctranslate2_search(bundle.search, sum(lengths) / len(lengths))
-    reference = Reference(ours, lines, search)
+    reference = Reference(ours, lines, search, is_random=isinstance(sample, int))
     own, its = (f"{each.length_penalty}, α = {each.alpha}" for each in (bundle.search, search))
     report = Report(notes := [f"length penalty of the bundle: {own}; of the export: {its}"], {})
     with putting(out) as aside:
