@@ -85,6 +85,9 @@ def test_quiet_prints_no_progress_and_no_notes(relattn, model, tmp_path, monkeyp
     [
         ("trian x", "unknown command 'trian'; did you mean train?"),
         ("translate x --beam-sise 3", "did you mean --beam_size?"),
+        ("train --steps 1", "did you mean --train.steps?"),
+        ("translate x --gpu", "unknown option of translate '--gpu'"),
+        ("analyze", "did you mean analyze attention?"),
         ("train my.yam", "my.yam: cannot be read: No such file"),
         ("train", "train requires a recipe, a YAML file"),
         ("translate bundle --seed x", "--seed must be a whole number, got 'x'"),

@@ -170,10 +170,10 @@ def test_score(relattn, tmp_path, model):
         penalty = ((5 + len(best.tokens) + 1) / 6) ** 0.6
         assert float(line) == pytest.approx(best.score * penalty, abs=2e-4)
     rows = [line.split("\t") for line in relattn("score", model, *files, "--tokens").out.splitlines()]
-    assert [total for total, _ in rows] == out.splitlines()
-    for (total, pieces), best in zip(rows, found, strict=True):
-        names, log_probs = pieces.split(" ")[::2], pieces.split(" ")[1::2]
-        assert names == [translator.tokenizer.vocabularies[1][i] for i in (*best.tokens, 2)]
+    assert [total for total, *_ in rows] == out.splitlines()
+    for (total, *pieces), best in zip(rows, found, strict=True):
+        names, log_probs = zip(*(each.rsplit(" ", 1) for each in pieces), strict=True)
+        assert [*names] == [translator.tokenizer.vocabularies[1][i] for i in (*best.tokens, 2)]
         assert sum(map(float, log_probs)) == pytest.approx(float(total), abs=1e-4 * len(log_probs))
 
 

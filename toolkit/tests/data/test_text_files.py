@@ -7,6 +7,7 @@ import lzma
 import os
 import sys
 import zipfile
+from functools import partial
 
 import pyarrow
 import pytest
@@ -22,6 +23,7 @@ def zstd(content):
     return pyarrow.compress(content, "zstd", asbytes=True)
 
 
+COMPRESSORS = ("gzip", partial(gzip.compress, mtime=0)), ("bzip2", bz2.compress), ("xz", lzma.compress), ("zstd", zstd)
 LONG = gzip.compress(b"some text that is long enough\n" * 100, mtime=0)
 
 
@@ -102,6 +104,16 @@ def test_files_and_standard_input_are_read_alike(tmp_path_factory, parts, mark, 
         ("empty.bz2", bz2.compress(b""), "the file is empty"),
         ("plain.gz", b"not gzip at all\n", "cannot be read: Not a gzipped file"),
         ("empty", b"", "the file is empty"),
+        *((f"text after {name}", compress(b"a\n") + b"b\n", "cannot be read: ") for name, compress in COMPRESSORS),
+        *((f"zip after {name}", compress(b"a\n") + zipped("b"), "cannot be read: ") for name, compress in COMPRESSORS),
+        *((f"cut {name}", (compress(b"a\n") * 2)[:-3], "cannot be read: ") for name, compress in COMPRESSORS),
+        *(
+            (f"{name} after zeros", compress(b"a\n") + bytes(1 << 17) + b"b", "cannot be read: ")
+            for name, compress in COMPRESSORS
+        ),
+        ("lzma after xz", lzma.compress(b"a\n") + lzma.compress(b"b\n", lzma.FORMAT_ALONE), "cannot be read: "),
+        *((order, "ab\n".encode(order), "must be text, got UTF-16") for order in ("utf-16", "utf-16-le", "utf-16-be")),
+        ("parquet", b"PAR1\x15\x04", "must be text, got Parquet"),
     ],
 )
 def test_errors_name_the_file(tmp_path, name, content, message):
@@ -125,6 +137,15 @@ def test_parts_that_were_compressed_one_by_one(tmp_path):
     for compress in (gzip.compress, bz2.compress, lzma.compress, zstd):
         (tmp_path / "text").write_bytes(b"".join(compress(b"%d\n" % i) for i in range(3)))
         assert list(read_lines(tmp_path / "text")) == ["0", "1", "2"]
+
+
+def test_padding_and_frames_that_are_skipped(tmp_path):
+    """Tools pad xz with zeros; pzstd writes frames without text, also first."""
+    skipped = b"\x50\x2a\x4d\x18\3\0\0\0abc"
+    one, two = lzma.compress(b"1\n"), zstd(b"1\n")
+    for content in (one + bytes(1 << 17) + one, one + bytes(8) + one + bytes(4), skipped + two + skipped + two):
+        (tmp_path / "text").write_bytes(content)
+        assert list(read_lines(tmp_path / "text")) == ["1", "1"]
 
 
 def test_lines_without_visible_characters():

@@ -398,7 +398,7 @@ def test_packages_for_argos_translate(make, tmp_path):
     assert about.items() >= languages.items()
 
 
-def test_pairs_of_languages(tmp_path):
+def test_pairs_of_languages(relattn, tmp_path):
     """An export has the pairs of its bundle, and so has a bundle imported from it; a package has one pair."""
     pairs = (("en", "de"), ("de", "en"), ("en", "fr"))
     parts = make_bundle(tmp_path / "bundle", languages=("en", "de"), pairs=pairs, positions="learned", max_positions=60)
@@ -423,6 +423,15 @@ def test_pairs_of_languages(tmp_path):
     assert packaged.pairs == [("en", "de")]
     ours = [best.tokens for (best,) in parts.translator().n_best(LINES, search)]
     assert [best.tokens for (best,) in packaged.n_best(LINES, search)] == ours
+    for program in ("argos", "ctranslate2"):
+        flags = ["--out", tmp_path / f"back-{program}", "--src_lang", "de", "--check_count", 3]
+        assert relattn("export", program, tmp_path / "bundle", *flags).code == 0
+        run_import(tmp_path / f"back-{program}", tmp_path / f"again-back-{program}")
+        back = bundle.read_bundle(tmp_path / f"again-back-{program}")
+        assert (back.src_lang, back.tgt_lang) == ("de", "en")
+    assert_refused(
+        relattn("export", "argos", tmp_path / "bundle", "--out", tmp_path / "x", "--tgt_lang", "it"), "tgt_lang"
+    )
     config = json.loads((tmp_path / "export" / "config.json").read_text())
     config["relattn"]["pairs"] = ["en"]
     (tmp_path / "export" / "config.json").write_text(json.dumps(config))

@@ -134,6 +134,13 @@ def truncates(size: int) -> Callable[[Path], object]:
     return lambda out: os.truncate(out / "data/train.arrow", size)
 
 
+def change_ids(out: Path) -> None:
+    path = out / "data/train.arrow"
+    pairs = open_pairs(path)
+    rows = [(*(side[::-1].tolist() for side in pairs.row(i)), pairs.line[i].as_py()) for i in range(len(pairs.src))]
+    write_pairs(path, rows, vocab_size=300)
+
+
 def lose_a_pair(out: Path) -> None:
     path = out / "data/train.arrow"
     pairs = open_pairs(path)
@@ -156,6 +163,7 @@ def repeat_an_entry(out: Path) -> None:
         (rewrite_checkpoint(progress={"epochs": 1}), "checkpoint of step 6 .*"),
         (repeat_an_entry, r"step-00000006\.ckpt: damaged: it must have each entry once.*"),
         *((truncates(size), r"train\.arrow: .*") for size in (0, 4, 100, 1000)),
+        (change_ids, r"train\.arrow: damaged: .*"),
         (lose_a_pair, r"train\.arrow: .* must have 48 pairs, got 1"),
         (replace_tokenizer, r"tokenizer\.model must be the tokenizer that this run started with.*"),
         (writes("data/text.json", "{"), r"text\.json: .*"),

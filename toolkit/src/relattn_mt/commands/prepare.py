@@ -9,12 +9,14 @@ from relattn_mt.support.processor import cores
 
 def prepare(
     *,
-    src: str,
-    tgt: str,
+    src: str = "",
+    tgt: str = "",
+    pairs: str = "",
     src_lang: str,
     tgt_lang: str,
     out: str,
     exclude: list[str] = [],  # noqa: B006
+    valid: int = 0,
     processes: int | None = None,
     cleaning: CleaningConfig,
 ) -> None:
@@ -25,22 +27,26 @@ def prepare(
     Args:
         src: File of source sentences, one per line, plain or compressed.
         tgt: File of their translations, in the same order.
+        pairs: One file of pairs, instead of src and tgt: .tsv, .csv, .jsonl or .tmx, plain or compressed. The first row
+            of columns names the languages, or src and tgt; without names, the source of a .tsv is first.
         src_lang: Source language, such as en or pt-BR.
         tgt_lang: Target language.
         out: Output directory.
         exclude: Files of held-out lines, such as test sets. Training pairs that overlap with them are dropped.
+        valid: Number of pairs to set aside as valid.LANGUAGE, drawn from those that are kept.
         processes: Number of processes that filter pairs. By default, one per core.
     """
     processes = cores() if processes is None else processes
     require(1 <= processes <= 1024, f"processes must be at least 1 and at most 1,024, got {processes}")
+    require(bool(pairs) != bool(src or tgt) and bool(src) == bool(tgt), "prepare requires --src and --tgt, or --pairs")
     for flag, code in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):  # they become parts of file names
         require_language(flag, code)
 
     from relattn_mt.corpus import pipeline
     from relattn_mt.corpus.sources import OwnFiles
 
-    corpus = OwnFiles(src, tgt, (src_lang, tgt_lang), exclude=tuple(exclude))
-    prepared = pipeline.prepare(corpus, Path(out), cleaning, processes=processes)
+    corpus = OwnFiles(pairs or src, tgt, (src_lang, tgt_lang), exclude=tuple(exclude))
+    prepared = pipeline.prepare(corpus, Path(out), cleaning, valid=valid, processes=processes)
     if prepared.already_done:
         print(f"{out} was prepared before, from the same text by the same rules", end="\n\n")
     print(prepared.stats, end=f"\n\n{Path(out) / pipeline.CARD}\n")

@@ -78,13 +78,19 @@ def _foreign_letter(language: str) -> regex.Pattern[str] | None:
         return None
 
 
+def has_known_script(language: str) -> bool:
+    """Return whether `script_share` knows the script of a language."""
+    return _foreign_letter(language) is not None
+
+
 def _likely_script(language: str) -> str | None:
     """Return the ISO 15924 code of a language's script: the one in its code, or the likely one by CLDR."""
     name, *subtags = language.replace("-", "_").split("_")
     for subtag in subtags:
         if len(subtag) == 4 and subtag.isalpha():
             return subtag.title()
-    likely = get_global("likely_subtags")
+    likely, aliases = get_global("likely_subtags"), get_global("language_aliases")
+    name = aliases.get(name.lower(), name)  # of three letters
     for code in (*(f"{name.lower()}_{subtag.upper()}" for subtag in subtags), name.lower()):
         if code in likely and name.lower() != "und":
             return str(likely[code].split("_")[1])

@@ -14,6 +14,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import random
 import shutil
 import sys
 from collections.abc import Iterable
@@ -29,7 +30,7 @@ from tqdm import tqdm
 from relattn_mt.config import CleaningConfig, as_dict, differences
 from relattn_mt.corpus.dedup import SeenPairs
 from relattn_mt.corpus.filter_pool import FilteredChunk, filter_pool, split_chunks
-from relattn_mt.corpus.filters import REASONS, Cleaner
+from relattn_mt.corpus.filters import REASONS, Cleaner, has_known_script
 from relattn_mt.corpus.report import FilterStats, data_card
 from relattn_mt.corpus.sources import Source
 from relattn_mt.data.text_files import read_lines
@@ -63,6 +64,7 @@ def prepare(
     out: Path,
     config: CleaningConfig,
     *,
+    valid: int = 0,
     processes: int = 1,
     part: int = 1_000_000,
 ) -> Prepared:
@@ -74,6 +76,7 @@ def prepare(
         corpus: What to prepare.
         out: Output directory; it must not exist, be empty, or hold a preparation of the same corpus by the same rules.
         config: Rules that decide which pairs are kept.
+        valid: Number of pairs to set aside for validation, drawn from those that are kept.
         processes: Number of processes that filter pairs; with more than one, this process only reads and writes.
         part: Number of pairs per part.
 
@@ -90,7 +93,15 @@ def prepare(
         progress = record or _read_record(work / "settings.json", *_SETTINGS_FIELDS)
         if progress is None and (other_files := {entry.name for entry in out.iterdir()} - {LOCK, _WORK}):
             raise InputError(f"{out}: the output must be an empty directory, got one with {min(other_files)}")
-        rules = {"languages": list(corpus.languages), "cleaning": as_dict(config), "pairs per part": part}
+        rules = {
+            "languages": list(corpus.languages),
+            "cleaning": as_dict(config),
+            "pairs per part": part,
+            **({"valid": valid} if valid else {}),
+        }
+        for code in corpus.languages:
+            if config.min_script and not has_known_script(code):
+                _log.warning("the script of language %s is unknown, so that min_script has no effect on it", code)
         settings = {**corpus.identity, **rules}
         if progress is not None and (changes := differences(progress["settings"], settings)):
             hint = "choose another --out" if record is not None else f"to start over, remove {work}"
@@ -111,6 +122,11 @@ def prepare(
             remove(work)  # so that a corrected command can start
             dropped = [f"{count:,} {name} ({REASONS[name]})" for name, count in stats.dropped.items() if count]
             raise InputError(f"{out}: no pair is left; dropped: {'; '.join(dropped)}")
+        if valid >= stats.kept:
+            remove(work)
+            raise InputError(
+                f"valid must be less than the number of pairs that are kept, {stats.kept:,}, got {valid:,}"
+            )
         _finish(out, {**progress, "stats": asdict(stats)})
         remove(work)
     return Prepared(stats, already_done=False)
@@ -184,14 +200,22 @@ def _read_part(path: Path, seen: SeenPairs | None) -> FilterStats:
 
 def _finish(out: Path, record: dict[str, Any]) -> None:
     """Join the parts, and write the other files of a finished directory, prepared.json last."""
-    lines = {}
+    lines, kept = {}, record["stats"]["kept"]
+    set_aside = set(random.Random(1).sample(range(kept), record["settings"].get("valid", 0)))
     for side, language in zip(("src", "tgt"), record["settings"]["languages"], strict=True):
         name = f"train.{language}.gz"
         with putting(out / name) as aside, aside.open("wb") as joined_file:
             for part in _parts(out / _WORK):
                 with (part / f"{side}.gz").open("rb") as file:  # concatenated gzip files are a gzip file
                     shutil.copyfileobj(file, joined_file)
-        lines[name] = record["stats"]["kept"]
+        lines[name] = kept - len(set_aside)
+        if set_aside:
+            text: list[bytes] = []
+            with putting(out / name) as aside, aside.open("wb") as raw, gzip.GzipFile("", "wb", _LEVEL, raw, 0) as file:
+                for i, line in enumerate(read_lines(out / name)):
+                    (text.append if i in set_aside else file.write)(f"{line}\n".encode())
+            lines[f"valid.{language}"] = len(text)
+            write_atomically(out / f"valid.{language}", b"".join(text))
     files = {name: {"lines": count, "sha256": file_digest(out / name)} for name, count in lines.items()}
     record = {**record, "files": files}
     write_atomically(out / CARD, data_card(record).encode())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,8 +13,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from relattn_mt.corpus.filter_pool import ScoredPair
-from relattn_mt.data.text_files import ParallelFiles, read_parallel, text_digest
+from relattn_mt.corpus.pair_files import read_pairs
+from relattn_mt.data.text_files import read_parallel, text_digest
+from relattn_mt.support.errors import require
 from relattn_mt.support.files import require_regular
+
+_ESCAPED = re.compile(r"&(?:quot|apos|#91|#93|#124);| @-@ ")
+_log = logging.getLogger(__name__)
 
 
 class Source(Protocol):
@@ -50,11 +57,11 @@ def file_names(roles: dict[str, str], *paths: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """Two parallel files of the user, plain or compressed.
+    """Two parallel files of the user, or one file of pairs, plain or compressed.
 
     Attributes:
-        src: Path of the source lines.
-        tgt: Path of the target lines.
+        src: Path of the source lines, or of the pairs.
+        tgt: Path of the target lines; empty for a file of pairs.
         languages: Codes of the source and target languages.
         exclude: Paths of files of held-out lines.
     """
@@ -67,18 +74,33 @@ class OwnFiles:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """Number of pairs, and checksums."""
-        require_regular(self.src, self.tgt, *self.exclude)
-        files = ParallelFiles(self.src, self.tgt)
-        total = sum(1 for _ in files)
-        src, tgt = files.digests()
-        excluded = {f"excluded {number}": text_digest(path) for number, path in enumerate(self.exclude, start=1)}
-        return {"pairs": total, "text": {"src": src, "tgt": tgt, **excluded}}
+        require_regular(self.src, *filter(None, [self.tgt]), *self.exclude)
+        total = tabs = escaped = 0
+        for src, tgt in self._read():
+            total += 1
+            tabs += "\t" in src and "\t" in tgt
+            escaped += _ESCAPED.search(src) is not None
+        require(2 * tabs <= total, f"{self.src}: most lines have a tab; give columns of pairs by --pairs FILE.tsv")
+        if 100 * escaped > total:
+            _log.warning("%s: has entities or @-@ of Moses's tokenizer, which text to translate has not", self.src)
+        paths = {"src": self.src, "tgt": self.tgt} if self.tgt else {"pairs": self.src}
+        paths |= {f"excluded {number}": path for number, path in enumerate(self.exclude, start=1)}
+        digests = {role: text_digest(path) for role, path in paths.items()}
+        is_same = "src" in digests and digests["src"] == digests["tgt"]
+        require(
+            not is_same,
+            f"{self.src} and {self.tgt} must be two languages, got the same text; for one file with both, give --pairs",
+        )
+        return {"pairs": total, "text": digests}
 
     @property
     def origin(self) -> dict[str, Any]:
         """Names of the files."""
-        return {"files": file_names(self.identity["text"], self.src, self.tgt, *self.exclude)}
+        return {"files": file_names(self.identity["text"], self.src, *filter(None, [self.tgt]), *self.exclude)}
 
     def pairs(self, start: int) -> Iterator[ScoredPair]:
         """Yield the pairs from an index on, in order."""
-        return islice(read_parallel(self.src, self.tgt), start, None)
+        return islice(self._read(), start, None)
+
+    def _read(self) -> Iterator[tuple[str, str]]:
+        return read_parallel(self.src, self.tgt) if self.tgt else read_pairs(self.src, self.languages)

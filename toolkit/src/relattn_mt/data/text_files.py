@@ -61,7 +61,7 @@ def read_lines(path: str | Path, update: Callable[[bytes], object] | None = None
         InputError: The file cannot be read, is empty or damaged, or has a line that is longer than 64 MiB or not UTF-8.
             Offsets in messages count decompressed bytes.
     """
-    lists = _lines(_blocks(path, update), path)
+    lists = _lines(blocks(path, update), path)
     first = next(lists, None)
     if first is None:
         raise InputError(f"{path}: the file is empty")
@@ -129,12 +129,12 @@ def read_parallel(src: str | Path, tgt: str | Path) -> Iterator[tuple[str, str]]
 def text_digest(path: str | Path) -> str:
     """Return the SHA-256 of a text file's decompressed bytes. Raise InputError if it cannot be read."""
     digest = hashlib.sha256()
-    for block in _blocks(path):
+    for block in blocks(path):
         digest.update(block)
     return digest.hexdigest()
 
 
-def _blocks(path: str | Path, update: Callable[[bytes], object] | None = None) -> Iterator[bytes]:
+def blocks(path: str | Path, update: Callable[[bytes], object] | None = None) -> Iterator[bytes]:
     """Yield the decompressed bytes of a file."""
     with reading(path, "cannot be read"):
         try:
@@ -151,7 +151,9 @@ def _decompressed(file: BufferedReader, path: str | Path) -> Iterator[bytes]:
     """Yield the decompressed bytes of a file that was just opened."""
     kind = _format(file.peek(10))
     if kind in ("bzip2", "xz"):
-        yield from _streams(file, bz2.BZ2Decompressor if kind == "bzip2" else partial(lzma.LZMADecompressor, lzma.FORMAT_XZ))
+        yield from _streams(
+            file, bz2.BZ2Decompressor if kind == "bzip2" else partial(lzma.LZMADecompressor, lzma.FORMAT_XZ)
+        )
         return
     stream: BufferedIOBase = file
     if kind == "gzip" or (kind is None and Path(path).suffix == ".gz"):

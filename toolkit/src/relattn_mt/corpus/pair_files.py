@@ -1,0 +1,110 @@
+"""Read sentence pairs from one file: tab-separated text, CSV, JSON lines or TMX, plain or compressed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from relattn_mt.data.text_files import blocks, read_lines
+from relattn_mt.support.errors import InputError, reading, require, same_language
+
+_NAMES = ("src", "source"), ("tgt", "target")  # of columns, besides the codes of the languages
+_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+
+
+def read_pairs(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of a file, each side in one line. The name of the file decides how it is read.
+
+    Columns are named by the first row, and fields of objects by their names: the codes of the languages, or src and
+    tgt, or source and target. Tab-separated text without names has the source first and then the target.
+
+    Raises:
+        InputError: The file cannot be read, has another name, or a pair lacks a side.
+    """
+    kind = re.sub(r"\.(gz|bz2|xz|zst)$", "", Path(path).name.lower()).rpartition(".")[2]
+    require(kind in ("tsv", "csv", "jsonl", "tmx"), f"{path}: pairs must be in a .tsv, .csv, .jsonl or .tmx file")
+    with reading(path, f"not {kind.upper()}"):
+        if kind == "tmx":
+            pairs: Iterable[Sequence[str]] = _units(path, languages)
+        elif kind == "jsonl":
+            pairs = _objects(path, languages)
+        else:
+            lines = (f"{line}\n" for line in read_lines(path))
+            rows = csv.reader(lines) if kind == "csv" else (line.rstrip("\n").split("\t") for line in lines)
+            pairs = _columns(rows, path, languages, needs_names=kind == "csv")
+        for src, tgt in pairs:
+            yield " ".join(src.split()), " ".join(tgt.split())
+
+
+def _find(names: Sequence[str], languages: tuple[str, str], where: str) -> list[int]:
+    """Return the indices of the source and the target among names; none if neither is there."""
+    lower = [name.strip().lower() for name in names]
+    found = [
+        next((lower.index(name) for name in (code.lower(), *others) if name in lower), -1)
+        for code, others in zip(languages, _NAMES, strict=True)
+    ]
+    require(min(found) >= 0 or max(found) < 0, f"{where} must name {' and '.join(languages)}, got {names}"[:300])
+    return found if min(found) >= 0 else []
+
+
+def _columns(
+    rows: Iterable[list[str]], path: str, languages: tuple[str, str], *, needs_names: bool
+) -> Iterator[Sequence[str]]:
+    columns: list[int] = []
+    for number, row in enumerate(rows, start=1):
+        if number == 1:
+            columns = _find(row, languages, f"{path}: the first row")
+            require(bool(columns) or not needs_names, f"{path}: the first row must name {' and '.join(languages)}")
+            if columns:
+                continue
+            columns = [0, 1]
+        require(len(row) > max(columns), f"{path}: row {number} must have a source and a target, got one column")
+        yield [row[column] for column in columns]
+
+
+def _objects(path: str, languages: tuple[str, str]) -> Iterator[Sequence[str]]:
+    for number, line in enumerate(read_lines(path), start=1):
+        row: Any = json.loads(line)
+        row = row.get("translation", row) if isinstance(row, dict) else {}
+        values = list(row.values()) if isinstance(row, dict) else []
+        found = _find([*row] if values else [], languages, f"{path}: line {number}")
+        if not found or not all(isinstance(values[index], str | None) for index in found):
+            raise InputError(f"{path}: line {number} must have texts for {' and '.join(languages)}, got {line}"[:300])
+        yield [values[index] or "" for index in found]
+
+
+def _units(path: str, languages: tuple[str, str]) -> Iterator[Sequence[str]]:
+    parser: Any = ElementTree.XMLPullParser(("start", "end"))
+    body, count = None, 0
+    for block in blocks(path):
+        parser.feed(block)
+        for event, element in parser.read_events():
+            if element.tag == "body":
+                body = element
+            elif event == "end" and element.tag == "tu":
+                texts = {each.get(_LANGUAGE) or each.get("lang", ""): _text(each.find("seg")) for each in element}
+                sides = [
+                    next((text for own, text in texts.items() if same_language(code, own)), None)
+                    or next((text for own, text in texts.items() if own.lower()[:3].rstrip("-_") == code.lower()), "")
+                    for code in languages
+                ]
+                if all(sides):
+                    count += 1
+                    yield sides
+                if body is not None:
+                    body.clear()
+    parser.close()
+    require(count > 0, f"{path}: no unit has both {' and '.join(languages)}")
+
+
+def _text(segment: ElementTree.Element | None) -> str:
+    """Return the text of a segment without the codes of another format in it."""
+    if segment is None:
+        return ""
+    inner = ((_text(each) if each.tag == "hi" else "") + (each.tail or "") for each in segment)
+    return (segment.text or "") + "".join(inner)
