@@ -137,7 +137,7 @@ def truncates(size: int) -> Callable[[Path], object]:
 def change_ids(out: Path) -> None:
     path = out / "data/train.arrow"
     pairs = open_pairs(path)
-    rows = [(*(side[::-1].tolist() for side in pairs.row(i)), pairs.line[i].as_py()) for i in range(len(pairs.src))]
+    rows = [[side[::-1].tolist() for side in pairs.row(i)] for i in range(len(pairs.src))]
     write_pairs(path, rows, vocab_size=300)
 
 
