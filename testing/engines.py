@@ -7,10 +7,10 @@ import numpy as np
 from relattn_mt.config import SearchConfig
 from relattn_mt.data.tokenizer import word_indices
 from relattn_mt.engine.engine import NativeEngine
+from relattn_mt.model.torch_engine import TorchEngine
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.search.types import Hypothesis, Request, SearchRules
-from relattn_mt.translate.engines import engine_of
-from relattn_mt.translate.torch_engine import TorchEngine
+from relattn_mt.training.engines import engine_of
 from relattn_mt.translate.translator import Translator
 
 Links = list[tuple[int, int]]

@@ -6,9 +6,11 @@ import graphlib
 import itertools
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
 import relattn
 import relattn_mt
 from relattn import backends
@@ -27,12 +29,28 @@ OPTIONAL = {"relattn.backends.triton": "triton", "relattn.integrations.transform
 OPTIONAL |= {"relattn.extension.panels": "numpy"}  # which transformers and the toolkit require
 
 
+# Of the toolkit: files and folders that translate, and those that train. Import and export run without PyTorch too.
+TRAINING = ("analysis", "corpus", "model", "synthesis", "training")
+RUNTIME = ("bulk", "bundle", "commands", "documents", "engine", "formats", "hub", "loading", "search", "serve")
+RUNTIME += ("support", "text", "translate", "weights")
+WITH_TORCH = (
+    "bundle",
+    "commands",
+    "formats.onnx",
+    "formats.foreign_model",
+    "loading",
+)  # where it is used, in functions
+
+
 @functools.cache
-def imports_of(path: Path) -> frozenset[str]:
-    """Return the modules that a file imports: in functions and for type checking too."""
+def imports_of(path: Path, *, when_loaded: bool = False) -> frozenset[str]:
+    """Return the modules that a file imports: all, or those without which the file cannot be imported."""
     names, nodes = set(), [ast.parse(path.read_text(encoding="utf-8"))]
     while nodes:
         node = nodes.pop()
+        is_lazy = isinstance(node, ast.FunctionDef) or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node))
+        if when_loaded and is_lazy:
+            continue
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -98,6 +116,38 @@ def test_the_library_imports_torch_and_itself_alone():
         assert {name.split(".")[0] for name in names} <= {"torch", "relattn", *optional, *sys.stdlib_module_names}, path
         is_integration = module.startswith("relattn.integrations")
         assert is_integration or not any(name.startswith("relattn.integrations") for name in names), path
+
+
+def is_in(module: str, names: Iterable[str]) -> bool:
+    """Return whether a module of the toolkit is one of these files, or in one of these folders."""
+    return any(f"{module}.".startswith(f"relattn_mt.{name}.") for name in names)
+
+
+def test_what_translates_imports_neither_torch_nor_what_trains():
+    for module in (name for name in PATHS if is_in(name, RUNTIME) and name != "relattn_mt.formats.onnx"):
+        reached, waiting = set(), [module]
+        while waiting:
+            imported = imports_of(PATHS[waiting.pop()], when_loaded=True) - reached
+            reached |= imported
+            waiting += imported & PATHS.keys()
+        assert not {name for name in reached if name.partition(".")[0] in ("torch", "lightning")}, module
+        assert not {name for name in reached if is_in(name, TRAINING)}, module
+        of_torch = {name for name in imports_of(PATHS[module]) if name == "torch" or is_in(name, TRAINING)}
+        assert is_in(module, WITH_TORCH) or not of_torch, module
+
+
+def test_support_imports_nothing_else_of_ours():
+    for module in (name for name in PATHS if is_in(name, ["support"])):
+        assert {name for name in imports_of(PATHS[module]) & PATHS.keys() if not is_in(name, ["support"])} == set(), (
+            module
+        )
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_a_name_is_one_class_of_a_distribution(package):
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in FOLDERS[package].rglob("*.py"))
+    names = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
+    assert {name for name, count in names.items() if count > 1 and not name.startswith("_")} == set()
 
 
 def test_a_backend_imports_no_other():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from matplotlib.figure import Figure
-from relattn_mt.translate.torch_engine import TorchEngine
+from relattn_mt.model.torch_engine import TorchEngine
 from relattn_mt.translate.translator import Translator
 
 from research import positions as teacher_forcing

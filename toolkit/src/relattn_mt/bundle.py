@@ -128,7 +128,7 @@ class Bundle:
         try:
             import torch
 
-            from relattn_mt.translate.torch_engine import TorchEngine
+            from relattn_mt.model.torch_engine import TorchEngine
         except ModuleNotFoundError as error:
             message = 'translating without the compiled decoder requires PyTorch: pip install "relattn-mt[train]"'
             raise InputError(f"{reason}; {message}" if reason else message) from error

@@ -21,7 +21,7 @@ from filelock import FileLock
 from relattn_mt.config import CleaningConfig
 from relattn_mt.corpus import filter_pool, pipeline
 from relattn_mt.corpus.filters import REASONS, Cleaner
-from relattn_mt.corpus.pipeline import Prepared, prepare
+from relattn_mt.corpus.pipeline import PreparedCorpus, prepare
 from relattn_mt.corpus.sources import OwnFiles
 from relattn_mt.data.normalization import normalize
 from relattn_mt.support.errors import InputError, escape
@@ -56,7 +56,7 @@ def own(tmp_path: Path) -> OwnFiles:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, dict[str, bytes]]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedCorpus, dict[str, bytes]]:
     """Result and files of a preparation by two processes without interruptions. Tests compare them with those of one.
 
     Read them, do not write to them.
@@ -66,7 +66,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, dict[str,
     return prepared, content(directory / "out")
 
 
-def run(own: OwnFiles, out: Path, config: CleaningConfig = CONFIG, *, processes: int = 1) -> Prepared:
+def run(own: OwnFiles, out: Path, config: CleaningConfig = CONFIG, *, processes: int = 1) -> PreparedCorpus:
     return prepare(own, out, config, processes=processes, part=50)
 
 

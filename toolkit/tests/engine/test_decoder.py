@@ -12,12 +12,12 @@ from relattn_mt.config import ModelConfig, SearchConfig
 from relattn_mt.engine import decoder, engine, packing
 from relattn_mt.engine.decoder import NativeDecoder, supports_positions, unsupported_reason
 from relattn_mt.engine.engine import NativeEngine
+from relattn_mt.model.torch_engine import TorchEngine
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import arrays_of
 from relattn_mt.search import beam
 from relattn_mt.search.types import Hypothesis, Request, SearchRules
 from relattn_mt.support.errors import Diverged, InputError
-from relattn_mt.translate.torch_engine import TorchEngine
 
 from testing.covering import pairwise
 from testing.schemes import VARIANTS, config_of

@@ -18,10 +18,10 @@ from relattn_mt.engine.packing import Packing
 from relattn_mt.engine.quantization import MAX_INPUTS
 from relattn_mt.model import transformer
 from relattn_mt.model.linear import Linear
+from relattn_mt.model.torch_engine import TorchEngine
 from relattn_mt.search import beam
 from relattn_mt.search.types import Request
 from relattn_mt.support.errors import InputError
-from relattn_mt.translate.torch_engine import TorchEngine
 from torch import Tensor
 
 from testing.covering import combinations, pairwise

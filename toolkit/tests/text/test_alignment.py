@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from relattn_mt.config import ModelConfig
 from relattn_mt.data.batching import collate
 from relattn_mt.data.tokenizer import SpecialTokens, word_indices
+from relattn_mt.model.torch_engine import cross_attention
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.text.alignment import links
 from relattn_mt.translate.output_formats import format_lines, header_lines, pharaoh
-from relattn_mt.translate.torch_engine import cross_attention
 from relattn_mt.translate.translation import Translation
 
 from testing.foreign_bundles import tokenizer

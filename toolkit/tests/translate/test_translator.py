@@ -15,6 +15,7 @@ from relattn_mt.config import SCHEMES, ModelConfig, SearchConfig
 from relattn_mt.data.batching import collate
 from relattn_mt.data.text_files import stream_lines
 from relattn_mt.data.tokenizer import SpecialTokens
+from relattn_mt.model.torch_engine import cross_attention
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.search.types import SamplingOptions
 from relattn_mt.support.errors import InputError
@@ -23,13 +24,12 @@ from relattn_mt.text.marked import Mark, Marked
 from relattn_mt.text.patterns import TAG
 from relattn_mt.text.place import place
 from relattn_mt.text.strip import strip
+from relattn_mt.training.engines import engine_of
 from relattn_mt.translate import prepare, runner
 from relattn_mt.translate import translator as module
-from relattn_mt.translate.engines import engine_of
 from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.prepare import LONGEST_LINE, Sentence
-from relattn_mt.translate.torch_engine import cross_attention
 from relattn_mt.translate.translation import Translation
 from relattn_mt.translate.translator import Translator
 

@@ -34,11 +34,11 @@ from relattn_mt.data.batching import collate
 from relattn_mt.data.text_files import has_text
 from relattn_mt.model.attention import CrossAttention
 from relattn_mt.model.positions.distance_terms import DistanceAttention
+from relattn_mt.model.torch_engine import TorchEngine
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.errors import InputError, require
 from relattn_mt.translate.options import DEFAULTS, TranslateOptions
 from relattn_mt.translate.prepare import require_readable
-from relattn_mt.translate.torch_engine import TorchEngine
 from relattn_mt.translate.translator import Translator
 
 DIGITS = 4  # decimals in JSON

@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedCorpus:
     """Result of a preparation.
 
     Attributes:
@@ -67,7 +67,7 @@ def prepare(
     valid: int = 0,
     processes: int = 1,
     part: int = 1_000_000,
-) -> Prepared:
+) -> PreparedCorpus:
     """Prepare a corpus in a directory, or continue a preparation that was interrupted.
 
     The files depend only on the corpus and the rules, not on the number of processes or on interruptions.
@@ -109,7 +109,7 @@ def prepare(
         if record is not None:
             if not (changes := _changed_files(out, record)):
                 remove(work)
-                return Prepared(FilterStats(**record["stats"]), already_done=True)
+                return PreparedCorpus(FilterStats(**record["stats"]), already_done=True)
             _log.warning("%s: missing or changed: %s; preparing the text again", out, ", ".join(changes))
         progress = {"settings": settings, "origin": corpus.origin}
         work.mkdir(exist_ok=True)
@@ -129,7 +129,7 @@ def prepare(
             )
         _finish(out, {**progress, "stats": asdict(stats)})
         remove(work)
-    return Prepared(stats, already_done=False)
+    return PreparedCorpus(stats, already_done=False)
 
 
 def _write_parts(

@@ -18,8 +18,8 @@ from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import load_weights, make_model
 from relattn_mt.support.errors import require
 from relattn_mt.training import checkpoints
+from relattn_mt.training.engines import engine_of
 from relattn_mt.training.run_directory import CHECKPOINTS, RunDirectory, read_recipe
-from relattn_mt.translate.engines import engine_of
 from relattn_mt.translate.translator import Translator
 from relattn_mt.weights import weight_table
 

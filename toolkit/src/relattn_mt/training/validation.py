@@ -8,10 +8,10 @@ import torch
 
 from relattn_mt.data.encode import ValidationSet
 from relattn_mt.evaluation import score
+from relattn_mt.training.engines import engine_of
 from relattn_mt.training.journal import Validated
 from relattn_mt.training.objective import mean_loss
 from relattn_mt.training.run import Run
-from relattn_mt.translate.engines import engine_of
 from relattn_mt.translate.translator import Translator
 
 

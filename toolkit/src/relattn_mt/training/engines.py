@@ -6,11 +6,11 @@ import torch
 
 from relattn_mt.engine.decoder import NativeDecoder, unsupported_reason
 from relattn_mt.engine.engine import NativeEngine
+from relattn_mt.model.torch_engine import TorchEngine
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import arrays_of
 from relattn_mt.search.engine import Engine
 from relattn_mt.support.errors import InputError
-from relattn_mt.translate.torch_engine import TorchEngine
 
 
 def engine_of(model: Transformer, device: str | torch.device = "cpu", *, int8: bool = False) -> Engine:
