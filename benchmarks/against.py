@@ -1,9 +1,9 @@
 """Compare the time of this tree's attention with another version of the package.
 
 The other version is a directory that holds `relattn` with compiled kernels: a source tree, or a commit or tag installed
-by pip:
+by pip, before the package was in a folder of its own without `#subdirectory=library`:
 
-    pip install --no-deps --no-build-isolation --target build/other "git+file://$PWD@v0.1.0"
+    pip install --no-deps --no-build-isolation --target build/other "git+file://$PWD@v0.1.0#subdirectory=library"
     python -m benchmarks.against build/other
 
 Each version runs in its own process. A round starts both, times every case alternately, and gives one ratio of medians
@@ -245,11 +245,11 @@ def table(results: dict[str, Times | Missing], names: tuple[str, str]) -> str:
 
 
 def package_in(text: str) -> Path:
-    """Return the directory that holds the package: this one, or its `src`."""
-    for folder in (Path(text), Path(text) / "src"):
+    """Return the directory that holds the package: this one, or its `library/src` or `src`."""
+    for folder in (Path(text), Path(text) / "library/src", Path(text) / "src"):
         if (folder / "relattn" / "__init__.py").is_file():
             return folder.resolve()
-    raise argparse.ArgumentTypeError(f"must hold relattn or library/src/relattn, got {text}")
+    raise argparse.ArgumentTypeError(f"must hold relattn, library/src/relattn or src/relattn, got {text}")
 
 
 def kernels(folder: Path) -> int:
@@ -265,13 +265,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="Markdown file for the table")
     arguments = parse(parser)
     other = Version(arguments.name, arguments.other, arguments.threads)
-    here = Version("this tree", ROOT / "src", arguments.threads)
+    here = Version("this tree", ROOT / "library/src", arguments.threads)
     results = compare(other, here, list(CASES), arguments.rounds, arguments.seconds)
     text = (
         f"### Time compared with {other.name}\n\n{table(results, (other.name, here.name))}\n\n"
         f'Medians of {arguments.rounds} rounds. The column "rounds" has the lowest and the highest ratio of a round. '
         f"A case is slower or faster if it is so by more than {THRESHOLD:.0%} in every round. Compiled "
-        f"kernels: {kernels(arguments.other)} in {other.name}, {kernels(ROOT / 'src')} in this tree. "
+        f"kernels: {kernels(arguments.other)} in {other.name}, {kernels(ROOT / 'library/src')} in this tree. "
         f"{text_of(arguments.conditions)}.\n"
     )
     print(text)

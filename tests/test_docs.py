@@ -26,6 +26,7 @@ TEXTS = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in [
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")),
+        *(ROOT / name / "README.md" for name in ("library", "toolkit")),
         *(path for path in DOCS.rglob("*.md") if path.parent.parent != DOCS / "results"),  # written by a command
     ]
 }
@@ -58,7 +59,7 @@ def test_code_runs(page):
         names["faster"].disable()
     if page == "docs/mathematics.md":
         torch.testing.assert_close(names["output"], names["whole"])
-    if page in ("README.md", "docs/index.md"):
+    if page in ("README.md", "library/README.md", "docs/index.md"):
         tables = (names["attention"].rel_key.weight, names["attention"].rel_value.weight)
         options = {"clip": 16, "is_causal": True, "lengths": torch.tensor([100, 60]), "backend": "reference"}
         want = relative_attention(names["query"], names["key"], names["value"], *tables, **options)
@@ -102,7 +103,7 @@ def test_reference_pages_are_current():
 
 def test_links_resolve():
     broken = []
-    texts = dict(TEXTS)
+    texts = TEXTS | {f"{name}/DESIGN.md": (ROOT / name / "DESIGN.md").read_text() for name in ("library", "toolkit")}
     for path in ROOT.glob("notebooks/*.ipynb"):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         prose = [line for cell in cells if cell["cell_type"] == "markdown" for line in cell["source"]]

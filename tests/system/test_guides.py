@@ -32,6 +32,11 @@ SHORTER = {
 }  # fmt: skip
 
 
+def with_wheels(command: str) -> str:
+    """Return a command that installs the wheels of the packages, and not the folders of a checkout."""
+    return command.replace("./library", "relattn").replace("./toolkit", "relattn-mt")
+
+
 def script_of(page: str) -> str:
     """Return a shell script that shows each command of a page before it runs it, and ends at one that fails."""
     lines = ["set -eu"]
@@ -40,8 +45,7 @@ def script_of(page: str) -> str:
             lines += [f"cat > {block['file']} <<'END OF FILE'", block["text"].rstrip("\n"), "END OF FILE"]
             continue
         for command in map(str.rstrip, COMMAND.findall(block["text"])):
-            installed = re.sub(r'^pip install ("?)\.', r"pip install \1relattn", command)  # the wheel, not a checkout
-            lines += [f"printf '$ %s\\n' {shlex.quote(command)}", installed]
+            lines += [f"printf '$ %s\\n' {shlex.quote(command)}", with_wheels(command)]
     return "\n".join(lines) + "\n"
 
 
@@ -72,10 +76,10 @@ SERVER = """\
 server=
 stop() { if [ -n "$server" ]; then kill $server; wait $server || true; server=; fi }
 trap stop EXIT
-relattn() {
-    if [ "$1" != serve ]; then command relattn "$@"; return; fi
+relattn-mt() {
+    if [ "$1" != serve ]; then command relattn-mt "$@"; return; fi
     stop
-    command relattn "$@" --port 5000 & server=$!
+    command relattn-mt "$@" --port 5000 & server=$!
     until curl --silent --fail --output /dev/null http://127.0.0.1:5000/health; do kill -0 $server; sleep 0.2; done
     curl --silent --show-error --fail --output page.html http://127.0.0.1:5000/
 }
@@ -105,7 +109,7 @@ def test_first_pages_run(name, tmp_path, tmp_path_factory):
             lines += ["python - <<'END OF CODE'", code + "END OF CODE"]
         elif not re.search("^make |notebook", command):  # a clone's own, and what test_notebooks.py runs
             command = re.sub(r" --index-url \S+", "", command)
-            lines.append(re.sub(r'^pip install ("?)\.', r"pip install \1relattn", command))
+            lines.append(with_wheels(command))
     script = "\n".join(lines).replace("5000", free_port()) + "\n"
     environment = tmp_path / "new"
     new_environment(environment)
@@ -135,8 +139,9 @@ def run_script(script: str, environment: Path, work: Path, wheels: Path, *, inde
         printed = file.read()
     assert done.returncode == 0, printed
     assert "Traceback" not in printed
-    where = "import relattn; print(relattn.__file__)"
+    where = "import importlib.util as u; print(*(s.origin for s in map(u.find_spec, ('relattn', 'relattn_mt')) if s))"
     python = [environment / "bin" / "python", "-c", where]
     imported = subprocess.run(python, cwd=work, env=inherited, capture_output=True, text=True, check=True).stdout
-    assert Path(imported).is_relative_to(environment)
+    assert imported
+    assert all(Path(path).is_relative_to(environment) for path in imported.split())
     return printed

@@ -26,7 +26,6 @@ from relattn_mt.data.tokenizer import TOKENIZER, Tokenizer
 from relattn_mt.engine.decoder import NativeDecoder, supports_positions, unsupported_reason
 from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.engine.quantization import in_float32, quantize, require_valid
-from relattn_mt.hub import packaged_models
 from relattn_mt.search.engine import Engine
 from relattn_mt.support import files
 from relattn_mt.support.allocation import return_freed_memory
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 PRECISIONS: dict[Precision, str] = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32"}  # dtypes of the model
 FORMAT = "relattn bundle"
 VERSION = 1
+PACKAGED = Path(__file__).with_name("models")  # a bundle per directory
 CONFIG, WEIGHTS, CARD = "config.yaml", "model.safetensors", "README.md"
 TOKENIZER_FILES = {"own": (TOKENIZER,), "imported": (TOKENIZER, TGT_TOKENIZER, VOCABULARY)}
 
@@ -245,6 +245,11 @@ def _read_description(file: Path) -> _Description:
         value = content.pop(name, None)
         require(value == expected, f"{file}: {name} must be {expected}, got {one_line(value, 40)}")
     return to_config(_Description, content, file, complete=True)
+
+
+def packaged_models() -> list[str]:
+    """Return the names of the models of this package."""
+    return sorted(path.name for path in PACKAGED.glob("*"))
 
 
 def read_bundle(path: str | Path) -> Bundle:

@@ -20,7 +20,6 @@ from relattn_mt.version import __version__
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-PACKAGED = Path(__file__).with_name("models")  # a bundle per directory
 _NAME = re.compile(r"(\w[\w.-]*/\w[\w.-]*)(?:@(\S+))?", re.ASCII)  # org/name, org/name@revision
 
 
@@ -37,11 +36,12 @@ def resolve(path: str | Path) -> Path:
     Raises:
         InputError: The hub has no such model, denies access to it, or cannot be reached; or the model is not a bundle.
     """
+    from relattn_mt.bundle import CONFIG, PACKAGED, TOKENIZER_FILES, WEIGHTS, packaged_models
+
     name, revision = name_on_hub(path)
     if not name:
         is_packaged = str(path) in packaged_models() and not Path(path).exists()
         return PACKAGED / path if is_packaged else Path(path)
-    from relattn_mt.bundle import CONFIG, TOKENIZER_FILES, WEIGHTS
     from relattn_mt.config.yaml import read_yaml
 
     with hub_errors(f"{path}: no such directory here, and from the hub") as api:
@@ -51,11 +51,6 @@ def resolve(path: str | Path) -> Path:
         for file in (*TOKENIZER_FILES["imported" if imported else "own"], WEIGHTS):  # the largest last
             api.hf_hub_download(name, file, revision=commit)
     return config.parent
-
-
-def packaged_models() -> list[str]:
-    """Return the names of the models of this package."""
-    return sorted(path.name for path in PACKAGED.glob("*"))
 
 
 def name_on_hub(path: str | Path) -> tuple[str, str | None]:
