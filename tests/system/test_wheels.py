@@ -11,19 +11,23 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from email.parser import Parser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from testing.environments import ROOT, build_wheels, new_environment, requirements_of
 
 INSTALLS = os.environ.get("RELATTN_INSTALLS", "").split()
-EXAMPLE, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+README = (ROOT / "library/README.md").read_text(encoding="utf-8")
+EXAMPLE, *_ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+LINE, TRANSLATED = "Where is the nearest station?", "Wo ist der nächste Bahnhof?\n"
 CHECK = """
 import importlib.util, sys
-import relattn_mt
+import relattn
 from relattn.backends import native
 reference = attention(query, key, value, is_causal=True, lengths=torch.tensor([100, 60]), backend="reference")
 assert float((out - reference).detach().abs().max()) < 1e-5
@@ -35,7 +39,7 @@ for backend in ("auto", "dense"):
         torch.autograd.grad(call(query, key, value, **options).sum(), query)[0] for call in (attention, compiled)
     )
     assert float((eager - graph).abs().max()) < 1e-5, backend  # with torch 2.11, masks made gradients wrong
-assert not any(map(importlib.util.find_spec, ("lightning", "sacrebleu", "jsonargparse")))  # PyTorch alone
+assert not any(map(importlib.util.find_spec, ("lightning", "sacrebleu", "jsonargparse", "relattn_mt")))  # PyTorch alone
 print(sys.version.split()[0], torch.__version__, relattn.__file__, native.installation(), sep="; ")
 """
 
@@ -47,39 +51,66 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_contents(dist, tmp_path):
     """wheels.py has checked the objects and the tags."""
-    import hatch_build
     import relattn
 
     import wheels
+    from kernels import build
 
-    (source,) = dist.glob("relattn-*.tar.gz")
-    with tarfile.open(source) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    command = ["git", "ls-files", "src", "tests", "docs", "hatch_build.py", "LICENSE", "Makefile"]
-    tracked = set(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines())
-    assert {name for name in tracked if (ROOT / name).exists()} <= names
-    assert not any(name.endswith(".so") for name in names)
-    files = (name for name in names if name.startswith("library/src/relattn/") and "." in Path(name).name)
-    package = {name.removeprefix("src/") for name in files}
-    built = sorted(dist.glob("*.whl"))
-    assert len(built) == len(wheels.TARGETS)
-    for wheel in built:
-        with zipfile.ZipFile(wheel) as archive:
-            files = {name: archive.read(name) for name in archive.namelist()}
-        (info,) = {name.partition("/")[0] for name in files if ".dist-info/" in name}
-        inside = {name for name in files if not name.startswith(info)}
-        assert {name for name in inside if not name.endswith(".so")} == package
-        assert f"{info}/licenses/LICENSE" in files
-        assert b"relattn = relattn.__main__:main" in files[f"{info}/entry_points.txt"]
-        described = Parser().parsestr(files[f"{info}/METADATA"].decode())
-        needs = [need for need in described.get_all("Requires-Dist") if "extra ==" not in need]
-        assert needs == ["torch>=2.11"]
-        assert [described[name] for name in ("Version", "Requires-Python")] == [relattn.__version__, ">=3.11"]
+    for folder, name in (("library", "relattn"), ("toolkit", "relattn_mt")):
+        (source,) = dist.glob(f"{name}-*.tar.gz")
+        with tarfile.open(source) as archive:
+            names = {file.partition("/")[2] for file in archive.getnames()}
+        command = ["git", "ls-files", folder, "kernels"]
+        tracked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+        assert {file.removeprefix(f"{folder}/") for file in tracked if (ROOT / file).exists()} <= names
+        assert not any(file.endswith((".so", ".o")) for file in names)
+        package = {file.removeprefix("src/") for file in names if file.startswith("src/") and "." in Path(file).name}
+        project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        built = sorted(dist.glob(f"{name}-*.whl"))
+        assert len(built) == len(wheels.TARGETS)
+        for wheel in built:
+            with zipfile.ZipFile(wheel) as archive:
+                files = {file: archive.read(file) for file in archive.namelist()}
+            (info,) = {file.partition("/")[0] for file in files if ".dist-info/" in file}
+            inside = {file for file in files if not file.startswith(info)}
+            assert {file for file in inside if not file.endswith((".so", ".h"))} == package
+            assert any(file.endswith(".h") for file in inside) != wheel.name.endswith("-any.whl")
+            assert f"{info}/licenses/LICENSE" in files
+            programs = files.get(f"{info}/entry_points.txt", b"").decode()
+            assert ("relattn-mt = relattn_mt.__main__:main" in programs) == (name == "relattn_mt")
+            described = Parser().parsestr(files[f"{info}/METADATA"].decode())
+            needs = {need for need in described.get_all("Requires-Dist") if "extra ==" not in need}
+            assert needs == set(project["dependencies"])
+            assert not {"torch", "relattn"} & {re.match(r"[\w-]+", need)[0] for need in needs} or name == "relattn"
+            assert [described[key] for key in ("Version", "Requires-Python")] == [relattn.__version__, ">=3.11"]
     pure = next(wheel for wheel in built if wheel.name.endswith("py3-none-any.whl"))
-    tagged = shutil.copy(pure, tmp_path / pure.name.replace("any", hatch_build.parse_target(wheels.TARGETS[2]).tag))
+    tagged = shutil.copy(pure, tmp_path / pure.name.replace("any", build.parse_target(wheels.TARGETS[2]).tag))
     for path, target in ((pure, wheels.TARGETS[2]), (Path(tagged), wheels.TARGETS[2]), (Path(tagged), "none")):
         with pytest.raises(SystemExit, match="must have the tag"):
             wheels.check_objects(path, target)
+
+
+def test_the_toolkit_translates_without_pytorch(dist, tmp_path):
+    """With the packages of its base alone; without its engine, one line says what to install."""
+    project = tomllib.loads((ROOT / "toolkit/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = [re.match(r"[\w-]+", need)[0] for need in project["dependencies"]]
+    packages = set().union(*map(requirements_of, [*names, "docstring-parser", "typeshed-client"]))
+    bin_ = new_environment(tmp_path, packages)
+    variables = {"PATH": str(bin_), "HOME": str(tmp_path)}
+
+    def run(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, **options)
+
+    install = (bin_ / "python", "-I", "-m", "pip", "install", "--no-index")
+    run(*install, "--find-links", dist, "relattn-mt", check=True)
+    find = "import importlib.util as u; print(*map(u.find_spec, ('torch', 'relattn')))"
+    assert run(bin_ / "python", "-I", "-c", find).stdout == "None None\n"
+    assert run(bin_ / "relattn-mt", "translate", "everyday-en-de", input=LINE).stdout == TRANSLATED
+    (pure,) = dist.glob("relattn_mt-*-any.whl")
+    run(*install, "--force-reinstall", "--no-deps", pure, check=True)
+    done = run(bin_ / "relattn-mt", "translate", "everyday-en-de", input=LINE)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert 'pip install "relattn-mt[train]"' in done.stderr
 
 
 @pytest.mark.parametrize("install", INSTALLS or ["linked"])
@@ -106,7 +137,7 @@ def test_installed_wheels_run_the_example_of_the_readme(install, dist, tmp_path)
     printed = run("example.py")
     assert "compiled for" in printed
     assert str(tmp_path) in printed
-    (pure,) = dist.glob("*-any.whl")
+    (pure,) = dist.glob("relattn-*-any.whl")
     run("-m", "pip", "install", "--no-index", "--force-reinstall", "--no-deps", pure)
     assert "none in this installation" in run("example.py")
 
