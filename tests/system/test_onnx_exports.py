@@ -12,7 +12,7 @@ from examples.translate_onnx import Model
 from testing.covering import pairwise
 from testing.foreign_bundles import random_lines
 from testing.schemes import formats_of
-from toolkit.tests.formats.test_onnx import make
+from toolkit.tests.formats.test_onnx import check_imported_model, make
 
 
 def is_valid(positions: str, tables: str | None, beyond: str | None, per_head: bool | None, norm: str) -> bool:
@@ -41,6 +41,10 @@ def test_export_agrees_with_the_bundle(tmp_path, positions, tables, beyond, per_
     assert parity.tokens > 10 * PAST  # longer than what the graphs are traced with
     for line, (best,) in zip(sample, found, strict=True):
         assert model.search(ours.tokenizer.encode(line)) == best.tokens
+
+
+def test_imported_models(tmp_path):
+    check_imported_model(tmp_path)
 
 
 def test_nothing_is_written_to_the_home_directory(tmp_path):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime
@@ -81,20 +82,20 @@ def assert_graphs_agree(model: Transformer, encoder: Graph, decoder: Graph) -> N
             np.testing.assert_allclose(found, expected[:, position], rtol=0, atol=1e-4)
 
 
+def as_graph(module: torch.nn.Module) -> Graph:
+    def call(inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        with torch.no_grad():
+            outputs: tuple[Tensor, ...] = module(**{name: torch.from_numpy(x) for name, x in inputs.items()})
+        return [each.numpy() for each in outputs]
+
+    return call
+
+
 @pytest.mark.filterwarnings("ignore:(positions. none|clip. 0):UserWarning")
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS.keys())
 def test_modules_that_become_graphs(tmp_path, options):
     model = make(tmp_path, decoder_layers=2, **options).make_model().eval()
-
-    def run(graph: torch.nn.Module) -> Graph:
-        def call(inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-            with torch.no_grad():
-                outputs: tuple[Tensor, ...] = graph(**{name: torch.from_numpy(x) for name, x in inputs.items()})
-            return [each.numpy() for each in outputs]
-
-        return call
-
-    assert_graphs_agree(model, run(Encoder(model)), run(DecoderStep(model)))
+    assert_graphs_agree(model, as_graph(Encoder(model)), as_graph(DecoderStep(model)))
 
 
 def test_export_agrees_with_the_bundle(exported, capsys):
@@ -127,8 +128,11 @@ def test_export_agrees_with_the_bundle(exported, capsys):
         assert model.search(ours.tokenizer.encode(line)) == best.tokens
 
 
-def test_imported_models(tmp_path):
-    """Two SentencePiece models and vocabularies, a language before the source, and a given first token."""
+def check_imported_model(tmp_path: Path) -> None:
+    """Export a model with two SentencePiece models and vocabularies, a language before the source, and a first token.
+
+    tests/system/test_onnx_exports.py runs its graphs.
+    """
     options = {"separate": True, "languages": ("deu", "fra"), "draw": (0.2, 1.0)}
     models.marian(tmp_path / "model", **options, generation={"forced_bos_token_id": 9})
     parts = run_import(tmp_path / "model", tmp_path / "bundle", "en", "fra")
@@ -146,6 +150,22 @@ def test_imported_models(tmp_path):
         assert model.search(model.encode(line)) == best.tokens
         assert model.translate(line) == best.text
     assert model.decode([ours.tokenizer.vocabularies[1].index(piece) for piece in ("<unk>", ">>deu<<")]) == ""
+
+
+def test_imported_models(tmp_path, monkeypatch):
+    """PyTorch's modules take the place of the graphs, which take ten seconds to make."""
+    modules: dict[str, torch.nn.Module] = {}
+
+    def trace(model: Transformer, out: Path) -> None:
+        modules.update({"encoder": Encoder(model), "decoder": DecoderStep(model)})
+
+    def session(path: str) -> SimpleNamespace:
+        graph = as_graph(modules[Path(path).stem])
+        return SimpleNamespace(run=lambda names, inputs: graph(inputs))
+
+    monkeypatch.setattr(module, "_trace", trace)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    check_imported_model(tmp_path)
 
 
 def test_example_needs_neither_torch_nor_relattn(exported, tmp_path):
