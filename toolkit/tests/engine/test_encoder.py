@@ -29,14 +29,15 @@ SIZES = {
 LEVELS = [level for level in loader.SUPPORTED["float32"] if decoder.KERNELS]
 
 
-@pytest.fixture(params=LEVELS)
-def level(request, monkeypatch):
-    """Use the kernels of each processor level."""
-    kernels = loader.load_best([request.param], "float32", decoder.FOLDER, decoder.SOURCE)
+@pytest.fixture(autouse=True)
+def _kernels_of_the_level(request, monkeypatch):
+    """Use the kernels of a test's processor level."""
+    kernels = loader.load_best([request.node.callspec.params["level"]], "float32", decoder.FOLDER, decoder.SOURCE)
     monkeypatch.setattr(decoder, "KERNELS", kernels)
 
 
 @pairwise(
+    level=LEVELS,
     scheme=SCHEMES,
     sizes=SIZES,
     norm=["pre", "post"],
@@ -56,7 +57,7 @@ def test_the_output_is_that_of_the_model(level, scheme, sizes, norm, activation,
         assert not ours[length:].any(), row
 
 
-@pairwise(scheme=SCHEMES, sizes=SIZES, int8=[False, True], norm=["pre", "post"])
+@pairwise(level=LEVELS, scheme=SCHEMES, sizes=SIZES, int8=[False, True], norm=["pre", "post"])
 def test_a_source_has_the_same_bits_in_any_batch(level, scheme, sizes, int8, norm):
     model = make_model(scheme, **SIZES[sizes], norm=norm, encoder_layers=2)
     own, other = (native(model, int8=int8) for _ in range(2))

@@ -14,7 +14,7 @@ from relattn_mt.search.types import Hypothesis, Request, SamplingOptions, Search
 from testing.covering import pairwise
 
 VOCAB, BOS, EOS = 11, 0, 1
-LIMITS = range(1, 51)
+LIMITS = [*range(1, 18), 25, 33, 50]
 TABLE = np.random.default_rng(1).normal(size=(VOCAB, VOCAB)).astype(np.float32)  # logits by the last token
 TABLE[:, EOS] -= 4  # translations of many lengths, most of them at their limits
 
@@ -52,8 +52,8 @@ def test_scores_do_not_depend_on_the_limits_of_a_batch(how, penalty, early_stopp
     )
     rules = SearchRules(config=config, bos=BOS, eos=EOS, banned=(BOS,), n_best=beam_size)
     alone = {limit: search(name, [limit], rules)[0] for limit in LIMITS}
-    assert len({len(each[0].tokens) for each in alone.values()}) > 25
+    assert len({len(each[0].tokens) for each in alone.values()}) > 12
     order = np.random.default_rng(3).permutation(len(LIMITS)).tolist()
-    for size in (2, 3, 7, 16, 20, 33, 50):
+    for size in (2, 3, 7, 16, 20):
         limits = [LIMITS[i] for i in order[:size]]
         assert search(name, limits, rules) == [alone[limit] for limit in limits]
