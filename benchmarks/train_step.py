@@ -8,16 +8,12 @@ import random
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
 from typing import cast
-from unittest.mock import patch
 
 import torch
 from relattn import RelativeAttention
 from relattn_mt.config import ModelConfig
 from relattn_mt.data.batching import collate
-from relattn_mt.model import linear
-from relattn_mt.model.linear import is_onednn_faster
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.training.objective import summed_loss
 
@@ -50,7 +46,6 @@ def prepare(
     autocast: torch.dtype | None = None,
     compiles: bool = False,
     backend: str = "auto",
-    onednn: bool | None = None,
 ) -> Callable[[], object]:
     """Return a function that runs one training step.
 
@@ -58,7 +53,6 @@ def prepare(
         n: Pieces per sentence, of `tokens` pieces per side.
         autocast: Dtype of autocast. None: float32 without autocast.
         backend: Backend of relative attention.
-        onednn: Value of `linear.use_onednn` during the step.
     """
     torch.manual_seed(0)
     with warnings.catch_warnings():
@@ -76,10 +70,9 @@ def prepare(
 
     def step() -> None:
         optimizer.zero_grad()
-        with patch.object(linear, "use_onednn", onednn):
-            with torch.autocast(device, autocast, enabled=autocast is not None):
-                loss = summed_loss(run, batch, 0.1) / pieces
-            loss.backward()
+        with torch.autocast(device, autocast, enabled=autocast is not None):
+            loss = summed_loss(run, batch, 0.1) / pieces
+        loss.backward()
         optimizer.step()
 
     return step
@@ -87,7 +80,7 @@ def prepare(
 
 def main() -> None:
     parser = command("train_step", __doc__)
-    fast, names = "onednn" if is_onednn_faster() else "torch", list(SCHEMES)
+    names = list(SCHEMES)
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="pieces per sentence (%(default)s)")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="pieces per side in a step (%(default)s)")
     parser.add_argument("--layers", type=int, default=6, help="layers per encoder and per decoder (%(default)s)")
@@ -95,27 +88,23 @@ def main() -> None:
     parser.add_argument(
         "--schemes", nargs="+", choices=names, default=names, help="ratios are to the first (%(default)s)"
     )
-    parser.add_argument(
-        "--products", nargs="+", choices=("torch", "onednn"), default=[fast], help="library of the linear layers"
-    )
     arguments = parse(parser, "train-step-cpu.csv")
     for n in arguments.lengths:
         steps = {
-            (name, way): prepare(config("base", name, arguments.layers), n, arguments.tokens, onednn=way == "onednn")
-            for way, name in product(arguments.products, arguments.schemes)
+            name: prepare(config("base", name, arguments.layers), n, arguments.tokens) for name in arguments.schemes
         }
         times = alternate(steps, arguments.repeats)
         rows = [
             {
                 "n": n,
                 "positions": scheme,
-                "products": way,
+                "products": "torch",  # rows of earlier commits have oneDNN too
                 **time.columns(),
-                "ratio": round(time.median / times[arguments.schemes[0], way].median, 4),
+                "ratio": round(time.median / times[arguments.schemes[0]].median, 4),
                 "layers": arguments.layers,
                 "tokens": arguments.tokens,
             }
-            for (scheme, way), time in times.items()
+            for scheme, time in times.items()
         ]
         record(arguments, rows, KEY)
 

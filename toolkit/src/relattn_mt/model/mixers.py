@@ -15,7 +15,10 @@ from relattn.positions import is_valid
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from relattn_mt.model.linear import has_bf16
+
+def has_bf16() -> bool:
+    """Return whether oneDNN computes in bfloat16 on this processor."""
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,13 +14,13 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from relattn_mt.config import ModelConfig
 from relattn_mt.model.dropout import Dropout
 from relattn_mt.model.layers import DecoderLayer, EncoderLayer
-from relattn_mt.model.linear import linear
 from relattn_mt.model.mixers import MixerCache
 from relattn_mt.model.positions.stack import StackPositions
 from relattn_mt.weights import require_vocab_sizes

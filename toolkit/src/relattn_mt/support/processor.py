@@ -19,11 +19,6 @@ def describe() -> str:
     return f"{_field('model name') or platform.processor() or platform.machine()}, {os.cpu_count()} cores"
 
 
-def is_amd() -> bool:
-    """Return whether AMD made the processor. False if unknown."""
-    return _field("vendor_id") == "AuthenticAMD"
-
-
 def _field(name: str) -> str:
     """Return a field of the first processor that Linux lists; empty if there is none."""
     lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.exists() else []
