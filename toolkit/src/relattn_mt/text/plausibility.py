@@ -14,7 +14,8 @@ from relattn_mt.text.strip import strip
 
 EMPTY, REPETITION, NUMBERS, TAGS, LENGTH = "empty", "repetition", "numbers", "tags", "length"
 _TIMES, _LONGEST_PART, _SHORTEST_REPETITION = 4, 60, 11  # of a repetition: parts in a row, and characters
-_NUMBER = re.compile(r"\d(?:[\d.,'’ \u00a0\u202f]*\d)?")
+_NUMBER = re.compile(r"\d{1,3}(?:[ '’\u00a0\u202f]\d{3}(?!\d))+(?:[.,]\d+(?!\d))?|\d+(?:[.,]\d+)*")
+_TIME = re.compile(r"\b\d{1,2}[.:]\d\d(?= ?(?:Uhr|h|[ap]\.? ?m)\b)|\b\d{1,2}\.\d{1,2}\.(?= )")  # or a day of a year
 _FEWEST_DIGITS = 3  # smaller numbers may be words, or hours of another clock
 _MOST_TIMES = 3  # as many pieces as the source, from which on a length is unlikely
 _FEWEST_PIECES = 12
@@ -27,7 +28,7 @@ def implausibilities(source: str, translation: str, src_pieces: int, tgt_pieces:
     |---|---|
     | `empty` | the translation has no text |
     | `repetition` | a part occurs four times in a row, and not in the source |
-    | `numbers` | the numbers of three digits or more are not those of the source |
+    | `numbers` | the values of numbers with three digits or more, or with decimals, are not those of the source |
     | `tags` | the tags, placeholders and addresses are not those of the source |
     | `length` | it has over three times as many pieces as the source, or less than a third |
 
@@ -44,7 +45,7 @@ def implausibilities(source: str, translation: str, src_pieces: int, tgt_pieces:
     shorter, longer = sorted((src_pieces, tgt_pieces))
     found = {
         REPETITION: _repeats(translation) and not _repeats(source),
-        NUMBERS: _numbers(source) != _numbers(translation),
+        NUMBERS: not _same_numbers(_numbers(source), _numbers(translation)),
         TAGS: _tags(source) != _tags(translation),
         LENGTH: longer >= _FEWEST_PIECES and longer > _MOST_TIMES * shorter,
     }
@@ -66,10 +67,40 @@ def _repeats(text: str) -> bool:
     return False
 
 
-def _numbers(text: str) -> Counter[str]:
-    """Return the long numbers of a text, without the marks between their digits."""
-    digits = (re.sub(r"\D", "", number) for number in _NUMBER.findall(text))
-    return Counter(number for number in digits if len(number) >= _FEWEST_DIGITS)
+def _numbers(text: str) -> list[set[str]]:
+    """Return the values of the numbers of a text that are compared: several if a mark may be one of decimals or not."""
+    found = (
+        values for number in _NUMBER.findall(_TIME.sub(" ", text)) for values in _values(re.sub(r"[^\d.,]", "", number))
+    )
+    return [values for values in found if max(map(len, values)) >= _FEWEST_DIGITS]
+
+
+def _values(number: str) -> list[set[str]]:
+    """Return the values of a number, by the marks between its digits; those of each part of a date or version."""
+    whole, *groups = re.split("[.,]", number)
+    marks = re.sub(r"\d", "", number)
+    if not groups:
+        return [{whole}]
+    is_decimal = len(marks) == 1 or (marks[-1] not in marks[:-1] and len({*marks}) == 2)
+    thousands = groups[:-1] if is_decimal else groups
+    if thousands and (len(whole) > 3 or any(len(group) != 3 for group in thousands)):
+        return [{part} for part in (whole, *groups)]
+    integer = whole + "".join(thousands)
+    values = {f"{integer}.{groups[-1].rstrip('0')}".rstrip(".")} if is_decimal else {integer}
+    if len(marks) == 1 and len(groups[-1]) == 3 and len(whole) <= 3:
+        values.add(whole + groups[-1])
+    return [values]
+
+
+def _same_numbers(numbers: list[set[str]], others: list[set[str]]) -> bool:
+    """Return whether each number has a value of one of the others, and there are no more of these."""
+    rest = others.copy()
+    for values in sorted(numbers, key=len):
+        equal = next((each for each in rest if each & values), None)
+        if equal is None:
+            return False
+        rest.remove(equal)
+    return not rest
 
 
 def _tags(text: str) -> Counter[str]:
