@@ -1,6 +1,7 @@
 """Files of all kinds, made of random words."""
 
 import io
+import json
 import random
 import zipfile
 from collections.abc import Callable, Sequence
@@ -244,8 +245,12 @@ class Maker:
                 return self.subtitles("WEBVTT\n\nNOTE no\n\n", ".").encode()
             case ".md" | ".markdown":
                 return self.markdown().encode()
-            case ".json":
+            case ".json" | ".arb":
                 return self.json().encode()
+            case ".jsonl":
+                return "".join(f"{json.dumps(json.loads(self.json()))}\n" for _ in range(2)).encode()
+            case ".xhtml":
+                return self.html(is_xml=True).encode()
             case ".po" | ".pot":
                 return self.po(is_filled=is_filled).encode()
             case ".xlf" | ".xliff":

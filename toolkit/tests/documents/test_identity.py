@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from relattn_mt.config import SearchConfig
 from relattn_mt.documents.read import FORMATS
 from relattn_mt.serve.limits import Limits
@@ -72,6 +73,43 @@ def test_all_words_are_translated_and_nothing_else() -> None:
         expected.append(Maker(seed, str.upper, is_exact=True).file(kind, is_filled=True))
     for (kind, content), wanted, got in zip(inputs, expected, translated(str.upper, inputs), strict=True):
         assert members(got) == members(wanted), (kind, content)
+
+
+ARB = '{"@@locale":"en","a":"b {name}","@a":{"type":"String","x":["y"]},"c":"d"}'
+ICU = "{N, plural, =0 {just now} other {<x id='1'/> ago}}"
+
+
+def trans_unit(text: str, attributes: str = "") -> str:
+    return f'<xliff version="1.2"><trans-unit{attributes}><source>{text}</source>#</trans-unit></xliff>'
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "expected"),
+    [
+        (".json", '{"a":"<a href=1>One</a><a href=2>Two</a>"}', '{"a":"<a href=1>ONE</a><a href=2>TWO</a>"}'),
+        (".json", '{"a":"<p>A.</p><p>b?</p>"}', '{"a":"<p>A.</p><p>B?</p>"}'),
+        (".json", '{"a":"One<br>Two<br/>Three"}', '{"a":"ONE<br>TWO<br/>THREE"}'),
+        (".md", "[One](a)[Two](b) three\n", "[ONE](a)[TWO](b) THREE\n"),
+        (".md", "**[One](a)[Two](b)[Three](c)**\n", "**[ONE](a)[TWO](b)[THREE](c)**\n"),
+        (".md", '=== "Tab one"\n    some text\n', '=== "Tab one"\n    SOME TEXT\n'),
+        (".arb", ARB, ARB.replace("b {", "B {").replace('"d"', '"D"')),
+        (".json", '{"@type":"Person","name":"some"}', '{"@type":"Person","name":"SOME"}'),
+        (".jsonl", '{"text":"one"}\n\n{"text":"two"}\n', '{"text":"ONE"}\n\n{"text":"TWO"}\n'),
+        (".xhtml", "<html><p>one<br/>two <b>s</b> a</p></html>", "<html><p>ONE<br/>TWO <b>S</b> A</p></html>"),
+        (".xlf", trans_unit("One.\n two", ' xml:space="preserve"'), "ONE.\n TWO"),
+        (".xlf", trans_unit("One.\n two"), "ONE. TWO"),
+        (".xlf", trans_unit(f"{ICU} left"), f"{ICU} LEFT"),
+        (".txt", "{n, select, a {x} other {y {z}}} left", "{n, select, a {x} other {y {z}}} LEFT"),
+        (".txt", "hi <%= name %> and %FIRST_NAME% x", "HI <%= name %> AND %FIRST_NAME% X"),
+        (".txt", "hi $t(key.a) and @:menu.file x", "HI $t(key.a) AND @:menu.file X"),
+        (".txt", 'see [gallery id="3"] here', 'SEE [gallery id="3"] HERE'),
+        (".txt", "one\\n two \\nthree", "ONE\\n TWO \\n THREE"),
+    ],
+)  # fmt: skip
+def test_words_change_and_nothing_else(kind: str, content: str, expected: str) -> None:
+    (got,) = translated(str.upper, [(kind, content.replace("#", "").encode())])
+    wanted = content.replace("#", f"<target>{expected}</target>") if kind == ".xlf" else expected
+    assert got.decode() == wanted
 
 
 def test_the_command_gives_the_bytes_of_the_server() -> None:

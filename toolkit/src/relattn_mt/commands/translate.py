@@ -82,7 +82,7 @@ def translate(
         require(not value or bool(input), f"--{flag} requires --input and --output")
     require(not (input and prefix), "--prefix does not work with --input")
     kind = file_suffix(input)
-    is_document = document or (kind in FORMATS and kind != ".txt")
+    is_document = document or (kind in FORMATS and kind not in (".txt", ".jsonl"))
     require(kind not in (".csv", ".tsv", ".parquet"), f"{input}: convert it to .jsonl, and name its --column")
     require(not document or kind in FORMATS, f"--document requires --input in {', '.join(FORMATS)}")
     require(not (split and input), "--split does not work with --input: a document is always divided into sentences")

@@ -13,7 +13,7 @@ _XML = re.compile(rb"\A\s*<\?xml[^>]*?encoding\s*=\s*[\"']([\w.:-]+)")
 _PO = re.compile(rb"Content-Type:[^\n]*?charset=([\w.:-]+)", re.IGNORECASE)
 _DECLARATIONS = {
     **dict.fromkeys((".html", ".htm"), _HTML),
-    **dict.fromkeys((".xml", ".xlf", ".xliff"), _XML),
+    **dict.fromkeys((".xml", ".xhtml", ".xlf", ".xliff"), _XML),
     **dict.fromkeys((".po", ".pot"), _PO),
 }
 

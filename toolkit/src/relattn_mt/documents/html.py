@@ -113,6 +113,7 @@ class Markup:
         source: HTML, which may be malformed, as in a browser.
         rules: Rules of XML; None for HTML.
         is_xml: Whether it is XHTML, with the texts of HTML.
+        keeps_space: Whether ends of lines and runs of spaces are text.
 
     Attributes:
         texts: Texts to translate: those of the document, and then those of attributes.
@@ -121,7 +122,9 @@ class Markup:
         InputError: There are too many tags, or XML is not well-formed.
     """
 
-    def __init__(self, source: str, rules: Rules | None = None, *, is_xml: bool = False) -> None:
+    def __init__(
+        self, source: str, rules: Rules | None = None, *, is_xml: bool = False, keeps_space: bool = False
+    ) -> None:
         require(source.count("<") <= MAX_TAGS, f"HTML or XML must have at most {MAX_TAGS:,} tags")
         self._tokens = list(tokens_of(source, is_xml or rules is not None))
         translated = [True] * len(self._tokens) if rules else list(_translated(self._tokens))
@@ -131,7 +134,9 @@ class Markup:
         for run in _runs_of_xml(self._tokens, rules) if rules else _runs(self._tokens):
             first_tokens = [self._tokens[begin] for begin, _ in run]
             texts_of_run = [
-                _SPACE.sub(" ", _text(token.source)) if token.is_text and translated[begin] else None
+                (str if keeps_space else _collapsed)(_text(token.source))
+                if token.is_text and translated[begin]
+                else None
                 for (begin, _), token in zip(run, first_tokens, strict=True)
             ]
             tags = [
@@ -175,6 +180,11 @@ def escape(text: str) -> str:
     return html.escape(INVALID.sub("", text), quote=False)
 
 
+def xhtml(source: str) -> Markup:
+    """Return a document of XHTML."""
+    return Markup(source, is_xml=True)
+
+
 def page_texts(pages: Sequence[str]) -> list[list[Marked]]:
     """Return the texts of each page."""
     return [Markup(page).texts for page in pages]
@@ -187,6 +197,10 @@ def fill_pages(pages: Sequence[str], translations: Sequence[Sequence[Sequence[Ma
         markup = Markup(page)
         filled.append(list(dict.fromkeys(map(markup.fill, ranked))))
     return filled
+
+
+def _collapsed(text: str) -> str:
+    return _SPACE.sub(" ", text)
 
 
 def _text(source: str) -> str:

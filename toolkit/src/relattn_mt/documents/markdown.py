@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
@@ -30,7 +30,7 @@ _ADDRESS = r"(?:<[^<>\n]*>|(?:[^()\s<]|\([^()\s]*\))*)"
 _TITLE = r"""(?:\s+(?:"[^"]*"|'[^']*'|\([^()]*\)))?"""
 _PLACE = rf"\(\s*{_ADDRESS}{_TITLE}\s*\)|\[[^\[\]]*\]"
 _ESCAPE = re.compile(r"\\[!-/:-@\[-`{-~]")
-_ADMONITION = r"(?:\[![\w-]+\]|!!!|\?\?\?|:::)"  # the line that begins a note
+_ADMONITION = r"(?:\[![\w-]+\]|!!!|\?\?\?|:::|===(?= [\x22]))"  # the line that begins a note
 _INLINE = re.compile(
     rf"(?P<escape>{_ESCAPE.pattern})"
     rf"|(?P<break>(?: {{2,}}|\\)\n[ \t]*|\A{_ADMONITION}[^\n]*(?:\n|\Z)|\n:::[ \t]*\Z)"
@@ -79,13 +79,14 @@ class Markdown:
         self._segments: list[tuple[list[_Token], TokenText]] = []
         count = 0
         for lines, references in _texts(content):
-            for segment in filter(None, _segments(lines, content, references)):
+            for segment in map(_with_cuts, filter(None, _segments(lines, content, references))):
                 tags = [(i, each.name, each.is_closing) for i, each in enumerate(segment) if each.name]
                 count += sum(each.text is None for each in segment)
                 require(count <= MAX_TAGS, f"Markdown must have at most {MAX_TAGS:,} tags")
                 tokens = [each.text for each in segment]
                 sources = [content[each.begin : each.end] for each in segment]
                 breaks = {i for i, text in enumerate(tokens) if text is None and BLOCK.fullmatch(sources[i])}
+                breaks |= {i for i, text in enumerate(tokens) if text == ""}
                 tagged = TokenText(tokens, pair_tags(tags), breaks)
                 self._segments.append((segment, tagged))
         self.texts = [text for _, each in self._segments for text in each.texts]
@@ -206,6 +207,16 @@ def _segments(lines: Sequence[tuple[int, int]], content: str, references: set[st
         tokens.append(token)
     add_text(done, len(text))
     yield _with_pairs(tokens)
+
+
+def _with_cuts(tokens: Sequence[_Token]) -> list[_Token]:
+    """Return tokens with an empty text between links that touch, which no word may run across."""
+    divided = list(tokens[:1])
+    for before, token in pairwise(tokens):
+        if before.name[:1] == token.name[:1] == "[" and before.is_closing and not token.is_closing:
+            divided.append(_Token("", before.end, token.begin))
+        divided.append(token)
+    return divided
 
 
 def _with_pairs(tokens: Sequence[_Token]) -> list[_Token]:

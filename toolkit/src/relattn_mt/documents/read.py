@@ -28,7 +28,7 @@ class Document(Protocol):
         """Return the file with its texts replaced, given their translations. Call it once."""
 
 
-_REFERENCES = (".html", ".htm", ".xlf", ".xliff")  # which can have any character as a reference
+_REFERENCES = (".html", ".htm", ".xhtml", ".xlf", ".xliff")  # which can have any character as a reference
 _READERS = {  # modules and classes, which are imported when they are needed
     ".txt": "plain_text:PlainText",
     **dict.fromkeys((".srt", ".vtt"), "subtitles:Subtitles"),
@@ -36,7 +36,8 @@ _READERS = {  # modules and classes, which are imported when they are needed
     **dict.fromkeys((".md", ".markdown"), "markdown:Markdown"),
     **dict.fromkeys((".po", ".pot"), "strings:Po"),
     **dict.fromkeys((".xlf", ".xliff"), "xliff:Xliff"),
-    ".json": "strings:Json",
+    **dict.fromkeys((".json", ".jsonl", ".arb"), "strings:Json"),
+    ".xhtml": "html:xhtml",
     **dict.fromkeys((".docx", ".pptx", ".xlsx"), "office:OfficeDocument"),
     **dict.fromkeys((".odt", ".odp", ".ods", ".epub"), "archives:XmlArchive"),
 }

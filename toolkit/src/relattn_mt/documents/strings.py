@@ -31,7 +31,9 @@ _SPECIAL = re.compile('["\\\\\a\b\f\n\r\t\v]')
 
 
 class Json:
-    """JSON whose strings can be replaced. Names and other values are left unchanged.
+    """JSON or JSON lines whose strings can be replaced. Names and other values are left unchanged.
+
+    So are values whose names begin with `@`: descriptions in .arb files of Flutter, and types of JSON-LD.
 
     Args:
         content: The file.
@@ -45,12 +47,18 @@ class Json:
 
     def __init__(self, content: str) -> None:
         try:
-            json.loads(content)
+            _require_json(content)
         except (ValueError, RecursionError) as error:
             raise InputError(f"the file must be JSON, and not nested too deeply: {type(error).__name__}") from error
         self._content = content
         self._strings: list[tuple[int, int, str, Message]] = []  # range in the file, string and its texts
+        end = 0  # of the last value that is left unchanged
         for found in _JSON.finditer(content):
+            if found.start() < end:
+                continue
+            if found[2] and found[1].startswith('"@'):
+                value = re.compile(r"\s*").match(content, found.end()).end()  # type: ignore[union-attr]
+                _, end = json.JSONDecoder().raw_decode(content, value)
             text = json.loads(found[1]) if found[2] is None else ""
             if text and not re.search("[\ud800-\udfff]", text):  # half of a character cannot be translated
                 message = Message(text, _PLACEHOLDER)
@@ -68,6 +76,18 @@ class Json:
                 parts += [self._content[done:begin], source]
                 done = end
         return "".join([*parts, self._content[done:]])
+
+
+def _require_json(content: str) -> None:
+    """Raise a ValueError unless a text is JSON, or each of its lines is."""
+    try:
+        json.loads(content)
+    except ValueError:
+        lines = [line for line in content.split("\n") if line.strip()]
+        if len(lines) < 2:
+            raise
+        for line in lines:
+            json.loads(line)
 
 
 class Po:

@@ -12,6 +12,7 @@ from relattn_mt.text.patterns import BLOCK
 
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
 _NAME = re.compile(r"<(/?)([A-Za-z][\w:-]*)")
+_LINKS = re.compile(r"</a><a\s[^<>]*>")  # that touch
 
 
 class TokenText:
@@ -149,6 +150,7 @@ class Message:
         names = [(i, _NAME.match(each)) for i, each in enumerate(self._sources) if i % 2]
         pairs = pair_tags([(i, name[2], bool(name[1])) for i, name in names if name])
         breaks = {i for i in range(1, len(tokens), 2) if BLOCK.fullmatch(self._sources[i])}
+        breaks |= {i for i in range(2, len(tokens) - 1, 2) if _LINKS.fullmatch("".join(self._sources[i - 1 : i + 2]))}
         self._text = TokenText(tokens, pairs, breaks)
         self.texts = self._text.texts
 

@@ -22,6 +22,7 @@ class _Element:
     name: str
     begin: int
     is_translated: bool
+    keeps_space: bool
     children: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -43,7 +44,10 @@ class Xliff:
         self._tokens = list(tokens_of(content, True))
         root = next((token.name for token in self._tokens if token.name), "")
         require(root.rpartition(":")[2] == "xliff", "the file must be XLIFF")
-        self._units = [(unit, Markup(self._source(unit["source"]), _RULES)) for unit in _units(self._tokens)]
+        self._units = [
+            (unit, Markup(self._source(unit["source"]), _RULES, keeps_space=keeps_space))
+            for unit, keeps_space in _units(self._tokens)
+        ]
         self.texts = [text for _, markup in self._units for text in markup.texts]
 
     def fill(self, translations: Sequence[Marked]) -> str:
@@ -80,9 +84,12 @@ def _text(tokens: Sequence[Token]) -> str:
     return "".join(token.source for token in tokens if token.is_text)
 
 
-def _units(tokens: Sequence[Token]) -> Iterator[dict[str, tuple[int, int]]]:
-    """Yield the ranges of the source of each unit to translate, and of its target and its segments, if it has them."""
-    opened = [_Element("", 0, True)]
+def _units(tokens: Sequence[Token]) -> Iterator[tuple[dict[str, tuple[int, int]], bool]]:
+    """Yield the ranges of the source of each unit to translate, and of its target and its segments, if it has them.
+
+    The second value is whether its spaces and ends of lines are kept.
+    """
+    opened = [_Element("", 0, True, False)]
     for i, token in enumerate(tokens):
         outer = opened[-1]
         if token.is_closing:
@@ -95,10 +102,11 @@ def _units(tokens: Sequence[Token]) -> Iterator[dict[str, tuple[int, int]]]:
                 is_source = _text(target) == _text(tokens[slice(*inner.children["source"])])
                 is_initial = tokens[inner.begin].get("state") == "initial" and is_source
                 if is_empty or is_initial or target[0].get("state") in _TO_TRANSLATE:
-                    yield inner.children
+                    yield inner.children, inner.keeps_space
         elif token.is_void:
             outer.children.setdefault(token.name, (i, i + 1))
         elif token.name:
             is_translated = {"no": False, "yes": True}.get(token.get("translate") or "", outer.is_translated)
-            opened.append(_Element(token.name, i, is_translated))
+            space = {"default": False, "preserve": True}.get(token.get("xml:space") or "", outer.keeps_space)
+            opened.append(_Element(token.name, i, is_translated, space))
     require(len(opened) == 1, "XML must be well-formed")

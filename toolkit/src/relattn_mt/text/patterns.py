@@ -27,6 +27,9 @@ WEB_ADDRESS = (
     rf"(?:[^\s<>\"\w/#=&+~()\[\]{{}}-]*+(?:{_INSIDE}|{_BRACKETED}|[(\[{{](?={_INSIDE})))++"
 )
 _LITERALS = (
+    r"\{\w+\s*,\s*(?:plural|select|selectordinal)\s*,(?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}",  # of ICU
+    r"<%[^<>]*%>|\$t\([^()\s]*\)|%[A-Z_]{2,}%|@:[\w.]+\w|\[\w+ \w+=[^\[\]]*\]",  # templates, i18next, Vue, WordPress
+    r"(?<=\s)\\[nrt](?=\w|\s|$)|(?<![:\\])\\[nrt](?=\s|$)",  # ends of lines that were escaped
     r"\{\{[^{}]*\}\}|\{%[^{}]*%\}|[$%#]?\{[^{}\s]*\}",  # of many template languages, Ruby and Elixir
     r"%%",
     r"(?<![\w%])%(?:\d+\$|\(\w+\)|<\w+>)?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlLqjzt])?[sdiufFeEgGxXocrp@](?!\w)",
