@@ -22,6 +22,7 @@ def _defaults(name: str) -> dict[str, Any]:
 
 
 VARIANTS: dict[str, dict[str, Any]] = {name: _defaults(name) for name in SCHEMES}
+VARIANTS["ssru in the decoder"] = {"positions": "t5", "decoder_mixer": "ssru"}
 VARIANTS |= {  # each option once, with the first scheme that has it
     f"{name}, {option}={value}": {**_defaults(name), option: value}
     for option, values in OTHER_VALUES.items()
@@ -39,4 +40,4 @@ def config_of(variant: str, **settings: Any) -> ModelConfig:
 
 def formats_of(variant: str) -> list[str]:
     """Return the export formats that support a variant."""
-    return supporting_formats(config_of(variant).position_spec)
+    return supporting_formats(config_of(variant))

@@ -196,7 +196,7 @@ def schemes() -> str:
             option: "" if value is None else f" (`{str(value).lower()}`)" for option, value in scheme.options.items()
         }
         options = [f"`{option}`{default}" for option, default in defaults.items()]
-        support = (supports_positions(config), *(name in supporting_formats(config.position_spec) for name in FORMATS))
+        support = (supports_positions(config), *(name in supporting_formats(config) for name in FORMATS))
         marks = ["yes" if supported else "no" for supported in (*support, shows_terms(config))]
         limit = "no limit" if config.position_spec.max_length is None else "`max_positions`"
         rows.append([f"`{name}`", cell(scheme.summary), ", ".join(options), limit, *marks])

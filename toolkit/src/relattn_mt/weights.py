@@ -75,7 +75,7 @@ def weight_table(config: ModelConfig, vocab_sizes: tuple[int, int], *, quantized
     for side, stack, layers in (("src", "encoder", config.encoder_layers), ("tgt", "decoder", config.decoder_layers)):
         if spec.max_length is not None:
             add(f"{side}_positions.signal.weight", spec.max_length, dim)
-        if isinstance(spec.mixer, BucketBias):
+        if isinstance(spec.mixer, BucketBias) and not (stack == "decoder" and config.decoder_mixer == "ssru"):
             add(f"{side}_positions.bias.weight", config.heads, BucketBias.buckets)
         for name, shape in _layer(config, stack == "decoder"):
             for i in range(layers):
@@ -98,6 +98,10 @@ def _layer(config: ModelConfig, is_causal: bool) -> Iterator[tuple[str, tuple[in
     sublayers = ["self_attention", "cross_attention"] if is_causal else ["self_attention"]
     own = "self_attention.attention"
     match mixer:
+        case _ if is_causal and config.decoder_mixer == "ssru":
+            sublayers = sublayers[1:]
+            linear["self_attention.forget"] = (dim, dim)
+            yield "self_attention.value.weight", (dim, dim)
         case Recurrence():
             hidden, sublayers = dim if is_causal else dim // 2, sublayers[1:]
             for end in ("l0",) if is_causal else ("l0", "l0_reverse"):

@@ -263,6 +263,20 @@ def test_a_token_mixer_equals_its_reference(variant, is_causal):
     assert not wrong, f"off by {wrong}, allowed {allowed}"
 
 
+def test_an_ssru_equals_its_equations():
+    layer = randomize(make_scheme("t5", is_causal=True, decoder_mixer="ssru").token_mixer())
+    x, state, expected = random_tensor(2, 5, DIM), torch.zeros(2, DIM, dtype=torch.float64), []
+    for each in x.unbind(1):
+        forget = (each @ layer.forget.weight.T + layer.forget.bias).sigmoid()
+        state = forget * state + (1 - forget) * (each @ layer.value.weight.T)
+        expected.append(state.clamp(min=0))
+    torch.testing.assert_close(layer(x), torch.stack(expected, 1))
+    first, cache = layer(x[:, :2], cache=layer.empty_cache(2))
+    rest, cache = layer(x[:, 2:], cache=cache)
+    assert cache.length == 5
+    torch.testing.assert_close(torch.cat([first, rest], 1), torch.stack(expected, 1))
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_buckets_at_any_distance(is_causal):
     scheme = make_scheme("t5", is_causal=is_causal)

@@ -93,7 +93,8 @@ def unsupported_reason(translator: Translator) -> str:
     """Return why `inspect` refuses a translator; empty if it does not."""
     config = model_of(translator).config
     if not shows_terms(config):
-        return f"attention scores with {config.position_spec.name} positions have no terms to show separately"
+        name = f"{config.position_spec.name} positions and decoder_mixer {config.decoder_mixer}"
+        return f"attention scores with {name} have no terms to show separately"
     return ""
 
 
@@ -169,7 +170,7 @@ def inspect(
 
 def shows_terms(config: ModelConfig) -> bool:
     """Return whether the scores of a model are a sum of terms that `view` knows."""
-    return config.position_spec.consists_of(*_WITH_TERMS)
+    return config.decoder_mixer == "scheme" and config.position_spec.consists_of(*_WITH_TERMS)
 
 
 def view(layer: SelfAttention, x: Tensor, mixer: Mixer) -> SelfView:

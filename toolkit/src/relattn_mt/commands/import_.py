@@ -18,13 +18,13 @@ def import_(
     check_count: int = 20,
     overwrite: bool = False,
 ) -> None:
-    """Convert a model of another toolkit to a bundle: OPUS-MT (MarianMT), M2M-100, NLLB, Argos Translate and others.
+    """Convert a model of another toolkit to a bundle: OPUS-MT, Firefox's, M2M-100, NLLB, Argos Translate and others.
 
     A model for CTranslate2 is compared with CTranslate2, if that is installed.
 
     Args:
-        path: Directory of transformers, or its name on the hub; package for Argos Translate; directory of a model for
-            CTranslate2.
+        path: Directory of transformers, or its name on the hub; package for Argos Translate; directory of a model of
+            Marian or for CTranslate2.
         out: Directory of the bundle.
         tokenizer: SentencePiece model of the source side or of both sides.
         tgt_tokenizer: SentencePiece model of the target side, if it has its own.

@@ -20,6 +20,8 @@ class ModelConfig(PositionConfig):
         feed_forward_dim: Inner dimension of the feed-forward layers.
         encoder_layers: Number of encoder layers.
         decoder_layers: Number of decoder layers.
+        decoder_mixer: First sub-layer of decoder layers: that of the position scheme ("scheme"), or a recurrent unit
+            without attention (SSRU, Kim et al. 2019), which makes decoding faster.
         norm: Layer normalization before each sub-layer ("pre") or after its residual connection ("post", as in the
             paper).
         dropout: Dropout probability on embeddings and on the output of every sub-layer.
@@ -39,6 +41,7 @@ class ModelConfig(PositionConfig):
     feed_forward_dim: int = number(2048, "[1, 1048576]")
     encoder_layers: int = number(6, "[1, 1000]")
     decoder_layers: int = number(6, "[1, 1000]")
+    decoder_mixer: Literal["scheme", "ssru"] = "scheme"
     norm: Literal["pre", "post"] = "pre"
     dropout: float = number(0.1, "[0, 1)")
     attention_dropout: float = number(0.1, "[0, 1)")

@@ -75,7 +75,7 @@ def int8_kernel() -> int:
 
 def supports_positions(config: ModelConfig) -> bool:
     """Return whether the compiled decoder computes the position scheme of a model."""
-    return config.position_spec.consists_of(*SUPPORTED)
+    return config.decoder_mixer == "scheme" and config.position_spec.consists_of(*SUPPORTED)
 
 
 class Memory(NamedTuple):

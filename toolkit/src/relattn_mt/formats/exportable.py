@@ -47,13 +47,19 @@ FORMATS: dict[str, tuple[str, Callable[[PositionSpec], list[str]]]] = {
 }
 
 
-def supporting_formats(spec: PositionSpec) -> list[str]:
-    """Return the export formats that support a position scheme with these options."""
-    return [name for name, (_, reasons) in FORMATS.items() if not reasons(spec)]
+def _reasons(format: str, config: ModelConfig) -> list[str]:
+    """Return what a format lacks."""
+    other = [] if config.decoder_mixer == "scheme" else [f"decoder_mixer {config.decoder_mixer}"]
+    return other + FORMATS[format][1](config.position_spec)
+
+
+def supporting_formats(config: ModelConfig) -> list[str]:
+    """Return the export formats that support a model."""
+    return [name for name in FORMATS if not _reasons(name, config)]
 
 
 def require_exportable(config: ModelConfig, format: str, source: str | Path) -> None:
-    """Check that an export format supports the position scheme of a model.
+    """Check that an export format supports a model.
 
     Args:
         config: Configuration of the model.
@@ -63,8 +69,8 @@ def require_exportable(config: ModelConfig, format: str, source: str | Path) -> 
     Raises:
         InputError: It does not. The message names all unsupported features, and the formats that support the model.
     """
-    program, reasons = FORMATS[format]
-    if unsupported := reasons(config.position_spec):
-        formats = supporting_formats(config.position_spec)
+    program = FORMATS[format][0]
+    if unsupported := _reasons(format, config):
+        formats = supporting_formats(config)
         hint = f"this model can be exported to {' and '.join(formats)}" if formats else "no export format supports them"
         raise InputError(f"{source}: {program} does not support {'; '.join(unsupported)}; {hint}")

@@ -29,6 +29,9 @@ MARIAN_LANGUAGE = re.compile(">>(.+)<<")
 NEVER_GENERATED = -1e4  # bias of a token without probability: finite in all precisions, and exp(-1e4) is 0
 _POSITIONS = "encoder.0.self_attention.attention.rel_key.weight", "src_positions.signal.weight"
 
+_STARTS = "<pad>", "<start>", "<zeros>"  # names of a first target token without an embedding
+_MATRICES = {"target": ("embedding", "output_weight"), "source": ("src_embedding",)}
+
 T = TypeVar("T", int, float)
 
 
@@ -167,6 +170,21 @@ def read_tokenizer(
         return ImportedTokenizer(files[0], files[1], vocabularies)
     except InputError as error:
         raise InputError(f"{src_model}: {error}") from error
+
+
+def with_start(tensors: Mapping[str, np.ndarray], names: Names, vocabulary: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return the weights with one more piece, whose embedding is zeros, and let it start the decoder.
+
+    The piece has no probability. It is also in the source's vocabulary if both sides have the same one.
+    """
+    start = next(name for name in _STARTS if name not in vocabulary["target"])
+    sides = ["target", "source"] if vocabulary["source"] == vocabulary["target"] else ["target"]
+    vocabulary |= {"start": start, **{side: [*vocabulary[side], start] for side in sides}}
+    matrices = [names.shared[name] for side in sides for name in _MATRICES[side]]
+    tensors = {name: np.pad(x, ((0, 1), (0, 0))) if name in matrices else x for name, x in tensors.items()}
+    bias = names.shared["output_bias"]
+    old = tensors.get(bias, np.zeros(len(vocabulary["target"]) - 1, np.float32))
+    return {**tensors, bias: np.append(old, np.float32(NEVER_GENERATED))}
 
 
 def require_weights(tensors: Mapping[str, np.ndarray], source: Path) -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from relattn_mt import bundle
 from relattn_mt.config import as_dict
-from relattn_mt.formats import argos
+from relattn_mt.formats import argos, marian
 from relattn_mt.formats.ctranslate2 import read as ctranslate2
 from relattn_mt.formats.ctranslate2.directory import MODEL
 from relattn_mt.formats.ctranslate2.engine import CTranslate2Engine
@@ -46,7 +46,7 @@ def import_model(
     lines, with weights in float32, and the scores must agree.
 
     Args:
-        path: a directory of transformers or CTranslate2, or a package for Argos Translate.
+        path: a directory of transformers, CTranslate2 or Marian, or a package for Argos Translate.
         out: Directory of the bundle.
         tokenizer: SentencePiece model of the source, or of both sides.
         tgt_tokenizer: SentencePiece model of the target; None takes the source's.
@@ -121,14 +121,16 @@ def _import(
 
 def read(path: Path, tokenizer: Path | None, tgt_tokenizer: Path | None) -> ForeignModel:
     """Read the model at a path, of any toolkit. Arguments and errors are those of `import_model`."""
-    if (path / MODEL).is_file():
+    if marian.weight_files(path):
+        reader = marian.read
+    elif (path / MODEL).is_file():
         reader = ctranslate2.read
     elif transformers.is_model(path):
         reader = transformers_reader.read
     else:
         require(path.exists(), f"{path}: no such file or directory")
         raise InputError(
-            f"{path}: must be a directory with {MODEL} (CTranslate2) or with {transformers.CONFIG} and a model_type "
-            f"(transformers), or a package for Argos Translate; {_CONVERT}"
+            f"{path}: must be a directory with {MODEL} (CTranslate2), with {transformers.CONFIG} and a model_type "
+            f"(transformers) or with a model of Marian (*.npz, *.bin), or a package for Argos Translate; {_CONVERT}"
         )
     return reader(path, tokenizer, tgt_tokenizer)

@@ -41,6 +41,7 @@ class Names:
         decoder: The same for a decoder layer.
         norm: Names of the weight and the bias of a layer normalisation.
         has_biases: Whether all layers must have their biases.
+        first: Number of the first layer.
     """
 
     shared: Mapping[str, str]
@@ -48,6 +49,7 @@ class Names:
     decoder: tuple[str, Mapping[str, str]]
     norm: tuple[str, str] = _LEAVES
     has_biases: bool = False
+    first: int = 0
 
     def places(self, config: ModelConfig) -> dict[str, Place]:
         """Return the place of each weight that a model of this configuration may have, by our names."""
@@ -55,7 +57,9 @@ class Names:
         for stack, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
             prefix, names = getattr(self, stack)
             for layer in range(count):
-                entries |= {f"{stack}.{layer}.{ours}": prefix.format(layer) + name for ours, name in names.items()}
+                entries |= {
+                    f"{stack}.{layer}.{ours}": prefix.format(layer + self.first) + name for ours, name in names.items()
+                }
         places = {}
         for ours, theirs in entries.items():
             name, _, share = theirs.partition(" ")
@@ -111,7 +115,9 @@ class Names:
     def layers(self, tensors: Iterable[str], stack: str) -> int:
         """Return the number of layers of the "encoder" or the "decoder" in the toolkit's tensors."""
         prefix, names = getattr(self, stack)
-        before, after = map(re.escape, f"{prefix}{names['feed_forward.0.']}".split("{}"))
+        before, after = map(
+            re.escape, f"{prefix}{names.get('feed_forward.0.') or names['feed_forward.0.weight']}".split("{}")
+        )
         return len({match[1] for name in tensors if (match := re.match(rf"{before}(\d+){after}", name))})
 
     def unknown(self, tensors: Iterable[str], config: ModelConfig) -> list[str]:

@@ -1,4 +1,4 @@
-"""Token mixers other than self-attention: an LSTM and a convolution.
+"""Token mixers other than self-attention: an LSTM, an SSRU and a convolution.
 
 A token mixer is the sub-layer of a layer in which positions see each other. All token mixers map (rows, length, dim) to
 the same shape and have the interface of `relattn.nn.SelfAttention`: `forward(x, lengths, cache)` and `empty_cache`.
@@ -14,6 +14,8 @@ from relattn import AttentionCache, SelfAttention
 from relattn.positions import is_valid
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from relattn_mt.model.linear import Linear
 
 
 def has_bf16() -> bool:
@@ -93,6 +95,46 @@ class LSTMMixer(nn.Module):
         return output
 
 
+class SSRUMixer(nn.Module):
+    """The simpler simple recurrent unit, a causal token mixer (Kim et al. 2019, section 3.1).
+
+        f_t = σ(W_f x_t + b_f)      c_t = f_t ⊙ c_(t−1) + (1 − f_t) ⊙ W x_t      y_t = ReLU(c_t)
+
+    Args:
+        dim: Model dimension.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.forget, self.value = Linear(dim, dim), Linear(dim, dim, bias=False)
+
+    def empty_cache(self, batch: int, capacity: int = 0) -> MixerState:
+        """Return the state before the first position. `capacity` has no effect: the state does not grow."""
+        return MixerState((self.value.weight.new_zeros(batch, self.value.in_features),))
+
+    def forward(
+        self, x: Tensor, lengths: Tensor | None = None, cache: MixerState | None = None
+    ) -> Tensor | tuple[Tensor, MixerState]:
+        """Run the unit over sequences.
+
+        Args:
+            x: (rows, length, dim). With a cache: the positions that follow those in the cache.
+            lengths: Not used, because padding is on the right.
+            cache: State after the earlier positions.
+
+        Returns:
+            (rows, length, dim). With a cache, a pair of that and the new state.
+        """
+        forget = self.forget(x).sigmoid()
+        added = (1 - forget) * self.value(x)
+        state, states = torch.zeros_like(x[:, 0]) if cache is None else cache.tensors[0].to(x.dtype), []
+        for f, a in zip(forget.unbind(1), added.unbind(1), strict=True):
+            state = f * state + a
+            states.append(state)
+        output = torch.stack(states, dim=1).relu()
+        return output if cache is None else (output, MixerState((state,), cache.length + x.shape[1]))
+
+
 class ConvolutionMixer(nn.Module):
     """A convolution with a gated linear unit as a token mixer (Gehring et al. 2017, section 3.2).
 
@@ -145,5 +187,5 @@ class ConvolutionMixer(nn.Module):
         return output, MixerState((x[:, x.shape[1] - self.reach :],), cache.length + output.shape[1])
 
 
-TokenMixer = SelfAttention | LSTMMixer | ConvolutionMixer
+TokenMixer = SelfAttention | LSTMMixer | SSRUMixer | ConvolutionMixer
 MixerCache = AttentionCache | MixerState

@@ -45,7 +45,7 @@ class ModelFile:
     tensors: dict[str, np.ndarray]
 
 
-class _Reader:
+class Reader:
     """Reads the fields of a file, one after the other; `what` names a field in messages."""
 
     def __init__(self, content: memoryview) -> None:
@@ -75,12 +75,12 @@ def read_model(path: str | Path) -> ModelFile:
     """
     with reading(path, "not a model of CTranslate2"):
         try:
-            return _read(_Reader(memoryview(Path(path).read_bytes())))
+            return _read(Reader(memoryview(Path(path).read_bytes())))
         except InputError as error:
             raise InputError(f"{path}: not a model of CTranslate2, or a damaged one: {error}") from error
 
 
-def _read(file: _Reader) -> ModelFile:
+def _read(file: Reader) -> ModelFile:
     version = file.number("I", "the version")
     require(version in VERSIONS, f"the version must be from {VERSIONS[0]} to {VERSIONS[-1]}, got {version}")
     kind, revision = file.text("the kind"), file.number("I", "the revision")
@@ -98,7 +98,7 @@ def _read(file: _Reader) -> ModelFile:
     return ModelFile(version, kind, revision, tensors)
 
 
-def _tensor(file: _Reader, name: str, version: int) -> np.ndarray:
+def _tensor(file: Reader, name: str, version: int) -> np.ndarray:
     rank = file.number("B", name)
     require(rank <= _LARGEST_RANK, f"{name} must have at most {_LARGEST_RANK} dimensions, got {rank}")
     shape = [file.number("I", name) for _ in range(rank)]

@@ -29,7 +29,6 @@ from relattn_mt.formats.ctranslate2.model_bin import ModelFile, int8_scales, rea
 from relattn_mt.formats.foreign_model import (
     M2M_100_LANGUAGE,
     MARIAN_LANGUAGE,
-    NEVER_GENERATED,
     NLLB_LANGUAGE,
     SEARCH,
     ForeignModel,
@@ -39,6 +38,7 @@ from relattn_mt.formats.foreign_model import (
     read_tokenizer,
     require_weights,
     typed,
+    with_start,
 )
 from relattn_mt.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
 from relattn_mt.support.errors import one_line, reading, require
@@ -59,7 +59,6 @@ _IGNORED = (
     "scale_embeddings|start_from_zero_embedding|embeddings_merge|alignment_layer|alignment_heads|"
     "alibi_use_positive_positions|scale_alibi"
 )
-_STARTS = "<pad>", "<start>", "<zeros>"  # names of a first target token without an embedding
 _SPM_FILES = (("source.spm", "target.spm"), *((name,) for name in ("sentencepiece.bpe.model", "sentencepiece.model")))
 _SWITCHES = {  # settings that must be off, and the feature otherwise
     "decoder/alibi": "ALiBi's positions",
@@ -130,7 +129,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     is_ours = file.version >= 6 and read_settings(path) is not None
     vocabulary: dict[str, Any] = {} if is_ours else _vocabulary(path, config, starts_from_zeros)
     if starts_from_zeros and not is_ours:
-        tensors = _with_start(tensors, vocabulary)
+        tensors = with_start(tensors, CTRANSLATE2, vocabulary)
     epsilon = config.get("layer_norm_epsilon")
     model = model_config(
         CTRANSLATE2,
@@ -191,22 +190,6 @@ def _vocabulary(path: Path, config: Mapping[str, Any], starts_from_zeros: bool) 
         around |= {"source_begin": [token], "source_end": [end], "languages": languages}
         around |= {} if starts_from_zeros else {"target_begin": [token]}
     return {"source": source, "target": target, "start": start, "end": end, "unknown": unknown, **around}
-
-
-def _with_start(tensors: dict[str, np.ndarray], vocabulary: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Return the weights with one more piece, whose embedding is zeros, and let it start the decoder.
-
-    The piece has no probability. It is also in the source's vocabulary if both sides have the same one.
-    """
-    start = next(name for name in _STARTS if name not in vocabulary["target"])
-    sides = ["target", "source"] if vocabulary["source"] == vocabulary["target"] else ["target"]
-    vocabulary |= {"start": start, **{side: [*vocabulary[side], start] for side in sides}}
-    names = {"target": ("embedding", "output_weight"), "source": ("src_embedding",)}
-    matrices = [CTRANSLATE2.shared[name] for side in sides for name in names[side]]
-    tensors = {name: np.pad(x, ((0, 1), (0, 0))) if name in matrices else x for name, x in tensors.items()}
-    bias = CTRANSLATE2.shared["output_bias"]
-    old = tensors.get(bias, np.zeros(len(vocabulary["target"]) - 1, np.float32))
-    return {**tensors, bias: np.append(old, np.float32(NEVER_GENERATED))}
 
 
 def _scale(source: Path, tensors: Mapping[str, np.ndarray]) -> bool | None:

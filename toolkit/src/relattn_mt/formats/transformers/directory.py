@@ -56,7 +56,7 @@ def marian_sinusoids(count: int, dim: int) -> np.ndarray:
     return np.concatenate([np.sin(angle[:, 0::2]), np.cos(angle[:, 1::2])], axis=1).astype(np.float32)
 
 
-def fairseq_sinusoids(count: int, dim: int, first: int) -> np.ndarray:
+def fairseq_sinusoids(count: int, dim: int, first: int = 0) -> np.ndarray:
     """Return fairseq's positions (count, dim), from number `first` on: sines, then cosines."""
     half = dim // 2
     frequency = np.exp(np.arange(half, dtype=np.float32) * np.float32(-math.log(10_000) / max(1, half - 1)))

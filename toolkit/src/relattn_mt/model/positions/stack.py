@@ -22,7 +22,7 @@ from relattn_mt.config.positions import (
 )
 from relattn_mt.model.attention import PlainAttention
 from relattn_mt.model.linear import Linear
-from relattn_mt.model.mixers import ConvolutionMixer, LSTMMixer, TokenMixer
+from relattn_mt.model.mixers import ConvolutionMixer, LSTMMixer, SSRUMixer, TokenMixer
 from relattn_mt.model.positions.absolute import AddedSignal, LearnedSignal, SinusoidalSignal
 from relattn_mt.model.positions.distance_terms import (
     BiasAttention,
@@ -51,6 +51,7 @@ class StackPositions(nn.Module):
     def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
         super().__init__()
         self.config, self.spec, self.is_causal = config, config.position_spec, is_causal
+        self.has_ssru = is_causal and config.decoder_mixer == "ssru"
         self.signal = self._signal()
         self.bias = self._bias()
 
@@ -68,6 +69,8 @@ class StackPositions(nn.Module):
     def _bias(self) -> nn.Module | None:
         """Build the function from distances to biases that the layers share, if the mixer has one."""
         match self.spec.mixer:
+            case _ if self.has_ssru:
+                return None
             case BucketBias():
                 return Buckets(self.config.heads, is_causal=self.is_causal)
             case SlopeBias():
@@ -92,6 +95,8 @@ class StackPositions(nn.Module):
         """Build the sub-layer in which the positions of one layer see each other."""
         dim, heads = self.config.dim, self.config.heads
         match self.spec.mixer:
+            case _ if self.has_ssru:
+                return SSRUMixer(dim)
             case Recurrence():
                 return LSTMMixer(dim, is_causal=self.is_causal)
             case Convolution(kernel_size):

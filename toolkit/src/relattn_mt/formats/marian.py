@@ -1,0 +1,359 @@
+"""Read a model in Marian's own format, as Firefox, translateLocally and OPUS-MT publish models: a directory.
+
+    model.*.bin or *.npz             weights, and the options of the model, special:model.yml
+    vocab.*.spm                      SentencePiece model of both sides; or srcvocab.*.spm and trgvocab.*.spm
+    *vocab*.yml                      in OPUS-MT, pieces by id, with source.spm and target.spm
+    config.*.yml or decoder.yml      names of the files above, and the search; optional
+    metadata.json, model_info.json   languages, of Firefox and of translateLocally; optional
+
+A .bin has uint64 version, uint64 count; per tensor four uint64: bytes of its name, type, dimensions, bytes of its data;
+then all names, all shapes in int32, uint64 bytes of padding and these, and the data. A matrix of intgemm is followed by
+its multiplier, integer = rint(multiplier · weight). All numbers are little-endian.
+
+Matrices are (inputs, outputs), except embeddings, and transposed if they are in int8.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from relattn_mt.config import SearchConfig
+from relattn_mt.data.tokenizer import load_model
+from relattn_mt.formats.ctranslate2.model_bin import Reader
+from relattn_mt.formats.foreign_model import (
+    MARIAN_LANGUAGE,
+    NEVER_GENERATED,
+    ForeignModel,
+    languages_of,
+    model_config,
+    read_json,
+    read_tokenizer,
+    require_weights,
+    typed,
+    unsupported_settings,
+    with_start,
+)
+from relattn_mt.formats.names import Names
+from relattn_mt.formats.transformers.directory import fairseq_sinusoids
+from relattn_mt.support.errors import InputError, one_line, reading, require
+
+_FLOAT32, _INT8, _INTGEMM8 = 0x404, 0x101, 0x4101  # types of tensors
+_VERSION = struct.pack("<Q", 1)  # which a .bin begins with
+_OPTIONS, _MULTIPLIER = "special:model.yml", "_QuantMultA"  # of activations, which we quantize per row
+_MATRIX, _EMBEDDING = re.compile(r"(^|_)W[^_]*$"), re.compile(r"Wemb$|_Wt$")
+_MOST_DIMENSIONS, _POSITIONS = 8, 1024
+_SINUSOIDS = "sinusoids"  # name of the table that we add
+_ACTIVATIONS = {"relu": "relu", "swish": "swish", "gelu": "gelu_sigmoid"}
+_SUPPORTED: dict[str, tuple[Any, ...]] = {  # values of the options that change the computation, the default first
+    "type": ("transformer",),
+    "transformer-decoder-autoreg": ("self-attention", "rnn"),
+    "transformer-ffn-activation": ("swish", *_ACTIVATIONS),
+    "transformer-preprocess": ("",),  # operations: d is dropout, a the residual connection, n a norm
+    "transformer-postprocess": ("an",),
+    "transformer-postprocess-emb": ("",),
+    "transformer-postprocess-top": ("",),
+    "transformer-ffn-depth": (2,),
+    "transformer-decoder-ffn-depth": (0, 2),
+    "tied-embeddings": (False, True),
+    "tied-embeddings-src": (False, True),
+    "tied-embeddings-all": (False, True),
+}
+_SHOWN = {"dim-emb", "enc-depth", "dec-depth", "dim-vocabs", "transformer-dim-ffn", "transformer-heads", "dec-cell"}
+_WITHOUT_EFFECT = re.compile(  # other options may only be off
+    "version|skip|enc-type|enc-cell.*|dec-cell-.*|dim-rnn|transformer-(dim-)?aan.*|transformer-guided-alignment-layer|"
+    "transformer-depth-scaling|factors-combine|bert-.*|char-.*|transformer-decoder-dim-ffn|special-vocab"
+)
+
+
+def weight_files(path: Path) -> list[Path]:
+    """Return the files with weights in a directory."""
+    files = sorted(file for suffix in ("npz", "bin") for file in path.glob(f"*.{suffix}") if file.is_file())
+    return [file for file in files if file.suffix == ".npz" or _begins_with(file, _VERSION)]
+
+
+def _begins_with(file: Path, content: bytes) -> bool:
+    with reading(file, "cannot be read"), file.open("rb") as opened:
+        return opened.read(len(content)) == content
+
+
+def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> ForeignModel:
+    """Read the model in a directory, quantized or not. The integers of one in int8 are kept.
+
+    Args:
+        path: The directory.
+        src_tokenizer: SentencePiece model of the source; None takes the one in the directory.
+        tgt_tokenizer: SentencePiece model of the target; None takes the one in the directory, or the source's.
+
+    Raises:
+        InputError: A file is missing or damaged, or the model has unsupported features, which are all named.
+    """
+    files = [*path.glob("config*.yml"), *path.glob("decoder.yml")][:1]
+    settings = _mapping(files[0], files[0].read_bytes()) if files else {}
+    (source,) = _named(path, settings, "models", weight_files(path), 1)
+    content = _read(source)
+    options = _mapping(source, content.options)
+    names = _names(source, options, content.tensors)
+    tensors = {name: tensor for name, tensor in content.tensors.items() if not name.endswith(_MULTIPLIER)}
+    sizes = []
+    for name in (names.shared[side] for side in ("src_embedding", "embedding")):
+        shape = tensors[name].shape if name in tensors else ()
+        require(len(shape) == 2, f"{source}: {name} must have two dimensions, got shape {shape}")
+        sizes.append(shape[0])
+    tensors |= {_SINUSOIDS: fairseq_sinusoids(_POSITIONS, shape[1])}
+    vocabulary, models = _vocabulary(path, settings)
+    pieces = [len(vocabulary[side]) for side in ("source", "target")]
+    require(pieces == sizes, f"{path}: the vocabularies must have {sizes} pieces, as {source.name} has, got {pieces}")
+    tensors = with_start(tensors, names, vocabulary)
+    tokenizer = read_tokenizer(path, src_tokenizer or models[0], tgt_tokenizer or models[1], **vocabulary)
+    unknown = vocabulary["target"].index(vocabulary["unknown"])
+    tensors[names.shared["output_bias"]][unknown : unknown + 1] = NEVER_GENERATED
+    config = model_config(
+        names,
+        tensors,
+        source,
+        unsupported=_unsupported(options),
+        heads=typed(source, "transformer-heads", options.get("transformer-heads", 8), int),
+        norm="post",
+        activation=_ACTIVATIONS.get(str(options.get("transformer-ffn-activation", "swish")), "relu"),
+        norm_epsilon=1e-6,
+        decoder_mixer="ssru" if options.get("transformer-decoder-autoreg") == "rnn" else "scheme",
+    )
+    layers = zip(("enc-depth", "dec-depth"), (config.encoder_layers, config.decoder_layers), strict=True)
+    inner = ("transformer-dim-ffn", config.feed_forward_dim)
+    for name, value in (*layers, ("dim-emb", config.dim), ("dim-vocabs", sizes), inner):
+        given = options.get(name, value)
+        require(given == value, f"{source}: {name} must be {value}, as its tensors have it, got {one_line(given, 40)}")
+    return ForeignModel(
+        toolkit="Marian",
+        source=source,
+        config=config,
+        tensors=tensors,
+        names=names,
+        scales=content.scales,
+        tokenizer=tokenizer,
+        languages=_languages(path),
+        search=_search(files[0] if files else path, settings),
+        notes=tuple(f"{file.name} is not used: all pieces compete in each step" for file in path.glob("lex*")),
+    )
+
+
+@dataclass(frozen=True)
+class _Content:
+    """Content of a file: options of the model, weights in float32, and the scales (rows,) of those in int8."""
+
+    options: bytes
+    tensors: dict[str, np.ndarray]
+    scales: dict[str, np.ndarray]
+
+
+def _read(path: Path) -> _Content:
+    """Return the content of a file. Raises InputError if it is damaged or has other tensors than float32 and int8."""
+    scales: dict[str, np.ndarray] = {}
+    with reading(path, "not a model of Marian, or a damaged one"):
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as file:
+                tensors = {name: file[name] for name in file.files}
+        else:
+            try:
+                tensors = _read_bin(Reader(memoryview(path.read_bytes())), scales)
+            except InputError as error:
+                raise InputError(f"{path}: not a model of Marian, or a damaged one: {error}") from error
+    options = tensors.pop(_OPTIONS, np.zeros(0, np.int8)).tobytes().rstrip(b"\0")
+    require_weights(tensors, path)
+    for name, tensor in tensors.items():
+        if not _MATRIX.search(name):
+            tensor = tensor[0] if tensor.ndim == 2 and len(tensor) == 1 else tensor
+        elif name not in scales and not _EMBEDDING.search(name):
+            tensor = tensor.T
+        tensors[name] = np.ascontiguousarray(tensor, np.float32)
+    return _Content(options, tensors, scales)
+
+
+def _read_bin(file: Reader, scales: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the tensors of a .bin, and add the scales of those in int8."""
+    version, count = file.number("Q", "the version"), file.number("Q", "the number of tensors")
+    require(version == 1, f"the version must be 1, got {version}")
+    heads = [struct.unpack("<4Q", file.take(32, "the list of tensors")) for _ in range(count)]
+    names = [bytes(file.take(head[0], "the names")).rstrip(b"\0").decode() for head in heads]
+    shapes = []
+    for name, (_, _, rank, _) in zip(names, heads, strict=True):
+        require(rank <= _MOST_DIMENSIONS, f"{name} must have at most {_MOST_DIMENSIONS} dimensions, got {rank}")
+        shapes.append(struct.unpack(f"<{rank}i", file.take(4 * rank, f"the shape of {name}")))
+    file.take(file.number("Q", "the padding"), "the padding")
+    tensors: dict[str, np.ndarray] = {}
+    for name, shape, (_, kind, _, size) in zip(names, shapes, heads, strict=True):
+        known = kind in (_FLOAT32, _INT8, _INTGEMM8)
+        require(known, f"{name} must have type float32, int8 or intgemm8, got {kind:#x}")
+        data, numbers, is_int8 = file.take(size, name), math.prod(shape), kind == _INTGEMM8
+        needed = numbers * (4 if kind == _FLOAT32 else 1) + 4 * is_int8
+        require(min(shape, default=1) >= 0 and needed <= size, f"{name}, {shape}, must have {needed:,} bytes")
+        require(name not in tensors, f"{name} must be there once")
+        tensor: np.ndarray = np.frombuffer(data, np.float32 if kind == _FLOAT32 else np.int8, numbers)
+        if is_int8:
+            (multiplier,) = struct.unpack_from("<f", data, numbers)
+            require(0 < multiplier < math.inf, f"{name} must have a positive multiplier, got {multiplier}")
+            require(not name.endswith("_Wt"), f"{name} must have type float32, got intgemm8")
+            shape = shape if _EMBEDDING.search(name) else shape[::-1]
+            scale = np.float32(1) / np.float32(multiplier)
+            scales[name], tensor = np.full(shape[:1], scale), tensor * scale
+        tensors[name] = tensor.reshape(shape)
+    return tensors
+
+
+def _names(source: Path, options: Mapping[str, Any], tensors: Mapping[str, Any]) -> Names:
+    """Return the names of the weights of a model with these options."""
+    tied = [options.get(f"tied-embeddings{suffix}") is True for suffix in ("", "-src", "-all")]
+    joint = tied[1] or tied[2]
+    source_name, target_name = ("Wemb", "Wemb") if joint else ("encoder_Wemb", "decoder_Wemb")
+    own = "decoder_ff_logit_out_W" if "decoder_ff_logit_out_W" in tensors else "decoder_ff_logit_out_Wt"
+    attention = {
+        f"{part}_attention.{name}.{leaf}": f"{theirs}_{letter}{name[0]}"
+        for part, theirs in (("self", "self"), ("cross", "context"))
+        for name in ("query", "key", "value", "out")
+        for leaf, letter in (("weight", "W"), ("bias", "b"))
+    }
+    encoder = {name: theirs for name, theirs in attention.items() if name.startswith("self")} | {
+        "feed_forward.0.weight": "ffn_W1",
+        "feed_forward.0.bias": "ffn_b1",
+        "feed_forward.3.weight": "ffn_W2",
+        "feed_forward.3.bias": "ffn_b2",
+        "residuals.0.norm.": "self_Wo_ln_",
+        "residuals.1.norm.": "ffn_ffn_ln_",
+    }
+    decoder = attention | encoder | {"residuals.1.norm.": "context_Wo_ln_", "residuals.2.norm.": "ffn_ffn_ln_"}
+    if options.get("transformer-decoder-autoreg") == "rnn":
+        decoder = {name: theirs for name, theirs in decoder.items() if not name.startswith("self")} | {
+            "self_attention.value.weight": "rnn_W",
+            "self_attention.forget.weight": "rnn_Wf",
+            "self_attention.forget.bias": "rnn_bf",
+            "residuals.0.norm.": "rnn_ffn_ln_",
+        }
+    return Names(
+        {
+            "src_embedding": source_name,
+            "embedding": target_name,
+            "output_weight": target_name if tied[0] or tied[2] else own,
+            "output_bias": "decoder_ff_logit_out_b",
+            "src_positions.signal.weight": _SINUSOIDS,
+            "tgt_positions.signal.weight": _SINUSOIDS,
+        },
+        encoder=("encoder_l{}_", encoder),
+        decoder=("decoder_l{}_", decoder),
+        norm=("scale", "bias"),
+        has_biases=True,
+        first=1,
+    )
+
+
+def _unsupported(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the options that have an unsupported value."""
+
+    def get(name: str, default: Any) -> Any:
+        value = options.get(name, default)
+        return value.replace("d", "") if "process" in name and isinstance(value, str) else value
+
+    yield from unsupported_settings(_SUPPORTED, get)
+    if options.get("transformer-decoder-autoreg") == "rnn" and options.get("dec-cell") != "ssru":
+        yield f"dec-cell {one_line(options.get('dec-cell'), 40)}"
+    for name, value in options.items():
+        if value and name not in _SUPPORTED.keys() | _SHOWN and not _WITHOUT_EFFECT.fullmatch(str(name)):
+            yield f"{one_line(name, 40)} {one_line(value, 40)}"
+
+
+def _mapping(file: Path, content: bytes) -> dict[str, Any]:
+    """Return a mapping in YAML."""
+    with reading(file, "not YAML"):
+        settings = yaml.safe_load(content.decode())
+    require(isinstance(settings, dict), f"{file}: must have options by name")
+    return dict(settings)
+
+
+def _named(path: Path, settings: Mapping[str, Any], name: str, found: list[Path], most: int) -> list[Path]:
+    """Return the files that the settings name, or else those that were found, at least one and at most `most`."""
+    listed = settings.get(name)
+    if isinstance(listed, list) and listed and all(isinstance(each, str) for each in listed):
+        files = [path / Path(each).name for each in listed]
+        found = files if all(file.is_file() for file in files) else found
+    names = ", ".join(file.name for file in found) or "none"
+    require(0 < len(found) <= most, f"{path}: must have one file of {name}{' per side' * (most > 1)}, got {names}")
+    return found
+
+
+def _vocabulary(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Path | None, Path | None]]:
+    """Return the fields of a `Vocabulary`, without the start, and the SentencePiece models of both sides."""
+    found = sorted(path.glob("*vocab*.spm")) or sorted(path.glob("*vocab*.yml"))  # srcvocab before trgvocab
+    files = _named(path, settings, "vocabs", found, 2)
+    source, target = (_pieces(file) for file in (files[0], files[-1]))
+    languages = languages_of(source, MARIAN_LANGUAGE)
+    fields: dict[str, Any] = {
+        "source": source,
+        "target": target,
+        "end": "</s>",
+        "unknown": "<unk>",
+        "source_end": ["</s>"],
+    }
+    fields |= {"languages": languages, "source_begin": [*languages.values()][:1]}
+    if files[0].suffix == ".spm":
+        return fields, (files[0], files[-1])
+    models = [path / f"{side}.spm" for side in ("source", "target")]
+    return fields, (models[0], models[1]) if all(model.is_file() for model in models) else (None, None)
+
+
+def _pieces(file: Path) -> list[str]:
+    """Return the pieces in a vocabulary by id."""
+    with reading(file, "not a vocabulary"):
+        content = file.read_bytes()
+        if file.suffix == ".spm":
+            try:
+                return load_model(content)[1]
+            except InputError as error:
+                raise InputError(f"{file}: {error}") from error
+        lines = re.sub(r"(?m)^\? (.*)\n: (\d+)$", r"\1: \2", content.decode()).split("\n")  # as YAML writes long keys
+        pieces = dict(line.rstrip("\r").rsplit(": ", 1)[::-1] for line in lines if line)
+        ids = {int(number): piece for number, piece in pieces.items()}
+    require([*sorted(ids)] == [*range(len(lines) - lines.count(""))], f"{file}: the ids must be 0, 1, 2, …, each once")
+    quoted = (ids[number] for number in range(len(ids)))
+    return [yaml.load(piece, yaml.BaseLoader) if piece[:1] in ("'", '"') else piece for piece in quoted]
+
+
+def _languages(path: Path) -> tuple[str, str]:
+    """Return the languages that the metadata or the name of the file has; empty if they are unknown."""
+    for file in (file for name in ("metadata.json", "model_info.json") if (file := path / name).is_file()):
+        metadata = read_json(file)
+        tags = metadata.get("srcTags")
+        src = next(iter(tags), "") if isinstance(tags, dict) else metadata.get("sourceLanguage")
+        tgt = metadata.get("trgTag") or metadata.get("targetLanguage")
+        if isinstance(src, str) and isinstance(tgt, str):
+            return src, tgt
+    match = next(
+        (m for file in weight_files(path) if (m := re.match(r"model\.([a-z]{2})([a-z]{2})\.", file.name))), None
+    )
+    return (match[1], match[2]) if match else ("", "")
+
+
+def _search(file: Path, settings: Mapping[str, Any]) -> SearchConfig:
+    """Return the search that the settings name, by default Firefox's. Marian's limit counts the end of the source."""
+    beam, alpha, ratio = (
+        typed(file, name, float(value) if isinstance(value := settings.get(name, default), int) else value, float)
+        for name, default in (("beam-size", 1), ("normalize", 1), ("max-length-factor", 2))
+    )
+    try:
+        return SearchConfig(
+            beam_size=int(beam),
+            length_penalty="average" if alpha else "none",
+            alpha=alpha,
+            early_stopping=True,
+            max_length_ratio=ratio,
+            max_length_extra=math.ceil(ratio),
+        )
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error

@@ -1,0 +1,197 @@
+"""Models in Marian's own files: weights, translations of Bergamot, options, and damaged files."""
+
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from relattn_mt.formats.import_model import read
+from relattn_mt.support.errors import InputError
+from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.weights import SCALE
+
+from testing.firefox_models import FLOAT32, as_bin, random_model, write_bin, write_npz
+from testing.foreign_bundles import FIXTURES, LINES, run_import
+
+PIECES = 45  # of the vocabulary
+SELF_ATTENTION = {"transformer_decoder_autoreg": "self-attention", "transformer_ffn_activation": "gelu"}
+TIED = {"tied_embeddings_all": False, "tied_embeddings": True}
+CUT = TranslateOptions(copy=False, keep_literals=False)
+
+
+def directory(
+    path: Path, *, int8: bool = False, npz: bool = False, **options: Any
+) -> tuple[Path, dict[str, np.ndarray]]:
+    """Write a directory as Firefox has it, and return it with the weights."""
+    path.mkdir()
+    tensors, options = random_model(PIECES, **options)
+    if npz:
+        write_npz(path / "model.npz", tensors, options)
+    else:
+        write_bin(path / "model.ende.intgemm.alphas.bin", tensors, options, int8=int8)
+    shutil.copy(FIXTURES / "sentencepiece.model", path / "vocab.ende.spm")
+    return path, tensors
+
+
+# What Bergamot 0.4.5 translates LINES to, with beam 1.
+BERGAMOT: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "ssru": (
+        {"seed": 23},
+        ["ssststststssssssssssssssssstssss", "ssssssssssssssssssssssssssssss", "ttt,,,ststsststststststststs",
+         "stt,ststststssssstsssststsstst"],
+    ),
+    "self-attention": (
+        {"seed": 25, **SELF_ATTENTION, **TIED},
+        ["e7tttt7ttttt7t7tt sit7ttt7t7t7t7t7t", "h7h7h7h7h7h7h7h7hhhhhhhhhhh7h7", "777777777777777777777777777777",
+         "hhhhhhhhhhhhhhhhhhhhhhhhhhhhhh"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BERGAMOT)
+def test_translations_are_those_of_bergamot(tmp_path, name):
+    options, expected = BERGAMOT[name]
+    path, _ = directory(tmp_path / "model", **options)
+    parts = run_import(path, tmp_path / "bundle", src_lang="", tgt_lang="")
+    assert (parts.src_lang, parts.tgt_lang) == ("en", "de")
+    for (mine,), its in zip(parts.translator().n_best(LINES, CUT), expected, strict=True):
+        length = min(len(mine.text), len(its))  # Bergamot's limit is that of the longest line
+        assert length > 10
+        assert mine.text[:length] == its[:length]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, SELF_ATTENTION, TIED, {"tied_embeddings_all": False, "tied_embeddings_src": True}]
+)
+def test_bin_and_npz_hold_the_same_model(tmp_path, options):
+    models = [read(directory(tmp_path / str(npz), npz=npz, **options)[0], None, None) for npz in (False, True)]
+    one, other = (model.weights() for model in models)
+    assert models[0].config == models[1].config
+    assert all(np.array_equal(one[name], other[name]) for name in one.keys() | other.keys())
+
+
+def test_int8_keeps_the_integers(tmp_path):
+    path, tensors = directory(tmp_path / "model", int8=True)
+    state = run_import(path, tmp_path / "bundle", src_lang="", tgt_lang="").state
+    for ours, theirs in (("embedding", "Wemb"), ("decoder.0.self_attention.forget.weight", "decoder_l1_rnn_Wf")):
+        weight = tensors[theirs] if theirs == "Wemb" else tensors[theirs].T
+        multiplier = np.float32(127 / np.abs(weight).max())
+        rows = len(weight)  # then comes the row of zeros that starts the decoder
+        assert np.array_equal(state[ours][:rows], np.rint(weight * multiplier))
+        assert not state[ours][rows:].any()
+        assert state[f"{ours}{SCALE}"][:rows] == pytest.approx(1 / multiplier)
+
+
+def test_files_that_settings_name(tmp_path):
+    """Two vocabularies, a search, languages of Firefox and of translateLocally, and a shortlist, which is not read."""
+    path, _ = directory(tmp_path / "model", **TIED)
+    for side in ("srcvocab", "trgvocab"):
+        shutil.copy(path / "vocab.ende.spm", path / f"{side}.ende.spm")
+    (path / "vocab.ende.spm").unlink()
+    (path / "lex.50.50.ende.s2t.bin").write_bytes(b"\0" * 64)
+    shutil.copy(path / "model.ende.intgemm.alphas.bin", path / "other.bin")
+    names = "models: [dir/other.bin]\nvocabs: [srcvocab.ende.spm, trgvocab.ende.spm]\n"
+    (path / "config.yml").write_text(f"{names}beam-size: 3\nnormalize: 0.5\nmax-length-factor: 1.5\n")
+    (path / "metadata.json").write_text(json.dumps({"sourceLanguage": "fr", "targetLanguage": "nl"}))
+    model = read(path, None, None)
+    assert (model.source.name, model.languages, len(model.notes)) == ("other.bin", ("fr", "nl"), 1)
+    search = model.search
+    assert (search.beam_size, search.alpha, search.max_length_ratio) == (3, 0.5, 1.5)
+    (path / "metadata.json").unlink()
+    (path / "model_info.json").write_text(json.dumps({"srcTags": {"es": "Spanish"}, "trgTag": "pt"}))
+    assert read(path, None, None).languages == ("es", "pt")
+    (path / "config.yml").unlink()
+    with pytest.raises(InputError, match=r"must have one file of models, got model\S+, other.bin$"):
+        read(path, None, None)
+
+
+def changed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[dict, dict], object]:
+    return lambda tensors, options: tensors.update({name: change(tensors[name])})
+
+
+EDITS: list[tuple[Any, str]] = [  # of the weights and the options, and what the message must have
+    ({"transformer-preprocess": "n"}, "model.npz: not supported: transformer-preprocess n"),
+    ({"transformer-postprocess-emb": "nd", "right-left": True}, "transformer-postprocess-emb n; right-left True"),
+    ({"transformer-ffn-activation": "tanh", "type": "s2s"}, "type s2s; transformer-ffn-activation tanh"),
+    ({"transformer-decoder-autoreg": "average-attention"}, "transformer-decoder-autoreg average-attention"),
+    ({"dec-cell": "gru"}, "dec-cell gru"),
+    ({"transformer-new-option": 3}, "not supported: transformer-new-option 3"),
+    ({"transformer-heads": 3}, "heads must divide dim"),
+    ({"transformer-heads": "two"}, "model.npz: transformer-heads must be a whole number, got 'two'"),
+    ({"dim-emb": 24}, "dim-emb must be 16, as its tensors have it, got 24"),
+    ({"enc-depth": 6}, "enc-depth must be 2"),
+    ({"transformer-dim-ffn": 7}, "transformer-dim-ffn must be 24"),
+    ({"dim-vocabs": [40, 45]}, "dim-vocabs must be [45, 45]"),
+    ({"tied-embeddings-all": False}, "encoder_Wemb must have two dimensions"),
+    ({"transformer-decoder-autoreg": "self-attention"}, "not supported: decoder_l1_rnn_W; "),
+    (changed("Wemb", lambda x: x[:-1]), "the vocabularies must have [44, 44] pieces"),
+    (lambda tensors, options: tensors.pop("Wemb"), "Wemb must have two dimensions"),
+    (changed("Wemb", lambda x: x[0, 0]), "model.npz: Wemb must have two dimensions, got shape (1,)"),
+    (changed("Wemb", lambda x: x * np.nan), "Wemb must hold finite numbers"),
+    (changed("encoder_l1_self_Wq", lambda x: x[:, :8]), "encoder_l1_self_Wq must have shape (16, 16), got (8, 16)"),
+    (changed("encoder_l2_ffn_b1", lambda x: x[None]), "encoder_l2_ffn_b1 must have shape (24,)"),
+    (changed("decoder_ff_logit_out_b", lambda x: x[:, 1:]), "decoder_ff_logit_out_b must have shape (46,), got (45,)"),
+    (changed("decoder_l1_rnn_Wf", lambda x: x > 0), "decoder_l1_rnn_Wf must be a dense tensor of floating-point"),
+    (lambda tensors, options: tensors.pop("decoder_l1_rnn_ffn_ln_scale"), "decoder_l1_rnn_ffn_ln_scale is missing"),
+    (lambda tensors, options: tensors.update(extra_W=tensors["Wemb"]), "not supported: extra_W"),
+    (lambda tensors, options: options.clear(), "model.npz: must have options by name"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("edit", "fact"), EDITS, ids=[fact for _, fact in EDITS])
+def test_damaged_models(tmp_path, edit, fact):
+    path, tensors = directory(tmp_path / "model", npz=True)
+    _, options = random_model(PIECES)
+    edit(tensors, options) if callable(edit) else options.update(edit)
+    write_npz(path / "model.npz", tensors, options)
+    refuse(path, tmp_path, fact)
+
+
+def refuse(path: Path, folder: Path, fact: str) -> None:
+    with pytest.raises(InputError) as caught:
+        run_import(path, folder / "bundle", "en", "de")
+    message = str(caught.value)
+    assert message.startswith(str(path))
+    assert fact in message
+    assert "\n" not in message
+    assert not (folder / "bundle").exists()
+
+
+def test_damaged_files(tmp_path):
+    path, _ = directory(tmp_path / "model", int8=True)
+    file, vocabulary = next(path.glob("model*")), path / "vocab.ende.spm"
+    whole = file.read_bytes()
+    one = lambda name, kind, shape, data: as_bin([(name, kind, shape, data)])  # noqa: E731
+    for content, fact in (
+        (whole[:-900], "damaged one: ends within special:model.yml"),
+        (whole[:300], "ends within the "),
+        (whole[:8], "ends within the number of tensors"),
+        (whole[:8] + struct.pack("<Q", 10**18) + whole[16:], "ends within the "),
+        (one("Wemb", 0x204, (2, 2), b"\0" * 16), "Wemb must have type float32, int8 or intgemm8, got 0x204"),
+        (one("Wemb", FLOAT32, (20, 20), b"\0" * 256), "Wemb, (20, 20), must have 1,600 bytes"),
+        (one("Wemb", FLOAT32, (-2, -2), b"\0" * 256), "Wemb, (-2, -2), must have"),
+        (one("Wemb", 0x4101, (2, 2), b"\0" * 16), "Wemb must have a positive multiplier, got 0.0"),
+        (one("Wemb", FLOAT32, (2,) * 9, b"\0" * 2048), "Wemb must have at most 8 dimensions, got 9"),
+        (as_bin([("x", FLOAT32, (1,), b"\0" * 4)] * 2), "x must be there once"),
+    ):  # fmt: skip
+        file.write_bytes(content)
+        refuse(
+            path, tmp_path, f"{file.name}: not a model of Marian, or a damaged one: {fact.partition(': ')[2] or fact}"
+        )
+    file.write_bytes(whole)
+    vocabulary.write_bytes(vocabulary.read_bytes()[:-40])
+    refuse(path, tmp_path, "vocab.ende.spm: not a SentencePiece model, or a damaged one")
+    vocabulary.unlink()
+    refuse(path, tmp_path, "must have one file of vocabs per side, got none")
+    (path / "vocab.yml").write_text("</s>: 0\n<unk>: 2\n")
+    refuse(path, tmp_path, "vocab.yml: the ids must be 0, 1, 2")
+    (path / "decoder.yml").write_text("beam-size: [")
+    refuse(path, tmp_path, "decoder.yml: not YAML")
+    (path / "decoder.yml").write_text("beam-size: two")
+    (path / "vocab.yml").unlink()
+    shutil.copy(FIXTURES / "sentencepiece.model", vocabulary)
+    refuse(path, tmp_path, "decoder.yml: beam-size must be a finite number, got 'two'")
