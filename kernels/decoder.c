@@ -512,6 +512,20 @@ static void add_feed_forward(const arguments *a, const sizes *s, buffers *b, con
     }
 }
 
+/* Add an SSRU of the gates and values in `hidden` to x, and update its states. */
+static void add_ssru(const arguments *a, const sizes *s, idx layer_index, buffers *b, idx first_row, idx num_rows) {
+    for (idx r = 0; r < num_rows; r++) {
+        const real *gate = b->hidden + r * s->hidden_dim, *value = gate + s->padded_dim;
+        real *state = *(real *const *)a->blocks + ((first_row + r) * a->layer_count + layer_index) * s->padded_dim,
+             *x = b->x + r * s->padded_dim;
+        for (idx i = 0; i < s->padded_dim; i += LANES) {
+            const vec forget = logistic(VEC(gate + i)), before = a->position > 0 ? VEC(state + i) : splat(0);
+            VEC(state + i) = forget * before + (1 - forget) * VEC(value + i);
+            VEC(x + i) += vec_max(splat(0), VEC(state + i));
+        }
+    }
+}
+
 /* Run a layer. Rows are hypotheses from `first` on, or in the encoder those of the sources from `first` on. */
 static void run_layer(const arguments *a, const sizes *s, idx layer_index, buffers *b, idx first, idx num_rows) {
     const layer *l = a->layers + layer_index;
@@ -520,8 +534,10 @@ static void run_layer(const arguments *a, const sizes *s, idx layer_index, buffe
     if (a->encoded)
         for (idx i = 0, source = first; i < num_rows; i += a->src_lengths[source++])
             sentence_attention(a, s, l, b, i, a->src_lengths[source]);
+    else if (a->ssru) add_ssru(a, s, layer_index, b, first, num_rows);
     else self_attention(a, s, layer_index, b, first, num_rows);
-    add_attention(a, s, b, &l->self_out, &l->self_norm, num_rows);
+    if (a->ssru) normalize_output(a, s, b, &l->self_norm, num_rows);
+    else add_attention(a, s, b, &l->self_out, &l->self_norm, num_rows);
     if (!a->encoded) {
         input = sublayer_input(a, s, b, &l->cross_norm, &l->cross_query, num_rows);
         linear(b->hidden, s->hidden_dim, &input, &l->cross_query, num_rows, 0);
@@ -682,7 +698,14 @@ void relattn_memory(const memory *a) {
 }
 
 /* Return the size of a row of a cache block, in `real` elements. */
-INLINE idx cache_row_size(const arguments *a) { return a->layer_count * a->heads * 2 * a->head_dim * BLOCK; }
+INLINE idx cache_row_size(const arguments *a) {
+    return a->layer_count * (a->ssru ? round_up(a->dim, PADDING) : a->heads * 2 * a->head_dim * BLOCK);
+}
+
+/* Return the number of blocks of the cache for a number of positions. */
+INLINE idx cache_blocks(const arguments *a, idx positions) {
+    return a->ssru ? positions > 0 : round_up(positions, BLOCK) / BLOCK;
+}
 
 static void copy_cache_rows(real *to_block, const real *from_block, const int64_t *from, const int64_t *to, idx count,
                             idx size) {
@@ -692,7 +715,7 @@ static void copy_cache_rows(real *to_block, const real *from_block, const int64_
 /* Copy cache rows to other rows. No row may be both a source and a target. */
 void relattn_move(const arguments *a, const int64_t *from, const int64_t *to, idx count) {
     real *const *blocks = (real *const *)a->blocks;
-    for (idx b = 0; b < round_up(a->position, BLOCK) / BLOCK; b++)
+    for (idx b = 0; b < cache_blocks(a, a->position); b++)
         copy_cache_rows(blocks[b], blocks[b], from, to, count, cache_row_size(a));
 }
 

@@ -30,7 +30,8 @@ typedef struct {
 
 typedef struct {
     norm self_norm, cross_norm, feed_norm;
-    /* `self_in` computes queries, keys and values of all heads; queries are scaled by log2(e) / sqrt(head_dim) */
+    /* `self_in` computes queries, keys and values of all heads; queries are scaled by log2(e) / sqrt(head_dim). With
+       `ssru`, it computes the forget gates and the values of an SSRU, and there is no `self_out` */
     map self_in, self_out, cross_query, cross_out, feed_in, feed_out;
     /* relative tables by label, or NULL; label l is the distance l - left. rel_key (heads, labels / PANEL, head_dim,
        PANEL), rel_value (heads, labels, head_dim), and rel_bias (heads, strip_len) in the units of the scores */
@@ -53,7 +54,7 @@ typedef struct {
     /* (positions, 2, rotary_dim): cosines and sines, or NULL */
     const real *rotation;
     /* blocks of BLOCK positions of the cache, each (at least rows, layers, heads): keys (head_dim, BLOCK) and values
-       (BLOCK, head_dim) */
+       (BLOCK, head_dim); with `ssru`, one block (at least rows, layers, padded dim) of states */
     const void *blocks;
     /* (rows,) the tokens at `position`, in an encoder (rows, src_len) the tokens of the sources; (rows / per_source,) the
        source of each group of rows; (sources,) */
@@ -74,7 +75,7 @@ typedef struct {
     idx rows, per_source, position, src_len, vocab, dim, heads, head_dim, rotary_dim, layer_count, attention_layer, best;
     /* label `left` is distance 0, and left + right is the last; with `clips`, it is also that of keys farther to the right,
        and label 0 that of keys farther to the left */
-    idx left, right, clips, banned_count, pre_norm, activation;
+    idx left, right, clips, banned_count, pre_norm, activation, ssru;
     real embedding_scale, epsilon;
 } arguments;
 

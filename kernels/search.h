@@ -196,7 +196,7 @@ static int run_search(const search *a, search_state *s, arguments step, char *is
     for (; num_active > 0; length++) {
         step.position = length - 1, step.rows = num_active * rows_per_sentence, step.per_source = rows_per_sentence;
         step.sources = s->current.sentences;
-        real **block = s->blocks + step.position / BLOCK;
+        real **block = s->blocks + cache_blocks(&step, length) - 1;
         if (!*block && !(*block = allocate_large_pages(step.rows * cache_row_size(&step) * (idx)sizeof(real))))
             return -2;
         for (idx i = 0; i < step.rows; i++)
@@ -224,7 +224,7 @@ static int run_search(const search *a, search_state *s, arguments step, char *is
 /* Run the search and write the finished hypotheses of each sentence. The return values are those of `run_search`. */
 int relattn_search(const search *a) {
     const idx rows = a->sentences * a->beam, max_candidates = a->beam == 1 ? 1 : 2 * a->beam;
-    const idx blocks = round_up(a->capacity, BLOCK) / BLOCK;
+    const idx blocks = cache_blocks(&a->step, a->capacity);
     arguments step = a->step;
     step.best = max_candidates < step.vocab ? max_candidates : step.vocab;
     step.position = a->capacity - 1;

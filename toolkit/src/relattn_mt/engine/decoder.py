@@ -75,7 +75,7 @@ def int8_kernel() -> int:
 
 def supports_positions(config: ModelConfig) -> bool:
     """Return whether the compiled decoder computes the position scheme of a model."""
-    return config.decoder_mixer == "scheme" and config.position_spec.consists_of(*SUPPORTED)
+    return config.position_spec.consists_of(*SUPPORTED)
 
 
 class Memory(NamedTuple):
@@ -149,8 +149,10 @@ class NativeDecoder:
             "final_norm": pack.norm("decoder_norm"),
             "epsilon": config.norm_epsilon,
         }
+        self.has_ssru = self.arguments["ssru"] = config.decoder_mixer == "ssru"
         self.encoder_arguments = {
             **self.arguments,
+            "ssru": False,
             **(embedding("src_embedding") if "src_embedding" in weights else {}),
             "layer_count": config.encoder_layers,
             "final_norm": pack.norm("encoder_norm"),
@@ -165,7 +167,8 @@ class NativeDecoder:
                 pack.keep(pack.read(f"{side}_positions.signal.weight"))
                 self.signals[stack] = pack.kept[-1]
         pack.weights = {}
-        self.cache_row = config.decoder_layers * pack.heads * 2 * pack.padded * BLOCK
+        of_layer = padded(config.dim) if self.has_ssru else pack.heads * 2 * pack.padded * BLOCK
+        self.cache_row = config.decoder_layers * of_layer
         self._encoder_positions: tuple[int, Any, Any] = (-1, None, None)  # their number, and what `_positions` returns
 
     def encode(self, src: ArrayLike, src_lengths: ArrayLike) -> np.ndarray:
@@ -201,6 +204,7 @@ class NativeDecoder:
     def _positions(self, stack: str, length: int) -> tuple[dict[str, Any], list[Any]]:
         """Return the arguments of the encoder or the decoder for a number of positions, and what they point to."""
         mixer, left, right = self.spec.mixer, 0, 0  # the distances that have a label
+        mixer = DotProduct() if stack == "decoder" and self.has_ssru else mixer
         array = (self.types["layer"] * len(self.layers[stack]))(*self.layers[stack])
         kept: list[Any] = [array]
         pointers: dict[str, Any] = {"layers": ctypes.cast(array, ctypes.c_void_p)}

@@ -149,7 +149,7 @@ class NativeEngine:
         self._reorder(state, rows)
         if state.length >= state.memory.capacity:
             raise ValueError(f"a state for {state.memory.capacity} positions must not get more")
-        if state.length % BLOCK == 0:
+        if state.length % BLOCK == 0 and not (state.blocks and self._decoder.has_ssru):
             state.blocks.append(aligned(len(rows), self._decoder.cache_row))
         groups, per_source = _grouped(state.sources)
         arguments = self._pointed(state)

@@ -42,7 +42,7 @@ class Packing:
         self, structures: dict[str, Any], panel: int, config: ModelConfig, weights: Weights, kernel: int = FLOAT
     ) -> None:
         self.structures, self.panel, self.kernel, self.weights = structures, panel, kernel, weights
-        self.heads, self.mixer = config.heads, config.position_spec.mixer
+        self.heads, self.mixer, self.has_ssru = config.heads, config.position_spec.mixer, config.decoder_mixer == "ssru"
         self.head_dim = config.dim // config.heads
         self.padded = padded(self.head_dim)
         self.scale = LOG2_E / self.head_dim**0.5  # of scores
@@ -131,15 +131,9 @@ class Packing:
         """Pack a layer of the encoder or the decoder. `distance_terms` adds the terms of distances."""
         prefix, is_causal = f"{stack}.{number}", stack == "decoder"
         own, cross = f"{prefix}.self_attention", f"{prefix}.cross_attention"
-        query = self.to_heads(f"{own}.query", self.scale)
-        if isinstance(self.mixer, DistanceVectors):
-            added = self.read(f"{own}.attention.u")[:, 0] * self.scale  # to each query
-            query[1] = query[1] + self.pad(added, axis=1).reshape(-1)
         packed = self.structures["layer"](
             self_norm=self.norm(f"{prefix}.residuals.0.norm"),
             feed_norm=self.norm(f"{prefix}.residuals.{2 if is_causal else 1}.norm"),
-            self_in=self.stacked(query, self.to_heads(f"{own}.key"), self.to_heads(f"{own}.value")),
-            self_out=self.from_heads(f"{own}.out"),
             feed_in=self.map(*self.linear_rows(f"{prefix}.feed_forward.0")),
             feed_out=self.map(*self.linear_rows(f"{prefix}.feed_forward.3")),
         )
@@ -147,6 +141,17 @@ class Packing:
             packed.cross_norm = self.norm(f"{prefix}.residuals.1.norm")
             packed.cross_query = self.map(*self.to_heads(f"{cross}.query", self.scale))
             packed.cross_out = self.from_heads(f"{cross}.out")
+        if is_causal and self.has_ssru:
+            parts = self.linear_rows(f"{own}.forget"), self.rows(f"{own}.value.weight")
+            pad = padded(self.heads * self.head_dim) - self.heads * self.head_dim
+            packed.self_in = self.stacked(*([np.pad(x, [(0, pad), (0, 0)][: x.ndim]) for x in part] for part in parts))
+            return packed
+        query = self.to_heads(f"{own}.query", self.scale)
+        if isinstance(self.mixer, DistanceVectors):
+            added = self.read(f"{own}.attention.u")[:, 0] * self.scale  # to each query
+            query[1] = query[1] + self.pad(added, axis=1).reshape(-1)
+        packed.self_in = self.stacked(query, self.to_heads(f"{own}.key"), self.to_heads(f"{own}.value"))
+        packed.self_out = self.from_heads(f"{own}.out")
         if isinstance(self.mixer, ClippedTables):
             labels = self.mixer.left + 1 + (0 if is_causal else self.mixer.right)
             if self.mixer.keys:
