@@ -124,6 +124,50 @@ def test_weights_that_change_are_quantized_again():
     assert layers[0](input.double()).dtype == torch.float64
 
 
+@torch.inference_mode()
+def test_outlier_channels_change_no_more_than_others():
+    """A channel times 30, and the column that reads it divided by 30, must not take the other channels' integers."""
+    layer, x, scale = nn.Linear(96, 80), torch.randn(50, 96), torch.ones(96)
+    layer.requires_grad_(False)
+    scale[7], scale[50] = 1000.0, 30.0
+    errors = []
+    for factor in (torch.ones(96), scale):
+        with torch.inference_mode(False):
+            model = nn.Sequential(copy.deepcopy(layer))
+            model[0].weight /= factor
+            faster.enable(model, linear="int8")
+        errors.append((model(x * factor) - layer(x)).norm() / layer(x).norm())
+    assert errors[1] < 1.5 * errors[0]
+
+
+def test_kept_layers_and_the_report_of_a_call(deberta):
+    kept = "encoder.layer.1.attention"
+    inputs = {"input_ids": torch.randint(0, 100, (2, 21)), "attention_mask": torch.ones(2, 21, dtype=torch.long)}
+    inputs["attention_mask"][1, 13:] = 0
+    with pytest.raises(ValueError, match="keep must have names of .*, got encoder.layer.9$"):
+        faster.enable(deberta, linear="int8", keep=[kept, "encoder.layer.9"])
+    with pytest.raises(ValueError, match="keep must be given with linear='int8'"):
+        faster.enable(deberta, keep=[kept])
+    faster.enable(deberta, linear="int8", keep=[kept])
+    layers = {name: module for name, module in deberta.named_modules() if isinstance(module, nn.Linear)}
+    assert {name for name, layer in layers.items() if type(layer) is nn.Linear} == {
+        f"{kept}.{part}" for part in ("self.query_proj", "self.key_proj", "self.value_proj", "output.dense")
+    }
+    with torch.inference_mode():
+        expected = deberta(**inputs).last_hidden_state
+        lines = faster.report(deberta, inputs).splitlines()
+        assert torch.equal(deberta(**inputs).last_hidden_state, expected)  # the model is as it was
+        faster.disable(deberta)
+        own = deberta(**inputs).last_hidden_state
+    valid = inputs["attention_mask"] != 0
+    difference = float((expected - own)[valid].norm() / own[valid].norm())
+    assert f"last_hidden_state: differs by {difference:.1e}" in lines
+    of_layers = [line.split(": int8 differs by ") for line in lines if "int8 differs by" in line]
+    assert {name for name, _ in of_layers} == {name for name in layers if not name.startswith(kept)}
+    assert all(1e-3 < float(size) < 0.1 for _, size in of_layers)
+    assert lines[-1] == "to undo all: disable(model)"
+
+
 @torch.no_grad()
 def test_values_that_are_not_finite_stay_so():
     layer = nn.Sequential(nn.Linear(64, 64))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +19,7 @@ from torch import nn
 
 from relattn.checks import check_window
 from relattn.functional import Window
-from relattn.integrations.transformers import int8
+from relattn.integrations.transformers import comparison, int8
 from relattn.integrations.transformers.forward_patch import SETTING, ForwardPatch, load_class, path_of
 
 if TYPE_CHECKING:
@@ -139,8 +139,9 @@ class Enabled:
 
 
 def enable(
-    model: nn.Module | None = None, *, window: Window = None, linear: Literal["float32", "int8"] = "float32"
-) -> Enabled:
+    model: nn.Module | None = None, *, window: Window = None, linear: Literal["float32", "int8"] = "float32",
+    keep: Sequence[str] = (),
+) -> Enabled:  # fmt: skip
     """Compute relative attention with relattn in one model, or in all models of the supported families.
 
     What is already enabled stays as it is. A family is first compared with its own code on a small model of random
@@ -155,6 +156,7 @@ def enable(
         linear: "int8" also lets the linear layers of one model compute in int8 on a CPU, in inference, if the model is
             not compiled or exported. It changes the outputs slightly. Layers with fewer than 64 inputs or outputs and
             that of the output embeddings keep float32.
+        keep: Names of modules, as in `model.named_modules()`, whose linear layers keep float32.
 
     Returns:
         A context manager. Leaving its block undoes what this call changed. Without a block the change stays.
@@ -163,7 +165,8 @@ def enable(
         ImportError: The package transformers is not installed.
         ValueError: The window has no valid form, is given without a model, or is not supported by a part of the model;
             `model` is a part of a stack whose layers exchange positions; or int8 is given without a model, with a model
-            that has other weights than finite ones in float32 on the CPU, or on a processor without exact sums.
+            that has other weights than finite ones in float32 on the CPU; or `keep` has a name of no module, or is given
+            without int8.
     """
     try:
         import transformers  # noqa: F401
@@ -172,6 +175,8 @@ def enable(
     window = None if window is None else check_window(window)
     if linear not in ("float32", "int8"):
         raise ValueError(f"linear must be 'float32' or 'int8', got {linear!r}")
+    if keep and linear != "int8":
+        raise ValueError(f"keep must be given with linear='int8', got {keep!r} with linear={linear!r}")
     if linear == "int8" and model is None:
         raise ValueError("linear='int8' must be given with a model, because it changes the outputs")
     enabled = Enabled()
@@ -187,7 +192,7 @@ def enable(
     if window is not None:
         _check_model_takes_window(model, modules, window)
     if linear == "int8":
-        enabled.in_int8 = int8.quantize(model)
+        enabled.in_int8 = int8.quantize(model, keep)
     elif not modules:
         _log.warning("%s has no module of a class that relattn supports", type(model).__name__)
     for module, patched in modules:
@@ -239,15 +244,19 @@ def disable(model: nn.Module | None = None) -> None:
             int8.restore(layer)
 
 
-def report(model: nn.Module) -> str:
-    """Report which modules use relattn.
+def report(model: nn.Module, inputs: Mapping[str, Any] | None = None) -> str:
+    """Report which modules use relattn, and what that changes.
 
     Args:
         model: The model to inspect.
+        inputs: Keyword arguments of a call, such as the result of a tokenizer. The model is called with them as it is
+            and with its own code, without gradients.
 
     Returns:
         One line per module of a supported class: its name, its class, and "relattn", with its window, or why it does
-        not; and the number of linear layers in int8, if there are any.
+        not; and the number of linear layers in int8, if there are any. With `inputs` also the times of both calls,
+        the difference of their outputs, that of each layer in int8 from float32 on its own inputs, and how to undo it.
+        Differences are root mean squares, relative to those of the values.
     """
     lines = []
     for name, module in model.named_modules():
@@ -263,7 +272,29 @@ def report(model: nn.Module) -> str:
         lines.append(f"{name or 'the model'} ({type(module).__name__}): {reason}")
     if count := sum(isinstance(module, int8.Int8Linear) for module in model.modules()):
         lines.append(f"{count} linear layers in int8")
+    if inputs is not None:
+        lines += comparison.compare(model, inputs, with_own_code)
     return "\n".join(lines) or f"{type(model).__name__}: no module of a supported class"
+
+
+@contextmanager
+def with_own_code(model: nn.Module) -> Iterator[None]:
+    """Run a model with its own code in float32 inside a block."""
+    settings = {module: module.__dict__.get(SETTING) for module in model.modules() if _patched_class(module) is not None}
+    layers = [module for module in model.modules() if isinstance(module, int8.Int8Linear)]
+    try:
+        for module in settings:
+            module.__dict__[SETTING] = None  # also hides the setting of the class
+        for layer in layers:
+            layer.__class__ = nn.Linear  # type: ignore[assignment]
+        yield
+    finally:
+        for module, setting in settings.items():
+            del module.__dict__[SETTING]
+            if setting is not None:
+                module.__dict__[SETTING] = setting
+        for layer in layers:
+            layer.__class__ = int8.Int8Linear
 
 
 def _units(model: nn.Module) -> list[tuple[nn.Module, PatchedClass]]:

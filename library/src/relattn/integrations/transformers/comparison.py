@@ -1,0 +1,79 @@
+"""What an enabled model computes differently from its own code, on inputs of the user."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from relattn.integrations.transformers.int8 import Int8Linear
+
+SHOWN = 10  # layers in int8 with the largest differences
+
+
+def compare(
+    model: nn.Module, inputs: Mapping[str, Any], with_own_code: Callable[[nn.Module], AbstractContextManager[None]]
+) -> list[str]:
+    """Return lines about the times and outputs of a model as it is and with its own code, and each layer in int8."""
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Int8Linear)}
+    differences: dict[str, float] = {}
+
+    def watch(name: str) -> Callable[..., None]:
+        def hook(layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
+            exact = nn.Linear.forward(layer, given[0])  # type: ignore[arg-type]
+            differences[name] = max(differences.get(name, 0.0), difference(output, exact))
+
+        return hook
+
+    with torch.inference_mode():
+        handles = [layer.register_forward_hook(watch(name)) for name, layer in layers.items()]
+        try:
+            output = tensors_of(model(**inputs))
+        finally:
+            for handle in handles:
+                handle.remove()
+        seconds = fastest(model, inputs)
+        with with_own_code(model):
+            own, own_seconds = tensors_of(model(**inputs)), fastest(model, inputs)
+    mask = inputs.get("attention_mask")
+    lines = [f"{seconds:.3g} s, own code {own_seconds:.3g} s (the faster of two calls each)"]
+    for name, x in own.items():
+        pair = output[name], x
+        if isinstance(mask, Tensor) and mask.dim() == 2 and x.shape[:2] == mask.shape:
+            pair = pair[0][mask != 0], pair[1][mask != 0]  # outputs at padding mean nothing
+        line = f"{name}: differs by {difference(*pair):.1e}"
+        if "logits" in name:
+            changed = pair[0].argmax(-1) != pair[1].argmax(-1)
+            line += f", {int(changed.sum())} of {changed.numel()} labels change"
+        lines.append(line)
+    worst = sorted(differences, key=lambda name: -differences[name])[:SHOWN]
+    lines += [f"{name}: int8 differs by {differences[name]:.1e}" for name in worst]
+    if layers:
+        lines.append(f"to keep layers in float32: disable(model), then enable(model, linear='int8', keep={worst[:1]})")
+    return [*lines, "to undo all: disable(model)"]
+
+
+def fastest(model: nn.Module, inputs: Mapping[str, Any]) -> float:
+    """Return the seconds of the faster of two calls."""
+    times = []
+    for _ in range(2):
+        start = time.perf_counter()
+        model(**inputs)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def tensors_of(output: Any) -> dict[str, Tensor]:
+    """Return the floating-point tensors of a model's output by name."""
+    named = output if isinstance(output, dict) else {"output": output if isinstance(output, Tensor) else output[0]}
+    return {name: x for name, x in named.items() if isinstance(x, Tensor) and x.is_floating_point()}
+
+
+def difference(x: Tensor, exact: Tensor) -> float:
+    """Return the root mean square of a difference, relative to that of the exact values."""
+    size = float(exact.float().norm())
+    return float((x - exact).float().norm()) / size if size > 0.0 else 0.0
