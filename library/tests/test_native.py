@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from relattn import relation_attention, relative_attention
 from relattn.backends import native
-from relattn.backends.native import library, operators
+from relattn.backends.native import library, operators, plans
 from relattn.call import Call
 from relattn.extension import loader
 
@@ -355,3 +355,38 @@ def test_few_queries_read_no_row_of_pos_query_beyond_the_range():
     options = {"pos_query": pos_query, "clip": (2, 1), "beyond": "zero", "query_offset": 0}
     results = [relative_attention(query, key, value, **options, backend=name) for name in ("native", "reference")]
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_later_calls_of_a_form_equal_the_first(case, monkeypatch):
+    """They only change the addresses of a call that was checked before."""
+    operator, inputs, options = call_of(case, SHAPES[case["shape"]], torch.float32)
+    others = {name: x if x is None else torch.randn_like(x) for name, x in inputs.items()}
+    changed = {name: x // 2 for name, x in options.items() if name.endswith("lengths")}
+    changed |= {name: x.flip(-1) for name, x in options.items() if name in ("mask", "relations")}
+    runs = [(inputs, options), (others, options | changed)]
+    with torch.no_grad():
+        plans.PLANS.clear()
+        planned = [operator(**given, **more, backend="native", return_lse=True) for given, more in runs]
+        assert len(plans.PLANS) <= 1
+        monkeypatch.setattr(plans, "form_of", lambda *_: None)
+        for got, (given, more) in zip(planned, runs, strict=True):
+            expected = operator(**given, **more, backend="native", return_lse=True)
+            assert all(map(torch.equal, got, expected))
+
+
+@torch.no_grad()
+def test_values_are_checked_in_every_call():
+    inputs = make_inputs(Shape(2, 2, 1, 5, 5, dim=3, value_dim=3, left=2, right=2), dtype=torch.float32)
+    relations = torch.zeros(1, 1, 5, 5).long()
+    for _ in range(2):
+        relative_attention(**inputs, clip=2, lengths=torch.tensor([5, 3]), is_causal=True)
+        relation_attention(**inputs, relations=relations, is_causal=True)
+    with pytest.raises(ValueError, match=r"lengths must be in \[0, 5\], the number of positions, got values from 3 to 6"):
+        relative_attention(**inputs, clip=2, lengths=torch.tensor([6, 3]), is_causal=True)
+    with pytest.raises(ValueError, match=r"relations must be in \[-1, 5\)"):
+        relation_attention(**inputs, relations=relations + 5, is_causal=True)
+    relation_attention(**inputs, relations=relations - 1, is_causal=True, check=False)
+    for options in ({"is_causal": 1, "clip": 2}, {"is_causal": True, "clip": 2.0}):
+        with pytest.raises(ValueError, match="must be"):
+            relative_attention(**inputs, lengths=torch.tensor([5, 3]), **options)

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from unittest import mock
 
 import pytest
 import torch
@@ -109,12 +108,11 @@ def test_relative_attention_equals_loops(data, clip, is_causal):
     options |= {"window": window, "chunk": chunk}
     assert_equal_to_loops(relative_attention, inputs, label, may_attend, scale=scale, **options)
 
-    # rows of the tables that no pair reaches are cut off if that saves anything
+    # rows of the tables that no pair reaches are cut off
     names = ("rel_query", "rel_bias", "relations", "check", "lengths", "key_lengths", "query_lengths", "mask", "bias")
     defaults = dict.fromkeys(names)
     options |= {"query_offset": torch.tensor(starts), "dropout_p": 0.0, "scale": None}
-    with mock.patch("relattn.call.MIN_PRODUCTS_TO_CUT", 0):
-        call = Call.from_arguments(**defaults | options | inputs)
+    call = Call.from_arguments(**defaults | options | inputs)
     assert call.rel_key.shape[0] == call.rel_value.shape[0] == call.left + call.right + 1
     assert call.left <= max(0, queries - 1 + max(starts))
     assert call.right <= (0 if is_causal else max(0, keys - 1 - min(starts)))

@@ -209,7 +209,6 @@ def test_padding_has_no_infinite_share_of_the_gradient_of_pos_query(monkeypatch,
 def test_tiles_visit_only_the_chunks_of_their_labels(monkeypatch):
     """Once forward, twice for the gradients of queries and table, and once for that of keys."""
     configure(monkeypatch)
-    monkeypatch.setattr("relattn.call.MIN_PRODUCTS_TO_CUT", 0)
     sizes = Shape(batch=1, heads=1, key_heads=1, queries=32, keys=48, dim=3, value_dim=3, left=47, right=47)
     visited, rows = Counter(), labels.chunk_rows
 

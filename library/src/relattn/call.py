@@ -14,7 +14,6 @@ from torch import Tensor
 from relattn import checks, positions
 
 Beyond = Literal["clip", "zero"]
-MIN_PRODUCTS_TO_CUT = 2**18  # number of multiplications that take about as long as cutting rows off tables
 
 
 class Call(NamedTuple):
@@ -142,17 +141,14 @@ class Call(NamedTuple):
             size, window_left, window_right = checks.check_chunk(chunk, window)
 
         # A clipping range or a window wider than the sequence costs no more than the sequence: rows of tables that no
-        # pair takes are cut off, unless that takes longer than it saves, and so are sides of the window that hide no
-        # pair.
+        # pair takes are cut off, and so are sides of the window that hide no pair.
         farthest = positions.farthest_pairs(queries, keys, offset_limits, is_causal=is_causal)
         if farthest is not None:
             window_left = None if window_left is None or window_left >= farthest[0] else window_left
             window_right = None if window_right is None or window_right >= farthest[1] + size - 1 else window_right
         window_end = 0 if is_causal else window_right
         reach = positions.reached_range(left, right, farthest, window_left, window_end, size)
-        unread = left + right - sum(reach)
-        is_whole = farthest is not None and window_left is None and window_right is None
-        if unread and not (is_whole and batch * heads * queries * dim * unread < MIN_PRODUCTS_TO_CUT):
+        if reach != (left, right):
             kept = slice(left - reach[0], left + reach[1] + 1)
             rel_key, rel_value, pos_query = (
                 None if x is None else x[..., kept, :] for x in (rel_key, rel_value, pos_query)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from relattn import backends
+from relattn.backends.native import plans
 from relattn.call import Beyond, Call, casts
 
 Clip = int | tuple[int, int] | None
@@ -122,13 +123,23 @@ def relative_attention(
     Raises:
         ValueError, TypeError: An argument breaks a rule above. The message says what must hold and what was given.
     """
+    sources = (
+        query, key, value, rel_key, rel_value, rel_query, pos_query, bias, None, mask, lengths, key_lengths,
+        query_lengths, rel_bias,
+    )  # fmt: skip
+    options = clip, beyond, query_offset, is_causal, window, chunk, dropout_p, scale, backend, return_lse
+    form = plans.form_of(sources, options)
+    if form is not None and (plan := plans.PLANS.get(form)) is not None:
+        result = plan.run(sources)
+        if result is not None:
+            return result
     call = Call.from_arguments(
         query, key, value, rel_key, rel_value, rel_query=rel_query, pos_query=pos_query, rel_bias=rel_bias,
         relations=None, check=None, clip=clip, beyond=beyond, query_offset=query_offset, is_causal=is_causal,
         window=window, chunk=chunk, lengths=lengths, key_lengths=key_lengths, query_lengths=query_lengths, mask=mask,
         bias=bias, dropout_p=dropout_p, scale=scale,
     )  # fmt: skip
-    return attend(call, backend, return_lse)
+    return attend(call, backend, return_lse, form, sources)
 
 
 @overload
@@ -166,22 +177,38 @@ def relation_attention(
     """
     if relations is None:
         raise TypeError("relations must be a tensor of labels, got None; relative_attention labels pairs by position")
+    sources = (
+        query, key, value, rel_key, rel_value, rel_query, pos_query, bias, relations, mask, lengths, key_lengths,
+        query_lengths, rel_bias,
+    )  # fmt: skip
+    options = query_offset, is_causal, window, chunk, dropout_p, scale, backend, return_lse, check
+    form = plans.form_of(sources, options)
+    if form is not None and (plan := plans.PLANS.get(form)) is not None:
+        result = plan.run(sources)
+        if result is not None:
+            return result
     call = Call.from_arguments(
         query, key, value, rel_key, rel_value, rel_query=rel_query, pos_query=pos_query, rel_bias=rel_bias,
         relations=relations, check=check, clip=None, beyond="zero", query_offset=query_offset, is_causal=is_causal,
         window=window, chunk=chunk, lengths=lengths, key_lengths=key_lengths, query_lengths=query_lengths, mask=mask,
-        bias=bias,
-        dropout_p=dropout_p, scale=scale,
+        bias=bias, dropout_p=dropout_p, scale=scale,
     )  # fmt: skip
-    return attend(call, backend, return_lse)
+    return attend(call, backend, return_lse, form, sources, check)
 
 
-def attend(call: Call, backend: str, return_lse: bool) -> Tensor | tuple[Tensor, Tensor]:
+def attend(
+    call: Call, backend: str, return_lse: bool, form: plans.Form | None, sources: plans.Sources,
+    check: bool | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """Run a call on a backend, outside of autocast: `Call.from_arguments` has settled the dtype."""
-    device = call.query.device.type
+    device, chosen = call.query.device.type, backends.choose(backend, call)
+    if form is not None and chosen is backends.native:
+        plan = plans.add(form, sources, call, check, return_lse)
+        if plan is not None and (result := plan.run(sources)) is not None:
+            return result
     if casts(device):
         with torch.autocast(device, enabled=False):
-            output, lse = backends.choose(backend, call).attend(call, return_lse)
+            output, lse = chosen.attend(call, return_lse)
     else:
-        output, lse = backends.choose(backend, call).attend(call, return_lse)
+        output, lse = chosen.attend(call, return_lse)
     return output if lse is None else (output, lse)

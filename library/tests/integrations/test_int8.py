@@ -144,7 +144,7 @@ def test_kept_layers_and_the_report_of_a_call(deberta):
     kept = "encoder.layer.1.attention"
     inputs = {"input_ids": torch.randint(0, 100, (2, 21)), "attention_mask": torch.ones(2, 21, dtype=torch.long)}
     inputs["attention_mask"][1, 13:] = 0
-    with pytest.raises(ValueError, match="keep must have names of .*, got encoder.layer.9$"):
+    with pytest.raises(ValueError, match=r"keep must have names of .*, got encoder\.layer\.9$"):
         faster.enable(deberta, linear="int8", keep=[kept, "encoder.layer.9"])
     with pytest.raises(ValueError, match="keep must be given with linear='int8'"):
         faster.enable(deberta, keep=[kept])

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from relattn.call import Call
+from relattn.backends.native import plans
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import adapters, patching
 from torch import Tensor, nn
@@ -40,8 +40,8 @@ from testing.model_exports import Encoder, outcome
 def spy(monkeypatch):
     with faster.enable():  # the check of all families also calls the operator
         pass
-    spy = Mock(side_effect=Call.from_arguments)
-    monkeypatch.setattr(Call, "from_arguments", spy)
+    spy = Mock(side_effect=plans.form_of)
+    monkeypatch.setattr(plans, "form_of", spy)
     return spy
 
 

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import transformers
-from relattn.call import Call
+from relattn.backends.native import plans
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import adapters
 from torch import Tensor, nn
@@ -226,8 +226,8 @@ def own_and_ours(model: nn.Module, *inputs: Any, **options: Any) -> tuple[Any, A
     name=FAMILIES, impl=["eager", "sdpa"], masked=[False, True], one_model=[False, True],
 )  # fmt: skip
 def test_outputs_are_the_same(name, impl, masked, one_model, monkeypatch):
-    family, spy = FAMILIES[name], Mock(side_effect=Call.from_arguments)
-    monkeypatch.setattr(Call, "from_arguments", spy)
+    family, spy = FAMILIES[name], Mock(side_effect=plans.form_of)
+    monkeypatch.setattr(plans, "form_of", spy)
     model, inputs = build(family, impl), family.inputs(family.length)
     arguments = {"attention_mask": padding(inputs)} if masked else {}
     own = output(model, inputs, **arguments)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.backends.autograd import INPUTS, differentiable, has_gradients, is_transformed
+from relattn.backends.autograd import INPUTS, differentiable
 from relattn.call import Call, accumulation_dtype
 from relattn.checks import is_tracing
 
@@ -98,13 +98,6 @@ def define(name: str, schema: str, function: Callable[..., Any]) -> None:
 
     torch.library.define(f"relattn::{name}", schema)
     torch.library.impl(f"relattn::{name}", "CompositeExplicitAutograd", run)
-
-
-def attends_directly(call: Call) -> bool:
-    """Return whether a call needs neither autograd nor PyTorch's dispatcher."""
-    tensors: tuple[Any, ...] = call[:TENSORS]
-    inputs = tensors[:INPUTS]
-    return skips_dispatch(tensors) and not has_gradients(inputs) and not is_transformed(inputs)
 
 
 def attend(call: Call, operator: Operator, return_lse: bool) -> tuple[Tensor, Tensor | None]:

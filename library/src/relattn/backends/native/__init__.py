@@ -52,9 +52,4 @@ CAPABILITIES = Capabilities(
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     """Return the output of a call, and the log-sum-exp or None."""
-    if custom_ops.attends_directly(call):
-        output = custom_ops.new_output(call)
-        lse = custom_ops.new_lse(call) if return_lse else None
-        operators.run_forward(custom_ops.with_seed(call), output, lse, row_stats=None)
-        return output, lse
     return custom_ops.attend(call, operators.attention, return_lse)

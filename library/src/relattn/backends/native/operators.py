@@ -27,20 +27,12 @@ ROW_STATS = 2  # statistics of each query that the backward pass reads, as in `s
 def forward(call: Call) -> Attended:
     """Return the output, the log-sum-exp (batch, heads, queries), and the statistics that the backward pass reads."""
     output, lse = new_results(call)
-    row_stats = new_row_stats(lse, ROW_STATS)
-    run_forward(call, output, lse, row_stats)
-    return output, lse, row_stats
-
-
-def run_forward(call: Call, output: Tensor, lse: Tensor | None, row_stats: Tensor | None) -> None:
-    """Compute the output, and the log-sum-exp and the statistics unless they are None."""
-    task = Task(call)
+    row_stats, task = new_row_stats(lse, ROW_STATS), Task(call)
     task.set_array("output", output, *output.stride()[:3])
-    if lse is not None:
-        task.set_array("lse", lse, *lse.stride())
-    if row_stats is not None:
-        task.set_array("row_stats", row_stats)
+    task.set_array("lse", lse, *lse.stride())
+    task.set_array("row_stats", row_stats)
     task.run("forward")
+    return output, lse, row_stats
 
 
 def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, row_stats: Tensor) -> tuple[Tensor, ...]:

@@ -90,12 +90,12 @@ class Int8Linear(nn.Linear):
 def quantize(model: nn.Module, keep: Sequence[str] = ()) -> list[Int8Linear]:
     """Let the linear layers of a model compute in int8, and return those that did not do so before.
 
-    Layers with fewer than 64 inputs or outputs, the layer of the output embeddings, and the modules named in `keep` with
-    all their parts keep float32.
+    Layers with fewer than 64 inputs or outputs, the layer of the output embeddings, and the modules named in `keep`
+    with all their parts keep float32.
 
     Raises:
-        ValueError: a name in `keep` is of no module; a weight is not finite, not in float32, not on the CPU, or was made in inference mode; or the model
-            has no such layer. Nothing is changed.
+        ValueError: a name in `keep` is of no module; a weight is not finite, not in float32, not on the CPU, or was
+            made in inference mode; or the model has no such layer. Nothing is changed.
     """
     find_head: Any = getattr(model, "get_output_embeddings", lambda: None)
     head = find_head()

@@ -165,8 +165,8 @@ def enable(
         ImportError: The package transformers is not installed.
         ValueError: The window has no valid form, is given without a model, or is not supported by a part of the model;
             `model` is a part of a stack whose layers exchange positions; or int8 is given without a model, with a model
-            that has other weights than finite ones in float32 on the CPU; or `keep` has a name of no module, or is given
-            without int8.
+            that has other weights than finite ones in float32 on the CPU; or `keep` has a name of no module, or is
+            given without int8.
     """
     try:
         import transformers  # noqa: F401
@@ -280,7 +280,9 @@ def report(model: nn.Module, inputs: Mapping[str, Any] | None = None) -> str:
 @contextmanager
 def with_own_code(model: nn.Module) -> Iterator[None]:
     """Run a model with its own code in float32 inside a block."""
-    settings = {module: module.__dict__.get(SETTING) for module in model.modules() if _patched_class(module) is not None}
+    settings = {
+        module: module.__dict__.get(SETTING) for module in model.modules() if _patched_class(module) is not None
+    }
     layers = [module for module in model.modules() if isinstance(module, int8.Int8Linear)]
     try:
         for module in settings:
