@@ -46,6 +46,37 @@ def test_rel_bias_is_as_exact_as_its_dtype(backend, dtype, related, dim):
     torch.testing.assert_close(lse, torch.full_like(lse, math.log(7) - 50), rtol=0, atol=1e-4)
 
 
+@pairwise(
+    backend=["native", "dense", "reference"], lengths=[(5, 5, 0, 9, 1), (0,), (4,)], is_causal=[0, 1], window=[0, 1]
+)
+def test_packed_sequences_equal_a_mask(backend, lengths, is_causal, window):
+    length = sum(lengths)
+    inputs = make_inputs(Shape(1, 4, 2, length, length, dim=3, value_dim=5, left=2, right=2), rel_dim=7)
+    ends, number = torch.tensor([0, *lengths]).cumsum(0), torch.arange(len(lengths))
+    number = number.repeat_interleave(torch.tensor(lengths))
+    options = {"is_causal": bool(is_causal), "window": (3, 1) if window else None, "clip": 2}
+    got = outputs_and_gradients(relative_attention, inputs, cu_seqlens=ends.int(), backend=backend, **options)
+    mask = number[:, None] == number
+    want = outputs_and_gradients(relative_attention, inputs, mask=mask, backend="reference", **options)
+    assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cu_seqlens": torch.tensor([0, 3])}, r"cu_seqlens must increase from 0 to 5, .*, got \[0, 3\]"),
+        ({"cu_seqlens": torch.tensor([0, 4, 3, 5])}, "cu_seqlens must increase from 0 to 5"),
+        ({"cu_seqlens": torch.tensor([0.0, 5.0])}, "cu_seqlens must have an integer dtype"),
+        ({"cu_seqlens": torch.tensor([0, 5]), "mask": torch.ones(5, 5).bool()}, "given without mask"),
+        ({"cu_seqlens": torch.tensor([0, 5]), "query": torch.zeros(1, 1, 3, 3)}, "as many queries as keys, got query"),
+    ],
+)
+def test_packed_sequences_that_are_refused(options, message):
+    given = {name: torch.zeros(1, 1, 5, 3) for name in ("query", "key", "value")} | options
+    with pytest.raises(ValueError, match=message):
+        relative_attention(**given)
+
+
 @pairwise(backend=backends.NAMES, is_causal=[False, True], junk=[torch.inf, torch.nan], shape=["self", "more queries"])
 def test_content_of_padding_changes_nothing(backend, is_causal, junk, shape):
     sizes = replace(SHAPES[shape], heads=1, key_heads=1)

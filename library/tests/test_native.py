@@ -382,7 +382,7 @@ def test_values_are_checked_in_every_call():
     for _ in range(2):
         relative_attention(**inputs, clip=2, lengths=torch.tensor([5, 3]), is_causal=True)
         relation_attention(**inputs, relations=relations, is_causal=True)
-    with pytest.raises(ValueError, match=r"lengths must be in \[0, 5\], the number of positions, got values from 3 to 6"):
+    with pytest.raises(ValueError, match=r"lengths must be in \[0, 5\], .* got values from 3 to 6"):
         relative_attention(**inputs, clip=2, lengths=torch.tensor([6, 3]), is_causal=True)
     with pytest.raises(ValueError, match=r"relations must be in \[-1, 5\)"):
         relation_attention(**inputs, relations=relations + 5, is_causal=True)

@@ -6,6 +6,7 @@ given.
 
 import operator
 import sys
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -240,6 +241,22 @@ def check_self_attention_lengths(queries: int, keys: int, given: bool) -> None:
     if queries != keys:
         rule = "lengths must be used with as many queries as keys"
         raise ValueError(f"{rule}, got {queries} queries and {keys} keys; pass key_lengths and query_lengths")
+
+
+def check_packed(cu_seqlens: Any, rows: dict[str, Tensor | None], others: dict[str, Any]) -> list[int]:
+    """Check the cumulative lengths of packed sequences, and return the lengths."""
+    check_tensors({"cu_seqlens": cu_seqlens, **rows})
+    if given := [name for name, x in others.items() if x is not None]:
+        raise ValueError(f"cu_seqlens must be given without {', '.join(given)}")
+    shapes = {name: x.shape for name, x in rows.items() if x is not None}
+    if not all(len(shape) == 4 and shape[::2] == (1, shapes["query"][2]) for shape in shapes.values()):
+        listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+        raise ValueError(f"cu_seqlens must be used with a batch of 1 and as many queries as keys, got {listed}")
+    ends, length = as_signed("cu_seqlens", cu_seqlens).flatten().tolist(), shapes["query"][2]
+    lengths = [end - start for start, end in pairwise(ends)]
+    if not lengths or ends[0] != 0 or ends[-1] != length or min(lengths) < 0:
+        raise ValueError(f"cu_seqlens must increase from 0 to {length}, the number of positions, got {ends}")
+    return lengths
 
 
 def check_offset(query_offset: Any, batch: int) -> tuple[int, Tensor | None, tuple[int, int] | None]:

@@ -11,12 +11,13 @@ aV_ij and b_ij from tables by clip(j − i), key position minus query position (
 `Call.from_arguments` checks the arguments.
 """
 
-from typing import Literal, TypedDict, Unpack, overload
+from itertools import groupby
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
 
-from relattn import backends
+from relattn import backends, checks
 from relattn.backends.native import plans
 from relattn.call import Beyond, Call, casts
 
@@ -48,17 +49,19 @@ class Options(TypedDict, total=False):
 @overload
 def relative_attention(
     query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor | None = None, rel_value: Tensor | None = None, *,
-    clip: Clip = None, beyond: Beyond = "clip", return_lse: Literal[False] = False, **options: Unpack[Options],
+    clip: Clip = None, beyond: Beyond = "clip", cu_seqlens: Tensor | None = None, return_lse: Literal[False] = False,
+    **options: Unpack[Options],
 ) -> Tensor: ...  # fmt: skip
 @overload
 def relative_attention(
     query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor | None = None, rel_value: Tensor | None = None, *,
-    clip: Clip = None, beyond: Beyond = "clip", return_lse: Literal[True], **options: Unpack[Options],
+    clip: Clip = None, beyond: Beyond = "clip", cu_seqlens: Tensor | None = None, return_lse: Literal[True],
+    **options: Unpack[Options],
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 def relative_attention(
     query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor | None = None, rel_value: Tensor | None = None, *,
     rel_query: Tensor | None = None, pos_query: Tensor | None = None, rel_bias: Tensor | None = None,
-    clip: Clip = None, beyond: Beyond = "clip",
+    clip: Clip = None, beyond: Beyond = "clip", cu_seqlens: Tensor | None = None,
     query_offset: int | Tensor | None = None, is_causal: bool = False, window: Window = None, chunk: Chunk = None,
     lengths: Tensor | None = None, key_lengths: Tensor | None = None, query_lengths: Tensor | None = None,
     mask: Tensor | None = None, bias: Tensor | None = None, dropout_p: float = 0.0, scale: float | None = None,
@@ -82,6 +85,10 @@ def relative_attention(
         clip: The clipping distance k, or the clipping range (left, right), where labels == left + right + 1. Default:
             k for tables of 2k + 1 rows. A table for one side only, as in causal schemes, needs (rows − 1, 0).
         beyond: Pairs beyond the clipping range take the edge row ("clip", the paper) or have no relative term ("zero").
+        cu_seqlens: (sequences + 1,) integers from 0 to the length: the cumulative lengths of sequences that are packed
+            one after another, without padding, in a batch of one, as in flash-attention's varlen functions. A position
+            attends within its own sequence only. Reading them waits for a GPU. It must be given without
+            `query_offset`, lengths, `mask` and `bias`.
         query_offset: Position of the first query on the key axis: an integer, or (batch,) integers. Default:
             keys − queries, so the queries are the last positions. It must be given together with `key_lengths` if
             queries ≠ keys and positions matter.
@@ -123,12 +130,21 @@ def relative_attention(
     Raises:
         ValueError, TypeError: An argument breaks a rule above. The message says what must hold and what was given.
     """
+    if cu_seqlens is not None:
+        others = {"query_offset": query_offset, "lengths": lengths, "key_lengths": key_lengths}
+        others |= {"query_lengths": query_lengths, "mask": mask, "bias": bias}
+        shared = {"rel_key": rel_key, "rel_value": rel_value, "pos_query": pos_query, "rel_bias": rel_bias}
+        options = {"clip": clip, "beyond": beyond, "is_causal": is_causal, "window": window, "chunk": chunk}
+        options |= {"dropout_p": dropout_p, "scale": scale, "backend": backend}
+        rows = {"query": query, "key": key, "value": value, "rel_query": rel_query}
+        return attend_packed(rows, checks.check_packed(cu_seqlens, rows, others), return_lse, **shared, **options)
     sources = (
         query, key, value, rel_key, rel_value, rel_query, pos_query, bias, None, mask, lengths, key_lengths,
         query_lengths, rel_bias,
     )  # fmt: skip
-    options = clip, beyond, query_offset, is_causal, window, chunk, dropout_p, scale, backend, return_lse
-    form = plans.form_of(sources, options)
+    form = plans.form_of(
+        sources, (clip, beyond, query_offset, is_causal, window, chunk, dropout_p, scale, backend, return_lse)
+    )
     if form is not None and (plan := plans.PLANS.get(form)) is not None:
         result = plan.run(sources)
         if result is not None:
@@ -181,8 +197,9 @@ def relation_attention(
         query, key, value, rel_key, rel_value, rel_query, pos_query, bias, relations, mask, lengths, key_lengths,
         query_lengths, rel_bias,
     )  # fmt: skip
-    options = query_offset, is_causal, window, chunk, dropout_p, scale, backend, return_lse, check
-    form = plans.form_of(sources, options)
+    form = plans.form_of(
+        sources, (query_offset, is_causal, window, chunk, dropout_p, scale, backend, return_lse, check)
+    )
     if form is not None and (plan := plans.PLANS.get(form)) is not None:
         result = plan.run(sources)
         if result is not None:
@@ -194,6 +211,22 @@ def relation_attention(
         bias=bias, dropout_p=dropout_p, scale=scale,
     )  # fmt: skip
     return attend(call, backend, return_lse, form, sources, check)
+
+
+def attend_packed(
+    rows: dict[str, Tensor | None], lengths: list[int], return_lse: bool, **options: Any
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attend within packed sequences. Neighbours of the same length are one batch, without a copy."""
+    forms = [(length, len(list(same))) for length, same in groupby(lengths) if length > 0] or [(0, 1)]
+    sizes = [length * count for length, count in forms]
+    split = {name: x.split(sizes, dim=2) for name, x in rows.items() if x is not None}
+    results = []
+    for number, (length, count) in enumerate(forms):
+        part = {name: x[number][0].unflatten(1, (count, length)).transpose(0, 1) for name, x in split.items()}
+        output, lse = relative_attention(**part, return_lse=True, **options)
+        results.append((output.transpose(1, 2).flatten(0, 1), lse.transpose(1, 2).flatten(0, 1)))
+    output, lse = (torch.cat(parts).transpose(0, 1)[None] for parts in zip(*results, strict=True))
+    return (output, lse) if return_lse else output
 
 
 def attend(
