@@ -489,3 +489,40 @@ def test_transformers_must_be_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match="transformers must be installed"):
         faster.enable()
+
+
+@pytest.mark.parametrize("name", ["deberta", "deberta-v3", "mpnet"])
+def test_layers_without_padding(name):
+    """Outputs and gradients at valid positions are the same, and a text alone has the same outputs as in its batch."""
+    family = FAMILIES[name]
+    model, inputs = build(family), family.inputs(family.length)
+    inputs = torch.cat([inputs] * 3)[:5]
+    length = inputs.shape[1]
+    lengths = torch.tensor([length, 7, 7, length // 2, 1])
+    valid = torch.arange(length) < lengths[:, None]
+    sizes = []
+
+    def run():
+        model.zero_grad()
+        result = model(inputs, attention_mask=valid.long(), output_hidden_states=True)
+        (result.last_hidden_state[valid] * 0.1).square().sum().backward()
+        states = [x[valid].detach() for x in result.hidden_states]
+        return [*states, *(x.grad.clone() for x in model.parameters() if x.grad is not None)]
+
+    own = run()
+    with faster.enable(model, unpad=True):
+        assert "relattn, without padding" in faster.report(model)
+        linear = next(module for module in model.modules() if isinstance(module, nn.Linear))
+        handle = linear.register_forward_hook(lambda module, given, output: sizes.append(given[0].shape[:2].numel()))
+        for got, want in zip(run(), own, strict=True):
+            assert float((got - want).abs().max()) <= 2e-5 * max(1.0, float(want.abs().max()))
+        assert max(sizes) == int(lengths.sum())
+        with torch.no_grad():
+            alone = model(inputs[3:4, : length // 2]).last_hidden_state[0]
+            batch = model(inputs, attention_mask=valid.long()).last_hidden_state
+        assert float((batch[3, : length // 2] - alone).abs().max()) <= 1e-5
+        assert not batch[~valid].any()
+        assert torch.equal(copy.deepcopy(model)(inputs, attention_mask=valid.long()).last_hidden_state, batch)
+        handle.remove()
+    with pytest.raises(ValueError, match="unpad must be given with a model of Deberta, DebertaV2, MPNet, got Linear"):
+        faster.enable(nn.Linear(4, 4), unpad=True)

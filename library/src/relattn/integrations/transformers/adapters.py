@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -137,6 +137,48 @@ def options_of(mask: Tensor, batch: int) -> dict[str, Any] | None:
     if bool((lengths == row.shape[-1]).all()):
         return {}
     return {"key_lengths": lengths.expand(batch)}
+
+
+class Packing(NamedTuple):
+    """Where the valid positions of a padded batch are, so that layers compute these only; the default: everywhere.
+
+    Attributes:
+        places: (valid positions,) their numbers in the flattened batch.
+        cu_seqlens: (batch + 1,) cumulative lengths, as in `relative_attention`, in the place of an attention mask.
+        batch, length: Sizes of the batch.
+    """
+
+    places: Tensor | None = None
+    cu_seqlens: Tensor | None = None
+    batch: int = 0
+    length: int = 0
+
+    def pack(self, states: Tensor) -> Tensor:
+        """Return the valid positions of (batch, length, dim) as (1, positions, dim)."""
+        return states if self.places is None else states.flatten(0, 1).index_select(0, self.places)[None]
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """Return (batch, length, dim) with zeros at padding."""
+        if self.places is None:
+            return packed
+        padded = packed.new_zeros(self.batch * self.length, packed.shape[-1]).index_copy(0, self.places, packed[0])
+        return padded.unflatten(0, (self.batch, self.length))
+
+
+def packed_options(mask: Tensor | None, states: Tensor) -> tuple[dict[str, Any] | None, int]:
+    """Return `mask_options`, or the option for the ends of packed sequences; and the length of the longest sequence."""
+    if mask is not None and mask.dim() == 1:
+        return {"cu_seqlens": mask}, int(mask.diff().max())
+    return mask_options(mask, len(states)), states.shape[1]
+
+
+def packing_of(mask: Tensor | None, batch: int, unpad: bool) -> Packing:
+    """Return the packing of a batch by its mask, as in `mask_options`; the default without `unpad` or right padding."""
+    lengths = (mask_options(mask, batch) or {}).get("key_lengths") if unpad else None
+    if mask is None or lengths is None:
+        return Packing()
+    length, ends = mask.shape[-1], nn.functional.pad(lengths.cumsum(0), (1, 0))
+    return Packing(is_valid(length, lengths).flatten().nonzero()[:, 0], ends, batch, length)
 
 
 def run_layers(module: Any, states: Tensor, layerdrop: float, **options: Any) -> Tensor:

@@ -48,6 +48,11 @@ class ForwardPatch:
     unsupported_reason: Callable[[Any], str | None] = lambda module: None
     takes_window: bool = False
 
+    @property
+    def takes_unpad(self) -> bool:
+        """Whether the replacement can leave out padding: whether it has the keyword argument `unpad`."""
+        return "unpad" in inspect.signature(self.forward).parameters
+
     def wrap(self, original_forward: Callable[..., Any]) -> Callable[..., Any]:
         """Return a forward that calls the replacement for enabled modules, and `original_forward` for the others.
 
@@ -63,9 +68,9 @@ class ForwardPatch:
             setting = getattr(module, SETTING, None)
             if setting is None or self.unsupported_reason(module) is not None:
                 return original_forward(module, *args, **kwargs)
-            own, window = original_forward, {}
+            own, options = original_forward, {"unpad": True} if setting.unpad and self.takes_unpad else {}
             if setting.window is not None:
-                own, window = functools.partial(_refuse, setting.window), {"window": setting.window}
+                own, options = functools.partial(_refuse, setting.window), options | {"window": setting.window}
             arguments = dict(zip(names[1:], args, strict=False))
             is_invalid = len(args) >= len(names) or any(name in kwargs for name in arguments)
             if is_invalid or is_exporting():
@@ -77,7 +82,7 @@ class ForwardPatch:
                 raise TypeError(f"{type(module).__name__} has the arguments {', '.join(unknown)}")
             if unknown:
                 return own()
-            return self.forward(own, module, **arguments, **window)
+            return self.forward(own, module, **arguments, **options)
 
         return forward
 

@@ -31,15 +31,16 @@ _log = logging.getLogger(__name__)
 class Setting:
     """Setting of a module, or of all modules of a class, that use relattn."""
 
-    def __init__(self, owner: PatchedClass, window: Window, is_check: bool = False) -> None:
+    def __init__(self, owner: PatchedClass, window: Window, unpad: bool = False, is_check: bool = False) -> None:
         self.owner = owner
         self.window = window
+        self.unpad = unpad
         self.is_check = is_check  # of a family: an unknown argument is an error
         owner.settings.add(self)
 
     def __reduce__(self) -> Any:
         """Copies and pickled models patch the class again, in their own process."""
-        return _restore_setting, (self.owner.patch.class_path, self.window)
+        return _restore_setting, (self.owner.patch.class_path, self.window, self.unpad)
 
 
 class PatchedClass:
@@ -81,10 +82,12 @@ class PatchedClass:
         else:
             self.module_type.forward = self.original  # type: ignore[method-assign, assignment]
 
-    def enable(self, owner: type[nn.Module] | nn.Module, window: Window = None, is_check: bool = False) -> None:
+    def enable(
+        self, owner: type[nn.Module] | nn.Module, window: Window = None, unpad: bool = False, is_check: bool = False
+    ) -> None:
         """Enable the class or one of its modules."""
         self.install()
-        setattr(owner, SETTING, Setting(self, window, is_check))
+        setattr(owner, SETTING, Setting(self, window, unpad, is_check))
         if isinstance(owner, nn.Module):
             self._rebind(owner, self.original, self.forward)
 
@@ -140,7 +143,7 @@ class Enabled:
 
 def enable(
     model: nn.Module | None = None, *, window: Window = None, linear: Literal["float32", "int8"] = "float32",
-    keep: Sequence[str] = (),
+    keep: Sequence[str] = (), unpad: bool = False,
 ) -> Enabled:  # fmt: skip
     """Compute relative attention with relattn in one model, or in all models of the supported families.
 
@@ -156,6 +159,8 @@ def enable(
         linear: "int8" also lets the linear layers of one model compute in int8 on a CPU, in inference, if the model is
             not compiled or exported. It changes the outputs slightly. Layers with fewer than 64 inputs or outputs and
             that of the output embeddings keep float32.
+        unpad: Pack the valid tokens of a padded batch once, and compute all layers of one model on these only. Outputs
+            at padding are then zeros. Batches that are not padded on the right are computed as without it.
         keep: Names of modules, as in `model.named_modules()`, whose linear layers keep float32.
 
     Returns:
@@ -163,7 +168,8 @@ def enable(
 
     Raises:
         ImportError: The package transformers is not installed.
-        ValueError: The window has no valid form, is given without a model, or is not supported by a part of the model;
+        ValueError: `unpad` is given without a model that has such an encoder; the window has no valid form, is given
+            without a model, or is not supported by a part of the model;
             `model` is a part of a stack whose layers exchange positions; or int8 is given without a model, with a model
             that has other weights than finite ones in float32 on the CPU; or `keep` has a name of no module, or is
             given without int8.
@@ -175,6 +181,9 @@ def enable(
     window = None if window is None else check_window(window)
     if linear not in ("float32", "int8"):
         raise ValueError(f"linear must be 'float32' or 'int8', got {linear!r}")
+    if unpad and not any(patched.patch.takes_unpad for _, patched in ([] if model is None else _units(model))):
+        names = ", ".join(dict.fromkeys(p.family.name for p in _patched_classes().values() if p.patch.takes_unpad))
+        raise ValueError(f"unpad must be given with a model of {names}, got {type(model).__name__}")
     if keep and linear != "int8":
         raise ValueError(f"keep must be given with linear='int8', got {keep!r} with linear={linear!r}")
     if linear == "int8" and model is None:
@@ -196,10 +205,11 @@ def enable(
     elif not modules:
         _log.warning("%s has no module of a class that relattn supports", type(model).__name__)
     for module, patched in modules:
-        setting = getattr(module, SETTING, None) if window is None else module.__dict__.get(SETTING)
-        is_used = setting is not None and patched.is_reached(module)
+        is_own = window is not None or unpad  # what the class has does not count
+        setting = module.__dict__.get(SETTING) if is_own else getattr(module, SETTING, None)
+        is_used = setting is not None and patched.is_reached(module) and setting.unpad >= unpad
         if not is_used and patched.unsupported_reason(module) is None:
-            patched.enable(module, window)
+            patched.enable(module, setting.window if setting and window is None else window, unpad)
             enabled.changed.append((patched, module))
     return enabled
 
@@ -266,7 +276,8 @@ def report(model: nn.Module, inputs: Mapping[str, Any] | None = None) -> str:
         reason = patched.unsupported_reason(module)
         if reason is None:
             window = "" if setting is None or setting.window is None else f", window {setting.window}"
-            reason = "not enabled" if setting is None else f"relattn{window}"
+            unpad = ", without padding" if setting is not None and setting.unpad and patched.patch.takes_unpad else ""
+            reason = "not enabled" if setting is None else f"relattn{window}{unpad}"
             if setting is not None and not patched.is_reached(module):
                 reason = "its forward was wrapped before its class was enabled; enable the model"
         lines.append(f"{name or 'the model'} ({type(module).__name__}): {reason}")
@@ -364,12 +375,12 @@ def _mismatch_reason(family: Family) -> str | None:
     return reason
 
 
-def _restore_setting(class_path: str, window: Window) -> Setting | None:
+def _restore_setting(class_path: str, window: Window, unpad: bool) -> Setting | None:
     """Return the setting of a module that was copied or pickled, and patch its class."""
     patched = _patched_classes()[class_path]
     if (reason := _mismatch_reason(patched.family)) is None:
         patched.install()
-        return Setting(patched, window)
+        return Setting(patched, window, unpad)
     if window is not None:
         raise RuntimeError(f"a model that was saved with a window must be supported, got {class_path}: {reason}")
     return None

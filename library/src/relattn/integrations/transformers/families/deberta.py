@@ -26,8 +26,9 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_p
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import (
     join_heads,
-    mask_options,
     needs_attention_weights,
+    packed_options,
+    packing_of,
     project,
     split_heads,
 )
@@ -39,7 +40,7 @@ def attention(
     own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
-    attention_mask: Tensor,  # (batch, 1, 1, length) from the patched encoder
+    attention_mask: Tensor,  # (batch, 1, 1, length) from the patched encoder, or the ends of packed sequences
     output_attentions: bool = False,
     query_states: Tensor | None = None,
     relative_pos: Tensor | None = None,  # empty from the patched encoder, else distances that the caller may choose
@@ -48,10 +49,10 @@ def attention(
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
     if relative_pos is None or relative_pos.numel() > 0:
         return own()
-    options = mask_options(attention_mask, len(hidden_states))
+    options, length = packed_options(attention_mask, hidden_states)
     assert options is not None  # a boolean mask is never a bias
     assert rel_embeddings is not None  # the encoder passes them
-    used, rows = used_embeddings(module, hidden_states.shape[1], hidden_states.device)
+    used, rows = used_embeddings(module, length, hidden_states.device)
     embeddings = module.pos_dropout(rel_embeddings)[used]
     query, key, value, K, Q = projections(module, hidden_states, embeddings)
     # Version 1 also counts terms of other names, which it does not compute.
@@ -113,6 +114,7 @@ def encoder(
     query_states: Tensor | None = None,
     relative_pos: Tensor | None = None,
     return_dict: bool = True,
+    unpad: bool = False,
 ) -> Any:
     """Run the layers with a mask of valid keys and no distances."""
     is_unsupported = query_states is not None or relative_pos is not None or attention_mask.dim() != 2
@@ -121,13 +123,16 @@ def encoder(
     options = {"rel_embeddings": module.get_rel_embedding(), "relative_pos": hidden_states.new_empty(0)}
     with torch.inference_mode(False):  # `mask_options` reads the mask once for all layers
         mask = attention_mask[:, None, None] != 0
-    embedded = hidden_states
-    states: tuple[Tensor, ...] | None = (hidden_states,) if output_hidden_states else None
+    packing = packing_of(mask, len(hidden_states), unpad)
+    embedded, hidden_states = hidden_states, packing.pack(hidden_states)
+    mask = mask if packing.cu_seqlens is None else packing.cu_seqlens
+    states: tuple[Tensor, ...] | None = (embedded,) if output_hidden_states else None
     for index, layer in enumerate(module.layer):
         hidden_states, _ = layer(hidden_states, mask, **options)
         if index == 0 and getattr(module, "conv", None) is not None:
-            hidden_states = module.conv(embedded, hidden_states, attention_mask)
-        states = None if states is None else (*states, hidden_states)
+            hidden_states = packing.pack(module.conv(embedded, packing.unpack(hidden_states), attention_mask))
+        states = None if states is None else (*states, packing.unpack(hidden_states))
+    hidden_states = packing.unpack(hidden_states)
     if not return_dict:
         return tuple(x for x in (hidden_states, states) if x is not None)
     return BaseModelOutput(last_hidden_state=hidden_states, hidden_states=states)

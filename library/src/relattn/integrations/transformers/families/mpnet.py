@@ -20,7 +20,14 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
 from relattn import relative_attention
-from relattn.integrations.transformers.adapters import join_heads, mask_options, needs_attention_weights, project
+from relattn.integrations.transformers.adapters import (
+    join_heads,
+    mask_options,
+    needs_attention_weights,
+    packed_options,
+    packing_of,
+    project,
+)
 from relattn.integrations.transformers.family import Family, masked_text_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
@@ -39,7 +46,7 @@ def attention(
     """Compute the self-attention of one layer: (batch, length, dim)."""
     if position_bias is None or position_bias.dim() != 2:
         return own()
-    options = mask_options(attention_mask, len(hidden_states))
+    options, _ = packed_options(attention_mask, hidden_states)
     assert options is not None  # the encoder has checked it
     query, key, value = project(hidden_states, module.attention_head_size, module.q, module.k, module.v)
     attended = relative_attention(
@@ -61,6 +68,7 @@ def encoder(
     output_attentions: bool = False,
     output_hidden_states: bool = False,
     return_dict: bool = False,
+    unpad: bool = False,
     **kwargs: Any,
 ) -> Any:
     """Run the layers with a table of biases."""
@@ -68,10 +76,14 @@ def encoder(
         return own()
     distance = torch.arange(-MAX_DISTANCE, MAX_DISTANCE + 1, device=hidden_states.device)
     table = module.relative_attention_bias(module.relative_position_bucket(distance)).T  # (heads, 257)
+    packing = packing_of(attention_mask, len(hidden_states), unpad)
+    mask = attention_mask if packing.cu_seqlens is None else packing.cu_seqlens
     states: tuple[Tensor, ...] | None = (hidden_states,) if output_hidden_states else None
+    hidden_states = packing.pack(hidden_states)
     for layer in module.layer:
-        hidden_states = layer(hidden_states, attention_mask, table, **kwargs)[0]
-        states = None if states is None else (*states, hidden_states)
+        hidden_states = layer(hidden_states, mask, table, **kwargs)[0]
+        states = None if states is None else (*states, packing.unpack(hidden_states))
+    hidden_states = packing.unpack(hidden_states)
     if not return_dict:
         return tuple(x for x in (hidden_states, states) if x is not None)
     return BaseModelOutput(last_hidden_state=hidden_states, hidden_states=states)
