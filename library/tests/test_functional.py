@@ -158,6 +158,13 @@ def test_derivatives(backend):
     by_length = torch.func.vmap(lambda n: relative_attention(query, key, key, rel_key, key_lengths=n, **options))
     want = relative_attention(query, key, key, rel_key, key_lengths=torch.tensor([3]), **options)
     close(by_length(torch.tensor([[5], [3]]))[1], want)
+    for name, options["query_offset"] in (("key_lengths", 1), ("query_offset", None)):
+
+        def of_index(x, n, name=name):
+            return relative_attention(x, key, key, rel_key, **options | {name: n}).square().sum()
+
+        (want,) = torch.autograd.grad(of_index(leaf, torch.tensor([3])), leaf)
+        close(torch.func.vmap(torch.func.grad(of_index), (None, 0))(query, torch.tensor([[5], [3]]))[1], want)
 
     @torch.autograd.forward_ad.dual_level()
     def dual():
@@ -210,6 +217,30 @@ def test_biases_in_transforms_equal_one_call_per_index(backend):
         leaves = {name: x[index].clone().requires_grad_() for name, x in given.items()}
         want = torch.autograd.grad(loss(leaves), list(leaves.values()))
         assert_close({name: x[index] for name, x in got.items()}, dict(zip(leaves, want, strict=True)))
+
+
+@pairwise(
+    backend=["native", "dense"], name=["rel_key", "rel_value", "pos_query"], labels=["far", "padding", "relations"]
+)
+def test_rows_of_tables_that_no_pair_takes_may_be_nan(backend, name, labels):
+    inputs = make_inputs(Shape(2, 2, 1, 6, 6, dim=3, value_dim=3, left=7, right=7), dtype=torch.float32, rel_dim=3)
+    inputs["pos_query"] = inputs["rel_key"].clone()
+    relations = torch.arange(36).view(1, 1, 6, 6) % 3 + 5  # labels 5, 6 and 7
+    row, operator, options = {
+        "far": (0, relative_attention, {"clip": 7}),
+        "padding": (11, relative_attention, {"clip": 7, "lengths": torch.tensor([4, 2])}),
+        "relations": (8, relation_attention, {"relations": relations}),
+    }[labels]
+    want = outputs_and_gradients(operator, inputs, backend=backend, **options)
+    inputs[name][row] = torch.nan
+    for _ in range(2):
+        assert_close(outputs_and_gradients(operator, inputs, backend=backend, **options), want)
+        with torch.no_grad():  # with a plan
+            output = operator(**inputs, backend=backend, **options)
+        torch.testing.assert_close(output, want["output"])
+    inputs[name][7] = torch.nan  # the pairs (i, i) take it
+    with torch.no_grad():
+        assert operator(**inputs, backend=backend, **options).isnan().any()
 
 
 @BACKENDS

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn.checks import as_integer, can_read, show
+from relattn.checks import as_integer, bounds, can_read, show
 
 
 @dataclass(eq=False)
@@ -144,6 +144,9 @@ class AttentionCache:
 
     def select(self, rows: Tensor) -> AttentionCache:
         """Return the cache of the sequences `rows`, (new batch,) indices, repeats allowed, in new memory."""
+        if rows.dim() != 1 or (can_read(rows) and not 0 <= bounds(rows)[0] <= bounds(rows)[1] < max(1, self.batch)):
+            got = rows.tolist() if can_read(rows) else show(rows)
+            raise ValueError(f"rows must have one dimension and indices in [0, {self.batch}), got {got}")
         lengths = None if self.lengths is None else self.lengths[rows]
         if any(buffer.requires_grad for buffer in self.buffers):
             return AttentionCache((self.key[rows], self.value[rows]), self.length, lengths, dropped=self.dropped)

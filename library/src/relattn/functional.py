@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from relattn import backends, checks
+from relattn.backends import pairs
 from relattn.backends.native import plans
 from relattn.call import Beyond, Call, casts
 
@@ -234,6 +235,7 @@ def attend(
     check: bool | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """Run a call on a backend, outside of autocast: `Call.from_arguments` has settled the dtype."""
+    call = pairs.without_unread_rows(call)
     device, chosen = call.query.device.type, backends.choose(backend, call)
     if form is not None and chosen is backends.native:
         plan = plans.add(form, sources, call, check, return_lse)

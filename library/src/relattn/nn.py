@@ -21,6 +21,7 @@ from relattn.checks import (
     check_window,
     clipping_range,
     is_tracing,
+    show,
 )
 from relattn.functional import Chunk, Options, Window, relative_attention
 
@@ -194,6 +195,9 @@ class SelfAttention(nn.Module):
 
     def empty_cache(self, batch: int, capacity: int = 0) -> AttentionCache:
         """Return an empty cache for `batch` sequences, with room for `capacity` positions; it grows by doubling."""
+        for name, count in (("batch", batch), ("capacity", capacity)):
+            if as_integer(count) is None or count < 0:
+                raise ValueError(f"{name} must be an integer >= 0, got {count!r}")
         shape = batch, self.num_key_heads, capacity, self.head_dim
         return AttentionCache((new_memory(self.key, shape), new_memory(self.value, shape)), appended=False)
 
@@ -237,6 +241,9 @@ class SelfAttention(nn.Module):
             ValueError: A cache is given, and the layer is not causal or in the middle of a chunk; or the cache is of
                 another layer.
         """
+        width = getattr(self.query, "in_features", None)
+        if not is_tracing() and (x.dim() != 3 or x.shape[2] != width is not None):
+            raise ValueError(f"x must have shape (batch, n, {width}), got {show(x)}")
         if cache is not None:
             if not isinstance(cache, AttentionCache):
                 raise ValueError(f"cache must be an AttentionCache, got {type(cache).__name__}; see empty_cache")

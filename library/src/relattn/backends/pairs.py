@@ -1,10 +1,17 @@
 """Pairs of a call, in plain PyTorch: their labels, and which of them may attend."""
 
+import math
+import weakref
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from relattn import positions
 from relattn.call import Call
+from relattn.checks import can_read
+
+MOST_TABLES = 1024
 
 
 def labels_of_pairs(call: Call) -> Tensor:
@@ -53,6 +60,40 @@ def is_in_window(call: Call) -> Tensor:
     if call.window_right is not None:
         inside &= distance <= call.window_right
     return inside
+
+
+_finite: dict[int, tuple[Any, int]] = {}  # tables that were seen to be finite, by identity, with their versions
+
+
+def is_finite(table: Tensor) -> bool:
+    """Return whether a table has finite numbers only, from memory if it has not changed."""
+    version = -1 if table.is_inference() else table._version
+    seen, seen_version = _finite.get(id(table), (lambda: None, 0))
+    if seen() is not table or seen_version != version or version < 0:
+        if not math.isfinite(table.detach().sum()):
+            return False
+        if len(_finite) >= MOST_TABLES:
+            _finite.clear()
+        _finite[id(table)] = weakref.ref(table), version
+    return True
+
+
+def without_unread_rows(call: Call) -> Call:
+    """Return the call with zeros for NaN and infinity in the rows of tables that no pair takes.
+
+    Sums over labels multiply these rows by zero.
+    """
+    names = [name for name in ("rel_key", "rel_value", "pos_query") if getattr(call, name) is not None]
+    tables = {name: getattr(call, name) for name in names}
+    if all(not can_read(table) or is_finite(table) for table in tables.values()):
+        return call
+    label, shown = labels_of_pairs(call), visible(call)
+    label = label if shown is None else label.masked_fill(~shown, -1)
+    for name, table in tables.items():
+        read = torch.zeros(table.shape[-2] + 1, 1, dtype=torch.bool)
+        read[label.unique()] = True  # −1 is the last
+        tables[name] = table.masked_fill(~read[:-1] & ~table.isfinite(), 0.0)
+    return call._replace(**tables)
 
 
 def without_padding(call: Call) -> Call:

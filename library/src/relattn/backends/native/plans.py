@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from relattn import checks
+from relattn.backends import pairs
 from relattn.backends.custom_ops import PLAIN, new_lse, new_output, skips_dispatch
 from relattn.backends.native.operators import Task
 from relattn.call import Call
@@ -21,6 +22,7 @@ SOURCES = (
     "query", "key", "value", "rel_key", "rel_value", "rel_query", "pos_query", "bias", "relations", "mask", "lengths",
     "key_lengths", "query_lengths", "rel_bias",
 )  # fmt: skip
+TABLES = 3, 4, 6
 MOST_PLANS = 1024  # about 2 kB each
 ADDRESS = struct.Struct("P")
 Sources = tuple[Tensor | None, ...]  # tensors of an operator in the order of SOURCES
@@ -46,6 +48,9 @@ class Plan(NamedTuple):
         query: Any = sources[0]
         if self.labels:
             checks.check_labels(sources[8], self.labels, None)
+        for number in TABLES:
+            if (table := sources[number]) is not None and not pairs.is_finite(table):
+                return None
         packed, lse = bytearray(self.packed), None
         for at, number, offset in self.addresses:
             address = sources[number].data_ptr()
