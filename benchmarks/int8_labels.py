@@ -4,10 +4,10 @@
 
 Both are DeBERTa v3 models with 4 layers of 256 dimensions and one token per word. They are trained on the English Web
 Treebank of Universal Dependencies: parts of speech of words, and the source of a sentence (blog, email, review, …).
-They are evaluated on a part of its development set as they are, and with outlier channels: two channels of every LayerNorm and of
-every head's values times 30, and the columns that read them divided by 30, which changes nothing in float32. Scores
-are F1, averaged over labels. Seconds are the processor time of this part, one sentence at a time by all methods in
-turn, on one thread.
+They are evaluated on a part of its development set as they are, and with outlier channels: two of every LayerNorm and
+one of every head's values times 30, and the columns that read them divided by 30, which changes nothing in float32.
+Scores are F1, averaged over labels. Seconds are the processor time of this part, one sentence at a time by all
+methods in turn, on one thread.
 """
 
 import gzip

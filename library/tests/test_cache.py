@@ -139,6 +139,7 @@ def test_bad_arguments_are_refused():
         (lambda: cache.append(*one, torch.tensor([3, 5, 4])), "lengths.*0 to 1.*from 0 to 2"),
         (lambda: cache.append(*one, torch.tensor([2, 4, 4])), "lengths.*0 to 1.*from -1 to 1"),
         *((lambda x=x: cache.crop(x), "length must") for x in (-1, 4, 1.5, torch.tensor([3, 4, 0]), torch.ones(2))),
+        *((lambda x=x: cache.select(torch.tensor(x)), "rows must .* in .0, 3., got") for x in ([3], [-1, 0], 1)),
     ]
     for call, facts in refused:
         with pytest.raises(ValueError, match=facts):

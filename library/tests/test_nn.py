@@ -183,6 +183,8 @@ def test_bad_arguments_are_refused():
         (lambda: RelativePositionTable(-1, 4), "clip.*-1"),
         (lambda: RelativePositionTable(1, 4, 0), "heads.*0"),
         (lambda: layer()(sentences(1, 2), cache=layer().empty_cache(1)), "is_causal=True"),
+        (lambda: layer()(sentences(1, 2)[..., 1:]), r"x must have shape \(batch, n, .*, got \(1, 2, "),
+        (lambda: layer().empty_cache(-1), "batch must be an integer >= 0, got -1"),
         (lambda: layer()(sentences(1, 2), cache=(sentences(1, 2),) * 2), "cache.*AttentionCache.*tuple.*empty_cache"),
     ]
     for make, facts in refused:

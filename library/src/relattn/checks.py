@@ -243,10 +243,11 @@ def check_self_attention_lengths(queries: int, keys: int, given: bool) -> None:
         raise ValueError(f"{rule}, got {queries} queries and {keys} keys; pass key_lengths and query_lengths")
 
 
-def check_packed(cu_seqlens: Any, rows: dict[str, Tensor | None], others: dict[str, Any]) -> list[int]:
+def check_packed(cu_seqlens: Any, rows: dict[str, Tensor | None], options: dict[str, Any]) -> list[int]:
     """Check the cumulative lengths of packed sequences, and return the lengths."""
     check_tensors({"cu_seqlens": cu_seqlens, **rows})
-    if given := [name for name, x in others.items() if x is not None]:
+    others = "query_offset", "lengths", "key_lengths", "query_lengths", "mask", "bias"
+    if given := [name for name in others if options[name] is not None]:
         raise ValueError(f"cu_seqlens must be given without {', '.join(given)}")
     shapes = {name: x.shape for name, x in rows.items() if x is not None}
     if not all(len(shape) == 4 and shape[::2] == (1, shapes["query"][2]) for shape in shapes.values()):

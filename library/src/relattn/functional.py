@@ -11,6 +11,7 @@ aV_ij and b_ij from tables by clip(j − i), key position minus query position (
 `Call.from_arguments` checks the arguments.
 """
 
+from contextlib import nullcontext
 from itertools import groupby
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -131,32 +132,16 @@ def relative_attention(
     Raises:
         ValueError, TypeError: An argument breaks a rule above. The message says what must hold and what was given.
     """
+    options = {
+        "rel_query": rel_query, "pos_query": pos_query, "rel_bias": rel_bias, "relations": None, "check": None,
+        "clip": clip, "beyond": beyond, "query_offset": query_offset, "is_causal": is_causal, "window": window,
+        "chunk": chunk, "lengths": lengths, "key_lengths": key_lengths, "query_lengths": query_lengths, "mask": mask,
+        "bias": bias, "dropout_p": dropout_p, "scale": scale,
+    }  # fmt: skip
+    tensors = query, key, value, rel_key, rel_value
     if cu_seqlens is not None:
-        others = {"query_offset": query_offset, "lengths": lengths, "key_lengths": key_lengths}
-        others |= {"query_lengths": query_lengths, "mask": mask, "bias": bias}
-        shared = {"rel_key": rel_key, "rel_value": rel_value, "pos_query": pos_query, "rel_bias": rel_bias}
-        options = {"clip": clip, "beyond": beyond, "is_causal": is_causal, "window": window, "chunk": chunk}
-        options |= {"dropout_p": dropout_p, "scale": scale, "backend": backend}
-        rows = {"query": query, "key": key, "value": value, "rel_query": rel_query}
-        return attend_packed(rows, checks.check_packed(cu_seqlens, rows, others), return_lse, **shared, **options)
-    sources = (
-        query, key, value, rel_key, rel_value, rel_query, pos_query, bias, None, mask, lengths, key_lengths,
-        query_lengths, rel_bias,
-    )  # fmt: skip
-    form = plans.form_of(
-        sources, (clip, beyond, query_offset, is_causal, window, chunk, dropout_p, scale, backend, return_lse)
-    )
-    if form is not None and (plan := plans.PLANS.get(form)) is not None:
-        result = plan.run(sources)
-        if result is not None:
-            return result
-    call = Call.from_arguments(
-        query, key, value, rel_key, rel_value, rel_query=rel_query, pos_query=pos_query, rel_bias=rel_bias,
-        relations=None, check=None, clip=clip, beyond=beyond, query_offset=query_offset, is_causal=is_causal,
-        window=window, chunk=chunk, lengths=lengths, key_lengths=key_lengths, query_lengths=query_lengths, mask=mask,
-        bias=bias, dropout_p=dropout_p, scale=scale,
-    )  # fmt: skip
-    return attend(call, backend, return_lse, form, sources)
+        return attend_packed(cu_seqlens, tensors, options, backend, return_lse)
+    return attend(tensors, options, backend, return_lse)
 
 
 @overload
@@ -194,56 +179,49 @@ def relation_attention(
     """
     if relations is None:
         raise TypeError("relations must be a tensor of labels, got None; relative_attention labels pairs by position")
-    sources = (
-        query, key, value, rel_key, rel_value, rel_query, pos_query, bias, relations, mask, lengths, key_lengths,
-        query_lengths, rel_bias,
-    )  # fmt: skip
-    form = plans.form_of(
-        sources, (query_offset, is_causal, window, chunk, dropout_p, scale, backend, return_lse, check)
-    )
-    if form is not None and (plan := plans.PLANS.get(form)) is not None:
-        result = plan.run(sources)
-        if result is not None:
-            return result
-    call = Call.from_arguments(
-        query, key, value, rel_key, rel_value, rel_query=rel_query, pos_query=pos_query, rel_bias=rel_bias,
-        relations=relations, check=check, clip=None, beyond="zero", query_offset=query_offset, is_causal=is_causal,
-        window=window, chunk=chunk, lengths=lengths, key_lengths=key_lengths, query_lengths=query_lengths, mask=mask,
-        bias=bias, dropout_p=dropout_p, scale=scale,
-    )  # fmt: skip
-    return attend(call, backend, return_lse, form, sources, check)
+    options = {
+        "rel_query": rel_query, "pos_query": pos_query, "rel_bias": rel_bias, "relations": relations, "check": check,
+        "clip": None, "beyond": "zero", "query_offset": query_offset, "is_causal": is_causal, "window": window,
+        "chunk": chunk, "lengths": lengths, "key_lengths": key_lengths, "query_lengths": query_lengths, "mask": mask,
+        "bias": bias, "dropout_p": dropout_p, "scale": scale,
+    }  # fmt: skip
+    return attend((query, key, value, rel_key, rel_value), options, backend, return_lse)
 
 
 def attend_packed(
-    rows: dict[str, Tensor | None], lengths: list[int], return_lse: bool, **options: Any
+    cu_seqlens: Tensor, tensors: tuple[Tensor | None, ...], options: dict[str, Any], backend: str, return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attend within packed sequences. Neighbours of the same length are one batch, without a copy."""
+    names = "query", "key", "value", "rel_query"
+    rows = dict(zip(names, (*tensors[:3], options["rel_query"]), strict=True))
+    lengths = checks.check_packed(cu_seqlens, rows, options)
     forms = [(length, len(list(same))) for length, same in groupby(lengths) if length > 0] or [(0, 1)]
-    sizes = [length * count for length, count in forms]
-    split = {name: x.split(sizes, dim=2) for name, x in rows.items() if x is not None}
-    results = []
-    for number, (length, count) in enumerate(forms):
-        part = {name: x[number][0].unflatten(1, (count, length)).transpose(0, 1) for name, x in split.items()}
-        output, lse = relative_attention(**part, return_lse=True, **options)
-        results.append((output.transpose(1, 2).flatten(0, 1), lse.transpose(1, 2).flatten(0, 1)))
+    split = [None if x is None else x.split([length * count for length, count in forms], dim=2) for x in rows.values()]
+    results: list[tuple[Tensor, ...]] = []
+    for number, form in enumerate(forms):
+        *part, rel_query = (
+            None if x is None else x[number][0].unflatten(1, form[::-1]).transpose(0, 1) for x in split
+        )  # (count, heads, length, dim)
+        result = attend((*part, *tensors[3:]), options | {"rel_query": rel_query}, backend, return_lse=True)
+        results.append(tuple(x.transpose(1, 2).flatten(0, 1) for x in result))
     output, lse = (torch.cat(parts).transpose(0, 1)[None] for parts in zip(*results, strict=True))
     return (output, lse) if return_lse else output
 
 
 def attend(
-    call: Call, backend: str, return_lse: bool, form: plans.Form | None, sources: plans.Sources,
-    check: bool | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """Run a call on a backend, outside of autocast: `Call.from_arguments` has settled the dtype."""
-    call = pairs.without_unread_rows(call)
+    tensors: tuple[Any, ...], options: dict[str, Any], backend: str, return_lse: bool
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Run a call by its plan, or check it and run it on a backend."""
+    sources = (*tensors, *plans.other_sources(options))
+    form = plans.form_of(sources, (*plans.other_options(options), backend, return_lse))
+    if form is not None and (plan := plans.PLANS.get(form)) is not None and (result := plan.run(sources)) is not None:
+        return result
+    call = pairs.without_unread_rows(Call.from_arguments(*tensors, **options))
     device, chosen = call.query.device.type, backends.choose(backend, call)
     if form is not None and chosen is backends.native:
-        plan = plans.add(form, sources, call, check, return_lse)
+        plan = plans.add(form, sources, call, options["check"], return_lse)
         if plan is not None and (result := plan.run(sources)) is not None:
             return result
-    if casts(device):
-        with torch.autocast(device, enabled=False):
-            output, lse = chosen.attend(call, return_lse)
-    else:
+    with torch.autocast(device, enabled=False) if casts(device) else nullcontext():  # the call has settled the dtype
         output, lse = chosen.attend(call, return_lse)
     return output if lse is None else (output, lse)

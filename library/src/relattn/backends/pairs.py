@@ -1,8 +1,6 @@
 """Pairs of a call, in plain PyTorch: their labels, and which of them may attend."""
 
 import math
-import weakref
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,8 +8,6 @@ from torch import Tensor
 from relattn import positions
 from relattn.call import Call
 from relattn.checks import can_read
-
-MOST_TABLES = 1024
 
 
 def labels_of_pairs(call: Call) -> Tensor:
@@ -62,20 +58,15 @@ def is_in_window(call: Call) -> Tensor:
     return inside
 
 
-_finite: dict[int, tuple[Any, int]] = {}  # tables that were seen to be finite, by identity, with their versions
+def may_skip_rows(call: Call) -> bool:
+    """Return whether there may be rows of tables that no pair takes; `Call` has cut off those beyond all distances."""
+    hiding = call.relations, call.key_lengths, call.query_lengths, call.query_offsets, call.mask, call.bias
+    return call.chunk > 1 or any(x is not None for x in hiding)
 
 
 def is_finite(table: Tensor) -> bool:
-    """Return whether a table has finite numbers only, from memory if it has not changed."""
-    version = -1 if table.is_inference() else table._version
-    seen, seen_version = _finite.get(id(table), (lambda: None, 0))
-    if seen() is not table or seen_version != version or version < 0:
-        if not math.isfinite(table.detach().sum()):
-            return False
-        if len(_finite) >= MOST_TABLES:
-            _finite.clear()
-        _finite[id(table)] = weakref.ref(table), version
-    return True
+    """Return whether a table has finite numbers only; True if its memory was freed."""
+    return table.data_ptr() == 0 or math.isfinite(table.detach().sum())
 
 
 def without_unread_rows(call: Call) -> Call:
@@ -85,7 +76,7 @@ def without_unread_rows(call: Call) -> Call:
     """
     names = [name for name in ("rel_key", "rel_value", "pos_query") if getattr(call, name) is not None]
     tables = {name: getattr(call, name) for name in names}
-    if all(not can_read(table) or is_finite(table) for table in tables.values()):
+    if not may_skip_rows(call) or all(not can_read(table) or is_finite(table) for table in tables.values()):
         return call
     label, shown = labels_of_pairs(call), visible(call)
     label = label if shown is None else label.masked_fill(~shown, -1)

@@ -5,6 +5,7 @@ options, apart from the values of lengths and relations. So a later call reads t
 """
 
 import marshal
+import operator
 import struct
 from typing import Any, NamedTuple
 
@@ -18,14 +19,16 @@ from relattn.backends.custom_ops import PLAIN, new_lse, new_output, skips_dispat
 from relattn.backends.native.operators import Task
 from relattn.call import Call
 
-SOURCES = (
-    "query", "key", "value", "rel_key", "rel_value", "rel_query", "pos_query", "bias", "relations", "mask", "lengths",
-    "key_lengths", "query_lengths", "rel_bias",
-)  # fmt: skip
+OTHERS = "rel_query", "pos_query", "bias", "relations", "mask", "lengths", "key_lengths", "query_lengths", "rel_bias"
+SOURCES = "query", "key", "value", "rel_key", "rel_value", *OTHERS
 TABLES = 3, 4, 6
+other_sources = operator.itemgetter(*OTHERS)
+other_options = operator.itemgetter(
+    "clip", "beyond", "query_offset", "is_causal", "window", "chunk", "dropout_p", "scale", "check"
+)
 MOST_PLANS = 1024  # about 2 kB each
 ADDRESS = struct.Struct("P")
-Sources = tuple[Tensor | None, ...]  # tensors of an operator in the order of SOURCES
+Sources = tuple[Any, ...]  # tensors of an operator in the order of SOURCES
 Form = tuple[Any, ...]
 PLANS: dict[Form, "Plan"] = {}
 
@@ -36,8 +39,9 @@ class Plan(NamedTuple):
     run_kernel: Any
     packed: bytes
     addresses: tuple[tuple[int, int, int], ...]  # offset in `packed`, number of the source, offset from its address
-    lengths: tuple[tuple[str, int, int, int, str], ...]  # arguments of `check_lengths`, with the number of the source
+    lengths: tuple[tuple[Any, ...], ...]  # arguments of `check_lengths`, with the number of the source
     labels: int  # number of labels that relations may have; 0: not checked
+    may_skip_rows: bool
     output: tuple[Any, ...]  # size, strides, offset in `packed`
     lse: tuple[Any, ...] | None  # the same and the dtype, if it is returned
 
@@ -45,12 +49,11 @@ class Plan(NamedTuple):
         """Return the result of the call for other tensors, or None if the operator has to check them."""
         for name, number, *limits in self.lengths:
             checks.check_lengths(name, sources[number], *limits)
-        query: Any = sources[0]
+        query = sources[0]
         if self.labels:
             checks.check_labels(sources[8], self.labels, None)
-        for number in TABLES:
-            if (table := sources[number]) is not None and not pairs.is_finite(table):
-                return None
+        if self.may_skip_rows and not all(x is None or pairs.is_finite(x) for x in map(sources.__getitem__, TABLES)):
+            return None
         packed, lse = bytearray(self.packed), None
         for at, number, offset in self.addresses:
             address = sources[number].data_ptr()
@@ -121,6 +124,7 @@ def add(form: Form, sources: Sources, call: Call, check: bool | None, return_lse
         tuple(addresses),
         tuple(lengths),
         0 if call.relations is None or table is None or check is False else table.shape[-2],
+        pairs.may_skip_rows(call),
         (output.shape, output.stride(), 8 * task.layout.positions["output"]),
         (lse.shape, lse.dtype, 8 * task.layout.positions["lse"]) if return_lse else None,
     )

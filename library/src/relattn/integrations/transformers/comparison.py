@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,34 +15,32 @@ from relattn.integrations.transformers.int8 import Int8Linear
 SHOWN = 10  # layers in int8 with the largest differences
 
 
-def compare(
-    model: nn.Module, inputs: Mapping[str, Any], with_own_code: Callable[[nn.Module], AbstractContextManager[None]]
-) -> list[str]:
-    """Return lines about the times and outputs of a model as it is and with its own code, and each layer in int8."""
+def compare(model: nn.Module, own: nn.Module, inputs: Mapping[str, Any]) -> list[str]:
+    """Return lines about the times and outputs of a model and of its copy with its own code, and each layer in int8."""
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Int8Linear)}
     differences: dict[str, float] = {}
 
-    def watch(name: str) -> Callable[..., None]:
-        def hook(layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
-            exact = nn.Linear.forward(layer, given[0])  # type: ignore[arg-type]
-            differences[name] = max(differences.get(name, 0.0), difference(output, exact))
+    def watch(name: str, layer: nn.Linear, given: tuple[Tensor, ...], output: Tensor) -> None:
+        exact = nn.functional.linear(given[0], layer.weight, layer.bias)
+        differences[name] = max(differences.get(name, 0.0), difference(output, exact))
 
-        return hook
-
+    handles = [layer.register_forward_hook(partial(watch, name)) for name, layer in layers.items()]
+    seconds = []
     with torch.inference_mode():
-        handles = [layer.register_forward_hook(watch(name)) for name, layer in layers.items()]
         try:
-            output = tensors_of(model(**inputs))
+            model(**inputs)
         finally:
             for handle in handles:
                 handle.remove()
-        seconds = fastest(model, inputs)
-        with with_own_code(model):
-            own, own_seconds = tensors_of(model(**inputs)), fastest(model, inputs)
-    mask = inputs.get("attention_mask")
-    lines = [f"{seconds:.3g} s, own code {own_seconds:.3g} s (the faster of two calls each)"]
-    for name, x in own.items():
-        pair = output[name], x
+        own(**inputs)
+        for each in (model, own):
+            start = time.perf_counter()
+            outputs = tensors_of(each(**inputs))
+            seconds.append((time.perf_counter() - start, outputs))
+    (here, ours), (there, exact) = seconds
+    lines, mask = [f"{here:.3g} s, own code {there:.3g} s"], inputs.get("attention_mask")
+    for name, x in exact.items():
+        pair = ours[name], x
         if isinstance(mask, Tensor) and mask.dim() == 2 and x.shape[:2] == mask.shape:
             pair = pair[0][mask != 0], pair[1][mask != 0]  # outputs at padding mean nothing
         line = f"{name}: differs by {difference(*pair):.1e}"
@@ -55,16 +53,6 @@ def compare(
     if layers:
         lines.append(f"to keep layers in float32: disable(model), then enable(model, linear='int8', keep={worst[:1]})")
     return [*lines, "to undo all: disable(model)"]
-
-
-def fastest(model: nn.Module, inputs: Mapping[str, Any]) -> float:
-    """Return the seconds of the faster of two calls."""
-    times = []
-    for _ in range(2):
-        start = time.perf_counter()
-        model(**inputs)
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def tensors_of(output: Any) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ effect in code that kept a reference to its forward.
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -259,8 +260,8 @@ def report(model: nn.Module, inputs: Mapping[str, Any] | None = None) -> str:
 
     Args:
         model: The model to inspect.
-        inputs: Keyword arguments of a call, such as the result of a tokenizer. The model is called with them as it is
-            and with its own code, without gradients.
+        inputs: Keyword arguments of a call, such as the result of a tokenizer. The model and a copy of it with its
+            own code are called with them, without gradients.
 
     Returns:
         One line per module of a supported class: its name, its class, and "relattn", with its window, or why it does
@@ -284,30 +285,12 @@ def report(model: nn.Module, inputs: Mapping[str, Any] | None = None) -> str:
     if count := sum(isinstance(module, int8.Int8Linear) for module in model.modules()):
         lines.append(f"{count} linear layers in int8")
     if inputs is not None:
-        lines += comparison.compare(model, inputs, with_own_code)
-    return "\n".join(lines) or f"{type(model).__name__}: no module of a supported class"
-
-
-@contextmanager
-def with_own_code(model: nn.Module) -> Iterator[None]:
-    """Run a model with its own code in float32 inside a block."""
-    settings = {
-        module: module.__dict__.get(SETTING) for module in model.modules() if _patched_class(module) is not None
-    }
-    layers = [module for module in model.modules() if isinstance(module, int8.Int8Linear)]
-    try:
-        for module in settings:
+        own = copy.deepcopy(model)
+        for module in own.modules():
+            int8.restore(module)
             module.__dict__[SETTING] = None  # also hides the setting of the class
-        for layer in layers:
-            layer.__class__ = nn.Linear  # type: ignore[assignment]
-        yield
-    finally:
-        for module, setting in settings.items():
-            del module.__dict__[SETTING]
-            if setting is not None:
-                module.__dict__[SETTING] = setting
-        for layer in layers:
-            layer.__class__ = int8.Int8Linear
+        lines += comparison.compare(model, own, inputs)
+    return "\n".join(lines) or f"{type(model).__name__}: no module of a supported class"
 
 
 def _units(model: nn.Module) -> list[tuple[nn.Module, PatchedClass]]:
