@@ -212,8 +212,8 @@ def attend(
     tensors: tuple[Any, ...], options: dict[str, Any], backend: str, return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Run a call by its plan, or check it and run it on a backend."""
-    sources = (*tensors, *plans.other_sources(options))
-    form = plans.form_of(sources, (*plans.other_options(options), backend, return_lse))
+    sources = (*tensors, *[options[name] for name in plans.OTHERS])
+    form = plans.form_of(sources, (*[options[name] for name in plans.OPTIONS], backend, return_lse))
     if form is not None and (plan := plans.PLANS.get(form)) is not None and (result := plan.run(sources)) is not None:
         return result
     call = pairs.without_unread_rows(Call.from_arguments(*tensors, **options))

@@ -5,7 +5,6 @@ options, apart from the values of lengths and relations. So a later call reads t
 """
 
 import marshal
-import operator
 import struct
 from typing import Any, NamedTuple
 
@@ -22,10 +21,7 @@ from relattn.call import Call
 OTHERS = "rel_query", "pos_query", "bias", "relations", "mask", "lengths", "key_lengths", "query_lengths", "rel_bias"
 SOURCES = "query", "key", "value", "rel_key", "rel_value", *OTHERS
 TABLES = 3, 4, 6
-other_sources = operator.itemgetter(*OTHERS)
-other_options = operator.itemgetter(
-    "clip", "beyond", "query_offset", "is_causal", "window", "chunk", "dropout_p", "scale", "check"
-)
+OPTIONS = "clip", "beyond", "query_offset", "is_causal", "window", "chunk", "dropout_p", "scale", "check"
 MOST_PLANS = 1024  # about 2 kB each
 ADDRESS = struct.Struct("P")
 Sources = tuple[Any, ...]  # tensors of an operator in the order of SOURCES
