@@ -1,6 +1,6 @@
 """Labels that int8 changes: a tagger and a sentence classifier, trained here, and evaluated in every kind of int8.
 
-    nice -n 19 python -m benchmarks.int8_labels --data ../shared/data/ud_english_ewt
+    nice -n 19 python -m benchmarks.int8_labels --data FOLDER
 
 Both are DeBERTa v3 models with 4 layers of 256 dimensions and one token per word. They are trained on the English Web
 Treebank of Universal Dependencies: parts of speech of words, and the source of a sentence (blog, email, review, …).
