@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import safetensors.numpy
 import yaml
+from relattn.extension.int8 import LARGEST
 
 from relattn_mt.config import ModelConfig, SearchConfig, as_dict
 from relattn_mt.config.yaml import read_yaml, to_config
@@ -205,16 +206,17 @@ def quantize_bundle(source: Bundle, out: str | Path, *, overwrite: bool = False)
 
     Raises:
         InputError: As `require_writable` and `quantization.quantize`, `out` is in the source, the source is quantized
-            already, or the compiled decoder does not support its position scheme. `out` is then unchanged.
+            to 7 bits already, or the compiled decoder does not support its position scheme. `out` is then unchanged.
     """
     out = Path(out)
     require_outside(out, source.path)
     require_writable(out, overwrite)
-    require(not source.is_quantized, f"{source.path}: quantized already")
+    imported = any(weight.dtype == np.int8 and np.abs(weight).max() > LARGEST for weight in source.state.values())
+    require(imported or not source.is_quantized, f"{source.path}: quantized already")
     positions = source.model.positions
     require(supports_positions(source.model), f"{source.path}: int8 does not support {positions} positions")
     try:
-        weights = quantize(source.state)
+        weights = quantize(source.in_float32().state)
     except InputError as error:
         raise InputError(f"{source.path / WEIGHTS}: {error}") from error
     card = f"{source.card.rstrip()}\n\n## Quantized\n\nThe weights are in 8 bits, from a bundle in float32.\n"

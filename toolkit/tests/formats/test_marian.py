@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from relattn_mt.bundle import quantize_bundle, read_bundle
 from relattn_mt.formats.import_model import read
 from relattn_mt.support.errors import InputError
 from relattn_mt.translate.options import TranslateOptions
@@ -76,7 +77,13 @@ def test_bin_and_npz_hold_the_same_model(tmp_path, options):
 
 def test_int8_keeps_the_integers(tmp_path):
     path, tensors = directory(tmp_path / "model", int8=True)
-    state = run_import(path, tmp_path / "bundle", src_lang="", tgt_lang="").state
+    parts = run_import(path, tmp_path / "bundle", src_lang="", tgt_lang="")
+    state = parts.state
+    quantize_bundle(parts, tmp_path / "7 bits")
+    narrow = read_bundle(tmp_path / "7 bits")
+    assert np.abs(narrow.state["embedding"]).max() == 63
+    with pytest.raises(InputError, match=r"quantized already$"):
+        quantize_bundle(narrow, tmp_path / "again")
     for ours, theirs in (("embedding", "Wemb"), ("decoder.0.self_attention.forget.weight", "decoder_l1_rnn_Wf")):
         weight = tensors[theirs] if theirs == "Wemb" else tensors[theirs].T
         multiplier = np.float32(127 / np.abs(weight).max())

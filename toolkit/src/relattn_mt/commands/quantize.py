@@ -7,7 +7,7 @@ def quantize(bundle: str, *, out: str, overwrite: bool = False) -> None:
     """Write a bundle with weights in 8 bits, a quarter of the size. It translates in int8 without an option.
 
     Its translations are those of the original with --precision int8. Train and export the original: rounding to 8
-    bits cannot be undone.
+    bits cannot be undone. A model that was imported in int8 gets weights of 7 bits, which are faster with AVX2.
 
     Args:
         bundle: Directory of a bundle, or its name on the hub.
