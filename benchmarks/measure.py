@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from relattn.extension.loader import FEATURES
+from relattn.backends.native.loader import FEATURES
 
 RESULTS = Path(__file__).parent / "results"
 MOST_REPEATS = 50

@@ -1,11 +1,12 @@
 """Compile the kernels for the wheels of both distributions.
 
-Kernels are, per processor level, one shared object per dtype that they compute in. Each distribution gets its objects,
-and the header that declares their arguments, in the package that loads them.
+The kernels of attention are, per processor level, one shared object per dtype that they compute in. The engine of the
+toolkit is one library with all levels. Each distribution gets its objects, and the header that declares their
+arguments, in the package that loads them.
 
-By default, the C compiler of this machine compiles the best level of this processor and all levels below it, so that an
-image also runs on processors with less. RELATTN_TARGET selects a machine and a system, for which `ziglang`, a cross
-compiler on the package index, compiles all levels:
+By default, the C compiler of this machine compiles attention for the best level of this processor and all levels below
+it, so that an image also runs on processors with less. RELATTN_TARGET selects a machine and a system, for which
+`ziglang`, a cross compiler on the package index, compiles all levels:
 
     x86_64-linux-gnu.2.28, aarch64-linux-gnu.2.28     Linux with a C library (glibc) of at least this version
     aarch64-macos.11.0                                macOS on ARM, from this version on
@@ -34,13 +35,25 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = Path(__file__).parent
 NATIVE = Path("src/relattn/backends/native")  # of the attention kernels, below the root of their distribution
-DECODER = Path("src/relattn_mt/engine")
-LEVELS_MODULE = runpy.run_path(str(SOURCES.parent / "library/src/relattn/extension/levels.py"))  # its globals
-FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
+ENGINE = Path("src/relattn_mt/engine")
+FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
 WARNING_FLAGS = ["-Wno-psabi", "-Wno-unknown-warning-option"]  # some vectors are wider than the processor's
 LIBRARIES = ["-lm", "-ldl", "-lpthread"]
 DEFINES: dict[str, list[str]] = {"float32": [], "float64": ["-DREAL64"], "bfloat16": ["-DPAIRS"]}  # by dtype
-DTYPES = {level.name: level.dtypes for levels in LEVELS_MODULE["LEVELS"].values() for level in levels}
+_BF16 = ["-march=x86-64-v4", "-mavx512bf16"]
+LEVELS: dict[str, dict[str, list[str]]] = {  # flags of GCC and Clang per level of a machine, best first
+    "x86_64": {
+        "x86-64-v4-amx": [*_BF16, "-mamx-tile", "-mamx-bf16"],
+        "x86-64-v4-bf16": _BF16,
+        "x86-64-v4": ["-march=x86-64-v4"],
+        "x86-64-v3": ["-march=x86-64-v3"],
+        "x86-64": ["-march=x86-64"],
+    },
+    "aarch64": {"aarch64-sve256": ["-mcpu=generic+sve", "-msve-vector-bits=256"], "aarch64": []},
+}
+ALIASES = {"amd64": "x86_64", "arm64": "aarch64"}  # names on Windows and macOS
+EXACT = ["float32", "float64"]
+DTYPES = {"x86-64-v4-amx": ["bfloat16"], "x86-64-v4-bf16": ["bfloat16"]}  # of attention per level; else EXACT
 
 
 class Target(NamedTuple):
@@ -49,29 +62,26 @@ class Target(NamedTuple):
     Attributes:
         tag: Platform tag of the wheel.
         compilers: Command that compiles for a processor level, by level name.
+        is_host: Whether it is this machine.
     """
 
     tag: str
     compilers: dict[str, list[str]]
+    is_host: bool = False
 
 
-def levels(machine: str, is_macos: bool) -> list[Any]:
-    """Return the processor levels to compile for. All Apple processors use the lowest level."""
-    machine_levels = LEVELS_MODULE["LEVELS"].get(LEVELS_MODULE["machine_of"](machine), ())
-    return list(machine_levels[-1:] if is_macos else machine_levels)
+def levels(machine: str, is_macos: bool) -> dict[str, list[str]]:
+    """Return the compiler flags of all processor levels, best first. All Apple processors use the lowest level."""
+    machine_levels = list(LEVELS.get(ALIASES.get(machine.lower(), machine.lower()), {}).items())
+    return dict(machine_levels[-1:] if is_macos else machine_levels)
 
 
-def processor_levels(machine: str, flags: set[str]) -> list[Any]:
-    """Return the processor levels that a Linux machine runs, best first.
-
-    Args:
-        machine: The system's name of the machine.
-        flags: Features of the processor in Linux's names.
-    """
-    name = LEVELS_MODULE["machine_of"](machine)
-    usable = LEVELS_MODULE["features_of"](name, flags)
-    names = {level for dtype in DEFINES for level in LEVELS_MODULE["supported"](name, usable, dtype)}
-    return [level for level in levels(machine, is_macos=False) if level.name in names]
+def processor_levels(root: Path) -> set[str]:
+    """Return the levels that this processor runs, by the module that chooses one in the distribution in `root`."""
+    module = runpy.run_path(str(root / NATIVE / "levels.py"))  # its globals
+    machine = module["machine_of"](platform.machine())
+    features = module["features_of"](machine, module["processor_flags"]())
+    return {level for dtype in DEFINES for level in module["supported"](machine, features, dtype)}
 
 
 def cores() -> int:
@@ -88,13 +98,9 @@ def host_target() -> Target | None:
     """Return this machine as a target of its C compiler, or None if there is no compiler."""
     if sys.platform not in ("linux", "darwin") or not shutil.which(compiler()[0]):
         return None
-    host_levels = (
-        levels(platform.machine(), True)
-        if sys.platform == "darwin"
-        else processor_levels(platform.machine(), LEVELS_MODULE["processor_flags"]())
-    )
+    host_levels = levels(platform.machine(), sys.platform == "darwin")
     tag = re.sub(r"\W", "_", sysconfig.get_platform()).replace("universal2", platform.machine())
-    return Target(tag, {level.name: [*compiler(), *level.flags] for level in host_levels})
+    return Target(tag, {level: [*compiler(), *flags] for level, flags in host_levels.items()}, is_host=True)
 
 
 def parse_target(target: str) -> Target | None:
@@ -110,7 +116,7 @@ def parse_target(target: str) -> Target | None:
     is_macos = "macos" in target
     tag = f"macosx_{major}_{minor}_arm64" if is_macos else f"manylinux_{major}_{minor}_{machine}"
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", target, "-s"]
-    return Target(tag, {level.name: [*zig, *map(zig_flag, level.flags)] for level in levels(machine, is_macos)})
+    return Target(tag, {level: [*zig, *map(zig_flag, flags)] for level, flags in levels(machine, is_macos).items()})
 
 
 def zig_flag(flag: str) -> str:
@@ -119,35 +125,40 @@ def zig_flag(flag: str) -> str:
     return name + equals + value.replace("-", "_")
 
 
-def all_commands(root: Path, target: Target) -> dict[Path, list[str]]:
-    """Return the commands that compile all objects of the distribution in `root`, by object file."""
-    if (root / NATIVE).is_dir():
-        return compile_commands("attention", "arguments.h", root / NATIVE, target, tuple(DEFINES))
-    return compile_commands("decoder", "decoder.h", root / DECODER, target, ("float32",))
+def all_commands(root: Path, target: Target) -> dict[Path, list[list[str]]]:
+    """Return the commands that compile the distribution in `root`, by object file: the last one makes the file.
 
-
-def compile_commands(
-    kernel: str, header: str, folder: Path, target: Target, dtypes: tuple[str, ...]
-) -> dict[Path, list[str]]:
-    """Return the commands that compile a source file for all levels of a target, by object file.
-
-    Output files are names and not paths, since macOS writes them into the objects.
-
-    Args:
-        kernel: Name of the source file without suffix.
-        header: Name of the header whose checksum the objects contain.
-        folder: Directory of the objects.
-        target: The target.
-        dtypes: Dtypes that the kernel supports. Levels may support fewer.
+    They run in the directory of the file. Output files are names and not paths, since macOS writes them into objects.
     """
-    checksum = zlib.crc32((SOURCES / header).read_bytes())
+    return attention_commands(root, target) if (root / NATIVE).is_dir() else engine_commands(root, target)
+
+
+def attention_commands(root: Path, target: Target) -> dict[Path, list[list[str]]]:
+    """Return the commands for attention: an object per level and dtype, with the checksum of its header."""
+    checksum = zlib.crc32((SOURCES / "arguments.h").read_bytes())
+    names = processor_levels(root) if target.is_host and sys.platform == "linux" else target.compilers.keys()
     commands = {}
-    for level, level_compiler in target.compilers.items():
-        for dtype in (dtype for dtype in DTYPES[level] if dtype in dtypes):
-            path = folder / f"{kernel}-{level}-{dtype}.so"
-            flags = [*FLAGS, *WARNING_FLAGS, *DEFINES[dtype], f"-DCHECKSUM={checksum}u"]
-            commands[path] = [*level_compiler, *flags, str(SOURCES / f"{kernel}.c"), *LIBRARIES, "-o", path.name]
+    for level, level_compiler in ((level, found) for level, found in target.compilers.items() if level in names):
+        for dtype in DTYPES.get(level, EXACT):
+            path = root / NATIVE / f"attention-{level}-{dtype}.so"
+            flags = [*FLAGS, *WARNING_FLAGS, *DEFINES[dtype], f"-DCHECKSUM={checksum}u", "-shared"]
+            commands[path] = [[*level_compiler, *flags, str(SOURCES / "attention.c"), *LIBRARIES, "-o", path.name]]
     return commands
+
+
+def engine_commands(root: Path, target: Target) -> dict[Path, list[list[str]]]:
+    """Return the commands for the engine: an object per level, and `levels.c`, which chooses one, in one library."""
+    commands, names = [], [level for level in target.compilers if level not in DTYPES]
+    flags = [*FLAGS, *WARNING_FLAGS, "-fvisibility=hidden"]
+    for level in names:
+        defines = [f"-DENGINE=relattn_{level.replace('-', '_')}", f'-DLEVEL="{level}"']
+        source = ["-c", str(SOURCES / "decoder.c"), "-o", f"{level}.o"]
+        commands.append([*target.compilers[level], *flags, *defines, *source])
+    defines = ["-DLEVELS=" + " ".join(f"LEVEL({level.replace('-', '_')})" for level in names)]
+    parts = [str(SOURCES / "levels.c"), *(f"{level}.o" for level in names), *LIBRARIES]
+    path = root / ENGINE / "relattn_mt.so"
+    link = [*target.compilers[names[-1]], *flags, *defines, "-shared", *parts, "-o", path.name]
+    return {path: [*commands, link]}
 
 
 class CompileKernels(BuildHookInterface):
@@ -168,16 +179,20 @@ class CompileKernels(BuildHookInterface):
         root = Path(self.root)
         commands = all_commands(root, target)
         folder = next(iter(commands)).parent
-        header = shutil.copy(SOURCES / ("arguments.h" if folder == root / NATIVE else "decoder.h"), folder)
+        header = shutil.copy(SOURCES / ("arguments.h" if folder == root / NATIVE else "relattn_mt.h"), folder)
         build_data["artifacts"].append(f"/{Path(header).relative_to(root)}")
-        self.app.display_info(f"relattn: compiling {len(commands)} kernels for {', '.join(target.compilers)}")
+        self.app.display_info(f"relattn: compiling {len(commands)} objects for {', '.join(target.compilers)}")
 
-        def is_compiled_by(path: Path, command: list[str]) -> bool:
+        def run(command: list[str]) -> bool:
+            return subprocess.run(command, cwd=folder).returncode == 0
+
+        for path in commands:
             path.unlink(missing_ok=True)
-            return subprocess.run(command, cwd=path.parent).returncode == 0
-
         with ThreadPool(cores()) as pool:  # one compiler takes up to half a gigabyte
-            results = pool.starmap(is_compiled_by, commands.items(), chunksize=1)
+            parts = pool.map(run, [part for steps in commands.values() for part in steps[:-1]], chunksize=1)
+            results = pool.map(lambda steps: all(parts) and run(steps[-1]), commands.values(), chunksize=1)
+        for part in folder.glob("*.o"):
+            part.unlink()
         is_compiled = {path.relative_to(root): result for path, result in zip(commands, results, strict=True)}
         for path, succeeded in is_compiled.items():
             if succeeded:

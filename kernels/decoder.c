@@ -16,8 +16,17 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "decoder.h"
+#include "relattn_mt.h"
+#include "vectors.h"
 
+typedef relattn_mt_map map;
+typedef relattn_mt_norm norm;
+typedef relattn_mt_layer layer;
+typedef relattn_mt_step arguments;
+typedef relattn_mt_memory memory;
+typedef relattn_mt_search search;
+
+enum { RELU, GELU, GELU_TANH, GELU_SIGMOID, SWISH }; /* activations, as in `relattn_mt.h` */
 enum { PADDING = 16, BLOCK = 16 };
 enum { MARGIN = 16 };                  /* slots of a strip before label 0, and after the last label */
 enum { TILE_ROWS = 240 };              /* maximum number of rows per tile */
@@ -93,7 +102,7 @@ static idx assign_buffers(buffers *b, const arguments *a, real *memory) {
 }
 
 /* Return the size of the workspace of a step, in `real` elements. */
-idx relattn_space(const arguments *a) {
+static idx relattn_space(const arguments *a) {
     buffers b;
     return assign_buffers(&b, a, NULL);
 }
@@ -612,7 +621,7 @@ static void compute_logits(const arguments *a, buffers *b, const linear_input *y
     }
 }
 
-void relattn_step(const arguments *a) {
+static idx relattn_step(const arguments *a) {
     const sizes s = sizes_of(a);
     const idx max_rows = max_tile_rows(a);
     buffers b;
@@ -625,10 +634,11 @@ void relattn_step(const arguments *a) {
         const linear_input y = sublayer_input(a, &s, &b, &a->final_norm, &a->output, num_rows);
         compute_logits(a, &b, &y, first, num_rows);
     }
+    return 0;
 }
 
 /* Run the encoder for `rows` sources. Each tile of rows has the tokens of some whole sources, without padding. */
-void relattn_encode(const arguments *a) {
+static idx relattn_encode(const arguments *a) {
     const sizes s = sizes_of(a);
     const idx max_rows = max_tile_rows(a);
     buffers b;
@@ -647,6 +657,7 @@ void relattn_encode(const arguments *a) {
             for (idx i = 0; i < a->src_lengths[source]; i++, from += s.padded_dim)
                 memcpy(a->encoded + (source * a->src_len + i) * a->dim, from, sizeof(real) * a->dim);
     }
+    return 0;
 }
 
 enum { LARGE_PAGE = 1 << 21 };
@@ -668,11 +679,11 @@ INLINE idx memory_columns(const memory *a) {
 }
 
 /* Return the size of the workspace of `relattn_memory`, in `real` elements. */
-idx relattn_memory_space(const memory *a) {
+static idx relattn_memory_space(const memory *a) {
     return INT8_ROWS * (memory_columns(a) + 2 + round_up(a->keys_values.inputs, GROUP) / (idx)sizeof(real));
 }
 
-void relattn_memory(const memory *a) {
+static idx relattn_memory(const memory *a) {
     const idx layer_size = 2 * a->heads * a->head_dim, memory_len = a->head_dim * a->row_len, columns = memory_columns(a),
               num_sources = a->rows / a->src_len;
     advise_large_pages(a->to, num_sources * a->layer_count * a->heads * 2 * memory_len * (idx)sizeof(real));
@@ -695,6 +706,7 @@ void relattn_memory(const memory *a) {
                 }
         }
     }
+    return 0;
 }
 
 /* Return the size of a row of a cache block, in `real` elements. */
@@ -713,14 +725,62 @@ static void copy_cache_rows(real *to_block, const real *from_block, const int64_
 }
 
 /* Copy cache rows to other rows. No row may be both a source and a target. */
-void relattn_move(const arguments *a, const int64_t *from, const int64_t *to, idx count) {
+static idx relattn_move(const arguments *a, const int64_t *from, const int64_t *to, idx count) {
     real *const *blocks = (real *const *)a->blocks;
     for (idx b = 0; b < cache_blocks(a, a->position); b++)
         copy_cache_rows(blocks[b], blocks[b], from, to, count, cache_row_size(a));
+    return 0;
 }
 
 #include "search.h"
 
-int relattn_usable(void) { return 1; }
+/* ---- packing ---- */
 
-const uint32_t relattn_checksum = CHECKSUM; /* checksum of `decoder.h` */
+/* Return whether numbers are finite, or absent. */
+static int are_finite(const float *x, idx count) {
+    for (idx i = 0; x && i < count; i++)
+        if (!(x[i] - x[i] == 0)) return 0;
+    return 1;
+}
+
+static idx relattn_pack(relattn_mt_packing *p) {
+    idx kernel = p->kernel;
+    const int8_t *codes = p->weight;
+    const float *weight = p->weight;
+    for (idx i = 0; kernel == PAIRS && i < p->outputs * p->inputs; i++)
+        if (codes[i] > LARGEST_PAIRS || codes[i] < -LARGEST_PAIRS) kernel = GENERIC;
+    const idx padded = round_up(p->outputs, PANEL), bytes = sizeof(float) * padded,
+              size = kernel == FLOAT ? bytes * p->inputs : packed_size(kernel, p->outputs, p->inputs);
+    if (!p->memory) return round_up(size, 64) + 3 * round_up(bytes, 64);
+    char *memory = p->memory;
+    float *bias = (float *)(memory + round_up(size, 64)), *scales = bias + round_up(bytes, 64) / sizeof(float);
+    int32_t *sums = (int32_t *)scales + round_up(bytes, 64) / sizeof(float);
+    if (!are_finite(p->bias, p->outputs) || !are_finite(p->scales, p->outputs) ||
+        (kernel == FLOAT && !are_finite(weight, p->outputs * p->inputs)))
+        return RELATTN_MT_NOT_FINITE;
+    for (idx o = 0; o < padded; o++) {
+        bias[o] = o >= p->outputs ? p->end_bias : p->bias ? p->bias[o] : 0;
+        scales[o] = o < p->outputs && p->scales ? p->scales[o] : 0;
+        for (idx k = 0; kernel == FLOAT && k < p->inputs; k++)
+            ((float *)memory)[(o / PANEL * p->inputs + k) * PANEL + o % PANEL] =
+                o < p->outputs ? weight[o * p->inputs + k] : 0;
+    }
+    if (kernel != FLOAT) pack_codes((int8_t *)memory, sums, codes, p->outputs, p->inputs, kernel);
+    p->map = (map){memory, bias, scales, sums, p->inputs, round_up(p->outputs, PADDING), kernel};
+    return round_up(size, 64) + 3 * round_up(bytes, 64);
+}
+
+/* ENGINE is relattn_x86_64_v3, for instance. `levels.c` leaves out int8 kernels that the processor does not run. */
+const relattn_mt_engine ENGINE = {
+    .level = LEVEL,
+    .panel = PANEL,
+    .int8_kernels = INT8_KERNELS,
+    .pack = relattn_pack,
+    .space = relattn_space,
+    .memory_space = relattn_memory_space,
+    .encode = relattn_encode,
+    .memory = relattn_memory,
+    .step = relattn_step,
+    .move = relattn_move,
+    .search = relattn_search,
+};

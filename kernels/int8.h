@@ -5,7 +5,7 @@
    Sums are exact, in any order: at most 127 * 127 * MAX_INPUTS < 2^31. So all kernels give the same integers.
 
    Before this file is included, `map` must be a structure with the fields weight, bias, scales, sums, inputs, outputs and
-   kernel, as in `decoder.h`. Weights are in panels of PANEL outputs, (inputs / 8, 2, PANEL, 4): the codes of four inputs lie next to each other.
+   kernel, as in `relattn_mt.h`. Weights are in panels of PANEL outputs, (inputs / 8, 2, PANEL, 4): the codes of four inputs lie next to each other.
    There are three kernels:
 
    DOTS     instructions that add four products. On x86, they multiply unsigned by signed bytes. So 128 is added to the
@@ -28,22 +28,20 @@
 #include <arm_neon.h>
 #if __ARM_FEATURE_SVE_BITS == 256
 #include <arm_sve.h>
-#elif defined(__linux__)
-#include <sys/auxv.h>
 #endif
-#elif defined(__x86_64__)
-#include <cpuid.h>
 #endif
 
 enum { FLOAT, GENERIC, PAIRS, DOTS }; /* kernels */
 enum { EIGHTS = -1 };                 /* PAIRS with sums of eight products */
 enum { GROUP = 16 };                  /* inputs are padded to a multiple of this */
+enum { LARGEST_PAIRS = 63 };          /* largest code of a weight for PAIRS */
 
 #if defined(__AVX2__)
 enum { HAS_PAIRS = 1, CODE_OFFSET = 128 };
 #else
 enum { HAS_PAIRS = 0, CODE_OFFSET = 0 };
 #endif
+enum { INT8_KERNELS = 1 << GENERIC | HAS_PAIRS << PAIRS | 1 << DOTS }; /* where the processor has the instructions of DOTS */
 
 typedef struct { /* input of a linear layer, also quantized if its weights are */
     const real *x;
@@ -52,27 +50,6 @@ typedef struct { /* input of a linear layer, also quantized if its weights are *
     const real *scales; /* per row its scale, and the largest sum of squares of `int8.h` */
     idx codes_row;
 } linear_input;
-
-/* Return the kernels that this processor runs, as a sum of 1 << kernel. */
-int relattn_int8_kernels(void) {
-    const int portable = 1 << GENERIC | HAS_PAIRS << PAIRS;
-    int has_dots = 0;
-#if defined(__AVX2__)
-    unsigned a, b, c, d;
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
-#if defined(__AVX512F__)
-        has_dots = (c >> 11 & 1) != 0;
-#else
-        if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) has_dots = (a >> 4 & 1) != 0;
-#endif
-    }
-#elif __ARM_FEATURE_SVE_BITS == 256 || (defined(__aarch64__) && defined(__APPLE__))
-    has_dots = 1;
-#elif defined(__aarch64__) && defined(__linux__)
-    has_dots = (getauxval(AT_HWCAP) >> 20 & 1) != 0; /* HWCAP_ASIMDDP */
-#endif
-    return portable | (has_dots ? 1 << DOTS : 0);
-}
 
 /* ---- quantization ---- */
 
@@ -360,7 +337,36 @@ static void int8_panel(real *c, idx ldc, const linear_input *a, const map *w, id
     else if (HAS_PAIRS && w->kernel == PAIRS) panel_kernel(PAIRS, 4, c, ldc, a, w, j, num_vecs, m, add);
     else panel_kernel(GENERIC, 4, c, ldc, a, w, j, num_vecs, m, add);
 }
+/* ---- packing ---- */
 
-const int32_t relattn_panel = PANEL;
+/* Return the size in bytes of codes in panels. */
+static idx packed_size(idx kernel, idx outputs, idx inputs) {
+    return round_up(outputs, PANEL) * round_up(inputs, GROUP) / 8 * (kernel == PAIRS ? 12 : 8);
+}
+
+/* Write codes (outputs, inputs) in panels, and the numbers of each output or panel. */
+static void pack_codes(int8_t *panels, int32_t *sums, const int8_t *codes, idx outputs, idx inputs, idx kernel) {
+    const idx record = (kernel == PAIRS ? 12 : 8) * PANEL, records = round_up(inputs, GROUP) / 8;
+    memset(panels, 0, packed_size(kernel, outputs, inputs));
+    memset(sums, 0, sizeof *sums * round_up(outputs, PANEL) / (kernel == PAIRS ? PANEL : 1));
+    for (idx o = 0; o < outputs; o++, codes += inputs) {
+        int8_t *to = panels + o / PANEL * records * record;
+        int32_t *total = sums + (kernel == PAIRS ? o / PANEL : o);
+        for (idx k = 0; k < inputs; k += GROUP, to += 2 * record) {
+            int32_t offsets[2] = {0}, squares[2] = {0};
+            for (idx i = 0; i < GROUP; i++) {
+                const int8_t code = k + i < inputs ? codes[k + i] : 0;
+                int8_t *half = to + i / 8 * record;
+                half[i % 8 / 4 * (4 * PANEL) + o % PANEL * 4 + i % 4] = code;
+                offsets[i % 4 / 2] += 128 * code, squares[i % 4 / 2] += code * code;
+                if (kernel != PAIRS) *total -= 128 * code;
+                else if (i % 8 == 7)
+                    for (int p = 0; p < 2; p++)
+                        ((int16_t *)(half + 8 * PANEL))[o % PANEL * 2 + p] = (int16_t)offsets[p];
+            }
+            for (int p = 0; p < 2 && kernel == PAIRS; p++) *total = squares[p] > *total ? squares[p] : *total;
+        }
+    }
+}
 
 #endif

@@ -49,4 +49,11 @@ int relattn_linear(const linear *a) {
     return run_threads(a, a->threads, multiply_worker);
 }
 
+/* Pack codes of weights (outputs, inputs), as `int8.h` describes. */
+void relattn_pack(int8_t *panels, int32_t *sums, const int8_t *codes, idx outputs, idx inputs, idx kernel) {
+    pack_codes(panels, sums, codes, outputs, inputs, kernel);
+}
+
+const int32_t relattn_panel = PANEL;
+
 #endif

@@ -86,15 +86,18 @@ static int is_done(const search *a, idx sentence, real best, idx length) {
     return scores[a->best - 1] >= max_score || (a->early_stopping && worst > -INFINITY);
 }
 
-/* Extend the hypotheses of a sentence to `length` tokens. Return 1 if the sentence is still active, 0 if it is
-   finished, and -1 for NaN. */
+/* Extend the hypotheses of a sentence to `length` tokens. Return 1 if the sentence is still active, and 0 if it is
+   finished. After NaN, it is finished and its first score is NaN. */
 static int advance_sentence(const search *a, search_state *s, idx batch_index, idx rows_per_sentence,
                             idx candidates_per_row, idx length) {
     const idx sentence = s->current.sentences[batch_index], first = batch_index * a->beam,
               count = select_candidates(a, s, batch_index, rows_per_sentence, candidates_per_row);
     real *log_probs = s->next.log_probs + first;
     idx num_live = 0;
-    if (count < 0) return -1;
+    if (count < 0) {
+        a->scores[sentence * a->beam] = NAN;
+        return 0;
+    }
     for (idx i = 0; i < count; i++) {
         const candidate *extension = s->sorted_candidates + i;
         const int64_t *tokens = s->current.tokens + (first + extension->parent) * a->capacity;
@@ -185,8 +188,8 @@ static int reorder_cache(const search *a, const arguments *step, search_state *s
     return 0;
 }
 
-/* Return the number of steps, -1 if log-probabilities are NaN, or -2 if memory ran out. */
-static int run_search(const search *a, search_state *s, arguments step, char *is_active) {
+/* Return the number of steps, or an error code. */
+static idx run_search(const search *a, search_state *s, arguments step, char *is_active) {
     idx num_active = a->sentences, rows_per_sentence = 1, length = 1;
     for (idx i = 0; i < num_active; i++) {
         s->current.sentences[i] = i, s->current.log_probs[i * a->beam] = 0, s->current.slots[i * a->beam] = 0,
@@ -198,19 +201,16 @@ static int run_search(const search *a, search_state *s, arguments step, char *is
         step.sources = s->current.sentences;
         real **block = s->blocks + cache_blocks(&step, length) - 1;
         if (!*block && !(*block = allocate_large_pages(step.rows * cache_row_size(&step) * (idx)sizeof(real))))
-            return -2;
+            return RELATTN_MT_NO_MEMORY;
         for (idx i = 0; i < step.rows; i++)
             s->forced_tokens[i] = length <= a->given_count ? a->given[length - 1]
                                 : a->limits[s->current.sentences[i / rows_per_sentence]] == length ? a->eos : -1;
         relattn_step(&step);
-        for (idx batch_index = 0; batch_index < num_active; batch_index++) {
-            const int status = advance_sentence(a, s, batch_index, rows_per_sentence, step.best, length);
-            if (status < 0) return -1;
-            is_active[batch_index] = (char)status;
-        }
+        for (idx batch_index = 0; batch_index < num_active; batch_index++)
+            is_active[batch_index] = (char)advance_sentence(a, s, batch_index, rows_per_sentence, step.best, length);
         num_active = compact_batch(a, s, is_active, num_active, length);
         step.position = length; /* positions to copy */
-        if (reorder_cache(a, &step, s, rows_per_sentence, num_active)) return -2;
+        if (reorder_cache(a, &step, s, rows_per_sentence, num_active)) return RELATTN_MT_NO_MEMORY;
         const beams swapped = s->current;
         s->current = s->next, s->next = swapped;
         rows_per_sentence = a->beam;
@@ -218,11 +218,11 @@ static int run_search(const search *a, search_state *s, arguments step, char *is
             s->input_tokens[i / rows_per_sentence * rows_per_sentence + s->current.slots[i]] =
                 s->current.tokens[i * a->capacity + length - 1];
     }
-    return (int)length - 1;
+    return length - 1;
 }
 
 /* Run the search and write the finished hypotheses of each sentence. The return values are those of `run_search`. */
-int relattn_search(const search *a) {
+static idx relattn_search(const search *a) {
     const idx rows = a->sentences * a->beam, max_candidates = a->beam == 1 ? 1 : 2 * a->beam;
     const idx blocks = cache_blocks(&a->step, a->capacity);
     arguments step = a->step;
@@ -265,13 +265,13 @@ int relattn_search(const search *a) {
     idx total = 0;
     for (idx i = 0; i < count; i++) total += round_up(buffers[i].bytes, 64);
     char *memory = aligned_alloc(64, total), *next = memory; /* often much more than the search uses */
-    if (!memory) return -2;
+    if (!memory) return RELATTN_MT_NO_MEMORY;
     for (idx i = 0; i < count; next += round_up(buffers[i++].bytes, 64)) memcpy(buffers[i].address, &next, sizeof next);
     memset(s.blocks, 0, sizeof(real *) * blocks);
     step.blocks = s.blocks, step.tokens = s.input_tokens, step.only = s.forced_tokens, step.logits = NULL,
     step.log_sums = NULL, step.space = s.workspace;
     step.values = s.token_log_probs, step.candidates = s.candidate_tokens;
-    const int result = run_search(a, &s, step, is_active);
+    const idx result = run_search(a, &s, step, is_active);
     for (idx i = 0; i < blocks; i++) free(s.blocks[i]);
     free(memory);
     return result;

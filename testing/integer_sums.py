@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from relattn.extension.int8 import PAIRS
+from relattn.backends.native.int8 import PAIRS
 from relattn.integrations.transformers import int8
 from torch import nn
 

@@ -26,7 +26,6 @@ HEAVY = ("babel", "datasets", "jsonargparse", "lightning", "matplotlib", "num2wo
 HEAVY += ("sentencepiece", "tqdm", "transformers", "triton", "yaml", "relattn_mt", "relattn.integrations")
 # Packages that the files of a directory import, and no other file.
 OPTIONAL = {"relattn.backends.triton": "triton", "relattn.integrations.transformers": "transformers"}
-OPTIONAL |= {"relattn.extension.panels": "numpy"}  # which transformers and the toolkit require
 
 
 # Of the toolkit: files and folders that translate, and those that train. Import and export run without PyTorch too.
@@ -100,7 +99,6 @@ def test_what_is_shipped_imports_no_code_of_the_repository():
 
 def test_the_toolkit_uses_what_is_public_in_the_library():
     public = {"relattn", "relattn.backends.autograd", "relattn.positions"}
-    public |= {f"relattn.extension.{name}" for name in ("int8", "loader", "panels")}
     for module, path in PATHS.items():
         if module.startswith("relattn_mt"):
             others = {name for name in imports_of(path) & PATHS.keys() if not name.startswith("relattn_mt")}

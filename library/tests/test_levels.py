@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -11,9 +10,8 @@ import pytest
 import torch
 from relattn import relative_attention
 from relattn.backends import native
-from relattn.backends.native import library
-from relattn.extension import levels, loader
-from relattn.extension.int8 import DOTS, GENERIC, PAIRS
+from relattn.backends.native import levels, library, loader
+from relattn.backends.native.int8 import DOTS, GENERIC, PAIRS
 
 from testing.numerics import Shape, make_inputs
 
@@ -62,11 +60,15 @@ def test_levels_of_a_processor(machine, flags, exact, pairs):
         ("x86_64", V3 | {"avx_vnni"}, True),
         ("x86_64", V3, False),
         ("x86_64", {"avx_vnni"}, False),
-        ("aarch64", set(), True),
+        ("aarch64", {"asimddp"}, True),
+        ("aarch64", {"asimddp", "sve256"}, True),
+        ("aarch64", set(), False),
     ],
 )
 def test_dot_products_of_a_processor(machine, flags, has_dots):
-    assert bool(levels.features_of(machine, flags) & levels.INT8_DOTS) == has_dots
+    features = levels.features_of(machine, flags)
+    best = levels.supported(machine, features, "float32")[0]
+    assert any(level.dots in features for level in levels.LEVELS[machine] if level.name == best) == has_dots
 
 
 @pytest.mark.parametrize(
@@ -141,17 +143,22 @@ def test_one_variable_sets_the_level_of_all_kernels(name):
     features = levels.LIMITS[loader.MACHINE][name]
     level, *_ = levels.supported(loader.MACHINE, features, "float32")
     pairs = levels.supported(loader.MACHINE, features, "bfloat16")[:1]
-    kernel = DOTS if features & levels.INT8_DOTS else PAIRS if "AVX2" in features else GENERIC
+    has_dots = features & {"AVX_VNNI", "AVX512_VNNI", "DOTPROD"}
+    kernel = DOTS if has_dots else PAIRS if "AVX2" in features else GENERIC
     product = None if "AMX_BF16" in features else kernel
     expected = [*sorted({level, *pairs}), level, kernel, product, int(product != GENERIC)]
     used = run_with(name, "-c", USED)
     assert used.stdout.split() == list(map(str, expected)), used.stderr
 
 
-def test_unknown_levels_are_refused_in_one_line():
-    run = run_with("avx3", "-m", "relattn_mt", "translate", "nothing")
-    assert run.returncode == 2
-    assert re.fullmatch(r"relattn-mt: error: RELATTN_LEVEL must be one of default, .*, got 'avx3'\n", run.stderr)
+def test_the_engine_and_attention_refuse_the_same_levels():
+    """One chooses in C and one in Python. The command `relattn-mt` prints one line."""
+    for name in ("avx3", *levels.LIMITS[loader.MACHINE].keys() - set(ALLOWED)):
+        run = run_with(name, "-m", "relattn_mt", "translate", "nothing")
+        assert run.returncode == 2
+        with pytest.raises(ImportError) as refused:
+            levels.features_of(loader.MACHINE, levels.processor_flags(), name)
+        assert run.stderr == f"relattn-mt: error: {refused.value}\n"
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 from relattn import relation_attention, relative_attention
 from relattn.backends import native
-from relattn.backends.native import library, operators, plans
+from relattn.backends.native import library, loader, operators, plans
 from relattn.call import Call
-from relattn.extension import loader
 
 from kernels import build
 from testing.calls import call_of, cases, name_of

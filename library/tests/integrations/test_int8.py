@@ -5,9 +5,8 @@ import pickle
 
 import pytest
 import torch
-from relattn.extension import levels
-from relattn.extension.int8 import GENERIC
-from relattn.extension.loader import FEATURES
+from relattn.backends.native import library
+from relattn.backends.native.int8 import DOTS, GENERIC, best_kernel
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import int8
 from torch import nn
@@ -20,7 +19,9 @@ def test_sums_are_exact():
     assert_sums_are_exact()
 
 
-@pytest.mark.skipif(not FEATURES & levels.INT8_DOTS, reason="not used: it adds pairs in 16 bits there")
+@pytest.mark.skipif(
+    best_kernel(library.KERNELS[torch.float32]) != DOTS, reason="not used: it adds pairs in 16 bits there"
+)
 def test_sums_are_exact_with_onednn(monkeypatch):
     """As on processors with AMX."""
     monkeypatch.setattr(int8, "product", lambda: None)

@@ -3,21 +3,23 @@
 import ctypes
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from relattn_mt.config import ModelConfig, SearchConfig
-from relattn_mt.engine import decoder, engine, packing
+from relattn_mt.engine import decoder, engine, library, packing
 from relattn_mt.engine.decoder import NativeDecoder, supports_positions, unsupported_reason
 from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.model.torch_engine import TorchEngine
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import arrays_of
 from relattn_mt.search import beam
-from relattn_mt.search.types import Hypothesis, Request, SearchRules
-from relattn_mt.support.errors import Diverged, InputError
+from relattn_mt.search.sampling import sample
+from relattn_mt.search.types import Hypothesis, Request, SamplingOptions, SearchRules
+from relattn_mt.support.errors import InputError
 
 from testing.covering import pairwise
 from testing.schemes import VARIANTS, config_of
@@ -34,6 +36,16 @@ SCHEMES = {name: options for name, options in VARIANTS.items() if supports_posit
 }
 ACTIVATIONS = ["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish"]
 SIZES = {"exact": (64, 4, 48), "narrow": (12, 3, 20), "odd": (38, 1, 33)}  # dim, heads, feed_forward_dim
+
+
+def levels() -> list[str]:
+    """Return the values of RELATTN_LEVEL that this processor supports, one per processor level or kernel for int8."""
+    found = dict[tuple[str, int], str]()
+    for name in ("avx512_vnni", "avx512", "avx2_vnni", "avx2", "sve256", "default"):
+        with suppress(ImportError, OSError):
+            kernels = library.load(name)
+            found[kernels.level, kernels.int8_kernels[-1]] = name
+    return list(found.values())
 
 
 @pytest.fixture(autouse=True)
@@ -201,14 +213,25 @@ def test_a_beam_wider_than_the_vocabulary():
     assert_same(own.search(requests, rules), theirs.search(requests, rules))
 
 
-def test_scores_that_are_nan_are_reported():
-    model = make_model()
-    model.embedding[200] = torch.tensor([3e38, -3e38]).repeat(32)  # infinite products in the logits of all rows
-    own, _ = engines_of(model)
-    requests = [Request(1, ids, 9) for ids in random_ids(LENGTHS, 200)]
-    for search in (own.search, lambda *given: beam.search(own, *given)):
-        with pytest.raises(Diverged):
-            search(requests, rules_of(4))
+@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("int8", [False, True])
+def test_nan_ends_its_sentence_only(beam_size, int8):
+    model = make_model(shared_embeddings="none")
+    model.src_embedding[200] = torch.tensor([3e38, -3e38]).repeat(32)  # its variance is infinite
+    own, _ = engines_of(model, int8=int8)
+    sources, rules = random_ids([5, 4, 7], 200), rules_of(beam_size)
+    requests = [Request(i, ids, 9) for i, ids in enumerate(sources, 1)]
+    restrained = rules_of(beam_size, no_repeat_ngram=2)
+    for search in (
+        lambda given: own.search(given, rules),
+        lambda given: own.search(given, restrained),
+        lambda given: beam.search(own, given, rules),
+        lambda given: sample(own, given, rules, SamplingOptions(), 2),
+    ):
+        broken = Request(2, [*sources[1], 200], 9)
+        found = search([requests[0], broken, requests[2]])
+        assert found == [*search(requests[:1]), [], *search(requests[2:])]
+        assert all([found[0], found[2]])
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])

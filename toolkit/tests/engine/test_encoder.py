@@ -5,8 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from relattn.extension import loader
-from relattn_mt.engine import decoder
+from relattn_mt.engine import decoder, library
 
 from testing.covering import pairwise
 from toolkit.tests.engine.test_decoder import (
@@ -14,6 +13,7 @@ from toolkit.tests.engine.test_decoder import (
     SCHEMES,
     VOCAB,
     inference_in_filled_memory,
+    levels,
     make_model,
     native,
 )
@@ -26,18 +26,16 @@ SIZES = {
     f"{heads} heads of {dim}": {"heads": heads, "dim": heads * dim, "feed_forward_dim": feed_forward_dim}
     for heads, dim, feed_forward_dim in [(3, 16, 48), (2, 20, 33), (2, 32, 70), (2, 64, 300), (3, 4, 20)]
 }
-LEVELS = [level for level in loader.SUPPORTED["float32"] if decoder.KERNELS]
 
 
 @pytest.fixture(autouse=True)
 def _kernels_of_the_level(request, monkeypatch):
     """Use the kernels of a test's processor level."""
-    kernels = loader.load_best([request.node.callspec.params["level"]], "float32", decoder.FOLDER, decoder.SOURCE)
-    monkeypatch.setattr(decoder, "KERNELS", kernels)
+    monkeypatch.setattr(decoder, "KERNELS", library.load(request.node.callspec.params["level"]))
 
 
 @pairwise(
-    level=LEVELS,
+    level=levels(),
     scheme=SCHEMES,
     sizes=SIZES,
     norm=["pre", "post"],
@@ -57,7 +55,7 @@ def test_the_output_is_that_of_the_model(level, scheme, sizes, norm, activation,
         assert not ours[length:].any(), row
 
 
-@pairwise(level=LEVELS, scheme=SCHEMES, sizes=SIZES, int8=[False, True], norm=["pre", "post"])
+@pairwise(level=levels(), scheme=SCHEMES, sizes=SIZES, int8=[False, True], norm=["pre", "post"])
 def test_a_source_has_the_same_bits_in_any_batch(level, scheme, sizes, int8, norm):
     model = make_model(scheme, **SIZES[sizes], norm=norm, encoder_layers=2)
     own, other = (native(model, int8=int8) for _ in range(2))

@@ -1,7 +1,6 @@
 """Linear layers in int8: exact sums on every kernel, and a decoder that agrees with quantized layers in PyTorch."""
 
 import ctypes
-import functools
 from itertools import product
 from typing import Any
 
@@ -9,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from relattn.extension import loader
-from relattn.extension.int8 import GENERIC, INT8_KERNELS, LARGEST, LARGEST_IMPORTED, PAIRS
 from relattn_mt.config import ModelConfig
-from relattn_mt.engine import decoder
+from relattn_mt.engine import decoder, library
 from relattn_mt.engine.engine import NativeEngine
+from relattn_mt.engine.library import GENERIC, LARGEST, LARGEST_IMPORTED, PAIRS
 from relattn_mt.engine.packing import Packing
 from relattn_mt.engine.quantization import MAX_INPUTS
 from relattn_mt.model import transformer
@@ -33,6 +31,7 @@ from toolkit.tests.engine.test_decoder import (
     VOCAB,
     assert_same,
     inference_in_filled_memory,
+    levels,
     make_model,
     native,
     random_ids,
@@ -47,37 +46,27 @@ CODE = 127  # largest code of activations
 CONFIG = ModelConfig()
 
 
-@functools.cache
-def kernels_of(level: str) -> Any:
-    return loader.load_best([level], "float32", decoder.FOLDER, decoder.SOURCE)
-
-
 def runnable() -> list[tuple[str, int]]:
     """Return the processor levels and kernels that this processor runs."""
-    found = []
-    for level in loader.SUPPORTED["float32"]:
-        available = kernels_of(level).library.relattn_int8_kernels()
-        found += [(level, kernel) for kernel in INT8_KERNELS if available >> kernel & 1]
-    return found
+    return [(level, kernel) for level in levels() for kernel in library.load(level).int8_kernels]
 
 
 def run(level: str, kernel: int, weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
     """Return x Wᵀ + b for integers W, as a kernel computes it: the keys and values of a head."""
-    kernels = kernels_of(level)
-    panel = ctypes.c_int32.in_dll(kernels.library, "relattn_panel").value
-    pack = Packing(kernels.structures, panel, CONFIG, {}, kernel)
+    kernels = library.load(level)
+    pack = Packing(kernels, CONFIG, {}, kernel)
     packed = pack.map(weight.to(torch.int8).numpy(), bias.numpy(), np.ones(len(weight), np.float32))
     is_beyond_pairs = kernel == PAIRS and weight.abs().max() > LARGEST
     assert packed.kernel == (GENERIC if is_beyond_pairs else kernel)
     keys, values = torch.empty(2, packed.outputs // 2 * len(x))
-    arguments = kernels.structures["memory"](
+    arguments = kernels.types["memory"](
         keys_values=packed, x=x.data_ptr(), to=keys.data_ptr(), rows=len(x), x_row=x.stride(0), src_len=len(x),
         row_len=len(x), layer_count=1, heads=1, head_dim=packed.outputs // 2,
     )  # fmt: skip
-    kernels.library.relattn_memory_space.restype = ctypes.c_ssize_t
-    space = torch.empty(kernels.library.relattn_memory_space(ctypes.byref(arguments)))
+    pointer = ctypes.addressof(arguments)
+    space = torch.empty(kernels.functions["memory_space"](pointer))
     arguments.space = space.data_ptr()
-    kernels.library.relattn_memory(ctypes.byref(arguments))
+    kernels.functions["memory"](pointer)
     return torch.cat([keys.view(-1, len(x)).T, values.view(len(x), -1)], 1)[:, : len(weight)]
 
 
@@ -184,10 +173,9 @@ def test_the_decoder_agrees_with_quantized_layers(scheme, size, norm, activation
     sources, tokens = random_ids(LENGTHS), torch.randint(VOCAB, (len(LENGTHS), 18))
     exact = logits_of(TorchEngine(model), sources, tokens)
     found = []
-    for kernel in INT8_KERNELS:
-        if decoder.KERNELS.library.relattn_int8_kernels() >> kernel & 1:
-            monkeypatch.setattr(decoder, "int8_kernel", lambda kernel=kernel: kernel)
-            found.append(logits_of(NativeEngine(native(model, int8=True)), sources, tokens))
+    for kernel in decoder.KERNELS.int8_kernels:
+        monkeypatch.setattr(decoder, "int8_kernel", lambda kernel=kernel: kernel)
+        found.append(logits_of(NativeEngine(native(model, int8=True)), sources, tokens))
     assert all(torch.equal(each, found[0]) for each in found)
 
     def linear_of_quantized(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -17,7 +17,7 @@ from relattn_mt.search.beam import likeliest, search
 from relattn_mt.search.engine import NextTokens
 from relattn_mt.search.sampling import sample
 from relattn_mt.search.types import Hypothesis, Request, SamplingOptions, SearchRules, Spelling
-from relattn_mt.support.errors import Diverged, InputError
+from relattn_mt.support.errors import InputError
 from relattn_mt.translate.prefixes import Prefixes
 
 PAD, BOS, EOS, VOCAB = 0, 1, 2, 6
@@ -287,11 +287,15 @@ def test_sentences_that_are_done_leave_the_batch():
     ],
     ids=["beam", "prefix", "phrases", "sampling"],
 )
-def test_nan_is_reported(run: Callable[[Table], object]):
+@pytest.mark.parametrize("place", [0, 1])
+def test_nan_ends_its_sentence_only(run: Callable[[Table], list[Any]], place: int):
+    """In the first step, or where the search of other sentences goes on."""
     model = Table(12)
-    model.logits[:] = math.nan
-    with pytest.raises(Diverged, match="NaN"):
-        run(model)
+    expected = run(model)
+    model.logits[1, place:] = math.nan
+    found = run(model)
+    assert all(expected)
+    assert found == [expected[0], [], *expected[2:]]
 
 
 @pytest.mark.parametrize("n_best", [0, 3])

@@ -18,7 +18,7 @@ from relattn_mt.data.tokenizer import SpecialTokens
 from relattn_mt.model.torch_engine import cross_attention
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.search.types import SamplingOptions
-from relattn_mt.support.errors import InputError
+from relattn_mt.support.errors import Diverged, InputError
 from relattn_mt.text.alignment import links
 from relattn_mt.text.marked import Mark, Marked
 from relattn_mt.text.patterns import TAG
@@ -265,6 +265,15 @@ def test_requests_that_are_refused(call: Callable[[Translator], object], facts):
         call(translate)
     assert all(fact in str(refused.value) for fact in facts), refused.value
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("options", [TranslateOptions(), TranslateOptions(sampling=SamplingOptions())])
+def test_nan_is_reported_with_its_line(options):
+    model = make_model(shared_embeddings="none")
+    with torch.no_grad():
+        model.src_embedding[6] = torch.tensor([3e38, -3e38]).repeat(model.config.dim // 2)
+    with pytest.raises(Diverged, match=r"line 2: .* NaN"):
+        translator(model).n_best(["4 5", "5 6", "7"], options)
 
 
 def test_one_string_is_not_a_list_of_lines(model):

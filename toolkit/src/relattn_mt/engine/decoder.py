@@ -9,13 +9,10 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from relattn.extension import loader
-from relattn.extension.int8 import FLOAT, INT8_KERNELS, best_kernel, panel_of
 
 from relattn_mt.config import ModelConfig
 from relattn_mt.config.positions import (
@@ -28,28 +25,26 @@ from relattn_mt.config.positions import (
     Sinusoids,
     SlopeBias,
 )
+from relattn_mt.engine import library
+from relattn_mt.engine.library import FLOAT, INT8_KERNELS
 from relattn_mt.engine.packing import Packing, address, aligned, padded
 from relattn_mt.engine.quantization import quantize
 from relattn_mt.engine.terms import TERMS, angles, sinusoids
-from relattn_mt.search.types import DIVERGED, NEVER, Hypothesis, SearchRules
-from relattn_mt.support.errors import Diverged
+from relattn_mt.search.types import NEVER, Hypothesis, SearchRules
 from relattn_mt.weights import is_quantized
 
 BLOCK = 16  # as in `decoder.c`
 MOST_POSITIONS = 8192  # of a search: its memory per step and hypothesis grows with the limit
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish")  # codes in `decoder.h`
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish")  # codes in `relattn_mt.h`
 
 # Kinds of signals and mixers.
 DISTANCE_TERMS = BucketBias, SlopeBias, DistanceVectors
 SUPPORTED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, Rotation, *DISTANCE_TERMS)
 
-FOLDER = Path(__file__).parent
-SOURCE = loader.Source("decoder", "decoder.h")
-
-KERNELS: loader.Kernels | None = None
+KERNELS: library.Kernels | None = None
 MISSING = ""
 try:
-    KERNELS = loader.load_best(loader.SUPPORTED["float32"], "float32", FOLDER, SOURCE)
+    KERNELS = library.load()
 except OSError as error:
     MISSING = str(error)
 
@@ -70,7 +65,7 @@ def unsupported_reason(config: ModelConfig, device: str = "cpu", dtype: str = "f
 def int8_kernel() -> int:
     """Return the best kernel for maps in int8 on this processor. With PAIRS, maps beyond its range get GENERIC."""
     assert KERNELS is not None
-    return best_kernel(KERNELS)
+    return KERNELS.int8_kernels[-1]
 
 
 def supports_positions(config: ModelConfig) -> bool:
@@ -114,15 +109,13 @@ class NativeDecoder:
         self, config: ModelConfig, vocab_sizes: tuple[int, int], weights: Mapping[str, np.ndarray], *, int8: bool
     ) -> None:
         assert KERNELS is not None
-        self.config, self.library, self.types = config, KERNELS.library, KERNELS.structures
+        self.config, self.functions, self.types = config, KERNELS.functions, KERNELS.types
         self.name = f"compiled decoder for {KERNELS.level}" + (f", int8 {INT8_KERNELS[int8_kernel()]}" if int8 else "")
         self.precision = "int8" if int8 else "fp32"
-        for function in (self.library.relattn_space, self.library.relattn_memory_space):
-            function.restype = ctypes.c_ssize_t
         if int8 and not is_quantized(weights):
             weights = quantize(weights)
-        kernel, panel, self.vocab_size = int8_kernel() if int8 else FLOAT, panel_of(KERNELS), vocab_sizes[1]
-        pack = self.pack = Packing(self.types, panel, config, weights, kernel)
+        kernel, self.vocab_size = int8_kernel() if int8 else FLOAT, vocab_sizes[1]
+        pack = self.pack = Packing(KERNELS, config, weights, kernel)
         self.spec = config.position_spec
         self.memory_map = pack.memory_map(config.decoder_layers)  # first, since packing it needs most memory
         output_name = "output_weight" if "output_weight" in weights else "embedding"
@@ -183,7 +176,7 @@ class NativeDecoder:
         held = self._encoder_positions
         if held[0] < length:
             held = self._encoder_positions = length, *self._positions("encoder", length)
-        arguments = self.types["arguments"](
+        arguments = self.types["step"](
             **self.encoder_arguments | held[1],
             tokens=address(src),
             src_lengths=address(src_lengths),
@@ -196,10 +189,10 @@ class NativeDecoder:
 
     def call(self, name: str, arguments: Any) -> None:
         """Call a function of the kernel with a workspace."""
-        space_of = self.library.relattn_memory_space if name == "memory" else self.library.relattn_space
-        space = aligned(space_of(ctypes.byref(arguments)))
+        pointer = ctypes.addressof(arguments)
+        space = aligned(self.functions["memory_space" if name == "memory" else "space"](pointer))
         arguments.space = address(space)
-        getattr(self.library, f"relattn_{name}")(ctypes.byref(arguments))
+        self.functions[name](pointer)
 
     def _positions(self, stack: str, length: int) -> tuple[dict[str, Any], list[Any]]:
         """Return the arguments of the encoder or the decoder for a number of positions, and what they point to."""
@@ -274,7 +267,6 @@ class NativeDecoder:
             given: The `rules.given` first tokens of all hypotheses.
 
         Raises:
-            Diverged: The model's log-probabilities are NaN.
             MemoryError: The cache does not fit in memory.
         """
         limits = integers(limits)
@@ -285,7 +277,7 @@ class NativeDecoder:
         tokens = np.empty((sentences, beam, capacity), np.int64)
         scores = np.empty((sentences, beam), np.float32)
         arguments = self.types["search"](
-            step=self.types["arguments"](
+            step=self.types["step"](
                 **held.arguments,
                 src_lengths=address(held.src_lengths),
                 banned=address(banned),
@@ -305,14 +297,14 @@ class NativeDecoder:
             bos=rules.bos,
             eos=rules.eos,
         )
-        steps = self.library.relattn_search(ctypes.byref(arguments))
-        if steps == -1:
-            raise Diverged(DIVERGED)
-        if steps == -2:
+        steps = self.functions["search"](ctypes.addressof(arguments))
+        if steps < 0:
             raise MemoryError(f"the cache of a search must fit in memory, got {sentences} sentences and beam {beam}")
         found = zip(tokens[:, : rules.n_best, :steps].tolist(), scores[:, : rules.n_best].tolist(), strict=True)
         return [
             [Hypothesis(row[: row.index(rules.eos)], score) for row, score in zip(*each, strict=True) if score > NEVER]
+            if each[1][0] > NEVER  # else NaN, or no hypothesis
+            else []
             for each in found
         ]
 

@@ -163,7 +163,7 @@ class NativeEngine:
 
     def _pointed(self, state: NativeState) -> Any:
         """Return arguments that point to the blocks of a state."""
-        arguments = self._decoder.types["arguments"](**state.memory.arguments, position=state.length)
+        arguments = self._decoder.types["step"](**state.memory.arguments, position=state.length)
         addresses = (ctypes.c_void_p * len(state.blocks))(*map(address, state.blocks))
         arguments.blocks = ctypes.cast(addresses, ctypes.c_void_p)
         return arguments
@@ -172,11 +172,10 @@ class NativeEngine:
         """Let the rows of a state be the given ones, in place if no row is needed that another overwrites."""
         changed = np.flatnonzero(rows != np.arange(len(rows)))
         if len(rows) <= len(state.sources) and not np.isin(rows[changed], changed).any():
-            given = integers(rows[changed])
-            places = map(ctypes.c_void_p, (address(given), address(changed)))
-            self._decoder.library.relattn_move(
-                ctypes.byref(self._pointed(state)), *places, ctypes.c_ssize_t(len(changed))
-            )
+            if len(changed):
+                given, pointed = integers(rows[changed]), self._pointed(state)
+                addresses = ctypes.addressof(pointed), address(given), address(changed)
+                self._decoder.functions["move"](*addresses, len(changed))
         else:
             blocks = [aligned(len(rows), self._decoder.cache_row) for _ in state.blocks]
             for block, copy in zip(state.blocks, blocks, strict=True):

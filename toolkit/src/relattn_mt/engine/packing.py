@@ -1,21 +1,21 @@
 """A model's weights in the form of the compiled decoder: maps in panels, heads padded, tables by label.
 
-The structures are those of `decoder.h`. They point to arrays, which `Packing.kept` holds. Weights are read and packed
-one by one, so those of a file need no memory but for the one that is packed.
+The structures are those of `relattn_mt.h`. They point to arrays, which `Packing.kept` holds. Weights are read and
+packed one by one, so those of a file need no memory but for the one that is packed.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from relattn.extension.int8 import FLOAT, GENERIC, LARGEST, PAIRS
-from relattn.extension.panels import pack
 
 from relattn_mt.config import ModelConfig
 from relattn_mt.config.positions import BucketBias, ClippedTables, DistanceVectors, SlopeBias
+from relattn_mt.engine.library import FLOAT, Kernels
 from relattn_mt.engine.quantization import in_float32
 from relattn_mt.engine.terms import TERMS, buckets, sinusoids, slope_biases
 from relattn_mt.support.errors import require
@@ -31,17 +31,14 @@ class Packing:
     """Packs the weights of one model.
 
     Args:
-        structures: The structures of the kernel, by name.
-        panel: Number of outputs of a panel.
+        kernels: The kernels, which pack maps.
         config: Configuration of the model.
         weights: Weights of the model by name.
         kernel: Kernel of the maps, which decides how they are packed. If it is not FLOAT, the model is quantized.
     """
 
-    def __init__(
-        self, structures: dict[str, Any], panel: int, config: ModelConfig, weights: Weights, kernel: int = FLOAT
-    ) -> None:
-        self.structures, self.panel, self.kernel, self.weights = structures, panel, kernel, weights
+    def __init__(self, kernels: Kernels, config: ModelConfig, weights: Weights, kernel: int = FLOAT) -> None:
+        self.kernels, self.structures, self.kernel, self.weights = kernels, kernels.types, kernel, weights
         self.heads, self.mixer, self.has_ssru = config.heads, config.position_spec.mixer, config.decoder_mixer == "ssru"
         self.head_dim = config.dim // config.heads
         self.padded = padded(self.head_dim)
@@ -75,31 +72,39 @@ class Packing:
         """Return the rows of a linear layer with its bias."""
         return self.rows(f"{prefix}.weight", self.read(f"{prefix}.bias"))
 
-    def map(self, weight: np.ndarray, bias: np.ndarray, scales: np.ndarray | None = None, *, end: float = 0.0) -> Any:
-        """Pack a weight (outputs, inputs), a bias and scales. `end` is the bias of outputs that are added."""
-        outputs, inputs = weight.shape
-        more = -outputs % self.panel
-        biases = self.keep(np.pad(bias, (0, more), constant_values=end))
-        if scales is None:
-            floats = self.keep(self.panels(weight[None]))
-            return self.structures["map"](floats, biases, None, None, inputs, padded(outputs), FLOAT)
-        kernel = GENERIC if self.kernel == PAIRS and np.abs(weight).max() > LARGEST else self.kernel
-        panels, sums = pack(weight, self.panel, kernel)
-        return self.structures["map"](
-            self.keep(panels), biases, self.keep(np.pad(scales, (0, more))), self.keep(sums), inputs, padded(outputs),
-            kernel,
-        )  # fmt: skip
+    def map(self, *rows: np.ndarray, end: float = 0.0) -> Any:
+        """Pack a map, and keep its memory; as `packed`."""
+        packed, memory = self.packed(*rows, end=end)
+        self.kept.append(memory)
+        return packed
 
-    def panels(self, rows: np.ndarray) -> np.ndarray:
-        """Return matrices (count, outputs, inputs) as panels (count, outputs / panel, inputs, panel)."""
-        count, outputs, inputs = rows.shape
-        whole = outputs // self.panel
-        panels = aligned(count, -(-outputs // self.panel), inputs, self.panel)
-        first = rows[:, : whole * self.panel].reshape(count, whole, self.panel, inputs)
-        panels[:, :whole] = first.swapaxes(2, 3)
-        panels[:, whole:] = 0.0
-        panels[:, whole:, :, : outputs % self.panel] = rows[:, None, whole * self.panel :].swapaxes(2, 3)
-        return panels
+    def packed(
+        self, weight: np.ndarray, bias: np.ndarray | None = None, scales: np.ndarray | None = None, end: float = 0.0
+    ) -> tuple[Any, np.ndarray]:
+        """Pack a weight (outputs, inputs), a bias and scales, and return the map and its memory.
+
+        `end` is the bias of outputs that complete a panel.
+        """
+        arrays = [None if each is None else np.ascontiguousarray(each) for each in (weight, bias, scales)]
+        packing = self.structures["packing"](
+            *(None if each is None else address(each) for each in arrays),
+            outputs=weight.shape[0],
+            inputs=weight.shape[1],
+            kernel=FLOAT if scales is None else self.kernel,
+            end_bias=end,
+        )
+        pack, pointer = self.kernels.functions["pack"], ctypes.addressof(packing)
+        memory = aligned(pack(pointer), dtype=np.int8)
+        packing.memory = address(memory)
+        pack(pointer)
+        return packing.map, memory
+
+    def panels(self, rows: np.ndarray) -> tuple[np.ndarray, int]:
+        """Return matrices (heads, labels, head_dim) in panels, and the stride of a head."""
+        heads, labels, dim = rows.shape
+        whole = np.pad(rows, ((0, 0), (0, -labels % self.kernels.panel), (0, 0)))
+        _, memory = self.packed(whole.reshape(-1, dim))
+        return memory, whole[0].size if heads > 1 else 0
 
     def norm(self, prefix: str) -> Any:
         """Pack the weights of a layer normalization, or nothing if the model does not have it."""
@@ -156,8 +161,8 @@ class Packing:
             labels = self.mixer.left + 1 + (0 if is_causal else self.mixer.right)
             if self.mixer.keys:
                 table = self.table_rows(f"{own}.attention.rel_key.weight", labels)
-                packed.rel_key = self.keep(self.panels(table))
-                packed.rel_key_head = 0 if len(table) == 1 else self.padded * -(-labels // self.panel) * self.panel
+                memory, packed.rel_key_head = self.panels(table)
+                packed.rel_key = self.keep(memory)
             if self.mixer.values:
                 table = self.table_rows(f"{own}.attention.rel_value.weight", labels)
                 packed.rel_value = self.keep(table)
@@ -212,9 +217,9 @@ class Packing:
         table = np.concatenate(parts, axis=1)[:, start : start + labels]
         kept = []
         if table.shape[2] > 1:
-            panels = self.panels(self.pad(table[..., :-1], axis=2))
-            own.rel_key, own.rel_key_head = address(panels), panels[0].size
-            kept.append(panels)
+            memory, own.rel_key_head = self.panels(self.pad(table[..., :-1], axis=2))
+            own.rel_key = address(memory)
+            kept.append(memory)
         margins = (0, 0), (MARGIN, MARGIN + padded(labels) - labels)
         strips = np.ascontiguousarray(np.pad(table[..., -1] * self.scale, margins))
         own.rel_bias = address(strips)

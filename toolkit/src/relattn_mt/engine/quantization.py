@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from relattn.extension.int8 import LARGEST, LARGEST_IMPORTED
 
+from relattn_mt.engine.library import LARGEST, LARGEST_IMPORTED
 from relattn_mt.support.errors import require
 from relattn_mt.weights import SCALE, is_quantizable
 

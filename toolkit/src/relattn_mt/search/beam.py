@@ -45,8 +45,7 @@ import numpy as np
 from relattn_mt.search.engine import Engine, NextTokens
 from relattn_mt.search.phrases import PhraseState
 from relattn_mt.search.repetition import restrain
-from relattn_mt.search.types import DIVERGED, NEVER, Hypothesis, Request, SearchRules
-from relattn_mt.support.errors import Diverged
+from relattn_mt.search.types import NEVER, Hypothesis, Request, SearchRules
 
 BLOCK = 64  # values of a row whose maximum is computed first, which is faster than to partition all
 
@@ -102,13 +101,12 @@ class Choices:
         rules: Settings of the search.
         live: Hypotheses by row.
 
-    Raises:
-        Diverged: Probabilities are NaN.
+    Attributes:
+        diverged: (rows,) True where probabilities are NaN.
     """
 
     def __init__(self, following: NextTokens, rules: SearchRules, live: Sequence[Partial]) -> None:
-        if np.isnan(following.log_sums).any():
-            raise Diverged(DIVERGED)
+        self.diverged = np.isnan(following.log_sums)
         if rules.restrains and live[0].tokens:
             exempt = np.array([each.is_given for each in live])
             logits = restrain(following.logits(), np.array([each.tokens for each in live]), rules.config, exempt)
@@ -168,7 +166,7 @@ def likeliest(logits: np.ndarray, k: int, banned: Iterable[int] = ()) -> NextTok
     Of equal log-probabilities, those of the first tokens come first.
     """
     maxima = logits.max(1, keepdims=True)
-    with np.errstate(invalid="ignore"):  # NaN is found by its log-sum
+    with np.errstate(invalid="ignore"):  # the log-sum of NaN is NaN
         log_sums = maxima[:, 0] + np.log(np.exp(logits - maxima).sum(1))
     log_probs = logits - log_sums[:, None]
     log_probs[:, list(banned)] = NEVER
@@ -180,7 +178,7 @@ def largest(x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     k = min(k, x.shape[1])
     maxima = np.maximum.reduceat(x, range(0, x.shape[1], BLOCK), axis=1) if k * BLOCK <= x.shape[1] else x
     least = np.partition(maxima, -k, axis=1)[:, -k]  # at most the k-th largest value
-    found = [np.flatnonzero(row >= cut) for row, cut in zip(x, least, strict=True)]
+    found = [np.flatnonzero(~(row < cut)) for row, cut in zip(x, least, strict=True)]  # with NaN, all
     index = np.stack([each[np.argsort(-row[each], kind="stable")[:k]] for row, each in zip(x, found, strict=True)])
     return np.take_along_axis(x, index, 1), index
 
@@ -188,10 +186,8 @@ def largest(x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 def search(engine: Engine, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
     """Search a batch, and return the `rules.n_best` best hypotheses of each request, best first.
 
-    A request with fewer complete sequences within its limit has fewer hypotheses.
-
-    Raises:
-        Diverged: The model's log-probabilities are NaN, as after training diverged.
+    A request with fewer complete sequences within its limit has fewer hypotheses, and one for which log-probabilities
+    are NaN has none.
     """
     results: list[list[Hypothesis]] = [[] for _ in requests]
     state = engine.start([request.src_ids for request in requests], max(request.limit for request in requests))
@@ -202,6 +198,9 @@ def search(engine: Engine, requests: Sequence[Request], rules: SearchRules) -> l
     while active:
         choices = Choices(engine.step(state, tokens, parents, rules, rules.candidates), rules, live)
         for i in active:
+            if any(choices.diverged[each.row] for each in beams[i]):
+                results[i], beams[i] = [], []
+                continue
             finished, beams[i] = _advance(beams[i], choices, rules)
             results[i] = sorted(results[i] + finished, key=lambda each: -each.score)[: rules.beam_size]
         active = _compacted(active, [_is_final(results[i], beams[i], requests[i].limit, rules) for i in active])
@@ -240,9 +239,7 @@ def _advance(beam: list[Partial], choices: Choices, rules: SearchRules) -> tuple
 
 
 def _is_final(finished: list[Hypothesis], unfinished: list[Partial], limit: int, rules: SearchRules) -> bool:
-    """Return whether the n best hypotheses of a sentence are final. Raises Diverged if it has no hypothesis."""
-    if not (finished or unfinished):
-        raise Diverged(DIVERGED)
+    """Return whether the n best hypotheses of a sentence are final."""
     if len(finished) < rules.n_best:
         return not unfinished
     best = max((hypothesis.log_prob for hypothesis in unfinished), default=NEVER)

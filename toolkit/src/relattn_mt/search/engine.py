@@ -53,7 +53,6 @@ class Engine(Protocol):
 
         Raises:
             InputError: The engine does not support the rules or the requests.
-            Diverged: Log-probabilities are NaN.
         """
 
     def start(self, sources: Sequence[Sequence[int]], capacity: int) -> Any:

@@ -19,11 +19,7 @@ from relattn_mt.search.types import NEVER, Hypothesis, Request, SamplingOptions,
 def sample(
     engine: Engine, requests: Sequence[Request], rules: SearchRules, options: SamplingOptions, count: int
 ) -> list[list[Hypothesis]]:
-    """Draw `count` translations of each request, which has no phrases.
-
-    Raises:
-        Diverged: The model's log-probabilities are NaN, as after training diverged.
-    """
+    """Draw `count` translations of each request, which has no phrases; none if log-probabilities are NaN."""
     state = engine.start([request.src_ids for request in requests], max(request.limit for request in requests))
     live = [Partial.first(request, row) for row, request in enumerate(requests) for _ in range(count)]
     numbers = [
@@ -31,13 +27,15 @@ def sample(
         for request in requests
         for draw in range(count)
     ]
-    drawn: list[Hypothesis] = [Hypothesis([], NEVER)] * len(live)
+    drawn: list[Hypothesis | None] = [None] * len(live)
     places, tokens = list(range(len(live))), [rules.bos] * len(live)  # places of the live ones among all draws
     while live:
         following = engine.step(state, tokens, [each.row for each in live], rules, 1)
         choices, rest = Choices(following, rules, live), []
         for row, (place, hypothesis) in enumerate(zip(places, live, strict=True)):
             hypothesis.row = row
+            if choices.diverged[row]:
+                continue
             token, log_prob = _draw(hypothesis, choices, rules, options, numbers[place][len(hypothesis.tokens)])
             if token == rules.eos:
                 score = np.float32(log_prob) / np.float32(rules.penalty(hypothesis.length))
@@ -46,7 +44,8 @@ def sample(
                 rest.append((place, hypothesis.append(token, log_prob, hypothesis.phrases)))
         places, live = [place for place, _ in rest], [hypothesis for _, hypothesis in rest]
         tokens = [hypothesis.tokens[-1] for hypothesis in live]
-    return [drawn[first : first + count] for first in range(0, len(drawn), count)]
+    groups = (drawn[first : first + count] for first in range(0, len(drawn), count))
+    return [[] if None in group else [each for each in group if each] for group in groups]
 
 
 def _draw(

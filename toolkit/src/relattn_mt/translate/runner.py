@@ -12,8 +12,8 @@ from relattn_mt.config import SearchConfig
 from relattn_mt.data.imported_tokenizer import AnyTokenizer
 from relattn_mt.data.planning import batch_by_size
 from relattn_mt.search.engine import Engine
-from relattn_mt.search.types import Hypothesis, Request, SamplingOptions, SearchRules
-from relattn_mt.support.errors import require
+from relattn_mt.search.types import DIVERGED, Hypothesis, Request, SamplingOptions, SearchRules
+from relattn_mt.support.errors import Diverged, require
 from relattn_mt.text.alignment import Links, links
 from relattn_mt.translate.glossary import continue_words
 
@@ -71,6 +71,7 @@ class Runner:
 
         Raises:
             InputError: The engine does not support this.
+            Diverged: The model's log-probabilities are NaN for a sentence, as after training diverged.
         """
         special = self.tokenizer.special
         rules = SearchRules(
@@ -94,6 +95,8 @@ class Runner:
             found = sample(self.engine, requests, rules, sampling, max(counts))
         else:
             found = self.engine.search(requests, rules)
+        if diverged := [request.number for request, best in zip(requests, found, strict=True) if not best]:
+            raise Diverged(f"line {min(diverged)}: {DIVERGED}")
         return [hypotheses[:count] for hypotheses, count in zip(found, counts, strict=True)]
 
     @cached_property

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from relattn.backends import custom_ops
 from relattn.backends.capabilities import FIELDS, Capabilities
-from relattn.backends.native import library, operators
+from relattn.backends.native import levels, library, operators
 from relattn.call import Call, accumulation_dtype
-from relattn.extension import levels
 
 
 def unavailable_reason(call: Call) -> str | None:

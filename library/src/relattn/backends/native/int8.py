@@ -8,16 +8,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from relattn.backends.native import library
-from relattn.extension.int8 import GROUP, LARGEST, LARGEST_IMPORTED, PAIRS, panel_of
-from relattn.extension.panels import pack
+from relattn.backends.native import levels, library
+from relattn.backends.native.loader import FEATURES, MACHINE, Kernels
+
+FLOAT, GENERIC, PAIRS, DOTS = range(4)  # kernels, as in `int8.h`
+GROUP = 16  # inputs are padded to a multiple of this
+LARGEST, LARGEST_WIDE = 63, 127  # integers of weights: those that PAIRS supports, and those of 8 bits
 
 
 class Weight(NamedTuple):
     """The weight of a linear layer in 8 bits, for a kernel.
 
     Attributes:
-        panels, sums: What `pack` returns.
+        panels, sums: Codes in panels, and the numbers of each output or panel, as `int8.h` describes.
         scales: Scale of each output, up to the end of the last panel.
         inputs, outputs: Sizes of the layer.
         kernel: The kernel.
@@ -31,14 +34,24 @@ class Weight(NamedTuple):
     kernel: int
 
 
+def best_kernel(kernels: Kernels) -> int:
+    """Return the best kernel of an object file on this processor. All kernels give the same numbers."""
+    level = next(level for level in levels.LEVELS[MACHINE] if level.name == kernels.level)
+    return DOTS if level.dots in FEATURES else PAIRS if level.needs & {"AVX2", "AVX512"} else GENERIC
+
+
 def quantize(weight: Tensor, kernel: int) -> Weight:
     """Quantize a weight (outputs, inputs) in float32 per output, in 7 bits for the kernel PAIRS and else in 8."""
-    largest, panel = LARGEST if kernel == PAIRS else LARGEST_IMPORTED, panel_of(library.KERNELS[torch.float32])
+    native, largest = library.KERNELS[torch.float32].library, LARGEST if kernel == PAIRS else LARGEST_WIDE
     outputs, inputs = weight.shape
     scales = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny * largest) / largest
     codes = (weight / scales[:, None]).round_().to(torch.int8)
-    panels, sums = map(torch.from_numpy, pack(codes.numpy(), panel, kernel))
-    return Weight(panels, sums, nn.functional.pad(scales, (0, -outputs % panel)), inputs, outputs, kernel)
+    padded = outputs + -outputs % ctypes.c_int32.in_dll(native, "relattn_panel").value
+    panels = torch.empty(padded * (inputs + -inputs % GROUP) // 8 * (12 if kernel == PAIRS else 8), dtype=torch.int8)
+    sums = torch.empty(padded, dtype=torch.int32)
+    pointers = (ctypes.c_void_p(array.data_ptr()) for array in (panels, sums, codes))
+    native.relattn_pack(*pointers, *map(ctypes.c_ssize_t, (outputs, inputs, kernel)))
+    return Weight(panels, sums, nn.functional.pad(scales, (0, padded - outputs)), inputs, outputs, kernel)
 
 
 def linear(x: Tensor, weight: Weight, bias: Tensor | None, out: Tensor) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from relattn.backends.native import levels
+from relattn.backends.native.loader import REALS, SUPPORTED, Kernels, load_best
 from relattn.call import accumulation_dtype
-from relattn.extension import levels
-from relattn.extension.loader import REALS, SUPPORTED, Kernels, Source, load_best
 
 FOLDER = Path(__file__).parent
 TYPES = {
@@ -59,9 +59,6 @@ class Layout:
 layout_of = functools.cache(Layout)
 
 
-ATTENTION = Source("attention", "arguments.h")
-
-
 def name_of(real: torch.dtype) -> str:
     return str(real).removeprefix("torch.")
 
@@ -76,7 +73,7 @@ def load_all(
         real = getattr(torch, dtype)
         if dtype in levels.EXACT or supported[dtype]:
             try:
-                kernels[real] = load_best(supported[dtype], dtype, folder, ATTENTION)
+                kernels[real] = load_best(supported[dtype], dtype, folder)
             except OSError as error:
                 missing[real] = str(error)
     return kernels, missing

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 from relattn.backends.native import int8 as native_int8
 from relattn.backends.native import library
-from relattn.extension.int8 import GENERIC, LARGEST_IMPORTED, best_kernel
-from relattn.extension.loader import FEATURES
+from relattn.backends.native.int8 import GENERIC, LARGEST_WIDE, best_kernel
+from relattn.backends.native.loader import FEATURES
 from relattn.integrations.transformers.forward_patch import is_exporting
 
 LEAST = 64  # inputs and outputs; smaller layers gain nothing
@@ -157,7 +157,7 @@ def smoothed(weight: Tensor) -> tuple[Tensor, Tensor | None]:
 
 def _quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return a weight (outputs, inputs) as integers (inputs, outputs) and the scale per output, for oneDNN."""
-    scale = weight.abs().amax(1).clamp_min(_TINY * LARGEST_IMPORTED) / LARGEST_IMPORTED
+    scale = weight.abs().amax(1).clamp_min(_TINY * LARGEST_WIDE) / LARGEST_WIDE
     return (weight / scale[:, None]).round_().to(torch.int8).t(), scale
 
 

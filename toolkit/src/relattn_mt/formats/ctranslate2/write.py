@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from relattn.extension.int8 import LARGEST
 
 from relattn_mt.bundle import CARD, TOKENIZER_FILES, Bundle
 from relattn_mt.config import ModelConfig, SearchConfig, as_dict
 from relattn_mt.config.positions import ClippedTables, LearnedVectors, Sinusoids
 from relattn_mt.data.imported_tokenizer import AnyTokenizer
+from relattn_mt.engine.library import LARGEST
 from relattn_mt.engine.terms import sinusoids
 from relattn_mt.formats.ctranslate2.directory import (
     CONFIG,

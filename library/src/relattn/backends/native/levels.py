@@ -1,6 +1,6 @@
-"""Levels of processors that the kernels are compiled for.
+"""Levels of processors that the kernels are compiled for. The engine of the toolkit chooses in `kernels/levels.c`.
 
-`hatch_build.py`, which compiles the kernels, reads this file where nothing is installed. `loader.py` selects by it.
+`kernels/build.py` reads this file where nothing is installed, and `loader.py` selects by it.
 """
 
 import ctypes
@@ -15,25 +15,21 @@ EXACT, PAIRS = ("float32", "float64"), ("bfloat16",)  # dtypes that an object fi
 class Level(NamedTuple):
     """Instruction-set level of a processor."""
 
-    name: str  # in the names of object files
-    flags: tuple[str, ...]  # compiler flags of GCC and Clang
+    name: str  # in the names of object files; `kernels/build.py` has the flags of the compiler
     needs: frozenset[str] = frozenset()  # features that the processor must have
+    dots: str = ""  # feature with which it has dot products of 8-bit integers
     dtypes: tuple[str, ...] = EXACT  # one object file each; bfloat16 calls without their own use float32's
 
 
-DOTS = ("-march=x86-64-v4", "-mavx512bf16")
 LEVELS = {  # per machine, best first; the last level runs on every processor of the machine
     "x86_64": (
-        Level("x86-64-v4-amx", (*DOTS, "-mamx-tile", "-mamx-bf16"), frozenset({"AVX512", "AMX_BF16"}), PAIRS),
-        Level("x86-64-v4-bf16", DOTS, frozenset({"AVX512", "AVX512_BF16"}), PAIRS),
-        Level("x86-64-v4", ("-march=x86-64-v4",), frozenset({"AVX512"})),
-        Level("x86-64-v3", ("-march=x86-64-v3",), frozenset({"AVX2"})),
-        Level("x86-64", ("-march=x86-64",)),
+        Level("x86-64-v4-amx", frozenset({"AVX512", "AMX_BF16"}), dtypes=PAIRS),
+        Level("x86-64-v4-bf16", frozenset({"AVX512", "AVX512_BF16"}), dtypes=PAIRS),
+        Level("x86-64-v4", frozenset({"AVX512"}), "AVX512_VNNI"),
+        Level("x86-64-v3", frozenset({"AVX2"}), "AVX_VNNI"),
+        Level("x86-64"),
     ),
-    "aarch64": (
-        Level("aarch64-sve256", ("-mcpu=generic+sve", "-msve-vector-bits=256"), frozenset({"SVE256"})),
-        Level("aarch64", ()),
-    ),
+    "aarch64": (Level("aarch64-sve256", frozenset({"SVE256"}), "DOTPROD"), Level("aarch64", dots="DOTPROD")),
 }
 ALIASES = {"amd64": "x86_64", "arm64": "aarch64"}  # names on Windows and macOS
 FLAGS = {  # what a feature requires, in Linux's names
@@ -44,6 +40,7 @@ FLAGS = {  # what a feature requires, in Linux's names
     "AVX512_VNNI": {"avx512_vnni"},
     "AVX_VNNI": {"avx_vnni"},
     "SVE256": {"sve256"},  # vectors of exactly 256 bits
+    "DOTPROD": {"asimddp"},
 }
 CPUID = {  # of a feature in Linux's names: index of the leaf in the C library, register, bit
     "fma": (0, 2, 12),
@@ -57,7 +54,6 @@ CPUID = {  # of a feature in Linux's names: index of the leaf in the C library, 
     "avx_vnni": (6, 0, 4),
     "avx512_bf16": (6, 0, 5),
 }
-INT8_DOTS = {"AVX512_VNNI", "AVX_VNNI", "DOTPROD"}  # dot products of 8-bit integers; on ARM, kernels look for them
 AVX512_BF16 = {"AVX512", "AVX2", "AVX512_VNNI", "AVX512_BF16"}
 LIMITS: dict[str, dict[str, set[str]]] = {  # values of RELATTN_LEVEL per machine, lowest first, and what they allow
     "x86_64": {
@@ -79,8 +75,8 @@ def machine_of(name: str) -> str:
 
 
 def processor_flags() -> set[str]:
-    """Return the features of this processor in Linux's names; empty on other systems, which have one level each."""
-    return listed_flags() - emulator_lacks()
+    """Return the features of this processor in Linux's names. Other systems have one level each."""
+    return {"asimddp"} if sys.platform == "darwin" else listed_flags() - emulator_lacks()
 
 
 def emulator_lacks() -> set[str]:
@@ -121,11 +117,9 @@ def features_of(machine: str, flags: set[str], limit: str = "") -> set[str]:
     """
     has = {feature for feature, needs in FLAGS.items() if needs <= flags}
     if "AVX2" not in has:
-        has &= {"SVE256"}
+        has &= {"SVE256", "DOTPROD"}
     elif "AVX512" not in has:
         has &= {"AVX2", "AVX_VNNI"}
-    if machine == "aarch64":
-        has.add("DOTPROD")
     if not limit:
         return has
     allowed = {name: features for name, features in LIMITS.get(machine, {}).items() if features <= has}

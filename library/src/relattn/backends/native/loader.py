@@ -9,20 +9,14 @@ import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relattn.extension import levels
+from relattn.backends.native import levels
 
 MACHINE = levels.machine_of(platform.machine())
 FEATURES = levels.features_of(MACHINE, levels.processor_flags(), os.environ.get("RELATTN_LEVEL", ""))
 SUPPORTED = {dtype: levels.supported(MACHINE, FEATURES, dtype) for dtype in (*levels.EXACT, *levels.PAIRS)}
+HEADER = "arguments.h"
 REALS = {"float32": ctypes.c_float, "float64": ctypes.c_double, "bfloat16": ctypes.c_float}  # C's type for sums
 ELF_HEADER = struct.Struct("<18xH20xQ10xHH2x")  # machine; offset, entry size and number of entries of the sections
-
-
-class Source(NamedTuple):
-    """A source file of kernels: its name without suffix, and the header that declares its arguments."""
-
-    name: str
-    header: str
 
 
 class Kernels(NamedTuple):
@@ -56,19 +50,13 @@ def structures(header: str, real: Any) -> dict[str, Any]:
     return types
 
 
-def object_of(level: str, dtype: str, folder: Path, source: Source) -> Path:
-    """Return the path of an object file that is compiled from a source."""
-    return folder / f"{source.name}-{level}-{dtype}.so"
-
-
-def load(level: str, dtype: str, folder: Path, source: Source) -> Kernels:
-    """Load the kernels compiled for a processor level; OSError if they are missing or of another version."""
-    path = object_of(level, dtype, folder, source)
+def load(level: str, dtype: str, path: Path) -> Kernels:
+    """Load the kernels compiled for a processor level; OSError if they are of another version."""
     check_file(path)
     library = ctypes.CDLL(str(path))
-    header = (folder / source.header).read_bytes()
+    header = path.with_name(HEADER).read_bytes()
     if not hasattr(library, "relattn_checksum") or checksum_of(library) != zlib.crc32(header):
-        raise OSError(f"{path.name} was compiled with another version of {source.header}; install again")
+        raise OSError(f"{path.name} was compiled with another version of {HEADER}; install again")
     if not library.relattn_usable():
         raise OSError(f"this system cannot run {path.name}")
     declared = structures(header.decode(), REALS[dtype])
@@ -98,20 +86,19 @@ def check_file(path: Path) -> None:
     raise OSError(f"{path.name} must be complete, but the file ends after {size:,} bytes; install again")
 
 
-def load_best(supported: list[str], dtype: str, folder: Path, source: Source) -> Kernels:
+def load_best(supported: list[str], dtype: str, folder: Path) -> Kernels:
     """Load the kernels of the best installed level that the processor runs; OSError with the reasons if none."""
     reasons = []
     for level in supported:
-        if object_of(level, dtype, folder, source).exists():
+        path = folder / f"attention-{level}-{dtype}.so"
+        if path.exists():
             try:
-                return load(level, dtype, folder, source)
+                return load(level, dtype, path)
             except OSError as error:
                 reasons.append(str(error))
     if reasons:
         raise OSError("; ".join(reasons))
-    installed = sorted(
-        path.name.split("-", 1)[1].rsplit("-", 1)[0] for path in folder.glob(f"{source.name}-*-{dtype}.so")
-    )
+    installed = sorted(path.name.split("-", 1)[1].rsplit("-", 1)[0] for path in folder.glob(f"attention-*-{dtype}.so"))
     processor = supported[0] if supported else MACHINE
     other_levels = f", only for {', '.join(installed)}" if installed else ""
     raise OSError(f"none in this installation for {processor} on {platform.system()}{other_levels}")
