@@ -1,16 +1,22 @@
-"""Tests of examples/dependency_graphs.py."""
+"""Tests of examples/dependency_graphs.py and examples/translate.c."""
 
 import gzip
+import os
 import random
 import re
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from relattn_mt.engine import library
+from relattn_mt.hub import PACKAGED
 
 from examples import dependency_graphs as example
 from examples.dependency_graphs import TAGS, Word
+from toolkit.tests.engine.test_decoder import levels
 
 VARIANTS = ("none", "positions", "arcs", "typed arcs")
 VOCABULARY, TYPES = {f"w{i}": i for i in range(1, 5)}, {f"t{i}": i for i in range(4)}
@@ -102,3 +108,41 @@ def test_padding_and_what_a_variant_does_not_read_change_nothing(variant):
         read = {name for name, output in outputs.items() if not torch.allclose(output, model(batch), 1e-4, 1e-5)}
     wants = {"none": set(), "positions": {"order"}, "arcs": {"arcs"}, "typed arcs": {"arcs", "types"}}
     assert read == wants[variant]
+
+
+PYTHON = """
+import sys
+from relattn_mt import load
+from relattn_mt.bundle import read_bundle
+from relattn_mt.search.types import Request
+translator, lines = load("everyday-en-de"), ["hello", "I would like a cup of tea, please.", "Where is the station?"]
+special = translator.tokenizer.special
+for line in lines:
+    ids = [*special.src_begin, *translator.tokenizer.encode(line), *special.src_end]
+    request = Request(1, ids, translator.preparation.limit(len(ids), translator.search), list(special.tgt_begin))
+    ((best,),) = translator.runner.search([request], translator.search, [1])
+    print(*ids, file=sys.stderr)
+    print(f"{best.score:.9g}", *best.tokens)
+"""
+
+
+@pytest.mark.parametrize("level", levels())
+def test_a_program_in_c_finds_what_python_finds(level, tmp_path):
+    """Tokens, and scores to the bit, on every processor level."""
+    environment = {**os.environ, "RELATTN_LEVEL": level}
+
+    def run(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*map(str, command)], env=environment, capture_output=True, text=True, check=False, **options
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    expected, examples = run(sys.executable, "-c", PYTHON), Path(example.__file__).parent
+    program, model, engine = tmp_path / "program", tmp_path / "model", library.FOLDER / library.LIBRARY
+    run("cc", "-std=gnu11", "-Werror", f"-I{library.FOLDER}", examples / "translate.c", "-ldl", "-lm", "-o", program)
+    run(sys.executable, examples / "flat_model.py", PACKAGED / "everyday-en-de", model)
+    assert run(program, engine, model, input=expected.stderr).stdout == expected.stdout
+    model.write_bytes(model.read_bytes()[:100])
+    refused = subprocess.run([program, engine, model], capture_output=True, text=True)
+    assert refused.stderr == f"translate: {model}: must be a file of flat_model.py\n"

@@ -4,8 +4,8 @@ tests/system/test_wheels.py builds and installs the wheels.
 """
 
 import ast
-import platform
 import re
+import shutil
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -23,7 +23,8 @@ from kernels import build
 
 ROOT = Path(__file__).parents[1]
 HOST = build.host_target()
-LEVELS = [level for level in build.levels(platform.machine(), sys.platform == "darwin") if level.name in HOST.compilers]
+LIBRARY = ROOT / "library"
+LEVELS = [level for level in HOST.compilers if level in build.processor_levels(LIBRARY)]
 REALS = ("float32", "float64", "bfloat16")
 PYTHON_LINES, OTHER_LINES = 30_298, 4_646  # limits on what is shipped; that of Python only falls
 FAILS = "#ifdef REAL64\n#error as in a compiler that lacks something\n#endif"
@@ -33,18 +34,19 @@ def compile_kernels(directory: Path, source: str) -> tuple[dict[str, Any], list[
     """Build another source in place of the kernels of both distributions. Return the build data and the warnings."""
     sources = directory / "kernels"
     sources.mkdir()
-    for name in ("attention.c", "decoder.c", "arguments.h", "decoder.h"):
+    for name in ("attention.c", "decoder.c", "levels.c", "arguments.h", "relattn_mt.h"):
         (sources / name).write_text(f"{source}\n" if name.endswith(".c") else "", encoding="utf-8")
     data: dict[str, Any] = {"artifacts": []}
     warnings: list[str] = []
     app = SimpleNamespace(display_info=print, display_warning=warnings.append)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "SOURCES", sources)
-        for folder in (build.NATIVE, build.DECODER):
+        for folder in (build.NATIVE, build.ENGINE):
             root = directory / folder.parts[1]
             (root / folder).mkdir(parents=True)
             if folder == build.NATIVE:
-                (root / folder / f"attention-{LEVELS[-1].name}-float64.so").touch()  # of an earlier build
+                shutil.copy(LIBRARY / folder / "levels.py", root / folder)
+                (root / folder / f"attention-{LEVELS[-1]}-float64.so").touch()  # of an earlier build
             hook: Any = SimpleNamespace(root=str(root), app=app)
             build.CompileKernels.initialize(hook, "standard", data)
     return data, warnings
@@ -52,11 +54,10 @@ def compile_kernels(directory: Path, source: str) -> tuple[dict[str, Any], list[
 
 def artifacts(*reals: str) -> set[str]:
     """Return the objects for some dtypes, and the headers that declare the arguments."""
-    pairs = ((level.name, real) for level in LEVELS for real in reals if real in level.dtypes)
-    attention = {f"/{build.NATIVE}/attention-{level}-{real}.so" for level, real in pairs}
-    exact = (level.name for level in LEVELS if "float32" in level.dtypes and "float32" in reals)
-    headers = {f"/{build.NATIVE}/arguments.h", f"/{build.DECODER}/decoder.h"}
-    return headers | attention | {f"/{build.DECODER}/decoder-{level}-float32.so" for level in exact}
+    pairs = ((level, real) for level in LEVELS for real in reals if real in build.DTYPES.get(level, build.EXACT))
+    headers = {f"/{build.NATIVE}/arguments.h", f"/{build.ENGINE}/relattn_mt.h"}
+    engine = {f"/{build.ENGINE}/relattn_mt.so"} if "float32" in reals else set()
+    return headers | engine | {f"/{build.NATIVE}/attention-{level}-{real}.so" for level, real in pairs}
 
 
 def test_cc_may_contain_flags_and_a_wrapper(tmp_path, monkeypatch):
@@ -64,7 +65,7 @@ def test_cc_may_contain_flags_and_a_wrapper(tmp_path, monkeypatch):
     wrapper.write_text('#!/bin/sh\nexec "$@"\n', encoding="utf-8")
     wrapper.chmod(0o755)
     monkeypatch.setenv("CC", f"'{wrapper}' cc -DGIVEN")
-    source = "#ifndef GIVEN\n#error\n#endif\nconst unsigned relattn_checksum = CHECKSUM;"
+    source = "#ifndef GIVEN\n#error\n#endif"
     data, warnings = compile_kernels(tmp_path, source)
     assert warnings == []
     assert set(data["artifacts"]) == artifacts(*REALS)
@@ -113,22 +114,6 @@ def test_targets_have_tags_and_levels(target, tag, levels, monkeypatch):
     assert processors == {f"-march={name.replace('-', '_')}" for name in plain}
 
 
-@pytest.mark.parametrize(
-    ("machine", "flags", "expected"),
-    [
-        ("x86_64", "fma avx2 avx512f avx512dq avx512bw avx512vl amx_bf16 avx512_bf16 amx_tile", INTEL),
-        ("amd64", "fma avx2 avx512f avx512dq avx512bw avx512vl avx512_bf16", INTEL[1:]),
-        ("x86_64", "fma avx2 avx512f avx512cd", INTEL[3:]),
-        ("x86_64", "avx2", INTEL[4:]),
-        ("aarch64", "fp asimd sve sve256", ["aarch64-sve256", "aarch64"]),
-        ("arm64", "fp asimd sve sve512", ["aarch64"]),
-        ("riscv64", "", []),
-    ],
-)
-def test_this_machines_level_and_all_below_it_are_compiled(machine, flags, expected):
-    assert [level.name for level in build.processor_levels(machine, set(flags.split()))] == expected
-
-
 def test_all_levels_of_this_processor_are_compiled():
     assert {level for names in library.SUPPORTED.values() for level in names} <= HOST.compilers.keys()
 
@@ -147,7 +132,8 @@ def test_no_more_compilers_run_than_processors(processors, tmp_path, monkeypatch
     monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: set(range(processors)), raising=False)
     compile_kernels(tmp_path, "")
     counts = [int(line) for line in (tmp_path / "counts").read_text(encoding="utf-8").split()]
-    assert len(counts) == len(artifacts(*REALS) - artifacts())
+    parts = sum(level not in build.DTYPES for level in HOST.compilers)  # of the engine
+    assert len(counts) == parts + len(artifacts(*REALS) - artifacts())
     assert max(counts) == processors
 
 

@@ -55,7 +55,7 @@ BUILDS += [(level, torch.bfloat16) for level in (*EXACT[:1], *PAIRS)]  # bfloat1
 
 
 def load(level: str, dtype: str, folder: Path = library.FOLDER) -> loader.Kernels:
-    return loader.load(level, dtype, folder, library.ATTENTION)
+    return loader.load(level, dtype, folder / f"attention-{level}-{dtype}.so")
 
 
 def kernels_of(level: str) -> dict[torch.dtype, loader.Kernels]:
@@ -194,9 +194,9 @@ def test_threads_change_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "SOURCES", folder)
     (folder / "attention.c").rename(folder / "kernels.c")
     (folder / "attention.c").write_text(WITHOUT_POOL, encoding="utf-8")
-    path = loader.object_of(EXACT[-1], "float32", folder, library.ATTENTION)
-    commands = build.compile_commands("attention", "arguments.h", folder, build.host_target(), ("float32",))
-    subprocess.run([*commands[path], "-O0"], cwd=folder, check=True)
+    commands = build.attention_commands(library.FOLDER.parents[3], build.host_target())
+    (command,) = commands[library.FOLDER / f"attention-{EXACT[-1]}-float32.so"]
+    subprocess.run([*command, "-O0"], cwd=folder, check=True)
     without_pool = load(EXACT[-1], "float32", folder)
     started, most = (ctypes.c_int.in_dll(without_pool.library, name) for name in ("started", "most"))
 

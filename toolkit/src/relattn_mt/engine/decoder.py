@@ -162,7 +162,7 @@ class NativeDecoder:
         pack.weights = {}
         of_layer = padded(config.dim) if self.has_ssru else pack.heads * 2 * pack.padded * BLOCK
         self.cache_row = config.decoder_layers * of_layer
-        self._encoder_positions: tuple[int, Any, Any] = (-1, None, None)  # their number, and what `_positions` returns
+        self._encoder_positions: tuple[int, Any, Any] = (-1, None, None)  # their number, and what `positions` returns
 
     def encode(self, src: ArrayLike, src_lengths: ArrayLike) -> np.ndarray:
         """Return the memory (rows, src_len, dim), as `Transformer.encode` does, with zeros in the padding.
@@ -175,7 +175,7 @@ class NativeDecoder:
         length = src.shape[1] if self.spec.max_length else -(-src.shape[1] // TERMS) * TERMS
         held = self._encoder_positions
         if held[0] < length:
-            held = self._encoder_positions = length, *self._positions("encoder", length)
+            held = self._encoder_positions = length, *self.positions("encoder", length)
         arguments = self.types["step"](
             **self.encoder_arguments | held[1],
             tokens=address(src),
@@ -194,7 +194,7 @@ class NativeDecoder:
         arguments.space = address(space)
         self.functions[name](pointer)
 
-    def _positions(self, stack: str, length: int) -> tuple[dict[str, Any], list[Any]]:
+    def positions(self, stack: str, length: int) -> tuple[dict[str, Any], list[Any]]:
         """Return the arguments of the encoder or the decoder for a number of positions, and what they point to."""
         mixer, left, right = self.spec.mixer, 0, 0  # the distances that have a label
         mixer = DotProduct() if stack == "decoder" and self.has_ssru else mixer
@@ -243,7 +243,7 @@ class NativeDecoder:
             head_dim=self.pack.padded,
         )
         self.call("memory", arguments)
-        positions, kept = self._positions("decoder", capacity)
+        positions, kept = self.positions("decoder", capacity)
         for packed, memory_of_layer in zip(kept[0], keys_and_values, strict=True):
             packed.memory = address(memory_of_layer)
         fixed = {**self.arguments, **positions, "src_len": src_len}
