@@ -62,7 +62,8 @@ def main(bundle_path: str, path: str) -> None:
 
 def flat(content: Any, blocks: list[Any]) -> bytes:
     """Return a structure and the arrays and structures that it points to, with offsets for pointers."""
-    starts, end = {}, ctypes.sizeof(content) + -ctypes.sizeof(content) % 64
+    starts: dict[int, tuple[int, Any]] = {}
+    end = ctypes.sizeof(content) + -ctypes.sizeof(content) % 64
     for block in blocks:
         address = block.ctypes.data if isinstance(block, np.ndarray) else ctypes.addressof(block)
         starts.setdefault(address, (end, block))
@@ -75,7 +76,7 @@ def flat(content: Any, blocks: list[Any]) -> bytes:
             for i, each in enumerate(value):
                 relocate(each, at + i * ctypes.sizeof(each))
         elif isinstance(value, ctypes.Structure):
-            for name, kind in value._fields_:
+            for name, kind, *_ in value._fields_:
                 place, own = at + getattr(type(value), name).offset, getattr(value, name)
                 if kind is ctypes.c_void_p and own:
                     address = addresses[bisect_right(addresses, own) - 1]

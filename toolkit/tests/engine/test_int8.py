@@ -1,6 +1,7 @@
 """Linear layers in int8: exact sums on every kernel, and a decoder that agrees with quantized layers in PyTorch."""
 
 import ctypes
+import functools
 from itertools import product
 from typing import Any
 
@@ -46,14 +47,17 @@ CODE = 127  # largest code of activations
 CONFIG = ModelConfig()
 
 
+kernels_of = functools.cache(library.load)
+
+
 def runnable() -> list[tuple[str, int]]:
     """Return the processor levels and kernels that this processor runs."""
-    return [(level, kernel) for level in levels() for kernel in library.load(level).int8_kernels]
+    return [(level, kernel) for level in levels() for kernel in kernels_of(level).int8_kernels]
 
 
 def run(level: str, kernel: int, weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
     """Return x Wᵀ + b for integers W, as a kernel computes it: the keys and values of a head."""
-    kernels = library.load(level)
+    kernels = kernels_of(level)
     pack = Packing(kernels, CONFIG, {}, kernel)
     packed = pack.map(weight.to(torch.int8).numpy(), bias.numpy(), np.ones(len(weight), np.float32))
     is_beyond_pairs = kernel == PAIRS and weight.abs().max() > LARGEST

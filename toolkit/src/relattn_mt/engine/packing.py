@@ -79,7 +79,7 @@ class Packing:
         return packed
 
     def packed(
-        self, weight: np.ndarray, bias: np.ndarray | None = None, scales: np.ndarray | None = None, end: float = 0.0
+        self, weight: np.ndarray, bias: np.ndarray | None = None, scales: np.ndarray | None = None, *, end: float = 0.0
     ) -> tuple[Any, np.ndarray]:
         """Pack a weight (outputs, inputs), a bias and scales, and return the map and its memory.
 
