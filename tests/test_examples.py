@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from relattn_mt.bundle import PACKAGED
 from relattn_mt.engine import library
-from relattn_mt.hub import PACKAGED
 
 from examples import dependency_graphs as example
 from examples.dependency_graphs import TAGS, Word

@@ -1,4 +1,4 @@
-"""Kernels compiled for processors that this machine lacks: those of `native`, and the decoder's products in 8 bits.
+"""Kernels compiled for processors that this machine lacks: those of `native`, and products in 8 bits.
 
 A call runs as always, except that its arguments and tensors are written to a file, on which `emulated.c` runs the
 kernel under QEMU. PyTorch is not emulated: the arguments are the same bytes on all 64-bit little-endian Linux machines.
@@ -13,16 +13,12 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
-from relattn.backends.native import library, operators
+import torch.nn.functional as F
+from relattn.backends.native import levels, library, operators
+from relattn.backends.native.int8 import DOTS, GENERIC, GROUP
 from relattn.call import accumulation_dtype
-from relattn.extension import levels, loader
-from relattn.extension.int8 import DOTS, GENERIC
-from relattn_mt.config import ModelConfig
-from relattn_mt.engine import decoder
-from relattn_mt.engine.packing import Packing
 from torch import Tensor
 
 from kernels import build
@@ -51,7 +47,7 @@ LEVELS = {
     "aarch64": Level("aarch64-linux-gnu-", (*ARM, "cortex-a53"), r"\bfmla\s+v", 16),
     "aarch64-sve256": Level("aarch64-linux-gnu-", (*ARM, "max,sve-default-vector-length=32"), r"\bfm(la|ad)\s+z", 32),
 }
-FLAGS = {level.name: level.flags for of_machine in levels.LEVELS.values() for level in of_machine}
+FLAGS = {level: flags for of_machine in build.LEVELS.values() for level, flags in of_machine.items()}
 
 
 @pytest.fixture(scope="module", params=LEVELS)
@@ -65,10 +61,10 @@ def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     start = [compiler, *build.FLAGS, *build.WARNING_FLAGS, *FLAGS[request.param], "-DCHECKSUM=0"]
     commands = [[compiler, source, "-ldl", "-o", folder / "driver"]]
     for real in levels.EXACT:
-        end = [*build.DEFINES[real], build.SOURCES / "attention.c", *build.LIBRARIES]
+        end = ["-shared", *build.DEFINES[real], build.SOURCES / "attention.c", *build.LIBRARIES]
         commands.append([*start, *end, "-o", folder / f"{real}.so"])
-    end = [build.SOURCES / "decoder.c", *build.LIBRARIES]
-    commands.append([*start, *end, "-o", folder / "decoder.so"])
+    engine = ["-DENGINE=relattn", '-DLEVEL="emulated"', "-c", build.SOURCES / "decoder.c"]
+    commands.append([*start, *engine, "-o", folder / "decoder.o"])  # compiles
     for running in [subprocess.Popen(command) for command in commands]:
         assert running.wait() == 0
     return level, folder
@@ -139,39 +135,36 @@ def test_products_in_8_bits_are_exact(kernel, machine):
     if kernel == DOTS and not emulator:
         return  # the lowest level of x86 has no such instructions
     torch.manual_seed(1)
-    structures = loader.structures((decoder.FOLDER / "decoder.h").read_text(), ctypes.c_float)
-    pack = Packing(structures, level.panel, ModelConfig(), {}, kernel)
+    fields = library.KERNELS[torch.float32].structures["linear"]
     for rows, outputs, inputs in [(1, 1, 1), (2, 17, 16), (3, 70, 33), (7, 65, 130), (50, 33, 64)]:
-        x, weight = (
-            torch.randint(-127, 128, (rows, inputs)).float(),
-            torch.randint(-127, 128, (outputs, inputs)).float(),
-        )
+        x, weight = (torch.randint(-127, 128, (count, inputs)).float() for count in (rows, outputs))
         x[:, 0] = -127.0  # so that all scales are 1
-        pack.kept.clear()
-        packed = pack.map(weight.to(torch.int8).numpy(), *np.array([[0.0], [1.0]], np.float32).repeat(outputs, axis=1))
-        out, dim = torch.full((2, packed.outputs // 2 * rows), torch.nan), packed.outputs // 2
-        sizes = {"rows": rows, "x_row": inputs, "src_len": rows, "row_len": rows, "head_dim": dim}
-        call = structures["memory"](keys_values=packed, layer_count=1, heads=1, **sizes)
-        fields, first = structures["memory"], structures["memory"].keys_values.offset
-        names = [getattr(structures["map"], name).offset for name in ("bias", "weight", "scales", "sums")]
-        memory = {first + name: kept.tobytes() for name, kept in zip(names, pack.kept, strict=True)}
-        memory |= {fields.x.offset: x.numpy().tobytes(), fields.to.offset: out.numpy().tobytes()}
-        memory[fields.space.offset] = bytes(1 << 18)
-        start = 8 * (2 + 2 * len(memory))
-        file, pointers = bytearray(start) + bytes(call), []
-        for offset, content in memory.items():
+        codes = F.pad(weight.to(torch.int8), (0, -inputs % GROUP, 0, -outputs % level.panel))
+        panels = codes.view(-1, level.panel, codes.shape[1] // 4, 4).transpose(1, 2)
+        sizes = {"rows": rows, "x_row": inputs, "inputs": inputs, "outputs": outputs, "kernel": kernel, "threads": 1}
+        arrays = {
+            "x": x,
+            "to": torch.full((rows, outputs), torch.nan),
+            "weight": panels,
+            "bias": torch.zeros(len(codes)),
+            "scales": torch.ones(len(codes)),
+            "sums": -128 * codes.sum(1, dtype=torch.int32),
+            "codes": torch.empty(rows, codes.shape[1], dtype=torch.uint8),
+            "row_scales": torch.empty(rows, 2),
+        }
+        start = 8 * (2 + 2 * len(arrays))
+        file, pointers = bytearray(start) + bytes(fields(**sizes)), dict[str, tuple[int, int]]()
+        for name, array in arrays.items():
             file += bytes(-len(file) % LINE)
-            pointers += [start + offset, len(file)]
-            file += content
-        file[:start] = struct.pack(f"<{2 + len(pointers)}q", start, len(memory), *pointers)
-        path = folder / "int8"
+            pointers[name] = start + getattr(fields, name).offset, len(file)
+            file += array.contiguous().numpy().tobytes()
+        numbers = [number for pair in pointers.values() for number in pair]
+        file[:start] = struct.pack(f"<{2 + len(numbers)}q", start, len(arrays), *numbers)
+        path, at = folder / "int8", pointers["to"][1]
         path.write_bytes(bytes(file))
-        # the function returns nothing, so the exit status means nothing
-        subprocess.run([*emulator, folder / "driver", path, "relattn_memory", folder / "decoder.so"], check=False)
-        at = pointers[2 * list(memory).index(fields.to.offset) + 1]
-        found = torch.frombuffer(bytearray(path.read_bytes()[at : at + 4 * out.numel()]), dtype=torch.float32)
-        keys, values = found.view_as(out)
-        assert torch.equal(torch.cat([keys.view(dim, rows).T, values.view(rows, dim)], 1)[:, :outputs], x @ weight.T)
+        subprocess.run([*emulator, folder / "driver", path, "relattn_linear", folder / "float32.so"], check=True)
+        found = torch.frombuffer(bytearray(path.read_bytes()[at : at + 4 * rows * outputs]), dtype=torch.float32)
+        assert torch.equal(found.view(rows, outputs), x @ weight.T)
 
 
 @pytest.mark.parametrize("real", levels.EXACT)
