@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import safetensors.numpy
 import yaml
-from relattn.extension.int8 import LARGEST
 
 from relattn_mt.config import ModelConfig, SearchConfig, as_dict
 from relattn_mt.config.yaml import read_yaml, to_config
@@ -26,6 +25,7 @@ from relattn_mt.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTok
 from relattn_mt.data.tokenizer import TOKENIZER, Tokenizer
 from relattn_mt.engine.decoder import NativeDecoder, supports_positions, unsupported_reason
 from relattn_mt.engine.engine import NativeEngine
+from relattn_mt.engine.library import LARGEST
 from relattn_mt.engine.quantization import in_float32, quantize, require_valid
 from relattn_mt.search.engine import Engine
 from relattn_mt.support import files
