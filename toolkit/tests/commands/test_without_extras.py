@@ -23,7 +23,6 @@ from relattn_mt.support.errors import EXTRAS
 commands = json.load(sys.stdin)
 installed = {name for extra in sys.argv[1:] for name in EXTRAS[extra]}
 sys.modules |= dict.fromkeys({name for names in EXTRAS.values() for name in names} - installed)
-sys.modules.pop("relattn", None)
 from relattn_mt.commands.main import main
 for arguments in commands:
     error = io.StringIO()

@@ -26,10 +26,10 @@ MOST_PLANS = 1024  # about 2 kB each
 ADDRESS = struct.Struct("P")
 Sources = tuple[Any, ...]  # tensors of an operator in the order of SOURCES
 Form = tuple[Any, ...]
-PLANS: dict[Form, "Plan"] = {}
+PLANS: dict[Form, "NativePlan"] = {}
 
 
-class Plan(NamedTuple):
+class NativePlan(NamedTuple):
     """A call without addresses."""
 
     run_kernel: Any
@@ -90,7 +90,7 @@ def form_of(sources: Sources, options: tuple[Any, ...]) -> Form | None:
     return tuple(form)
 
 
-def add(form: Form, sources: Sources, call: Call, check: bool | None, return_lse: bool) -> Plan | None:
+def add(form: Form, sources: Sources, call: Call, check: bool | None, return_lse: bool) -> NativePlan | None:
     """Keep and return the plan of a call, unless it has dropout or reads copies of its arguments."""
     if call.dropout_p > 0.0:
         return None
@@ -114,7 +114,7 @@ def add(form: Form, sources: Sources, call: Call, check: bool | None, return_lse
     if len(PLANS) >= MOST_PLANS:
         PLANS.clear()
     table = next((x for x in (call.rel_key, call.rel_value, call.pos_query) if x is not None), None)
-    PLANS[form] = plan = Plan(
+    PLANS[form] = plan = NativePlan(
         task.kernels.library.relattn_forward,
         task.layout.pack(task.values),
         tuple(addresses),
