@@ -27,17 +27,17 @@ typedef struct {
 
 /* Process one row of a tile: replace its scores by the weights of the values, and `ds`, which holds g . v per key, by
    dS. */
-INLINE void backward_row(const arguments *a, const tile_info *tile, idx r, idx position, const backward_workspace *w,
-                         const int flags) {
+INLINE void backward_row(const arguments *a, const tile_info *tile, const strip_layout strips, idx r, idx position,
+                         const backward_workspace s, const int flags) {
     const range vecs = row_vectors(tile, r, flags);
-    const idx first = vecs.first, end = first + vecs.count, width = strip_width(a);
+    const idx first = vecs.first, end = first + vecs.count, width = strips.width;
     const int fast_path = flags & FAST_PATH, has_relations = !fast_path && a->relations.data,
-              drop = !fast_path && has_dropout(a);
+              drop = !fast_path && has_dropout(a), group = flags & FULL_TILE ? CHAINS : 1;
     const int needs_weight_sums = flags & VALUE_TERMS || tile->labels_repeat;
-    const strip_slice slice = strip_slice_of(a, tile, position);
-    const real scale_hi = w->scale.hi, scale_lo = w->scale.lo;
-    real *scores = w->scores + r * KEYS, *ds = w->ds + r * KEYS;
-    real *label_sums = w->label_sums + r * width, *ds_label_sums = w->ds_label_sums + r * width;
+    const strip_slice slice = strip_slice_of(strips, r, has_relations);
+    const real scale_hi = s.scale.hi, scale_lo = s.scale.lo;
+    real *scores = s.scores + r * KEYS, *ds = s.ds + r * KEYS;
+    real *label_sums = s.label_sums + r * width, *ds_label_sums = s.ds_label_sums + r * width;
     real scratch[KEYS], dp_scratch[KEYS], bias_scratch[KEYS];
     int32_t slots[KEYS];
     vec x[TILE_VECS];
@@ -46,9 +46,9 @@ INLINE void backward_row(const arguments *a, const tile_info *tile, idx r, idx p
 
 #pragma GCC unroll 16
     for (idx v = first; v < end; v++) x[v] = VEC(scores + v * LANES);
-    const real *terms = flags & KEY_TERMS ? gather_terms(a, tile, w->terms + r * width, slice, slots, scratch) : NULL;
+    const real *terms = flags & KEY_TERMS ? gather_terms(has_relations, tile, s.terms + r * width, slice, slots, scratch) : NULL;
     const real *dp_terms =
-        flags & VALUE_TERMS ? gather_terms(a, tile, w->dp_terms + r * width, slice, slots, dp_scratch) : NULL;
+        flags & VALUE_TERMS ? gather_terms(has_relations, tile, s.dp_terms + r * width, slice, slots, dp_scratch) : NULL;
     if (flags & KEY_TERMS && !slice.is_edge)
 #pragma GCC unroll 16
         for (idx v = first; v < end; v++) x[v] += VEC(terms + v * LANES);
@@ -60,45 +60,52 @@ INLINE void backward_row(const arguments *a, const tile_info *tile, idx r, idx p
     int any_allowed = 1;
     const real *biases = flags & PAIR_BIAS ? load_bias(a, tile, r, bias_scratch) : NULL;
     if (flags & PAIR_BIAS) add_bias(vecs, biases, x);
-    if (flags & BANDED || tile->num_keys % LANES != 0 || !fast_path)
+    if (flags & BANDED || !fast_path || (!(flags & FULL_TILE) && tile->num_keys % LANES != 0))
         any_allowed = apply_mask(a, tile, r, position, vecs, biases, x);
     if (!any_allowed) {
         for (idx v = first; v < end; v++) VEC(scores + v * LANES) = VEC(ds + v * LANES) = splat(0);
         return;
     }
 
-    const real base = w->base[r], base_lo = w->base_lo[r] - edge_term, delta = w->delta[r];
+    const real scale = a->scale, base = s.base[r], base_lo = s.base_lo[r] - edge_term, delta = s.delta[r];
     const real dp_edge_term = flags & VALUE_TERMS && slice.is_edge ? dp_terms[0] : 0;
     const uint32_t row_key = drop ? dropout_row_key(a, tile, r) : 0;
     real *d_biases = NULL;
     if (flags & PAIR_BIAS && a->d_bias.data)
-        d_biases = a->d_bias.row_stride == 0 ? w->bias_sums : w->d_biases + pair_offset(&a->d_bias, tile, r);
+        d_biases = a->d_bias.row_stride == 0 ? s.bias_sums : s.d_biases + pair_offset(&a->d_bias, tile, r);
     vec weight_sum = splat(0), ds_sum = splat(0);
 #pragma GCC unroll 16
-    for (idx v = first; v < end; v++) {
-        vec p = x[v] - base - base_lo;
-        if (fast_path) p = x[v] * scale_hi - base + (x[v] * scale_lo - base_lo);
-        p = vec_exp2(p);
-        vec dp = VEC(ds + v * LANES), weight = p, ds_vec;
-        if (flags & VALUE_TERMS && !slice.is_edge) dp += VEC(dp_terms + v * LANES);
-        if (drop) {
-            weight = blend(dropout_mask(a, row_key, tile->first_key + v * LANES), p * a->keep_scale, splat(0));
-            ds_vec = weight * (dp + dp_edge_term) - p * delta;
-        } else {
-            ds_vec = p * (dp - (delta - dp_edge_term));
-        }
-        if (!(flags & FULL_TILE))
-            ds_vec = blend(x[v] != splat(-INFINITY), ds_vec, splat(0)); /* dP is only computed inside the bands */
-        if (d_biases) VEC(d_biases + v * LANES) += ds_vec;
-        ds_vec *= a->scale;
-        VEC(scores + v * LANES) = weight;
-        VEC(ds + v * LANES) = ds_vec;
-        if (slice.is_edge) {
-            weight_sum += weight;
-            ds_sum += ds_vec;
-        } else if (!has_relations) {
-            if (flags & KEY_TERMS) VEC(ds_label_sums + slice.offset + v * LANES) += ds_vec;
-            if (needs_weight_sums) VEC(label_sums + slice.offset + v * LANES) += weight;
+    for (idx u = first; u < end; u += group) {
+        vec ps[CHAINS];
+#pragma GCC unroll 4
+        for (int i = 0; i < group; i++)
+            ps[i] = fast_path ? x[u + i] * scale_hi - base + (x[u + i] * scale_lo - base_lo) : x[u + i] - base - base_lo;
+        vecs_exp2(ps, group);
+#pragma GCC unroll 4
+        for (idx i = 0; i < group; i++) {
+            const idx v = u + i;
+            const vec p = ps[i];
+            vec dp = VEC(ds + v * LANES), weight = p, ds_vec;
+            if (flags & VALUE_TERMS && !slice.is_edge) dp += VEC(dp_terms + v * LANES);
+            if (drop) {
+                weight = blend(dropout_mask(a, row_key, tile->first_key + v * LANES), p * a->keep_scale, splat(0));
+                ds_vec = weight * (dp + dp_edge_term) - p * delta;
+            } else {
+                ds_vec = p * (dp - (delta - dp_edge_term));
+            }
+            if (!(flags & FULL_TILE))
+                ds_vec = blend(x[v] != splat(-INFINITY), ds_vec, splat(0)); /* dP is only computed inside the bands */
+            if (d_biases) VEC(d_biases + v * LANES) += ds_vec;
+            ds_vec *= scale;
+            VEC(scores + v * LANES) = weight;
+            VEC(ds + v * LANES) = ds_vec;
+            if (slice.is_edge) {
+                weight_sum += weight;
+                ds_sum += ds_vec;
+            } else if (!has_relations) {
+                if (flags & KEY_TERMS) VEC(ds_label_sums + slice.offset + v * LANES) += ds_vec;
+                if (needs_weight_sums) VEC(label_sums + slice.offset + v * LANES) += weight;
+            }
         }
     }
     if (slice.is_edge && flags & KEY_TERMS) VEC(ds_label_sums + slice.offset) += ds_sum;
@@ -110,8 +117,10 @@ INLINE void backward_row(const arguments *a, const tile_info *tile, idx r, idx p
 static void backward_tile(const arguments *a, const tile_info *tile, idx num_rows, idx position,
                           const backward_workspace *w) {
     const int flags = row_flags(a, tile, position);
+    const strip_layout strips = strip_layout_of(a, tile, position);
+    const backward_workspace s = *w;
 #define BACKWARD_ROWS(flags)                                                                                           \
-    for (idx r = 0; r < num_rows; r++) backward_row(a, tile, r, position + r, w, flags)
+    for (idx r = 0; r < num_rows; r++) backward_row(a, tile, strips, r, position + r, s, flags)
     switch (flags) {
         case PAIR_BIAS | FULL_TILE: BACKWARD_ROWS(PAIR_BIAS | FULL_TILE); break;
         case FAST_PATH | FULL_TILE: BACKWARD_ROWS(FAST_PATH | FULL_TILE); break;

@@ -38,14 +38,15 @@ static void raise_base(const arguments *a, const tile_info *tile, idx r, real ne
 
 /* Replace the scores of a row of a tile by 2^(score - base): probabilities up to a factor per row. Return whether the
    row attends to a key of the tile. */
-INLINE int forward_row(const arguments *a, const tile_info *tile, idx r, idx position, matrix out,
-                       const forward_workspace *w, const int flags) {
+INLINE int forward_row(const arguments *a, const tile_info *tile, const strip_layout strips, idx r, idx position,
+                       matrix out, const forward_workspace *w, const forward_workspace s, const int flags) {
     const range vecs = row_vectors(tile, r, flags);
-    const idx first = vecs.first, end = first + vecs.count, width = strip_width(a);
-    const int fast_path = flags & FAST_PATH, has_relations = !fast_path && a->relations.data;
-    const strip_slice slice = strip_slice_of(a, tile, position);
-    const real scale_hi = w->scale.hi, scale_lo = w->scale.lo;
-    real *scores = w->scores + r * KEYS, *label_sums = w->label_sums + r * width;
+    const idx first = vecs.first, end = first + vecs.count, width = strips.width;
+    const int fast_path = flags & FAST_PATH, has_relations = !fast_path && a->relations.data,
+              group = flags & FULL_TILE ? CHAINS : 1;
+    const strip_slice slice = strip_slice_of(strips, r, has_relations);
+    const real scale_hi = s.scale.hi, scale_lo = s.scale.lo;
+    real *scores = s.scores + r * KEYS, *label_sums = s.label_sums + r * width;
     real scratch[KEYS], bias_scratch[KEYS];
     int32_t slots[KEYS];
     vec x[TILE_VECS];
@@ -54,7 +55,7 @@ INLINE int forward_row(const arguments *a, const tile_info *tile, idx r, idx pos
 
 #pragma GCC unroll 16
     for (idx v = first; v < end; v++) x[v] = VEC(scores + v * LANES);
-    const real *terms = flags & KEY_TERMS ? gather_terms(a, tile, w->terms + r * width, slice, slots, scratch) : NULL;
+    const real *terms = flags & KEY_TERMS ? gather_terms(has_relations, tile, s.terms + r * width, slice, slots, scratch) : NULL;
     if (flags & KEY_TERMS && !slice.is_edge)
 #pragma GCC unroll 16
         for (idx v = first; v < end; v++) x[v] += VEC(terms + v * LANES);
@@ -66,7 +67,7 @@ INLINE int forward_row(const arguments *a, const tile_info *tile, idx r, idx pos
     }
     const real *biases = flags & PAIR_BIAS ? load_bias(a, tile, r, bias_scratch) : NULL;
     if (flags & PAIR_BIAS) add_bias(vecs, biases, x);
-    if (flags & BANDED || tile->num_keys % LANES != 0 || !fast_path)
+    if (flags & BANDED || !fast_path || (!(flags & FULL_TILE) && tile->num_keys % LANES != 0))
         any_allowed = apply_mask(a, tile, r, position, vecs, biases, x);
     if (!any_allowed) {
         for (idx v = first; v < end; v++) VEC(scores + v * LANES) = splat(0);
@@ -77,27 +78,33 @@ INLINE int forward_row(const arguments *a, const tile_info *tile, idx r, idx pos
 #pragma GCC unroll 16
     for (idx v = first + 1; v < end; v++) row_max = vec_max(row_max, x[v]);
     if (fast_path) row_max *= scale_hi;
-    if (__builtin_expect(any_greater(row_max, w->base[r] - edge_term + MAX_RISE), 0))
+    if (__builtin_expect(any_greater(row_max, s.base[r] - edge_term + MAX_RISE), 0))
         raise_base(a, tile, r, reduce_max(row_max) + edge_term, out, w);
-    const real base = (w->base[r] == -INFINITY ? 0 : w->base[r]) - edge_term;
+    const real base = (s.base[r] == -INFINITY ? 0 : s.base[r]) - edge_term;
 
     const int drop = !fast_path && has_dropout(a);
     const uint32_t row_key = drop ? dropout_row_key(a, tile, r) : 0;
     vec sum = splat(0), edge_sum = splat(0);
 #pragma GCC unroll 16
-    for (idx v = first; v < end; v++) {
-        vec p = x[v] - base;
-        if (fast_path) p = x[v] * scale_hi - base + x[v] * scale_lo;
-        p = vec_exp2(p);
-        sum += p;
-        if (drop) p = blend(dropout_mask(a, row_key, tile->first_key + v * LANES), p, splat(0));
-        VEC(scores + v * LANES) = p;
-        if (flags & VALUE_TERMS && !slice.is_edge && (fast_path || !a->relations.data))
-            VEC(label_sums + slice.offset + v * LANES) += p;
-        if (flags & VALUE_TERMS && slice.is_edge) edge_sum += p;
+    for (idx v = first; v < end; v += group) {
+        vec p[CHAINS];
+#pragma GCC unroll 4
+        for (int i = 0; i < group; i++)
+            p[i] = fast_path ? x[v + i] * scale_hi - base + x[v + i] * scale_lo : x[v + i] - base;
+        vecs_exp2(p, group);
+#pragma GCC unroll 4
+        for (idx i = 0; i < group; i++) {
+            real *to = scores + (v + i) * LANES;
+            sum += p[i];
+            if (drop) p[i] = blend(dropout_mask(a, row_key, tile->first_key + (v + i) * LANES), p[i], splat(0));
+            if (drop) edge_sum += p[i];
+            VEC(to) = p[i];
+            if (flags & VALUE_TERMS && !slice.is_edge && !has_relations)
+                VEC(label_sums + slice.offset + (v + i) * LANES) += p[i];
+        }
     }
-    VEC(w->lane_sums + r * LANES) += sum;
-    if (flags & VALUE_TERMS && slice.is_edge) VEC(label_sums + slice.offset) += edge_sum;
+    VEC(s.lane_sums + r * LANES) += sum;
+    if (flags & VALUE_TERMS && slice.is_edge) VEC(label_sums + slice.offset) += drop ? edge_sum : sum;
     if (flags & VALUE_TERMS && has_relations) scatter_add(tile, vecs, scores, slots, label_sums);
     return any_allowed;
 }
@@ -105,8 +112,10 @@ INLINE int forward_row(const arguments *a, const tile_info *tile, idx r, idx pos
 static void forward_tile(const arguments *a, const tile_info *tile, idx num_rows, idx position, matrix out,
                          const forward_workspace *w, char *has_keys) {
     const int flags = row_flags(a, tile, position);
+    const strip_layout strips = strip_layout_of(a, tile, position);
+    const forward_workspace s = *w; /* no store to a row changes it, so that its fields stay in registers */
 #define FORWARD_ROWS(flags)                                                                                            \
-    for (idx r = 0; r < num_rows; r++) has_keys[r] |= (char)forward_row(a, tile, r, position + r, out, w, flags)
+    for (idx r = 0; r < num_rows; r++) has_keys[r] |= (char)forward_row(a, tile, strips, r, position + r, out, w, s, flags)
     switch (flags) {
         case PAIR_BIAS | FULL_TILE: FORWARD_ROWS(PAIR_BIAS | FULL_TILE); break;
         case FAST_PATH | FULL_TILE: FORWARD_ROWS(FAST_PATH | FULL_TILE); break;

@@ -191,10 +191,22 @@ typedef struct {
     int is_edge; /* whether all keys have the same edge label */
 } strip_slice;
 
-INLINE strip_slice strip_slice_of(const arguments *a, const tile_info *tile, idx position) {
-    const idx margin = margin_size(a), end = tile->labels.count + margin;
-    const idx offset = clamp(tile->first_key - position + a->left - tile->labels.first + margin, 0, end);
-    return (strip_slice){offset, !a->relations.data && (offset == 0 || offset == end)};
+/* Where the slices of a tile's rows are. */
+typedef struct {
+    idx width; /* of a strip */
+    idx slot;  /* of the first key of the first row, if there were no edges */
+    idx end;   /* last slot at which a slice begins */
+} strip_layout;
+
+INLINE strip_layout strip_layout_of(const arguments *a, const tile_info *tile, idx position) {
+    const idx margin = margin_size(a);
+    return (strip_layout){strip_width(a), tile->first_key - position + a->left - tile->labels.first + margin,
+                          tile->labels.count + margin};
+}
+
+INLINE strip_slice strip_slice_of(strip_layout strips, idx r, int has_relations) {
+    const idx offset = clamp(strips.slot - r, 0, strips.end);
+    return (strip_slice){offset, !has_relations && (offset == 0 || offset == strips.end)};
 }
 
 /* Compute the slots of a row's keys from their relations. A label that is out of range gets the slot before label 0. */
@@ -216,9 +228,9 @@ INLINE void relation_slots(const arguments *a, const tile_info *tile, idx r, int
 
 /* Return the relative terms of a row's keys: a slice of its strip or, with relations, the terms in `slots`, copied to
    `scratch`. */
-INLINE const real *gather_terms(const arguments *a, const tile_info *tile, const real *strip, strip_slice slice,
+INLINE const real *gather_terms(int has_relations, const tile_info *tile, const real *strip, strip_slice slice,
                                 const int32_t *slots, real *scratch) {
-    if (!a->relations.data) return strip + slice.offset;
+    if (!has_relations) return strip + slice.offset;
     for (idx j = 0; j < tile->num_keys; j++) scratch[j] = strip[slots[j]];
     for (idx j = tile->num_keys; j < tile->num_vecs * LANES; j++) scratch[j] = 0;
     return scratch;

@@ -33,6 +33,13 @@ enum { VECTOR_BYTES = 32, MICRO_ROWS = 6, MICRO_VECS = 2 };
 enum { VECTOR_BYTES = 16, MICRO_ROWS = 6, MICRO_VECS = 4 };
 #endif
 enum { LANES = VECTOR_BYTES / sizeof(real) };
+#ifdef __AVX512F__
+enum { CHAINS = 1 };
+#elif defined(__AVX2__)
+enum { CHAINS = 4 }; /* number of vectors whose exponentials are computed in lockstep */
+#else
+enum { CHAINS = 1 };
+#endif
 typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
 typedef integer ivec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
 typedef ptrdiff_t idx;
@@ -158,16 +165,27 @@ static const real EXP2_COEFFICIENTS[] = {
 };
 #endif
 
-/* Return 2^x for x up to BIAS: 0 below the smallest normal number, NaN for NaN. */
-INLINE vec vec_exp2(vec x) {
+/* Replace each x by 2^x for x up to BIAS: 0 below the smallest normal number, NaN for NaN. At most CHAINS vectors are
+   computed in lockstep: each step needs the result of the one before, and the processor does not look far ahead. */
+INLINE void vecs_exp2(vec *x, const int count) {
     /* Adding the shift rounds x to an integer, and leaves x + BIAS in the low bits. */
     const vec shift = splat((real)(3ll << (MANTISSA - 1)) + BIAS);
-    x = vec_max(splat(-BIAS), x);
-    const vec shifted = x + shift, r = x - (shifted - shift);
-    vec y = splat(EXP2_COEFFICIENTS[0]);
+    vec shifted[CHAINS], y[CHAINS];
+#define EACH _Pragma("GCC unroll 4") for (int i = 0; i < count; i++)
+    EACH x[i] = vec_max(splat(-BIAS), x[i]);
+    EACH shifted[i] = x[i] + shift;
+    EACH x[i] -= shifted[i] - shift;
+    EACH y[i] = splat(EXP2_COEFFICIENTS[0]);
 #pragma GCC unroll 16
-    for (size_t i = 1; i < sizeof EXP2_COEFFICIENTS / sizeof *EXP2_COEFFICIENTS; i++) y = y * r + EXP2_COEFFICIENTS[i];
-    return y * (vec)((ivec)shifted << MANTISSA);
+    for (size_t k = 1; k < sizeof EXP2_COEFFICIENTS / sizeof *EXP2_COEFFICIENTS; k++)
+        EACH y[i] = y[i] * x[i] + EXP2_COEFFICIENTS[k];
+    EACH x[i] = y[i] * (vec)((ivec)shifted[i] << MANTISSA);
+#undef EACH
+}
+
+INLINE vec vec_exp2(vec x) {
+    vecs_exp2(&x, 1);
+    return x;
 }
 
 /* Return ln(x) for normal x > 0, or NaN for NaN and infinity. With x = 2^e m and s = (m - 1) / (m + 1), it is
