@@ -159,9 +159,33 @@ INLINE void transpose_bands(const tile_info *tile, idx num_rows, range *row_band
     }
 }
 
+/* The gradients of the keys and the values of a head. Those of the first `begun` keys have been written. */
+typedef struct {
+    matrix d_keys, d_values;
+    idx dim, value_dim, begun; /* dims are padded */
+} key_gradients;
+
+/* Set the gradients of the keys before `end` to zero that have not been written. */
+static void zero_gradients(key_gradients *g, idx end) {
+    for (idx j = g->begun; j < end; j++) {
+        memset(g->d_keys.data + j * g->d_keys.row_stride, 0, sizeof(real) * g->dim);
+        memset(g->d_values.data + j * g->d_values.row_stride, 0, sizeof(real) * g->value_dim);
+    }
+    if (end > g->begun) g->begun = end;
+}
+
+/* Return whether a tile adds to the gradients of its keys. Otherwise it is the first, and writes them all. */
+static int adds_to_gradients(const arguments *a, key_gradients *g, const tile_info *tile) {
+    const idx valid = valid_keys(a, tile->b), end = tile->first_key + tile_len(tile->first_key, valid);
+    const int is_first = tile->first_key == g->begun && tile->first_key + tile->num_keys == end && !tile->is_banded;
+    if (is_first) g->begun = end;
+    else zero_gradients(g, end);
+    return !is_first;
+}
+
 /* Compute the gradients of ROWS queries of a head from all keys that they attend to, which are in `w->loaded_keys`. Add
    to the gradients of keys, values and tables. */
-static void backward_rows(const arguments *a, tile_info tile, idx num_rows, idx split, matrix d_keys, matrix d_values,
+static void backward_rows(const arguments *a, tile_info tile, idx num_rows, idx split, key_gradients *gradients,
                           const backward_workspace *w) {
     const idx dim = a->dim, value_dim = a->value_dim, padded_dim = round_up(dim, PADDING),
               padded_value_dim = round_up(value_dim, PADDING);
@@ -224,6 +248,8 @@ static void backward_rows(const arguments *a, tile_info tile, idx num_rows, idx 
         for (idx v = 0; v < tile.num_vecs && sums_rows; v++) VEC(d_biases + v * LANES) += VEC(w->bias_sums + v * LANES);
         if (has_pos_query) add_key_sums(a, &w->strips, &tile, num_rows, position, w->ds);
         const matrix weights = {w->scores, KEYS}, ds = {w->ds, KEYS};
+        const int add = adds_to_gradients(a, gradients, &tile);
+        const matrix d_keys = gradients->d_keys, d_values = gradients->d_values;
         real *d_value = d_values.data + tile.first_key * d_values.row_stride,
              *d_key = d_keys.data + tile.first_key * d_keys.row_stride;
         if (tile.is_banded) {
@@ -239,9 +265,9 @@ static void backward_rows(const arguments *a, tile_info tile, idx num_rows, idx 
                               tile.first_key > tile.keys_begin);
         } else {
             matmul(d_value, d_values.row_stride, pack_lhs_transposed(weights, tile.num_keys, num_rows, w->tile_lhs),
-                   grad_rhs, tile.num_keys, padded_value_dim, num_rows, 1);
+                   grad_rhs, tile.num_keys, padded_value_dim, num_rows, add);
             matmul(d_key, d_keys.row_stride, pack_lhs_transposed(ds, tile.num_keys, num_rows, w->tile_lhs), query_rhs,
-                   tile.num_keys, padded_dim, num_rows, 1);
+                   tile.num_keys, padded_dim, num_rows, add);
             matmul(d_query.data, d_query.row_stride, pack_lhs(ds, num_rows, n, w->tile_lhs),
                    rhs_from_row(w->key_rows, key_offset), num_rows, padded_dim, tile.num_keys,
                    tile.first_key > tile.keys_begin);
@@ -299,8 +325,7 @@ static void backward_head(const arguments *a, idx b, idx kv, idx split, backward
     if (!windowed) load_keys(a, b, kv, (range){0, valid}, w);
     const matrix d_keys = output_rows(a, &a->d_key, b, kv, 0, dim, w->d_keys);
     const matrix d_values = output_rows(a, &a->d_value, b, kv, 0, value_dim, w->d_values);
-    for (idx j = 0; j < valid; j++) memset(d_keys.data + j * d_keys.row_stride, 0, sizeof(real) * padded_dim);
-    for (idx j = 0; j < valid; j++) memset(d_values.data + j * d_values.row_stride, 0, sizeof(real) * padded_value_dim);
+    key_gradients gradients = {d_keys, d_values, padded_dim, padded_value_dim, 0};
     for (idx h = kv * heads_per_key_head; h < (kv + 1) * heads_per_key_head; h++)
         for (idx first = 0; first < a->queries; first += ROWS) {
             if (first % TASK_ROWS == 0) {
@@ -321,11 +346,14 @@ static void backward_head(const arguments *a, idx b, idx kv, idx split, backward
             }
             const idx count = a->queries - first < ROWS ? a->queries - first : ROWS;
             const tile_info tile = {.b = b, .h = h, .first_query = first, .num_queries = count};
-            backward_rows(a, tile, valid_queries(a, b, first, count), split, d_keys, d_values, w);
-            if (a->pos_query.data && ((first + ROWS) % TASK_ROWS == 0 || first + ROWS >= a->queries))
+            backward_rows(a, tile, valid_queries(a, b, first, count), split, &gradients, w);
+            if (a->pos_query.data && ((first + ROWS) % TASK_ROWS == 0 || first + ROWS >= a->queries)) {
+                zero_gradients(&gradients, w->strips.keys.first + w->strips.keys.count);
                 add_key_gradients(a, &w->strips, b, kv, d_keys,
                                   a->d_pos_query + (split * a->heads + h) * a->labels * padded_dim, w->scratch);
+            }
         }
+    zero_gradients(&gradients, valid);
     for (idx j = 0; j < a->keys; j++) {
         if (j >= valid) {
             write_zeros(&a->d_key, b, kv, j, dim, a->type);
