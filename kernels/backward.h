@@ -209,13 +209,16 @@ static void backward_rows(const arguments *a, tile_info tile, idx num_rows, idx 
     const matrix rel_query = load_rel_query(a, &tile, num_rows, query, w->rel_query);
     tile.keys_begin = first_tile_key(a, position, visible);
     tile.labels = tile_label_range(a, position, tile.keys_begin, visible, w->labels);
+    const row_labels rows = labels_of_rows(a, &tile, position, visible);
     if (a->rel_key.data) {
-        compute_label_scores(w->terms, width, margin, rel_query, num_rows, a->rel_dim, &w->rel_key, tile.labels);
+        compute_label_scores(w->terms, width, margin, rel_query, num_rows, a->rel_dim, &w->rel_key, tile.labels,
+                             rows);
         fill_margins(a->clips, w->terms, width, margin, num_rows, tile.labels);
         zero_label_sums(a, w->ds_label_sums, num_rows, &tile);
     }
     if (a->rel_value.data) {
-        compute_label_scores(w->dp_terms, width, margin, grad, num_rows, value_dim, &w->rel_value, tile.labels);
+        compute_label_scores(w->dp_terms, width, margin, grad, num_rows, value_dim, &w->rel_value, tile.labels,
+                             rows);
         fill_margins(a->clips, w->dp_terms, width, margin, num_rows, tile.labels);
     }
     tile.labels_repeat = a->rel_key.data && labels_repeat(a, position, visible);

@@ -165,7 +165,7 @@ static void forward_rows(const arguments *a, tile_info tile, idx num_rows, matri
     tile.labels = tile_label_range(a, position, tile.keys_begin, visible, w->labels);
     if (a->rel_key.data) {
         compute_label_scores(w->terms, width, margin, load_rel_query(a, &tile, num_rows, query, w->rel_query), num_rows,
-                             a->rel_dim, &w->rel_key, tile.labels);
+                             a->rel_dim, &w->rel_key, tile.labels, labels_of_rows(a, &tile, position, visible));
         fill_margins(a->clips, w->terms, width, margin, num_rows, tile.labels);
     }
     if (a->rel_value.data) zero_label_sums(a, w->label_sums, num_rows, &tile);

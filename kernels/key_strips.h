@@ -34,6 +34,12 @@ INLINE range key_tile_labels(const arguments *a, const key_strips *s, idx key) {
     return (range){first - extra, end - first + extra};
 }
 
+/* Return the labels that the strips of keys need from a key on. */
+INLINE row_labels labels_of_keys(const arguments *a, const key_strips *s, idx key) {
+    if (a->relations.data) return (row_labels){0, a->labels, 0};
+    return (row_labels){a->left + key - (s->position + s->num_queries - 1), s->num_queries, 1};
+}
+
 /* Return where the slice of a tile begins in the strip of a key: at the label of the tile's last row. */
 INLINE idx key_strip_offset(const arguments *a, range labels, idx position, idx key) {
     return clamp(a->left + key - (position + ROWS - 1) - labels.first + ROWS, 0, labels.count + ROWS);
@@ -51,7 +57,7 @@ static void fill_key_strips(const arguments *a, key_strips *s, idx b, idx kv, ra
         const range labels = key_tile_labels(a, s, keys.first + j);
         compute_label_scores(s->terms + j * width, width, ROWS,
                              load_rows_once(a, &a->key, b, kv, keys.first + j, count, a->dim, scratch), count, a->dim,
-                             &s->table, labels);
+                             &s->table, labels, labels_of_keys(a, s, keys.first + j));
         fill_margins(a->clips, s->terms + j * width, width, ROWS, count, labels);
     }
     if (s->label_sums) memset(s->label_sums, 0, sizeof(real) * keys.count * width);

@@ -156,15 +156,43 @@ INLINE matrix load_rel_query(const arguments *a, const tile_info *tile, idx num_
                : query;
 }
 
-/* Multiply rows of x with rows of a table. Write one score per label to the strip of each row, after the margin. */
+/* The labels that a row of strips needs: `count` from `first` on for row 0, and `step` further, 1 or -1, for each next
+   row. With relations, every row needs all labels. */
+typedef struct {
+    idx first, count, step;
+} row_labels;
+
+INLINE row_labels labels_of_rows(const arguments *a, const tile_info *tile, idx position, idx visible) {
+    if (a->relations.data) return (row_labels){0, a->labels, 0};
+    return (row_labels){a->left + tile->keys_begin - position, visible - tile->keys_begin, -1};
+}
+
+enum { LABEL_ROWS = 4 * MICRO_ROWS }; /* number of rows for which the same labels are computed, if there are many */
+
+/* Return the labels, counted from the first of `labels`, that the rows from r to `end` need, from a multiple of PANEL
+   on. A row beyond an edge needs the edge. */
+INLINE range labels_of_block(row_labels rows, idx r, idx end, range labels) {
+    const idx low = rows.first + rows.step * (rows.step < 0 ? end - 1 : r) - labels.first;
+    const idx high = rows.first + rows.count + rows.step * (rows.step < 0 ? r : end - 1) - labels.first;
+    const idx first = clamp(low, 0, labels.count - 1) / PANEL * PANEL;
+    return (range){first, clamp(high, first + 1, labels.count) - first};
+}
+
+/* Multiply rows of x with rows of a table. Write the scores of the labels that each row needs to its strip, after the
+   margin. */
 static void compute_label_scores(real *strips, idx width, idx margin, matrix x, idx count, idx dim, const table *t,
-                                 range labels) {
+                                 range labels, row_labels rows) {
     const idx padded_dim = round_up(dim, PADDING), first_row = labels.first - t->labels.first;
     const idx gemm_labels = t->transposed ? gemm_label_count(labels.count) : 0;
+    const idx block_rows = labels.count > KEYS ? LABEL_ROWS : count;
     real *strip = strips + margin;
-    for (idx l = 0; l < gemm_labels; l += KEYS)
-        gemm(strip + l, width, x.data, x.row_stride, 1, t->transposed + (first_row + l) * padded_dim, PANEL,
-             padded_dim * PANEL, count, round_up(tile_len(l, gemm_labels), LANES), dim, 0);
+    for (idx r = 0, end; r < count && gemm_labels > 0; r = end) {
+        end = r + block_rows < count ? r + block_rows : count;
+        const range block = labels_of_block(rows, r, end, (range){labels.first, gemm_labels});
+        gemm(strip + r * width + block.first, width, x.data + r * x.row_stride, x.row_stride, 1,
+             t->transposed + (first_row + block.first) * padded_dim, PANEL, padded_dim * PANEL, end - r,
+             round_up(block.count, LANES), dim, 0);
+    }
     for (idx r = 0; r < count; r++)
         for (idx l = gemm_labels; l < labels.count; l++) {
             const real *row = t->loaded_rows.data + (first_row + l) * t->loaded_rows.row_stride;
