@@ -287,16 +287,15 @@ static void backward_rows(const arguments *a, tile_info tile, idx num_rows, idx 
         fold_margins(a->clips, w->ds_label_sums, width, margin, num_rows, tile.labels);
         const matrix table = table_rows(&w->rel_key, tile.labels.first);
         real *d_rows = a->d_rel_key + (table_index * a->labels + tile.labels.first) * padded_rel_dim;
-        gemm(d_rel_query.data, d_rel_query.row_stride, w->ds_label_sums + margin, width, 1, table.data,
-             table.row_stride, PANEL, num_rows, padded_rel_dim, tile.labels.count, !has_rel_query);
-        gemm(d_rows, padded_rel_dim, w->ds_label_sums + margin, 1, width, rel_query.data, rel_query.row_stride, PANEL,
-             tile.labels.count, padded_rel_dim, num_rows, 1);
+        multiply_label_sums(d_rel_query, w->ds_label_sums + margin, width, table, num_rows, padded_rel_dim, tile.labels,
+                            rows, !has_rel_query);
+        add_table_gradients(d_rows, w->ds_label_sums + margin, width, rel_query, num_rows, padded_rel_dim, tile.labels,
+                            rows);
     }
     if (a->rel_value.data && tile.keys_begin < visible) {
         fold_margins(a->clips, w->label_sums, width, margin, num_rows, tile.labels);
         real *d_rows = a->d_rel_value + (table_index * a->labels + tile.labels.first) * padded_value_dim;
-        gemm(d_rows, padded_value_dim, w->label_sums + margin, 1, width, grad.data, grad.row_stride, PANEL,
-             tile.labels.count, padded_value_dim, num_rows, 1);
+        add_table_gradients(d_rows, w->label_sums + margin, width, grad, num_rows, padded_value_dim, tile.labels, rows);
     }
     write_gradients(a, &a->d_query, &tile, tile.keys_begin < visible ? num_rows : 0, d_query, dim);
     if (has_rel_query)

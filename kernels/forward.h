@@ -199,8 +199,8 @@ static void forward_rows(const arguments *a, tile_info tile, idx num_rows, matri
     if (a->rel_value.data && tile.keys_begin < visible) {
         const matrix table = table_rows(&w->rel_value, tile.labels.first);
         fold_margins(a->clips, w->label_sums, width, margin, num_rows, tile.labels);
-        gemm(out.data, out.row_stride, w->label_sums + margin, width, 1, table.data, table.row_stride, PANEL, num_rows,
-             padded_value_dim, tile.labels.count, 1);
+        multiply_label_sums(out, w->label_sums + margin, width, table, num_rows, padded_value_dim, tile.labels,
+                            labels_of_rows(a, &tile, position, visible), 1);
     }
     for (idx r = 0; r < num_rows; r++) w->row_sums[r] = reduce_sum(VEC(w->lane_sums + r * LANES));
     const matrix lse = array_rows(&a->lse, tile.b, tile.h, tile.first_query);

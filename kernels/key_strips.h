@@ -144,10 +144,11 @@ static void add_key_gradients(const arguments *a, const key_strips *s, idx b, id
         fold_margins(a->clips, label_sums, width, ROWS, count, labels);
         const matrix table = table_rows(&s->table, labels.first);
         const matrix keys = load_rows_once(a, &a->key, b, kv, key, count, a->dim, scratch);
-        gemm(d_keys.data + key * d_keys.row_stride, d_keys.row_stride, label_sums + ROWS, width, 1, table.data,
-             table.row_stride, PANEL, count, padded_dim, labels.count, 1);
-        gemm(d_table + labels.first * padded_dim, padded_dim, label_sums + ROWS, 1, width, keys.data, keys.row_stride,
-             PANEL, labels.count, padded_dim, count, 1);
+        const matrix d_rows = {d_keys.data + key * d_keys.row_stride, d_keys.row_stride};
+        const row_labels rows = labels_of_keys(a, s, key);
+        multiply_label_sums(d_rows, label_sums + ROWS, width, table, count, padded_dim, labels, rows, 1);
+        add_table_gradients(d_table + labels.first * padded_dim, label_sums + ROWS, width, keys, count, padded_dim,
+                            labels, rows);
     }
 }
 

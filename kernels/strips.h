@@ -167,7 +167,10 @@ INLINE row_labels labels_of_rows(const arguments *a, const tile_info *tile, idx 
     return (row_labels){a->left + tile->keys_begin - position, visible - tile->keys_begin, -1};
 }
 
-enum { LABEL_ROWS = 4 * MICRO_ROWS }; /* number of rows for which the same labels are computed, if there are many */
+/* Return the number of rows for which the same labels are computed. Fewer rows need fewer labels. */
+INLINE idx label_block_rows(row_labels rows, range labels, idx count) {
+    return rows.step != 0 && labels.count > KEYS ? 4 * MICRO_ROWS : count;
+}
 
 /* Return the labels, counted from the first of `labels`, that the rows from r to `end` need, from a multiple of PANEL
    on. A row beyond an edge needs the edge. */
@@ -184,7 +187,7 @@ static void compute_label_scores(real *strips, idx width, idx margin, matrix x, 
                                  range labels, row_labels rows) {
     const idx padded_dim = round_up(dim, PADDING), first_row = labels.first - t->labels.first;
     const idx gemm_labels = t->transposed ? gemm_label_count(labels.count) : 0;
-    const idx block_rows = labels.count > KEYS ? LABEL_ROWS : count;
+    const idx block_rows = label_block_rows(rows, labels, count);
     real *strip = strips + margin;
     for (idx r = 0, end; r < count && gemm_labels > 0; r = end) {
         end = r + block_rows < count ? r + block_rows : count;
@@ -400,6 +403,31 @@ INLINE void fold_margins(idx clips, real *strips, idx width, idx margin, idx cou
         for (idx i = 0; i < margin; i += LANES) right_sum += VEC(end + i);
         sums[0] += reduce_sum(left_sum);
         end[-1] += reduce_sum(right_sum);
+    }
+}
+
+/* Compute c (count, padded_dim) = or += label sums times the rows of a table. */
+static void multiply_label_sums(matrix c, const real *sums, idx width, matrix table, idx count, idx padded_dim,
+                                range labels, row_labels rows, int add) {
+    const idx block_rows = label_block_rows(rows, labels, count);
+    for (idx r = 0, end; r < count; r = end) {
+        end = r + block_rows < count ? r + block_rows : count;
+        const range block = labels_of_block(rows, r, end, labels);
+        gemm(c.data + r * c.row_stride, c.row_stride, sums + r * width + block.first, width, 1,
+             table.data + block.first * table.row_stride, table.row_stride, PANEL, end - r, padded_dim, block.count,
+             add);
+    }
+}
+
+/* Add the products of label sums, transposed, and x (count, padded_dim) to the gradients of the rows of a table. */
+static void add_table_gradients(real *d_rows, const real *sums, idx width, matrix x, idx count, idx padded_dim,
+                                range labels, row_labels rows) {
+    const idx block_rows = label_block_rows(rows, labels, count);
+    for (idx r = 0, end; r < count; r = end) {
+        end = r + block_rows < count ? r + block_rows : count;
+        const range block = labels_of_block(rows, r, end, labels);
+        gemm(d_rows + block.first * padded_dim, padded_dim, sums + r * width + block.first, 1, width,
+             x.data + r * x.row_stride, x.row_stride, PANEL, block.count, padded_dim, end - r, 1);
     }
 }
 
