@@ -46,9 +46,10 @@ INLINE void backward_row(const arguments *a, const tile_info *tile, const strip_
 
 #pragma GCC unroll 16
     for (idx v = first; v < end; v++) x[v] = VEC(scores + v * LANES);
-    const real *terms = flags & KEY_TERMS ? gather_terms(has_relations, tile, s.terms + r * width, slice, slots, scratch) : NULL;
-    const real *dp_terms =
-        flags & VALUE_TERMS ? gather_terms(has_relations, tile, s.dp_terms + r * width, slice, slots, dp_scratch) : NULL;
+    const real *terms = NULL, *dp_terms = NULL;
+    if (flags & KEY_TERMS) terms = gather_terms(has_relations, tile, s.terms + r * width, slice, slots, scratch);
+    if (flags & VALUE_TERMS)
+        dp_terms = gather_terms(has_relations, tile, s.dp_terms + r * width, slice, slots, dp_scratch);
     if (flags & KEY_TERMS && !slice.is_edge)
 #pragma GCC unroll 16
         for (idx v = first; v < end; v++) x[v] += VEC(terms + v * LANES);
@@ -79,7 +80,8 @@ INLINE void backward_row(const arguments *a, const tile_info *tile, const strip_
         vec ps[CHAINS];
 #pragma GCC unroll 4
         for (int i = 0; i < group; i++)
-            ps[i] = fast_path ? x[u + i] * scale_hi - base + (x[u + i] * scale_lo - base_lo) : x[u + i] - base - base_lo;
+            if (fast_path) ps[i] = x[u + i] * scale_hi - base + (x[u + i] * scale_lo - base_lo);
+            else ps[i] = x[u + i] - base - base_lo;
         vecs_exp2(ps, group);
 #pragma GCC unroll 4
         for (idx i = 0; i < group; i++) {

@@ -55,7 +55,8 @@ INLINE int forward_row(const arguments *a, const tile_info *tile, const strip_la
 
 #pragma GCC unroll 16
     for (idx v = first; v < end; v++) x[v] = VEC(scores + v * LANES);
-    const real *terms = flags & KEY_TERMS ? gather_terms(has_relations, tile, s.terms + r * width, slice, slots, scratch) : NULL;
+    const real *terms = NULL;
+    if (flags & KEY_TERMS) terms = gather_terms(has_relations, tile, s.terms + r * width, slice, slots, scratch);
     if (flags & KEY_TERMS && !slice.is_edge)
 #pragma GCC unroll 16
         for (idx v = first; v < end; v++) x[v] += VEC(terms + v * LANES);
@@ -115,7 +116,8 @@ static void forward_tile(const arguments *a, const tile_info *tile, idx num_rows
     const strip_layout strips = strip_layout_of(a, tile, position);
     const forward_workspace s = *w; /* no store to a row changes it, so that its fields stay in registers */
 #define FORWARD_ROWS(flags)                                                                                            \
-    for (idx r = 0; r < num_rows; r++) has_keys[r] |= (char)forward_row(a, tile, strips, r, position + r, out, w, s, flags)
+    for (idx r = 0; r < num_rows; r++)                                                                                 \
+        has_keys[r] |= (char)forward_row(a, tile, strips, r, position + r, out, w, s, flags)
     switch (flags) {
         case PAIR_BIAS | FULL_TILE: FORWARD_ROWS(PAIR_BIAS | FULL_TILE); break;
         case FAST_PATH | FULL_TILE: FORWARD_ROWS(FAST_PATH | FULL_TILE); break;

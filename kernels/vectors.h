@@ -24,22 +24,15 @@ enum { MANTISSA = 23, BIAS = 127 };
 #endif
 
 #if defined(__AVX512F__)
-enum { VECTOR_BYTES = 64, MICRO_ROWS = 6, MICRO_VECS = 4 };
+enum { VECTOR_BYTES = 64, MICRO_ROWS = 6, MICRO_VECS = 4, CHAINS = 1 };
 #elif __ARM_FEATURE_SVE_BITS == 256
-enum { VECTOR_BYTES = 32, MICRO_ROWS = 6, MICRO_VECS = 4 };
+enum { VECTOR_BYTES = 32, MICRO_ROWS = 6, MICRO_VECS = 4, CHAINS = 1 };
 #elif defined(__AVX2__) || defined(REAL64) /* vectors of at least four numbers */
-enum { VECTOR_BYTES = 32, MICRO_ROWS = 6, MICRO_VECS = 2 };
+enum { VECTOR_BYTES = 32, MICRO_ROWS = 6, MICRO_VECS = 2, CHAINS = 4 };
 #else
-enum { VECTOR_BYTES = 16, MICRO_ROWS = 6, MICRO_VECS = 4 };
+enum { VECTOR_BYTES = 16, MICRO_ROWS = 6, MICRO_VECS = 4, CHAINS = 1 };
 #endif
 enum { LANES = VECTOR_BYTES / sizeof(real) };
-#ifdef __AVX512F__
-enum { CHAINS = 1 };
-#elif defined(__AVX2__)
-enum { CHAINS = 4 }; /* number of vectors whose exponentials are computed in lockstep */
-#else
-enum { CHAINS = 1 };
-#endif
 typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
 typedef integer ivec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
 typedef ptrdiff_t idx;
