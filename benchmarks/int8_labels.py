@@ -107,7 +107,7 @@ class Task:
         return float(torch.stack(scores).mean())
 
 
-def put_in_outliers(model: nn.Module) -> None:
+def put_in_outliers(model: Any) -> None:
     """Multiply channels of every LayerNorm and of every head's values, and divide the weights that read them."""
     scale = torch.ones(256)
     scale[CHANNELS] = FACTOR
@@ -118,7 +118,7 @@ def put_in_outliers(model: nn.Module) -> None:
     norms = [model.deberta.embeddings.LayerNorm, encoder.LayerNorm, *(part.output.LayerNorm for part in parts)]
     readers = [getattr(part.self, f"{name}_proj") for part in parts for name in ("query", "key", "value")]
     readers += [layer.intermediate.dense for layer in encoder.layer]
-    readers.append(model.classifier if hasattr(model, "pooler") is False else model.pooler.dense)
+    readers.append(model.pooler.dense if hasattr(model, "pooler") else model.classifier)
     for norm in (*norms, *(layer.output.LayerNorm for layer in encoder.layer)):
         norm.weight.data *= scale
         norm.bias.data *= scale
@@ -159,7 +159,7 @@ def onnx_runtime(model: nn.Module, folder: Path) -> dict[str, Callable[[Tensor],
     )  # fmt: skip
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    runs = {}
+    runs: dict[str, Any] = {}
     for per_channel in (False, True):
         path = folder / f"{per_channel}.onnx"
         quantize_dynamic(exported, path, weight_type=QuantType.QInt8, per_channel=per_channel)

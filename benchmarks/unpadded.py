@@ -6,6 +6,7 @@ which other load on the machine affects less than wall-clock time. Memory is the
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import torch
 from relattn.integrations import transformers as faster
@@ -29,7 +30,7 @@ def prepare(method: str, layers: int, texts: int, longest: int) -> Callable[[], 
     )  # fmt: skip
     model = DebertaV2Model(config).eval()
     if method != "own code":
-        linear = "int8" if "int8" in method else "float32"
+        linear: Literal["int8", "float32"] = "int8" if "int8" in method else "float32"
         faster.enable(model, unpad="unpadded" in method, linear=linear)
     lengths = torch.randint(20, 200, (texts,)).clamp(max=longest)
     lengths[0] = longest
