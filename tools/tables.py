@@ -69,16 +69,16 @@ def int8_decoding() -> str:
     for device, threads in sorted({(row["device"], row["threads"]) for row in rows}):
         those = [row for row in rows if (row["device"], row["threads"]) == (device, threads)]
         speed = {(row["name"], row["beam"], row["method"]): int(row["tokens_per_second"]) for row in those}
-        group = f"{'AVX2' if 'AVX2' in device else 'AVX-512 VNNI'}, {threads} thread{'s' * (threads != '1')}"
-        ours = [speed[*column, "relattn int8"] for column in columns]
-        theirs = [max(speed[*column, name] for name in CTRANSLATE2_INT8) for column in columns]
+        level = "AVX-512 VNNI" if "AVX2" not in device else "AVX2, Zen 3" if "25" in device else "AVX2, forced"
+        group = f"{level}, {threads} thread{'s' * (threads != '1')}"
+        ours = [speed.get((*column, "relattn int8"), 0) for column in columns]
+        theirs = [max(speed.get((*column, name), 0) for name in CTRANSLATE2_INT8) for column in columns]
         floats = [speed.get((*column, "relattn"), 0) for column in columns]
-        if any(floats):
-            table.append([f"{group}: relattn, float32", *(f"{each:,}" if each else "–" for each in floats)])
-        table.append([f"{group}: relattn, int8", *(f"{each:,}" for each in ours)])
-        table.append([f"{group}: CTranslate2, int8", *(f"{each:,}" for each in theirs)])
-        ratios = (own / other for own, other in zip(ours, theirs, strict=True))
-        table.append([f"{group}: relattn ÷ CTranslate2", *(f"{ratio:.2f}" for ratio in ratios)])
+        for name, given in (("relattn, float32", floats), ("relattn, int8", ours), ("CTranslate2, int8", theirs)):
+            if any(given):
+                table.append([f"{group}: {name}", *(f"{each:,}" if each else "–" for each in given)])
+        ratios = (f"{own / other:.2f}" if other else "–" for own, other in zip(ours, theirs, strict=True))
+        table.append([f"{group}: relattn ÷ CTranslate2", *ratios])
     return markdown(table) + conditions(rows, DECODER)
 
 
@@ -104,7 +104,7 @@ def int8_levels() -> str:
     for device, threads, size in dict.fromkeys((row["device"], row["threads"], row["size"]) for row in rows):
         here = {row["method"]: float(row["seconds"]) for row in rows if (device, threads, size) == (
             row["device"], row["threads"], row["size"])}  # fmt: skip
-        level = "AVX2, forced" if "AVX2" in device else "AVX-512 VNNI"
+        level = "AVX2" if "AVX2" in device else "AVX-512 VNNI"
         ratio = f"{here['own code'] / here['relattn int8']:.1f}"
         table.append([level, threads, size, *(f"{here[name]:.3g}" for name in names), ratio])
     return markdown(table) + conditions(rows, ENCODERS)
