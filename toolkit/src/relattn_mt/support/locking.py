@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
 from relattn_mt.support.errors import InputError
 from relattn_mt.support.files import is_leftover, remove
 
