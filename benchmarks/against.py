@@ -1,7 +1,7 @@
 """Compare the time of this tree's attention with another version of the package.
 
 The other version is a directory that holds `relattn` with compiled kernels: a source tree, or a commit or tag installed
-by pip, before the package was in a folder of its own without `#subdirectory=library`:
+by pip, for commits before the folder `library` existed, without `#subdirectory=library`:
 
     pip install --no-deps --no-build-isolation --target build/other "git+file://$PWD@v0.1.0#subdirectory=library"
     python -m benchmarks.against build/other

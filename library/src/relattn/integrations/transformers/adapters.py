@@ -140,7 +140,7 @@ def options_of(mask: Tensor, batch: int) -> dict[str, Any] | None:
 
 
 class Packing(NamedTuple):
-    """Where the valid positions of a padded batch are, so that layers compute these only; the default: everywhere.
+    """Valid positions of a padded batch, so that layers compute these only. Default: all positions.
 
     Attributes:
         places: (valid positions,) their numbers in the flattened batch.

@@ -1,4 +1,4 @@
-"""What an enabled model computes differently from its own code, on inputs of the user."""
+"""Differences between an enabled model and its own code, on inputs of the user."""
 
 from __future__ import annotations
 
