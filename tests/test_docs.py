@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from jsonargparse import ArgumentParser
 from relattn import relative_attention
 from relattn_mt.commands import main as cli
-from relattn_mt.commands.parser import parse as parse_command
+from relattn_mt.commands import parser
 
 from research import __main__ as research
 from tools import pictures, reference, tables
@@ -144,24 +143,15 @@ def commands() -> Iterator[tuple[str, list[str]]]:
                 yield page, words[1:] if words[:1] == ["-m"] else words
 
 
-class Parsed(Exception):
-    pass
-
-
 PROGRAMS = ("relattn-mt", "relattn_mt")
 COMMANDS = sorted({(page, *words[1:]) for page, words in commands() if words and Path(words[0]).name in PROGRAMS})
 
 
 @pytest.mark.parametrize("page", sorted({page for page, *_ in COMMANDS}))
 def test_commands_parse(page, tmp_path, monkeypatch):
-    """Each command is run up to where its arguments are parsed. Its files do not exist, except for recipes."""
-    parse = ArgumentParser.parse_args
-
-    def stop(self: ArgumentParser, *arguments: Any) -> None:
-        parse(self, *arguments)
-        raise Parsed
-
-    monkeypatch.setattr(ArgumentParser, "parse_args", stop)
+    """The arguments of each command are parsed. Its files do not exist, except for recipes."""
+    read = parser.read_yaml
+    monkeypatch.setattr(parser, "read_yaml", lambda path: read(path) if Path(path).exists() else {})
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     recipes = re.findall(r'```yaml title="(.*?)"\n(.*?)```', TEXTS["docs/training.md"] + TEXTS[page], re.DOTALL)
@@ -169,12 +159,11 @@ def test_commands_parse(page, tmp_path, monkeypatch):
         (tmp_path / file).write_text(text, encoding="utf-8")
     for _, name, *words in (command for command in COMMANDS if command[0] == page):
         end = next((index for index, word in enumerate(words) if word[0] in "<>&|"), len(words))
-        with pytest.raises(Parsed):
-            parse_command(*cli.command_of([name, *words[:end]]))
+        parser.parse(*cli.command_of([name, *words[:end]]))
 
 
 def test_commands_of_research_parse():
-    parsed = [parse_command(words[3], research.COMMANDS[words[3]], words[4:]) for _, words in commands()
+    parsed = [parser.parse(words[3], research.COMMANDS[words[3]], words[4:]) for _, words in commands()
               if words[:3] == ["python", "-m", "research"]]  # fmt: skip
     assert len(parsed) >= 5
 

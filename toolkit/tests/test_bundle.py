@@ -188,7 +188,7 @@ def test_tokenizer_must_be_that_of_the_weights(saved, tokenizer):
         (lambda c: c.update(version="1.0"), "version must be 1, got 1.0"),
         (lambda c: c.pop("search"), "missing: search.beam_size, "),
         (lambda c: c["model"].update(positions="alibi"), "must not be set for alibi positions"),
-        (lambda c: c["model"].update(positions=["relative"]), "model.positions must be one value"),
+        (lambda c: c["model"].update(positions=["relative"]), "model.positions must be one of"),
         (lambda c: c.update(colour="red"), "unknown setting 'colour'"),
         (lambda c: c["model"].update(dim="12"), "model.dim must be a whole number"),
         (lambda c: c["model"].update(heads=5), "heads must divide dim"),

@@ -24,7 +24,7 @@ from relattn_mt.config import (
     as_dict,
     dump,
 )
-from relattn_mt.config.yaml import read_yaml, recipe_flags, to_config
+from relattn_mt.config.yaml import read_yaml, to_config
 from relattn_mt.support.errors import InputError
 
 from testing.commands import refusal
@@ -139,16 +139,6 @@ def test_options_of_a_scheme(recipe_of, positions):
         assert with_other_values(other).with_positions(positions, **options) == changed
     for model in (plain, changed):
         assert recipe_of(dump(Recipe(model=model))).model == model
-
-
-def test_values_are_passed_on_as_flags_unchanged(tmp_path):
-    path = tmp_path / "recipe.yaml"
-    path.write_text("seed: +7\ndata: {src_lang: no, train_src: }\nmodel: {norm_epsilon: 1E-3}\n")
-    expected = ["--seed=+7", "--data.src_lang=no", "--data.train_src="]
-    expected.append("--model.norm_epsilon=1E-3")
-    assert recipe_flags(str(path)) == expected
-    assert "nowhere.yaml" in refusal(recipe_flags, str(tmp_path / "nowhere.yaml"))
-    assert "Is a directory" in refusal(recipe_flags, str(tmp_path))
 
 
 LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghij"))

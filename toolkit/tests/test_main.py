@@ -50,9 +50,9 @@ def test_missing_modules():
         script = f"import sys; sys.modules['{name}'] = None; from relattn_mt.__main__ import main; "
         return python(script + "sys.argv[1:] = ['train', '--help']; sys.exit(main())")
 
-    code, output, error = without("jsonargparse")
+    code, output, error = without("yaml")
     assert (code, output, error.count("\n")) == (2, "", 1)
-    assert re.match("relattn-mt: error: .*jsonargparse.*pip install", error)
+    assert re.match("relattn-mt: error: .*yaml.*pip install", error)
     code, _, error = without("relattn_mt.config")
     assert (code, "Traceback" in error) == (1, True)
 
@@ -83,7 +83,7 @@ def test_ctrl_c_during_an_import_prints_one_line(tmp_path, times):
     """The imported module catches all exceptions, so raising one would not end the process."""
     interrupt = f"    os.kill(os.getpid(), {signal.SIGINT:d})\n" * times
     caught = "except BaseException:\n    print('swallowed')\n"
-    (tmp_path / "jsonargparse.py").write_text(f"import os\ntry:\n{interrupt}    print('continued')\n{caught}")
+    (tmp_path / "yaml.py").write_text(f"import os\ntry:\n{interrupt}    print('continued')\n{caught}")
     assert run(f"{COMMAND} recipe --help", PYTHONPATH=str(tmp_path)) == (130, "", "relattn-mt: interrupted\n")
 
 

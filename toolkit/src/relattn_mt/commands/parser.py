@@ -2,37 +2,34 @@
 
 Parameters before `*` are positional. Flags may be written with hyphens or underscores. A flag with a list of values may
 be given several times, others once. A parameter whose type is a dataclass adds the fields of the dataclass as flags;
-one with a default adds them as a group, `--limits.file`. If the dataclass requires other dataclasses, its fields count
-as parameters of the command. A parameter of type `Recipe` is the path of a recipe, with a flag for each
-setting.
+one with a default adds them as a group, `--limits.file`. A parameter of type `Recipe` is the path of a recipe, with a
+flag for each setting. Values are text, which `config/yaml.py` converts.
 
 Every command has the flag `--quiet`. The options of `relattn-mt serve` can also be set by environment variables.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from argparse import SUPPRESS, Action
+from argparse import SUPPRESS, ArgumentParser, HelpFormatter
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import is_dataclass
 from inspect import Parameter, cleandoc, getdoc, signature
-from itertools import chain
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
 
-from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter
-
-from relattn_mt.config import Recipe
-from relattn_mt.config.base import setting_types
-from relattn_mt.config.yaml import add_settings, recipe_flags, require_decimal, type_message
-from relattn_mt.support.errors import InputError, require, unknown
+from relattn_mt.config import OPTION_NAMES, SCHEMES, Recipe, StageConfig
+from relattn_mt.config.base import arguments_from, setting_types
+from relattn_mt.config.yaml import parse_yaml, read_yaml, value_of, values_of
+from relattn_mt.support.errors import InputError, reading, require, unknown
 
 _MESSAGES = (  # of argparse, and ours
-    (r"argument (\S+): expected .*one argument", "{0} must have a value"),
-    (r"argument (\S+): ignored explicit argument .*", "{0} must have no value"),
-    (r"the following arguments are required: ([^\s,]+).*", "missing argument: {1}"),
-    (r"unrecognized arguments: (.*)", "unexpected argument: {0}"),
+    (r"argument (\S+): expected .*one argument", "{} must have a value"),
+    (r"argument (\S+): ignored explicit argument .*", "{} must have no value"),
+    (r"the following arguments are required: ([^,]+).*", "missing argument: {}"),
+    (r"unrecognized arguments: (.*)", "unexpected argument: {}"),
 )
 _OPTION = re.compile(r"--([a-zA-Z][\w.-]*)(=.*)?", re.DOTALL)
 _PREFIX = "RELATTN_MT_SERVE"  # of environment variables
@@ -59,35 +56,106 @@ class Argument(NamedTuple):
         return self.default is Parameter.empty
 
     @property
+    def is_group(self) -> bool:
+        return isinstance(self.kind, type) and is_dataclass(self.kind)
+
+    @property
     def is_flat_group(self) -> bool:
         """Whether the fields of a dataclass are flags without a prefix."""
-        return self.required and isinstance(self.kind, type) and is_dataclass(self.kind)
+        return self.required and self.is_group
 
 
-class _Help(DefaultHelpFormatter):
-    """Help with defaults in the words of the command line, and without types."""
+class _Parser(ArgumentParser):
+    """Parser of a command, with our messages. Arguments that are not given have no value.
 
-    def _get_help_string(self, action: Action) -> str:
-        text, default = action.help or "", action.default
-        if action.dest == "help":
-            return super()._get_help_string(action)
-        if action.nargs == 0 or default in (None, SUPPRESS, "", (), []):  # a flag has no value
-            return text
-        if isinstance(default, bool):
-            default = str(default).lower()
-        values = default if isinstance(default, (list, tuple)) else [default]
-        return f"{text} (default: {' '.join(map(str, values))})"
+    Args:
+        usage: The program and the name of the command.
+        function: Function of the command.
+        given: Arguments that are given already.
+    """
 
+    def __init__(self, usage: str, function: Callable[..., Any], given: Collection[str]) -> None:
+        description, _ = documentation(function)
+        super().__init__(
+            usage=usage,
+            description=description,
+            formatter_class=_Help,
+            argument_default=SUPPRESS,
+            allow_abbrev=False,
+            add_help=False,
+        )
+        self.add_argument("-h", "--help", action="help", help="Show this help message and exit.")
+        self.add_argument("--quiet", action="store_const", const="true", help=_QUIET)
+        for key, argument in arguments_of(function).items():
+            if argument.is_group and argument.kind is not Recipe:
+                self.add_settings(argument.kind, "" if argument.required else f"{key}.")
+                continue
+            argument = argument._replace(default=None) if key in given else argument
+            options = _options(key, argument)
+            if argument.kind is bool:  # a flag
+                options = {"action": "store_const", "const": "true", "help": argument.help}
+            self.add_argument(key if argument.positional else f"--{key}", **options)
+            if argument.required or argument.positional:
+                shown = options["metavar"] + (" ..." if is_list(argument.kind) else "")
+                shown = shown if argument.positional else f"--{key} {shown}"
+                self.usage = f"{self.usage} {shown if argument.required else f'[{shown}]'}"
+            if argument.kind is Recipe:
+                self.add_settings(Recipe)
+        self.usage = f"{self.usage} [options]"
+
+    def add_settings(self, kind: type, prefix: str = "", title: str = "") -> None:
+        """Add the fields of a dataclass as flags whose names begin with `prefix`."""
+        group, (description, helps) = self.add_argument_group(), documentation(kind)
+        group.title = title or description.rstrip(".")
+        for name, argument in _own_arguments(kind).items():
+            if argument.is_group:
+                self.add_settings(argument.kind, f"{prefix}{name}.", helps[name].rstrip("."))
+            else:
+                group.add_argument(f"--{prefix}{name}", **_options(name, argument))
+
+    def error(self, message: str) -> NoReturn:
+        for pattern, ours in _MESSAGES:
+            if match := re.fullmatch(pattern, message):
+                message = ours.format(match[1])
+        raise InputError(message)
+
+    def print_help(self, file: object = None) -> None:
+        """Print the help. Unlike the inherited method, raise an OSError if it cannot be written."""
+        print(self.format_help(), end="", flush=True)
+
+
+class _Help(HelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         fill = super()._fill_text
         return "\n\n".join(fill(paragraph, width, indent) for paragraph in text.split("\n\n"))
 
 
-class _Parser(ArgumentParser):
-    def print_help(self, file: object = None) -> None:
-        """Print the help. Unlike the inherited method, raise an OSError if it cannot be written."""
-        of_jsonargparse = r"\n +--\S+( CONFIG\s+Path to a configuration file\.|\.help +Show the help for .*)"
-        print(re.sub(of_jsonargparse, "", self.format_help()), end="", flush=True)
+def _options(name: str, argument: Argument) -> dict[str, Any]:
+    """Return the arguments of `add_argument` for a positional argument, or for an option with a value."""
+    kind, text, default = argument.kind, argument.help.replace("%", "%%"), argument.default
+    if not (argument.required or default in (None, "", (), [])):
+        values = default if isinstance(default, (list, tuple)) else [default]
+        shown = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
+        text += f" (default: {' '.join(shown)})"
+    options: dict[str, Any] = {"help": text, "metavar": name.upper()}
+    choices = ("true", "false") if kind is bool else get_args(kind) if get_origin(kind) is Literal else ()
+    if is_list(kind):
+        options["nargs"] = "+" if argument.required else "*"
+    if argument.positional:
+        options["metavar"] = _metavar(name)
+        return options if argument.required or is_list(kind) else {**options, "nargs": "?"}
+    if choices:
+        options["metavar"] = f"{{{','.join(choices)}}}"
+    return {**options, "required": argument.required, **({"action": "extend"} if is_list(kind) else {})}
+
+
+def _metavar(name: str) -> str:
+    return name.upper().removesuffix("S")
+
+
+def is_list(kind: Any) -> bool:
+    """Return whether an option of a type may have several values."""
+    return get_origin(kind) in (list, tuple) and get_args(kind)[0] is not StageConfig
 
 
 def parse(
@@ -99,46 +167,67 @@ def parse(
         InputError: The arguments are not those of the command.
         SystemExit: The help was printed.
     """
+    types = setting_types(function) | {"quiet": bool}
+    given = _environment(types) if name == "serve" else {}
+    parser = _Parser(f"{program} {name}", function, given)
+    given |= vars(parser.parse_args(_normalized(argv, types, name)))
+    recipe = given.pop("recipe", None)
+    if "stages" in given:
+        with reading("--stages", "not YAML"):
+            given |= parse_yaml(f"stages: {given['stages']}", "--stages")
     arguments = arguments_of(function)
-    parser, types = make_parser(f"{program} {name}", function, arguments)
-    argv = _normalize(argv, arguments, types, name)
-    parser.default_env = name == "serve" and not {"-h", "--help"} & set(argv)  # variables would make the help longer
-    variables = [f"{_PREFIX}_{key.replace('.', '__').upper()}" for key in types]
-    for variable in os.environ if parser.default_env else ():
-        if variable.startswith(f"{_PREFIX}_") and variable not in variables:
-            raise unknown("environment variable", variable, variables)
-    recipe = ""
-    try:
-        parsed = parser.parse_args(argv)
-        if "recipe" in arguments and arguments["recipe"].kind is Recipe:
-            if parsed.recipe is None:
-                raise InputError(f"{name} requires a recipe, a YAML file")
-            recipe = f"{parsed.recipe}: "
-            parsed = parser.parse_args([*recipe_flags(parsed.recipe, overriding=argv), *argv])
-        values = parser.instantiate(parsed).as_dict()
-    except ArgumentError as error:
-
-        def label(key: str) -> str:
-            positional = key in arguments and arguments[key].positional
-            return key.removesuffix("s").upper() if positional else f"{recipe or '--'}{key}"
-
-        message = type_message(error, types, label)
-        for pattern, ours in _MESSAGES:
-            if match := re.fullmatch(pattern, message):
-                message = ours.format(match[1], label(match[1]))
-        raise InputError(message) from None
-    return _instances(function, values), values["quiet"]
+    values = {}
+    for key, value in given.items():
+        is_positional = key in arguments and arguments[key].positional
+        values[key] = value_of(_metavar(key) if is_positional else f"--{key}", value, types[key])
+    if recipe is not None:
+        values = _recipe_values(recipe, values.get("model.positions")) | values
+    quiet = values.pop("quiet", False)
+    return arguments_from(function, values), quiet
 
 
-def _instances(function: Callable[..., Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments to call a function or a dataclass with, from the values of all flags."""
-    instances = {}
-    for key, argument in _own_arguments(function).items():
-        if argument.is_flat_group:
-            instances[key] = argument.kind(**_instances(argument.kind, values))
-        else:
-            instances[key] = tuple(values[key]) if get_origin(argument.kind) is tuple else values[key]
-    return instances
+def _environment(types: dict[str, Any]) -> dict[str, Any]:
+    """Return the texts of the options that environment variables set."""
+    keys = {f"{_PREFIX}_{key.replace('.', '__').upper()}": key for key in types}
+    given: dict[str, Any] = {}
+    for variable, text in os.environ.items():
+        if variable.startswith(f"{_PREFIX}_"):
+            if variable not in keys:
+                raise unknown("environment variable", variable, keys)
+            given[keys[variable]] = text
+            if is_list(types[keys[variable]]):
+                with reading(variable, "not JSON"):
+                    given[keys[variable]] = json.loads(text) if text.startswith("[") else [text]
+    return given
+
+
+def _recipe_values(path: str, positions: str | None) -> dict[str, Any]:
+    """Return the settings of a recipe, without the options that the position scheme `positions` does not have."""
+    values = values_of(read_yaml(path), setting_types(Recipe), path)
+    allowed = OPTION_NAMES if positions is None else SCHEMES[positions].options
+    unused = {f"model.{name}" for name in OPTION_NAMES if name not in allowed}
+    return {name: value for name, value in values.items() if name not in unused}
+
+
+def _normalized(argv: Sequence[str], types: dict[str, Any], command: str) -> list[str]:
+    """Return the arguments with underscores in the names of options. Values are left alone.
+
+    Raises:
+        InputError: The command has no such option, or one that is not a list is given twice.
+    """
+    end = argv.index("--") if "--" in argv else len(argv)
+    options, normalized = Counter[str](), []
+    for word in argv[:end]:
+        if option := _OPTION.fullmatch(word):
+            name = option[1].replace("-", "_")
+            if name not in types and name != "help":
+                raise unknown(f"option of {command}", f"--{name}", [f"--{other}" for other in types])
+            options[name] += 1
+            word = f"--{name}{option[2] or ''}"
+        normalized.append(word)
+    for name, count in options.items():
+        require(count == 1 or is_list(types[name]), f"--{name} must be given once, got it {count} times")
+    return [*normalized, *argv[end:]]
 
 
 def arguments_of(function: Callable[..., Any]) -> dict[str, Argument]:
@@ -167,86 +256,3 @@ def documentation(obj: Any) -> tuple[str, dict[str, str]]:
         matches = re.finditer(r"    (\w+): (.*(?:\n {8}.*)*)", text)
         helps |= {match[1]: " ".join(match[2].split()) for match in matches}
     return (getdoc(obj) or "").partition("\n\nArgs:\n")[0], helps
-
-
-def make_parser(
-    usage: str, function: Callable[..., None], arguments: dict[str, Argument]
-) -> tuple[ArgumentParser, dict[str, Any]]:
-    """Return the parser of a command, and the type of each argument."""
-    types: dict[str, Any] = {"help": bool, "quiet": bool}
-    description = documentation(function)[0]
-    parser = _Parser(
-        prog=usage,
-        description=description,
-        formatter_class=_Help,
-        exit_on_error=False,
-        allow_abbrev=False,
-        env_prefix=_PREFIX,
-    )
-    parser.add_argument("--quiet", action="store_true", help=_QUIET)
-    for key, (kind, default, positional, text) in arguments.items():
-        required = default is Parameter.empty
-        if kind is not Recipe and isinstance(kind, type) and is_dataclass(kind):
-            parser.add_class_arguments(kind, None if required else key)
-            types |= setting_types(kind, "" if required else f"{key}.")
-            continue
-        types[key] = kind
-        options: dict[str, Any] = {"help": text, "type": kind}
-        options |= {} if required else {"default": default}
-        metavar = key.upper()
-        if kind is Recipe:
-            options |= {"type": str | None, "nargs": "?"}
-            add_settings(parser, kind)
-            types |= setting_types(kind)
-        elif kind is bool:
-            options = {"help": text, "action": "store_true"}
-        elif get_origin(kind) in (list, tuple):
-            options |= {"type": get_args(kind)[0], "nargs": "+" if required else "*"}
-            options |= {} if required else {"default": [*default]}
-            metavar = metavar.removesuffix("S") + " ..."
-        if positional:
-            if not required:
-                options["nargs"], metavar = options.get("nargs", "?"), f"[{metavar}]"
-            parser.add_argument(key, metavar=metavar.strip("[] ."), **options)
-            usage += f" {metavar}"
-        else:
-            parser.add_argument(f"--{key}", required=required, **options)
-            usage += f" --{key} {metavar}" if required else ""
-    parser.usage = f"{usage} [options]"
-    return parser, types
-
-
-def _normalize(argv: Sequence[str], arguments: dict[str, Argument], types: dict[str, Any], command: str) -> list[str]:
-    """Return the arguments with underscores in the names of options, and each list in one part. Values are left alone.
-
-    Raises:
-        InputError: The command has no such option, one that is not a list is given twice, or a number is not decimal.
-    """
-    end = argv.index("--") if "--" in argv else len(argv)
-    options = [_OPTION.fullmatch(word) for word in argv[:end]]
-    counts = Counter(option[1].replace("-", "_") for option in options if option)
-    normalized: list[str] = []
-    lists: dict[str, list[str]] = {}  # with the name first, for each list that is given in parts
-    current, name = normalized, ""  # where the next value belongs, and the option that it is a value of
-    for word, option in zip(argv, options, strict=False):
-        value: str | None = word
-        if option is not None:
-            name, value = option[1].replace("-", "_"), option[2] and option[2][1:]
-            if name not in types:
-                raise unknown(f"option of {command}", f"--{name}", [f"--{other}" for other in types])
-        require_decimal(f"--{name}", value or "", types.get(name, str))
-        is_list = name in arguments and get_origin(arguments[name].kind) in (list, tuple)
-        if option is None:
-            current.append(word)
-        else:
-            require(is_list or counts[name] == 1, f"--{name} must be given once, got it {counts[name]} times")
-            current = normalized
-            if counts[name] == 1:
-                current.append(f"--{name}{option[2] or ''}")
-            elif value is not None:
-                lists.setdefault(name, [f"--{name}"]).append(value)
-            else:
-                current = lists.setdefault(name, [f"--{name}"])
-        if value is not None and not is_list:
-            name = ""
-    return [*normalized, *chain.from_iterable(lists.values()), *argv[end:]]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
+from inspect import signature
 from typing import Any, get_type_hints
 
 from relattn_mt.support.errors import one_line, require
@@ -25,10 +27,7 @@ def _contains(interval: str, value: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Base class of all configurations. It checks the intervals of numbers, and that text can be stored as UTF-8.
-
-    It must be a dataclass, because jsonargparse treats subclasses of any other class as names to import.
-    """
+    """Base class of all configurations. It checks the intervals of numbers, and that text can be stored as UTF-8."""
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -41,13 +40,36 @@ class Config:
                 require(valid, f"{name} must be UTF-8 without NUL and U+0085, got {one_line(ascii(value), 100)}")
 
 
-def setting_types(kind: type, prefix: str = "") -> dict[str, Any]:
-    """Return the type of each setting of a configuration, by its full name."""
+def setting_types(kind: Callable[..., Any], prefix: str = "") -> dict[str, Any]:
+    """Return the type of each setting of a configuration, or of each argument of a command, by its full name.
+
+    Where an argument is a configuration, its settings count instead. If it has a default, their names begin with its
+    own, as in "model.clip"; if it is required, they do not.
+    """
     types: dict[str, Any] = {}
-    for name, hint in get_type_hints(kind).items():
-        key = f"{prefix}{name}"
-        types |= setting_types(hint, f"{key}.") if isinstance(hint, type) and is_dataclass(hint) else {key: hint}
+    for name, hint, inner in _arguments(kind, prefix):
+        types |= {f"{prefix}{name}": hint} if inner is None else setting_types(hint, inner)
     return types
+
+
+def arguments_from(kind: Callable[..., Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the arguments to make a configuration or to call a command with, for settings by full name."""
+    arguments = {}
+    for name, hint, inner in _arguments(kind, prefix):
+        if inner is not None:
+            arguments[name] = hint(**arguments_from(hint, values, inner))
+        elif f"{prefix}{name}" in values:
+            arguments[name] = values[f"{prefix}{name}"]
+    return arguments
+
+
+def _arguments(kind: Callable[..., Any], prefix: str) -> Iterator[tuple[str, Any, str | None]]:
+    """Yield the name and the type of each argument, and for a configuration the prefix of its settings."""
+    hints = get_type_hints(kind)
+    for name, argument in signature(kind).parameters.items():
+        is_group = isinstance(hints[name], type) and is_dataclass(hints[name])
+        inner = prefix if argument.default is argument.empty else f"{prefix}{name}."
+        yield name, hints[name], inner if is_group else None
 
 
 def differences(old: dict, new: dict, prefix: str = "") -> list[str]:
