@@ -1,6 +1,7 @@
 """Outputs are complete or absent; devices, pipes and links are not replaced."""
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,14 @@ def test_unwritable_output_is_refused_before_the_work(tmp_path, name, reason):
     assert names(tmp_path) == ["there"]
 
 
-def test_output_is_replaced_at_the_end_and_a_link_is_kept(tmp_path):
+@contextmanager
+def as_output(path):
+    with putting(path) as aside:
+        yield aside.write_bytes
+
+
+@pytest.mark.parametrize("open_", [output, as_output])
+def test_output_is_replaced_at_the_end_and_a_link_is_kept(tmp_path, open_):
     for name in ("out", "real"):
         (tmp_path / name).write_bytes(b"older and longer")
     (tmp_path / "link").symlink_to("real")
@@ -112,10 +120,10 @@ def test_output_is_replaced_at_the_end_and_a_link_is_kept(tmp_path):
     for name in ("out", "link", "dangling"):
         path = tmp_path / name
         before = path.read_bytes() if path.exists() else None
-        with pytest.raises(ZeroDivisionError), output(path):
+        with pytest.raises(ZeroDivisionError), open_(path):
             _ = 1 / 0
         assert before is None or path.read_bytes() == before
-        with output(path) as write:
+        with open_(path) as write:
             write(b"new")
             assert name != "out" or path.read_bytes() == before
         assert path.read_bytes() == b"new"

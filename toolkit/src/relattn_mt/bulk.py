@@ -179,9 +179,13 @@ def translate_file(
         if out.exists() or any(work.glob("part-*")):
             with reading(record, "not a record of an output"):
                 before = json.loads(record.read_bytes())
+                size = before.pop("bytes", -1)
             changes = "; ".join(differences(before, settings))
             require(not changes, f"{out}: was made from other text or with other options: {changes}; use another name")
         if out.exists():
+            require(
+                out.stat().st_size == size, f"{out}: was complete with {size:,} bytes, and changed later; remove it"
+            )
             _log.info("%s is complete", out)
             remove_parts(work)
             return out
@@ -196,9 +200,9 @@ def translate_file(
                 if index == first:
                     write_atomically(record, json.dumps(settings).encode())
                 write_atomically(paths[index - first], source.encode(part, first_line, results))
-        if not paths:
-            write_atomically(record, json.dumps(settings).encode())
         require(all(map(Path.exists, paths)), f"{source.path}: must have {rows:,} rows as before; it was changed")
+        size = sum(path.stat().st_size for path in paths)
+        write_atomically(record, json.dumps({**settings, "bytes": size}).encode())
         with putting(out) as aside, aside.open("wb") as file:
             for path in paths:
                 with path.open("rb") as part_file:

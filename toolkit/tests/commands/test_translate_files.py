@@ -125,6 +125,9 @@ def test_finished_outputs_are_kept(relattn, model, another, tmp_path, monkeypatc
     given.write_text(given.read_text() + ROWS[0] + "\n")
     assert_refused(relattn(*command), "was made from other text or with other options: input: ")
     assert out.stat() == before
+    given.write_text("".join(f"{row}\n" for row in given.read_text().splitlines()[:-1]))
+    out.write_bytes(out.read_bytes()[:-9])
+    assert_refused(relattn(*command), f"was complete with {before.st_size:,} bytes, and changed later")
     other = tmp_path / "other.jsonl"
     other.write_text("mine\n")
     assert_refused(relattn(*command[:-1], other), "another program made it")

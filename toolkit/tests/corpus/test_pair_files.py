@@ -4,6 +4,8 @@ import gzip
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from relattn_mt.corpus.filters import has_known_script
 from relattn_mt.corpus.pair_files import read_pairs
@@ -47,10 +49,16 @@ def test_pairs(tmp_path, name, content, expected):
         assert list(read_pairs(str(path), ("en", "de"))) == expected
 
 
+@pytest.mark.parametrize("rows", [[{"translation": {"de": "b", "en": "a"}}], [{"id": 1, "src": "a", "tgt": "b"}]])
+def test_parquet(tmp_path, rows):
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    assert list(read_pairs(str(tmp_path / "a.parquet"), ("en", "de"))) == [("a", "b")]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", "a\tb\n", "pairs must be in a .tsv, .csv, .jsonl or .tmx file"),
+        ("a.txt", "a\tb\n", "pairs must be in a .tsv, .csv, .jsonl, .tmx or .parquet file"),
         ("a.tsv", "a\tb\nc\n", "row 2 must have a source and a target"),
         ("a.tsv", "en\tfr\n", "the first row must name en and de"),
         ("a.csv", "a,b\nc,d\n", "the first row must name en and de"),
@@ -58,6 +66,7 @@ def test_pairs(tmp_path, name, content, expected):
         ("a.jsonl", '{"en": "a", "de": 1}\n', "line 1 must have texts for en and de"),
         ("a.jsonl", '["a", "b"]\n', "line 1 must have texts for en and de"),
         ("a.jsonl", '{"en": \n', "not JSONL"),
+        ("a.parquet", "a", "not PARQUET"),
         ("a.tmx", UNITS[:-9], "not TMX"),
         ("a.tmx", UNITS.replace("DE", "fr").replace("de", "fr"), "no unit has both en and de"),
     ],

@@ -104,6 +104,18 @@ def trans_unit(text: str, attributes: str = "") -> str:
         (".txt", "hi $t(key.a) and @:menu.file x", "HI $t(key.a) AND @:menu.file X"),
         (".txt", 'see [gallery id="3"] here', 'SEE [gallery id="3"] HERE'),
         (".txt", "one\\n two \\nthree", "ONE\\n TWO \\n THREE"),
+        (".json", '{"a":"Read<a>this</a>now"}', '{"a":"READ<a>THIS</a>NOW"}'),
+        (".json", '{"a":"<span>Open</span><span>Close</span>"}', '{"a":"<span>OPEN</span><span>CLOSE</span>"}'),
+        (".json", '{"a":"%dh one{x}two [[a b|c]] <? x ?> %n"}', '{"a":"%dH ONE{x}TWO [[a b|c]] <? x ?> %n"}'),
+        (".md", "Read[this](x)now the [house](x)s\n", "READ[THIS](x)NOW THE [HOUSES](x)\n"),
+        (".md", "One\n: two\n: three\n", "ONE\n: TWO\n: THREE\n"),
+        (".html", "<p>Read<a href=1>this</a>now", "<p>READ<a href=1>THIS</a>NOW"),
+        (".xlf", trans_unit("<g>One</g><g>Two</g>"), "<g>ONE</g><g>TWO</g>"),
+        (".xlf", trans_unit("a <g>b <g>One</g><g>Two</g></g> c"), "A <g>B <g>ONE</g><g>TWO</g></g> C"),
+        (".xlf", trans_unit("One<x/>Two"), "ONE<x/>TWO"),
+        (".txt", "see [[a|b c]] and $name, {First Name}", "SEE [[a|b c]] AND $name, {First Name}"),
+        (".txt", "is <?php a ?> %n or %L1 of {% if x %}", "IS <?php a ?> %n OR %L1 OF {% if x %}"),
+        (".txt", 'I :blobcat: say "%s" now', 'I :blobcat: SAY "%s" NOW'),
     ],
 )  # fmt: skip
 def test_words_change_and_nothing_else(kind: str, content: str, expected: str) -> None:

@@ -58,7 +58,7 @@ def identity(line: str) -> list[tuple[int, int]]:
         ("a; <b> 3 % </b>; «%s» b<u> {x} {y}</u>, {x}: c", "a; b: c"),
         ("<b>5 km a {x}</b><i>{y}b 7 kg</i>; {y}", "a b"),
         ("a<br/>$5 <br/>b 5 km<sup>2</sup>", "a b 2"),
-        ("a < b > c, 100 % {not a name} 5 kmh 10%s", "a < b > c, {not a name} 5 kmh 10%s"),
+        ("a < b > c, 100 % {a name} 5 kmh 10%s \\a{b c}", "a < b > c, 5 kmh 10%s \\a{b c}"),
         ("no tags  at   all ", "no tags  at   all "),
         # two words without a space between them stay two
         ("b→c? 😀d, x{n}y<br>z <br/>e", "b c? d, x y z e"),

@@ -1,4 +1,4 @@
-"""Read sentence pairs from one file: tab-separated text, CSV, JSON lines or TMX, plain or compressed."""
+"""Read sentence pairs from one file: Parquet, or text that may be compressed: columns, JSON lines or TMX."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ def read_pairs(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, str
         InputError: The file cannot be read, has another name, or a pair lacks a side.
     """
     kind = re.sub(r"\.(gz|bz2|xz|zst)$", "", Path(path).name.lower()).rpartition(".")[2]
-    require(kind in ("tsv", "csv", "jsonl", "tmx"), f"{path}: pairs must be in a .tsv, .csv, .jsonl or .tmx file")
+    kinds = ("tsv", "csv", "jsonl", "tmx", "parquet")
+    require(kind in kinds, f"{path}: pairs must be in a .tsv, .csv, .jsonl, .tmx or .parquet file")
     with reading(path, f"not {kind.upper()}"):
         if kind == "tmx":
             pairs: Iterable[Sequence[str]] = _units(path, languages)
-        elif kind == "jsonl":
-            pairs = _objects(path, languages)
+        elif kind in ("jsonl", "parquet"):
+            pairs = _objects(map(json.loads, read_lines(path)) if kind == "jsonl" else _rows(path), path, languages)
         else:
             lines = (f"{line}\n" for line in read_lines(path))
             rows = csv.reader(lines) if kind == "csv" else (line.rstrip("\n").split("\t") for line in lines)
@@ -67,14 +68,20 @@ def _columns(
         yield [row[column] for column in columns]
 
 
-def _objects(path: str, languages: tuple[str, str]) -> Iterator[Sequence[str]]:
-    for number, line in enumerate(read_lines(path), start=1):
-        row: Any = json.loads(line)
-        row = row.get("translation", row) if isinstance(row, dict) else {}
+def _rows(path: str) -> Iterator[Any]:
+    from pyarrow.parquet import ParquetFile
+
+    for batch in ParquetFile(path).iter_batches():
+        yield from batch.to_pylist()
+
+
+def _objects(rows: Iterable[Any], path: str, languages: tuple[str, str]) -> Iterator[Sequence[str]]:
+    for number, given in enumerate(rows, start=1):
+        row = given.get("translation", given) if isinstance(given, dict) else {}
         values = list(row.values()) if isinstance(row, dict) else []
         found = _find([*row] if values else [], languages, f"{path}: line {number}")
         if not found or not all(isinstance(values[index], str | None) for index in found):
-            raise InputError(f"{path}: line {number} must have texts for {' and '.join(languages)}, got {line}"[:300])
+            raise InputError(f"{path}: line {number} must have texts for {' and '.join(languages)}, got {given}"[:300])
         yield [values[index] or "" for index in found]
 
 

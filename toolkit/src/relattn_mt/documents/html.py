@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from relattn_mt.data.text_files import has_text
-from relattn_mt.documents.tokens import INVALID, TokenText
+from relattn_mt.documents.tokens import FORMATS, INVALID, TokenText, divided
 from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Marked, pair_tags
 
@@ -24,13 +24,9 @@ _CODE = "code", "kbd", "samp", "var"
 _UNTRANSLATED = {*_CODE, "script", "style", "pre", "textarea", "svg", "math", "template", "noscript"}
 _RAW = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes"}  # without tags inside
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
-_FORMATS = {
-    *("b", "big", "del", "em", "font", "i", "img", "ins", "mark", "s", "small", "strike", "strong", "sub", "sup"),
-    *("tt", "u", "wbr"),
-}
 _INLINE = {
     *_CODE,
-    *_FORMATS,
+    *FORMATS,
     *("a", "abbr", "acronym", "bdi", "bdo", "cite", "data", "dfn", "label", "q", "span", "time"),
 }
 _BLOCKS = (
@@ -144,10 +140,13 @@ class Markup:
                 for i, ((begin, end), token) in enumerate(zip(run, first_tokens, strict=True))
                 if token.name and not token.is_void and end == begin + 1
             ]
-            spaces = [i for i, token in enumerate(first_tokens) if rules is not None and token.name in rules.spaces]
-            text = TokenText(texts_of_run, pair_tags(tags), spaces=spaces)
-            self._runs.append((run, text))
-            texts += text.texts
+            separating = {"img"} if rules is None else rules.spaces
+            for begin, end in divided(texts_of_run, tags):
+                spaces = [i - begin for i in range(begin, end) if first_tokens[i].name in separating]
+                within = pair_tags([(i - begin, *rest) for i, *rest in tags if begin <= i < end])
+                text = TokenText(texts_of_run[begin:end], within, spaces=spaces)
+                self._runs.append((run[begin:end], text))
+                texts += text.texts
         for i, token in enumerate(self._tokens if rules is None else ()):
             for name, value, begin, end in token.attributes if translated[i] else ():
                 if has_text(value) and _is_visible(token, name):
@@ -298,47 +297,13 @@ def _translated(tokens: Sequence[Token]) -> Iterator[bool]:
 
 
 def _runs(tokens: Sequence[Token]) -> Iterator[list[tuple[int, int]]]:
-    """Yield the tokens between tags of elements that are not inline, and of separate words, each as a range."""
-    cuts = set(_cuts(tokens))
+    """Yield the tokens between tags of elements that are not inline, each as a range."""
     begin = 0
     for i, token in enumerate([*tokens, Token("", name="end")]):
-        is_block = bool(token.name) and token.name not in _INLINE
-        if is_block or i in cuts:
+        if token.name and token.name not in _INLINE:
             if i > begin:
                 yield [(each, each + 1) for each in range(begin, i)]
-            begin = i + is_block
-
-
-def _cuts(tokens: Sequence[Token]) -> Iterator[int]:
-    """Yield the tokens before which a text is divided, because words touch there without a space.
-
-    This is between two links, and at the tags of an element where a new word begins: with a capital letter or two
-    digits after a small letter, or with a capitalized word after a digit. Formats such as `<b>` do not divide a word.
-    """
-    last, tags = "", list[int]()  # text before the last tags
-    for i, token in enumerate(tokens):
-        if token.name and token.name not in _INLINE:
-            last, tags = "", []
-        elif token.name and token.name not in _FORMATS:
-            tags.append(i)
-        elif token.is_text and not tags:
-            last = token.source
-        elif token.is_text:
-            before, after = _text(last)[-1:], _text(token.source)[:2]
-            closed = max((tag for tag in tags if tokens[tag].is_closing), default=-1)
-            opening = min((tag for tag in tags if tag > closed), default=i)
-            are_links = {tokens[tag].name for tag in tags} == {"a"} and 0 <= closed < opening < i
-            touches = bool(before.strip() and after[:1].strip())
-            if (are_links and touches) or _begins_word(before, after):
-                yield opening
-            last, tags = token.source, []
-
-
-def _begins_word(before: str, after: str) -> bool:
-    """Return whether a new word begins between a character and the two after it."""
-    if before.islower():
-        return after[:1].isupper() or (len(after) == 2 and after.isdecimal())
-    return before.isdigit() and after[:1].isupper() and after[1:].islower()
+            begin = i + 1
 
 
 @dataclass

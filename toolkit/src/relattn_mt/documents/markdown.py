@@ -13,13 +13,13 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain
 
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
 
 from relattn_mt.documents.html import MAX_TAGS
-from relattn_mt.documents.tokens import TokenText
+from relattn_mt.documents.tokens import TokenText, divided
 from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Marked, pair_tags
 from relattn_mt.text.patterns import BLOCK, WEB_ADDRESS
@@ -33,7 +33,7 @@ _ESCAPE = re.compile(r"\\[!-/:-@\[-`{-~]")
 _ADMONITION = r"(?:\[![\w-]+\]|!!!|\?\?\?|:::|===(?= [\x22]))"  # the line that begins a note
 _INLINE = re.compile(
     rf"(?P<escape>{_ESCAPE.pattern})"
-    rf"|(?P<break>(?: {{2,}}|\\)\n[ \t]*|\A{_ADMONITION}[^\n]*(?:\n|\Z)|\n:::[ \t]*\Z)"
+    rf"|(?P<break>(?: {{2,}}|\\)\n[ \t]*|\A{_ADMONITION}[^\n]*(?:\n|\Z)|\n:::[ \t]*\Z|\n:[ \t]+)"
     r"|(?P<single>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)"
     r"|\$\$[^$]+\$\$|\$(?![\s$])[^$\n]*(?<!\s)\$(?!\d)"
     rf"|!\[[^\[\]]*\](?:{_PLACE})|\[\^[^\[\]\s]+\]|\A\[[ xX]\](?=\s)"
@@ -76,17 +76,16 @@ class Markdown:
 
     def __init__(self, content: str) -> None:
         self._content = content
-        self._segments: list[tuple[list[_Token], TokenText]] = []
+        self._segments: list[tuple[Sequence[_Token], TokenText]] = []
         count = 0
         for lines, references in _texts(content):
-            for segment in map(_with_cuts, filter(None, _segments(lines, content, references))):
+            for segment in chain.from_iterable(map(_divided, filter(None, _segments(lines, content, references)))):
                 tags = [(i, each.name, each.is_closing) for i, each in enumerate(segment) if each.name]
                 count += sum(each.text is None for each in segment)
                 require(count <= MAX_TAGS, f"Markdown must have at most {MAX_TAGS:,} tags")
                 tokens = [each.text for each in segment]
                 sources = [content[each.begin : each.end] for each in segment]
                 breaks = {i for i, text in enumerate(tokens) if text is None and BLOCK.fullmatch(sources[i])}
-                breaks |= {i for i, text in enumerate(tokens) if text == ""}
                 tagged = TokenText(tokens, pair_tags(tags), breaks)
                 self._segments.append((segment, tagged))
         self.texts = [text for _, each in self._segments for text in each.texts]
@@ -209,14 +208,13 @@ def _segments(lines: Sequence[tuple[int, int]], content: str, references: set[st
     yield _with_pairs(tokens)
 
 
-def _with_cuts(tokens: Sequence[_Token]) -> list[_Token]:
-    """Return tokens with an empty text between links that touch, which no word may run across."""
-    divided = list(tokens[:1])
-    for before, token in pairwise(tokens):
-        if before.name[:1] == token.name[:1] == "[" and before.is_closing and not token.is_closing:
-            divided.append(_Token("", before.end, token.begin))
-        divided.append(token)
-    return divided
+def _divided(tokens: Sequence[_Token]) -> Iterator[Sequence[_Token]]:
+    """Yield the parts of a text between words that touch. Emphasis divides no word."""
+    tags = [(i, each.name, each.is_closing) for i, each in enumerate(tokens) if each.name]
+    kinds = {"[": "a", **dict.fromkeys("*_~", "b")}
+    tags = [(i, kinds.get(name[0], name), is_closing) for i, name, is_closing in tags]
+    for begin, end in divided([each.text for each in tokens], tags):
+        yield tokens[begin:end]
 
 
 def _with_pairs(tokens: Sequence[_Token]) -> list[_Token]:

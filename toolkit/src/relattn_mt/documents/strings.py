@@ -13,13 +13,8 @@ from collections.abc import Iterator, Sequence
 from relattn_mt.documents.tokens import Message
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.marked import Marked
+from relattn_mt.text.patterns import MARKUP
 
-_BRACES = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"  # nested in messages of ICU
-_FORMAT = r"%(?:\d+\$|\([\w.-]+\)|<\w+>)?[-+#0]*(?:\*|\d+)?(?:\.\d+)?(?:hh?|ll?|[Ljzt])?[diouxXeEfFgGaAcspn@]"
-_PLACEHOLDER = re.compile(
-    rf"%%|(?<!\d){_FORMAT}|{_FORMAT}(?![^\W_])"  # in "100%discount" there is none
-    rf"|%\w+%|[$%#]?{_BRACES}|\$t\([^()]*\)|</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);"
-)
 _STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
 _JSON = re.compile(rf"({_STRING})(\s*:)?")
 _LINE = re.compile(rf"[ \t]*(?:#.*|(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)?[ \t]*({_STRING})[ \t]*)?\r?")
@@ -61,7 +56,7 @@ class Json:
                 _, end = json.JSONDecoder().raw_decode(content, value)
             text = json.loads(found[1]) if found[2] is None else ""
             if text and not re.search("[\ud800-\udfff]", text):  # half of a character cannot be translated
-                message = Message(text, _PLACEHOLDER)
+                message = Message(text, MARKUP)
                 self._strings.append((*found.span(1), text, message))
         self.texts = [text for *_, message in self._strings for text in message.texts]
 
@@ -122,7 +117,7 @@ class Po:
                 first, others = [], [*first, *others]
             for places, text in ((first, source), (others, plural)):
                 if places and text:
-                    self._fills.append((places, Message(text, _PLACEHOLDER)))
+                    self._fills.append((places, Message(text, MARKUP)))
         self.texts = [text for _, message in self._fills for text in message.texts]
 
     def fill(self, translations: Sequence[Marked]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from relattn_mt.data.text_files import has_text
 from relattn_mt.text.marked import Kind, Mark, Marked, join, pair_tags
@@ -12,7 +14,12 @@ from relattn_mt.text.patterns import BLOCK
 
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
 _NAME = re.compile(r"<(/?)([A-Za-z][\w:-]*)")
-_LINKS = re.compile(r"</a><a\s[^<>]*>")  # that touch
+FORMATS = {  # tags within a word
+    *("b", "big", "del", "em", "font", "i", "ins", "mark", "s", "small", "strike", "strong", "sub", "sup", "tt", "u"),
+    *("img", "wbr", "text:span"),
+}
+_LINKS = {"a", "text:a"}
+_WORD, _NO_ENDING = re.compile(r"[^\W\d_]{3}$"), re.compile(r"[^\W\d_]{3}")  # before a link and after one
 
 
 class TokenText:
@@ -133,6 +140,54 @@ class TokenText:
         return "".join(escape(x) if isinstance(x, str) else sources[x] for x in self.replaced(translations))
 
 
+def divided(tokens: Sequence[str | None], tags: Sequence[tuple[int, str, bool]]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of tokens between words that touch without a space, and are not one word.
+
+    The tags of a pair that such a place is in are ranges of their own, so elements stay nested.
+
+    Args:
+        tokens: As in `TokenText`.
+        tags: Number, name and whether it is a closing tag, of each tag that may belong to a pair.
+    """
+    names = {i: (name, is_closing) for i, name, is_closing in tags if name not in FORMATS}
+    formats = {i for i, name, _ in tags if name in FORMATS}
+    cuts, last, inner = list[int](), "", list[int]()  # last: text before the inner tags
+    for i, text in enumerate(tokens):
+        if text is None and i in names:
+            inner.append(i)
+        elif text is None and i not in formats:
+            last = ""
+        elif text:
+            closed = max((tag for tag in inner if names[tag][1]), default=-1)
+            opening = min((tag for tag in inner if tag > closed), default=i)
+            links = [tag for tag in inner if names[tag][0] in _LINKS]
+            are_links = len(links) == len(inner) and 0 <= closed < opening < i
+            if inner and _are_apart(last, text, bool(links), are_links, opening < i):
+                cuts.append(opening)
+            last, inner = text, []
+    edges = {0, *cuts, len(tokens)}
+    for first, other in pair_tags(tags).items():
+        if bisect_right(cuts, min(first, other)) < bisect_right(cuts, max(first, other)):
+            edges |= {first, first + 1}
+    yield from pairwise(sorted(edges))
+
+
+def _are_apart(text: str, following: str, is_link: bool, are_links: bool, opens: bool) -> bool:
+    """Return whether a text and the one after some tags touch, and are not parts of one word.
+
+    This is between two links, between a link and a word, and where a new word begins: with a capital letter or two
+    digits after a small letter, or with a capitalized word after a digit.
+    """
+    before, after = text[-1:], following[:2]
+    if not (before.strip() and after[:1].strip()):
+        return False
+    if is_link and before != before.swapcase() and after[0] != after[0].swapcase():  # not of a script without spaces
+        return are_links or bool(_WORD.search(text[-3:]) if opens else _NO_ENDING.match(following))
+    if before.islower():
+        return are_links or after[0].isupper() or (len(after) == 2 and after.isdecimal())
+    return are_links or (before.isdigit() and after[0].isupper() and after[1:].islower())
+
+
 class Message:
     """String of a program or a cell whose placeholders, such as `%s` and `<b>`, are tags.
 
@@ -148,12 +203,22 @@ class Message:
         self._sources = re.split(f"({pattern.pattern})", text)  # placeholders at odd indices
         tokens = [None if i % 2 else each for i, each in enumerate(self._sources)]
         names = [(i, _NAME.match(each)) for i, each in enumerate(self._sources) if i % 2]
-        pairs = pair_tags([(i, name[2], bool(name[1])) for i, name in names if name])
-        breaks = {i for i in range(1, len(tokens), 2) if BLOCK.fullmatch(self._sources[i])}
-        breaks |= {i for i in range(2, len(tokens) - 1, 2) if _LINKS.fullmatch("".join(self._sources[i - 1 : i + 2]))}
-        self._text = TokenText(tokens, pairs, breaks)
-        self.texts = self._text.texts
+        tags = [(i, name[2].lower(), bool(name[1])) for i, name in names if name]
+        self._parts: list[tuple[list[str], TokenText]] = []
+        for begin, end in divided(tokens, tags):
+            sources = self._sources[begin:end]
+            placed = [(i, each) for i, each in enumerate(sources) if (i + begin) % 2]
+            pairs = pair_tags([(i - begin, *rest) for i, *rest in tags if begin <= i < end])
+            breaks = {i for i, each in placed if BLOCK.fullmatch(each)}
+            spaces = {i for i, each in placed if _separates(each)}
+            self._parts.append((sources, TokenText(tokens[begin:end], pairs, breaks, spaces)))
+        self.texts = [text for _, part in self._parts for text in part.texts]
 
     def fill(self, translations: Iterator[Marked]) -> str:
         """Return the string with the next translations in the places of its texts."""
-        return self._text.fill(translations, self._sources, lambda text: text)
+        return "".join(part.fill(translations, sources, str) for sources, part in self._parts)
+
+
+def _separates(source: str) -> bool:
+    """Return whether a placeholder, or a character that is written as an entity, separates words."""
+    return source[0] not in "<&" or not (html.unescape(source).isalnum() or html.unescape(source) in "'’<")

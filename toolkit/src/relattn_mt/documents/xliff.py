@@ -9,7 +9,7 @@ from relattn_mt.documents.html import MAX_TAGS, Markup, Rules, Token, tokens_of
 from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Marked
 
-_RULES = Rules(paragraphs=frozenset({"source"}), inline=frozenset({"g", "pc", "mrk"}))
+_RULES = Rules(paragraphs=frozenset({"source"}), inline=frozenset({"g", "pc", "mrk"}), spaces=frozenset({"x", "ph"}))
 _UNITS = {"trans-unit", "segment"}
 # States of a target that is filled although it is not empty.
 _TO_TRANSLATE = {"new", "needs-translation", "needs-l10n", "needs-adaptation"}

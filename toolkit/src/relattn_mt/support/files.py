@@ -25,12 +25,13 @@ CAN_SYNC_DIRECTORIES = os.name != "nt"  # Windows syncs only files, which must b
 def putting(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path` for a new file or directory, which is synced and renamed at the end.
 
-    A new directory replaces an old one by two renames; between them, neither is at `path`. An interruption there puts
-    the old one back.
+    A link stays, and what it leads to is written. A new directory replaces an old one by two renames; between them,
+    neither is at `path`. An interruption there puts the old one back.
 
     Raises:
         InputError: Writing failed (a full disk, no permission); what was at `path` before is kept.
     """
+    given, path = path, Path(os.path.realpath(path)) if path.is_symlink() else path
     name = f".relattn-{uuid.uuid4().hex[:16]}"  # short, even if the name of `path` has the maximum length
     aside, old = path.with_name(f"{name}.part"), path.with_name(f"{name}.old")
     try:
@@ -44,7 +45,7 @@ def putting(path: Path) -> Iterator[Path]:
             aside.replace(path)
         _sync(path.parent, inside=False)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written: {reason(error)}; what was there before is kept") from error
+        raise InputError(f"{given}: cannot be written: {reason(error)}; what was there before is kept") from error
     finally:
         if os.path.lexists(old) and not os.path.lexists(path):
             old.rename(path)

@@ -26,13 +26,17 @@ WEB_ADDRESS = (
     r"(?:(?:https?|ftp)://|www\.)"
     rf"(?:[^\s<>\"\w/#=&+~()\[\]{{}}-]*+(?:{_INSIDE}|{_BRACKETED}|[(\[{{](?={_INSIDE})))++"
 )
+_NESTED = r"[^{}]"
+for _ in range(5):  # levels of braces, as in messages of ICU
+    _NESTED = rf"(?:[^{{}}]|\{{{_NESTED}*+\}})"
+_FIELD = r"%(?:\d+\$|\([\w.-]+\)|<\w+>)?[-+#0]*(?:\*|\d+)?(?:\.\d+)?(?:hh?|ll?|[Lqjzt])?"  # of printf
 _LITERALS = (
-    r"\{\w+\s*,\s*(?:plural|select|selectordinal)\s*,(?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}",  # of ICU
-    r"<%[^<>]*%>|\$t\([^()\s]*\)|%[A-Z_]{2,}%|@:[\w.]+\w|\[\w+ \w+=[^\[\]]*\]",  # templates, i18next, Vue, WordPress
+    r"<%(?:(?!<%|%>).)*+%>|<\?(?:(?!<\?|\?>).)*+\?>|\$t\([^()]*\)|@:[\w.]+\w",  # templates, PHP, i18next, Vue
+    r"\[\w+ \w+=[^\[\]]*\]|\[\[[^\[\]\n]*\]\]|\[_\d+\]",  # WordPress, links of wikis, Perl
     r"(?<=\s)\\[nrt](?=\w|\s|$)|(?<![:\\])\\[nrt](?=\s|$)",  # ends of lines that were escaped
-    r"\{\{[^{}]*\}\}|\{%[^{}]*%\}|[$%#]?\{[^{}\s]*\}",  # of many template languages, Ruby and Elixir
-    r"%%",
-    r"(?<![\w%])%(?:\d+\$|\(\w+\)|<\w+>)?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlLqjzt])?[sdiufFeEgGxXocrp@](?!\w)",
+    rf"(?:[$%#]\{{|(?<!\w)\{{|\{{(?=[{{%#])){_NESTED}*+\}}|\{{[^{{}}\s]*\}}",  # ICU, Ruby, many template languages
+    r"(?<![\w$])\$(?:[a-z_]\w+|[A-Z_]{4,}(?!\w))|(?<![\w%])%[A-Za-z_]\w+%(?!\w)",  # variables
+    rf"%%|(?<![\d%]){_FIELD}(?:[dsiufg@](?![^\W_]{{3}}|\d)|[oxXeEFGaAcpn](?!\w))|(?<![\w%])%L?\d\d?(?![\w%])",
     r"(?<![\w:]):[a-z][a-z0-9_+-]+:(?!\w)",  # emoji by name
     r"\.{4,}|_{3,}|-{4,}|={3,}|\*{4,}|~{3,}|·{3,}|…{2,}",  # lines to fill in, and of a table of contents
     WEB_ADDRESS,
@@ -42,6 +46,7 @@ _LITERALS = (
     rf"[{_SYMBOLS}][{_SYMBOLS}\u200d\ufe0e\ufe0f\U000e0020-\U000e007f]*|[0-9#*]\ufe0f?\u20e3",
 )
 SYMBOL = re.compile(_LITERALS[-1])
+MARKUP = re.compile("|".join((*_LITERALS, r"</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);")))  # of strings of programs
 LITERAL = re.compile("|".join((*_LITERALS, _LONG_NUMBER)))
 TAG = re.compile(
     "|".join(

@@ -446,10 +446,9 @@ def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Ta
     parts: list[Marked] = []
     last = ""  # character or mark at the end of the parts
 
-    def add(part: Marked, needs_space: bool) -> None:
+    def add(part: Marked, needs_space: bool, touching: Sequence[str] = ("", SPACE, *SEPARATORS)) -> None:
         nonlocal last
-        is_run = bool(part.text[1:]) and part.head == part.text[1]  # of a sign, such as "....", which is no punctuation
-        if needs_space and last not in NO_SPACE_AFTER and (is_run or part.head not in NO_SPACE_BEFORE):
+        if needs_space and last not in NO_SPACE_AFTER and part.head not in touching:
             parts.append(Marked(SPACE))
             last = SPACE
         parts.append(part)
@@ -460,7 +459,7 @@ def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Ta
         segment, at = translation[at:offset], offset
         if segment:
             segment, divides = segment.removeprefix(SPACE * divides), False
-        add(Marked(segment), needs_space or (after_word and segment[:1].isalnum()))
+        add(Marked(segment), needs_space or (after_word and segment[:1].isalnum()), NO_SPACE_BEFORE)
         if segment:
             needs_space, last_character, previous, after_word = False, segment[-1:], "", False
         if number in lost:
@@ -482,5 +481,5 @@ def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Ta
         if tag.kind == "single":
             last_character, divides = tag.content.tail, tag.divides
     rest = translation[at:].removeprefix(SPACE * divides)
-    add(Marked(rest), needs_space or (after_word and rest[:1].isalnum()))
+    add(Marked(rest), needs_space or (after_word and rest[:1].isalnum()), NO_SPACE_BEFORE)
     return join(parts)

@@ -20,6 +20,8 @@ from relattn_mt.translate.prefixes import Prefixes
 
 LONGEST_LINE = 1 << 14  # characters per line; the time of attention grows with the square of the length
 
+_WITH_MARK = re.compile(r"(?<![\d.,])\d+(?:[.,]\d{3})*[.,]\d+(?![.,]*\d)")
+
 
 @dataclass(frozen=True)
 class Sentence:
@@ -171,8 +173,8 @@ class Preparation:
 
 
 def needs_translation(line: str) -> bool:
-    """Return whether a line has a letter of any script, or a number with a decimal or thousands mark."""
-    return any(map(str.isalpha, line)) or re.search(r"\d[.,]\d", line) is not None
+    """Return whether a line has a letter of any script, or a number with a decimal or thousands mark, unlike 1.2.3."""
+    return any(map(str.isalpha, line)) or _WITH_MARK.search(line) is not None
 
 
 def search_limit(src_pieces: int, search: SearchConfig) -> int:
