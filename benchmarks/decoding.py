@@ -109,7 +109,7 @@ def write(
     tokenizer: AnyTokenizer,
 ) -> None:
     """Write the bundle of a model."""
-    bundle.save(path, config, weights, languages=("en", "de"), search=search, tokenizer=tokenizer)
+    bundle.Bundle(path, config, search, "en", "de", weights, tokenizer).save()
 
 
 def transformers_model(path: Path) -> Path:

@@ -1,6 +1,7 @@
 """Bundles with random weights, for tests that do not need a trained model."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,17 +21,8 @@ def save_random_bundle(path: Path, *, src_lang: str = "en", tgt_lang: str = "de"
     tokenizer = Tokenizer.train(LINES * 5, 300, seed=1)
     config = ModelConfig(dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=1, clip=2)
     search = SearchConfig(beam_size=2, max_length_ratio=1.25, max_length_extra=2)
-    model, languages = Transformer(config, tokenizer.vocab_size), (src_lang, tgt_lang)
-    weights = arrays_of(model)
-    bundle.save(
-        path,
-        model.config,
-        weights,
-        languages=languages,
-        search=search,
-        tokenizer=tokenizer,
-        card=card,
-    )
+    weights = arrays_of(Transformer(config, tokenizer.vocab_size))
+    bundle.Bundle(path, config, search, src_lang, tgt_lang, weights, tokenizer).save(card)
     return path
 
 
@@ -40,14 +32,7 @@ def save_changed(source: str, path: Path, change: Callable[[Tensor], Tensor]) ->
     model = read.make_model()
     for parameter in model.parameters():
         parameter.data = change(parameter.data)
-    bundle.save(
-        path,
-        model.config,
-        arrays_of(model),
-        languages=(read.src_lang, read.tgt_lang),
-        search=read.search,
-        tokenizer=read.tokenizer,
-    )
+    replace(read, path=path, state=arrays_of(model), pairs=()).save()
     return str(path)
 
 

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 from relattn_mt.config import SearchConfig
 from relattn_mt.data.tokenizer import word_indices
+from relattn_mt.engine.decoder import NativeDecoder
 from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.model.torch_engine import TorchEngine
 from relattn_mt.model.transformer import Transformer
+from relattn_mt.model.weights import arrays_of
+from relattn_mt.search.engine import Engine
 from relattn_mt.search.types import Hypothesis, Request, SearchRules
-from relattn_mt.training.engines import engine_of
 from relattn_mt.translate.translator import Translator
 
 Links = list[tuple[int, int]]
@@ -64,6 +66,11 @@ class TextEngine:
         return weights
 
 
+def compiled(model: Transformer, *, int8: bool = False) -> Engine:
+    """Return the compiled engine for a model."""
+    return NativeEngine(NativeDecoder(model.config, model.vocab_sizes, arrays_of(model), int8=int8))
+
+
 def translator_of(
     model: Transformer,
     tokenizer: Any,
@@ -74,6 +81,5 @@ def translator_of(
     **options: Any,
 ) -> Translator:
     """Return a translator of a model; with `torch`, on PyTorch, else compiled."""
-    engine = TorchEngine(model) if torch else engine_of(model, int8=int8)
-    assert torch or isinstance(engine, NativeEngine)
+    engine = TorchEngine(model) if torch else compiled(model, int8=int8)
     return Translator(engine, tokenizer, search or SearchConfig(), **options)

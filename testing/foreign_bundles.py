@@ -75,8 +75,7 @@ def make_bundle(
             if ends:
                 state = weights.state_dict()
                 state["decoder_norm.bias"] += ends * state["embedding"][pieces.special.eos]
-        options = {"languages": languages, "search": search, "tokenizer": pieces, "pairs": pairs}
-        bundle.save(path, weights.config, arrays_of(weights), card="# A model\n", **options)  # type: ignore[arg-type]
+        bundle.Bundle(path, config, search, *languages, arrays_of(weights), pieces, pairs).save("# A model\n")
     return bundle.read_bundle(path)
 
 

@@ -96,24 +96,6 @@ def test_a_cache_of_another_caches_buffers_leaves_them_alone():
     assert torch.equal(cache.key, first[0])
 
 
-@pytest.mark.parametrize(("rows", "to", "keep"), [([], [], 3), ([4, 0], [1, 2], 5), ([3, 4, 3], [0, 1, 3], 4)])
-@pytest.mark.parametrize("lengths", [None, [5, 3, 4, 0, 1]])
-def test_move_equals_select_in_the_same_memory(rows, to, keep, lengths):
-    lengths = None if lengths is None else torch.tensor(lengths)
-    cache = empty(12, batch=5).append(*positions(5, 1, batch=5), lengths)
-    order = torch.arange(5)
-    order[to] = torch.tensor(rows, dtype=torch.long)
-    want = cache.select(order[:keep])
-    moved = cache.move(torch.tensor(rows, dtype=torch.long), torch.tensor(to, dtype=torch.long), keep)
-    assert addresses(moved) == addresses(cache)
-    new = positions(1, 2, batch=keep)
-    for got, expected in ((moved, want), (moved.append(*new), want.append(*new))):
-        assert (got.length, got.batch, got.capacity) == (expected.length, keep, 12)
-        assert torch.equal(got.key, expected.key)
-        assert torch.equal(got.value, expected.value)
-        assert lengths is None or torch.equal(got.lengths, expected.lengths)
-
-
 def test_gradients_equal_those_of_concatenation():
     """While autograd records, each step keeps what it read."""
     chunks = [tuple(part.requires_grad_() for part in positions(n, seed=n)) for n in (3, 1, 2)]

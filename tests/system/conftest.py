@@ -45,15 +45,7 @@ def small_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         optimizer.step()
     path = tmp_path_factory.mktemp("page") / "bundle"
     card = "---\nwidget:\n- text: three apples and one apple\n---\n\n# A model\n"
-    bundle.save(
-        path,
-        model.config,
-        arrays_of(model),
-        languages=("en", "de"),
-        search=search,
-        tokenizer=tokenizer,
-        card=card,
-    )
+    bundle.Bundle(path, model.config, search, "en", "de", arrays_of(model), tokenizer).save(card)
     return path
 
 

@@ -28,7 +28,7 @@ CONFIG = ModelConfig(
     dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=2, clip=3, clip_right=1, norm="post"
 )
 SEARCH = SearchConfig(beam_size=3, length_penalty="average", alpha=0.0, max_length_ratio=1.25, max_length_extra=2)
-OPTIONS = {"languages": ("no", "de"), "search": SEARCH}  # a language that YAML reads as false
+LANGUAGES = "no", "de"  # a language that YAML reads as false
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def save(path: Path, tokenizer: Tokenizer, seed: int = 1, card: str = "# A model
 
 
 def save_model(path: Path, model: Transformer, tokenizer: Tokenizer, **options: str) -> Path:
-    bundle.save(path, model.config, arrays_of(model), tokenizer=tokenizer, **options, **OPTIONS)
+    bundle.Bundle(path, model.config, SEARCH, *LANGUAGES, arrays_of(model), tokenizer).save(**options)
     return path
 
 

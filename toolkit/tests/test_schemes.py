@@ -12,11 +12,10 @@ from relattn_mt.config.positions import DotProduct, Mixer, Scheme, Signal
 from relattn_mt.engine import decoder
 from relattn_mt.formats.exportable import FORMATS
 from relattn_mt.model.attention import PlainAttention
-from relattn_mt.model.positions.absolute import AddedSignal
 from relattn_mt.model.positions.stack import StackPositions
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.errors import InputError
-from torch import Tensor
+from torch import Tensor, nn
 
 from testing.commands import assert_refused
 from testing.foreign_bundles import make_bundle
@@ -43,7 +42,7 @@ class OwnAttention(PlainAttention):
         return super().forward(query, key * (1.0 + 0.3 * steps), value, **options)
 
 
-class Ramp(AddedSignal):
+class Ramp(nn.Module):
     def forward(self, embeddings: Tensor, start: int) -> Tensor:
         return torch.arange(start, start + embeddings.shape[1])[:, None] * torch.linspace(
             -0.3, 0.3, embeddings.shape[2]

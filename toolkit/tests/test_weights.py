@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -125,8 +126,7 @@ def test_a_bundle_is_loaded_and_translates_without_pytorch():
 
 def test_quantize_runs_without_pytorch(tmp_path):
     source = bundle.read_bundle(resolve("everyday-en-de")).in_float32()
-    options = {"languages": ("en", "de"), "search": source.search, "tokenizer": source.tokenizer}
-    bundle.save(tmp_path / "float", source.model, source.state, **options)
+    replace(source, path=tmp_path / "float", pairs=()).save()
     script = "import sys; sys.modules['torch'] = None; from relattn_mt.__main__ import main; main()"
     command = [sys.executable, "-c", script, "quantize", tmp_path / "float", "--out", tmp_path / "int8"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
         for module in map(import_module, ("relattn.cache", "relattn.functional", "relattn.nn", "relattn.multihead")):
             globals().update({public: getattr(module, public) for public in __all__ if hasattr(module, public)})
         return globals()[name]
-    if name in ("backends", "cache", "extension", "functional", "multihead", "nn", "positions"):
+    if name in ("backends", "cache", "functional", "multihead", "nn", "positions"):
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -16,7 +16,7 @@ class AttentionCache:
     """Keys and values of the positions that a causal layer has seen, with free capacity for more.
 
     A cache is a value: `append`, `drop`, `crop` and `select` return new caches, and what a cache holds never changes.
-    Only `move` works in place. The first append to a cache writes into its free capacity and copies nothing. What the
+    The first append to a cache writes into its free capacity and copies nothing. What the
     cache holds is copied first if the free capacity may be in use (a second append to the same cache, an append to a
     cropped cache), if it is too small (the capacity is then doubled), and while autograd records, which needs the
     earlier steps unchanged. So decode under `torch.inference_mode()`.
@@ -154,23 +154,6 @@ class AttentionCache:
         for buffer, source in zip(buffers, (self.key, self.value), strict=True):
             torch.index_select(source, 0, rows, out=buffer[:, :, : self.length])
         return AttentionCache((buffers[0], buffers[1]), self.length, lengths, appended=False, dropped=self.dropped)
-
-    def move(self, rows: Tensor, to: Tensor, keep: int) -> AttentionCache:
-        """Move sequences to other places, and return the cache of the first `keep` sequences: a beam's reordering.
-
-        This works in place. This cache, and any cache that shares its memory, must not be used afterwards. Most
-        hypotheses of a beam stay where they are, so little is copied. Not while autograd records.
-
-        Args:
-            rows: (moved,) indices of the sequences to move, as they are before any moves.
-            to: (moved,) indices of their new places, each at most once.
-            keep: Number of sequences to keep, from the first one.
-        """
-        for buffer in (self.key, self.value):
-            buffer.index_copy_(0, to, buffer.index_select(0, rows))
-        lengths = None if self.lengths is None else self.lengths.index_copy(0, to, self.lengths[rows])[:keep]
-        buffers = self.buffers[0][:keep], self.buffers[1][:keep]
-        return AttentionCache(buffers, self.length, lengths, self.appended, self.dropped)
 
     def _copy(self, capacity: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return what is held, in new tensors of the given capacity."""

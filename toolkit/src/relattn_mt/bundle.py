@@ -65,16 +65,16 @@ class _Description:
 
 @dataclass(frozen=True)
 class Bundle:
-    """Content of a bundle, read and checked; the model is not built yet."""
+    """Content of a bundle. The model is not built yet."""
 
     path: Path
     model: ModelConfig
     search: SearchConfig
     src_lang: str
     tgt_lang: str
-    pairs: list[tuple[str, str]]  # of languages, in a model that was trained on several; else empty
     state: Mapping[str, np.ndarray]  # weights, each tensor once, by its first name in the model
     tokenizer: AnyTokenizer
+    pairs: Sequence[tuple[str, str]] = ()  # of languages, in a model that was trained on several
 
     @property
     def is_quantized(self) -> bool:
@@ -135,6 +135,34 @@ class Bundle:
             raise InputError(f"{reason}; {message}" if reason else message) from error
         return self._translator(TorchEngine(self.make_model().to(getattr(torch, dtype)), device, reason))
 
+    def save(self, card: str = "") -> None:
+        """Write the bundle to its path, with a README.md.
+
+        A bundle that exists there is replaced, by two renames with a moment without a bundle between them.
+
+        Raises:
+            InputError: `path` is neither a bundle, an empty directory nor free, or writing fails. What was there is
+                kept.
+        """
+        path = self.path.resolve()
+        require_replaceable(path)
+        description = _Description(
+            src_lang=self.src_lang,
+            tgt_lang=self.tgt_lang,
+            pairs=list(map(" ".join, self.pairs)),
+            tokenizer="own" if isinstance(self.tokenizer, Tokenizer) else "imported",
+            model=self.model,
+            search=self.search,
+        )
+        with putting(path) as directory:
+            directory.mkdir(parents=True)
+            (directory / CONFIG).write_bytes(_as_yaml(description))
+            for name, content in self.tokenizer.files.items():
+                (directory / name).write_bytes(content)
+            (directory / CARD).write_text(card, encoding="utf-8")
+            content = safetensors.numpy.save(dict(self.state), metadata={_TOKENIZER_OF: self.tokenizer.digest})
+            (directory / WEIGHTS).write_bytes(content)
+
     def _translator(self, engine: Engine, workers: int = 1) -> Translator:
         languages = self.src_lang, self.tgt_lang
         return Translator(engine, self.tokenizer, self.search, languages=languages, pairs=self.pairs, workers=workers)
@@ -143,54 +171,6 @@ class Bundle:
 def require_replaceable(path: Path) -> None:
     """Raise an `InputError` if `path` holds anything but a bundle, or part of one."""
     files.require_replaceable(path, (CONFIG, WEIGHTS, CARD, *TOKENIZER_FILES["imported"]), "bundle")
-
-
-def save(
-    path: str | Path,
-    config: ModelConfig,
-    weights: Mapping[str, np.ndarray],
-    *,
-    languages: tuple[str, str],
-    search: SearchConfig,
-    tokenizer: AnyTokenizer,
-    card: str = "",
-    pairs: Sequence[tuple[str, str]] = (),
-) -> None:
-    """Write a bundle with the weights and the configuration of a model.
-
-    A bundle that exists at `path` is replaced, by two renames with a moment without a bundle between them.
-
-    Args:
-        path: Directory of the bundle.
-        config: Configuration of the model.
-        weights: Weights of the model by name.
-        languages: Codes of the source and the target language.
-        search: Default search.
-        tokenizer: Tokenizer of the model.
-        card: Content of README.md.
-        pairs: Pairs of languages of a model that was trained on several.
-
-    Raises:
-        InputError: `path` is neither a bundle, an empty directory nor free, or writing fails. What was there is kept.
-    """
-    path = Path(path).resolve()
-    require_replaceable(path)
-    description = _Description(
-        src_lang=languages[0],
-        tgt_lang=languages[1],
-        pairs=list(map(" ".join, pairs)),
-        tokenizer="own" if isinstance(tokenizer, Tokenizer) else "imported",
-        model=config,
-        search=search,
-    )
-    with putting(path) as directory:
-        directory.mkdir(parents=True)
-        (directory / CONFIG).write_bytes(_as_yaml(description))
-        for name, content in tokenizer.files.items():
-            (directory / name).write_bytes(content)
-        (directory / CARD).write_text(card, encoding="utf-8")
-        content = safetensors.numpy.save(dict(weights), metadata={_TOKENIZER_OF: tokenizer.digest})
-        (directory / WEIGHTS).write_bytes(content)
 
 
 def require_writable(path: str | Path, overwrite: bool) -> None:
@@ -220,16 +200,7 @@ def quantize_bundle(source: Bundle, out: str | Path, *, overwrite: bool = False)
     except InputError as error:
         raise InputError(f"{source.path / WEIGHTS}: {error}") from error
     card = f"{source.card.rstrip()}\n\n## Quantized\n\nThe weights are in 8 bits, from a bundle in float32.\n"
-    save(
-        out,
-        source.model,
-        weights,
-        languages=(source.src_lang, source.tgt_lang),
-        search=source.search,
-        tokenizer=source.tokenizer,
-        card=card,
-        pairs=source.pairs,
-    )
+    replace(source, path=out, state=weights).save(card)
     sizes = ((path / WEIGHTS).stat().st_size for path in (source.path, out))
     return "weights: {} in float32, {} in int8".format(*map(as_size, sizes))
 

@@ -167,7 +167,7 @@ def synthesize(text: SyntheticText, out: Path, *, parallel: Sequence[str] = (), 
     if parallel:
         require_regular(*parallel)
         deque(read_parallel(*parallel), maxlen=0)  # an error is found before hours of translating
-    stats = prepare(text, out, text.cleaning, part=PART * text.options.n_best).stats
+    stats = prepare(text, out, text.cleaning, part=PART * text.options.n_best)
     if parallel:
         rows = [(*real, f"{weight:g}"), (*(f"train.{language}.gz" for language in text.languages), "1")]
         write_atomically(out / CORPORA, "".join("\t".join(row) + "\n" for row in rows).encode())

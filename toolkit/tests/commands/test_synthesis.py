@@ -126,7 +126,8 @@ def test_interrupted_commands_continue_to_the_same_bytes(relattn, model, mono, t
     assert content(tmp_path / "out") == content(tmp_path / "whole")
     assert parts == [f"part-{number:05}" for number in (0, 0, 1, 1, 2, 3, 3, 4, 5)]
     again = relattn(*command, tmp_path / "out")
-    assert (again.code, len(parts), again.err) == (0, 9, "")
+    assert (again.code, len(parts)) == (0, 9)
+    assert "was prepared before" in again.err
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from filelock import FileLock
 from relattn_mt.config import CleaningConfig
 from relattn_mt.corpus import filter_pool, pipeline
 from relattn_mt.corpus.filters import REASONS, Cleaner
-from relattn_mt.corpus.pipeline import PreparedCorpus, prepare
+from relattn_mt.corpus.pipeline import prepare
+from relattn_mt.corpus.report import FilterStats
 from relattn_mt.corpus.sources import OwnFiles
 from relattn_mt.data.normalization import normalize
 from relattn_mt.support.errors import InputError, escape
@@ -56,7 +57,7 @@ def own(tmp_path: Path) -> OwnFiles:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedCorpus, dict[str, bytes]]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[FilterStats, dict[str, bytes]]:
     """Result and files of a preparation by two processes without interruptions. Tests compare them with those of one.
 
     Read them, do not write to them.
@@ -66,7 +67,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedCorpus, dic
     return prepared, content(directory / "out")
 
 
-def run(own: OwnFiles, out: Path, config: CleaningConfig = CONFIG, *, processes: int = 1) -> PreparedCorpus:
+def run(own: OwnFiles, out: Path, config: CleaningConfig = CONFIG, *, processes: int = 1) -> FilterStats:
     return prepare(own, out, config, processes=processes, part=50)
 
 
@@ -97,7 +98,7 @@ def reason_by_brute_force(src: str, tgt: str) -> str | None:
 
 @pytest.mark.parametrize("keep_duplicates", [False, True])
 def test_kept_and_dropped_pairs_match_brute_force(own, tmp_path, keep_duplicates):
-    prepared = run(own, tmp_path / "out", replace(CONFIG, keep_duplicates=keep_duplicates))
+    stats = run(own, tmp_path / "out", replace(CONFIG, keep_duplicates=keep_duplicates))
     known, kept = set(), []
     dropped: dict[str, list[tuple[int, str, str]]] = {reason: [] for reason in REASONS}
     for number, pair in enumerate(PAIRS, start=1):
@@ -111,8 +112,7 @@ def test_kept_and_dropped_pairs_match_brute_force(own, tmp_path, keep_duplicates
     packed = [(tmp_path / "out" / f"train.{lang}.gz").read_bytes() for lang in LANGUAGES]
     sides = [gzip.decompress(side).decode().splitlines() for side in packed]
     assert list(zip(*sides, strict=True)) == kept
-    stats = prepared.stats
-    assert (stats.kept, stats.read, prepared.already_done) == (len(kept), len(PAIRS), False)
+    assert (stats.kept, stats.read) == (len(kept), len(PAIRS))
     assert stats.dropped == {reason: len(pairs) for reason, pairs in dropped.items()}
     absent = {"score", "duplicate"} if keep_duplicates else {"score"}  # only synthetic pairs have scores
     assert {reason for reason in REASONS if not stats.dropped[reason]} == absent
@@ -177,7 +177,7 @@ def test_a_finished_directory_is_prepared_again_only_if_it_is_damaged(own, tmp_p
     (tmp_path / "other.gz").write_bytes(gzip.compress(Path(own.src).read_bytes()))
     renamed = replace(own, src=str(tmp_path / "other.gz"))
     with patch.object(pipeline, "_write_part", None):
-        assert run(renamed, out) == replace(whole[0], already_done=True)
+        assert run(renamed, out) == whole[0]
     for damage in (Path.unlink, lambda path: path.write_bytes(b"x")):
         damage(out / "train.de.gz")
         assert (run(own, out), content(out)) == whole
@@ -240,13 +240,13 @@ def test_a_preparation_that_kept_nothing_can_be_corrected(tmp_path):
     message = refusal(run, OwnFiles(*paths, ("ru", "en")), tmp_path / "out")
     for fact in (f"{tmp_path}/out: no pair is left", "1 empty (a side", "1 control (a side", "min_script"):
         assert fact in message
-    assert run(OwnFiles(*paths, ("en", "ru")), tmp_path / "out").stats.kept == 1
+    assert run(OwnFiles(*paths, ("en", "ru")), tmp_path / "out").kept == 1
 
 
 def test_the_card_and_the_record_match_the_files(own, tmp_path):
     name = os.fsdecode(bytes(tmp_path / "text-") + b"\xff")  # not UTF-8, so it is written with an escape
     Path(name).write_bytes(Path(own.src).read_bytes())
-    stats = run(replace(own, src=name), tmp_path / "out").stats
+    stats = run(replace(own, src=name), tmp_path / "out")
     record = json.loads((tmp_path / "out" / "prepared.json").read_text(encoding="utf-8"))
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     for file, described in record["files"].items():

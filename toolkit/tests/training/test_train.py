@@ -81,7 +81,7 @@ def test_resumed_run_is_bitwise_equal(tmp_path, whole, caplog):
         (signal.SIGINT, loop, "take_step", 4, 4),
         (signal.SIGTERM, loop, "take_step", 5, 5),
         (signal.SIGINT, checkpoints, "save", 1, 9),
-        (signal.SIGTERM, bundle, "save", 1, 9),
+        (signal.SIGTERM, bundle.Bundle, "save", 1, 9),
         (signal.SIGHUP, module, "open_run", 1, 0),
         (signal.SIGHUP, loop, "take_step", 3, 3),
     ],

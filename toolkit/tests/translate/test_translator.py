@@ -24,7 +24,7 @@ from relattn_mt.text.marked import Mark, Marked
 from relattn_mt.text.patterns import TAG
 from relattn_mt.text.place import place
 from relattn_mt.text.strip import strip
-from relattn_mt.training.engines import engine_of
+from relattn_mt.training.validation import engine_of
 from relattn_mt.translate import prepare, runner
 from relattn_mt.translate import translator as module
 from relattn_mt.translate.glossary import Glossary
@@ -33,7 +33,7 @@ from relattn_mt.translate.prepare import LONGEST_LINE, Sentence
 from relattn_mt.translate.translation import Translation
 from relattn_mt.translate.translator import Translator
 
-from testing.engines import TextEngine
+from testing.engines import TextEngine, compiled
 
 VOCAB = 41
 NEAR_TIE = 1e-4  # rounding can change the order of scores that differ by less
@@ -87,7 +87,7 @@ def make_model(seed: int = 1, *, scale: float = 2.0, ends: float = 0.4, **change
 
 def translator(model: Transformer, *, workers: int = 1, int8: bool = False, **search: object) -> Translator:
     search = {"max_length_ratio": 1.0, "max_length_extra": 6, **search}
-    engine = engine_of(model, int8=int8)
+    engine = compiled(model, int8=True) if int8 else engine_of(model)
     return Translator(engine, WordTokenizer(), SearchConfig(**search), workers=workers)  # type: ignore[arg-type]
 
 

@@ -47,7 +47,5 @@ def prepare(
     from relattn_mt.corpus.sources import OwnFiles
 
     corpus = OwnFiles(pairs or src, tgt, (src_lang, tgt_lang), exclude=tuple(exclude))
-    prepared = pipeline.prepare(corpus, Path(out), cleaning, valid=valid, processes=processes)
-    if prepared.already_done:
-        print(f"{out} was prepared before, from the same text by the same rules", end="\n\n")
-    print(prepared.stats, end=f"\n\n{Path(out) / pipeline.CARD}\n")
+    stats = pipeline.prepare(corpus, Path(out), cleaning, valid=valid, processes=processes)
+    print(stats, end=f"\n\n{Path(out) / pipeline.CARD}\n")

@@ -18,7 +18,7 @@ import random
 import shutil
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from itertools import compress, islice
 from pathlib import Path
@@ -46,19 +46,6 @@ _LEVEL = 5  # of gzip: nearly the size of the highest level, in a third of the t
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class PreparedCorpus:
-    """Result of a preparation.
-
-    Attributes:
-        stats: Statistics of the corpus.
-        already_done: Whether the directory was finished before, so that nothing was written.
-    """
-
-    stats: FilterStats
-    already_done: bool
-
-
 def prepare(
     corpus: Source,
     out: Path,
@@ -67,8 +54,8 @@ def prepare(
     valid: int = 0,
     processes: int = 1,
     part: int = 1_000_000,
-) -> PreparedCorpus:
-    """Prepare a corpus in a directory, or continue a preparation that was interrupted.
+) -> FilterStats:
+    """Prepare a corpus in a directory, or continue a preparation that was interrupted, and return its statistics.
 
     The files depend only on the corpus and the rules, not on the number of processes or on interruptions.
 
@@ -109,7 +96,8 @@ def prepare(
         if record is not None:
             if not (changes := _changed_files(out, record)):
                 remove(work)
-                return PreparedCorpus(FilterStats(**record["stats"]), already_done=True)
+                _log.info("%s was prepared before, from the same text by the same rules", out)
+                return FilterStats(**record["stats"])
             _log.warning("%s: missing or changed: %s; preparing the text again", out, ", ".join(changes))
         progress = {"settings": settings, "origin": corpus.origin}
         work.mkdir(exist_ok=True)
@@ -129,7 +117,7 @@ def prepare(
             )
         _finish(out, {**progress, "stats": asdict(stats)})
         remove(work)
-    return PreparedCorpus(stats, already_done=False)
+    return stats
 
 
 def _write_parts(

@@ -134,9 +134,6 @@ class NativeEngine:
             places = [i for i in places if len(targets[i]) > at + 1]
             yield places, state, [targets[i][at] for i in places], [targets[i][at + 1] for i in places]
 
-    def close(self) -> None:
-        del self._decoder
-
     def _run(
         self,
         state: NativeState,

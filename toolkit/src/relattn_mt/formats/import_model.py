@@ -89,20 +89,21 @@ def _import(
     )
     summary = "\n\n".join([summary, *foreign.notes])
     report = Report([summary], {})
+    pairs, tokenizer = language_pairs(foreign.pairs, path), foreign.tokenizer
+    imported = bundle.Bundle(out, config, foreign.search, src_lang, tgt_lang, weights, tokenizer, pairs)
     if (path / MODEL).is_file() and find_spec("ctranslate2") is None:
         report = Report([summary, "not checked: ctranslate2 is not installed"], {})
     elif (path / MODEL).is_file():
         longest = config.position_spec.max_length
-        engine = CTranslate2Engine(path, foreign.tokenizer, longest, compute_type="float32", adds=foreign.adds)
-        imported = bundle.Bundle(path, config, foreign.search, src_lang, tgt_lang, [], weights, foreign.tokenizer)
-        ours, theirs = imported.translator(), Translator(engine, foreign.tokenizer, foreign.search)
+        engine = CTranslate2Engine(path, tokenizer, longest, compute_type="float32", adds=foreign.adds)
+        ours, theirs = imported.translator(), Translator(engine, tokenizer, foreign.search)
         lines = check_lines(ours, sample)
         reference = Reference(ours, lines, foreign.search, is_random=isinstance(sample, int))
         parity = reference.compare(theirs.log_probs, theirs)
         parity.require_close(f"{path}: not imported")
         report.parities["float32"] = parity
     if (quantized := foreign.quantized(weights)) is not None:
-        weights = quantized
+        imported = replace(imported, state=quantized)
         report = replace(report, notes=[*report.notes, "weights: the integers of the model, in int8"])
     card = (
         f"# {src_lang} → {tgt_lang}\n\n"
@@ -111,11 +112,7 @@ def _import(
         "## Recipe\n\nTo continue training, use this model in a recipe, with this bundle as `train.init_from`:\n\n"
         f"```yaml\n{yaml.safe_dump({'model': as_dict(config)}, sort_keys=False)}```\n\n## Import\n\n{report}\n"
     )
-    pairs = language_pairs(foreign.pairs, path)
-    languages, tokenizer = (src_lang, tgt_lang), foreign.tokenizer
-    bundle.save(
-        out, config, weights, languages=languages, search=foreign.search, tokenizer=tokenizer, card=card, pairs=pairs
-    )
+    imported.save(card)
     return report
 
 

@@ -89,9 +89,6 @@ class TorchEngine:
         rows = zip(weights, sources, targets, strict=True)
         return [row[: len(target) - 1, : len(source)] for row, source, target in rows]
 
-    def close(self) -> None:
-        del self.model
-
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.long, device=self.device)
 

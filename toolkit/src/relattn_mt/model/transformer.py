@@ -78,6 +78,8 @@ class Transformer(nn.Module):
 
     Attributes:
         max_length: Longest sequence in pieces, including the end, that the model supports. None: no limit.
+        recompute: Whether layers store only their inputs for the backward pass, and compute the rest again there. This
+            saves memory and costs a second forward pass. Dropout is the same both times, so gradients do not change.
 
     Raises:
         InputError: Source and target share embeddings, but their vocabularies have different sizes.
@@ -111,13 +113,6 @@ class Transformer(nn.Module):
     def unembedding(self) -> Tensor:
         """The matrix (vocab, dim) that maps hidden states to logits."""
         return self.embedding if self.output_weight is None else self.output_weight
-
-    def recompute_activations(self) -> None:
-        """Make all layers store only their inputs for the backward pass, and compute the rest again there.
-
-        This saves memory and costs a second forward pass. Dropout is the same both times, so gradients do not change.
-        """
-        self.recompute = True
 
     def embed(self, tokens: Tensor, table: Tensor, positions: StackPositions, start: int) -> Tensor:
         """Return the embeddings of pieces, with their positions.

@@ -79,6 +79,3 @@ class Engine(Protocol):
         They are those of the decoder layer that `alignment_layer` names, averaged over heads. The row of the end may be
         missing.
         """
-
-    def close(self) -> None:
-        """Free the memory of the model, which is of no more use."""

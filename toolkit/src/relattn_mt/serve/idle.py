@@ -54,10 +54,6 @@ class IdleEngine:
         with self._loaded() as engine:
             return engine.align(sources, targets)
 
-    def close(self) -> None:
-        self._timer.cancel()
-        self._engine = None
-
     @contextmanager
     def _loaded(self) -> Iterator[Engine]:
         with self._lock:

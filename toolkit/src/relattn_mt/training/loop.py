@@ -103,8 +103,7 @@ def _finished(progress: Progress, train: TrainConfig) -> bool:
 
 def set_up(fabric: Fabric, model: Transformer, train: TrainConfig) -> tuple[_FabricModule, Optimizer]:
     """Return the module to call for a forward pass in the precision and strategy of `fabric`, and the optimizer."""
-    if train.activation_checkpointing:
-        model.recompute_activations()
+    model.recompute = train.activation_checkpointing
     called: nn.Module = model
     if train.compile:
         # Dropout is drawn as it is without compiling.

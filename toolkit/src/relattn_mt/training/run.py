@@ -15,13 +15,11 @@ from relattn_mt.config.positions import ClippedTables, DotProduct
 from relattn_mt.data.encode import TranslationData, load_data, open_data
 from relattn_mt.evaluation import score
 from relattn_mt.model.transformer import Transformer
-from relattn_mt.model.weights import load_weights, make_model
+from relattn_mt.model.weights import load_weights
 from relattn_mt.support.errors import require
 from relattn_mt.training import checkpoints
-from relattn_mt.training.engines import engine_of
 from relattn_mt.training.run_directory import CHECKPOINTS, RunDirectory, read_recipe
-from relattn_mt.translate.translator import Translator
-from relattn_mt.weights import weight_table
+from relattn_mt.weights import require_fit, weight_table
 
 
 @dataclass(frozen=True)
@@ -83,14 +81,14 @@ def read_initial_bundle(recipe: Recipe) -> bundle.Bundle | None:
 def write_bundle(directory: RunDirectory, data: TranslationData, last: int, path: Path) -> None:
     """Average the last checkpoints of a run into a bundle, and score it on the validation sets of its data."""
     recipe, config = directory.recipe, directory.recipe.data
-    languages = config.src_lang, config.tgt_lang
     paths = checkpoints.list_checkpoints(directory.path / CHECKPOINTS)[-last:]
-    tokenizer = data.tokenizer.with_languages(*languages)
-    pairs = data.languages if config.given_tokens else ()
     mean = checkpoints.average(checkpoints.load(checkpoint)["model"] for checkpoint in paths)
-    source = f"the mean of {', '.join(path.name for path in paths)}"
     state = {name: tensor.numpy() for name, tensor in mean.items()}
-    model = make_model(recipe.model, tokenizer.vocab_sizes, state, source=source)
+    tokenizer = data.tokenizer.with_languages(config.src_lang, config.tgt_lang)
+    require_fit(recipe.model, tokenizer.vocab_sizes, state, f"the mean of {', '.join(path.name for path in paths)}")
+    pairs = data.languages if config.given_tokens else ()
+    languages = config.src_lang, config.tgt_lang
+    trained = bundle.Bundle(path, recipe.model, recipe.search, *languages, state, tokenizer, pairs)
     files = f"`{config.train_list}`" if config.train_list else f"`{config.train_src}` and `{config.train_tgt}`"
     card = (
         f"# {config.src_lang} → {config.tgt_lang}\n\n"
@@ -101,22 +99,13 @@ def write_bundle(directory: RunDirectory, data: TranslationData, last: int, path
     )
     if data.valid:
         card += "\n## Scores\n"
-        translator = Translator(engine_of(model), tokenizer, recipe.search, languages=languages, pairs=pairs)
+        translator = trained.translator()
     for each in data.valid:
         sources, references = [src for src, _ in each.pairs], [tgt for _, tgt in each.pairs]
         scores = score(translator.with_languages(*each.languages).translate(sources), references)
         name = f" of {each.name}" if len(data.valid) > 1 else ""
         card += f"\nOn the {scores.sentences} validation sentences{name}:\n\n{scores}\n"
-    bundle.save(
-        path,
-        recipe.model,
-        state,
-        languages=languages,
-        search=recipe.search,
-        tokenizer=tokenizer,
-        card=card,
-        pairs=pairs,
-    )
+    trained.save(card)
 
 
 def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool = False) -> None:

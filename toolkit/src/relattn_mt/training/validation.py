@@ -7,8 +7,13 @@ from dataclasses import replace
 import torch
 
 from relattn_mt.data.encode import ValidationSet
+from relattn_mt.engine.decoder import NativeDecoder, unsupported_reason
+from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.evaluation import score
-from relattn_mt.training.engines import engine_of
+from relattn_mt.model.torch_engine import TorchEngine
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.model.weights import arrays_of
+from relattn_mt.search.engine import Engine
 from relattn_mt.training.journal import Validated
 from relattn_mt.training.objective import mean_loss
 from relattn_mt.training.run import Run
@@ -27,3 +32,12 @@ def validate(run: Run, valid: ValidationSet, device: torch.device) -> Validated:
             bleu = score(translator.translate([src for src, _ in pairs]), [tgt for _, tgt in pairs]).bleu
         run.model.train()
     return Validated(valid.name, loss, bleu)
+
+
+def engine_of(model: Transformer, device: torch.device | str = "cpu") -> Engine:
+    """Return the compiled engine for a model whose weights do not change, or PyTorch if it does not support these."""
+    dtype = str(model.embedding.dtype).removeprefix("torch.")
+    reason = unsupported_reason(model.config, str(device), dtype)
+    if reason is not None:
+        return TorchEngine(model, device, reason)
+    return NativeEngine(NativeDecoder(model.config, model.vocab_sizes, arrays_of(model), int8=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from relattn_mt.config import SearchConfig
 from relattn_mt.config.yaml import read_yaml, to_config
@@ -37,18 +37,6 @@ class ExportSettings:
     pairs: list[str] = field(default_factory=list)
     max_length: int | None
     search: SearchConfig = field(default_factory=SearchConfig)
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """Return the content of config.json; empty if there is none, as before CTranslate2 3. Raises InputError."""
-    file = path / CONFIG
-    if not file.is_file():
-        return {}
-    with reading(file, "not JSON"):
-        content = json.loads(file.read_bytes())
-    if not isinstance(content, dict):
-        raise InputError(f"{file}: must be a JSON object")
-    return content
 
 
 def read_settings(path: Path) -> ExportSettings | None:

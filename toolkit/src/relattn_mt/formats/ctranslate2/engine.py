@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from relattn_mt.data.imported_tokenizer import AnyTokenizer
-from relattn_mt.formats.ctranslate2.directory import MODEL, read_config, read_vocabularies
+from relattn_mt.formats.ctranslate2.directory import CONFIG, MODEL, read_vocabularies
+from relattn_mt.formats.foreign_model import read_json
 from relattn_mt.search.types import Hypothesis, Request, SearchRules
 from relattn_mt.support.errors import InputError, reading, require, require_installed
 from relattn_mt.translate.runner import MAX_TOKENS
@@ -54,7 +55,7 @@ class CTranslate2Engine:
                 raise InputError(f"{path}: the tokenizer and the vocabulary must have the same pieces")
         self._src_pieces, self._tgt_pieces = tokenizer.vocabularies
         self.max_length = max_length
-        config = read_config(path)
+        config = read_json(path / CONFIG) if (path / CONFIG).is_file() else {}  # not before CTranslate2 3
         self._adds = adds or (bool(config.get("add_source_bos")), bool(config.get("add_source_eos")))
         self._ids = {piece: i for i, piece in enumerate(self._tgt_pieces)}
         require_installed("export", "ctranslate2")
@@ -118,9 +119,6 @@ class CTranslate2Engine:
 
     def align(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Any:
         raise InputError("CTranslate2 does not support alignments here; use the bundle")
-
-    def close(self) -> None:
-        del self._model
 
     def _sources(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
         """Return the pieces of sources, without the tokens that CTranslate2 adds."""

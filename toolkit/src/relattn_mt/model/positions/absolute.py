@@ -38,24 +38,17 @@ def sinusoids(positions: Tensor, dim: int) -> Tensor:
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
 
 
-class AddedSignal(nn.Module):
-    """Base class of the modules whose output is added to embeddings."""
-
-    def forward(self, embeddings: Tensor, start: int) -> Tensor:
-        """Return what is added to (rows, length, dim) embeddings at positions start, start + 1, …: (length, dim)."""
-        raise NotImplementedError
-
-
-class SinusoidalSignal(AddedSignal):
+class SinusoidalSignal(nn.Module):
     """Sinusoids of the position (Vaswani et al. 2017, section 3.5). Any length is supported."""
 
     def forward(self, embeddings: Tensor, start: int) -> Tensor:
+        """Return what is added to (rows, length, dim) embeddings at positions start, start + 1, …: (length, dim)."""
         length, dim = embeddings.shape[1:]
         positions = torch.arange(start, start + length, device=embeddings.device)
         return sinusoids(positions, dim).to(embeddings.dtype)
 
 
-class LearnedSignal(AddedSignal):
+class LearnedSignal(nn.Module):
     """A learned vector per position (Gehring et al. 2017, section 3.1).
 
     Args:
@@ -68,6 +61,7 @@ class LearnedSignal(AddedSignal):
         self.weight = nn.Parameter(torch.randn(max_positions, dim).mul_(dim**-0.5))
 
     def forward(self, embeddings: Tensor, start: int) -> Tensor:
+        """Return what is added, as `SinusoidalSignal` does."""
         end = start + embeddings.shape[1]
         if end > len(self.weight):
             raise ValueError(

@@ -23,7 +23,7 @@ from relattn_mt.config.positions import (
 from relattn_mt.model.attention import PlainAttention
 from relattn_mt.model.linear import Linear
 from relattn_mt.model.mixers import ConvolutionMixer, LSTMMixer, SSRUMixer, TokenMixer
-from relattn_mt.model.positions.absolute import AddedSignal, LearnedSignal, SinusoidalSignal
+from relattn_mt.model.positions.absolute import LearnedSignal, SinusoidalSignal
 from relattn_mt.model.positions.distance_terms import (
     BiasAttention,
     Buckets,
@@ -55,7 +55,7 @@ class StackPositions(nn.Module):
         self.signal = self._signal()
         self.bias = self._bias()
 
-    def _signal(self) -> AddedSignal | None:
+    def _signal(self) -> nn.Module | None:
         """Build the signal that is added to embeddings."""
         match self.spec.signal:
             case None:
