@@ -12,7 +12,6 @@ OTHER_VALUES: dict[str, list[Any]] = {  # of each option
     "relative_tables": ["keys", "values"],
     "tables_per_head": [True],
     "max_positions": [130],
-    "kernel_size": [1, 7],
 }
 
 

@@ -237,7 +237,6 @@ SCHEMES: Lines = [
         ("relative-relative_tables=values", "relative, aV only"),
         *((name, name) for name in ("sinusoidal", "learned")),
         *(("xl", "Transformer-XL"), ("t5", "T5"), ("alibi", "ALiBi"), ("rope", "RoPE")),
-        *(("lstm", "LSTM"), ("cnn", "CNN")),
     )
 ]
 WINDOWS: Lines = [

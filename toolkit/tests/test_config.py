@@ -34,7 +34,7 @@ CONFIGS += (Recipe,)
 POSITIONS = get_args(Positions)
 # A value of each option that is not the default.
 OTHER_VALUES = {"clip": 5, "clip_right": 2, "beyond": "zero", "relative_tables": "keys", "tables_per_head": True}
-OTHER_VALUES |= {"max_positions": 9, "kernel_size": 7}
+OTHER_VALUES |= {"max_positions": 9}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def recipe_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str | bytes
 
 OUT_OF_RANGE = [
     (ModelConfig, {"heads": 0, "clip": -1, "clip_right": -1, "dropout": 1.0, "attention_dropout": -0.1}),
-    (ModelConfig, {"norm_epsilon": 0.0, "kernel_size": 4}),
+    (ModelConfig, {"norm_epsilon": 0.0}),
     (DataConfig, {"vocab_size": 2**20 + 1, "temperature": 0.001, "src_lang": "e n", "tgt_lang": ""}),
     (TrainConfig, {"learning_rate_factor": 0.0, "warmup_steps": 0, "threads": 1025}),
     (SearchConfig, {"alpha": 5.1, "beam_size": 1001}),
@@ -71,7 +71,7 @@ def test_value_out_of_range(kind, values):
     [
         (ModelConfig, {"dim": 10, "heads": 3}, "got heads 3 and dim 10"),
         *((ModelConfig, {"dim": 9, "heads": 3, "positions": p}, f"dim must be even for {p} positions, got 9")
-          for p in ("xl", "lstm", "sinusoidal", "relative+sinusoidal")),
+          for p in ("xl", "sinusoidal", "relative+sinusoidal")),
         *((ModelConfig, {"dim": 18, "heads": 6, "positions": p}, f"dim / heads must be even for {p} positions, got 3")
           for p in ("rope",)),
         (DataConfig, {"train_src": "a"}, "train_tgt"),

@@ -15,9 +15,7 @@ from relattn_mt.config import ModelConfig
 from relattn_mt.config.positions import (
     BucketBias,
     ClippedTables,
-    Convolution,
     DistanceVectors,
-    Recurrence,
 )
 from relattn_mt.support.errors import InputError, one_line, reading, require
 
@@ -102,16 +100,6 @@ def _layer(config: ModelConfig, is_causal: bool) -> Iterator[tuple[str, tuple[in
             sublayers = sublayers[1:]
             linear["self_attention.forget"] = (dim, dim)
             yield "self_attention.value.weight", (dim, dim)
-        case Recurrence():
-            hidden, sublayers = dim if is_causal else dim // 2, sublayers[1:]
-            for end in ("l0",) if is_causal else ("l0", "l0_reverse"):
-                for part, inputs in (("ih", dim), ("hh", hidden)):
-                    yield f"self_attention.lstm.weight_{part}_{end}", (4 * hidden, inputs)
-                    yield f"self_attention.lstm.bias_{part}_{end}", (4 * hidden,)
-        case Convolution(kernel_size):
-            sublayers = sublayers[1:]
-            yield "self_attention.convolution.weight", (2 * dim, dim, kernel_size)
-            yield "self_attention.convolution.bias", (2 * dim,)
         case ClippedTables(left, right, keys, values, per_head):
             for side in ("key",) * keys + ("value",) * values:
                 yield f"{own}.rel_{side}.weight", ((heads,) if per_head else ()) + (left + right + 1, dim // heads)

@@ -119,7 +119,6 @@ def test_what_is_refused(relattn, original, quantized, tmp_path):
     state["decoder.0.cross_attention.key.weight"][3, 1] = torch.nan
     metadata = {"tokenizer": original.tokenizer.digest}
     safetensors.torch.save_file(state, tmp_path / "broken" / bundle.WEIGHTS, metadata)
-    unsupported = make_bundle(tmp_path / "lstm", positions="lstm")
     before = {file: file.read_bytes() for file in quantized.path.iterdir()}
     for source, out, message in (
         (quantized.path, tmp_path / "new", f"{quantized.path}: quantized already"),
@@ -128,7 +127,6 @@ def test_what_is_refused(relattn, original, quantized, tmp_path):
         (original.path, original.path / "int8", "must be outside of"),
         (original.path, original.path, "must be outside of"),
         (tmp_path / "broken", tmp_path / "new", "must be finite, got NaN or infinity in decoder.0.cross_attention.key"),
-        (unsupported.path, tmp_path / "new", "int8 does not support lstm positions"),
         (tmp_path / "nowhere", tmp_path / "new", "no such directory"),
         (original.path, "", "out must name a directory"),
     ):

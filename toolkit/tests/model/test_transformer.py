@@ -26,7 +26,6 @@ WITHOUT_ORDER: dict[str, dict] = {
     "none": {"positions": "none"},
     "clip 0": {"clip": 0},
     "clip 0, zero": {"clip": 0, "beyond": "zero"},
-    "kernel of 1": {"positions": "cnn", "kernel_size": 1},
 }
 MODELS: dict[str, dict] = {
     **SCHEME_MODELS,
@@ -34,8 +33,6 @@ MODELS: dict[str, dict] = {
     "one table per head": {"clip": 3, "clip_right": 1, "tables_per_head": True, "norm": "post"},
     "keys, no distances to the right": {"relative_tables": "keys", "clip_right": 0},
     "values, zero": {"relative_tables": "values", "beyond": "zero", "clip": 1, "clip_right": 3},
-    "lstm, post-norm": {"positions": "lstm", "norm": "post"},
-    "kernel longer than the sequences": {"positions": "cnn", "kernel_size": 13, "norm": "post"},
 }
 every_model = pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS.keys())
 every_scheme = pytest.mark.parametrize("changes", SCHEME_MODELS.values(), ids=SCHEME_MODELS.keys())
@@ -151,7 +148,7 @@ def test_rows_of_a_cache_give_the_same_results_as_alone(changes):
         close(logits[:, 0], expected[at, i])
         assert all(map(torch.equal, held, target_tensors(cache)))
         assert addresses(after) == addresses(cache)
-        assert bool(addresses(after)) == (changes.get("positions") not in ("lstm", "cnn"))
+        assert addresses(after)
         cache, at = after.select(torch.tensor(rows)), at[rows]
         assert (len(cache.src_lengths), cache.memory is after.memory) == (sources, same)
 
@@ -227,7 +224,7 @@ def test_an_empty_batch_has_zero_loss_and_gradients(changes):
 
 
 @pairwise(
-    name=["embedding", "residual", "attention", "activation"], norm=["pre", "post"], positions=["relative", "lstm"]
+    name=["embedding", "residual", "attention", "activation"], norm=["pre", "post"], positions=["relative", "rope"]
 )
 def test_each_dropout_acts_only_in_training(name, norm, positions):
     option = {"attention": "attention_dropout", "activation": "activation_dropout"}.get(name, "dropout")

@@ -181,7 +181,7 @@ def test_a_line_has_the_same_translation_in_any_batch(model, expected, data, wor
 
 
 @pytest.mark.filterwarnings("ignore:positions. none:UserWarning")
-@pytest.mark.parametrize("positions", [name for name in SCHEMES if name not in ("lstm", "cnn")])
+@pytest.mark.parametrize("positions", SCHEMES)
 @pytest.mark.parametrize("int8", [False, True])
 def test_compiled_a_line_has_exactly_the_same_translation_in_any_batch(positions, int8, monkeypatch):
     """Also alignments, scores of given translations, and translations with prefixes and draws."""

@@ -122,26 +122,6 @@ class Rotation(Mixer):
     even = "dim / heads"
 
 
-@final
-@dataclass(frozen=True)
-class Recurrence(Mixer):
-    """An LSTM in place of self-attention, bidirectional in the encoder."""
-
-    even = "dim"
-
-
-@final
-@dataclass(frozen=True)
-class Convolution(Mixer):
-    """A gated convolution in place of self-attention.
-
-    Attributes:
-        kernel_size: Number of positions that a kernel covers.
-    """
-
-    kernel_size: int
-
-
 class PositionSpec(NamedTuple):
     """What a position scheme with certain options computes.
 
@@ -177,8 +157,6 @@ class PositionSpec(NamedTuple):
                 reason = f"positions: {self.name} gives no position signal"
             case None, ClippedTables(left=0, right=0):
                 reason = "clip: 0 gives all pairs of positions the same label"
-            case None, Convolution(kernel_size=1):
-                reason = "kernel_size: 1 lets each position see only itself"
             case _:
                 return None
         return f"{reason}, so this model cannot tell word order; use it as a baseline"
@@ -269,17 +247,6 @@ SCHEMES: dict[str, Scheme] = {
         "queries and keys rotated by their positions (Su et al. 2021)",
         lambda config: (None, Rotation()),
     ),
-    "lstm": Scheme(
-        "LSTM",
-        "an LSTM in place of self-attention, bidirectional in the encoder (Hochreiter and Schmidhuber 1997)",
-        lambda config: (None, Recurrence()),
-    ),
-    "cnn": Scheme(
-        "CNN",
-        "a gated convolution in place of self-attention (Gehring et al. 2017)",
-        lambda config: (None, Convolution(_value(config.kernel_size))),
-        {"kernel_size": 3},
-    ),
     "none": Scheme(
         "none",
         "no signal: a baseline that cannot tell word order; gives a warning",
@@ -310,7 +277,6 @@ class PositionConfig(Config):
             per layer. By default false.
         max_positions: For learned positions, the maximum sequence length in tokens. By default 1024. Other schemes have
             no limit.
-        kernel_size: For "cnn", the number of positions that a convolution covers. It must be odd. By default 3.
     """
 
     positions: Positions = "relative"
@@ -320,7 +286,6 @@ class PositionConfig(Config):
     relative_tables: Literal["both", "keys", "values"] | None = None
     tables_per_head: bool | None = None
     max_positions: int | None = number(None, "[1, 1048576]")
-    kernel_size: int | None = number(None, "[1, 999]")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -334,8 +299,6 @@ class PositionConfig(Config):
             else:
                 allowed = name in defaults
                 require(allowed, f"{name} must not be set for {self.positions} positions, got {value}")
-        is_odd = self.kernel_size is None or self.kernel_size % 2 == 1
-        require(is_odd, f"kernel_size must be odd, got {self.kernel_size}")
 
     @property
     def position_spec(self) -> PositionSpec:

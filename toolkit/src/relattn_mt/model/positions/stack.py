@@ -11,18 +11,16 @@ from relattn_mt.config import ModelConfig
 from relattn_mt.config.positions import (
     BucketBias,
     ClippedTables,
-    Convolution,
     DistanceVectors,
     DotProduct,
     LearnedVectors,
-    Recurrence,
     Rotation,
     Sinusoids,
     SlopeBias,
 )
 from relattn_mt.model.attention import PlainAttention
 from relattn_mt.model.linear import Linear
-from relattn_mt.model.mixers import ConvolutionMixer, LSTMMixer, SSRUMixer, TokenMixer
+from relattn_mt.model.mixers import SSRUMixer, TokenMixer
 from relattn_mt.model.positions.absolute import LearnedSignal, SinusoidalSignal
 from relattn_mt.model.positions.distance_terms import (
     BiasAttention,
@@ -94,13 +92,8 @@ class StackPositions(nn.Module):
     def token_mixer(self) -> TokenMixer:
         """Build the sub-layer in which the positions of one layer see each other."""
         dim, heads = self.config.dim, self.config.heads
-        match self.spec.mixer:
-            case _ if self.has_ssru:
-                return SSRUMixer(dim)
-            case Recurrence():
-                return LSTMMixer(dim, is_causal=self.is_causal)
-            case Convolution(kernel_size):
-                return ConvolutionMixer(dim, kernel_size, is_causal=self.is_causal)
+        if self.has_ssru:
+            return SSRUMixer(dim)
         # Projections are initialised before the attention: the order decides which weights a seed gives.
         query, key, value, out = (Linear(dim, dim) for _ in range(4))
         return SelfAttention(query, key, value, out, self.attention(), num_heads=heads, is_causal=self.is_causal)
