@@ -141,10 +141,9 @@ class Markup:
                 if token.name and not token.is_void and end == begin + 1
             ]
             separating = {"img"} if rules is None else rules.spaces
-            for begin, end in divided(texts_of_run, tags):
+            for begin, end, pairs in divided(texts_of_run, tags):
                 spaces = [i - begin for i in range(begin, end) if first_tokens[i].name in separating]
-                within = pair_tags([(i - begin, *rest) for i, *rest in tags if begin <= i < end])
-                text = TokenText(texts_of_run[begin:end], within, spaces=spaces)
+                text = TokenText(texts_of_run[begin:end], pairs, spaces=spaces)
                 self._runs.append((run[begin:end], text))
                 texts += text.texts
         for i, token in enumerate(self._tokens if rules is None else ()):

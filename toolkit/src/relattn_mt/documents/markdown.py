@@ -33,19 +33,19 @@ _ESCAPE = re.compile(r"\\[!-/:-@\[-`{-~]")
 _ADMONITION = r"(?:\[![\w-]+\]|!!!|\?\?\?|:::|===(?= [\x22]))"  # the line that begins a note
 _INLINE = re.compile(
     rf"(?P<escape>{_ESCAPE.pattern})"
-    rf"|(?P<break>(?: {{2,}}|\\)\n[ \t]*|\A{_ADMONITION}[^\n]*(?:\n|\Z)|\n:::[ \t]*\Z|\n:[ \t]+)"
+    rf"|(?P<break>(?:(?<! ) {{2,}}|\\)\n[ \t]*|\A{_ADMONITION}[^\n]*(?:\n|\Z)|\n:::[ \t]*\Z|\n:[ \t]+)"
     r"|(?P<single>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)"
     r"|\$\$[^$]+\$\$|\$(?![\s$])[^$\n]*(?<!\s)\$(?!\d)"
     rf"|!\[[^\[\]]*\](?:{_PLACE})|\[\^[^\[\]\s]+\]|\A\[[ xX]\](?=\s)"
     rf"|{WEB_ADDRESS}|<https?://[^<>\s]*>|:[a-z0-9_+-]+:(?!\w))"
     r"|(?P<reference>\[[^\[\]]+\](?:\[\])?(?![\[(]))"
     rf"|(?P<open>\[)|(?P<close>\](?:{_PLACE}))"
-    r"|(?P<tag></?[A-Za-z][^<>]*>|<!--.*?-->)"
+    r"|(?P<tag></?[A-Za-z][^<>]*>|<!--(?:(?!<!--).)*?-->)"
     r"|(?P<mark>\*+|(?<![^\W_])_+|_+(?![^\W_])|~~)",
     re.DOTALL,
 )
 _NAME = re.compile(r"<(/?)([A-Za-z][\w-]*)")
-_SOFT_BREAK = re.compile(r"[ \t]*\n[ \t]*")
+_SOFT_BREAK = re.compile(r"(?<![ \t])[ \t]*\n[ \t]*")
 _SPECIAL = "\\`*_[]<$|"
 _BLOCK = re.compile(r"(\d{1,9})(?=[.)](?:\s|$))|(?=[-+#>=]|~{3})")  # at the beginning of a line
 
@@ -213,7 +213,7 @@ def _divided(tokens: Sequence[_Token]) -> Iterator[Sequence[_Token]]:
     tags = [(i, each.name, each.is_closing) for i, each in enumerate(tokens) if each.name]
     kinds = {"[": "a", **dict.fromkeys("*_~", "b")}
     tags = [(i, kinds.get(name[0], name), is_closing) for i, name, is_closing in tags]
-    for begin, end in divided([each.text for each in tokens], tags):
+    for begin, end, _ in divided([each.text for each in tokens], tags):
         yield tokens[begin:end]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 
@@ -140,8 +140,10 @@ class TokenText:
         return "".join(escape(x) if isinstance(x, str) else sources[x] for x in self.replaced(translations))
 
 
-def divided(tokens: Sequence[str | None], tags: Sequence[tuple[int, str, bool]]) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of tokens between words that touch without a space, and are not one word.
+def divided(
+    tokens: Sequence[str | None], tags: Sequence[tuple[int, str, bool]]
+) -> Iterator[tuple[int, int, dict[int, int]]]:
+    """Yield the ranges of tokens between words that touch without a space, and are not one word, and their pairs.
 
     The tags of a pair that such a place is in are ranges of their own, so elements stay nested.
 
@@ -169,7 +171,10 @@ def divided(tokens: Sequence[str | None], tags: Sequence[tuple[int, str, bool]])
     for first, other in pair_tags(tags).items():
         if bisect_right(cuts, min(first, other)) < bisect_right(cuts, max(first, other)):
             edges |= {first, first + 1}
-    yield from pairwise(sorted(edges))
+    numbers = [i for i, *_ in tags]
+    for begin, end in pairwise(sorted(edges)):
+        within = tags[bisect_left(numbers, begin) : bisect_left(numbers, end)]
+        yield begin, end, pair_tags([(i - begin, name, is_closing) for i, name, is_closing in within])
 
 
 def _are_apart(text: str, following: str, is_link: bool, are_links: bool, opens: bool) -> bool:
@@ -205,10 +210,9 @@ class Message:
         names = [(i, _NAME.match(each)) for i, each in enumerate(self._sources) if i % 2]
         tags = [(i, name[2].lower(), bool(name[1])) for i, name in names if name]
         self._parts: list[tuple[list[str], TokenText]] = []
-        for begin, end in divided(tokens, tags):
+        for begin, end, pairs in divided(tokens, tags):
             sources = self._sources[begin:end]
             placed = [(i, each) for i, each in enumerate(sources) if (i + begin) % 2]
-            pairs = pair_tags([(i - begin, *rest) for i, *rest in tags if begin <= i < end])
             breaks = {i for i, each in placed if BLOCK.fullmatch(each)}
             spaces = {i for i, each in placed if _separates(each)}
             self._parts.append((sources, TokenText(tokens[begin:end], pairs, breaks, spaces)))

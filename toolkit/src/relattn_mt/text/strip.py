@@ -296,10 +296,12 @@ def _next_character(parts: list[_Part], afters: list[str], number: int, after: s
 
 def _join_touching(parts: list[_Part]) -> list[_Part]:
     """Join single tags that touch each other."""
-    joined: list[_Part] = []
+    runs: list[list[_Part]] = []
     for part in parts:
-        if joined and joined[-1].kind == part.kind == "single" and not part.before:
-            joined[-1].content = join([joined[-1].content, part.content])
+        if runs and runs[-1][0].kind == part.kind == "single" and not part.before:
+            runs[-1].append(part)
         else:
-            joined.append(part)
-    return joined
+            runs.append([part])
+    for run in runs:
+        run[0].content = join(part.content for part in run)
+    return [run[0] for run in runs]
