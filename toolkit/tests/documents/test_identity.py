@@ -109,6 +109,7 @@ def trans_unit(text: str, attributes: str = "") -> str:
         (".json", '{"a":"%dh one{x}two [[a b|c]] <? x ?> %n"}', '{"a":"%dH ONE{x}TWO [[a b|c]] <? x ?> %n"}'),
         (".md", "Read[this](x)now the [house](x)s\n", "READ[THIS](x)NOW THE [HOUSES](x)\n"),
         (".md", "One\n: two\n: three\n", "ONE\n: TWO\n: THREE\n"),
+        (".html", "<html lang=en x=y><noscript>one</noscript>", "<html lang=de x=y><noscript>ONE</noscript>"),
         (".html", "<p>Read<a href=1>this</a>now", "<p>READ<a href=1>THIS</a>NOW"),
         (".xlf", trans_unit("<g>One</g><g>Two</g>"), "<g>ONE</g><g>TWO</g>"),
         (".xlf", trans_unit("a <g>b <g>One</g><g>Two</g></g> c"), "A <g>B <g>ONE</g><g>TWO</g></g> C"),

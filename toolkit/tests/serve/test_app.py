@@ -419,8 +419,9 @@ def test_language_of_a_file_is_that_of_its_text(client, name):
             document.add_paragraph(text)
             document.save(out)
             content = out.getvalue()
-        address = upload(client, name, content, source=source, target="en").json()["translatedFileUrl"]
-        translation = client.get(address).content
+        answer = upload(client, name, content, source=source, target="en").json()
+        assert answer["detectedLanguage"]["language"] == ("de" if text == GERMAN else "en")
+        translation = client.get(answer["translatedFileUrl"]).content
         if name == "a.docx":
             translation = docx.Document(io.BytesIO(translation)).paragraphs[0].text.encode()
         assert expected.encode() in translation

@@ -88,9 +88,14 @@ def test_long_sentence_is_cut_at_a_space_if_possible(text: str) -> None:
     assert " " not in text or {word for sentence in parts.sentences for word in sentence.split()} == {"ab"}
 
 
-def test_characters_that_are_spelled_in_bytes_count_more() -> None:
+def test_characters_and_short_words_of_many_pieces_count_more() -> None:
     known = frozenset("ab ")
-    for text, longest in (("ab " * 500, LONGEST), ("\u5b57" * 500, 83), ("\u5b57 b" * 300, 3 * 84)):
+    for text, longest in (
+        ("abba " * 500, LONGEST),
+        ("a " * 500, 222),
+        ("\u5b57" * 500, 36),
+        ("\u5b57 b" * 300, 3 * 28),
+    ):
         parts = sentences.split(Marked(text), "en", known=known)
         assert parts.join(parts.sentences) == Marked(text)
         assert longest // 2 < max(len(sentence.text) for sentence in parts.sentences) <= longest

@@ -21,7 +21,7 @@ from relattn_mt.text.marked import Marked, pair_tags
 
 MAX_TAGS = 50_000  # checked before parsing
 _CODE = "code", "kbd", "samp", "var"
-_UNTRANSLATED = {*_CODE, "script", "style", "pre", "textarea", "svg", "math", "template", "noscript"}
+_UNTRANSLATED = {*_CODE, "script", "style", "pre", "textarea", "svg", "math", "template"}
 _RAW = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes"}  # without tags inside
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
 _INLINE = {

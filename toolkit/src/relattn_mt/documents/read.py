@@ -7,6 +7,7 @@ name of another file.
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -29,6 +30,10 @@ class Document(Protocol):
 
 
 _REFERENCES = (".html", ".htm", ".xhtml", ".xlf", ".xliff")  # which can have any character as a reference
+_PAGE, _LANGUAGE = (
+    re.compile(r"<html\s[^<>]*>", re.IGNORECASE),
+    re.compile(r"""(\blang\s*=\s*["']?)[\w-]+""", re.IGNORECASE),
+)
 _READERS = {  # modules and classes, which are imported when they are needed
     ".txt": "plain_text:PlainText",
     **dict.fromkeys((".srt", ".vtt"), "subtitles:Subtitles"),
@@ -78,18 +83,27 @@ def document_texts(name: str, content: bytes, unpacked: int, characters: int) ->
     return texts
 
 
-def fill_document(name: str, content: bytes, unpacked: int, translations: Sequence[Marked]) -> bytes:
+def fill_document(
+    name: str, content: bytes, unpacked: int, translations: Sequence[Marked], language: str = ""
+) -> bytes:
     """Return a file with its texts replaced. Arguments and errors are those of `read_document`."""
-    return with_translations(read_document(name, content, unpacked), name, content, translations)
+    return with_translations(read_document(name, content, unpacked), name, content, translations, language)
 
 
-def with_translations(document: Document, name: str, content: bytes, translations: Sequence[Marked]) -> bytes:
-    """Return the content of a file that was read, with its texts replaced, in the encoding of the file."""
+def with_translations(
+    document: Document, name: str, content: bytes, translations: Sequence[Marked], language: str = ""
+) -> bytes:
+    """Return the content of a file that was read, with its texts replaced, in the encoding of the file.
+
+    The attribute `lang` of a page that changes gets the code `language`, if it is given.
+    """
     filled = document.fill(translations)
     if isinstance(filled, bytes):
         return filled
     suffix = file_suffix(name)
-    mark, encoding, _ = decode(content, suffix)
+    mark, encoding, text = decode(content, suffix)
+    if language and suffix in _REFERENCES and filled != text:
+        filled = _PAGE.sub(lambda tag: _LANGUAGE.sub(rf"\g<1>{language}", tag[0]), filled, count=1)
     try:  # UTF-8 and UTF-16 have all characters
         return mark + filled.encode(encoding, "xmlcharrefreplace" if suffix in _REFERENCES else "strict")
     except UnicodeEncodeError as error:

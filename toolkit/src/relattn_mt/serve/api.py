@@ -114,15 +114,18 @@ class Api:
             raise HTTPException(413, f"the file must have at most {limit:,} bytes, got {len(content):,}")
         with self._place():
             progress.is_wanted = body["progress"]
+            answer: dict[str, Any] = {}
             if source == AUTO:
                 text = await self._router.readable_text(name, content)
-                ((source,), _) = await self._sources([text[: self._limits.characters]], source)
+                (source,), (answer["detectedLanguage"],) = await self._sources(
+                    [text[: self._limits.characters]], source
+                )
             options = TranslateOptions(keep_literals=body["keep_literals"])
             target, report, (stem, _, suffix) = body["target"], progress.report, name.rpartition(".")
             translation = await self._router.document(name, content, source, target, options, report=report)
             name = f"{stem}_{target}.{suffix}"
             key = self._files.add(translation, name, file_suffix(name), CLIENT.get())
-        return JSONResponse({"translatedFileUrl": str(request.url_for("download_file", name=key))})
+        return JSONResponse({**answer, "translatedFileUrl": str(request.url_for("download_file", name=key))})
 
     @contextmanager
     def _place(self) -> Iterator[None]:
@@ -160,6 +163,7 @@ class Api:
             {
                 "apiKeys": self._keys is not None,
                 "charLimit": self._limits.characters,
+                "sentenceLimit": self._limits.sentences,
                 "examples": self._router.examples,
                 "filesTranslation": True,
                 "frontendTimeout": 500,

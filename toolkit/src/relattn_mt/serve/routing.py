@@ -262,7 +262,7 @@ class Router:
                 report((number + len(translations) / len(sentences)) / len(route))
             remaining = iter(translations)
             texts = [text.join([next(remaining) for _ in text.sentences]) for text in split_texts]
-        return await self._parsers.run(fill_document, *file, texts)
+        return await self._parsers.run(fill_document, *file, texts, target)
 
     async def readable_texts(self, texts: Sequence[str]) -> list[str]:
         """Return the texts of HTML without tags, to detect their languages."""

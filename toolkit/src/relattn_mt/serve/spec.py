@@ -62,7 +62,10 @@ _ANSWERS = {
     ),
     "/detect": _array(_DETECTED),
     "/translate_file": {
-        "anyOf": [_object(translatedFileUrl={"type": "string", "format": "uri"}), _object(error=STRING)]
+        "anyOf": [
+            _object({"detectedLanguage": _DETECTED}, translatedFileUrl={"type": "string", "format": "uri"}),
+            _object(error=STRING),
+        ]
     },
     "/words": _object(
         {"detectedLanguage": _DETECTED},
@@ -76,6 +79,7 @@ _ANSWERS = {
     "/frontend/settings": _object(
         apiKeys=_BOOLEAN,
         charLimit=_INTEGER,
+        sentenceLimit=_INTEGER,
         examples={"type": "object", "additionalProperties": _array(STRING)},
         filesTranslation=_BOOLEAN,
         frontendTimeout=_INTEGER,

@@ -19,7 +19,8 @@ from relattn_mt.text.marked import Mark, Marked, join
 
 _WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spaces between words
 LONGEST = 1000  # characters per sentence; longer ones are cut, at a space if possible
-_UNKNOWN = 4  # as many characters as a byte of a character that a tokenizer spells in bytes, each of which is a piece
+_MOST_PIECES = 220  # of a sentence, by an estimate
+_USUAL_WORD = 12  # letters of a word that is one or two pieces
 _MARKS = "。．｡！？"  # that end a sentence without white space after it
 _CLOSING = "」』”’）】》〉〕］\"')"  # after such a mark
 # What sentencex takes for an end: initials, French titles and other abbreviations; in some languages, ordinals.
@@ -182,10 +183,20 @@ def _lengths(line: str, language: str, known: frozenset[str] | None) -> Iterator
 
 def _longest(text: str, known: frozenset[str] | None) -> int:
     """Return how many of at most LONGEST characters a part may have."""
-    if known is None:
+    if known is None and len(text) <= _MOST_PIECES:
         return len(text)
-    sizes = (1 if each in known else _UNKNOWN * len(each.encode("utf-8", "replace")) for each in text)
-    return max(1, sum(1 for total in accumulate(sizes) if total <= LONGEST))
+    return max(1, sum(1 for total in accumulate(_pieces(text, known)) if total <= _MOST_PIECES))
+
+
+def _pieces(text: str, known: frozenset[str] | None) -> Iterator[float]:
+    """Yield the estimated pieces of each character: few in a word of usual length, twice its bytes if unknown."""
+    letters = 0  # in a row
+    for each in text:
+        if known is not None and each not in known:
+            yield 2 * len(each.encode("utf-8", "replace"))
+        else:
+            yield letters in (1, 2) if each.isspace() else 0.05 if each.isalpha() and 1 <= letters < _USUAL_WORD else 1
+        letters = letters + 1 if each.isalpha() else 0
 
 
 def _sentence_lengths(line: str, language: str) -> list[int]:

@@ -32,7 +32,7 @@ def translate_document(
     """
     document = read_document(name, content, UNPACKED)
     translations = translate_texts(translator, document.texts, options, progress=progress)
-    return with_translations(document, name, content, translations)
+    return with_translations(document, name, content, translations, translator.tgt_lang)
 
 
 def translate_texts(

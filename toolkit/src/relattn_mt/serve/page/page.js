@@ -107,11 +107,11 @@ function markSources(node, word) {
   if (isCurrent) node.classList.add("marked");
 }
 
-function moveInTranslation(event) {
-  const buttons = [...byId("translation").querySelectorAll("[role=button]")];
+function moveByKeys(event) {
+  const buttons = [...event.currentTarget.querySelectorAll("button, [role=button]")];
   const at = buttons.indexOf(event.target);
   if (at < 0) return;
-  if (event.key === "Enter" || event.key === " ") {
+  if (event.target.matches("[role=button]") && (event.key === "Enter" || event.key === " ")) {
     event.preventDefault();
     event.target.click();
   }
@@ -262,12 +262,18 @@ async function offerChoices(node, index) {
       const at = state.words.findIndex(({ sentence }) => sentence === word.sentence);
       const length = state.words.filter(({ sentence }) => sentence === word.sentence).length;
       const words = answer.words.map((each) => ({ ...each, sentence: word.sentence }));
-      state.words.splice(at, length, ...words);
-      closeChoices();
-      byId("alternatives").hidden = true; // they belong to the first translation
-      showWords();
-      byId("translation").childNodes[index]?.focus?.();
+      const show = (words, hidesOthers, status) => {
+        state.words = words;
+        closeChoices();
+        byId("alternatives").hidden = hidesOthers; // they belong to the first translation
+        showWords();
+        byId("translation").childNodes[index]?.focus?.();
+        showStatus(status);
       };
+      const undo = show.bind(null, state.words, byId("alternatives").hidden, "");
+      show(state.words.toSpliced(at, length, ...words), true, "Word replaced. ");
+      byId("status").append(element("button", "Undo", { type: "button", onclick: undo }));
+    };
     box.replaceChildren(...[...offers].map(([first, more]) => {
       const button = element("button", undefined, { type: "button", onclick: () => use(first, more).catch(fail) }, { lang: parameters.target, dir: "auto" });
       button.append(element("b", first), element("span", more));
@@ -311,8 +317,9 @@ async function translateFile(file) {
   const form = new FormData();
   for (const [name, value] of Object.entries({ source: byId("source").value, target, progress: true, file })) form.append(name, value);
   try {
-    const { translatedFileUrl } = await request("translate_file", form, signal, (share) => { bar.value = share; });
+    const { translatedFileUrl, detectedLanguage } = await request("translate_file", form, signal, (share) => { bar.value = share; });
     if (signal.aborted) return;
+    if (detectedLanguage?.language === target) return show("error", `${file.name} seems to be ${languageName(target)} already, and was not changed.`);
     // Behind a proxy, the server may not know its public address, so only the end of the URL is used.
     const href = `download_file/${translatedFileUrl.split("/").pop()}`;
     const dot = file.name.lastIndexOf(".");
@@ -343,7 +350,7 @@ function acceptDrops() {
 
 function edited() {
   const length = [...byId("text").value].length;
-  byId("count").textContent = state.limit ? `${length.toLocaleString("en")} of ${state.limit.toLocaleString("en")} characters` : "";
+  byId("count").textContent = state.limit ? `${length.toLocaleString("en")} of ${state.limit.toLocaleString("en")} characters, at most ${state.sentenceLimit} sentences` : "";
   byId("clear").hidden = !length;
   markSources();
   expectTranslation(); // an answer for the old text must not be shown
@@ -388,7 +395,7 @@ async function start() {
   byId("form").addEventListener("submit", (event) => { event.preventDefault(); translate(); });
   byId("source").addEventListener("change", () => { fillTargets(); remember(); showExamples(); translate(); });
   byId("target").addEventListener("change", () => { state.isTargetChosen = true; remember(); translate(); });
-  byId("translation").addEventListener("keydown", moveInTranslation);
+  for (const id of ["translation", "choices", "others"]) byId(id).addEventListener("keydown", moveByKeys);
   byId("swap").addEventListener("click", swap);
   byId("clear").addEventListener("click", () => setText(""));
   byId("copy").addEventListener("click", copies(() => copy(translatedText()), "Copied"));
@@ -414,7 +421,7 @@ async function start() {
 function useSettings(languages, settings) {
   state.languages = languages.filter(({ targets }) => targets.length);
   state.names = Object.fromEntries(languages.map(({ code, name }) => [code, name]));
-  state.limit = settings.charLimit;
+  Object.assign(state, { limit: settings.charLimit, sentenceLimit: settings.sentenceLimit });
   for (const node of document.querySelectorAll(".key")) node.hidden = !settings.keyRequired;
   byId("file").accept = settings.supportedFilesFormat.join(",");
   byId("file").disabled = byId("choose-file").disabled = !settings.filesTranslation;
