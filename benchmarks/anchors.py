@@ -20,7 +20,7 @@ from benchmarks.measure import alternate, command, parse, record
 
 PACKAGES = {"plain": "torch", "auto": "relattn", "no tables": "relattn", "flex": "torch"}
 PACKAGES |= {name: name for name in ("zentorch", "openvino") if util.find_spec(name)}
-LENGTHS, KEY = (64, 128, 256, 512, 1024, 2048, 4096), ("n", "method", "package", "device", "threads", "torch")
+LENGTHS, KEY = (64, 128, 256, 512, 1024, 2048, 4096), ("n", "method", "package", "torch")
 Attend = Callable[..., Any]  # (query, key, value) -> output, each (batch, heads, n, dim)
 
 

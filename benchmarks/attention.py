@@ -6,8 +6,8 @@ values have the memory layout of a projection's output, (batch, n, heads, dim).
 
 Methods are `plain`, `auto` (relative_attention with its default backend), `no tables` (the same without relative
 terms), the name of a backend, the forms of `benchmarks.forms` (Transformer-XL and T5, ours and with a mask), and the
-other libraries of `benchmarks.peers`. A method is left out at lengths where it would need
-more than half of the available memory, extrapolated with the square of n.
+other libraries of `benchmarks.peers`. A method is left out at lengths where it would need more than half of the
+available memory, extrapolated with the square of n.
 """
 
 from collections.abc import Callable

@@ -47,7 +47,7 @@ from relattn_mt.translate.translator import Translator
 
 from benchmarks.measure import Row, apart, command, measured, parse, peak_here, preload, record
 
-KEY = ("name", "lines", "beam", "method", "threads", "device")
+KEY = ("name", "lines", "beam", "method")
 OPUS_MT = "opus-mt"
 EXPORTS: dict[str, Quantization] = {
     **{"ctranslate2": "float32", "ctranslate2 inter": "float32"},

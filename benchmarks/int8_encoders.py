@@ -33,7 +33,7 @@ SIZES = {
     "wav2vec2-bert": (10, 30, 60),
     "parakeet-0.6b": (10, 60, 400),
 }
-KEY = ("model", "size", "method", "device", "threads")
+KEY = ("model", "size", "method")
 THEIRS = "ONNX Runtime int8"
 
 

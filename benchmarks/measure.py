@@ -221,7 +221,7 @@ def parse(
     if arguments.commit is None and (changed := uncommitted()):
         parser.exit(
             2,
-            f"{parser.prog}: src and benchmarks must have no uncommitted changes, got {', '.join(changed[:3])}"
+            f"{parser.prog}: the sources and benchmarks must have no uncommitted changes, got {', '.join(changed[:3])}"
             f"{', …' * (len(changed) > 3)}; commit them, or name the state of the tree with --commit TEXT\n",
         )
     torch.set_num_threads(arguments.threads)
@@ -231,8 +231,9 @@ def parse(
 
 
 def uncommitted() -> list[str]:
-    """Return the changed and untracked files in src and benchmarks. Results do not count."""
-    status = git("status", "--porcelain", "--untracked-files=all", "--", "src", "benchmarks", ":!benchmarks/results")
+    """Return the changed and untracked files of the sources and benchmarks. Results do not count."""
+    folders = "library/src", "toolkit/src", "kernels", "benchmarks", ":!benchmarks/results"
+    status = git("status", "--porcelain", "--untracked-files=all", "--", *folders)
     return [line[3:] for line in status.splitlines()]
 
 
@@ -291,9 +292,10 @@ def record(
 ) -> None:
     """Print rows, and write them with the conditions to the file of `parse`.
 
-    They replace rows with the same `key`. The file gets the columns of `rows`. Only the columns `shown` are printed, by
-    default all, and with None nothing.
+    They replace rows with the same `key`, processor and number of threads. The file gets the columns of `rows`. Only the
+    columns `shown` are printed, by default all, and with None nothing.
     """
+    key = (*key, "device", "threads")
     kept: dict[tuple[str, ...], Row] = {}
     if arguments.out.exists():
         with arguments.out.open(newline="", encoding="utf-8") as file:

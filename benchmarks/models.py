@@ -203,7 +203,7 @@ def main() -> None:
             before: dict[str, dict[int, dict[str, float]]] = {method: {} for method in windows}
             for size, method in product(sizes, windows):
                 row = measure_row(name, method, size, windows[method], before[method])
-                record(arguments, [row], ("model", "size", "method", "threads"))
+                record(arguments, [row], ("model", "size", "method"))
         elif not encoder.random and encoder.batch == 1:
             size = min(sizes)
             for own_code in encoder.own:

@@ -135,7 +135,7 @@ def main() -> None:
     row |= {"directly": f"{len(lines) / (time.perf_counter() - began):.1f}"}
     options = ["--threads", str(given.threads)]
     row |= asyncio.run(measure(given.model, lines, languages, options, clients=given.clients, seconds=given.seconds))
-    record(given, [row], ("name", "clients", "seconds", "threads"))
+    record(given, [row], ("name", "clients", "seconds"))
 
 
 if __name__ == "__main__":

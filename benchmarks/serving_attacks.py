@@ -201,7 +201,7 @@ def main() -> None:
     given = parse(parser, "serving-attacks-cpu.csv", threads=1)
     for name in ["nothing", "900 slow connections", *FILES]:
         row = {"name": name, **measure(name, given.model, given.threads)}
-        record(given, [row], ("name", "commit"))
+        record(given, [row], ("name",))
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def main() -> None:
             ("all six models", [*single, several], LANGUAGES),
         ):
             row: Row = {"name": name, "precision": precision, **measure(paths, languages, options, lines[:LINES])}
-            record(given, [row], ("name", "precision", "threads"))
+            record(given, [row], ("name", "precision"))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from benchmarks.measure import Row, alternate, command, parse, record
 from benchmarks.peers import Case
 
 HEADS, DIM, CLIP = 8, 64, 16
-KEY = ("case", "pass", "device", "commit")
+KEY = ("case", "pass")
 SHOWN = ("case", "pass", "ms", "ratio")
 SHORTEST = 0.01  # seconds; shorter calls are timed several at once
 Work = Callable[[], object]

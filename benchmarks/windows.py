@@ -21,7 +21,7 @@ from benchmarks.measure import alternate, command, parse, peak_memory, preload, 
 
 LENGTHS = (4096, 8192, 16384, 65536, 262144)
 WINDOW, MOST = 128, 16384  # keys on either side of a query, and longest sequence of the other methods
-METHODS, KEY = ("window", "full", "mask", "flex"), ("n", "window", "pass", "method", "device", "threads")
+METHODS, KEY = ("window", "full", "mask", "flex"), ("n", "window", "pass", "method")
 Work = Callable[[], object]
 
 

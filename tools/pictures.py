@@ -60,7 +60,8 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def draw_lengths(results: Path, out: Path, methods: Names, panels: Sequence[Panel], note: str = "") -> None:
     """Draw a column of float32 rows by length, a line per method. A line ends before the first length without a row."""
-    found = [row for row in read(results) if row.get("dtype", "float32") == "float32"]
+    rows = [row for row in read(results) if "AVX2" not in row["device"]]  # pictures show the processor with most rows
+    found = [row for row in rows if row.get("dtype", "float32") == "float32"]
     figure, axes = new_figure(figsize=(10, 4.3))
     for axis, (title, wanted, column) in zip(axes, panels, strict=True):
         chosen = [row for row in found if row["method"] in methods and wanted.items() <= row.items()]
@@ -83,7 +84,7 @@ def draw_lengths(results: Path, out: Path, methods: Names, panels: Sequence[Pane
 def draw_models(results: Path, out: Path) -> None:
     """Draw seconds and memory of encoders, a line per encoder and size. A cross at the edge is a method left out."""
     lines: EncoderRows = {}
-    for row in read(results):
+    for row in [row for row in read(results) if "AVX2" not in row["device"]]:
         lines.setdefault((row["model"], int(row["size"]), row["unit"]), {})[row["method"]] = row
     figure, (left, right) = new_figure(sharey=True, figsize=(10, 0.6 + 0.24 * len(lines)))
     models_panel(left, lines, "seconds", "seconds")

@@ -3,39 +3,57 @@
     python -m tools.tables
 
 A page has a comment before and after each table, `<!-- table NAME -->` and `<!-- end -->`. What stands between them is
-replaced: the table NAME of `TABLES`, and a line with the conditions of its rows. The line says so where the code that
-was timed has changed since.
+replaced: the table NAME of `TABLES`, and a line with the conditions of its rows. Each row has its processor, AVX2
+first, and its commit.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
-from benchmarks.measure import RESULTS, git
+from benchmarks.measure import RESULTS
 from tools import DOCS
 from tools.pictures import read
 
 Row = dict[str, str]
 BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 CTRANSLATE2_INT8 = "ctranslate2 int8", "ctranslate2 int8 inter"
-TRITON = ("library/src/relattn/backends/triton", "library/src/relattn/call.py")
-KERNELS = ("library/src/relattn/backends/native", "library/src/relattn/call.py")
-DECODER = ("toolkit/src/relattn_mt/engine", "toolkit/src/relattn_mt/search")
-ENCODERS = (*KERNELS, "library/src/relattn/integrations/transformers")
+PROCESSORS = {  # names of processors in tables, in their order
+    "AMD EPYC (family 25, AVX2)": "Zen 3, AVX2",
+    "AMD EPYC (family 26, AVX2)": "Zen 5, AVX2 forced",
+    "AMD EPYC (family 25, AVX-512)": "Zen 4, AVX-512",
+    "AMD EPYC (family 26, AVX-512)": "Zen 5, AVX-512",
+}
 BOTH, FORWARD = {"pass": "forward + backward"}, {"pass": "forward"}
 FULL, CAUSAL = {"causal": "False"}, {"causal": "True"}
 Lines = Sequence[tuple[str, Row]]  # label of a line, and the values of columns that choose its rows
 
 
-def by_length(name: str, lines: Lines, column: str, code: Sequence[str] = KERNELS) -> str:
-    """Return a table of one column of a CSV file, a line per choice of rows and a column per length n."""
-    rows = read(RESULTS / name)
-    cells = {label: {int(row["n"]): row for row in rows if chosen.items() <= row.items()} for label, chosen in lines}
-    lengths = sorted({n for found in cells.values() for n in found})
-    table = [["n", *(f"{n:,}" for n in lengths)]]
-    for label, found in cells.items():
-        table.append([label, *(number(found[n][column]) if n in found else "–" for n in lengths)])
-    return markdown(table) + conditions([row for found in cells.values() for row in found.values()], code)
+def by_processor(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """Yield the name of each processor in rows, AVX2 first, and its rows."""
+    names, found = list(PROCESSORS), {row["device"].removesuffix(", 2 cores"): None for row in rows}
+    for device in sorted(found, key=lambda device: names.index(device) if device in names else len(names)):
+        those = [row for row in rows if row["device"].removesuffix(", 2 cores") == device]
+        yield PROCESSORS.get(device, device), those
+
+
+def commits(rows: Sequence[Row]) -> str:
+    """Return the commits of rows, each once."""
+    return ", ".join(dict.fromkeys(row["commit"][:8] + "+" * row["commit"].endswith("+") for row in rows))
+
+
+def by_length(name: str, lines: Lines, column: str) -> str:
+    """Return a table of one column of a CSV file, a line per processor and choice of rows, a column per length n."""
+    chosen = [row for row in read(RESULTS / name) if any(choice.items() <= row.items() for _, choice in lines)]
+    lengths = sorted({int(row["n"]) for row in chosen})
+    table = [["processor", "n", *(f"{n:,}" for n in lengths), "commit"]]
+    for processor, rows in by_processor(chosen):
+        for label, choice in lines:
+            cells = {int(row["n"]): row for row in rows if choice.items() <= row.items()}
+            values = [number(cells[n][column]) if n in cells else "–" for n in lengths]
+            table += [[processor, label, *values, commits(list(cells.values()))]] * bool(cells)
+    return markdown(table) + conditions(chosen)
 
 
 def number(text: str) -> str:
@@ -44,103 +62,84 @@ def number(text: str) -> str:
     return f"{value:.2f}" if value < 1.995 else f"{value:.1f}" if value < 9.95 else f"{value:,.0f}"
 
 
-def decoding() -> str:
-    """Return target tokens per second of translators on one thread, a line per method, a column per model and beam."""
-    rows = [row for row in read(RESULTS / "decoding-cpu.csv") if row["method"] in DECODERS and row["threads"] == "1"]
-    columns = list(dict.fromkeys((row["name"], row["beam"]) for row in rows))
-    table = [["", *(f"{name}, beam {beam}" for name, beam in columns)]]
-    for device in sorted({row["device"] for row in rows}):
-        those = [row for row in rows if row["device"] == device]
-        speed = {(row["name"], row["beam"], row["method"]): int(row["tokens_per_second"]) for row in those}
-        group = "AVX2" if "AVX2" in device else "AVX-512"
-        for method, label in DECODERS.items():
-            table.append([f"{group}: {label}", *(f"{speed[*column, method]:,}" for column in columns)])
-        ratios = (speed[*column, "relattn early"] / speed[*column, "ctranslate2"] for column in columns)
-        table.append([f"{group}: relattn ÷ CTranslate2, float32", *(f"{ratio:.2f}" for ratio in ratios)])
-    return markdown(table) + conditions(rows, DECODER)
+def decoding(name: str, ours: Sequence[tuple[str, str]], theirs: tuple[str, Sequence[str]]) -> str:
+    """Return target tokens per second of translators, a column per model and beam size.
 
-
-def int8_decoding() -> str:
-    """Return target tokens per second in int8, a line per method, a column per model and beam size."""
-    rows = read(RESULTS / "decoding-int8-cpu.csv")
+    Args:
+        name: CSV file.
+        ours: Method and label of our lines; the last is compared.
+        theirs: Label of CTranslate2's line, and its methods, of which the fastest counts.
+    """
+    rows = [row for row in read(RESULTS / name) if row["method"] in (*(method for method, _ in ours), *theirs[1])]
     columns = list(dict.fromkeys((row["name"], row["beam"]) for row in rows))
     columns.sort(key=lambda column: not column[0].startswith("demo"))
-    table = [["", *(f"{name}, beam {beam}" for name, beam in columns)]]
-    for device, threads in sorted({(row["device"], row["threads"]) for row in rows}):
-        those = [row for row in rows if (row["device"], row["threads"]) == (device, threads)]
+    table = [["processor", "threads", "", *(f"{name}, beam {beam}" for name, beam in columns), "commit"]]
+    for processor, threads in product(by_processor(rows), ("1", "2")):
+        those = [row for row in processor[1] if row["threads"] == threads]
         speed = {(row["name"], row["beam"], row["method"]): int(row["tokens_per_second"]) for row in those}
-        level = "AVX-512 VNNI" if "AVX2" not in device else "AVX2, Zen 3" if "25" in device else "AVX2, forced"
-        group = f"{level}, {threads} thread{'s' * (threads != '1')}"
-        ours = [speed.get((*column, "relattn int8"), 0) for column in columns]
-        theirs = [max(speed.get((*column, name), 0) for name in CTRANSLATE2_INT8) for column in columns]
-        floats = [speed.get((*column, "relattn"), 0) for column in columns]
-        for name, given in (("relattn, float32", floats), ("relattn, int8", ours), ("CTranslate2, int8", theirs)):
-            if any(given):
-                table.append([f"{group}: {name}", *(f"{each:,}" if each else "–" for each in given)])
-        ratios = (f"{own / other:.2f}" if other else "–" for own, other in zip(ours, theirs, strict=True))
-        table.append([f"{group}: relattn ÷ CTranslate2", *ratios])
-    return markdown(table) + conditions(rows, DECODER)
+        found = [(label, [speed.get((*column, method), 0) for column in columns]) for method, label in ours]
+        best = [max(speed.get((*column, method), 0) for method in theirs[1]) for column in columns]
+        start = [processor[0], threads]
+        for label, values in (*found, (theirs[0], best)):
+            if any(values):
+                table.append([*start, label, *(f"{each:,}" if each else "–" for each in values), commits(those)])
+        ratios = [f"{own / other:.2f}" if other else "–" for own, other in zip(found[-1][1], best, strict=True)]
+        table += [[*start, "ratio of the last two", *ratios, commits(those)]] * bool(those)
+    return markdown(table) + conditions(rows)
 
 
 def int8_encoders() -> str:
     """Return seconds of encoders with linear layers in int8, beside ONNX Runtime's, a line per model and length."""
     rows = read(RESULTS / "int8-encoders-cpu.csv")
     names = ("own code", "relattn", "relattn int8", "ONNX Runtime int8")
-    table = [["encoder", "length", *names, "ONNX Runtime ÷ relattn int8", "cosine: relattn int8", "ONNX Runtime"]]
-    for model, size, unit in dict.fromkeys((row["model"], row["size"], row["unit"]) for row in rows):
-        here = {row["method"]: row for row in rows if (row["model"], row["size"]) == (model, size)}
-        seconds = [f"{float(here[name]['seconds']):.3g}" for name in names]
-        ours, theirs = (here[name] for name in names[2:])
-        ratio = f"{float(theirs['seconds']) / float(ours['seconds']):.2f}"
-        table.append([model, f"{int(size):,} {unit}", *seconds, ratio, ours["cosine"], theirs["cosine"]])
-    return markdown(table) + conditions(rows, ENCODERS)
-
-
-def int8_levels() -> str:
-    """Return seconds of DeBERTa v3 base with linear layers in int8, a line per processor level, threads and length."""
-    rows = read(RESULTS / "int8-levels-cpu.csv")
-    names = ("own code", "relattn", "relattn int8", "ONNX Runtime int8")
-    table = [["level", "threads", "tokens", *names, "own code ÷ relattn int8"]]
-    for device, threads, size in dict.fromkeys((row["device"], row["threads"], row["size"]) for row in rows):
-        here = {row["method"]: float(row["seconds"]) for row in rows if (device, threads, size) == (
-            row["device"], row["threads"], row["size"])}  # fmt: skip
-        level = "AVX2" if "AVX2" in device else "AVX-512 VNNI"
-        ratio = f"{here['own code'] / here['relattn int8']:.1f}"
-        table.append([level, threads, size, *(f"{here[name]:.3g}" for name in names), ratio])
-    return markdown(table) + conditions(rows, ENCODERS)
+    ratios = ("own code ÷ relattn int8", "ONNX Runtime ÷ relattn int8")
+    table = [["processor", "threads", "encoder", "length", *names, *ratios, "cosines of the last two", "commit"]]
+    for processor, those in by_processor(rows):
+        kinds = dict.fromkeys((row["threads"], row["model"], row["size"], row["unit"]) for row in those)
+        for threads, model, size, unit in kinds:
+            same = threads, model, size
+            here = {row["method"]: row for row in those if (row["threads"], row["model"], row["size"]) == same}
+            seconds = {name: float(row["seconds"]) for name, row in here.items()}
+            ratio = [f"{seconds[name] / seconds['relattn int8']:.2f}" for name in (names[0], names[-1])]
+            cosines = ", ".join(here[name]["cosine"] for name in names[2:])
+            start = [processor, threads, model, f"{int(size):,} {unit}"]
+            cells = [f"{seconds[name]:.3g}" for name in names]
+            table.append([*start, *cells, *ratio, cosines, commits(list(here.values()))])
+    return markdown(table) + conditions(rows)
 
 
 def small_calls() -> str:
-    """Return ratios of small calls at the last commit of the file, a column per processor level and pass."""
+    """Return ratios of small calls, a column per processor and pass."""
     rows = read(RESULTS / "small-calls-cpu.csv")
-    rows = [row for row in rows if row["commit"] == rows[-1]["commit"]]
-    ratios = {(row["case"], row["device"], row["pass"]): number(row["ratio"]) for row in rows}
-    columns = sorted({(row["device"], row["pass"]) for row in rows})
-    table = [["", *(f"{'AVX2' if 'AVX2' in device else 'AVX-512'}, {phase}" for device, phase in columns)]]
+    columns = [
+        (processor, phase, those) for processor, those in by_processor(rows) for phase in ("forward", BOTH["pass"])
+    ]
+    table = [["", *(f"{processor}, {phase}" for processor, phase, _ in columns)]]
     for case in dict.fromkeys(row["case"] for row in rows):
-        table.append([case, *(ratios.get((case, *column), "–") for column in columns)])
-    return markdown(table) + conditions(rows, KERNELS)
+        ratios = [{(row["case"], row["pass"]): row["ratio"] for row in those} for *_, those in columns]
+        cells = [found.get((case, phase)) for (_, phase, _), found in zip(columns, ratios, strict=True)]
+        table.append([case, *(number(cell) if cell else "–" for cell in cells)])
+    table.append(["commit", *(commits(those) for *_, those in columns)])
+    return markdown(table) + conditions(rows)
 
 
-def encoders(since: str, until: str) -> str:
-    """Return seconds and memory of encoders of transformers, of the fastest own code and ours, in a range of dates."""
-    rows = [row for row in read(RESULTS / "models-cpu.csv") if since <= row["date"] < until]
-    sizes: dict[tuple[str, str, str], dict[str, Row]] = {}
-    for row in rows:
-        sizes.setdefault((row["model"], row["size"], row["unit"]), {})[row["method"]] = row
-    columns = ("own code", "relattn", "relattn ÷ own")
-    table = [["encoder", "length", *columns]]
-    last = ""
-    for (model, size, unit), methods in sizes.items():
-        length = f"{int(size):,} × {int(size):,} pixels" if unit == "pixels" else f"{int(size):,} {unit}"
-        own = [row for method, row in methods.items() if method != "relattn"]
-        fastest = min((row for row in own if row["seconds"]), key=lambda row: float(row["seconds"]), default=None)
-        ours = methods["relattn"]
-        cells = [seconds_and_memory(fastest or next(iter(own), None)), seconds_and_memory(ours)]
-        ratio = f"{float(ours['seconds']) / float(fastest['seconds']):.2f}" if fastest else "–"
-        table.append([model if model != last else "", length, *cells, ratio])
-        last = model
-    return markdown(table) + conditions(rows, ENCODERS)
+def encoders() -> str:
+    """Return seconds and memory of encoders of transformers, of the fastest own code and ours."""
+    rows = read(RESULTS / "models-cpu.csv")
+    table = [["processor", "encoder", "length", "own code", "relattn", "relattn ÷ own", "commit"]]
+    for processor, those in by_processor(rows):
+        sizes: dict[tuple[str, str, str], dict[str, Row]] = {}
+        for row in those:
+            sizes.setdefault((row["model"], row["size"], row["unit"]), {})[row["method"]] = row
+        for (model, size, unit), methods in sizes.items():
+            length = f"{int(size):,} × {int(size):,} pixels" if unit == "pixels" else f"{int(size):,} {unit}"
+            own = [row for method, row in methods.items() if method != "relattn"]
+            fastest = min((row for row in own if row["seconds"]), key=lambda row: float(row["seconds"]), default=None)
+            ours = methods["relattn"]
+            cells = [seconds_and_memory(fastest or next(iter(own), None)), seconds_and_memory(ours)]
+            ratio = f"{float(ours['seconds']) / float(fastest['seconds']):.2f}" if fastest else "–"
+            table.append([processor, model, length, *cells, ratio, commits(list(methods.values()))])
+    return markdown(table) + conditions(rows)
 
 
 def seconds_and_memory(row: Row | None) -> str:
@@ -158,27 +157,20 @@ def markdown(table: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *lines))
 
 
-def conditions(rows: Sequence[Row], code: Sequence[str]) -> str:
-    """Return a paragraph with the processors, dates and commits of rows, and what differs from the usual conditions."""
-    values = {name: sorted({row[name].removesuffix("+cpu") for row in rows}) for name in ("device", "threads", "torch")}
-    parts = [", ".join(device.removesuffix(", 2 cores") for device in values["device"])]
-    parts += [f"threads: {', '.join(values['threads'])}"] if values["threads"] != ["2"] else []
-    parts += [f"torch {', '.join(values['torch'])}"] if values["torch"] != ["2.13.0"] else []
-    commits = sorted({row["commit"] for row in rows})
+def conditions(rows: Sequence[Row]) -> str:
+    """Return a paragraph with the dates of rows, and what differs from the usual conditions."""
     dates = sorted({row["date"] for row in rows if row.get("date")})
-    parts.append(f"commit {', '.join(commits)}")
-    parts += [" to ".join(dict.fromkeys((dates[0], dates[-1])))] if dates else []
-    is_old = any(git("log", "--oneline", f"{commit.rstrip('+')}..HEAD", "--", *code) for commit in commits)
-    return f"\n({'; '.join(parts)}.{' The code has changed since.' if is_old else ''})\n"
+    parts = [" to ".join(dict.fromkeys((dates[0], dates[-1])))] if dates else []
+    for name, usual in (("threads", "2"), ("torch", "2.13.0")):
+        values = sorted({row[name].removesuffix("+cpu") for row in rows})
+        parts += [f"{name}: {', '.join(values)}"] if values != [usual] else []
+    return f"\n({'; '.join(parts)}.)\n" if parts else ""
 
 
 PACKAGES = ("disentangled-flash", "FlashDeBERTa")
 PEERS = ("OpenNMT-py", "eole", "W2V-BERT", "VITS")
-DECODERS = {
-    "relattn early": "relattn",
-    "ctranslate2": "CTranslate2, float32",
-    "relattn early pytorch": "relattn on PyTorch",
-}
+DECODERS = ("relattn early pytorch", "relattn on PyTorch"), ("relattn early", "relattn")
+INT8_DECODERS = ("relattn", "relattn, float32"), ("relattn int8", "relattn, int8")
 FLOAT32 = {"dtype": "float32", "dropout": "0.0"}
 NAMES = (("dense", "`dense`"), *((name, name) for name in PEERS))
 TIMES: Lines = [
@@ -248,23 +240,20 @@ WINDOWS: Lines = [
 ]
 TABLES: dict[str, Callable[[], str]] = {
     "attention-time": lambda: by_length("attention-cpu.csv", TIMES, "time ratio"),
-    "attention-avx2": lambda: by_length("attention-avx2-cpu.csv", TIMES, "time ratio"),
     "peers-time": lambda: by_length("attention-cpu.csv", PEER_TIMES, "time ratio"),
     "attention-memory": lambda: by_length("attention-cpu.csv", MEMORY, "peak MiB"),
     "anchors": lambda: by_length("anchors-cpu.csv", ANCHORS, "time ratio"),
-    "attention-gpu": lambda: by_length("attention-gpu.csv", GPU, "ms", TRITON),
-    "layers-gpu": lambda: by_length("layers-gpu.csv", LAYERS, "ms", TRITON),
+    "attention-gpu": lambda: by_length("attention-gpu.csv", GPU, "ms"),
+    "layers-gpu": lambda: by_length("layers-gpu.csv", LAYERS, "ms"),
     "forms": lambda: by_length("family-cpu.csv", FORMS, "time ratio"),
     "dropout": lambda: by_length("plain-attention-cpu.csv", DROPOUT, "time ratio"),
     "training-step": lambda: by_length("train-step-cpu.csv", SCHEMES, "ratio"),
     "windows": lambda: by_length("windows-cpu.csv", WINDOWS, "us per token"),
     "small-calls": small_calls,
-    "decoding": decoding,
-    "int8-decoding": int8_decoding,
+    "decoding": lambda: decoding("decoding-cpu.csv", DECODERS, ("CTranslate2", ("ctranslate2",))),
+    "int8-decoding": lambda: decoding("decoding-int8-cpu.csv", INT8_DECODERS, ("CTranslate2, int8", CTRANSLATE2_INT8)),
     "int8-encoders": int8_encoders,
-    "int8-levels": int8_levels,
-    "encoders": lambda: encoders("2026-11", "2027"),
-    "encoders-earlier": lambda: encoders("", "2026-11"),
+    "encoders": encoders,
 }
 
 
