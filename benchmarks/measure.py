@@ -292,8 +292,8 @@ def record(
 ) -> None:
     """Print rows, and write them with the conditions to the file of `parse`.
 
-    They replace rows with the same `key`, processor and number of threads. The file gets the columns of `rows`. Only the
-    columns `shown` are printed, by default all, and with None nothing.
+    They replace rows with the same `key`, processor and number of threads. The file gets the columns of `rows`. Only
+    the columns `shown` are printed, by default all, and with None nothing.
     """
     key = (*key, "device", "threads")
     kept: dict[tuple[str, ...], Row] = {}

@@ -75,7 +75,7 @@ def ours(given: Namespace, positions: str, out: Path) -> Logged:
     """Train, and return the logged rows."""
     path = out.with_suffix(".yaml")
     path.write_text(RECIPE.format(**vars(given) | {"out": out, "positions": positions, "every": EVERY}))
-    command = [sys.executable, "-m", "relattn_mt", "train", path, "--quiet"]
+    command = [sys.executable, "-m", "relattn_mt", "train", str(path), "--quiet"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     with (out / "log.csv").open(newline="") as file:
         return [(float(row["loss"]), float(row["tokens_per_second"])) for row in csv.DictReader(file)]
