@@ -18,6 +18,7 @@ from pathlib import Path
 SPEED = "{text}/valid.en --sizes d256 base --pieces 20 --repeats 3 --out benchmarks/results/decoding-int8-cpu.csv"
 INT8 = "--methods 'relattn int8' 'ctranslate2 int8' 'ctranslate2 int8 inter'"
 FORMS = "--methods Transformer-XL T5 DeBERTa 'DeBERTa by mask' plain --tokens 4096"
+OTHERS = ("training",)  # benchmarks with other programs in environments of their own
 BENCHMARKS = [  # {text} is the folder
     ("attention", "--methods auto --lengths 32 64 128 256 512 1024 4096 --seconds 0.6"),
     ("decoding", f"{SPEED} {INT8} --threads 1"),
@@ -42,7 +43,7 @@ def main() -> None:
     style = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m benchmarks.all", description=__doc__, formatter_class=style)
     parser.add_argument("text", type=Path, help="folder of Multi30k's files")
-    parser.add_argument("--joeynmt", type=Path, help="Python of an environment with JoeyNMT (default: ours alone)")
+    parser.add_argument("--environments", help="folder of environments of other programs (default: ours alone)")
     parser.add_argument("--only", nargs="+", choices=sorted({name for name, _ in BENCHMARKS}), help="benchmarks (all)")
     parser.add_argument("--minutes", type=float, default=120, help="start no benchmark after this time (%(default)s)")
     parser.add_argument("--commit", help="text for the column `commit` (default: the commit of this checkout)")
@@ -53,7 +54,7 @@ def main() -> None:
             continue
         filled = options.format(text=given.text)
         line = [sys.executable, "-m", f"benchmarks.{name}", *shlex.split(filled)]
-        line += ["--joeynmt", str(given.joeynmt)] if name == "training" and given.joeynmt else []
+        line += ["--environments", given.environments] if name in OTHERS and given.environments else []
         line += ["--commit", given.commit] if given.commit else []
         minutes = (time.monotonic() - start) / 60
         print(f"== after {minutes:.0f} minutes: {name} {filled}", flush=True)

@@ -106,9 +106,11 @@ def argos(model: str, beam: int, threads: int) -> Translate:
 def serve(engine: str, model: str, port: str, threads: str) -> None:
     if engine == "libretranslate":
         install_argos(model, int(threads), 4)
-        from libretranslate import main
+        from libretranslate import init, main
 
-        sys.argv = [engine, "--host", "127.0.0.1", "--port", port, "--load-only", "en,de", "--threads", "4"]
+        init.boot = lambda *given: None  # it would download models of other pairs
+
+        sys.argv = [engine, "--host", "127.0.0.1", "--port", port, "--load-only", "en,de"]
         main()
     else:
         from relattn_mt.__main__ import main as command
