@@ -28,6 +28,13 @@ SEARCH = SearchConfig(
 )
 
 
+def bpe_pieces() -> list[str]:
+    """Return pieces for the codes fixtures/bpe.model: characters of LINES, and what the merges make."""
+    merged = [line.replace(" ", "") for line in (FIXTURES / "bpe.model").read_text().splitlines()[1:]]
+    characters = [each + end for each in sorted({*"".join(LINES)} - {" "}) for end in ("", "</w>")]
+    return list(dict.fromkeys(x.removesuffix("</w>") if x[-1] == ">" else f"{x}@@" for x in (*characters, *merged)))
+
+
 def load_export(path: Path) -> Translator:
     """Return a translator of an export, which CTranslate2 runs with one thread."""
     settings = read_settings(path)

@@ -6,11 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ctranslate2
 import pytest
+import sacremoses
 import sentencepiece
 from ctranslate2.converters import TransformersConverter
 from relattn_mt import bundle
 from relattn_mt.config import SearchConfig
+from relattn_mt.data.bpe import BpeModel
 from relattn_mt.data.imported_tokenizer import ImportedTokenizer
 from relattn_mt.formats import argos
 from relattn_mt.formats.import_model import import_model
@@ -19,7 +22,7 @@ from relattn_mt.translate.options import TranslateOptions
 
 from testing import transformers_models as models
 from testing.commands import assert_refused
-from testing.foreign_bundles import LINES, run_import, tokenizer
+from testing.foreign_bundles import FIXTURES, LINES, run_import, tokenizer
 from toolkit.tests.formats.test_read_ctranslate2 import write
 
 
@@ -89,6 +92,34 @@ def test_packages_of_others(tmp_path, tokenizers):
     assert parts.search == SearchConfig(beam_size=4, length_penalty="average", alpha=0.2, early_stopping=True)
 
 
+def test_packages_with_bpe(tmp_path):
+    """Translations are those of Argos Translate: text as sacremoses makes it, pieces by the codes, CTranslate2."""
+    codes = FIXTURES / "bpe.model"
+    model = write(tmp_path / "model", (codes, codes))
+    parts = run_import(package(tmp_path / "x.argosmodel", model, codes, name="bpe.model"), tmp_path / "bundle")
+    theirs = ctranslate2.Translator(str(model), compute_type="float32", intra_threads=1)
+    normalizer, tokenizer = sacremoses.MosesPunctNormalizer("en"), sacremoses.MosesTokenizer("en")
+    lines, translator = [*LINES, "17 “apples”, 4 pears…"], parts.translator()
+    search = replace(parts.search, beam_size=1, max_length_ratio=0.0, max_length_extra=15)
+    found = translator.n_best(lines, TranslateOptions(search=search, copy=False, keep_literals=False))
+    for line, (best,) in zip(lines, found, strict=True):
+        tokens = " ".join(tokenizer.tokenize(normalizer.normalize(line)))
+        pieces = [piece for token in tokens.split(" ") for piece in BpeModel(codes.read_bytes(), "argos").split(token)]
+        (its,) = theirs.translate_batch([pieces], beam_size=1, max_decoding_length=14)
+        assert best.tokens == [parts.tokenizer.vocabularies[1].index(piece) for piece in its.hypotheses[0]]
+    markup = translator.n_best(["one <b>apple</b> and two pears"], TranslateOptions(keep_tags=True))[0][0].text
+    assert markup.count("<b>") == markup.count("</b>") == 1
+    with pytest.raises(InputError, match="do not work with BPE"):
+        translator.n_best(LINES[:1], prefixes=["zwei"])
+    argos.export(parts, tmp_path / "y.argosmodel", quantization="float32", sample=LINES)
+    again = run_import(tmp_path / "y.argosmodel", tmp_path / "again")
+    assert again.tokenizer.digest == parts.tokenizer.digest
+    assert zipfile.ZipFile(tmp_path / "y.argosmodel").read("translate-en_de-1_0/bpe.model") == codes.read_bytes()
+    opus = ImportedTokenizer(*[codes.read_bytes()] * 2, replace(parts.tokenizer.vocabulary, bpe="opus-mt"))
+    with pytest.raises(InputError, match="does not prepare text for BPE as OPUS-MT does"):
+        argos.export(replace(parts, tokenizer=opus), tmp_path / "z", quantization="float32", sample=LINES)
+
+
 def test_a_package_whose_translations_begin_with_a_language(tmp_path):
     models.m2m_100(tmp_path / "model")
     TransformersConverter(str(tmp_path / "model")).convert(str(tmp_path / "converted"))
@@ -107,6 +138,7 @@ def test_packages_that_are_refused(relattn, tmp_path, tokenizers):
     broken[len(whole) // 2] ^= 255
     (tmp_path / "broken.argosmodel").write_bytes(bytes(broken))
     package(tmp_path / "bpe.argosmodel", model, tokenizers[0], name="bpe.model")
+    package(tmp_path / "none.argosmodel", model, tokenizers[0], name="other.model")
     package(tmp_path / "sbd.argosmodel", model, tokenizers[0], type="sbd")
     (model / "model.bin").unlink()
     package(tmp_path / "empty.argosmodel", model, tokenizers[0])
@@ -114,10 +146,11 @@ def test_packages_that_are_refused(relattn, tmp_path, tokenizers):
         ("text", "not a package for Argos Translate, or a damaged one"),
         ("cut", "not a package for Argos Translate, or a damaged one"),
         ("broken", "damaged one"),
-        ("bpe", "it has no sentencepiece.model (bpe.model is not supported)"),
+        ("bpe", "bpe.model: 'utf-8' codec can't decode byte"),
+        ("none", "it has no sentencepiece.model and no bpe.model"),
         ("sbd", "must be a package of type translate, got sbd"),
         ("empty", "not a complete model for CTranslate2: it has no model.bin"),
-        ("none", "no such file"),
+        ("missing", "no such file"),
     ):
         path = tmp_path / f"{name}.argosmodel"
         result = relattn("import", path, "--out", tmp_path / "out")

@@ -144,7 +144,11 @@ def start_with_joiner(pieces: list[str]) -> None:
         ("source_vocabulary.json", lambda c: c.pop(), "encoder/embeddings_0/weight must have shape"),
         ("source_vocabulary.json", start_with_joiner, "marks joined pieces with ￭"),
         ("source_vocabulary.json", None, "it has no shared_vocabulary.json or source_vocabulary.json"),
-        ("target_vocabulary.json", '["<unk>", "<s>", "</s>"]', "src.model"),
+        (
+            "target_vocabulary.json",
+            '["<unk>", "<s>", "</s>"]',
+            "tgt.model: the SentencePiece model is not the target's: 0 of",
+        ),
         ("model.bin", None, "must be a directory with model.bin"),
         ("model.bin", b"TransformerSpec => WhisperSpecLike", "must be a TransformerSpec, got WhisperSpecLike"),
     ],

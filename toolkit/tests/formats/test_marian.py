@@ -16,7 +16,7 @@ from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.weights import SCALE
 
 from testing.firefox_models import FLOAT32, as_bin, random_model, write_bin, write_npz
-from testing.foreign_bundles import FIXTURES, LINES, run_import
+from testing.foreign_bundles import FIXTURES, LINES, bpe_pieces, run_import
 
 PIECES = 45  # of the vocabulary
 SELF_ATTENTION = {"transformer_decoder_autoreg": "self-attention", "transformer_ffn_activation": "gelu"}
@@ -114,6 +114,20 @@ def test_files_that_settings_name(tmp_path):
     (path / "config.yml").unlink()
     with pytest.raises(InputError, match=r"must have one file of models, got model\S+, other.bin$"):
         read(path, None, None)
+
+
+def test_codes_of_subword_nmt(tmp_path):
+    path, _ = directory(tmp_path / "model", npz=True)
+    (path / "vocab.ende.spm").unlink()
+    pieces = bpe_pieces()[-PIECES + 2 :]
+    (path / "vocab.yml").write_text("".join(f'"{x}": {i}\n' for i, x in enumerate(["</s>", "<unk>", *pieces])))
+    for side in ("source", "target"):
+        shutil.copy(FIXTURES / "bpe.model", path / f"{side}.bpe")
+    tokenizer = run_import(path, tmp_path / "bundle", "en", "de").tokenizer
+    assert [tokenizer.vocabularies[0][i] for i in tokenizer.encode("17 apples")] == ["17", "apples"]
+    assert tokenizer.vocabulary.bpe == "opus-mt"
+    (path / "target.bpe").write_text("a b c")
+    refuse(path, tmp_path / "none", "target.bpe: line 1 must have two pieces, got 'a b c'")
 
 
 def changed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[dict, dict], object]:

@@ -24,7 +24,7 @@ from relattn_mt.formats.names import CTRANSLATE2
 from relattn_mt.support.errors import InputError
 
 from testing.covering import pairwise
-from testing.foreign_bundles import LINES, run_import
+from testing.foreign_bundles import LINES, bpe_pieces, run_import
 
 DIM, HEADS, INNER, CLIP = 12, 3, 20, 2
 Activation = common_spec.Activation
@@ -32,8 +32,11 @@ SPECIALS = ["<unk>", "<blank>", "<s>", "</s>", "<start>", "<end>"]
 
 
 def pieces_of(path: Path, seed: int) -> list[str]:
-    model = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    pieces = [*SPECIALS, *(model.id_to_piece(i) for i in range(3, model.get_piece_size()))]
+    if path.name == "bpe.model":
+        pieces = [*SPECIALS, *bpe_pieces()]
+    else:
+        model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        pieces = [*SPECIALS, *(model.id_to_piece(i) for i in range(3, model.get_piece_size()))]
     return random.Random(seed).sample(pieces, len(pieces))
 
 

@@ -1,7 +1,7 @@
-"""Tokenizer of an imported model: a SentencePiece model and a vocabulary for each side.
+"""Tokenizer of an imported model: a SentencePiece model, or codes of subword-nmt, and a vocabulary for each side.
 
-    tokenizer.model          SentencePiece model of the source
-    tokenizer.target.model   SentencePiece model of the target, which may be the same
+    tokenizer.model          SentencePiece model or codes of the source
+    tokenizer.target.model   those of the target, which may be the same
     vocabulary.json          pieces of each side by id, and which of them are special tokens
 
 Another toolkit trained the model. Its SentencePiece models may normalize text, and their ids differ from those of the
@@ -18,12 +18,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import get_origin, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
-import sentencepiece
-
+from relattn_mt.data.bpe import BpeModel, piece_text
 from relattn_mt.data.tokenizer import (
+    SPACE_MARK,
     TOKENIZER,
     SpecialTokens,
     Tokenizer,
@@ -54,6 +55,7 @@ class Vocabulary:
         target_begin: Tokens that the decoder reads after `start`. They are given, not generated.
         languages: Token of each language by its code, in a model of several directions. If `target_begin` has one,
             those around the source are of the source's language; else they are of the target's.
+        bpe: Who prepares text for codes of subword-nmt, as in `BpeModel`; empty for SentencePiece models.
     """
 
     source: list[str]
@@ -65,6 +67,7 @@ class Vocabulary:
     source_end: list[str] = field(default_factory=list)
     target_begin: list[str] = field(default_factory=list)
     languages: dict[str, str] = field(default_factory=dict)
+    bpe: str = ""
 
     def __post_init__(self) -> None:
         kinds = {str: "a string", list[str]: "a list of strings", dict[str, str]: "strings by name"}
@@ -123,9 +126,10 @@ class ImportedTokenizer:
     """SentencePiece models and vocabularies of a model that another toolkit trained.
 
     Args:
-        src_model: Serialized SentencePiece model of the source.
-        tgt_model: Serialized SentencePiece model of the target.
+        src_model: Serialized SentencePiece model of the source, or its codes.
+        tgt_model: The same of the target.
         vocabulary: Vocabularies and special tokens.
+        names: Files of both in messages.
 
     Attributes:
         special: Ids of the special tokens.
@@ -137,24 +141,35 @@ class ImportedTokenizer:
         longest_piece: Maximum characters of a piece; infinite, because normalization may shorten a text.
 
     Raises:
-        InputError: The models are not SentencePiece models, or belong to other vocabularies.
+        InputError: A model is damaged or belongs to another vocabulary.
     """
 
     longest_piece = math.inf
 
-    def __init__(self, src_model: bytes, tgt_model: bytes, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        src_model: bytes,
+        tgt_model: bytes,
+        vocabulary: Vocabulary,
+        names: Sequence[str | Path] = (TOKENIZER, TGT_TOKENIZER),
+    ) -> None:
         self.vocabulary = vocabulary
         self.vocabularies = vocabulary.source, vocabulary.target
         self.vocab_sizes = len(vocabulary.source), len(vocabulary.target)
         self.unknown_piece = vocabulary.unknown
         self._contents = src_model, tgt_model
-        self._src_model, self._src_ids, self._text = _load_side("source", src_model, vocabulary.source)
-        self._tgt_model, self._tgt_ids, _ = _load_side("target", tgt_model, vocabulary.target)
+        sides = zip(names, ("source", "target"), self._contents, self.vocabularies, strict=True)
+        source, target = (_load_side(*side, vocabulary.bpe) for side in sides)
+        self._src_model, self._src_ids, self._text = source
+        self._tgt_model, self._tgt_ids, _ = target
         self.special = self._special_tokens()
         eos, unknown = self.special.eos, self._tgt_ids[vocabulary.unknown]
         languages = (self._tgt_ids[piece] for piece in vocabulary.languages.values() if piece in self._tgt_ids)
         self._not_text = {*self.special.banned, eos, unknown, *languages}
-        texts = piece_texts(self._tgt_model)
+        if isinstance(self._tgt_model, BpeModel):
+            texts = {each: piece_text(each).replace(SPACE_MARK, " ").encode() for each in vocabulary.target}
+        else:
+            texts = piece_texts(self._tgt_model)
         self.target_texts = [
             b"" if i in self._not_text else texts.get(piece, b"") for i, piece in enumerate(vocabulary.target)
         ]
@@ -199,15 +214,19 @@ class ImportedTokenizer:
         with reading(directory / VOCABULARY, "not JSON"):
             content = json.loads((directory / VOCABULARY).read_bytes())
         try:
-            return cls(models[0], models[1], Vocabulary(**content))
+            vocabulary = Vocabulary(**content)
         except (InputError, TypeError) as error:
-            raise InputError(f"{directory}: {one_line(error)}") from error
+            raise InputError(f"{directory / VOCABULARY}: {one_line(error)}") from error
+        return cls(models[0], models[1], vocabulary, [directory / TOKENIZER, directory / TGT_TOKENIZER])
 
     def with_languages(self, src_lang: str, tgt_lang: str) -> ImportedTokenizer:
         """Return a tokenizer for another direction of the same model. Raises InputError as `Vocabulary` does."""
         other = copy(self)
         other.vocabulary = self.vocabulary.with_languages(src_lang, tgt_lang)
         other.special = other._special_tokens()
+        if isinstance(self._src_model, BpeModel) and isinstance(self._tgt_model, BpeModel):
+            other._src_model = self._src_model.with_language(src_lang)
+            other._tgt_model = self._tgt_model.with_language(tgt_lang)
         for name in ("files", "digest"):
             other.__dict__.pop(name, None)
         return other
@@ -245,8 +264,24 @@ class ImportedTokenizer:
         pieces = [self.vocabulary.source[i] for i in ids if i != unknown]
         return self._src_model.decode_pieces(pieces).replace("\n", " ")
 
+    def marked(self, side: int, pieces: list[str]) -> list[str]:
+        """Return the pieces of a source (side 0) or a target (1) with a mark where a word of their text begins."""
+        model = (self._src_model, self._tgt_model)[side]
+        if not isinstance(model, BpeModel):
+            return pieces
+        words = [len(model.decode_pieces(pieces[:end]).split()) for end in range(len(pieces) + 1)]
+        return [
+            SPACE_MARK * (after > before) + each for each, (before, after) in zip(pieces, pairwise(words), strict=True)
+        ]
+
 
 AnyTokenizer = Tokenizer | ImportedTokenizer
+
+
+def marked_pieces(tokenizer: AnyTokenizer, side: int, ids: Iterable[int]) -> list[str]:
+    """Return the pieces of a source (side 0) or a target (1), with a mark where a word begins, for `word_indices`."""
+    pieces = [tokenizer.vocabularies[side][i] for i in ids]
+    return tokenizer.marked(side, pieces) if isinstance(tokenizer, ImportedTokenizer) else pieces
 
 
 def tokenizer_in(directory: Path) -> AnyTokenizer:
@@ -257,21 +292,29 @@ def tokenizer_in(directory: Path) -> AnyTokenizer:
 
 
 def _load_side(
-    side: str, content: bytes, vocabulary: list[str]
-) -> tuple[sentencepiece.SentencePieceProcessor, dict[str, int], list[str]]:
-    """Return the SentencePiece model of a side, the ids of its vocabulary, and the pieces that are text in both.
+    name: str | Path, side: str, content: bytes, vocabulary: list[str], bpe: str
+) -> tuple[Any, dict[str, int], list[str]]:
+    """Return the model of a side, the ids of its vocabulary, and the pieces that are text in both.
 
     Raises:
         InputError: The model is damaged, or most of its pieces are not in the vocabulary.
     """
-    model, pieces = load_model(content)
     ids = {piece: i for i, piece in enumerate(vocabulary)}
-    text = {pieces[i] for i in text_ids(model)}
+    model: Any
+    try:
+        if bpe:
+            model = BpeModel(content, bpe)
+            text = {*model.pieces}
+            needed = min(len(text), len(ids))  # codes may be of both sides, and so may a vocabulary
+        else:
+            model, pieces = load_model(content)
+            text = {pieces[i] for i in text_ids(model)}
+            needed = len(text)
+    except (InputError, UnicodeDecodeError) as error:
+        raise InputError(f"{name}: {one_line(error)}") from error
     known = sorted(text & ids.keys())
-    if len(known) < MIN_KNOWN_FRACTION * len(text):
+    if len(known) < MIN_KNOWN_FRACTION * needed:
         joined = " (which marks joined pieces with ￭, unlike SentencePiece)" if any("￭" in p for p in ids) else ""
-        raise InputError(
-            f"the SentencePiece model is not the {side}'s: {len(known):,} of its {len(text):,} pieces are in the "
-            f"vocabulary{joined}"
-        )
-    return model, ids, known
+        what = f"the {'set of codes' if bpe else 'SentencePiece model'} is not the {side}'s"
+        raise InputError(f"{name}: {what}: {len(known):,} of its {len(text):,} pieces are in the vocabulary{joined}")
+    return model, ids, [*map(piece_text, known)] if bpe else known

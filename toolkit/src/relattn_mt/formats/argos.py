@@ -2,7 +2,7 @@
 
     NAME/metadata.json         languages and version
     NAME/model/                files that CTranslate2 reads, and our tokenizer if it is not sentencepiece.model
-    NAME/sentencepiece.model   SentencePiece model, which encodes the source and decodes the target
+    NAME/sentencepiece.model   SentencePiece model, which encodes the source and decodes the target; or bpe.model
     NAME/README.md             the bundle's card
 
 Argos Translate splits text into sentences with its own models. It takes the first token of a translation, if that is
@@ -29,7 +29,7 @@ from relattn_mt.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTok
 from relattn_mt.data.tokenizer import SPACE_MARK, TOKENIZER, load_model
 from relattn_mt.formats.ctranslate2 import write as ctranslate2
 from relattn_mt.formats.ctranslate2.directory import Quantization
-from relattn_mt.formats.foreign_model import ForeignModel
+from relattn_mt.formats.foreign_model import BPE, ForeignModel
 from relattn_mt.formats.parity import Report
 from relattn_mt.support.errors import InputError, one_line, reading, require, require_installed
 from relattn_mt.support.files import output, require_outside
@@ -57,7 +57,7 @@ def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Seq
     (src, src_name), (tgt, tgt_name) = _language(bundle.src_lang), _language(bundle.tgt_lang)
     replaceable = not out.is_file() or out.stat().st_size == 0 or is_package(out)
     require(replaceable, f"{out}: not replaced, because it is not a package for Argos Translate")
-    sentencepiece = _sentencepiece_model(bundle.tokenizer, bundle.path)
+    name, model = _tokenizer_file(bundle)
     special = bundle.tokenizer.special
     added = ctranslate2.added_tokens(bundle.tokenizer)
     representable = added == (bool(special.src_begin), bool(special.src_end)) and len(special.tgt_begin) <= 1
@@ -76,13 +76,13 @@ def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Seq
         export = Path(directory) / "model"
         report = ctranslate2.export(bundle, export, quantization=quantization, sample=sample, one_pair=True)
         content = {file.name: file.read_bytes() for file in sorted(export.iterdir())}
-        files = {f"model/{name}": data for name, data in content.items() if name != CARD and data != sentencepiece}
-        files |= {_SENTENCEPIECE: sentencepiece, CARD: content[CARD]}
+        files = {f"model/{file}": data for file, data in content.items() if file != CARD and data != model}
+        files |= {name: model, CARD: content[CARD]}
         files[_METADATA] = (json.dumps(metadata, ensure_ascii=False, indent=4) + "\n").encode()
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as package:
-            for name, data in files.items():  # ZipInfo without a time, so that equal models give equal archives
-                package.writestr(zipfile.ZipInfo(f"translate-{src}_{tgt}-1_0/{name}"), data, zipfile.ZIP_DEFLATED)
+            for file, data in files.items():  # ZipInfo without a time, so that equal models give equal archives
+                package.writestr(zipfile.ZipInfo(f"translate-{src}_{tgt}-1_0/{file}"), data, zipfile.ZIP_DEFLATED)
         write(archive.getbuffer())
     return report
 
@@ -113,16 +113,15 @@ def unpacked(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             metadata = json.loads(package.read(root + _METADATA))
             kind = metadata.get("type", "translate")
             require(kind == "translate", f"{path}: must be a package of type translate, got {one_line(kind, 40)}")
-            tokenizer = root + _SENTENCEPIECE
-            other = " (bpe.model is not supported)" if f"{root}bpe.model" in names else ""
-            require(tokenizer in names, f"{path}: not a complete {PACKAGE}: it has no {_SENTENCEPIECE}{other}")
+            tokenizer = next((name for name in (_SENTENCEPIECE, BPE) if root + name in names), "")
+            require(bool(tokenizer), f"{path}: not a complete {PACKAGE}: it has no {_SENTENCEPIECE} and no {BPE}")
             for name in names:
                 file = name.removeprefix(f"{root}model/")
                 if file and file not in (name, ".", "..") and not {*file} & {"/", "\\"}:
                     (model / file).write_bytes(package.read(name))
-            sides = (TOKENIZER, TGT_TOKENIZER) if (model / VOCABULARY).is_file() else (TOKENIZER,)
+            sides = (TOKENIZER, TGT_TOKENIZER) if (model / VOCABULARY).is_file() else (tokenizer,)
             for side in (side for side in sides if not (model / side).is_file()):
-                (model / side).write_bytes(package.read(tokenizer))
+                (model / side).write_bytes(package.read(root + tokenizer))
         try:
             yield model, metadata
         except InputError as error:
@@ -144,6 +143,14 @@ def with_metadata(foreign: ForeignModel, metadata: dict[str, Any]) -> ForeignMod
         languages=foreign.languages if is_ours else (codes[0], codes[1]),
         search=foreign.search if is_ours else SEARCH,
     )
+
+
+def _tokenizer_file(bundle: Bundle) -> tuple[str, bytes]:
+    """Return the name and the content of the tokenizer of a package. Raises InputError as `_sentencepiece_model`."""
+    tokenizer = bundle.tokenizer
+    bpe = tokenizer.vocabulary.bpe if isinstance(tokenizer, ImportedTokenizer) else ""
+    require(bpe != "opus-mt", f"{bundle.path}: Argos Translate does not prepare text for BPE as OPUS-MT does")
+    return (BPE, tokenizer.files[TOKENIZER]) if bpe else (_SENTENCEPIECE, _sentencepiece_model(tokenizer, bundle.path))
 
 
 def _sentencepiece_model(tokenizer: AnyTokenizer, source: Path) -> bytes:

@@ -27,6 +27,7 @@ SEARCH = SearchConfig(length_penalty="average", alpha=1.0, early_stopping=True)
 M2M_100_LANGUAGE, NLLB_LANGUAGE = re.compile("__([a-z]{2,3})__"), re.compile("([a-z]{3}_[A-Z][a-z]{3})")
 MARIAN_LANGUAGE = re.compile(">>(.+)<<")
 NEVER_GENERATED = -1e4  # bias of a token without probability: finite in all precisions, and exp(-1e4) is 0
+BPE = "bpe.model"  # name of the codes in a package for Argos Translate
 _POSITIONS = "encoder.0.self_attention.attention.rel_key.weight", "src_positions.signal.weight"
 
 _STARTS = "<pad>", "<start>", "<zeros>"  # names of a first target token without an embedding
@@ -149,27 +150,25 @@ def read_tokenizer(
 
     Args:
         source: Name of the model in messages.
-        src_model: SentencePiece model of the source.
-        tgt_model: SentencePiece model of the target; None takes the source's.
+        src_model: SentencePiece model of the source; or codes of subword-nmt, if the name is bpe.model or ends in .bpe.
+        tgt_model: The same of the target; None takes the source's.
         vocabulary: Fields of a `Vocabulary`.
 
     Raises:
         InputError: The vocabulary is invalid, or a file is missing, damaged or belongs to another vocabulary.
     """
-    try:
-        vocabularies = Vocabulary(**vocabulary)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from error
     require(src_model is not None, f"{source}: the model does not contain its SentencePiece model: give --tokenizer")
     assert src_model is not None
-    files = []
-    for path in (src_model, tgt_model or src_model):
+    bpe = "argos" if src_model.name == BPE else "opus-mt" if src_model.suffix == ".bpe" else ""
+    try:
+        vocabularies = Vocabulary(**vocabulary, bpe=bpe)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
+    files, names = [], (src_model, tgt_model or src_model)
+    for path in names:
         with reading(path, "cannot be read"):
             files.append(path.read_bytes())
-    try:
-        return ImportedTokenizer(files[0], files[1], vocabularies)
-    except InputError as error:
-        raise InputError(f"{src_model}: {error}") from error
+    return ImportedTokenizer(files[0], files[1], vocabularies, names)
 
 
 def with_start(tensors: Mapping[str, np.ndarray], names: Names, vocabulary: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -2,7 +2,7 @@
 
     model.*.bin or *.npz             weights, and the options of the model, special:model.yml
     vocab.*.spm                      SentencePiece model of both sides; or srcvocab.*.spm and trgvocab.*.spm
-    *vocab*.yml                      in OPUS-MT, pieces by id, with source.spm and target.spm
+    *vocab*.yml                      in OPUS-MT, pieces by id, with source.spm and target.spm, or with *.bpe
     config.*.yml or decoder.yml      names of the files above, and the search; optional
     metadata.json, model_info.json   languages, of Firefox and of translateLocally; optional
 
@@ -304,7 +304,8 @@ def _vocabulary(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, Any]
     fields |= {"languages": languages, "source_begin": [*languages.values()][:1]}
     if files[0].suffix == ".spm":
         return fields, (files[0], files[-1])
-    models = [path / f"{side}.spm" for side in ("source", "target")]
+    suffix = "spm" if (path / "source.spm").is_file() else "bpe"
+    models = [path / f"{side}.{suffix}" for side in ("source", "target")]
     return fields, (models[0], models[1]) if all(model.is_file() for model in models) else (None, None)
 
 

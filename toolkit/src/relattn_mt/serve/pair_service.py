@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from relattn_mt.config import SearchConfig
+from relattn_mt.data.imported_tokenizer import marked_pieces
 from relattn_mt.data.tokenizer import word_indices
 from relattn_mt.serve.queue import BatchQueue
 from relattn_mt.text.marked import Marked
@@ -77,7 +78,6 @@ class PairService:
 
     def _score_words(self, items: list[tuple[str, Translation]]) -> list[list[Word]]:
         translator, tokenizer = self.translator, self.translator.tokenizer
-        src_pieces, tgt_pieces = tokenizer.vocabularies
         src_ids = [tokenizer.encode(sentence) for sentence, _ in items]
         tgt_ids = [
             # its tokens have no literals, and none of a prefix in another spelling
@@ -89,8 +89,8 @@ class PairService:
         words = [[Word(translation.text)] for _, translation in items]
         for i, log_probs, alignment in zip(held, translator.log_probs(*sides), translator.align(*sides), strict=True):
             sentence, translation = items[i]
-            sources = _source_ranges(sentence, [src_pieces[piece] for piece in src_ids[i]], alignment)
-            words[i] = _words(translation.text, [tgt_pieces[piece] for piece in tgt_ids[i]], log_probs, sources)
+            sources = _source_ranges(sentence, marked_pieces(tokenizer, 0, src_ids[i]), alignment)
+            words[i] = _words(translation.text, marked_pieces(tokenizer, 1, tgt_ids[i]), log_probs, sources)
         return words
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 _LONGEST = 600  # characters per message
 _MOST_CHOICES = 20  # names listed in one message
 EXTRAS = {  # imported names of packages that are not always installed, by the extra that installs them
+    "bpe": ("sacremoses",),
     "prepare": ("babel", "regex"),  # of several extras with a package, the first is suggested
     "documents": ("lxml", "markdown_it", "sentencex"),
     "evaluate": ("sacrebleu",),

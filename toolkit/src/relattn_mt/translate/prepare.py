@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from relattn_mt.config import SearchConfig
-from relattn_mt.data.imported_tokenizer import AnyTokenizer
+from relattn_mt.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer
 from relattn_mt.data.text_files import has_text
 from relattn_mt.search.types import Request
 from relattn_mt.support.errors import InputError, one_line, require
@@ -133,6 +133,9 @@ class Preparation:
             raise InputError(f"n_best must be at most the beam size {search.beam_size}, got {options.n_best}")
         if options.glossary and (search.no_repeat_ngram > 0 or search.repetition_penalty != 1.0):
             raise InputError("a glossary does not work with no_repeat_ngram and repetition_penalty")
+        is_bpe = isinstance(self.tokenizer, ImportedTokenizer) and self.tokenizer.vocabulary.bpe
+        if is_bpe and (sentence.prefix or options.glossary):
+            raise InputError("prefixes and glossaries do not work with BPE of Moses tokens")
         require_readable(sentence.text.text, f"line {number}")
         require_readable(sentence.prefix, f"prefix {number}")
         if has_text(sentence.prefix) and not has_text(sentence.text.text):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from relattn_mt.config import SearchConfig
-from relattn_mt.data.imported_tokenizer import AnyTokenizer
+from relattn_mt.data.imported_tokenizer import AnyTokenizer, marked_pieces
 from relattn_mt.data.planning import batch_by_size
 from relattn_mt.search.engine import Engine
 from relattn_mt.search.types import DIVERGED, Hypothesis, Request, SamplingOptions, SearchRules
@@ -119,12 +119,13 @@ class Runner:
 
         Arguments are those of `log_probs`.
         """
-        (source, target), given = self.tokenizer.vocabularies, len(self.tokenizer.special.tgt_begin)
+        tokenizer, given = self.tokenizer, len(self.tokenizer.special.tgt_begin)
+        found = zip(src_ids, tgt_ids, self._by_length(self.engine.align, src_ids, tgt_ids), strict=True)
         return [
-            links(weights[given:], [source[i] for i in src], [target[i] for i in tgt], self.tokenizer.special)
-            for src, tgt, weights in zip(
-                src_ids, tgt_ids, self._by_length(self.engine.align, src_ids, tgt_ids), strict=True
+            links(
+                weights[given:], marked_pieces(tokenizer, 0, src), marked_pieces(tokenizer, 1, tgt), tokenizer.special
             )
+            for src, tgt, weights in found
         ]
 
     def _by_length(

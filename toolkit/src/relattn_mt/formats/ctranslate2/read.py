@@ -27,6 +27,7 @@ from relattn_mt.formats.ctranslate2.directory import (
 )
 from relattn_mt.formats.ctranslate2.model_bin import ModelFile, int8_scales, read_model, weights
 from relattn_mt.formats.foreign_model import (
+    BPE,
     M2M_100_LANGUAGE,
     MARIAN_LANGUAGE,
     NLLB_LANGUAGE,
@@ -59,7 +60,10 @@ _IGNORED = (
     "scale_embeddings|start_from_zero_embedding|embeddings_merge|alignment_layer|alignment_heads|"
     "alibi_use_positive_positions|scale_alibi"
 )
-_SPM_FILES = (("source.spm", "target.spm"), *((name,) for name in ("sentencepiece.bpe.model", "sentencepiece.model")))
+_SPM_FILES = (
+    ("source.spm", "target.spm"),
+    *((name,) for name in ("sentencepiece.bpe.model", "sentencepiece.model", BPE)),
+)
 _SWITCHES = {  # settings that must be off, and the feature otherwise
     "decoder/alibi": "ALiBi's positions",
     "encoder/multi_query_attention": "fewer heads of keys than of queries",
