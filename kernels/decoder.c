@@ -507,6 +507,11 @@ static void embed(const arguments *a, const sizes *s, buffers *b, idx row, int64
     for (idx i = a->dim; i < s->padded_dim; i++) x[i] = 0;
 }
 
+static void normalize_embeddings(const arguments *a, const sizes *s, buffers *b, idx num_rows) {
+    const norm *n = &a->embedding_norm;
+    if (n->weight) normalize(b->x, s->padded_dim, b->x, n, num_rows, s->padded_dim, a->dim, a->epsilon);
+}
+
 /* Add the feed-forward network of the input to x. In 8 bits, it computes few rows at a time, which stay in the cache. */
 static void add_feed_forward(const arguments *a, const sizes *s, buffers *b, const layer *l, const linear_input *input,
                              idx num_rows) {
@@ -629,6 +634,7 @@ static idx relattn_step(const arguments *a) {
     for (idx first = 0; first < a->rows; first += max_rows) {
         const idx num_rows = a->rows - first < max_rows ? a->rows - first : max_rows;
         for (idx r = 0; r < num_rows; r++) embed(a, &s, &b, r, a->tokens[first + r], a->position);
+        normalize_embeddings(a, &s, &b, num_rows);
         for (idx layer_index = 0; layer_index < a->layer_count; layer_index++)
             run_layer(a, &s, layer_index, &b, first, num_rows);
         const linear_input y = sublayer_input(a, &s, &b, &a->final_norm, &a->output, num_rows);
@@ -648,6 +654,7 @@ static idx relattn_encode(const arguments *a) {
         for (; last < a->rows && num_rows + a->src_lengths[last] <= max_rows; last++)
             for (idx i = 0; i < a->src_lengths[last]; i++)
                 embed(a, &s, &b, num_rows++, a->tokens[last * a->src_len + i], i);
+        normalize_embeddings(a, &s, &b, num_rows);
         for (idx layer_index = 0; layer_index < a->layer_count; layer_index++)
             run_layer(a, &s, layer_index, &b, first, num_rows);
         if (a->pre_norm)

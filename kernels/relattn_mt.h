@@ -21,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { RELATTN_MT_INTERFACE = 1 };
+enum { RELATTN_MT_INTERFACE = 2 };
 enum { RELATTN_MT_RELU, RELATTN_MT_GELU, RELATTN_MT_GELU_TANH, RELATTN_MT_GELU_SIGMOID, RELATTN_MT_SWISH }; /* activations */
 enum { RELATTN_MT_FLOAT, RELATTN_MT_GENERIC, RELATTN_MT_PAIRS, RELATTN_MT_DOTS }; /* kernels of maps, see `int8.h` */
 enum { /* error codes */
@@ -65,7 +65,8 @@ typedef struct {
 
 typedef struct {
     const relattn_mt_layer *layers;
-    relattn_mt_norm final_norm;
+    /* of the embeddings, without a weight if there is none, and of the output */
+    relattn_mt_norm embedding_norm, final_norm;
     relattn_mt_map output;
     /* (vocab, dim), or NULL: the embeddings are the weights of the outputs of a map in 8 bits */
     const float *embedding;

@@ -22,6 +22,7 @@ def _defaults(name: str) -> dict[str, Any]:
 
 VARIANTS: dict[str, dict[str, Any]] = {name: _defaults(name) for name in SCHEMES}
 VARIANTS["ssru in the decoder"] = {"positions": "t5", "decoder_mixer": "ssru"}
+VARIANTS["norm of the embeddings"] = {"positions": "learned", "embedding_norm": True}
 VARIANTS |= {  # each option once, with the first scheme that has it
     f"{name}, {option}={value}": {**_defaults(name), option: value}
     for option, values in OTHER_VALUES.items()

@@ -15,6 +15,9 @@ from transformers import (
     MarianConfig,
     MarianMTModel,
     MarianTokenizer,
+    MBart50Tokenizer,
+    MBartConfig,
+    MBartForConditionalGeneration,
     NllbTokenizer,
 )
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
@@ -108,12 +111,29 @@ def nllb(
     return fairseq_model(path, tokenizer, len(tokenizer), generation, config, end)
 
 
+def mbart_50(
+    path: Path, *, is_new: bool = False, generation: dict[str, Any] | None = None, lines: list[str] = LINES,
+    vocab: int = 60, end: float = 5.5, **config: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Write an mBART-50 model with its 52 languages, with the file tokenizer.json if it `is_new`."""
+    path.mkdir(parents=True)
+    train_sentencepiece(path / "sentencepiece.bpe.model", "unigram", vocab, lines)
+    tokenizer = MBart50Tokenizer.from_pretrained(path)
+    published = {"normalize_before": True, "normalize_embedding": True, "tokenizer_class": "MBart50Tokenizer"}
+    config, classes = {"scale_embedding": True, **published, **config}, (MBartConfig, MBartForConditionalGeneration)
+    made = fairseq_model(path, tokenizer, len(tokenizer), generation, config, end, classes=classes)
+    if not is_new:
+        (path / "tokenizer.json").unlink()
+    return made
+
+
 def fairseq_model(
-    path: Path, tokenizer: Any, vocab_size: int, generation: dict[str, Any] | None, config: dict[str, Any], end: float
-) -> tuple[Any, Any]:
-    """Write a model of M2M-100's class."""
+    path: Path, tokenizer: Any, vocab_size: int, generation: dict[str, Any] | None, config: dict[str, Any], end: float,
+    *, classes: tuple[Any, Any] = (M2M100Config, M2M100ForConditionalGeneration),
+) -> tuple[Any, Any]:  # fmt: skip
+    """Write a model of M2M-100's class, or of another one."""
     torch.manual_seed(1)
-    model = M2M100ForConditionalGeneration(M2M100Config(vocab_size=vocab_size, **{**SIZES, **config}))
+    model = classes[1](classes[0](vocab_size=vocab_size, **{**SIZES, **config}))
     search = {"num_beams": 4, "max_length": 40, "early_stopping": True}
     ids = {"pad_token_id": 1, "decoder_start_token_id": 2, "eos_token_id": 2}
     return save(path, model, tokenizer, {**ids, **search, **(generation or {})}, (0.3, end))
@@ -148,6 +168,8 @@ def randomize(model: Any, eos: int, deviation: float, end: float) -> None:
                     parameter[pad] = 0
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias[0, :pad] += 0.4 * torch.randn(pad)
+        for embedded in (model.model.encoder, decoder) if hasattr(decoder, "layernorm_embedding") else ():
+            embedded.embed_positions.weight += deviation * torch.randn(embedded.embed_positions.weight.shape)
         norm = decoder.layer_norm if hasattr(decoder, "layer_norm") else decoder.layers[-1].final_layer_norm
         direction = model.lm_head.weight[eos]
         norm.bias += end * direction / direction.norm() ** 2

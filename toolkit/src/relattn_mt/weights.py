@@ -73,6 +73,8 @@ def weight_table(config: ModelConfig, vocab_sizes: tuple[int, int], *, quantized
     for side, stack, layers in (("src", "encoder", config.encoder_layers), ("tgt", "decoder", config.decoder_layers)):
         if spec.max_length is not None:
             add(f"{side}_positions.signal.weight", spec.max_length, dim)
+        for leaf in ("weight", "bias") if config.embedding_norm else ():
+            add(f"{side}_positions.norm.{leaf}", dim)
         if isinstance(spec.mixer, BucketBias) and not (stack == "decoder" and config.decoder_mixer == "ssru"):
             add(f"{side}_positions.bias.weight", config.heads, BucketBias.buckets)
         for name, shape in _layer(config, stack == "decoder"):

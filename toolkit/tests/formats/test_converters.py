@@ -11,7 +11,6 @@ import pytest
 from ctranslate2.converters import MarianConverter, OpusMTConverter, TransformersConverter
 from relattn_mt import bundle
 from relattn_mt.formats.import_model import import_model
-from relattn_mt.support.errors import InputError
 from relattn_mt.translate.options import TranslateOptions
 
 from testing import marian_models, transformers_models
@@ -93,12 +92,11 @@ def test_marian(tmp_path, norm, activation, shared, converter, quantization):
     assert again.decode(again.encode_target(LINES[3])) == LINES[3]
 
 
-def test_a_norm_of_embeddings_is_refused(tmp_path):
+def test_a_norm_of_embeddings(tmp_path):
     model = marian_models.write(tmp_path / "model", **{"transformer-postprocess-emb": "nd"})
     OpusMTConverter(str(model)).convert(str(tmp_path / "converted"))
-    with pytest.raises(InputError, match=r"not supported: a norm of its embeddings$"):
-        require_agreement(tmp_path / "converted", tmp_path / "bundle", model / "source.spm", compared=0)
-    assert not (tmp_path / "bundle").exists()
+    spm = model / "source.spm", model / "target.spm"
+    assert require_agreement(tmp_path / "converted", tmp_path / "bundle", *spm, compared=20).model.embedding_norm
 
 
 def test_opennmt_py(tmp_path):
@@ -111,6 +109,7 @@ MULTILINGUAL: dict[str, tuple[dict[str, Any], tuple[str, str], int, int]] = {
     # options, so that the empty translation is unlikely; languages; their number; searches that are compared
     "m2m_100": ({"end": 3.5}, ("en", "de"), 100, 20),
     "nllb": ({"end": 2.5}, ("eng_Latn", "deu_Latn"), 3, 20),
+    "mbart_50": ({"end": 1.5}, ("en_XX", "de_DE"), 52, 16),
     "marian": ({"languages": ("deu", "fra"), "draw": (0.2, 1.0)}, ("en", "fra"), 2, 16),
 }
 
@@ -124,7 +123,8 @@ def test_transformers_and_fairseq(tmp_path, kind, adds_end):
     TransformersConverter(str(tmp_path / "model")).convert(str(tmp_path / "converted"))
     config = json.loads((tmp_path / "converted" / "config.json").read_text())
     assert not config["add_source_eos"]
-    (tmp_path / "converted" / "config.json").write_text(json.dumps(config | {"add_source_eos": adds_end}))
+    config |= {"add_source_eos": adds_end, "bos_token": config["bos_token"] or "<s>"}  # transformers 5 gives mBART none
+    (tmp_path / "converted" / "config.json").write_text(json.dumps(config))
     names = ("source.spm", "target.spm") if kind == "marian" else ("sentencepiece.bpe.model",)
     spm = [tmp_path / "model" / name for name in names]
     parts = require_agreement(tmp_path / "converted", tmp_path / "bundle", *spm, languages=languages, compared=compared)

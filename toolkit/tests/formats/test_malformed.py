@@ -112,7 +112,7 @@ def test_tensors_for_ctranslate2(path, tokenizers, tensors, facts):
         (5, {"user_decoder_start_tokens": np.array([1], np.int8)}, "bin: decoder_start_token must"),
         (4, {"with_source_bos": np.ones(2, np.float32)}, "model.bin: with_source_bos must be one whole number"),
         (4, {"num_heads": np.float32(2.5)}, "encoder/num_heads must be one whole number"),
-        (4, {"encoder/layernorm_embedding/gamma": np.ones(12, np.float32)}, "a norm of its embeddings"),
+        (4, {"decoder/layernorm_embedding/gamma": np.ones(12, np.float32)}, "a norm of its target embeddings"),
         (3, {"encoder/embeddings/weight": np.ones(3, np.int8)}, "encoder/embeddings_0/weight must be"),
     ],
 )
@@ -191,6 +191,7 @@ def published(tmp_path_factory) -> dict[str, Path]:
     models.marian(path / "marian", languages=("deu", "fra"))
     models.m2m_100(path / "m2m_100")
     models.nllb(path / "nllb")
+    models.mbart_50(path / "mbart_50")
     return {each.name: each for each in path.iterdir()}
 
 
@@ -211,7 +212,9 @@ def published(tmp_path_factory) -> dict[str, Path]:
         ("marian", "tokenizer_config.json", {"unk_token": "<none>"}, ["must have '<none>'"]),
         ("marian", "tokenizer_config.json", {"separate_vocabs": True}, ["it has no target_vocab.json"]),
         ("m2m_100", "tokenizer_config.json", {"language_codes": "all"}, ["language_codes must be m2m100 or wmt21"]),
-        ("m2m_100", "config.json", {"model_type": "mbart"}, ["got 'mbart': a norm of its embeddings is not"]),
+        ("m2m_100", "config.json", {"model_type": "bart"}, ["model_type must be ", " or mbart (mBART-50), got 'bart'"]),
+        ("mbart_50", "config.json", {"decoder_layers": 3}, ["config.json: decoder_layers must be 1", "got 3"]),
+        ("mbart_50", "tokenizer_config.json", {"tokenizer_class": "MBartTokenizer"}, ["must be MBart50Tokenizer, got"]),
         ("nllb", "tokenizer.json", {"added_tokens": None}, ["tokenizer.json: must have model.vocab and added_tokens"]),
     ],
 )

@@ -235,8 +235,8 @@ def test_all_unsupported_features_are_named(tmp_path, tokenizers):
     features = {
         "decoder/alibi": (off, "ALiBi"),
         "decoder/scale_embeddings": (off, "scale of embeddings"),
-        "encoder/layernorm_embedding/gamma": (np.ones(DIM, np.float32), "norm of its embeddings"),
-        "decoder/layernorm_embedding/gamma": (np.ones(DIM, np.float32), "RMS norms"),
+        "decoder/layernorm_embedding/gamma": (np.ones(DIM, np.float32), "norm of its target embeddings only"),
+        "decoder/other_norm/gamma": (np.ones(DIM, np.float32), "RMS norms"),
         "encoder/layer_1/ffn/linear_0_noact/weight": (np.ones((INNER, DIM), np.float32), "gated"),
         "decoder/final_logit_softcapping": (np.float32(3), "decoder/final_logit_softcapping"),
     }

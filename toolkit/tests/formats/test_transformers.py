@@ -47,6 +47,12 @@ CASES: dict[str, tuple[Any, dict[str, Any], tuple[str, str]]] = {
     ),
     "m2m_100": (models.m2m_100, {}, ("en", "de")),
     "nllb": (models.nllb, {"generation": {"early_stopping": False, "length_penalty": 0.6}}, ("eng_Latn", "deu_Latn")),
+    "mbart_50": (models.mbart_50, {}, ("en_XX", "de_DE")),
+    "mbart_50, other settings": (
+        models.mbart_50,
+        {"scale_embedding": False, "activation_function": "relu", "is_new": True},
+        ("fr_XX", "en_XX"),
+    ),
     "nllb, legacy": (models.nllb, {"legacy": True, "scale_embedding": False}, ("eng_Latn", "deu_Latn")),
 }
 

@@ -32,6 +32,7 @@ class ModelConfig(PositionConfig):
         shared_embeddings: Which matrices are shared: source, target and output ("all"), target and output ("target"),
             source and target ("inputs"), or none.
         scaled_embeddings: Multiply embeddings by √dim before positions are added, as in the paper.
+        embedding_norm: Normalize embeddings after positions are added, as in mBART.
         output_bias: Add a bias to the logits.
         norm_epsilon: Constant that layer normalization adds to the variance.
     """
@@ -49,6 +50,7 @@ class ModelConfig(PositionConfig):
     activation: Literal["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish"] = "relu"
     shared_embeddings: Literal["all", "target", "inputs", "none"] = "all"
     scaled_embeddings: bool = True
+    embedding_norm: bool = False
     output_bias: bool = False
     norm_epsilon: float = number(1e-5, "[1e-12, 1]")
 

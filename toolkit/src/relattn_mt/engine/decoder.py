@@ -139,6 +139,7 @@ class NativeDecoder:
             "pre_norm": config.norm == "pre",
             "activation": ACTIVATIONS.index(config.activation),
             "embedding_scale": config.dim**0.5 if config.scaled_embeddings else 1.0,
+            "embedding_norm": pack.norm("tgt_positions.norm"),
             "final_norm": pack.norm("decoder_norm"),
             "epsilon": config.norm_epsilon,
         }
@@ -148,6 +149,7 @@ class NativeDecoder:
             "ssru": False,
             **(embedding("src_embedding") if "src_embedding" in weights else {}),
             "layer_count": config.encoder_layers,
+            "embedding_norm": pack.norm("src_positions.norm"),
             "final_norm": pack.norm("encoder_norm"),
         }
         self.layers = {

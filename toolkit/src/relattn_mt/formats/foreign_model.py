@@ -25,6 +25,7 @@ from relattn_mt.weights import is_quantizable, weight_table
 SEARCH = SearchConfig(length_penalty="average", alpha=1.0, early_stopping=True)
 
 M2M_100_LANGUAGE, NLLB_LANGUAGE = re.compile("__([a-z]{2,3})__"), re.compile("([a-z]{3}_[A-Z][a-z]{3})")
+MBART_LANGUAGE = re.compile("([a-z]{2}_[A-Z]{2})")
 MARIAN_LANGUAGE = re.compile(">>(.+)<<")
 NEVER_GENERATED = -1e4  # bias of a token without probability: finite in all precisions, and exp(-1e4) is 0
 BPE = "bpe.model"  # name of the codes in a package for Argos Translate

@@ -53,7 +53,8 @@ class Names:
 
     def places(self, config: ModelConfig) -> dict[str, Place]:
         """Return the place of each weight that a model of this configuration may have, by our names."""
-        entries = dict(self.shared)
+        norms = config.embedding_norm
+        entries = {ours: theirs for ours, theirs in self.shared.items() if norms or "positions.norm" not in ours}
         for stack, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
             prefix, names = getattr(self, stack)
             for layer in range(count):
@@ -145,6 +146,8 @@ CTRANSLATE2 = Names(
         "output_bias": "decoder/projection/bias",
         "src_positions.signal.weight": "encoder/position_encodings/encodings",
         "tgt_positions.signal.weight": "decoder/position_encodings/encodings",
+        "src_positions.norm.": "encoder/layernorm_embedding/",
+        "tgt_positions.norm.": "decoder/layernorm_embedding/",
         "encoder_norm.": "encoder/layer_norm/",
         "decoder_norm.": "decoder/layer_norm/",
     },
@@ -189,6 +192,8 @@ TRANSFORMERS = Names(
         "output_bias": "final_logits_bias",
         "src_positions.signal.weight": "model.encoder.embed_positions.weight",
         "tgt_positions.signal.weight": "model.decoder.embed_positions.weight",
+        "src_positions.norm.": "model.encoder.layernorm_embedding.",
+        "tgt_positions.norm.": "model.decoder.layernorm_embedding.",
         "encoder_norm.": "model.encoder.layer_norm.",
         "decoder_norm.": "model.decoder.layer_norm.",
     },

@@ -30,6 +30,7 @@ from relattn_mt.formats.foreign_model import (
     BPE,
     M2M_100_LANGUAGE,
     MARIAN_LANGUAGE,
+    MBART_LANGUAGE,
     NLLB_LANGUAGE,
     SEARCH,
     ForeignModel,
@@ -71,9 +72,9 @@ _SWITCHES = {  # settings that must be off, and the feature otherwise
 }
 _FEATURES = {  # patterns of the names of weights that only a model with the feature has; None changes nothing
     rf"^(encoder|decoder)/({'|'.join(_EQUAL)}|{_IGNORED})$|^({'|'.join(_SWITCHES)})$": None,
-    r"layernorm_embedding/": "a norm of its embeddings",
     r"(input|post_attention|\w+_feedforward|shared|external_\w+)_layer_norm/": "other norms in its layers",
     r"linear_0_noact/": "gated feed-forward layers",
+    r"layernorm_embedding/": "a norm of its target embeddings only",
     r"relative_attention_": "T5's positions",
     r"relative_(asymmetric|left|right)_": "other relative positions for the left than for the right",
     r"rotary_": "rotary positions",
@@ -145,6 +146,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         norm="pre" if number("encoder/pre_norm", 1) else "post",
         activation=_ACTIVATIONS.get(number("encoder/activation"), "relu"),
         scaled_embeddings=bool(scale),
+        embedding_norm="encoder/layernorm_embedding/gamma" in tensors,
         norm_epsilon=typed(path / CONFIG, "layer_norm_epsilon", _EPSILON if epsilon is None else epsilon, float),
     )
     if is_ours:
@@ -188,7 +190,7 @@ def _vocabulary(path: Path, config: Mapping[str, Any], starts_from_zeros: bool) 
     if starts_from_zeros:
         around["source_end"] = [end]
     elif start == end and not around["source_begin"]:  # of fairseq
-        languages = languages_of(source, M2M_100_LANGUAGE, NLLB_LANGUAGE)
+        languages = languages_of(source, M2M_100_LANGUAGE, NLLB_LANGUAGE, MBART_LANGUAGE)
     if languages:
         token = next(iter(languages.values()))
         around |= {"source_begin": [token], "source_end": [end], "languages": languages}

@@ -215,6 +215,7 @@ def _spec(config: ModelConfig, state: Mapping[str, np.ndarray]) -> Any:
         config.heads,
         pre_norm=config.norm == "pre",
         with_relative_position=config.position_spec.signal is None,  # without positions, tables of zeros
+        layernorm_embedding=config.embedding_norm,
         activation=common_spec.Activation(CTRANSLATE2_ACTIVATIONS[config.activation]),
         alignment_layer=alignment_layer(config.decoder_layers),
         alignment_heads=config.heads,

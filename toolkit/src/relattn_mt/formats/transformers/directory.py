@@ -6,7 +6,8 @@
     tokenizer_config.json    special tokens
 
 Marian's tokenizer is vocab.json, source.spm and target.spm; target_vocab.json has the target's pieces if they are
-others. M2M-100's is vocab.json and sentencepiece.bpe.model, NLLB's is tokenizer.json and sentencepiece.bpe.model.
+others. The other families have sentencepiece.bpe.model, M2M-100 with vocab.json, NLLB and some of mBART-50 with
+tokenizer.json.
 """
 
 from __future__ import annotations
@@ -45,7 +46,6 @@ ACTIVATIONS = {
     "swish": "swish",
     "silu": "swish",
 }
-_WITH_EMBEDDING_NORM = "bart", "mbart", "plbart"
 _SIDES = ("source", "src"), ("target", "tgt")
 
 
@@ -72,13 +72,16 @@ class _Family:
         architecture: Class of the model.
         norm: Place of the layer normalization.
         defaults: Settings that config.json may leave out.
-        positions: Function of a number of positions, the dimension and the padding id that returns the positions.
+        positions: Function of a number of positions, the dimension and the padding id that returns the positions; None
+            if the weights have them, after two rows that are not used.
+        embedding_norm: Whether embeddings are normalized.
     """
 
     architecture: str
     norm: str
     defaults: dict[str, Any]
-    positions: Callable[[int, int, int], np.ndarray]
+    positions: Callable[[int, int, int], np.ndarray] | None
+    embedding_norm: bool = False
 
 
 _DEFAULTS = {
@@ -126,6 +129,23 @@ FAMILIES = {
         },
         lambda count, dim, pad: fairseq_sinusoids(count, dim, pad + 1),
     ),
+    "mbart": _Family(
+        "MBartForConditionalGeneration",
+        "pre",
+        {
+            **_DEFAULTS,
+            "vocab_size": 50265,
+            "activation_function": "gelu",
+            "scale_embedding": False,
+            "attention_dropout": 0.0,
+            "pad_token_id": 1,
+            "decoder_start_token_id": 2,
+            "eos_token_id": 2,
+            "forced_eos_token_id": 2,
+        },
+        None,
+        embedding_norm=True,
+    ),
 }
 
 
@@ -143,10 +163,9 @@ def is_model(path: Path) -> bool:
 def read_config(path: Path) -> dict[str, Any]:
     """Return the content of config.json. Raises InputError unless the architecture is supported."""
     config = read_json(path / CONFIG)
-    kind, supported = config.get("model_type"), "marian (OPUS-MT) or m2m_100 (M2M-100, NLLB)"
+    kind, supported = config.get("model_type"), "marian (OPUS-MT), m2m_100 (M2M-100, NLLB) or mbart (mBART-50)"
     if not (isinstance(kind, str) and kind in FAMILIES):
-        reason = ": a norm of its embeddings is not supported" if kind in _WITH_EMBEDDING_NORM else ""
-        raise InputError(f"{path / CONFIG}: model_type must be {supported}, got {one_line(repr(kind), 40)}{reason}")
+        raise InputError(f"{path / CONFIG}: model_type must be {supported}, got {one_line(repr(kind), 40)}")
     expected = [FAMILIES[kind].architecture]
     if (architectures := config.get("architectures") or expected) != expected:
         got = one_line(json.dumps(architectures), 80)

@@ -1,4 +1,4 @@
-"""Read a model of transformers: MarianMT (OPUS-MT), M2M-100 and NLLB. No code of the model is run."""
+"""Read a model of transformers: MarianMT (OPUS-MT), M2M-100, NLLB and mBART-50. No code of the model is run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     most = f"{settings.file}: max_position_embeddings must be at most {_MOST_POSITIONS:,}, got {positions:,}"
     require(positions <= _MOST_POSITIONS, most)
     for name in (f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")):
-        tensors.setdefault(name, family.positions(positions, dim, settings.number("pad_token_id")))
+        if family.positions is not None:
+            tensors.setdefault(name, family.positions(positions, dim, settings.number("pad_token_id")))
+        elif name in tensors:
+            tensors[name] = np.atleast_1d(tensors[name])[2:]
     vocabulary, models = read_vocabulary(path, config["model_type"], sizes, settings)
     languages = _add_tokens(vocabulary, generation, settings)
     tokenizer = read_tokenizer(path, *_sentencepiece(models, src_tokenizer, tgt_tokenizer), **vocabulary)
@@ -80,6 +83,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         norm=family.norm,
         activation=ACTIVATIONS.get(str(settings["activation_function"]), "relu"),
         scaled_embeddings=settings.flag("scale_embedding"),
+        embedding_norm=family.embedding_norm,
         norm_epsilon=1e-5,
         dropout=settings.number("dropout", float),
         attention_dropout=settings.number("attention_dropout", float),

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from relattn_mt.data.tokenizer import load_model
 from relattn_mt.formats.foreign_model import MARIAN_LANGUAGE, NLLB_LANGUAGE, languages_of, read_json
 from relattn_mt.formats.transformers.directory import DIRECTORY, SHARED_MODEL, TOKENIZER, Settings, optional
 from relattn_mt.support.errors import one_line, reading, require
@@ -17,6 +18,11 @@ _M2M_100_LANGUAGES = {  # by the setting language_codes of the tokenizer, in the
     "pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu",
     "wmt21": "en ha is ja cs ru zh de",
 }
+_MBART_50_LANGUAGES = (
+    "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP nl_XX "
+    "ro_RO ru_RU si_LK tr_TR vi_VN zh_CN af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN "
+    "pl_PL ps_AF pt_XX sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
+)
 
 
 def read_vocabulary(
@@ -35,7 +41,14 @@ def read_vocabulary(
         fields = {"source": source, "target": target, "languages": languages, "source_begin": begin}
         return {**common, **fields}, (path / "source.spm", path / "target.spm")
     models = (path / SHARED_MODEL, path / SHARED_MODEL)
-    if (path / "vocab.json").is_file():
+    if kind == "mbart":
+        name = tokenizer.get("tokenizer_class") or settings["tokenizer_class"]
+        known = name in ("MBart50Tokenizer", "MBart50TokenizerFast")
+        require(known, f"{path / TOKENIZER}: tokenizer_class must be MBart50Tokenizer, got {one_line(repr(name), 40)}")
+        languages = {code: code for code in _MBART_50_LANGUAGES.split()}
+        file = path / ("tokenizer.json" if (path / "tokenizer.json").is_file() else SHARED_MODEL)
+        pieces = _pieces(file, sizes[0], [*languages, "<mask>"])
+    elif (path / "vocab.json").is_file():
         codes = tokenizer.get("language_codes", "m2m100")
         known = isinstance(codes, str) and codes in _M2M_100_LANGUAGES
         require(known, f"{path / TOKENIZER}: language_codes must be m2m100 or wmt21, got {one_line(repr(codes), 40)}")
@@ -56,7 +69,7 @@ def _pieces(file: Path, size: int, more: Collection[str] = ()) -> list[str]:
     """Return the pieces in a vocabulary by id.
 
     Args:
-        file: The file vocab.json, or tokenizer.json, which contains a vocabulary.
+        file: The file vocab.json, tokenizer.json, which contains a vocabulary, or a SentencePiece model of fairseq.
         size: Number of rows of the embedding; further pieces get names that no text has.
         more: Pieces with the ids that follow.
 
@@ -64,11 +77,18 @@ def _pieces(file: Path, size: int, more: Collection[str] = ()) -> list[str]:
         InputError: The file is missing or damaged, or its ids are not 0, 1, 2, …
     """
     require_files(file.parent, file.name, what=DIRECTORY)
-    content = read_json(file)
-    if file.name == "tokenizer.json":
+    content = {} if file.name == SHARED_MODEL else read_json(file)
+    if file.name == SHARED_MODEL:
+        with reading(file, "not a SentencePiece model"):
+            pieces = ["<s>", "<pad>", "</s>", "<unk>", *load_model(file.read_bytes())[1][3:]]
+        content = {piece: i for i, piece in enumerate(pieces)}
+    elif file.name == "tokenizer.json":
         with reading(file, "must have model.vocab and added_tokens"):
             added = {each["content"]: each["id"] for each in content["added_tokens"]}
-            content = {**content["model"]["vocab"], **added}
+            vocabulary = content["model"]["vocab"]
+            if isinstance(vocabulary, list):  # with a score of each piece
+                vocabulary = {piece: i for i, (piece, _) in enumerate(vocabulary)}
+            content, more = {**vocabulary, **added}, ()
     elif not more:
         content = {**content, **optional(file.parent / "added_tokens.json")}
     whole = all(type(number) is int for number in content.values())

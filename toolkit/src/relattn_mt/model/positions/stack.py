@@ -52,6 +52,7 @@ class StackPositions(nn.Module):
         self.has_ssru = is_causal and config.decoder_mixer == "ssru"
         self.signal = self._signal()
         self.bias = self._bias()
+        self.norm = nn.LayerNorm(config.dim, eps=config.norm_epsilon) if config.embedding_norm else nn.Identity()
 
     def _signal(self) -> nn.Module | None:
         """Build the signal that is added to embeddings."""
@@ -76,7 +77,7 @@ class StackPositions(nn.Module):
         return None
 
     def embed(self, embeddings: Tensor, start: int) -> Tensor:
-        """Return embeddings with the signal of their positions added.
+        """Return embeddings with the signal of their positions added, normalized if the model does so.
 
         Args:
             embeddings: (rows, length, dim), at positions start, start + 1, ….
@@ -85,9 +86,8 @@ class StackPositions(nn.Module):
         Raises:
             ValueError: A position is outside the range that the signal covers.
         """
-        if self.signal is None:
-            return embeddings
-        return embeddings + self.signal(embeddings, start)
+        signal = 0.0 if self.signal is None else self.signal(embeddings, start)
+        return cast(Tensor, self.norm(embeddings + signal))
 
     def token_mixer(self) -> TokenMixer:
         """Build the sub-layer in which the positions of one layer see each other."""
