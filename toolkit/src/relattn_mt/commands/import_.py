@@ -18,7 +18,7 @@ def import_(
     check_count: int = 20,
     overwrite: bool = False,
 ) -> None:
-    """Convert a model of another toolkit to a bundle: OPUS-MT, Firefox's, M2M-100, NLLB, Argos Translate and others.
+    """Convert a model of another toolkit to a bundle: OPUS-MT, Firefox's, M2M-100, NLLB, mBART-50, Argos Translate etc.
 
     A model for CTranslate2 is compared with CTranslate2, if that is installed.
 
@@ -26,8 +26,8 @@ def import_(
         path: Directory of transformers, or its name on the hub; package for Argos Translate; directory of a model of
             Marian or for CTranslate2.
         out: Directory of the bundle.
-        tokenizer: SentencePiece model of the source side or of both sides.
-        tgt_tokenizer: SentencePiece model of the target side, if it has its own.
+        tokenizer: SentencePiece model of the source side or of both sides, or codes of subword-nmt in a file NAME.bpe.
+        tgt_tokenizer: The same of the target side, if it has its own.
         src_lang: Source language. By default, the one that the model names. In a model of several languages, its code
             there.
         tgt_lang: Target language, as for src_lang.

@@ -119,7 +119,8 @@ def unpacked(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
                 file = name.removeprefix(f"{root}model/")
                 if file and file not in (name, ".", "..") and not {*file} & {"/", "\\"}:
                     (model / file).write_bytes(package.read(name))
-            sides = (TOKENIZER, TGT_TOKENIZER) if (model / VOCABULARY).is_file() else (tokenizer,)
+            own = BPE if tokenizer == BPE else TOKENIZER
+            sides = (TOKENIZER, TGT_TOKENIZER) if (model / VOCABULARY).is_file() else (own,)
             for side in (side for side in sides if not (model / side).is_file()):
                 (model / side).write_bytes(package.read(root + tokenizer))
         try:
