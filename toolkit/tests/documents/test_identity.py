@@ -76,6 +76,7 @@ def test_all_words_are_translated_and_nothing_else() -> None:
 
 
 ARB = '{"@@locale":"en","a":"b {name}","@a":{"type":"String","x":["y"]},"c":"d"}'
+VOICES = "WEBVTT\n\n00:01.000 --> 00:02.000\n<v Ann>one</v><v Bob>two"
 ICU = "{N, plural, =0 {just now} other {<x id='1'/> ago}}"
 
 
@@ -111,6 +112,10 @@ def trans_unit(text: str, attributes: str = "") -> str:
         (".md", "One\n: two\n: three\n", "ONE\n: TWO\n: THREE\n"),
         (".html", "<html lang=en x=y><noscript>one</noscript>", "<html lang=de x=y><noscript>ONE</noscript>"),
         (".html", "<p>Read<a href=1>this</a>now", "<p>READ<a href=1>THIS</a>NOW"),
+        (".vtt", VOICES, VOICES.replace("one", "ONE").replace("two", "TWO")),
+        (".md", "a[^1]\n\n[^1]: the note\n", "A[^1]\n\n[^1]: THE NOTE\n"),
+        (".json", '{"a":"see <0>one</0>, {n}\'s"}', '{"a":"SEE <0>ONE</0>, {n}\'s"}'),
+        (".txt", "don't {0}'s {name}'s house", "DON'T {0}'s {name}'s HOUSE"),
         (".xlf", trans_unit("<g>One</g><g>Two</g>"), "<g>ONE</g><g>TWO</g>"),
         (".xlf", trans_unit("a <g>b <g>One</g><g>Two</g></g> c"), "A <g>B <g>ONE</g><g>TWO</g></g> C"),
         (".xlf", trans_unit("One<x/>Two"), "ONE<x/>TWO"),

@@ -13,7 +13,7 @@ from relattn_mt.text.marked import Kind, Mark, Marked, join, pair_tags
 from relattn_mt.text.patterns import BLOCK
 
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
-_NAME = re.compile(r"<(/?)([A-Za-z][\w:-]*)")
+_NAME = re.compile(r"<(/?)(\w[\w:-]*)")
 FORMATS = {  # tags within a word
     *("b", "big", "del", "em", "font", "i", "ins", "mark", "s", "small", "strike", "strong", "sub", "sup", "tt", "u"),
     *("img", "wbr", "text:span"),

@@ -30,13 +30,14 @@ _NESTED = r"[^{}]"
 for _ in range(5):  # levels of braces, as in messages of ICU
     _NESTED = rf"(?:[^{{}}]|\{{{_NESTED}*+\}})"
 _FIELD = r"%(?:\d+\$|\([\w.-]+\)|<\w+>)?[-+#0]*(?:\*|\d+)?(?:\.\d+)?(?:hh?|ll?|[Lqjzt])?"  # of printf
+_S = "(?:['’]s(?!\\w))?"  # of a possessive, which stays with its placeholder
 _LITERALS = (
     r"<%(?:(?!<%|%>).)*+%>|<\?(?:(?!<\?|\?>).)*+\?>|\$t\([^()]*\)|@:[\w.]+\w",  # templates, PHP, i18next, Vue
     r"\[\w+ \w+=[^\[\]]*\]|\[\[[^\[\]\n]*\]\]|\[_\d+\]",  # WordPress, links of wikis, Perl
     r"(?<=\s)\\[nrt](?=\w|\s|$)|(?<![:\\])\\[nrt](?=\s|$)",  # ends of lines that were escaped
-    rf"(?:[$%#]\{{|(?<!\w)\{{|\{{(?=[{{%#])){_NESTED}*+\}}|\{{[^{{}}\s]*\}}",  # ICU, Ruby, many template languages
+    rf"(?:[$%#]\{{|(?<!\w)\{{|\{{(?=[{{%#])){_NESTED}*+\}}{_S}|\{{[^{{}}\s]*\}}{_S}",  # ICU, many templates
     r"(?<![\w$])\$(?:[a-z_]\w+|[A-Z_]{4,}(?!\w))|(?<![\w%])%[A-Za-z_]\w+%(?!\w)",  # variables
-    rf"%%|(?<![\d%]){_FIELD}(?:[dsiufg@](?![^\W_]{{3}}|\d)|[oxXeEFGaAcpn](?!\w))|(?<![\w%])%L?\d\d?(?![\w%])",
+    rf"%%|(?<![\d%]){_FIELD}(?:[dsiufg@](?![^\W_]{{3}}|\d)|[oxXeEFGaAcpn](?!\w)){_S}|(?<![\w%])%L?\d\d?(?![\w%])",
     r"(?<![\w:]):[a-z][a-z0-9_+-]+:(?!\w)",  # emoji by name
     r"\.{4,}|_{3,}|-{4,}|={3,}|\*{4,}|~{3,}|·{3,}|…{2,}",  # lines to fill in, and of a table of contents
     WEB_ADDRESS,
@@ -46,7 +47,7 @@ _LITERALS = (
     rf"[{_SYMBOLS}][{_SYMBOLS}\u200d\ufe0e\ufe0f\U000e0020-\U000e007f]*|[0-9#*]\ufe0f?\u20e3",
 )
 SYMBOL = re.compile(_LITERALS[-1])
-MARKUP = re.compile("|".join((*_LITERALS, r"</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);")))  # of strings of programs
+MARKUP = re.compile("|".join((*_LITERALS, r"</?(?:[A-Za-z][^<>]*|\d+/?)>|&(?:\w+|#\w+);")))  # of strings of programs
 LITERAL = re.compile("|".join((*_LITERALS, _LONG_NUMBER)))
 TAG = re.compile(
     "|".join(
