@@ -141,7 +141,7 @@ def test_an_epoch_is_brute_force(load):
 
 def test_shares_are_drawn_anew_for_every_epoch(load):
     data = load(AugmentConfig(join_lines=0.25, upper_case=0.5))
-    masks = np.array([data.train.epoch(epoch).pairs.changes for epoch in range(400)])
+    masks = np.array([data.train.epoch(epoch).pairs.changes for epoch in range(200)])
     rates = [(masks >> bit & 1).mean() for bit in range(len(NAMES))]
     assert rates == pytest.approx([0.25, 0, 0, 0, 0.5, 0], abs=0.02)
     assert len({mask.tobytes() for mask in masks}) == len(masks)

@@ -1,11 +1,9 @@
-"""Exports as ONNX graphs, compared with the bundle at lengths that differ from those of the tracing.
+"""Exports as ONNX graphs: the modules that become graphs, and what is refused.
 
-tests/system/test_onnx_exports.py exports a model with each position scheme, which takes ten seconds per model.
+tests/system/test_onnx_exports.py traces models with each position scheme, which takes ten seconds per model.
 """
 
 import io
-import json
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -18,10 +16,8 @@ import onnxruntime
 import pytest
 import torch
 from relattn_mt.bundle import Bundle
-from relattn_mt.commands import main as cli
-from relattn_mt.config import as_dict
 from relattn_mt.formats import onnx as module
-from relattn_mt.formats.onnx import PAST, SRC_LEN, DecoderStep, Encoder, export
+from relattn_mt.formats.onnx import PAST, DecoderStep, Encoder, export
 from relattn_mt.formats.parity import Reference
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.errors import InputError
@@ -47,19 +43,6 @@ class Terminal(io.StringIO):
 
 def make(path: Path, **options: object) -> Bundle:
     return make_bundle(path / "bundle", search=GREEDY, encoder_layers=1, **options)
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory) -> tuple[Bundle, Path]:
-    """A bundle and its export, made by the command. Read them, do not write to them."""
-    path = tmp_path_factory.mktemp("exported")
-    parts, sample = make(path), path / "sample.txt"
-    sample.write_text("".join(f"{line}\n" for line in ["", *random_lines([1, 9, 24])]))
-    command = ["export", "onnx", str(parts.path), "--out", str(path / "out"), "--check_lines", str(sample), "--quiet"]
-    with redirect_stderr(Terminal()) as errors:
-        assert cli.main(command) == 0
-    assert errors.getvalue() == ""
-    return parts, path / "out"
 
 
 def assert_graphs_agree(model: Transformer, encoder: Graph, decoder: Graph) -> None:
@@ -96,36 +79,6 @@ def as_graph(module: torch.nn.Module) -> Graph:
 def test_modules_that_become_graphs(tmp_path, options):
     model = make(tmp_path, decoder_layers=2, **options).make_model().eval()
     assert_graphs_agree(model, as_graph(Encoder(model)), as_graph(DecoderStep(model)))
-
-
-def test_export_agrees_with_the_bundle(exported, capsys):
-    """Graphs accept any sizes, and the example finds the translations of the bundle."""
-    parts, out = exported
-    assert {file.name for file in out.iterdir()} == {
-        "encoder.onnx", "decoder.onnx", "config.json", "tokenizer.model", "README.md"
-    }  # fmt: skip
-    encoder, decoder = (onnxruntime.InferenceSession(str(out / f"{name}.onnx")) for name in ("encoder", "decoder"))
-    sizes = [1, "rows", 3, "src_len", 4], [1, "rows", 3, "past", 4]
-    assert {x.name: x.shape for graph in (encoder, decoder) for x in graph.get_inputs()} == {
-        **{"src": ["rows", "src_len"], "src_lengths": ["rows"], "tokens": ["rows", 1]},
-        **{"source_keys": sizes[0], "source_values": sizes[0], "keys": sizes[1], "values": sizes[1]},
-    }
-    assert [x.name for x in decoder.get_outputs()] == ["log_probs", "new_keys", "new_values"]
-    ours, model = parts.translator(), parts.make_model().eval()
-    assert_graphs_agree(model, lambda x: encoder.run(None, x), lambda x: decoder.run(None, x))
-    about = json.loads((out / "config.json").read_text())
-    assert about == {
-        **{"src_lang": "en", "tgt_lang": "pt_BR", "pad": 0, "bos": 1, "eos": 2, "search": as_dict(GREEDY)},
-        **{"banned": [0, 1], "src_begin": [], "src_end": [2], "tgt_begin": []},
-        **{"layers": 1, "heads": 3, "head_dim": 4, "max_length": None},
-    }
-    card = (out / "README.md").read_text(encoding="utf-8")
-    assert card.startswith("# A model\n\n## Export\n\n")
-    sample, model = random_lines([1, 9, 24]), Model(out)
-    assert f"{3 * (4 * PAST + 1)} tokens in 3 lines" in card
-    assert max(len(ours.tokenizer.encode(line)) for line in sample) > 4 * SRC_LEN
-    for line, (best,) in zip(sample, ours.n_best(sample), strict=True):
-        assert model.search(ours.tokenizer.encode(line)) == best.tokens
 
 
 def check_imported_model(tmp_path: Path) -> None:
@@ -166,25 +119,6 @@ def test_imported_models(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_trace", trace)
     monkeypatch.setattr(onnxruntime, "InferenceSession", session)
     check_imported_model(tmp_path)
-
-
-def test_example_needs_neither_torch_nor_relattn(exported, tmp_path):
-    """It also writes nothing to the home directory, where onnxruntime keeps a device identifier by default."""
-    parts, out = exported
-    blocked = "import sys; sys.modules.update(dict.fromkeys(('torch', 'relattn'))); sys.argv = sys.argv[1:]"
-    code = f"{blocked}; import runpy; runpy.run_path(sys.argv[0], run_name='__main__')"
-    script = Path(__file__).parents[3] / "examples" / "translate_onnx.py"
-    lines = [LINES[0], "", *random_lines([3])]
-    run = subprocess.run(
-        [sys.executable, "-c", code, str(script), str(out)],
-        input="\n".join(lines),
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"HOME": str(tmp_path)},
-    )
-    assert run.stdout.splitlines() == parts.translator().translate(lines)
-    assert not list(tmp_path.iterdir())
 
 
 def test_exports_that_are_refused(tmp_path, monkeypatch):

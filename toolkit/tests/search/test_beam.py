@@ -376,7 +376,7 @@ def draw(
 def test_tokens_are_drawn_with_their_probabilities(how):
     """For the first token, and for tokens after prefixes that are drawn; the definition is computed from scratch."""
     model = Table(2, spread=1.0)
-    drawn = [(*one.tokens, EOS) for one in draw(model, 3, how, count=4000)[0]]
+    drawn = [(*one.tokens, EOS) for one in draw(model, 3, how, count=2000)[0]]
     for prefix in ((), (3,), (4,)):
         log_probs = model.log_probs(0, prefix).astype(np.float64)
         log_probs[[PAD, BOS]] = -np.inf

@@ -71,7 +71,7 @@ def repeats(tokens: list[int], size: int) -> bool:
 )
 def test_both_engines_find_the_same(beam_size, rules):
     ours, pytorch = translators()
-    lines = [f"{line} {other}" for line in LINES for other in LINES]
+    lines = [f"{line} {other}" for line in LINES for other in LINES[:2]]
     plain = SearchConfig(beam_size=beam_size, max_length_ratio=3.0, max_length_extra=10)
     free = ours.n_best(lines, TranslateOptions(search=plain))
     options = TranslateOptions(search=SearchConfig(**vars(plain) | rules), n_best=beam_size)

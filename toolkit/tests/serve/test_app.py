@@ -579,9 +579,10 @@ def test_full_queue_and_deadlines():
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit, None])
-def test_health_is_that_of_the_translation(error):
+def test_health_is_that_of_the_translation(error, monkeypatch):
     """The server recovers with it. With None, the translator does not return."""
-    with client_of("en-de", limits=replace(LIMITS, seconds=2)) as client:
+    monkeypatch.setattr("relattn_mt.serve.routing._PROBE_SECONDS", 0.3)
+    with client_of("en-de", limits=replace(LIMITS, seconds=1)) as client:
         translator = client.engines["en", "de"]
 
         def statuses() -> list[int]:
