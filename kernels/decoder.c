@@ -571,8 +571,8 @@ INLINE void insert_candidate(real *values, int64_t *tokens, idx best, real value
     tokens[i] = token;
 }
 
-/* Update a row's maximum, sum of exponentials and best candidates with the logits of the tokens from `first` on. */
-static void update_candidates(const arguments *a, idx row, real *logits, idx first, idx count, real *row_max,
+/* Update a row's maximum, sum of exponentials and best candidates with the logits of the outputs from `first` on. */
+static void update_candidates(const arguments *a, idx row, real *logits, idx first, idx count, idx only, real *row_max,
                               real *row_sum) {
     vec max_logit = splat(*row_max), exp_sum = splat(0);
     for (idx j = 0; j < count; j += LANES) max_logit = vec_max(max_logit, VEC(logits + j));
@@ -582,12 +582,11 @@ static void update_candidates(const arguments *a, idx row, real *logits, idx fir
     *row_max = new_max;
     real *values = a->values + row * a->best;
     int64_t *tokens = a->candidates + row * a->best;
-    if (a->only && a->only[row] >= 0) {
-        const idx token = a->only[row] - first;
-        if (token >= 0 && token < count) values[0] = logits[token], tokens[0] = a->only[row];
+    if (only >= 0) {
+        if (only >= first && only < first + count) values[0] = logits[only - first], tokens[0] = only;
         return;
     }
-    for (idx i = 0; i < a->banned_count; i++) {
+    for (idx i = 0; i < a->banned_count && !a->short_outputs; i++) {
         const idx token = a->banned[i] - first;
         if (token >= 0 && token < count) logits[token] = -INFINITY;
     }
@@ -595,6 +594,13 @@ static void update_candidates(const arguments *a, idx row, real *logits, idx fir
         if (any_greater(VEC(logits + j), values[a->best - 1]))
             for (idx i = j; i < j + LANES; i++)
                 if (logits[i] > values[a->best - 1]) insert_candidate(values, tokens, a->best, logits[i], first + i);
+}
+
+/* Return the index of a token in a shortlist. */
+INLINE idx position_of(idx token, const int64_t *tokens, idx count) {
+    idx i = 0;
+    while (i < count - 1 && tokens[i] != token) i++;
+    return i;
 }
 
 /* Compute the logits of y and, if `best` is not 0, the best candidates of each row. */
@@ -607,17 +613,27 @@ static void compute_logits(const arguments *a, buffers *b, const linear_input *y
             a->candidates[(first_row + r) * a->best + i] = 0;
         }
     }
-    for (idx j = 0; j < a->output.outputs && (a->logits || a->best > 0); j += LOGIT_COLUMNS) {
-        const idx count = a->output.outputs - j < LOGIT_COLUMNS ? a->output.outputs - j : LOGIT_COLUMNS;
-        linear_columns(b->logits, LOGIT_COLUMNS, y, &a->output, j, j + count, num_rows, 0, NO_ACTIVATION);
-        for (idx r = 0; r < num_rows; r++) {
-            const idx valid = a->vocab - j < count ? a->vocab - j : count;
-            if (a->logits)
-                memcpy(a->logits + (first_row + r) * a->vocab + j, b->logits + r * LOGIT_COLUMNS, sizeof(real) * valid);
-            if (a->best > 0)
-                update_candidates(a, first_row + r, b->logits + r * LOGIT_COLUMNS, j, count, b->max_logits + r,
-                                  b->exp_sums + r);
+    const idx group = a->short_outputs ? a->per_source : num_rows; /* rows with the same outputs */
+    for (idx i = 0; i < num_rows && (a->logits || a->best > 0); i += group) {
+        const idx source = a->short_outputs ? a->sources[(first_row + i) / group] : 0;
+        const map *w = a->short_outputs ? a->short_outputs + source : &a->output;
+        const int64_t *tokens = a->short_outputs ? a->shortlist + a->shortlist_begins[source] : NULL;
+        const linear_input rows = operand_rows(y, i);
+        for (idx j = 0; j < w->outputs; j += LOGIT_COLUMNS) {
+            const idx count = w->outputs - j < LOGIT_COLUMNS ? w->outputs - j : LOGIT_COLUMNS;
+            linear_columns(b->logits, LOGIT_COLUMNS, &rows, w, j, j + count, group, 0, NO_ACTIVATION);
+            for (idx r = 0; r < group; r++) {
+                const idx valid = a->vocab - j < count ? a->vocab - j : count, row = first_row + i + r;
+                real *logits = b->logits + r * LOGIT_COLUMNS;
+                idx only = a->only ? a->only[row] : -1;
+                if (tokens && only >= 0) only = position_of(only, tokens, w->outputs);
+                if (a->logits) memcpy(a->logits + row * a->vocab + j, logits, sizeof(real) * valid);
+                if (a->best > 0)
+                    update_candidates(a, row, logits, j, count, only, b->max_logits + i + r, b->exp_sums + i + r);
+            }
         }
+        int64_t *found = a->candidates + (first_row + i) * a->best;
+        for (idx k = 0; tokens && k < group * a->best; k++) found[k] = tokens[found[k]];
     }
     for (idx r = 0; r < num_rows && a->best > 0; r++) {
         const real log_sum = b->max_logits[r] + log(b->exp_sums[r]);
@@ -737,6 +753,31 @@ static idx relattn_move(const arguments *a, const int64_t *from, const int64_t *
     for (idx b = 0; b < cache_blocks(a, a->position); b++)
         copy_cache_rows(blocks[b], blocks[b], from, to, count, cache_row_size(a));
     return 0;
+}
+
+/* Return the number of rows of four bytes that the panels of a map have: an input in float32, four in 8 bits, and the
+   numbers to subtract of PAIRS. */
+INLINE idx panel_rows_of(const map *w) {
+    return w->kernel == FLOAT ? w->inputs : round_up(w->inputs, GROUP) / 8 * (w->kernel == PAIRS ? 3 : 2);
+}
+
+/* Copy some outputs of a map to `memory`, and return the map of them. */
+static map select_outputs(const map *w, const int64_t *outputs, idx count, char **memory) {
+    const idx depth = panel_rows_of(w), padded = round_up(count, PANEL), bytes = round_up(4 * padded, 64);
+    int32_t *panels = (int32_t *)*memory, *sums = (int32_t *)(*memory + 4 * depth * padded);
+    real *bias = (real *)((char *)sums + bytes), *scales = (real *)((char *)bias + bytes);
+    memset(panels, 0, 4 * depth * padded), memset(sums, 0, bytes), memset(scales, 0, bytes);
+    for (idx o = 0; o < padded; o++) bias[o] = -INFINITY;
+    for (idx o = 0; o < count; o++) {
+        const int32_t *from = (const int32_t *)w->weight + outputs[o] / PANEL * PANEL * depth + outputs[o] % PANEL;
+        int32_t *to = panels + o / PANEL * PANEL * depth + o % PANEL;
+        for (idx k = 0; k < depth; k++) to[k * PANEL] = from[k * PANEL];
+        bias[o] = w->bias[outputs[o]], scales[o] = w->scales[outputs[o]];
+        if (w->kernel != PAIRS) sums[o] = w->sums[outputs[o]];
+        else if (w->sums[outputs[o] / PANEL] > sums[o / PANEL]) sums[o / PANEL] = w->sums[outputs[o] / PANEL];
+    }
+    *memory += 4 * depth * padded + 3 * bytes;
+    return (map){panels, bias, scales, sums, w->inputs, round_up(count, PADDING), w->kernel};
 }
 
 #include "search.h"

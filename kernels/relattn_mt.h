@@ -71,6 +71,11 @@ typedef struct {
     /* (vocab, dim), or NULL: the embeddings are the weights of the outputs of a map in 8 bits */
     const float *embedding;
     relattn_mt_map embedding_map;
+    /* (sources,) the outputs of `shortlist`, made by `search`, or NULL: all pieces of the vocabulary */
+    const relattn_mt_map *short_outputs;
+    /* the tokens that may be generated for each source, in rising order, and (sources + 1,) where they begin; or NULL.
+       They must include the end and the given tokens, and no banned ones */
+    const int64_t *shortlist, *shortlist_begins;
     /* (positions, dim), added to the embeddings, or NULL */
     const float *signal;
     /* (positions, 2, rotary_dim): cosines and sines, or NULL */

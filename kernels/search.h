@@ -268,11 +268,27 @@ static idx relattn_search(const search *a) {
     if (!memory) return RELATTN_MT_NO_MEMORY;
     for (idx i = 0; i < count; next += round_up(buffers[i++].bytes, 64)) memcpy(buffers[i].address, &next, sizeof next);
     memset(s.blocks, 0, sizeof(real *) * blocks);
+    char *selected = NULL; /* the maps of the shortlists, then their weights */
+    if (step.shortlist) {
+        const int64_t *begins = step.shortlist_begins;
+        const idx maps = round_up(a->sentences * (idx)sizeof(map), 64), depth = panel_rows_of(&step.output),
+                  most = begins[a->sentences] + a->sentences * PANEL; /* outputs, with those that complete panels */
+        if (!(selected = allocate_large_pages(maps + 4 * depth * most + 3 * (4 * most + 64 * a->sentences)))) {
+            free(memory);
+            return RELATTN_MT_NO_MEMORY;
+        }
+        char *to = selected + maps;
+        for (idx i = 0; i < a->sentences; i++)
+            ((map *)selected)[i] =
+                select_outputs(&step.output, step.shortlist + begins[i], begins[i + 1] - begins[i], &to);
+        step.short_outputs = (map *)selected;
+    }
     step.blocks = s.blocks, step.tokens = s.input_tokens, step.only = s.forced_tokens, step.logits = NULL,
     step.log_sums = NULL, step.space = s.workspace;
     step.values = s.token_log_probs, step.candidates = s.candidate_tokens;
     const idx result = run_search(a, &s, step, is_active);
     for (idx i = 0; i < blocks; i++) free(s.blocks[i]);
+    free(selected);
     free(memory);
     return result;
 }

@@ -99,6 +99,20 @@ def as_bin(items: list[tuple[str, int, tuple[int, ...], bytes]]) -> bytes:
     return start + struct.pack("<Q", padding) + b"\0" * padding + b"".join(data for *_, data in items)
 
 
+def write_shortlist(path: Path, vocab: int, *, first: int = 4, offsets: int | None = None, seed: int = 1) -> Path:
+    """Write a lexical shortlist with at most five pieces for each piece."""
+    draw = np.random.default_rng(seed)
+    lists = [np.unique(draw.integers(0, vocab, draw.integers(0, 6))) for _ in range(offsets or vocab)]
+    begins, ids = np.cumsum([0, *map(len, lists)]), np.concatenate(lists)
+    content = struct.pack("<4Q", first, 5, len(begins), len(ids)) + begins.astype("<u8").tobytes()
+    content += ids.astype("<u4").tobytes()
+    checksum = 0
+    for (number,) in struct.iter_unpack("<Q", content[: len(content) // 8 * 8]):
+        checksum ^= (number + 0x9E3779B9 + checksum * 64 + checksum // 4) % 2**64
+    path.write_bytes(struct.pack("<QQ", 0xF11A48D5013417F5, checksum) + content)
+    return path
+
+
 def write_npz(path: Path, tensors: dict[str, np.ndarray], options: dict[str, Any]) -> Path:
     """Write a .npz."""
     text = "".join(f"{name}: {value!r}\n" for name, value in options.items()).encode() + b"\0"

@@ -5,7 +5,8 @@
     tokenizer.model     SentencePiece model of both sides
     README.md           card for readers: training data, scores, commands
 
-The bundle of an imported model has two more files for its tokenizer (`data/imported_tokenizer.py`).
+The bundle of an imported model has two more files for its tokenizer (`data/imported_tokenizer.py`), and it may have a
+lexical shortlist, shortlist.bin (`engine/shortlist.py`).
 
 A bundle is written to a temporary directory, synced, and renamed, so a bundle that is visible is complete.
 """
@@ -27,10 +28,11 @@ from relattn_mt.engine.decoder import NativeDecoder, supports_positions, unsuppo
 from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.engine.library import LARGEST
 from relattn_mt.engine.quantization import in_float32, quantize, require_valid
+from relattn_mt.engine.shortlist import SHORTLIST, Shortlist
 from relattn_mt.search.engine import Engine
 from relattn_mt.support import files
 from relattn_mt.support.allocation import return_freed_memory
-from relattn_mt.support.errors import InputError, language_pairs, one_line, require
+from relattn_mt.support.errors import InputError, language_pairs, one_line, reading, require
 from relattn_mt.support.files import as_size, putting, require_files, require_outside
 from relattn_mt.translate import Precision
 from relattn_mt.translate.translator import Translator
@@ -75,6 +77,7 @@ class Bundle:
     state: Mapping[str, np.ndarray]  # weights, each tensor once, by its first name in the model
     tokenizer: AnyTokenizer
     pairs: Sequence[tuple[str, str]] = ()  # of languages, in a model that was trained on several
+    shortlist: Shortlist | None = None  # of an imported model
 
     @property
     def is_quantized(self) -> bool:
@@ -122,7 +125,7 @@ class Bundle:
             return self.torch_translator(device, PRECISIONS[precision], reason)
         decoder = NativeDecoder(self.model, self.tokenizer.vocab_sizes, self.state, int8=precision == "int8")
         return_freed_memory()
-        return self._translator(NativeEngine(decoder), workers)
+        return self._translator(NativeEngine(decoder, self.shortlist), workers)
 
     def torch_translator(self, device: str = "cpu", dtype: str = "float32", reason: str = "") -> Translator:
         """Return a translator that runs on PyTorch, whose model can be analyzed. `reason` is why no faster one does."""
@@ -159,6 +162,8 @@ class Bundle:
             (directory / CONFIG).write_bytes(_as_yaml(description))
             for name, content in self.tokenizer.files.items():
                 (directory / name).write_bytes(content)
+            if self.shortlist is not None:
+                (directory / SHORTLIST).write_bytes(self.shortlist.content)
             (directory / CARD).write_text(card, encoding="utf-8")
             content = safetensors.numpy.save(dict(self.state), metadata={_TOKENIZER_OF: self.tokenizer.digest})
             (directory / WEIGHTS).write_bytes(content)
@@ -170,7 +175,7 @@ class Bundle:
 
 def require_replaceable(path: Path) -> None:
     """Raise an `InputError` if `path` holds anything but a bundle, or part of one."""
-    files.require_replaceable(path, (CONFIG, WEIGHTS, CARD, *TOKENIZER_FILES["imported"]), "bundle")
+    files.require_replaceable(path, (CONFIG, WEIGHTS, CARD, SHORTLIST, *TOKENIZER_FILES["imported"]), "bundle")
 
 
 def require_writable(path: str | Path, overwrite: bool) -> None:
@@ -256,4 +261,21 @@ def read_bundle(path: str | Path) -> Bundle:
         pairs=language_pairs(config.pairs, path / CONFIG),
         state=state,
         tokenizer=tokenizer,
+        shortlist=read_shortlist(path / SHORTLIST, tokenizer) if (path / SHORTLIST).exists() else None,
     )
+
+
+def read_shortlist(file: Path, tokenizer: AnyTokenizer) -> Shortlist:
+    """Read a shortlist of Marian, whose vocabularies do not have the last piece that starts the decoder.
+
+    Raises:
+        InputError: The file cannot be read, is damaged or belongs to other vocabularies.
+    """
+    source, target = tokenizer.vocabularies
+    is_shared = source == target
+    with reading(file, "cannot be read"):
+        content = file.read_bytes()
+    try:
+        return Shortlist(content, (len(source) - is_shared, len(target) - 1), is_shared)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error

@@ -4,6 +4,7 @@ import json
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from relattn_mt.support.errors import InputError
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.weights import SCALE
 
-from testing.firefox_models import FLOAT32, as_bin, random_model, write_bin, write_npz
+from testing.firefox_models import FLOAT32, as_bin, random_model, write_bin, write_npz, write_shortlist
 from testing.foreign_bundles import FIXTURES, LINES, bpe_pieces, run_import
 
 PIECES = 45  # of the vocabulary
@@ -25,7 +26,7 @@ CUT = TranslateOptions(copy=False, keep_literals=False)
 
 
 def directory(
-    path: Path, *, int8: bool = False, npz: bool = False, **options: Any
+    path: Path, *, int8: bool = False, npz: bool = False, shortlist: dict[str, Any] | None = None, **options: Any
 ) -> tuple[Path, dict[str, np.ndarray]]:
     """Write a directory as Firefox has it, and return it with the weights."""
     path.mkdir()
@@ -35,6 +36,8 @@ def directory(
     else:
         write_bin(path / "model.ende.intgemm.alphas.bin", tensors, options, int8=int8)
     shutil.copy(FIXTURES / "sentencepiece.model", path / "vocab.ende.spm")
+    if shortlist is not None:
+        write_shortlist(path / "lex.50.50.ende.s2t.bin", **{"vocab": PIECES, **shortlist})
     return path, tensors
 
 
@@ -50,6 +53,13 @@ BERGAMOT: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["e7tttt7ttttt7t7tt sit7ttt7t7t7t7t7t", "h7h7h7h7h7h7h7h7hhhhhhhhhhh7h7", "777777777777777777777777777777",
          "hhhhhhhhhhhhhhhhhhhhhhhhhhhhhh"],
     ),
+    "shortlist": (
+        {"seed": 22, "shortlist": {}},
+        ["on on on on onec on on on onec on on on onecei on on on onec on on onecc",
+         "on onenenenepfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfeleeepfelpfelpfelpfel",
+         "enenenenpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfel",
+         "eeeeeepfelpfelpfelpfelpfelpfelpfelpfelpfelpfelpfelepfeleee"],
+    ),
 }  # fmt: skip
 
 
@@ -63,6 +73,30 @@ def test_translations_are_those_of_bergamot(tmp_path, name):
         length = min(len(mine.text), len(its))  # Bergamot's limit is that of the longest line
         assert length > 10
         assert mine.text[:length] == its[:length]
+
+
+@pytest.mark.parametrize(("int8", "narrow", "beam"), [(False, False, 1), (True, False, 4), (True, True, 1)])
+def test_a_shortlist_excludes_other_pieces(tmp_path, int8, narrow, beam):
+    """A line has the translation and the score of a model with a very low bias of the pieces that its list lacks."""
+    path, _ = directory(tmp_path / "model", int8=int8, shortlist={}, seed=22)
+    parts = run_import(path, tmp_path / "bundle", src_lang="", tgt_lang="")
+    if narrow:
+        quantize_bundle(parts, tmp_path / "7 bits")
+        parts = read_bundle(tmp_path / "7 bits")
+    options = replace(CUT, search=replace(parts.search, beam_size=beam))
+    found, special, sizes = parts.translator().n_best(LINES, options), parts.tokenizer.special, set()
+    for line, (best,) in zip(LINES, found, strict=True):
+        source = [*parts.tokenizer.encode(line), *special.src_end]
+        assert parts.shortlist is not None
+        allowed = parts.shortlist.pieces(source, [special.eos], special.banned)
+        bias = np.full(PIECES + 1, -1e4, np.float32)
+        bias[allowed] = parts.state["output_bias"][allowed]
+        other = replace(parts, shortlist=None, state={**parts.state, "output_bias": bias})
+        ((expected,),) = other.translator().n_best([line], options)
+        assert (best.text, best.score) == (expected.text, pytest.approx(expected.score, abs=1e-5))
+        sizes.add(len(allowed))
+    assert len(sizes) > 1
+    assert max(sizes) < PIECES
 
 
 @pytest.mark.parametrize(
@@ -94,18 +128,19 @@ def test_int8_keeps_the_integers(tmp_path):
 
 
 def test_files_that_settings_name(tmp_path):
-    """Two vocabularies, a search, languages of Firefox and of translateLocally, and a shortlist, which is not read."""
+    """Two vocabularies, a search, languages of Firefox and of translateLocally, and a shortlist."""
     path, _ = directory(tmp_path / "model", **TIED)
     for side in ("srcvocab", "trgvocab"):
         shutil.copy(path / "vocab.ende.spm", path / f"{side}.ende.spm")
     (path / "vocab.ende.spm").unlink()
-    (path / "lex.50.50.ende.s2t.bin").write_bytes(b"\0" * 64)
+    (path / "lex.50.50.ende.s2t.bin").write_bytes(b"")
     shutil.copy(path / "model.ende.intgemm.alphas.bin", path / "other.bin")
     names = "models: [dir/other.bin]\nvocabs: [srcvocab.ende.spm, trgvocab.ende.spm]\n"
     (path / "config.yml").write_text(f"{names}beam-size: 3\nnormalize: 0.5\nmax-length-factor: 1.5\n")
     (path / "metadata.json").write_text(json.dumps({"sourceLanguage": "fr", "targetLanguage": "nl"}))
     model = read(path, None, None)
-    assert (model.source.name, model.languages, len(model.notes)) == ("other.bin", ("fr", "nl"), 1)
+    assert (model.source.name, model.languages) == ("other.bin", ("fr", "nl"))
+    assert model.shortlist == path / "lex.50.50.ende.s2t.bin"
     search = model.search
     assert (search.beam_size, search.alpha, search.max_length_ratio) == (3, 0.5, 1.5)
     (path / "metadata.json").unlink()
@@ -204,6 +239,18 @@ def test_damaged_files(tmp_path):
             path, tmp_path, f"{file.name}: not a model of Marian, or a damaged one: {fact.partition(': ')[2] or fact}"
         )
     file.write_bytes(whole)
+    shortlist = write_shortlist(path / "lex.ende.s2t.bin", PIECES)
+    lists = shortlist.read_bytes()
+    for content, fact in (
+        (lists[:-4], "lex.ende.s2t.bin: a shortlist must have"),
+        (lists[:30], "lex.ende.s2t.bin: not a binary shortlist of Marian"),
+        (lists[:99] + b"!" + lists[100:], "the checksum of the shortlist is wrong"),
+        (write_shortlist(shortlist, PIECES, offsets=44).read_bytes(), "must be for 45 source pieces, got 44"),
+        (write_shortlist(shortlist, 2 * PIECES, offsets=45).read_bytes(), "must be for 45 target pieces, got id "),
+    ):
+        shortlist.write_bytes(content)
+        refuse(path, tmp_path, fact)
+    shortlist.unlink()
     vocabulary.write_bytes(vocabulary.read_bytes()[:-40])
     refuse(path, tmp_path, "vocab.ende.spm: not a SentencePiece model, or a damaged one")
     vocabulary.unlink()

@@ -258,6 +258,7 @@ class NativeDecoder:
         limits: ArrayLike,
         rules: SearchRules,
         given: Sequence[int] = (),
+        shortlists: Sequence[np.ndarray] | None = None,
     ) -> list[list[Hypothesis]]:
         """Search a batch in one call of C, and return what `beam.search` returns for it, without prefixes of sentences.
 
@@ -267,6 +268,7 @@ class NativeDecoder:
             limits: (sentences,) maximum number of generated tokens.
             rules: Settings of the search.
             given: The `rules.given` first tokens of all hypotheses.
+            shortlists: Tokens that may be generated for each sentence, in rising order; None allows all.
 
         Raises:
             MemoryError: The cache does not fit in memory.
@@ -275,6 +277,8 @@ class NativeDecoder:
         sentences, capacity, beam = len(memory), int(limits.max()), rules.beam_size
         held = self.start(memory, src_lengths, capacity)
         first, banned = integers(given), integers(rules.banned)
+        tokens_of = integers(np.concatenate(shortlists or [np.empty(0)]))
+        begins = integers(np.cumsum([0, *map(len, shortlists or [])]))
         penalties = np.array([rules.penalty(length) for length in range(capacity + 2)], np.float32)
         tokens = np.empty((sentences, beam, capacity), np.int64)
         scores = np.empty((sentences, beam), np.float32)
@@ -284,6 +288,8 @@ class NativeDecoder:
                 src_lengths=address(held.src_lengths),
                 banned=address(banned),
                 banned_count=len(banned),
+                shortlist=address(tokens_of) if shortlists else None,
+                shortlist_begins=address(begins),
             ),
             limits=address(limits),
             penalties=address(penalties),

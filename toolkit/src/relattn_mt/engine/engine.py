@@ -11,6 +11,7 @@ import numpy as np
 
 from relattn_mt.engine.decoder import BLOCK, MOST_POSITIONS, Memory, NativeDecoder, integers
 from relattn_mt.engine.packing import address, aligned
+from relattn_mt.engine.shortlist import Shortlist
 from relattn_mt.search import beam
 from relattn_mt.search.engine import NextTokens
 from relattn_mt.search.types import Hypothesis, Request, SearchRules
@@ -40,12 +41,14 @@ class NativeEngine:
 
     Args:
         decoder: The packed model.
+        shortlist: The pieces that may be generated for a source; None allows all. A search with constraints, steps and
+            scores always allow all.
     """
 
     can_step, device = True, "cpu"
 
-    def __init__(self, decoder: NativeDecoder) -> None:
-        self._decoder = decoder
+    def __init__(self, decoder: NativeDecoder, shortlist: Shortlist | None = None) -> None:
+        self._decoder, self._shortlist = decoder, shortlist
         self.max_length, self.precision, self.name = decoder.spec.max_length, decoder.precision, decoder.name
 
     def __repr__(self) -> str:
@@ -73,7 +76,11 @@ class NativeEngine:
         self._require_held(int(limits.max()))
         src, lengths = _padded([request.src_ids for request in requests])
         memory = self._decoder.encode(src, lengths)
-        return self._decoder.search(memory, lengths, limits, rules, requests[0].prefix)
+        given, shortlists = requests[0].prefix, None
+        if self._shortlist is not None:
+            needed = rules.eos, *given[: rules.given]
+            shortlists = [self._shortlist.pieces(each.src_ids, needed, rules.banned) for each in requests]
+        return self._decoder.search(memory, lengths, limits, rules, given, shortlists)
 
     def _require_held(self, capacity: int) -> None:
         if capacity > MOST_POSITIONS:

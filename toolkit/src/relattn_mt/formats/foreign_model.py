@@ -52,6 +52,7 @@ class ForeignModel:
         languages: Source and target language; empty if unknown.
         pairs: All pairs of languages, such as "en de", of a model that was trained by this toolkit on several.
         search: Default search.
+        shortlist: File of its lexical shortlist.
         notes: What differs from the toolkit, for the report.
         adds: In a model for CTranslate2, whether CTranslate2 adds the token before each source, and the one after it.
     """
@@ -66,6 +67,7 @@ class ForeignModel:
     languages: tuple[str, str] = ("", "")
     pairs: Sequence[str] = ()
     search: SearchConfig = SEARCH
+    shortlist: Path | None = None
     notes: tuple[str, ...] = ()
     adds: tuple[bool, bool] = (False, False)
 

@@ -90,7 +90,8 @@ def _import(
     summary = "\n\n".join([summary, *foreign.notes])
     report = Report([summary], {})
     pairs, tokenizer = language_pairs(foreign.pairs, path), foreign.tokenizer
-    imported = bundle.Bundle(out, config, foreign.search, src_lang, tgt_lang, weights, tokenizer, pairs)
+    shortlist = bundle.read_shortlist(foreign.shortlist, tokenizer) if foreign.shortlist else None
+    imported = bundle.Bundle(out, config, foreign.search, src_lang, tgt_lang, weights, tokenizer, pairs, shortlist)
     if (path / MODEL).is_file() and find_spec("ctranslate2") is None:
         report = Report([summary, "not checked: ctranslate2 is not installed"], {})
     elif (path / MODEL).is_file():

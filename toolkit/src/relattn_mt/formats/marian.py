@@ -2,6 +2,7 @@
 
     model.*.bin or *.npz             weights, and the options of the model, special:model.yml
     vocab.*.spm                      SentencePiece model of both sides; or srcvocab.*.spm and trgvocab.*.spm
+    lex.*.bin                        lexical shortlist (`engine/shortlist.py`), optional
     *vocab*.yml                      in OPUS-MT, pieces by id, with source.spm and target.spm, or with *.bpe
     config.*.yml or decoder.yml      names of the files above, and the search; optional
     metadata.json, model_info.json   languages, of Firefox and of translateLocally; optional
@@ -142,7 +143,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         tokenizer=tokenizer,
         languages=_languages(path),
         search=_search(files[0] if files else path, settings),
-        notes=tuple(f"{file.name} is not used: all pieces compete in each step" for file in path.glob("lex*")),
+        shortlist=next(iter(sorted(path.glob("lex*.bin"))), None),
     )
 
 

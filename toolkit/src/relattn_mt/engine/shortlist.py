@@ -1,0 +1,74 @@
+"""Lexical shortlist: for each source, the target pieces that may be generated, which makes the output layer small.
+
+The file is Marian's binary one: uint64 magic, checksum of what follows, `first`, `best`, number of offsets, number of
+ids; offsets in uint64; ids in uint32. Piece p may become the ids from offset p to offset p + 1. The `first` pieces of
+the target are always there, and with one vocabulary of both sides also the pieces of the source.
+
+Marian joins the lists of all sources of a batch. Here each source has its own, so that a translation does not depend
+on the batch; Marian has the same pieces in a batch of one line.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from relattn_mt.support.errors import require
+
+SHORTLIST = "shortlist.bin"  # file in a bundle
+_MAGIC, _HEADER = 0xF11A48D5013417F5, struct.Struct("<6Q")
+_MULTIPLE = 8  # Marian adds pieces up to a multiple of this
+
+
+class Shortlist:
+    """The target pieces of each source piece.
+
+    Args:
+        content: Content of the file.
+        vocab_sizes: Number of source and of target pieces that Marian knows.
+        is_shared: Whether both sides have the same vocabulary.
+
+    Raises:
+        InputError: The file is damaged or belongs to other vocabularies.
+    """
+
+    def __init__(self, content: bytes, vocab_sizes: tuple[int, int], is_shared: bool) -> None:
+        self.content, self._size, self._is_shared = content, vocab_sizes[1], is_shared
+        complete = len(content) >= _HEADER.size
+        magic, checksum, first, _, offsets, ids = _HEADER.unpack_from(content) if complete else (0,) * 6
+        require(magic == _MAGIC, "not a binary shortlist of Marian")
+        sizes = f"a shortlist must have {_HEADER.size + 8 * offsets + 4 * ids:,} bytes, got {len(content):,}"
+        require(len(content) == _HEADER.size + 8 * offsets + 4 * ids, sizes)
+        require(checksum == _checksum(content[16:]), "the checksum of the shortlist is wrong: it is damaged")
+        expected = f"the shortlist must be for {vocab_sizes[0]:,} source pieces, got {offsets - 1:,}"
+        require(offsets == vocab_sizes[0] + 1, expected)
+        self._first = min(first, self._size)
+        self._offsets = np.frombuffer(content, "<u8", offsets, _HEADER.size).astype(np.int64)
+        self._ids = np.frombuffer(content, "<u4", ids, _HEADER.size + 8 * offsets).astype(np.int64)
+        rises = bool((np.diff(self._offsets, prepend=0) >= 0).all())
+        require(rises and self._offsets[-1] == ids, "the offsets of the shortlist must rise to the number of its ids")
+        largest = int(self._ids.max(initial=0))
+        require(largest < self._size, f"the shortlist must be for {self._size:,} target pieces, got id {largest:,}")
+
+    def pieces(self, src_ids: Sequence[int], needed: Sequence[int], banned: Sequence[int]) -> np.ndarray:
+        """Return the ids that may be generated for a source, in rising order."""
+        mask = np.zeros(max(self._size, *(each + 1 for each in (*needed, *banned))), np.bool_)
+        known = [piece for piece in {*src_ids} if piece < len(self._offsets) - 1]
+        mask[: self._first] = True
+        mask[known if self._is_shared else []] = True
+        for piece in known:
+            mask[self._ids[self._offsets[piece] : self._offsets[piece + 1]]] = True
+        absent = np.flatnonzero(~mask[self._first : self._size])[: -np.count_nonzero(mask) % _MULTIPLE]
+        mask[absent + self._first] = True
+        mask[list(banned)], mask[list(needed)] = False, True
+        return np.flatnonzero(mask)
+
+
+def _checksum(content: bytes) -> int:
+    """Return Marian's hash of numbers in uint64, as it combines them. A rest of less than 8 bytes does not count."""
+    seed, most = 0, (1 << 64) - 1
+    for number in np.frombuffer(content, "<u8", len(content) // 8).tolist():
+        seed ^= (number + 0x9E3779B9 + (seed << 6) + (seed >> 2)) & most
+    return seed
