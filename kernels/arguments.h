@@ -60,6 +60,7 @@ typedef struct {
     const void *weight;
     const real *bias, *scales;
     const int32_t *sums;
+    const real *factors; /* (inputs,), with which x is multiplied first, or NULL */
     /* workspace: (rows, inputs rounded up to 16) bytes, and (rows, 2) */
     void *codes;
     real *row_scales;

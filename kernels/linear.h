@@ -13,9 +13,13 @@ enum { LINEAR_ROWS = 96, LINEAR_PANELS = 4 }; /* of a task */
 static void quantize_worker(void *shared) {
     const linear *a = ((task_queue *)shared)->a;
     for (idx i; (i = next_task(shared) * LINEAR_ROWS) < a->rows;) {
-        const idx num_rows = a->rows - i < LINEAR_ROWS ? a->rows - i : LINEAR_ROWS;
-        operand_of(a->x + i * a->x_row, a->x_row, a, num_rows, (uint8_t *)a->codes + i * round_up(a->inputs, GROUP),
-                   a->row_scales + 2 * i);
+        for (idx r = i; r < a->rows && r < i + LINEAR_ROWS; r++) {
+            const real *x = a->x + r * a->x_row;
+            real scaled[a->factors ? a->inputs : 1];
+            for (idx j = 0; a->factors && j < a->inputs; j++) scaled[j] = x[j] * a->factors[j];
+            operand_of(a->factors ? scaled : x, 0, a, 1, (uint8_t *)a->codes + r * round_up(a->inputs, GROUP),
+                       a->row_scales + 2 * r);
+        }
     }
 }
 

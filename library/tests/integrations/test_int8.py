@@ -125,6 +125,35 @@ def test_weights_that_change_are_quantized_again():
     assert layers[0](input.double()).dtype == torch.float64
 
 
+@pytest.mark.parametrize("kernel", ["native", "onednn"])
+@pytest.mark.parametrize("bias", [True, False])
+@torch.no_grad()
+def test_layers_that_share_an_input_give_what_each_gives(bias, kernel, monkeypatch):
+    if kernel == "onednn":
+        monkeypatch.setattr(int8, "product", lambda: None)
+    model = nn.Sequential(*(nn.Linear(96, 128, bias=bias) for _ in range(3)))
+    for layer in model:
+        layer.weight.data[:, 7] /= 30.0
+    float32, input = copy.deepcopy(model), torch.randn(5, 7, 96)
+    faster.enable(model, linear="int8")
+    reads = []
+    for layer in model:
+        layer.register_forward_hook(lambda layer, given, output: reads.append(layer))
+    for _ in range(2):
+        with int8.shared_input(*model):
+            together = [layer(input) for layer in model]
+            other = model[1](input + 1.0)
+        assert reads == [*model, model[1]]  # hooks see each layer
+        assert all(torch.equal(x, layer(input)) for x, layer in zip(together, model, strict=True))
+        for x, layer in zip([*together, other], [*float32, float32[1]], strict=True):
+            exact = layer(input + 1.0 if x is other else input)
+            assert (x - exact).norm() < 0.03 * exact.norm()
+        for own, layer in zip(float32, model, strict=True):  # a change must reach the shared weight
+            own.weight.data += 0.1
+            layer.weight.data += 0.1
+        reads.clear()
+
+
 @torch.inference_mode()
 def test_outlier_channels_change_no_more_than_others():
     """A channel times 30, and the column that reads it divided by 30, must not take the other channels' integers."""

@@ -12,7 +12,7 @@ from relattn.backends.native import levels, library
 from relattn.backends.native.loader import FEATURES, MACHINE, Kernels
 
 FLOAT, GENERIC, PAIRS, DOTS = range(4)  # kernels, as in `int8.h`
-GROUP = 16  # inputs are padded to a multiple of this
+GROUP, MOST_IN_PANEL = 16, 64  # inputs are padded to a multiple of the first, outputs to one of at most the second
 LARGEST, LARGEST_WIDE = 63, 127  # integers of weights: those that PAIRS supports, and those of 8 bits
 
 
@@ -33,6 +33,19 @@ class Weight(NamedTuple):
     outputs: int
     kernel: int
 
+    def part(self, start: int, outputs: int) -> Weight:
+        """Return some outputs; `start` is a multiple of `MOST_IN_PANEL`."""
+        per_output = self.panels.numel() // self.scales.numel()
+        sums = self.sums[start // panel_size() if self.kernel == PAIRS else start :]
+        return self._replace(
+            panels=self.panels[start * per_output :], sums=sums, scales=self.scales[start:], outputs=outputs
+        )
+
+
+def panel_size() -> int:
+    """Return the number of outputs in a panel."""
+    return ctypes.c_int32.in_dll(library.KERNELS[torch.float32].library, "relattn_panel").value
+
 
 def best_kernel(kernels: Kernels) -> int:
     """Return the best kernel of an object file on this processor. All kernels give the same numbers."""
@@ -46,7 +59,7 @@ def quantize(weight: Tensor, kernel: int) -> Weight:
     outputs, inputs = weight.shape
     scales = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny * largest) / largest
     codes = (weight / scales[:, None]).round_().to(torch.int8)
-    padded = outputs + -outputs % ctypes.c_int32.in_dll(native, "relattn_panel").value
+    padded = outputs + -outputs % panel_size()
     panels = torch.empty(padded * (inputs + -inputs % GROUP) // 8 * (12 if kernel == PAIRS else 8), dtype=torch.int8)
     sums = torch.empty(padded, dtype=torch.int32)
     pointers = (ctypes.c_void_p(array.data_ptr()) for array in (panels, sums, codes))
@@ -54,8 +67,11 @@ def quantize(weight: Tensor, kernel: int) -> Weight:
     return Weight(panels, sums, nn.functional.pad(scales, (0, padded - outputs)), inputs, outputs, kernel)
 
 
-def linear(x: Tensor, weight: Weight, bias: Tensor | None, out: Tensor) -> None:
-    """Write x Wᵀ + b to `out` (rows, outputs), which is contiguous. The rows of x (rows, inputs) are quantized."""
+def linear(x: Tensor, weight: Weight, bias: Tensor | None, factors: Tensor | None, out: Tensor) -> None:
+    """Write (x · factors) Wᵀ + b to `out` (rows, outputs), which is contiguous.
+
+    The rows of x · factors, (rows, inputs), are quantized.
+    """
     kernels, rows = library.KERNELS[torch.float32], len(x)
     x = x if x.stride(1) == 1 else x.contiguous()
     padded = torch.zeros_like(weight.scales)
@@ -70,6 +86,7 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None, out: Tensor) -> None:
         bias=padded.data_ptr(),
         scales=weight.scales.data_ptr(),
         sums=weight.sums.data_ptr(),
+        factors=0 if factors is None else factors.data_ptr(),
         codes=codes.data_ptr(),
         row_scales=row_scales.data_ptr(),
         rows=rows,

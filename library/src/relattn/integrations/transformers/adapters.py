@@ -21,6 +21,7 @@ except ImportError:
 from relattn import relative_attention
 from relattn.checks import check_chunk
 from relattn.functional import Chunk, Window
+from relattn.integrations.transformers.int8 import shared_input
 from relattn.positions import is_valid
 
 _log = logging.getLogger(__name__)
@@ -84,7 +85,10 @@ def split_heads(x: Tensor, head_dim: int) -> Tensor:
 
 def project(x: Tensor, head_dim: int, *projections: nn.Module) -> tuple[Tensor, ...]:
     """Apply each projection to `x`, (batch, length, dim), and split the heads: (batch, heads, length, head_dim)."""
-    return tuple(split_heads(projection(x), head_dim) for projection in projections)
+    if torch.compiler.is_compiling():
+        return tuple(split_heads(projection(x), head_dim) for projection in projections)
+    with shared_input(*projections):
+        return tuple(split_heads(projection(x), head_dim) for projection in projections)
 
 
 def join_heads(x: Tensor) -> Tensor:

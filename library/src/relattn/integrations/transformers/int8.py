@@ -20,15 +20,17 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
-from typing import Any
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from relattn.backends.native import int8 as native_int8
 from relattn.backends.native import library
-from relattn.backends.native.int8 import GENERIC, LARGEST_WIDE, best_kernel
+from relattn.backends.native.int8 import GENERIC, LARGEST_WIDE, MOST_IN_PANEL, best_kernel
 from relattn.backends.native.loader import FEATURES
 from relattn.integrations.transformers.forward_patch import is_exporting
 
@@ -38,6 +40,21 @@ SAMPLED = 8  # rows and columns of a weight in which changes are looked for, or 
 _BLOCK = 512  # rows that are computed at once, which bounds the memory of their sums
 _TINY = torch.finfo(torch.float32).tiny
 _log = logging.getLogger(__name__)
+_shared = threading.local()  # of `shared_input`
+
+
+class Integers(NamedTuple):
+    """Weights in int8 of layers that read the same input: one weight, with the outputs of all layers one after another.
+
+    Attributes:
+        identities: What shows that a weight has changed, per layer.
+        weight: The integers, for `product`.
+        factors: (inputs,) with which inputs are multiplied first, or None.
+    """
+
+    identities: tuple[Any, ...]
+    weight: Any
+    factors: Tensor | None
 
 
 class Int8Linear(nn.Linear):
@@ -46,45 +63,29 @@ class Int8Linear(nn.Linear):
     `nn.Linear` becomes one by exchanging its class (`quantize`).
     """
 
-    # identity of the weight, its integers for `product`, and the factors of the inputs or None
-    _quantized: tuple[tuple[Any, ...], Any, Tensor | None] | None = None
+    _integers: Integers | None = None  # also of the layers with which it was computed
 
     def forward(self, input: Tensor) -> Tensor:
         if is_exporting() or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
             return super().forward(input)
-        tensors = input, self.weight, *(() if self.bias is None else (self.bias,))
-        is_plain = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        layers = getattr(_shared, "layers", ())
+        layers = layers if self in layers else (self,)
+        if len(layers) > 1 and _shared.input is input:
+            return _shared.outputs[layers.index(self)]
+        parameters = [x for layer in layers for x in (layer.weight, layer.bias) if x is not None]
+        is_plain = all(x.dtype == torch.float32 and x.is_cpu for x in (input, *parameters))
+        if torch.is_grad_enabled() and any(x.requires_grad for x in (input, *parameters)):
             _warn_of_gradients()
             is_plain = False
         if not is_plain or input.numel() == 0:
             return super().forward(input)
-        weight, factors = self._integers()
-        rows = input.reshape(-1, self.in_features)
-        output = rows.new_empty(len(rows), self.out_features)
-        for part, into in zip(rows.split(_BLOCK), output.split(_BLOCK), strict=True):
-            part = part if factors is None else part * factors
-            if isinstance(weight, native_int8.Weight):
-                native_int8.linear(part, weight, self.bias, into)
-            else:
-                _multiply_with_onednn(part, weight[0], weight[1], self.bias, into)
-        return output.view(*input.shape[:-1], self.out_features)
-
-    def _integers(self) -> tuple[Any, Tensor | None]:
-        """Return the weight in the form of the product of this processor, and factors; made again if it has changed."""
-        weight = self.weight
-        # PyTorch does not count changes through `.data`, such as those of a merged LoRA: some numbers are compared too.
-        row_step, column_step = (size // SAMPLED for size in weight.shape)
-        sample = weight[::row_step, ::column_step].tolist()
-        identity = weight.data_ptr(), 0 if weight.is_inference() else weight._version, sample
-        if self._quantized is None or self._quantized[0] != identity:
-            (own, factors), kernel = smoothed(weight.detach()), product()
-            quantized = _quantize(own) if kernel is None else native_int8.quantize(own, kernel)
-            self._quantized = identity, quantized, factors
-        return self._quantized[1:]
+        outputs = _multiply(layers, input)
+        if len(layers) > 1:
+            _shared.input, _shared.outputs = input, outputs
+        return outputs[layers.index(self)]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_quantized"}
+        return {name: value for name, value in self.__dict__.items() if name != "_integers"}
 
 
 def quantize(model: nn.Module, keep: Sequence[str] = ()) -> list[Int8Linear]:
@@ -126,7 +127,7 @@ def quantize(model: nn.Module, keep: Sequence[str] = ()) -> list[Int8Linear]:
     changed = [module for module in found.values() if not isinstance(module, Int8Linear)]
     for module in changed:
         module.__class__ = Int8Linear
-        module._integers()
+        _integers_of((module,))
     return changed
 
 
@@ -134,7 +135,7 @@ def restore(module: nn.Module) -> None:
     """Let a layer compute in float32 again."""
     if isinstance(module, Int8Linear):
         module.__class__ = nn.Linear  # type: ignore[assignment]
-        module.__dict__.pop("_quantized", None)
+        module.__dict__.pop("_integers", None)
 
 
 def product() -> int | None:
@@ -155,18 +156,80 @@ def smoothed(weight: Tensor) -> tuple[Tensor, Tensor | None]:
     return (weight * powers.exp2(), powers.neg().exp2()) if bool(powers.any()) else (weight, None)
 
 
+def _integers_of(layers: tuple[Int8Linear, ...]) -> Integers:
+    """Return the weights of layers in int8; made again if one has changed."""
+    identities = tuple(map(_identity, layers))
+    kept, outputs = layers[0]._integers, layers[0].out_features
+    if kept is not None and kept.identities == identities:
+        return kept
+    if kept is not None and len(layers) == 1 and identities[0] in kept.identities:
+        start = kept.identities.index(identities[0]) * outputs
+        if isinstance(kept.weight, native_int8.Weight):
+            return kept._replace(weight=kept.weight.part(start, outputs))
+        return kept._replace(weight=tuple(x[start : start + outputs] for x in kept.weight))
+    weight, factors = smoothed(torch.cat([layer.weight.detach() for layer in layers]))
+    kernel = product()
+    quantized = _quantize(weight) if kernel is None else native_int8.quantize(weight, kernel)
+    for layer in layers:
+        layer._integers = Integers(identities, quantized, factors)
+    return Integers(identities, quantized, factors)
+
+
+def _identity(layer: Int8Linear) -> tuple[Any, ...]:
+    """Return what shows that a weight has changed."""
+    weight = layer.weight
+    # PyTorch does not count changes through `.data`, such as those of a merged LoRA: some numbers are compared too.
+    row_step, column_step = (size // SAMPLED for size in weight.shape)
+    sample = weight[::row_step, ::column_step].tolist()
+    return weight.data_ptr(), 0 if weight.is_inference() else weight._version, sample
+
+
+def _multiply(layers: tuple[Int8Linear, ...], input: Tensor) -> tuple[Tensor, ...]:
+    """Return the outputs of layers for one input, which is quantized once."""
+    _, weight, factors = _integers_of(layers)
+    rows, outputs = input.reshape(-1, input.shape[-1]), len(layers) * layers[0].out_features
+    bias = layers[0].bias if len(layers) == 1 or layers[0].bias is None else torch.cat([x.bias for x in layers])
+    output = rows.new_empty(len(rows), outputs)
+    if isinstance(weight, native_int8.Weight):
+        native_int8.linear(rows, weight, bias, factors, output)
+    else:
+        for part, into in zip(rows.split(_BLOCK), output.split(_BLOCK), strict=True):
+            _multiply_with_onednn(part if factors is None else part * factors, weight[0], weight[1], bias, into)
+    return output.view(*input.shape[:-1], outputs).chunk(len(layers), -1)
+
+
 def _quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a weight (outputs, inputs) as integers (inputs, outputs) and the scale per output, for oneDNN."""
+    """Return a weight (outputs, inputs) as integers and the scale per output, for oneDNN."""
     scale = weight.abs().amax(1).clamp_min(_TINY * LARGEST_WIDE) / LARGEST_WIDE
-    return (weight / scale[:, None]).round_().to(torch.int8).t(), scale
+    return (weight / scale[:, None]).round_().to(torch.int8), scale
 
 
 def _multiply_with_onednn(rows: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, out: Tensor) -> None:
     row_scale = rows.abs().amax(1, keepdim=True).clamp_min(_TINY) / 127
     integers = torch.div(rows, row_scale).round_().to(torch.int8)
-    torch.mul(torch._int_mm(integers, weight), scale, out=out).mul_(row_scale)
+    torch.mul(torch._int_mm(integers, weight.t()), scale, out=out).mul_(row_scale)
     if bias is not None:
         out.add_(bias)
+
+
+@contextmanager
+def shared_input(*layers: nn.Module) -> Iterator[None]:
+    """Let layers that are called with the same tensor inside the block quantize it once, and multiply at once.
+
+    Layers whose outputs cannot share panels of weights are computed one at a time, as elsewhere.
+    """
+    forms = {
+        type(layer) is Int8Linear
+        and layer.out_features % MOST_IN_PANEL == 0
+        and (layer.out_features, layer.bias is None)
+        for layer in layers
+    }
+    is_shared = len(forms) == 1 and False not in forms
+    _shared.layers, _shared.input, _shared.outputs = layers if is_shared else (), None, ()
+    try:
+        yield
+    finally:
+        _shared.layers, _shared.input, _shared.outputs = (), None, ()
 
 
 @functools.cache
