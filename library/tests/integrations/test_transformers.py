@@ -89,7 +89,7 @@ def maker(model: Any, config: str, only: str = "", **sizes: Any) -> Callable[...
 
 def t5(kind: str, only: str = "") -> Family:
     make = maker(f"{kind}EncoderModel", f"{kind}Config", only, **T5, relative_attention_max_distance=40)
-    return Family(make, ids, 3, 150)
+    return Family(make, ids, 3 + (kind != "SwitchTransformers"), 150)
 
 
 def pop2piano(impl: str = "eager") -> nn.Module:
@@ -170,7 +170,7 @@ FAMILIES = {
     "mt5": t5("MT5"),
     "umt5": t5("UMT5"),
     "switch": t5("SwitchTransformers", "eager"),
-    "pop2piano": Family(pop2piano, ids, 3, 150),
+    "pop2piano": Family(pop2piano, ids, 4, 150),
     "deberta": Family(maker("DebertaModel", "DebertaConfig", "eager", **DEBERTA), ids, 3, valid=valid_tokens),
     "deberta-v2": Family(
         maker("DebertaV2Model", "DebertaV2Config", "eager", **DEBERTA, position_buckets=16, conv_kernel_size=3),
@@ -491,7 +491,7 @@ def test_transformers_must_be_installed(monkeypatch):
         faster.enable()
 
 
-@pytest.mark.parametrize("name", ["deberta", "deberta-v3", "mpnet"])
+@pytest.mark.parametrize("name", ["deberta", "deberta-v3", "mpnet", "t5", "mt5", "umt5", "pop2piano", "wav2vec2-bert"])
 def test_layers_without_padding(name):
     """Outputs and gradients at valid positions are the same, and a text alone has the same outputs as in its batch."""
     family = FAMILIES[name]
@@ -504,25 +504,46 @@ def test_layers_without_padding(name):
 
     def run():
         model.zero_grad()
-        result = model(inputs, attention_mask=valid.long(), output_hidden_states=True)
+        result = call()
         (result.last_hidden_state[valid] * 0.1).square().sum().backward()
-        states = [x[valid].detach() for x in result.hidden_states]
+        states = [x[valid].detach() for x in result.hidden_states or [result.last_hidden_state]]
         return [*states, *(x.grad.clone() for x in model.parameters() if x.grad is not None)]
+
+    def call(called=model, **options):
+        options |= {} if name == "wav2vec2-bert" else {"output_hidden_states": True}  # there with padding
+        return called(inputs, attention_mask=valid.long(), **options)
 
     own = run()
     with faster.enable(model, unpad=True):
         assert "relattn, without padding" in faster.report(model)
-        linear = next(module for module in model.modules() if isinstance(module, nn.Linear))
+        linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+        linear = linears[name == "wav2vec2-bert"]  # the first projects features there
         handle = linear.register_forward_hook(lambda module, given, output: sizes.append(given[0].shape[:2].numel()))
         for got, want in zip(run(), own, strict=True):
             assert float((got - want).abs().max()) <= 2e-5 * max(1.0, float(want.abs().max()))
         assert max(sizes) == int(lengths.sum())
         with torch.no_grad():
             alone = model(inputs[3:4, : length // 2]).last_hidden_state[0]
-            batch = model(inputs, attention_mask=valid.long()).last_hidden_state
+            batch = call().last_hidden_state
         assert float((batch[3, : length // 2] - alone).abs().max()) <= 1e-5
         assert not batch[~valid].any()
-        assert torch.equal(copy.deepcopy(model)(inputs, attention_mask=valid.long()).last_hidden_state, batch)
+        assert torch.equal(call(copy.deepcopy(model)).last_hidden_state, batch)
         handle.remove()
-    with pytest.raises(ValueError, match="unpad must be given with a model of Deberta, DebertaV2, MPNet, got Linear"):
-        faster.enable(nn.Linear(4, 4), unpad=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: nn.Linear(4, 4),
+            "a model of Deberta, DebertaV2, MPNet, T5, MT5, Pop2Piano, UMT5, Wav2Vec2Bert, got Linear",
+        ),
+        (lambda: build(FAMILIES["wav2vec2-conformer"]), "got Wav2Vec2ConformerModel"),
+        (lambda: build(FAMILIES["switch"]), "got SwitchTransformersEncoderModel"),
+        (lambda: bert(add_adapter=True), "got Wav2Vec2BertEncoder: add_adapter must be False"),
+        (lambda: bert(position_embeddings_type="relative"), "position_embeddings_type must be relative_key"),
+    ],
+)
+def test_models_that_read_padding_are_not_unpadded(make, message):
+    with pytest.raises(ValueError, match=f"unpad must be given with .*{message}"):
+        faster.enable(make(), unpad=True)

@@ -38,7 +38,7 @@ def needs_attention_weights(module: nn.Module, output_attentions: bool | None = 
         module: The attention module or encoder that is called.
         output_attentions: The argument of that name of the call, if the call has one.
     """
-    is_requested = bool(output_attentions) or any("attentions" in name for name in _captured() or ())
+    is_requested = bool(output_attentions) or any("attentions" in name for name in captured() or ())
     module_type = type(module)
     if is_requested and module_type.__module__ not in _warned_modules:
         _warned_modules.add(module_type.__module__)
@@ -48,7 +48,7 @@ def needs_attention_weights(module: nn.Module, output_attentions: bool | None = 
     return is_requested
 
 
-def _captured() -> dict[str, Any] | None:
+def captured() -> dict[str, Any] | None:
     """Return what the model that runs collects from its layers, by name."""
     if _active_collector is None:
         return None

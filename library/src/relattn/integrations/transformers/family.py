@@ -60,7 +60,7 @@ class Family:
     @property
     def takes_window(self) -> bool:
         """Whether all patches support a sliding window."""
-        return all(patch.takes_window for patch in self.patches)
+        return all(patch.takes_window for patch in self.patches if patch.has_attention)
 
     def make(self, **settings: Any) -> nn.Module:
         """Return the small model, or its part, in evaluation mode. No parameter is zero."""

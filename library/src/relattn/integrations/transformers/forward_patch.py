@@ -40,6 +40,8 @@ class ForwardPatch:
         forward: The replacement. It is called as forward(own, module, …) with the arguments of the call by name.
             `own()` runs the model's own code on the same call, and `own(name=value)` with another value of an argument.
         unsupported_reason: Returns why a module of the class must keep its own forward, or None if it is supported.
+        padded_reason: Returns why a module cannot leave out padding, or None.
+        has_attention: Whether modules of the class contain attention. Others have no window and no line in reports.
         takes_window: Whether `forward` has the keyword argument `window`, the sliding window (left, right).
     """
 
@@ -47,6 +49,8 @@ class ForwardPatch:
     forward: Callable[..., Any]
     unsupported_reason: Callable[[Any], str | None] = lambda module: None
     takes_window: bool = False
+    has_attention: bool = True
+    padded_reason: Callable[[Any], str | None] = lambda module: None
 
     @property
     def takes_unpad(self) -> bool:
@@ -69,7 +73,7 @@ class ForwardPatch:
             if setting is None or self.unsupported_reason(module) is not None:
                 return original_forward(module, *args, **kwargs)
             own, options = original_forward, {"unpad": True} if setting.unpad and self.takes_unpad else {}
-            if setting.window is not None:
+            if setting.window is not None and self.has_attention:
                 own, options = functools.partial(_refuse, setting.window), options | {"window": setting.window}
             arguments = dict(zip(names[1:], args, strict=False))
             is_invalid = len(args) >= len(names) or any(name in kwargs for name in arguments)

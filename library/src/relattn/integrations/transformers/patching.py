@@ -169,11 +169,11 @@ def enable(
 
     Raises:
         ImportError: The package transformers is not installed.
-        ValueError: `unpad` is given without a model that has such an encoder; the window has no valid form, is given
-            without a model, or is not supported by a part of the model;
-            `model` is a part of a stack whose layers exchange positions; or int8 is given without a model, with a model
-            that has other weights than finite ones in float32 on the CPU; or `keep` has a name of no module, or is
-            given without int8.
+        ValueError: `unpad` is given without a model that has such an encoder, or with one that reads padding; the
+            window has no valid form, is given without a model, or is not supported by a part of the model; `model` is a
+            part of a stack whose layers exchange positions; or int8 is given without a model, with a model that has
+            other weights than finite ones in float32 on the CPU; or `keep` has a name of no module, or is given without
+            int8.
     """
     try:
         import transformers  # noqa: F401
@@ -182,9 +182,8 @@ def enable(
     window = None if window is None else check_window(window)
     if linear not in ("float32", "int8"):
         raise ValueError(f"linear must be 'float32' or 'int8', got {linear!r}")
-    if unpad and not any(patched.patch.takes_unpad for _, patched in ([] if model is None else _units(model))):
-        names = ", ".join(dict.fromkeys(p.family.name for p in _patched_classes().values() if p.patch.takes_unpad))
-        raise ValueError(f"unpad must be given with a model of {names}, got {type(model).__name__}")
+    if unpad:
+        _check_model_takes_unpad(model)
     if keep and linear != "int8":
         raise ValueError(f"keep must be given with linear='int8', got {keep!r} with linear={linear!r}")
     if linear == "int8" and model is None:
@@ -213,6 +212,19 @@ def enable(
             patched.enable(module, setting.window if setting and window is None else window, unpad)
             enabled.changed.append((patched, module))
     return enabled
+
+
+def _check_model_takes_unpad(model: nn.Module | None) -> None:
+    """Check that a model has an encoder that can leave out padding."""
+    encoders = [(x, patched) for x, patched in ([] if model is None else _units(model)) if patched.patch.takes_unpad]
+    if all(patched.patch.unsupported_reason(x) for x, patched in encoders):
+        names = ", ".join(dict.fromkeys(p.family.name for p in _patched_classes().values() if p.patch.takes_unpad))
+        raise ValueError(f"unpad must be given with a model of {names}, got {type(model).__name__}")
+    for x, patched in encoders:
+        if (reason := patched.patch.padded_reason(x)) is not None:
+            raise ValueError(
+                f"unpad must be given with a model that does not read padding, got {type(x).__name__}: {reason}"
+            )
 
 
 def _check_model_takes_window(model: nn.Module, modules: list[tuple[nn.Module, PatchedClass]], window: Window) -> None:
@@ -271,7 +283,7 @@ def report(model: nn.Module, inputs: Mapping[str, Any] | None = None) -> str:
     """
     lines = []
     for name, module in model.named_modules():
-        if (patched := _patched_class(module)) is None:
+        if (patched := _patched_class(module)) is None or not patched.patch.has_attention:
             continue
         setting: Setting | None = getattr(module, SETTING, None)
         reason = patched.unsupported_reason(module)

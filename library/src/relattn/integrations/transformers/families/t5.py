@@ -22,9 +22,15 @@ import torch
 from torch import Tensor
 
 from relattn import relative_attention
-from relattn.integrations.transformers.adapters import join_heads, mask_options, needs_attention_weights, project
+from relattn.integrations.transformers.adapters import (
+    join_heads,
+    needs_attention_weights,
+    packed_options,
+    packing_of,
+    project,
+)
 from relattn.integrations.transformers.family import Family, generate, labels, text_inputs
-from relattn.integrations.transformers.forward_patch import ForwardPatch
+from relattn.integrations.transformers.forward_patch import SETTING, ForwardPatch
 
 
 def attention(
@@ -37,7 +43,7 @@ def attention(
     **kwargs: Any,
 ) -> Any:
     """Compute the self-attention of one layer: (batch, length, dim), the table for the next layer, and no weights."""
-    options = mask_options(mask, len(hidden_states))
+    options, _ = packed_options(kwargs.get("cu_seqlens", mask), hidden_states)
     has_table = module.has_relative_attention_bias if position_bias is None else position_bias.dim() == 3
     if options is None or not has_table or needs_attention_weights(module, output_attentions):
         return own()
@@ -54,10 +60,36 @@ def umt5_attention(
     **kwargs: Any,
 ) -> Any:
     """Compute the self-attention of one UMT5 layer: (batch, length, dim). Each layer has its own table of buckets."""
-    options = mask_options(attention_mask, len(hidden_states))
+    options, _ = packed_options(kwargs.get("cu_seqlens", attention_mask), hidden_states)
     if options is None or needs_attention_weights(module, output_attentions):
         return own()
     return module.o(attend(module, hidden_states, bias_table(module, hidden_states.device), options)), None
+
+
+def stack(
+    own: Callable[..., Any],
+    module: Any,
+    input_ids: Tensor | None = None,  # (batch, length)
+    attention_mask: Tensor | None = None,  # (batch, length)
+    inputs_embeds: Tensor | None = None,  # (batch, length, dim), or `input_ids`
+    unpad: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Run an encoder, with `unpad` on the valid tokens of a padded batch only."""
+    name, given = ("input_ids", input_ids) if inputs_embeds is None else ("inputs_embeds", inputs_embeds)
+    layers = [layer.SelfAttention for layer in module.modules() if hasattr(layer, "SelfAttention")]
+    needs_weights = needs_attention_weights(module, kwargs.get("output_attentions", module.config.output_attentions))
+    if given is None or attention_mask is None or attention_mask.dim() != 2 or needs_weights:
+        return own()
+    packing = packing_of(attention_mask[:, None, None] != 0, len(given), unpad)
+    if packing.places is None or any(getattr(layer, SETTING, None) is None for layer in layers):
+        return own()
+    packed = {name: packing.pack(given), "attention_mask": None, "cu_seqlens": packing.cu_seqlens}
+    output = own(**packed, return_dict=True)
+    output["last_hidden_state"] = packing.unpack(output.last_hidden_state)
+    if output.get("hidden_states") is not None:
+        output["hidden_states"] = tuple(packing.unpack(x) for x in output.hidden_states)
+    return output if kwargs.get("return_dict", module.config.return_dict) else output.to_tuple()
 
 
 def bias_table(module: Any, device: torch.device) -> Tensor:
@@ -99,11 +131,14 @@ SMALL = {
 def family(folder: str, prefix: str, forward: Callable[..., Any], run: Callable[..., list[Any]] = generate) -> Family:
     """Return the family of one model. Its stack passes the table from layer to layer."""
     module = f"{folder}.modeling_{folder}.{prefix}"
+    patches: tuple[ForwardPatch, ...] = (ForwardPatch(f"{module}Attention", forward, unsupported_reason),)
+    if folder != "switch_transformers":  # whose experts take a number of tokens that depends on the padded length
+        patches += (ForwardPatch(f"{module}Stack", stack, unsupported_reason),)
     return Family(
         f"{prefix}ForConditionalGeneration",
         SMALL | {"relative_attention_max_distance": 37},
         lambda: text_inputs() | labels(),
-        (ForwardPatch(f"{module}Attention", forward, unsupported_reason),),
+        patches,
         since="5.15",
         run=run,
         unit=f"{module}Stack",

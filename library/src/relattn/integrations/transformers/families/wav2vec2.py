@@ -21,16 +21,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
 from relattn import relative_attention
 from relattn.functional import Chunk, Window
 from relattn.integrations.transformers.adapters import (
+    Packing,
+    captured,
     farthest_distance,
     join_heads,
-    mask_options,
     needs_attention_weights,
+    packed_options,
+    packing_of,
     project,
     rows_of,
     run_layers,
@@ -52,7 +56,7 @@ def attention(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
-    options = mask_options(attention_mask, len(hidden_states))
+    options, _ = packed_options(attention_mask, hidden_states)
     if options is None or needs_attention_weights(module, kwargs.get("output_attentions")):
         return own()
     query, key, value = project(hidden_states, module.head_size, module.linear_q, module.linear_k, module.linear_v)
@@ -86,6 +90,20 @@ def encoder(
     window: Window = None,
     **kwargs: Any,
 ) -> Any:
+    """Run the encoder of Wav2Vec2-Conformer, whose convolutions read padding, so it is not left out."""
+    return bert_encoder(own, module, hidden_states, attention_mask, window=window, **kwargs)
+
+
+def bert_encoder(
+    own: Callable[..., Any],
+    module: Any,
+    hidden_states: Tensor,  # (batch, length, dim)
+    attention_mask: Tensor | None = None,  # (batch, length)
+    *,
+    window: Window = None,
+    unpad: bool = False,
+    **kwargs: Any,
+) -> Any:
     """Run the encoder of Wav2Vec2-BERT or Wav2Vec2-Conformer with a mask of valid keys."""
     if needs_attention_weights(module, kwargs.get("output_attentions")):
         return own()
@@ -95,10 +113,26 @@ def encoder(
     if module.embed_positions is not None:
         nearest = states[:, : farthest_distance(states.shape[1], window) + 1]
         kwargs["relative_position_embeddings"] = module.embed_positions(nearest)
+    packing = packing_of(mask, len(states), unpad and "hidden_states" not in (captured() or ()))
+    is_packed = packing.places is not None
     if is_bert:
-        kwargs["conv_attention_mask"] = attention_mask
-    states = run_layers(module, states, module.config.layerdrop, attention_mask=mask, **kwargs)
+        kwargs["conv_attention_mask"] = packing if is_packed else attention_mask
+    kwargs["attention_mask"] = packing.cu_seqlens if is_packed else mask
+    states = packing.unpack(run_layers(module, packing.pack(states), module.config.layerdrop, **kwargs))
     return BaseModelOutput(last_hidden_state=states if is_bert else module.layer_norm(states))
+
+
+def convolution(
+    own: Callable[..., Any],
+    module: Any,
+    hidden_states: Tensor,  # (batch, length, dim), or packed
+    attention_mask: Tensor | Packing | None = None,
+) -> Any:
+    """Run a convolution, which reads neighbours, on a padded batch."""
+    if not isinstance(attention_mask, Packing):
+        return own()
+    valid = attention_mask.unpack(torch.ones_like(hidden_states[..., :1]))[..., 0]
+    return attention_mask.pack(own(hidden_states=attention_mask.unpack(hidden_states), attention_mask=valid))
 
 
 def seamless_encoder(
@@ -154,12 +188,13 @@ SEAMLESS = {
 CLIP = {"left_max_position_embeddings": 11, "right_max_position_embeddings": 3, "feature_projection_input_dim": 10}
 
 
-def patches(prefix: str) -> tuple[ForwardPatch, ...]:
-    """Return the patches of Wav2Vec2-BERT or Wav2Vec2-Conformer."""
-    return (
-        ForwardPatch(f"{prefix}SelfAttention", attention, unsupported_reason, takes_window=True),
-        ForwardPatch(f"{prefix}Encoder", encoder, unsupported_encoder_reason, takes_window=True),
-    )
+def padded_reason(module: Any) -> str | None:
+    """Return why an encoder of Wav2Vec2-BERT must read padding, or None."""
+    if module.config.add_adapter:
+        return "add_adapter must be False, because the adapter reads neighbours across padding, got True"
+    if module.config.position_embeddings_type != "relative_key":
+        return f"position_embeddings_type must be relative_key, got {module.config.position_embeddings_type}"
+    return None
 
 
 def seamless(prefix: str, settings: dict[str, Any]) -> Family:
@@ -183,7 +218,17 @@ FAMILIES = (
         "Wav2Vec2BertForCTC",
         SMALL | CLIP | {"vocab_size": 30},
         lambda: sound_inputs("input_features", 67, 10) | labels(),
-        patches(BERT),
+        (
+            ForwardPatch(f"{BERT}SelfAttention", attention, unsupported_reason, takes_window=True),
+            ForwardPatch(f"{BERT}ConvolutionModule", convolution, has_attention=False),
+            ForwardPatch(
+                f"{BERT}Encoder",
+                bert_encoder,
+                unsupported_encoder_reason,
+                takes_window=True,
+                padded_reason=padded_reason,
+            ),
+        ),
         since="5.16",
         unit=f"{BERT}Encoder",
     ),
@@ -194,7 +239,10 @@ FAMILIES = (
         | {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "position_embeddings_type": "relative"}
         | {"vocab_size": 30},
         lambda: sound_inputs("input_values", 331) | labels(),
-        patches(CONFORMER),
+        (
+            ForwardPatch(f"{CONFORMER}SelfAttention", attention, unsupported_reason, takes_window=True),
+            ForwardPatch(f"{CONFORMER}Encoder", encoder, unsupported_encoder_reason, takes_window=True),
+        ),
         since="5.16",
         unit=f"{CONFORMER}Encoder",
     ),
