@@ -3,8 +3,8 @@
     python -m tools.reference
 
 docs/reference/commands.md has the commands, docs/reference/recipe.md the fields of `Recipe`. Types, defaults and
-meanings are those that `relattn-mt COMMAND --help` shows. docs/reference/schemes.md has the position schemes, and what
-supports them.
+meanings are those that `relattn-mt COMMAND --help` shows. docs/schemes.md has a table of the position schemes, and
+what supports them.
 """
 
 import re
@@ -25,6 +25,7 @@ from tools import DOCS
 from tools.tables import markdown
 
 GENERATED = "<!-- Written by python -m tools.reference. Do not edit. -->\n"
+TABLE = "## Schemes by name\n\n<!-- Written by python -m tools.reference. -->\n"  # what is after it is written
 HEAD = ["option", "type", "default", "meaning"]
 TYPES = {int: "integer", float: "number", str: "text", bool: "true or false"}
 
@@ -157,7 +158,7 @@ def type_name(kind: Any, field: Field[Any] | None = None) -> str:
     if kind is Recipe:
         return "file or name"
     if kind == Positions:
-        return "[name](schemes.md)"
+        return "[name](../schemes.md#schemes-by-name)"
     if get_origin(kind) is Literal:
         return " \\| ".join(f"`{choice}`" for choice in choices)
     if choices:
@@ -203,12 +204,11 @@ def schemes() -> str:
     head = ["positions", "signal", "options (default)", "maximum length", "compiled decoder", *FORMATS, "`analyze`"]
     return "\n".join(
         [
-            GENERATED,
-            "# Position schemes by name\n",
+            (DOCS / "schemes.md").read_text(encoding="utf-8").partition(TABLE)[0] + TABLE,
             "Every scheme trains and translates in PyTorch. The last columns are the other parts of the toolkit that "
             "support it with its default options. The other parts refuse it: a translation runs in PyTorch, "
             "and `relattn-mt translate --verbose` says why. CTranslate2 and Argos packages support neither "
-            "`beyond: zero` nor `tables_per_head`. [Position schemes](../schemes.md) has the details.\n",
+            "`beyond: zero` nor `tables_per_head`.\n",
             markdown([head, *rows]),
         ]
     )
@@ -217,7 +217,7 @@ def schemes() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "reference/commands.md": commands,
     "reference/recipe.md": recipe,
-    "reference/schemes.md": schemes,
+    "schemes.md": schemes,
 }
 
 
