@@ -11,13 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 from relattn_mt.bundle import quantize_bundle, read_bundle
+from relattn_mt.data.tokenizer import load_model
 from relattn_mt.formats.import_model import read
+from relattn_mt.formats.marian import _read
+from relattn_mt.formats.marian_export import export
 from relattn_mt.support.errors import InputError
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.weights import SCALE
 
-from testing.firefox_models import FLOAT32, as_bin, random_model, write_bin, write_npz, write_shortlist
-from testing.foreign_bundles import FIXTURES, LINES, bpe_pieces, run_import
+from testing.firefox_models import (
+    FLOAT32,
+    as_bin,
+    random_model,
+    train_vocabulary,
+    write_bin,
+    write_npz,
+    write_shortlist,
+)
+from testing.foreign_bundles import FIXTURES, LINES, bpe_pieces, make_bundle, run_import
 
 PIECES = 45  # of the vocabulary
 SELF_ATTENTION = {"transformer_decoder_autoreg": "self-attention", "transformer_ffn_activation": "gelu"}
@@ -30,7 +41,7 @@ def directory(
 ) -> tuple[Path, dict[str, np.ndarray]]:
     """Write a directory as Firefox has it, and return it with the weights."""
     path.mkdir()
-    tensors, options = random_model(PIECES, **options)
+    tensors, options = random_model(options.pop("vocab", PIECES), **options)
     if npz:
         write_npz(path / "model.npz", tensors, options)
     else:
@@ -73,6 +84,53 @@ def test_translations_are_those_of_bergamot(tmp_path, name):
         length = min(len(mine.text), len(its))  # Bergamot's limit is that of the longest line
         assert length > 10
         assert mine.text[:length] == its[:length]
+
+
+@pytest.mark.parametrize("options", [{}, {**SELF_ATTENTION, **TIED}, {"tied_embeddings_all": False}])
+def test_an_export_has_the_weights_of_the_file(tmp_path, options):
+    path, tensors = directory(tmp_path / "model", shortlist={}, **options)
+    parts = run_import(path, tmp_path / "bundle", src_lang="", tgt_lang="")
+    report = export(parts, tmp_path / "export", int8=False, sample=LINES)
+    assert report.parities["float32"].same == len(LINES)
+    written = _read(tmp_path / "export" / "model.bin")
+    unknown = load_model((path / "vocab.ende.spm").read_bytes())[1].index("<unk>")
+    tensors["decoder_ff_logit_out_b"][0, unknown] = -1e4
+    theirs = _read(write_npz(tmp_path / "expected.npz", tensors, {}))
+    assert written.tensors.keys() == theirs.tensors.keys()
+    assert all(np.array_equal(written.tensors[name], theirs.tensors[name]) for name in theirs.tensors)
+    lists = [next(folder.glob("lex*")).read_bytes() for folder in (path, tmp_path / "export")]
+    assert lists[0] == lists[1]
+    assert read(tmp_path / "export", None, None).languages == ("en", "de")
+    export(parts, tmp_path / "export", int8=False, sample=LINES)  # replaces it
+
+
+def test_an_export_in_int8(tmp_path):
+    """Integers and multipliers of weights stay, and those of activations follow from the largest ones."""
+    path, _ = directory(tmp_path / "model", int8=True, dim=64, inner=64, layers=(1, 1), vocab=40)
+    vocabulary = train_vocabulary(tmp_path / "vocab.spm", [f"{line} {i}" for line in LINES for i in range(10)], 40)
+    vocabulary.replace(path / "vocab.ende.spm")
+    parts = run_import(path, tmp_path / "bundle", src_lang="", tgt_lang="")
+    export(parts, tmp_path / "export", int8=True, sample=LINES)
+    written, theirs = _read(tmp_path / "export" / "model.bin"), _read(next(path.glob("model*")))
+    for name, scale in theirs.scales.items():
+        assert np.array_equal(written.scales[name], scale)
+        assert np.array_equal(written.tensors[name], theirs.tensors[name])
+        activations = 127 / written.tensors[f"{name}_QuantMultA"]
+        assert 0.5 < activations < 60
+    query, key, value = (written.tensors[f"encoder_l1_self_W{part}_QuantMultA"] for part in "qkv")
+    assert query == key == value  # of the same input
+
+
+def test_models_that_marian_does_not_represent(tmp_path):
+    relative = make_bundle(tmp_path / "relative")
+    with pytest.raises(InputError, match=r"relative positions .*; an embedding of the first .*; norm pre") as caught:
+        export(relative, tmp_path / "export", int8=False, sample=LINES)
+    assert "\n" not in str(caught.value)
+    path, _ = directory(tmp_path / "model")
+    parts = run_import(path, tmp_path / "bundle", src_lang="", tgt_lang="")
+    with pytest.raises(InputError, match=r"\(16, 24\), which must be multiples of 64; int8 with 45 target pieces"):
+        export(parts, tmp_path / "export", int8=True, sample=LINES)
+    assert not (tmp_path / "export").exists()
 
 
 @pytest.mark.parametrize(("int8", "narrow", "beam"), [(False, False, 1), (True, False, 4), (True, True, 1)])

@@ -10,7 +10,7 @@ from relattn_mt.support.errors import require
 
 
 def export(
-    program: Literal["ctranslate2", "argos", "onnx"],
+    program: Literal["ctranslate2", "argos", "onnx", "marian"],
     bundle: str,
     *,
     out: str,
@@ -27,10 +27,11 @@ def export(
     differ: the number of equal ones is printed.
 
     Args:
-        program: Format to write: ctranslate2, argos (a package for Argos Translate and LibreTranslate) or onnx.
+        program: Format to write: ctranslate2, argos (a package for Argos Translate and LibreTranslate), onnx or
+            marian (Firefox, translateLocally).
         bundle: Directory of a bundle, or its name on the hub.
         out: Output directory; for argos, output file.
-        quantization: Type of the weights. onnx supports float32 only.
+        quantization: Type of the weights. onnx supports float32 only, marian float32 and int8.
         check_lines: File of source lines for the check. By default, random text from the vocabulary.
         check_count: Number of lines for the check.
         src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
@@ -39,6 +40,8 @@ def export(
     """
     require(bool(out), "out must name a directory")
     require(program != "onnx" or quantization == "float32", f"onnx supports float32 only, got {quantization}")
+    known = program != "marian" or quantization in ("float32", "int8")
+    require(known, f"marian supports float32 and int8, got {quantization}")
     sample = check_sample(check_lines, check_count)
 
     from relattn_mt.bundle import read_bundle
@@ -54,6 +57,10 @@ def export(
         from relattn_mt.formats import onnx
 
         print(onnx.export(source, Path(out), sample=sample))
+    elif program == "marian":
+        from relattn_mt.formats import marian_export
+
+        print(marian_export.export(source, Path(out), int8=quantization == "int8", sample=sample))
     else:
         write = ctranslate2.export if program == "ctranslate2" else argos.export
         print(write(source, Path(out), quantization=quantization, sample=sample))

@@ -47,17 +47,17 @@ from relattn_mt.formats.names import Names
 from relattn_mt.formats.transformers.directory import fairseq_sinusoids
 from relattn_mt.support.errors import InputError, one_line, reading, require
 
-_FLOAT32, _INT8, _INTGEMM8 = 0x404, 0x101, 0x4101  # types of tensors
+FLOAT32, INT8, INTGEMM8 = 0x404, 0x101, 0x4101  # types of tensors
 _VERSION = struct.pack("<Q", 1)  # which a .bin begins with
-_OPTIONS, _MULTIPLIER = "special:model.yml", "_QuantMultA"  # of activations, which we quantize per row
-_MATRIX, _EMBEDDING = re.compile(r"(^|_)W[^_]*$"), re.compile(r"Wemb$|_Wt$")
+OPTIONS, MULTIPLIER = "special:model.yml", "_QuantMultA"  # of activations, which we quantize per row
+_MATRIX, EMBEDDING = re.compile(r"(^|_)W[^_]*$"), re.compile(r"Wemb$|_Wt$")
 _MOST_DIMENSIONS, _POSITIONS = 8, 1024
 _SINUSOIDS = "sinusoids"  # name of the table that we add
-_ACTIVATIONS = {"relu": "relu", "swish": "swish", "gelu": "gelu_sigmoid"}
+ACTIVATIONS = {"relu": "relu", "swish": "swish", "gelu": "gelu_sigmoid"}
 _SUPPORTED: dict[str, tuple[Any, ...]] = {  # values of the options that change the computation, the default first
     "type": ("transformer",),
     "transformer-decoder-autoreg": ("self-attention", "rnn"),
-    "transformer-ffn-activation": ("swish", *_ACTIVATIONS),
+    "transformer-ffn-activation": ("swish", *ACTIVATIONS),
     "transformer-preprocess": ("",),  # operations: d is dropout, a the residual connection, n a norm
     "transformer-postprocess": ("an",),
     "transformer-postprocess-emb": ("",),
@@ -67,6 +67,14 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {  # values of the options that change 
     "tied-embeddings": (False, True),
     "tied-embeddings-src": (False, True),
     "tied-embeddings-all": (False, True),
+}
+DEFAULTS: dict[str, Any] = {  # options that Marian requires, and which are the same in all models that we write
+    **{name: values[0] for name, values in _SUPPORTED.items()},
+    **{"transformer-postprocess": "dan", "transformer-postprocess-emb": "d", "version": "v1.9.56 1 2020"},
+    **{"dim-rnn": 1024, "enc-cell": "gru", "enc-type": "bidirectional", "dec-cell-base-depth": 2},
+    **{"factors-combine": "sum", "lemma-dim-emb": 0, "input-types": [], "transformer-tied-layers": []},
+    **{"skip": False, "layer-normalization": False, "right-left": False, "ulr": False},
+    **{"transformer-no-projection": False, "transformer-train-position-embeddings": False},
 }
 _SHOWN = {"dim-emb", "enc-depth", "dec-depth", "dim-vocabs", "transformer-dim-ffn", "transformer-heads", "dec-cell"}
 _WITHOUT_EFFECT = re.compile(  # other options may only be off
@@ -102,8 +110,8 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     (source,) = _named(path, settings, "models", weight_files(path), 1)
     content = _read(source)
     options = _mapping(source, content.options)
-    names = _names(source, options, content.tensors)
-    tensors = {name: tensor for name, tensor in content.tensors.items() if not name.endswith(_MULTIPLIER)}
+    names = names_of(options, content.tensors)
+    tensors = {name: tensor for name, tensor in content.tensors.items() if not name.endswith(MULTIPLIER)}
     sizes = []
     for name in (names.shared[side] for side in ("src_embedding", "embedding")):
         shape = tensors[name].shape if name in tensors else ()
@@ -124,7 +132,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         unsupported=_unsupported(options),
         heads=typed(source, "transformer-heads", options.get("transformer-heads", 8), int),
         norm="post",
-        activation=_ACTIVATIONS.get(str(options.get("transformer-ffn-activation", "swish")), "relu"),
+        activation=ACTIVATIONS.get(str(options.get("transformer-ffn-activation", "swish")), "relu"),
         norm_epsilon=1e-6,
         decoder_mixer="ssru" if options.get("transformer-decoder-autoreg") == "rnn" else "scheme",
     )
@@ -168,12 +176,12 @@ def _read(path: Path) -> _Content:
                 tensors = _read_bin(Reader(memoryview(path.read_bytes())), scales)
             except InputError as error:
                 raise InputError(f"{path}: not a model of Marian, or a damaged one: {error}") from error
-    options = tensors.pop(_OPTIONS, np.zeros(0, np.int8)).tobytes().rstrip(b"\0")
+    options = tensors.pop(OPTIONS, np.zeros(0, np.int8)).tobytes().rstrip(b"\0")
     require_weights(tensors, path)
     for name, tensor in tensors.items():
         if not _MATRIX.search(name):
             tensor = tensor[0] if tensor.ndim == 2 and len(tensor) == 1 else tensor
-        elif name not in scales and not _EMBEDDING.search(name):
+        elif name not in scales and not EMBEDDING.search(name):
             tensor = tensor.T
         tensors[name] = np.ascontiguousarray(tensor, np.float32)
     return _Content(options, tensors, scales)
@@ -192,25 +200,25 @@ def _read_bin(file: Reader, scales: dict[str, np.ndarray]) -> dict[str, np.ndarr
     file.take(file.number("Q", "the padding"), "the padding")
     tensors: dict[str, np.ndarray] = {}
     for name, shape, (_, kind, _, size) in zip(names, shapes, heads, strict=True):
-        known = kind in (_FLOAT32, _INT8, _INTGEMM8)
+        known = kind in (FLOAT32, INT8, INTGEMM8)
         require(known, f"{name} must have type float32, int8 or intgemm8, got {kind:#x}")
-        data, numbers, is_int8 = file.take(size, name), math.prod(shape), kind == _INTGEMM8
-        needed = numbers * (4 if kind == _FLOAT32 else 1) + 4 * is_int8
+        data, numbers, is_int8 = file.take(size, name), math.prod(shape), kind == INTGEMM8
+        needed = numbers * (4 if kind == FLOAT32 else 1) + 4 * is_int8
         require(min(shape, default=1) >= 0 and needed <= size, f"{name}, {shape}, must have {needed:,} bytes")
         require(name not in tensors, f"{name} must be there once")
-        tensor: np.ndarray = np.frombuffer(data, np.float32 if kind == _FLOAT32 else np.int8, numbers)
+        tensor: np.ndarray = np.frombuffer(data, np.float32 if kind == FLOAT32 else np.int8, numbers)
         if is_int8:
             (multiplier,) = struct.unpack_from("<f", data, numbers)
             require(0 < multiplier < math.inf, f"{name} must have a positive multiplier, got {multiplier}")
             require(not name.endswith("_Wt"), f"{name} must have type float32, got intgemm8")
-            shape = shape if _EMBEDDING.search(name) else shape[::-1]
+            shape = shape if EMBEDDING.search(name) else shape[::-1]
             scale = np.float32(1) / np.float32(multiplier)
             scales[name], tensor = np.full(shape[:1], scale), tensor * scale
         tensors[name] = tensor.reshape(shape)
     return tensors
 
 
-def _names(source: Path, options: Mapping[str, Any], tensors: Mapping[str, Any]) -> Names:
+def names_of(options: Mapping[str, Any], tensors: Mapping[str, Any]) -> Names:
     """Return the names of the weights of a model with these options."""
     tied = [options.get(f"tied-embeddings{suffix}") is True for suffix in ("", "-src", "-all")]
     joint = tied[1] or tied[2]

@@ -1,0 +1,252 @@
+"""Export a bundle in Marian's format, for Firefox's engine (Bergamot), translateLocally and Marian: a directory.
+
+    model.bin                      weights in float32, or matrices in int8 with the multipliers of activations
+    vocab.spm                      SentencePiece model; srcvocab.spm and trgvocab.spm if the sides have their own
+    lex.s2t.bin                    lexical shortlist, if the bundle has one
+    config.intgemm8bitalpha.yml    settings of the search, by the name that translateLocally expects
+    model_info.json                languages, for translateLocally
+    README.md                      the bundle's card
+
+Marian computes fixed sinusoids, and its decoder starts with an embedding of zeros. Other models are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from relattn_mt.bundle import CARD, Bundle
+from relattn_mt.config.positions import DotProduct, LearnedVectors
+from relattn_mt.data.imported_tokenizer import ImportedTokenizer
+from relattn_mt.data.tokenizer import load_model
+from relattn_mt.engine.decoder import NativeDecoder
+from relattn_mt.engine.engine import NativeEngine
+from relattn_mt.formats import marian
+from relattn_mt.formats.foreign_model import NEVER_GENERATED
+from relattn_mt.formats.parity import Reference, Report, check_lines
+from relattn_mt.formats.transformers.directory import fairseq_sinusoids
+from relattn_mt.support.errors import InputError
+from relattn_mt.support.files import putting, require_outside, require_replaceable
+from relattn_mt.weights import SCALE
+
+_CONFIG, _INFO, _SHORTLIST = "config.intgemm8bitalpha.yml", "model_info.json", "lex.s2t.bin"
+_FILES = "model.bin", "vocab.spm", "srcvocab.spm", "trgvocab.spm", _SHORTLIST, _CONFIG, _INFO, CARD
+_INNER, _OUTER = 64, 8  # intgemm: what inputs and outputs must be multiples of
+_ALIGNMENT = 256  # of data in bytes
+
+
+def export(bundle: Bundle, out: Path, *, int8: bool, sample: Sequence[str] | int) -> Report:
+    """Write a bundle in Marian's format, and check that its import agrees with the bundle.
+
+    Args:
+        bundle: The bundle.
+        out: The directory. An existing export is replaced.
+        int8: Whether matrices are in int8. The multipliers of activations are those of the sample's translations,
+            which requires PyTorch.
+        sample: Lines for the check and the multipliers, or the number of lines to draw from the vocabulary.
+
+    Raises:
+        InputError: Marian cannot represent the model, or the import disagrees; `out` holds something else or cannot be
+            written. `out` is then unchanged.
+    """
+    require_outside(out, bundle.path)
+    if unsupported := list(_unsupported(bundle, int8)):
+        raise InputError(f"{bundle.path}: Marian does not support {'; '.join(unsupported)}")
+    require_replaceable(out, _FILES, "export for Marian")
+    ours = bundle.in_float32().translator(precision="fp32")
+    reference = Reference(ours, check_lines(ours, sample), bundle.search, is_random=isinstance(sample, int))
+    kind = "int8" if int8 else "float32"
+    with putting(out) as aside:
+        aside.mkdir()
+        _write(aside, bundle, _multipliers(bundle, reference) if int8 else {})
+        model = marian.read(aside, None, None)
+        weights = model.weights()
+        decoder = NativeDecoder(
+            model.config, model.tokenizer.vocab_sizes, model.quantized(weights) or weights, int8=int8
+        )
+        theirs = ours.with_engine(NativeEngine(decoder, bundle.shortlist))
+        parity = reference.compare(theirs.log_probs, theirs)
+        parity.require_close(f"{out}: not exported", kind if isinstance(bundle.tokenizer, ImportedTokenizer) else "own")
+        report = Report([], {kind: parity})
+        (aside / CARD).write_text(report.append_to(bundle.card), encoding="utf-8")
+    return report
+
+
+def _unsupported(bundle: Bundle, int8: bool) -> Iterator[str]:
+    """Yield the features of a bundle that Marian cannot represent."""
+    config, spec, special = bundle.model, bundle.model.position_spec, bundle.tokenizer.special
+    state = bundle.in_float32().state
+    tables = [state.get(f"{side}_positions.signal.weight") for side in ("src", "tgt")]
+    if not (isinstance(spec.signal, LearnedVectors) and isinstance(spec.mixer, DotProduct)) or not all(
+        table is not None and np.allclose(table, fairseq_sinusoids(*table.shape), atol=1e-5) for table in tables
+    ):
+        yield f"{config.positions} positions (only its own sinusoids: train with --model.positions marian)"
+    if state["embedding"][special.bos].any():
+        yield "an embedding of the first target token (train with --model.positions marian)"
+    for name, known in (
+        ("norm", ("post",)),
+        ("activation", marian.ACTIVATIONS.values()),
+        ("scaled_embeddings", (True,)),
+        ("embedding_norm", (False,)),
+    ):
+        if (value := getattr(config, name)) not in known:
+            yield f"{name} {value}"
+    if special.src_begin or special.tgt_begin or special.src_end != (special.eos,) or len(_models(bundle)) == 0:
+        yield "this tokenizer (only SentencePiece, without language tokens)"
+    sizes = config.dim, config.feed_forward_dim
+    if int8 and any(size % _INNER for size in sizes):
+        yield f"int8 with dim and feed_forward_dim {sizes}, which must be multiples of {_INNER}"
+    if int8 and (size := bundle.tokenizer.vocab_sizes[1] - _added(bundle)) % _OUTER:
+        yield f"int8 with {size} target pieces, which must be a multiple of {_OUTER}"
+    if int8 and config.shared_embeddings in ("inputs", "none"):
+        yield "int8 with an output layer that is not the target's embeddings"
+
+
+def _added(bundle: Bundle) -> int:
+    """Return how many pieces the vocabulary has after those of its SentencePiece model: an import adds the start."""
+    return int(isinstance(bundle.tokenizer, ImportedTokenizer))
+
+
+def _models(bundle: Bundle) -> list[bytes]:
+    """Return the SentencePiece models of both sides, or nothing if their ids are not those of the weights."""
+    files = [content for name, content in bundle.tokenizer.files.items() if name.endswith(".model")]
+    for side, content in enumerate((files[0], files[-1])):
+        vocabulary = bundle.tokenizer.vocabularies[side]
+        try:
+            count = len(pieces := load_model(content)[1])
+        except InputError:  # codes of BPE
+            return []
+        if vocabulary[:count] != pieces or len(vocabulary) > count + _added(bundle):
+            return []
+    return files
+
+
+def _write(out: Path, bundle: Bundle, multipliers: Mapping[str, float]) -> None:
+    """Write all files but the card. With multipliers of activations, by our names, the weights are in int8."""
+    config, tokenizer, search = bundle.model, bundle.tokenizer, bundle.search
+    activations = {theirs: name for name, theirs in reversed(marian.ACTIVATIONS.items())}
+    files = _models(bundle)
+    sizes = [len(load_model(file)[1]) for file in (files[0], files[-1])]
+    options = marian.DEFAULTS | {
+        "dim-emb": config.dim,
+        "dim-vocabs": sizes,
+        "enc-depth": config.encoder_layers,
+        "dec-depth": config.decoder_layers,
+        "transformer-dim-ffn": config.feed_forward_dim,
+        "transformer-heads": config.heads,
+        "transformer-ffn-activation": activations[config.activation],
+        "transformer-decoder-autoreg": "rnn" if config.decoder_mixer == "ssru" else "self-attention",
+        "dec-cell": "ssru" if config.decoder_mixer == "ssru" else "gru",
+        "tied-embeddings": config.shared_embeddings == "target",
+        "tied-embeddings-src": config.shared_embeddings == "inputs",
+        "tied-embeddings-all": config.shared_embeddings == "all",
+    }
+    names = marian.names_of(options, {})
+    state = dict(bundle.in_float32().state)
+    state.setdefault("output_bias", np.zeros(tokenizer.vocab_sizes[1], np.float32))
+    state["output_bias"] = state["output_bias"].copy()
+    state["output_bias"][[*tokenizer.special.banned]] = NEVER_GENERATED
+    places = {place.name: ours for ours, place in names.places(config).items() if ours in state}
+    items = []
+    for name, ours in sorted(places.items()):
+        if ours.endswith("signal.weight"):
+            continue
+        tensor = state[ours]
+        if ours in ("embedding", "src_embedding", "output_weight", "output_bias"):
+            tensor = tensor[: sizes[0 if ours == "src_embedding" else 1]]
+        if tensor.ndim == 1:
+            items.append(_floats(name, tensor[None]))
+        elif not multipliers:
+            items.append(_floats(name, tensor if marian.EMBEDDING.search(name) else tensor.T))
+        else:
+            scales = bundle.state.get(f"{ours}{SCALE}", np.zeros(1))[: len(tensor)]
+            is_kept = scales[0] > 0 and bool((scales == scales[0]).all())
+            multiplier = np.float32(1 / scales[0] if is_kept else 127 / max(np.abs(tensor).max(), 1e-30))
+            integers = np.rint(tensor * multiplier).clip(-127, 127).astype(np.int8)
+            shape = tensor.shape if marian.EMBEDDING.search(name) else tensor.shape[::-1]
+            items.append((name, marian.INTGEMM8, shape, integers.tobytes() + multiplier.tobytes()))
+            if ours in multipliers:
+                items.append(_floats(f"{name}{marian.MULTIPLIER}", np.full((1, 1), multipliers[ours])))
+    text = yaml.safe_dump(options).encode() + b"\0"
+    items.append((marian.OPTIONS, marian.INT8, (len(text),), text))
+    (out / "model.bin").write_bytes(_as_bin(items))
+    vocabularies = ["vocab.spm"] if files[0] == files[-1] else ["srcvocab.spm", "trgvocab.spm"]
+    for name, content in zip(vocabularies, (files[0], files[-1]), strict=False):
+        (out / name).write_bytes(content)
+    settings: dict[str, Any] = {
+        "relative-paths": True,
+        "models": ["model.bin"],
+        "vocabs": [vocabularies[0], vocabularies[-1]],
+        "beam-size": search.beam_size,
+        "normalize": 0.0 if search.length_penalty == "none" else search.alpha,
+        "word-penalty": 0,
+        "mini-batch": 64,
+        "maxi-batch": 1000,
+        "maxi-batch-sort": "src",
+        "max-length-break": 128,
+        "mini-batch-words": 1024,
+        "workspace": 128,
+        "max-length-factor": search.max_length_ratio or 2.0,
+        "skip-cost": True,
+        "cpu-threads": 0,
+        "quiet": True,
+        "quiet-translation": True,
+        "gemm-precision": "int8shiftAlphaAll" if multipliers else "float32",
+        "alignment": "soft",
+    }
+    if bundle.shortlist is not None:
+        (out / _SHORTLIST).write_bytes(bundle.shortlist.content)
+        settings["shortlist"] = [_SHORTLIST, False]
+    (out / _CONFIG).write_text(yaml.safe_dump(settings, sort_keys=False))
+    name = f"{bundle.src_lang}-{bundle.tgt_lang}"
+    info: dict[str, Any] = {
+        "modelName": name,
+        "shortName": name,
+        "type": "relattn",
+        "src": bundle.src_lang,
+        "trg": bundle.tgt_lang,
+    }
+    info |= {"srcTags": {bundle.src_lang: bundle.src_lang}, "trgTag": bundle.tgt_lang, "version": 1, "API": 1}
+    (out / _INFO).write_text(json.dumps(info, indent=1) + "\n")
+
+
+def _floats(name: str, tensor: np.ndarray) -> tuple[str, int, tuple[int, ...], bytes]:
+    return name, marian.FLOAT32, tensor.shape, np.ascontiguousarray(tensor, "<f4").tobytes()
+
+
+def _as_bin(items: list[tuple[str, int, tuple[int, ...], bytes]]) -> bytes:
+    """Return the content of a .bin with tensors of these names, types, shapes and data."""
+    padded = [(name, kind, shape, data + bytes(-len(data) % _ALIGNMENT)) for name, kind, shape, data in items]
+    start = struct.pack("<2Q", 1, len(items))
+    start += b"".join(struct.pack("<4Q", len(name) + 1, kind, len(shape), len(x)) for name, kind, shape, x in padded)
+    start += b"".join(f"{name}\0".encode() for name, *_ in padded)
+    start += b"".join(struct.pack(f"<{len(shape)}i", *shape) for _, _, shape, _ in padded)
+    padding = -(len(start) + 8) % _ALIGNMENT
+    return start + struct.pack("<Q", padding) + bytes(padding) + b"".join(data for *_, data in padded)
+
+
+def _multipliers(bundle: Bundle, reference: Reference) -> dict[str, float]:
+    """Return 127 / the largest input of each matrix over the reference's translations, by the name of the matrix."""
+    import torch
+
+    model, special, largest = bundle.make_model().eval(), bundle.tokenizer.special, dict[str, float]()
+
+    def record(name: str, x: torch.Tensor) -> None:
+        largest[name] = max(largest.get(name, 0.0), x.abs().max().item())
+
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_pre_hook(lambda _, given, name=name: record(f"{name}.weight", given[0]))
+    output = "embedding" if model.output_weight is None else "output_weight"
+    model.decoder_norm.register_forward_hook(lambda _, given, result: record(output, result))
+    with torch.inference_mode():
+        for src, tgt in zip(reference.src_ids, reference.tgt_ids, strict=True):
+            source = torch.tensor([[*src, *special.src_end]])
+            model(source, torch.tensor([source.shape[1]]), torch.tensor([[special.bos, *tgt]]))
+    return {name: 127 / max(value, 1e-30) for name, value in largest.items()}
