@@ -36,6 +36,7 @@ WITH_TORCH = (
     "bundle",
     "commands",
     "formats.onnx",
+    "formats.marian_export",
     "formats.foreign_model",
     "loading",
 )  # where it is used, in functions
