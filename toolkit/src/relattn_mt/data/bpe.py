@@ -39,13 +39,14 @@ class BpeModel:
     def __init__(self, codes: bytes, rules: str) -> None:
         require(rules in RULES, f"bpe must be {' or '.join(RULES)}, got {one_line(rules, 40)}")
         self._is_opus = rules == "opus-mt"
-        head, *lines = codes.decode().rstrip("\r\n").split("\n")
-        version = re.fullmatch(r"#version: 0\.([12])(\.0+)*\s*", head)
-        known = version is not None or not head.startswith("#")
-        require(known, f"line 1 must be #version: 0.1 or 0.2, got {one_line(repr(head), 40)}")
+        lines = codes.decode().rstrip("\r\n").split("\n")
+        version = re.fullmatch(r"(?:#version: 0\.([12])(?:\.0+)*|(?!#).*)\s*", lines[0])
+        require(version is not None, f"line 1 must be #version: 0.1 or 0.2, got {one_line(repr(lines[0]), 40)}")
         self._marks_last = version is not None and version[1] == "2"  # else the end of a token is a symbol of its own
         self._ranks: dict[tuple[str, str], int] = {}
-        for number, line in enumerate(lines if version else [head, *lines], start=2 if version else 1):
+        for number, line in enumerate(lines, start=1):
+            if number == 1 and line.startswith("#"):
+                continue
             pair = line.strip("\r ").split(" ")
             require(len(pair) == 2, f"line {number} must have two pieces, got {one_line(repr(line), 40)}")
             self._ranks.setdefault((pair[0], pair[1]), len(self._ranks))
@@ -65,10 +66,6 @@ class BpeModel:
         other = copy(self)
         other._set_language(re.split("[-_]", code.lower())[0])
         return other
-
-    def normalize(self, text: str) -> str:
-        """Return the text itself: `encode` normalizes it, and may not be applied to the result again."""
-        return text
 
     def encode(self, text: str, out_type: type = str) -> list[str]:
         """Return the pieces of a line."""

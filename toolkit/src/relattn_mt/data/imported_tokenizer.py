@@ -36,6 +36,7 @@ from relattn_mt.data.tokenizer import (
 from relattn_mt.support.errors import InputError, one_line, reading, require, unknown
 
 TGT_TOKENIZER, VOCABULARY = "tokenizer.target.model", "vocabulary.json"
+_FILES = Path(TOKENIZER), Path(TGT_TOKENIZER)
 MIN_KNOWN_FRACTION = 0.5  # fraction of a SentencePiece model's pieces that its vocabulary must have
 _PADS = ("<blank>", "<pad>")  # names of the padding token in other toolkits
 
@@ -129,11 +130,12 @@ class ImportedTokenizer:
         src_model: Serialized SentencePiece model of the source, or its codes.
         tgt_model: The same of the target.
         vocabulary: Vocabularies and special tokens.
-        names: Files of both in messages.
+        paths: Files of both in messages.
 
     Attributes:
         special: Ids of the special tokens.
         languages: Token of each language by its code, in a model of several pairs of languages.
+        models: SentencePiece models or codes of both sides.
         vocabularies: Pieces of the source and of the target by id, special tokens included.
         vocab_sizes: Number of pieces of the source and of the target.
         unknown_piece: Piece that stands for unknown pieces.
@@ -147,29 +149,25 @@ class ImportedTokenizer:
     longest_piece = math.inf
 
     def __init__(
-        self,
-        src_model: bytes,
-        tgt_model: bytes,
-        vocabulary: Vocabulary,
-        names: Sequence[str | Path] = (TOKENIZER, TGT_TOKENIZER),
+        self, src_model: bytes, tgt_model: bytes, vocabulary: Vocabulary, paths: Sequence[Path] = _FILES
     ) -> None:
         self.vocabulary = vocabulary
         self.vocabularies = vocabulary.source, vocabulary.target
         self.vocab_sizes = len(vocabulary.source), len(vocabulary.target)
         self.unknown_piece = vocabulary.unknown
         self._contents = src_model, tgt_model
-        sides = zip(names, ("source", "target"), self._contents, self.vocabularies, strict=True)
+        sides = zip(paths, ("source", "target"), self._contents, self.vocabularies, strict=True)
         source, target = (_load_side(*side, vocabulary.bpe) for side in sides)
-        self._src_model, self._src_ids, self._text = source
-        self._tgt_model, self._tgt_ids, _ = target
+        self.models = source[0], target[0]
+        self._src_ids, self._tgt_ids, self._text = source[1], target[1], source[2]
         self.special = self._special_tokens()
         eos, unknown = self.special.eos, self._tgt_ids[vocabulary.unknown]
         languages = (self._tgt_ids[piece] for piece in vocabulary.languages.values() if piece in self._tgt_ids)
         self._not_text = {*self.special.banned, eos, unknown, *languages}
-        if isinstance(self._tgt_model, BpeModel):
+        if vocabulary.bpe:
             texts = {each: piece_text(each).replace(SPACE_MARK, " ").encode() for each in vocabulary.target}
         else:
-            texts = piece_texts(self._tgt_model)
+            texts = piece_texts(self.models[1])
         self.target_texts = [
             b"" if i in self._not_text else texts.get(piece, b"") for i, piece in enumerate(vocabulary.target)
         ]
@@ -207,26 +205,25 @@ class ImportedTokenizer:
     @classmethod
     def load(cls, directory: Path) -> ImportedTokenizer:
         """Read a tokenizer. Raise InputError if a file is missing, damaged or does not belong to the others."""
-        models = []
-        for name in (TOKENIZER, TGT_TOKENIZER):
-            with reading(directory / name, "cannot be read"):
-                models.append((directory / name).read_bytes())
+        models, paths = [], [directory / TOKENIZER, directory / TGT_TOKENIZER]
+        for path in paths:
+            with reading(path, "cannot be read"):
+                models.append(path.read_bytes())
         with reading(directory / VOCABULARY, "not JSON"):
             content = json.loads((directory / VOCABULARY).read_bytes())
         try:
             vocabulary = Vocabulary(**content)
         except (InputError, TypeError) as error:
             raise InputError(f"{directory / VOCABULARY}: {one_line(error)}") from error
-        return cls(models[0], models[1], vocabulary, [directory / TOKENIZER, directory / TGT_TOKENIZER])
+        return cls(models[0], models[1], vocabulary, paths)
 
     def with_languages(self, src_lang: str, tgt_lang: str) -> ImportedTokenizer:
         """Return a tokenizer for another direction of the same model. Raises InputError as `Vocabulary` does."""
         other = copy(self)
         other.vocabulary = self.vocabulary.with_languages(src_lang, tgt_lang)
         other.special = other._special_tokens()
-        if isinstance(self._src_model, BpeModel) and isinstance(self._tgt_model, BpeModel):
-            other._src_model = self._src_model.with_language(src_lang)
-            other._tgt_model = self._tgt_model.with_language(tgt_lang)
+        if self.vocabulary.bpe:
+            other.models = self.models[0].with_language(src_lang), self.models[1].with_language(tgt_lang)
         for name in ("files", "digest"):
             other.__dict__.pop(name, None)
         return other
@@ -237,17 +234,17 @@ class ImportedTokenizer:
 
     def normalize(self, text: str) -> str:
         """Return a source line as the model reads it."""
-        return normalized(self._src_model, text)
+        return text if self.vocabulary.bpe else normalized(self.models[0], text)  # codes are applied to raw text
 
     def encode(self, text: str) -> list[int]:
         """Return the piece ids of a source line, without special tokens."""
         unknown = self._src_ids[self.vocabulary.unknown]
-        return [self._src_ids.get(piece, unknown) for piece in self._src_model.encode(text, out_type=str)]
+        return [self._src_ids.get(piece, unknown) for piece in self.models[0].encode(text, out_type=str)]
 
     def encode_target(self, text: str) -> list[int]:
         """Return the piece ids of a target line, without special tokens."""
         unknown = self._tgt_ids[self.vocabulary.unknown]
-        return [self._tgt_ids.get(piece, unknown) for piece in self._tgt_model.encode(text, out_type=str)]
+        return [self._tgt_ids.get(piece, unknown) for piece in self.models[1].encode(text, out_type=str)]
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], list[int]]]:
         """Yield the piece ids of both sides of sentence pairs."""
@@ -256,23 +253,13 @@ class ImportedTokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of target ids. Special tokens are left out, and a generated line break becomes a space."""
         pieces = [self.vocabulary.target[i] for i in ids if i not in self._not_text]
-        return self._tgt_model.decode_pieces(pieces).replace("\n", " ")
+        return self.models[1].decode_pieces(pieces).replace("\n", " ")
 
     def decode_source(self, ids: Iterable[int]) -> str:
         """Return the text of source ids, without unknown pieces."""
         unknown = self._src_ids[self.vocabulary.unknown]
         pieces = [self.vocabulary.source[i] for i in ids if i != unknown]
-        return self._src_model.decode_pieces(pieces).replace("\n", " ")
-
-    def marked(self, side: int, pieces: list[str]) -> list[str]:
-        """Return the pieces of a source (side 0) or a target (1) with a mark where a word of their text begins."""
-        model = (self._src_model, self._tgt_model)[side]
-        if not isinstance(model, BpeModel):
-            return pieces
-        words = [len(model.decode_pieces(pieces[:end]).split()) for end in range(len(pieces) + 1)]
-        return [
-            SPACE_MARK * (after > before) + each for each, (before, after) in zip(pieces, pairwise(words), strict=True)
-        ]
+        return self.models[0].decode_pieces(pieces).replace("\n", " ")
 
 
 AnyTokenizer = Tokenizer | ImportedTokenizer
@@ -281,7 +268,10 @@ AnyTokenizer = Tokenizer | ImportedTokenizer
 def marked_pieces(tokenizer: AnyTokenizer, side: int, ids: Iterable[int]) -> list[str]:
     """Return the pieces of a source (side 0) or a target (1), with a mark where a word begins, for `word_indices`."""
     pieces = [tokenizer.vocabularies[side][i] for i in ids]
-    return tokenizer.marked(side, pieces) if isinstance(tokenizer, ImportedTokenizer) else pieces
+    if not (isinstance(tokenizer, ImportedTokenizer) and tokenizer.vocabulary.bpe):
+        return pieces
+    words = [len(tokenizer.models[side].decode_pieces(pieces[:end]).split()) for end in range(len(pieces) + 1)]
+    return [SPACE_MARK * (b > a) + piece for piece, (a, b) in zip(pieces, pairwise(words), strict=True)]
 
 
 def tokenizer_in(directory: Path) -> AnyTokenizer:
@@ -292,7 +282,7 @@ def tokenizer_in(directory: Path) -> AnyTokenizer:
 
 
 def _load_side(
-    name: str | Path, side: str, content: bytes, vocabulary: list[str], bpe: str
+    path: Path, side: str, content: bytes, vocabulary: list[str], bpe: str
 ) -> tuple[Any, dict[str, int], list[str]]:
     """Return the model of a side, the ids of its vocabulary, and the pieces that are text in both.
 
@@ -311,10 +301,10 @@ def _load_side(
             text = {pieces[i] for i in text_ids(model)}
             needed = len(text)
     except (InputError, UnicodeDecodeError) as error:
-        raise InputError(f"{name}: {one_line(error)}") from error
+        raise InputError(f"{path}: {one_line(error)}") from error
     known = sorted(text & ids.keys())
     if len(known) < MIN_KNOWN_FRACTION * needed:
         joined = " (which marks joined pieces with ￭, unlike SentencePiece)" if any("￭" in p for p in ids) else ""
         what = f"the {'set of codes' if bpe else 'SentencePiece model'} is not the {side}'s"
-        raise InputError(f"{name}: {what}: {len(known):,} of its {len(text):,} pieces are in the vocabulary{joined}")
+        raise InputError(f"{path}: {what}: {len(known):,} of its {len(text):,} pieces are in the vocabulary{joined}")
     return model, ids, [*map(piece_text, known)] if bpe else known

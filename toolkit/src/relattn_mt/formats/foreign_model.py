@@ -167,11 +167,11 @@ def read_tokenizer(
         vocabularies = Vocabulary(**vocabulary, bpe=bpe)
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
-    files, names = [], (src_model, tgt_model or src_model)
-    for path in names:
+    files, paths = [], (src_model, tgt_model or src_model)
+    for path in paths:
         with reading(path, "cannot be read"):
             files.append(path.read_bytes())
-    return ImportedTokenizer(files[0], files[1], vocabularies, names)
+    return ImportedTokenizer(files[0], files[1], vocabularies, paths)
 
 
 def with_start(tensors: Mapping[str, np.ndarray], names: Names, vocabulary: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -167,13 +167,8 @@ CTRANSLATE2 = Names(
     norm=("gamma", "beta"),
 )
 
-CTRANSLATE2_ACTIVATIONS = {
-    "relu": 0,
-    "gelu_tanh": 1,
-    "swish": 2,
-    "gelu": 3,
-    "gelu_sigmoid": 4,
-}  # our names, its numbers
+# Our names, and CTranslate2's numbers.
+CTRANSLATE2_ACTIVATIONS = {name: i for i, name in enumerate(("relu", "gelu_tanh", "swish", "gelu", "gelu_sigmoid"))}
 
 _TRANSFORMERS_LAYER = {
     "self_attention.query.": "self_attn.q_proj.",

@@ -35,17 +35,9 @@ SMALL_FILES = (
     *("tokenizer.json", "added_tokens.json"),
 )
 
-ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "quick_gelu": "gelu_sigmoid",
-    "swish": "swish",
-    "silu": "swish",
-}
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_python": "gelu", "quick_gelu": "gelu_sigmoid"}
+ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh")
+ACTIVATIONS |= dict.fromkeys(("swish", "silu"), "swish")
 _SIDES = ("source", "src"), ("target", "tgt")
 
 
@@ -73,79 +65,39 @@ class _Family:
         norm: Place of the layer normalization.
         defaults: Settings that config.json may leave out.
         positions: Function of a number of positions, the dimension and the padding id that returns the positions; None
-            if the weights have them, after two rows that are not used.
-        embedding_norm: Whether embeddings are normalized.
+            if the weights have them, after two rows that are not used, and norms of the embeddings.
     """
 
     architecture: str
     norm: str
     defaults: dict[str, Any]
     positions: Callable[[int, int, int], np.ndarray] | None
-    embedding_norm: bool = False
 
 
+_OF_STACKS = {"layers": 12, "attention_heads": 16, "ffn_dim": 4096}
 _DEFAULTS = {
-    "encoder_layers": 12,
-    "decoder_layers": 12,
-    "encoder_attention_heads": 16,
-    "decoder_attention_heads": 16,
-    "encoder_ffn_dim": 4096,
-    "decoder_ffn_dim": 4096,
-    "max_position_embeddings": 1024,
-    "dropout": 0.1,
-    "activation_dropout": 0.0,
-    "share_encoder_decoder_embeddings": True,
-    "tie_word_embeddings": True,
+    **{f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in _OF_STACKS.items()},
+    **{"max_position_embeddings": 1024, "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0},
+    **{"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True, "scale_embedding": False},
 }
+_MARIAN = {"activation_function": "gelu", "vocab_size": 58101, "pad_token_id": 58100, "decoder_start_token_id": 58100}
+_FAIRSEQ = {"pad_token_id": 1, "decoder_start_token_id": 2, "eos_token_id": 2}
+_M2M_100 = {"activation_function": "relu", "vocab_size": 128112, "scale_embedding": True, "attention_dropout": 0.1}
+_MBART = {"activation_function": "gelu", "vocab_size": 50265, "forced_eos_token_id": 2}
 FAMILIES = {
     "marian": _Family(
         "MarianMTModel",
         "post",
-        {
-            **_DEFAULTS,
-            "vocab_size": 58101,
-            "activation_function": "gelu",
-            "scale_embedding": False,
-            "attention_dropout": 0.0,
-            "pad_token_id": 58100,
-            "decoder_start_token_id": 58100,
-            "eos_token_id": 0,
-            "forced_eos_token_id": 0,
-        },
+        {**_DEFAULTS, **_MARIAN, "eos_token_id": 0, "forced_eos_token_id": 0},
         lambda count, dim, pad: marian_sinusoids(count, dim),
     ),
     "m2m_100": _Family(
         "M2M100ForConditionalGeneration",
         "pre",
-        {
-            **_DEFAULTS,
-            "vocab_size": 128112,
-            "activation_function": "relu",
-            "scale_embedding": True,
-            "attention_dropout": 0.1,
-            "pad_token_id": 1,
-            "decoder_start_token_id": 2,
-            "eos_token_id": 2,
-        },
+        {**_DEFAULTS, **_FAIRSEQ, **_M2M_100},
         lambda count, dim, pad: fairseq_sinusoids(count, dim, pad + 1),
     ),
-    "mbart": _Family(
-        "MBartForConditionalGeneration",
-        "pre",
-        {
-            **_DEFAULTS,
-            "vocab_size": 50265,
-            "activation_function": "gelu",
-            "scale_embedding": False,
-            "attention_dropout": 0.0,
-            "pad_token_id": 1,
-            "decoder_start_token_id": 2,
-            "eos_token_id": 2,
-            "forced_eos_token_id": 2,
-        },
-        None,
-        embedding_norm=True,
-    ),
+    "mbart": _Family("MBartForConditionalGeneration", "pre", {**_DEFAULTS, **_FAIRSEQ, **_MBART}, None),
 }
 
 

@@ -11,26 +11,13 @@ from relattn_mt.formats.foreign_model import read_json, typed
 from relattn_mt.formats.transformers.directory import GENERATION, Settings
 from relattn_mt.support.errors import InputError, one_line, require
 
-_OTHER_SETTINGS = {  # settings that may change translations, with the values that do not
-    "do_sample": (False,),
-    "min_length": (0,),
-    "min_new_tokens": (0,),
-    "num_beam_groups": (1,),
-    "diversity_penalty": (0.0,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "encoder_repetition_penalty": (1.0,),
-    "suppress_tokens": ([],),
-    "begin_suppress_tokens": ([],),
-    "sequence_bias": (),
-    "exponential_decay_length_penalty": (),
-    "guidance_scale": (1.0,),
-    "constraints": (),
-    "force_words_ids": (),
-    "penalty_alpha": (0.0,),
-    "dola_layers": (),
-    "stop_strings": (),
-    "max_time": (),
-    "watermarking_config": (),
+_ZEROS = ["min_length", "min_new_tokens", "diversity_penalty", "encoder_no_repeat_ngram_size", "penalty_alpha"]
+_OTHER_SETTINGS: dict[str, Collection[Any]] = {  # settings that may change translations, with the values that do not
+    **{"do_sample": (False,), "suppress_tokens": ([],), "begin_suppress_tokens": ([],)},
+    **dict.fromkeys(_ZEROS, (0,)),
+    **dict.fromkeys(("num_beam_groups", "encoder_repetition_penalty", "guidance_scale"), (1,)),
+    **dict.fromkeys(("sequence_bias", "exponential_decay_length_penalty", "constraints", "force_words_ids"), ()),
+    **dict.fromkeys(("dola_layers", "stop_strings", "max_time", "watermarking_config"), ()),
 }
 
 

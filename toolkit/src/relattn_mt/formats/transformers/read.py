@@ -83,7 +83,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         norm=family.norm,
         activation=ACTIVATIONS.get(str(settings["activation_function"]), "relu"),
         scaled_embeddings=settings.flag("scale_embedding"),
-        embedding_norm=family.embedding_norm,
+        embedding_norm=family.positions is None,
         norm_epsilon=1e-5,
         dropout=settings.number("dropout", float),
         attention_dropout=settings.number("attention_dropout", float),
