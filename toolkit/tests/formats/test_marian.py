@@ -194,11 +194,14 @@ def test_files_that_settings_name(tmp_path):
     (path / "lex.50.50.ende.s2t.bin").write_bytes(b"")
     shutil.copy(path / "model.ende.intgemm.alphas.bin", path / "other.bin")
     names = "models: [dir/other.bin]\nvocabs: [srcvocab.ende.spm, trgvocab.ende.spm]\n"
-    (path / "config.yml").write_text(f"{names}beam-size: 3\nnormalize: 0.5\nmax-length-factor: 1.5\n")
+    (path / "config.yml").write_text(
+        f"{names}beam-size: 3\nnormalize: 0.5\nmax-length-factor: 1.5\nword-penalty: 0.2\n"
+    )
     (path / "metadata.json").write_text(json.dumps({"sourceLanguage": "fr", "targetLanguage": "nl"}))
     model = read(path, None, None)
     assert (model.source.name, model.languages) == ("other.bin", ("fr", "nl"))
     assert model.shortlist == path / "lex.50.50.ende.s2t.bin"
+    assert model.notes == ("not taken from config.yml: word-penalty 0.2",)
     search = model.search
     assert (search.beam_size, search.alpha, search.max_length_ratio) == (3, 0.5, 1.5)
     (path / "metadata.json").unlink()
@@ -309,6 +312,9 @@ def test_damaged_files(tmp_path):
         shortlist.write_bytes(content)
         refuse(path, tmp_path, fact)
     shortlist.unlink()
+    vocabulary.rename(path / "vocab.ende.spm.gz")
+    refuse(path, tmp_path, "vocab.ende.spm.gz must be unpacked, with gunzip")
+    (path / "vocab.ende.spm.gz").rename(vocabulary)
     vocabulary.write_bytes(vocabulary.read_bytes()[:-40])
     refuse(path, tmp_path, "vocab.ende.spm: not a SentencePiece model, or a damaged one")
     vocabulary.unlink()

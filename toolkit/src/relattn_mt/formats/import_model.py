@@ -28,6 +28,8 @@ _CONVERT = (
     "ct2-marian-converter or ct2-fairseq-converter"
 )
 
+_PACKED = "*.bin.gz", "*.npz.gz", "*.spm.gz", "*vocab*.yml.gz"  # as Mozilla publishes files of Marian
+
 
 def import_model(
     path: Path,
@@ -119,6 +121,9 @@ def _import(
 
 def read(path: Path, tokenizer: Path | None, tgt_tokenizer: Path | None) -> ForeignModel:
     """Read the model at a path, of any toolkit. Arguments and errors are those of `import_model`."""
+    packed = sorted(file for kind in _PACKED for file in path.glob(kind) if not file.with_suffix("").exists())
+    names = ", ".join(file.name for file in packed)
+    require(not packed, f"{path}: {names} must be unpacked, with gunzip; only the unpacked files are read")
     if marian.weight_files(path):
         reader = marian.read
     elif (path / MODEL).is_file():

@@ -76,6 +76,7 @@ DEFAULTS: dict[str, Any] = {  # options that Marian requires, and which are the 
     **{"skip": False, "layer-normalization": False, "right-left": False, "ulr": False},
     **{"transformer-no-projection": False, "transformer-train-position-embeddings": False},
 }
+_OTHER_SEARCH = "word-penalty", "allow-unk", "output-sampling"  # settings that may change translations
 _SHOWN = {"dim-emb", "enc-depth", "dec-depth", "dim-vocabs", "transformer-dim-ffn", "transformer-heads", "dec-cell"}
 _WITHOUT_EFFECT = re.compile(  # other options may only be off
     "version|skip|enc-type|enc-cell.*|dec-cell-.*|dim-rnn|transformer-(dim-)?aan.*|transformer-guided-alignment-layer|"
@@ -152,6 +153,9 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         languages=_languages(path),
         search=_search(files[0] if files else path, settings),
         shortlist=next(iter(sorted(path.glob("lex*.bin"))), None),
+        notes=tuple(
+            f"not taken from {files[0].name}: {name} {settings[name]}" for name in _OTHER_SEARCH if settings.get(name)
+        ),
     )
 
 
