@@ -12,21 +12,15 @@ from testing.foreign_bundles import FIXTURES, LINES, bpe_pieces
 CODES = (FIXTURES / "bpe.model").read_bytes()
 OLD = b"p p</w>\ne </w>\n" + CODES.partition(b"\n")[2]  # of version 0.1, where the end of a word is a symbol
 CASES = [  # rules, language, codes, line, pieces, text
-    ("argos", "en", CODES, "It's \"well-known\" & [new]: 5 % of apples…",
-     "I@@ t &apos;s &quot; we@@ l@@ l@@ -@@ k@@ n@@ o@@ w@@ n &quot; &@@ a@@ m@@ p@@ ; &#9@@ 1@@ ; ne@@ w &#9@@ 3@@ ; "
-     ": 5 % o@@ f apples .@@ .@@ .",
-     "It's \"well-known\" & [new]: 5% of apples..."),
-    ("argos", "de-DE", CODES, "„Birnen“ – 3.5 kg, z. B. Oma’s …",
-     "&quot; Birnen &quot; - 3@@ .@@ 5 k@@ g , z@@ . B@@ . O@@ m@@ a &@@ ap@@ o@@ s@@ ; s .@@ .@@ .",
-     "\"Birnen\" - 3.5 kg, z. B. Oma 's..."),
+    ("argos", "de-DE", CODES, "„Birnen“ – 3.5 kg, z. B. Oma’s [a]…",
+     "&quot; Birnen &quot; - 3@@ .@@ 5 k@@ g , z@@ . B@@ . O@@ m@@ a &@@ ap@@ o@@ s@@ ; s &#9@@ 1@@ ; a &#9@@ 3@@ ; "
+     ".@@ .@@ .", "\"Birnen\" - 3.5 kg, z. B. Oma 's [a]..."),
     ("opus-mt", "en", CODES, "It's “well-known” & <new>:\u200b 5\xa0% apples，too…",
      "I@@ t &apos;s &quot; we@@ l@@ l @@@ -@@ @ k@@ n@@ o@@ w@@ n &quot; &@@ a@@ m@@ p@@ ; &@@ l@@ t@@ ; ne@@ w "
-     "&@@ g@@ t@@ ; : 5 % apples , t@@ o@@ o .@@ .@@ .",
-     "It's \"well-known\" & < new >: 5% apples, too..."),
+     "&@@ g@@ t@@ ; : 5 % apples , t@@ o@@ o .@@ .@@ .", "It's \"well-known\" & < new >: 5% apples, too..."),
     ("argos", "fr", OLD, "L'apple « and » two : pears !",
      "L@@ &@@ ap@@ o@@ s; apple &@@ q@@ uot@@ ; a@@ n@@ d &@@ q@@ uot@@ ; t@@ w@@ o : pea@@ r@@ s !",
      "L'apple \"and\" two : pears !"),
-    ("argos", "en", OLD, "two  apples", "t@@ w@@ o appl@@ e@@ s", "two apples"),
 ]  # fmt: skip
 
 
@@ -36,12 +30,7 @@ def test_lines(rules, language, codes, line, pieces, text):
     assert " ".join(model.encode(line)) == pieces
     assert model.decode_pieces(pieces.split(" ")) == text
     assert model.decode_pieces([*pieces.split(" "), "x@@"]).endswith(" x")
-
-
-def test_text_that_sacremoses_fails_at():
-    model = BpeModel(CODES, "opus-mt").with_language("cs")
-    assert model.decode_pieces(["a'", "-", "li"]) == "a' - li"
-    assert model.encode("\u200b \x00") == []
+    assert model.with_language("cs").decode_pieces(["a'", "-", "li"]) == "a' - li"  # sacremoses fails
 
 
 def tokenizer(codes: bytes, pieces: list[str], bpe: str = "argos") -> ImportedTokenizer:
@@ -60,28 +49,28 @@ def test_words_of_pieces():
 
 
 @pytest.mark.parametrize(
-    ("codes", "pieces", "fact"),
+    ("codes", "pieces", "rules", "fact"),
     [
-        (CODES[:-7], ["a"], "line 45 must have two pieces, got '& '$"),
-        (CODES.replace(b"a p\n", b"a p q\n"), ["a"], "line 2 must have two pieces, got 'a p q'$"),
-        (b"", ["a"], "line 1 must have two pieces, got ''$"),
-        (b"#version: 0.3\na p", ["a"], "line 1 must be #version: 0.1 or 0.2, got '#version: 0.3'$"),
-        (CODES + b"\xff \xfe", ["a"], "can't decode byte 0xff"),
+        (CODES[:-7], [], "argos", "line 45 must have two pieces, got '& '"),
+        (b"", [], "argos", "line 1 must have two pieces, got ''"),
+        (b"#version: 0.3\na p", [], "argos", "line 1 must be #version: 0.1 or 0.2, got '#version: 0.3'"),
+        (CODES + b"\xff \xfe", [], "argos", "can't decode byte 0xff"),
         (
             CODES,
-            [f"▁{i}" for i in range(99)],
+            list("abcdefg"),
+            "argos",
             "the set of codes is not the source's: 0 of its 45 pieces are in the vocabulary",
         ),
+        (CODES, [], "moses", "bpe must be argos or opus-mt, got moses"),
+        (CODES, [], "", "not a SentencePiece model, or a damaged one"),
     ],
 )
-def test_damaged_codes(codes, pieces, fact):
+def test_damaged_codes(codes, pieces, rules, fact):
     with pytest.raises(InputError, match=rf"^tokenizer\.model: .*{fact}"):
-        tokenizer(codes, pieces)
+        tokenizer(codes, pieces, rules)
 
 
-def test_unknown_rules_and_missing_packages(monkeypatch):
-    with pytest.raises(InputError, match=r"bpe must be argos or opus-mt, got moses$"):
-        tokenizer(CODES, [], "moses")
+def test_a_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     with pytest.raises(InputError, match=r'sacremoses cannot be imported: pip install "relattn-mt\[bpe\]"'):
         tokenizer(CODES, [])

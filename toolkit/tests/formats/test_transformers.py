@@ -31,30 +31,17 @@ TEXT = [*LINES, *random_lines(range(1, 13))]
 CASES: dict[str, tuple[Any, dict[str, Any], tuple[str, str]]] = {
     "marian": (models.marian, {"generation": {"renormalize_logits": True}}, ("en", "de")),
     "marian to several languages": (
-        models.marian,
-        {
-            "languages": ("deu", "fra"),
-            "activation_function": "quick_gelu",
-            "scale_embedding": False,
-            "draw": (0.2, 3.0),
-        },
-        ("en", "fra"),
-    ),
+        models.marian, {"languages": ("deu", "fra"), "activation_function": "quick_gelu", "scale_embedding": False,
+                        "draw": (0.2, 3.0)}, ("en", "fra")),
     "marian with two vocabularies": (
-        models.marian,
-        {"separate": True, "activation_function": "gelu_new", "draw": (0.2, 4.0)},
-        ("en", "de"),
-    ),
+        models.marian, {"separate": True, "activation_function": "gelu_new", "draw": (0.2, 4.0)}, ("en", "de")),
     "m2m_100": (models.m2m_100, {}, ("en", "de")),
     "nllb": (models.nllb, {"generation": {"early_stopping": False, "length_penalty": 0.6}}, ("eng_Latn", "deu_Latn")),
+    "nllb, legacy": (models.nllb, {"legacy": True, "scale_embedding": False}, ("eng_Latn", "deu_Latn")),
     "mbart_50": (models.mbart_50, {}, ("en_XX", "de_DE")),
     "mbart_50, other settings": (
-        models.mbart_50,
-        {"scale_embedding": False, "activation_function": "relu", "is_new": True},
-        ("fr_XX", "en_XX"),
-    ),
-    "nllb, legacy": (models.nllb, {"legacy": True, "scale_embedding": False}, ("eng_Latn", "deu_Latn")),
-}
+        models.mbart_50, {"scale_embedding": False, "activation_function": "relu", "is_new": True}, ("fr_XX", "en_XX")),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Sequence
 from copy import copy
 from itertools import pairwise
+from typing import Any
 
 from relattn_mt.data.tokenizer import SPACE_MARK
 from relattn_mt.support.errors import one_line, require, require_installed
@@ -32,9 +33,11 @@ class BpeModel:
         pieces: Pieces that the merges make.
 
     Raises:
-        InputError: The codes are damaged, `rules` is unknown, or sacremoses is not installed.
+        InputError: The codes are damaged, or `rules` is unknown.
         UnicodeDecodeError: The codes are not UTF-8.
     """
+
+    _moses: tuple[Any, Any, Any]
 
     def __init__(self, codes: bytes, rules: str) -> None:
         require(rules in RULES, f"bpe must be {' or '.join(RULES)}, got {one_line(rules, 40)}")
@@ -52,27 +55,24 @@ class BpeModel:
             self._ranks.setdefault((pair[0], pair[1]), len(self._ranks))
         merged = ["".join(pair) for pair in self._ranks]
         self.pieces = [x.removesuffix(_END) if x.endswith(_END) else x + _CONTINUED for x in merged]
-        self._set_language("en")
 
-    def _set_language(self, language: str) -> None:
+    def with_language(self, code: str) -> BpeModel:
+        """Return a model that encodes text in a language. Its tokens are as in English if sacremoses has no rules."""
         require_installed("bpe", "sacremoses")
         from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
 
-        self._normalizer = MosesPunctNormalizer(language, perl_parity=self._is_opus)
-        self._tokenizer, self._detokenizer = MosesTokenizer(language), MosesDetokenizer(language)
-
-    def with_language(self, code: str) -> BpeModel:
-        """Return the model for text in a language, whose rules for tokens are English if sacremoses has no others."""
-        other = copy(self)
-        other._set_language(re.split("[-_]", code.lower())[0])
+        other, language = copy(self), re.split("[-_]", code.lower())[0]
+        normalizer = MosesPunctNormalizer(language, perl_parity=self._is_opus)
+        other._moses = normalizer, MosesTokenizer(language), MosesDetokenizer(language)
         return other
 
     def encode(self, text: str, out_type: type = str) -> list[str]:
         """Return the pieces of a line."""
+        normalizer, tokenizer, _ = self._moses
         if self._is_opus:
-            text = self._normalizer.replace_unicode_punct(text)
+            text = normalizer.replace_unicode_punct(text)
             text = "".join(" " if unicodedata.category(each)[0] == "C" else each for each in text)
-        tokens = self._tokenizer.tokenize(self._normalizer.normalize(text), aggressive_dash_splits=self._is_opus)
+        tokens = tokenizer.tokenize(normalizer.normalize(text), aggressive_dash_splits=self._is_opus)
         return [piece for token in tokens for piece in self.split(token)]
 
     def split(self, token: str) -> list[str]:
@@ -96,7 +96,7 @@ class BpeModel:
         """Return the text of pieces."""
         tokens = re.sub(f"{_CONTINUED}( |$)", "", " ".join(pieces)).split(" ")
         try:
-            return str(self._detokenizer.detokenize(tokens))
+            return str(self._moses[2].detokenize(tokens))
         except TypeError:  # sacremoses 0.2 fails in Czech at a letter with an apostrophe before "- li"
             return " ".join(tokens)
 

@@ -111,15 +111,11 @@ class Vocabulary:
         for name, code in read:
             if code not in self.languages:
                 raise unknown(name, code, self.languages)
-
-        def replaced(pieces: list[str], code: str) -> list[str]:
-            return [self.languages[code] if piece in tokens else piece for piece in pieces]
-
         around = src_lang if of_target else tgt_lang
         other = copy(self)  # `replace` would check the vocabularies again, which takes long
-        object.__setattr__(other, "source_begin", replaced(self.source_begin, around))
-        object.__setattr__(other, "source_end", replaced(self.source_end, around))
-        object.__setattr__(other, "target_begin", replaced(self.target_begin, tgt_lang))
+        for name, code in (("source_begin", around), ("source_end", around), ("target_begin", tgt_lang)):
+            pieces = [self.languages[code] if piece in tokens else piece for piece in getattr(self, name)]
+            object.__setattr__(other, name, pieces)
         return other
 
 
@@ -293,7 +289,7 @@ def _load_side(
     model: Any
     try:
         if bpe:
-            model = BpeModel(content, bpe)
+            model = BpeModel(content, bpe).with_language("en")
             text = {*model.pieces}
             needed = min(len(text), len(ids))  # codes may be of both sides, and so may a vocabulary
         else:

@@ -119,8 +119,11 @@ def unpacked(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
                 file = name.removeprefix(f"{root}model/")
                 if file and file not in (name, ".", "..") and not {*file} & {"/", "\\"}:
                     (model / file).write_bytes(package.read(name))
-            own = BPE if tokenizer == BPE else TOKENIZER
-            sides = (TOKENIZER, TGT_TOKENIZER) if (model / VOCABULARY).is_file() else (own,)
+            sides = (
+                (TOKENIZER, TGT_TOKENIZER)
+                if (model / VOCABULARY).is_file()
+                else (BPE if tokenizer == BPE else TOKENIZER,)
+            )
             for side in (side for side in sides if not (model / side).is_file()):
                 (model / side).write_bytes(package.read(root + tokenizer))
         try:

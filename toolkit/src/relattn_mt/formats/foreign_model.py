@@ -15,6 +15,7 @@ import numpy as np
 
 from relattn_mt.config import ModelConfig, SearchConfig
 from relattn_mt.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer, Vocabulary
+from relattn_mt.data.tokenizer import load_model
 from relattn_mt.engine.quantization import quantize
 from relattn_mt.formats.names import Names
 from relattn_mt.support.errors import InputError, one_line, reading, require, require_installed
@@ -24,8 +25,12 @@ from relattn_mt.weights import is_quantizable, weight_table
 # CTranslate2's defaults, with a wider beam. The models of other toolkits do not contain a search.
 SEARCH = SearchConfig(length_penalty="average", alpha=1.0, early_stopping=True)
 
-M2M_100_LANGUAGE, NLLB_LANGUAGE = re.compile("__([a-z]{2,3})__"), re.compile("([a-z]{3}_[A-Z][a-z]{3})")
-MBART_LANGUAGE = re.compile("([a-z]{2}_[A-Z]{2})")
+NLLB_LANGUAGE = re.compile("([a-z]{3}_[A-Z][a-z]{3})")
+FAIRSEQ_LANGUAGES = (
+    re.compile("__([a-z]{2,3})__"),
+    NLLB_LANGUAGE,
+    re.compile("([a-z]{2}_[A-Z]{2})"),
+)  # the last: mBART's
 MARIAN_LANGUAGE = re.compile(">>(.+)<<")
 NEVER_GENERATED = -1e4  # bias of a token without probability: finite in all precisions, and exp(-1e4) is 0
 BPE = "bpe.model"  # name of the codes in a package for Argos Translate
@@ -172,6 +177,16 @@ def read_tokenizer(
         with reading(path, "cannot be read"):
             files.append(path.read_bytes())
     return ImportedTokenizer(files[0], files[1], vocabularies, paths)
+
+
+def spm_pieces(path: Path) -> list[str]:
+    """Return the pieces of a SentencePiece model by id. Raises InputError."""
+    with reading(path, "cannot be read"):
+        content = path.read_bytes()
+    try:
+        return load_model(content)[1]
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def with_start(tensors: Mapping[str, np.ndarray], names: Names, vocabulary: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -121,9 +121,8 @@ def _import(
 
 def read(path: Path, tokenizer: Path | None, tgt_tokenizer: Path | None) -> ForeignModel:
     """Read the model at a path, of any toolkit. Arguments and errors are those of `import_model`."""
-    packed = sorted(file for kind in _PACKED for file in path.glob(kind) if not file.with_suffix("").exists())
-    names = ", ".join(file.name for file in packed)
-    require(not packed, f"{path}: {names} must be unpacked, with gunzip; only the unpacked files are read")
+    packed = sorted(file.name for kind in _PACKED for file in path.glob(kind) if not file.with_suffix("").exists())
+    require(not packed, f"{path}: {', '.join(packed)} must be unpacked, with gunzip")
     if marian.weight_files(path):
         reader = marian.read
     elif (path / MODEL).is_file():

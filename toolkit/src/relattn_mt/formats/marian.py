@@ -28,7 +28,6 @@ import numpy as np
 import yaml
 
 from relattn_mt.config import SearchConfig
-from relattn_mt.data.tokenizer import load_model
 from relattn_mt.formats.ctranslate2.model_bin import Reader
 from relattn_mt.formats.foreign_model import (
     MARIAN_LANGUAGE,
@@ -39,6 +38,7 @@ from relattn_mt.formats.foreign_model import (
     read_json,
     read_tokenizer,
     require_weights,
+    spm_pieces,
     typed,
     unsupported_settings,
     with_start,
@@ -324,14 +324,11 @@ def _vocabulary(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, Any]
 
 def _pieces(file: Path) -> list[str]:
     """Return the pieces in a vocabulary by id."""
+    if file.suffix == ".spm":
+        return spm_pieces(file)
     with reading(file, "not a vocabulary"):
-        content = file.read_bytes()
-        if file.suffix == ".spm":
-            try:
-                return load_model(content)[1]
-            except InputError as error:
-                raise InputError(f"{file}: {error}") from error
-        lines = re.sub(r"(?m)^\? (.*)\n: (\d+)$", r"\1: \2", content.decode()).split("\n")  # as YAML writes long keys
+        content = file.read_bytes().decode()
+        lines = re.sub(r"(?m)^\? (.*)\n: (\d+)$", r"\1: \2", content).split("\n")  # as YAML writes long keys
         pieces = dict(line.rstrip("\r").rsplit(": ", 1)[::-1] for line in lines if line)
         ids = {int(number): piece for number, piece in pieces.items()}
     require([*sorted(ids)] == [*range(len(lines) - lines.count(""))], f"{file}: the ids must be 0, 1, 2, …, each once")

@@ -53,8 +53,8 @@ class Names:
 
     def places(self, config: ModelConfig) -> dict[str, Place]:
         """Return the place of each weight that a model of this configuration may have, by our names."""
-        norms = config.embedding_norm
-        entries = {ours: theirs for ours, theirs in self.shared.items() if norms or "positions.norm" not in ours}
+        normed = config.embedding_norm
+        entries = {ours: name for ours, name in self.shared.items() if normed or "positions.norm" not in ours}
         for stack, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
             prefix, names = getattr(self, stack)
             for layer in range(count):

@@ -28,10 +28,8 @@ from relattn_mt.formats.ctranslate2.directory import (
 from relattn_mt.formats.ctranslate2.model_bin import ModelFile, int8_scales, read_model, weights
 from relattn_mt.formats.foreign_model import (
     BPE,
-    M2M_100_LANGUAGE,
+    FAIRSEQ_LANGUAGES,
     MARIAN_LANGUAGE,
-    MBART_LANGUAGE,
-    NLLB_LANGUAGE,
     SEARCH,
     ForeignModel,
     languages_of,
@@ -43,6 +41,7 @@ from relattn_mt.formats.foreign_model import (
     with_start,
 )
 from relattn_mt.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
+from relattn_mt.formats.transformers.directory import fairseq_sinusoids
 from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import require_files
 
@@ -190,7 +189,7 @@ def _vocabulary(path: Path, config: Mapping[str, Any], starts_from_zeros: bool) 
     if starts_from_zeros:
         around["source_end"] = [end]
     elif start == end and not around["source_begin"]:  # of fairseq
-        languages = languages_of(source, M2M_100_LANGUAGE, NLLB_LANGUAGE, MBART_LANGUAGE)
+        languages = languages_of(source, *FAIRSEQ_LANGUAGES)
     if languages:
         token = next(iter(languages.values()))
         around |= {"source_begin": [token], "source_end": [end], "languages": languages}
@@ -282,10 +281,7 @@ def _with_positions(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     added = [tensor for name in _TABLES if (tensor := tensors.get(name)) is not None]
     if embedding is None or {x.ndim for x in (embedding, *added)} != {2}:
         return tensors
-    half = embedding.shape[-1] // 2
-    frequency = np.exp(np.arange(half, dtype=np.float32) * np.float32(-math.log(10_000.0) / max(1, half - 1)))
-    angle = np.arange(1, _SINUSOIDS + 1, dtype=np.float32)[:, None] * frequency  # CTranslate2's, counted from 1
-    sinusoids = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)  # (positions, dim)
+    sinusoids = fairseq_sinusoids(_SINUSOIDS, embedding.shape[-1], first=1)  # CTranslate2's
     tables = {name: tensors.get(name, sinusoids) for name in _TABLES}
     longest = min(map(len, tables.values()))
     return tensors | {name: table[:longest] for name, table in tables.items()}

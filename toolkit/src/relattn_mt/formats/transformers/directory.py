@@ -103,13 +103,10 @@ FAMILIES = {
 
 def is_model(path: Path) -> bool:
     """Return whether a directory has a config.json of transformers."""
-    if not (path / CONFIG).is_file():
-        return False
     try:
-        content = json.loads((path / CONFIG).read_bytes())
-    except (OSError, ValueError):
+        return "model_type" in read_json(path / CONFIG)
+    except InputError:
         return False
-    return isinstance(content, dict) and "model_type" in content
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -184,17 +181,14 @@ def weight_files(path: Path, available: Collection[str] | None = None) -> list[s
         if index not in names:
             continue
         shards = read_json(path / index).get("weight_map")
-        files = {*shards.values()} if isinstance(shards, dict) and all(map(_is_text, shards.values())) else set()
-        require(bool(files), f"{path / index}: weight_map must have the file of each weight")
-        if missing := sorted(file for file in files if file not in names):
+        files = [*shards.values()] if isinstance(shards, dict) else []
+        valid = bool(files) and all(isinstance(file, str) for file in files)
+        require(valid, f"{path / index}: weight_map must have the file of each weight")
+        if missing := sorted({*files} - names):
             listed = ", no ".join(one_line(each, 80) for each in missing[:5])
             raise InputError(f"{path}: not a complete {DIRECTORY}: it has no {listed}")
-        return sorted(files)
+        return sorted({*files})
     raise InputError(f"{path}: not a complete {DIRECTORY}: it has no {WEIGHTS[0]} and no {WEIGHTS[1]}")
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def optional(file: Path) -> dict[str, Any]:

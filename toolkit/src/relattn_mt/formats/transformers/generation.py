@@ -75,7 +75,7 @@ class Generation:
             longest += 1
         limits = {} if longest is None else {"max_length_ratio": 0.0, "max_length_extra": max(1, longest - 1 - given)}
         notes = []
-        changed = [name for name, values in _OTHER_SETTINGS.items() if self._has_effect(name, values)]
+        changed = [name for name, none in _OTHER_SETTINGS.items() if self.content.get(name) not in (None, *none)]
         words = self._bad_words
         if any(word not in [[token] for token in banned] for word in words):
             changed.append("bad_words_ids other than padding")
@@ -103,7 +103,3 @@ class Generation:
         except InputError as error:
             raise InputError(f"{self.file}: {error}") from error
         return search, notes
-
-    def _has_effect(self, name: str, without: Collection[Any]) -> bool:
-        value = self.content.get(name)
-        return value is not None and value not in without

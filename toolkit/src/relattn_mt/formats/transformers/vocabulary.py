@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from relattn_mt.data.tokenizer import load_model
-from relattn_mt.formats.foreign_model import MARIAN_LANGUAGE, NLLB_LANGUAGE, languages_of, read_json
+from relattn_mt.formats.foreign_model import MARIAN_LANGUAGE, NLLB_LANGUAGE, languages_of, read_json, spm_pieces
 from relattn_mt.formats.transformers.directory import DIRECTORY, SHARED_MODEL, TOKENIZER, Settings, optional
 from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import require_files
@@ -77,11 +76,9 @@ def _pieces(file: Path, size: int, more: Collection[str] = ()) -> list[str]:
         InputError: The file is missing or damaged, or its ids are not 0, 1, 2, …
     """
     require_files(file.parent, file.name, what=DIRECTORY)
-    content = {} if file.name == SHARED_MODEL else read_json(file)
+    content: dict[str, Any] = {} if file.name == SHARED_MODEL else read_json(file)
     if file.name == SHARED_MODEL:
-        with reading(file, "not a SentencePiece model"):
-            pieces = ["<s>", "<pad>", "</s>", "<unk>", *load_model(file.read_bytes())[1][3:]]
-        content = {piece: i for i, piece in enumerate(pieces)}
+        content = {piece: i for i, piece in enumerate(("<s>", "<pad>", "</s>", "<unk>", *spm_pieces(file)[3:]))}
     elif file.name == "tokenizer.json":
         with reading(file, "must have model.vocab and added_tokens"):
             added = {each["content"]: each["id"] for each in content["added_tokens"]}
