@@ -7,19 +7,6 @@ from typing import Any
 import sentencepiece
 import torch
 import transformers
-from transformers import (
-    GenerationConfig,
-    M2M100Config,
-    M2M100ForConditionalGeneration,
-    M2M100Tokenizer,
-    MarianConfig,
-    MarianMTModel,
-    MarianTokenizer,
-    MBart50Tokenizer,
-    MBartConfig,
-    MBartForConditionalGeneration,
-    NllbTokenizer,
-)
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
 
 from testing.foreign_bundles import LINES
@@ -69,7 +56,7 @@ def marian(
     for file, pieces in zip(list(files.values())[2:], vocabularies, strict=True):
         file.write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
     languages_of = {"source_lang": "en", "target_lang": "de"}
-    tokenizer = MarianTokenizer(
+    tokenizer = transformers.MarianTokenizer(
         **{name: str(file) for name, file in files.items()}, separate_vocabs=separate, **languages_of
     )
     ids = {
@@ -80,7 +67,7 @@ def marian(
     sizes = {"vocab_size": len(vocabularies[0]), "share_encoder_decoder_embeddings": not separate}
     settings = {**SIZES, "activation_function": "swish", "scale_embedding": True, **config}
     torch.manual_seed(1)
-    model = MarianMTModel(MarianConfig(**ids, **sizes, **settings, forced_eos_token_id=None))
+    model = transformers.MarianMTModel(transformers.MarianConfig(**ids, **sizes, **settings, forced_eos_token_id=None))
     search = {"num_beams": 4, "max_length": 40, "bad_words_ids": [[ids["pad_token_id"]]], "forced_eos_token_id": 0}
     return save(path, model, tokenizer, {**ids, **search, **(generation or {})}, draw)
 
@@ -95,7 +82,7 @@ def m2m_100(
     pieces = ["<s>", "<pad>", "</s>", "<unk>", *train_sentencepiece(spm, "bpe", vocab, lines)[3:]]
     (path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
     languages = [f"__{code}__" for code in FAIRSEQ_LANGUAGE_CODES["m2m100"]]
-    tokenizer = M2M100Tokenizer(str(path / "vocab.json"), str(spm), additional_special_tokens=languages)
+    tokenizer = transformers.M2M100Tokenizer(str(path / "vocab.json"), str(spm), additional_special_tokens=languages)
     return fairseq_model(path, tokenizer, max(fill, len(pieces) + 100 + 8), generation, config, end)
 
 
@@ -107,7 +94,7 @@ def nllb(
     path.mkdir(parents=True)
     train_sentencepiece(path / "sentencepiece.bpe.model", "bpe", vocab, lines)
     options = {"legacy_behaviour": legacy, "extra_special_tokens": NLLB_LANGUAGES}
-    tokenizer = NllbTokenizer.from_pretrained(path, **options)
+    tokenizer = transformers.NllbTokenizer.from_pretrained(path, **options)
     return fairseq_model(path, tokenizer, len(tokenizer), generation, config, end)
 
 
@@ -118,9 +105,12 @@ def mbart_50(
     """Write an mBART-50 model with its 52 languages, with the file tokenizer.json if it `is_new`."""
     path.mkdir(parents=True)
     train_sentencepiece(path / "sentencepiece.bpe.model", "unigram", vocab, lines)
-    tokenizer = MBart50Tokenizer.from_pretrained(path)
+    tokenizer = transformers.MBart50Tokenizer.from_pretrained(path)
     published = {"normalize_before": True, "normalize_embedding": True, "tokenizer_class": "MBart50Tokenizer"}
-    config, classes = {"scale_embedding": True, **published, **config}, (MBartConfig, MBartForConditionalGeneration)
+    config, classes = (
+        {"scale_embedding": True, **published, **config},
+        (transformers.MBartConfig, transformers.MBartForConditionalGeneration),
+    )
     made = fairseq_model(path, tokenizer, len(tokenizer), generation, config, end, classes=classes)
     if not is_new:
         (path / "tokenizer.json").unlink()
@@ -129,7 +119,7 @@ def mbart_50(
 
 def fairseq_model(
     path: Path, tokenizer: Any, vocab_size: int, generation: dict[str, Any] | None, config: dict[str, Any], end: float,
-    *, classes: tuple[Any, Any] = (M2M100Config, M2M100ForConditionalGeneration),
+    *, classes: tuple[Any, Any] = (transformers.M2M100Config, transformers.M2M100ForConditionalGeneration),
 ) -> tuple[Any, Any]:  # fmt: skip
     """Write a model of M2M-100's class, or of another one."""
     torch.manual_seed(1)
@@ -144,7 +134,7 @@ def save(
 ) -> tuple[Any, Any]:
     """Give a model random weights, and write it with its tokenizer."""
     randomize(model, generation["eos_token_id"], *draw)
-    model.generation_config = GenerationConfig(**generation)
+    model.generation_config = transformers.GenerationConfig(**generation)
     model.eval().save_pretrained(path)
     tokenizer.save_pretrained(path)
     return model, tokenizer

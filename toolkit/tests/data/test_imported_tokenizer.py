@@ -30,15 +30,8 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tokenizer(model):
     pieces = [model.id_to_piece(i) for i in range(3, model.get_piece_size())]
-    vocabulary = Vocabulary(
-        source=[*pieces[:5], *MARKS, *pieces[5:]],
-        target=[*reversed(pieces), *reversed(MARKS)],
-        start="<to de>",
-        end="</s>",
-        unknown="<unk>",
-        source_begin=["<s>", "<to de>"],
-        source_end=["</s>"],
-    )
+    sides = [*pieces[:5], *MARKS, *pieces[5:]], [*reversed(pieces), *reversed(MARKS)]
+    vocabulary = Vocabulary(*sides, "<to de>", "</s>", "<unk>", source_begin=["<s>", "<to de>"], source_end=["</s>"])
     content = model.serialized_model_proto()
     return ImportedTokenizer(content, content, vocabulary)
 
@@ -52,14 +45,9 @@ def test_pieces_have_the_ids_of_the_vocabulary(tokenizer, model):
         assert tokenizer.decode(tokenizer.encode_target(line)) == line
         (pair,) = tokenizer.encode_pairs([(line, line)])
         assert pair == (tokenizer.encode(line), tokenizer.encode_target(line))
-    assert tokenizer.special == SpecialTokens(
-        pad=0,
-        bos=target.index("<to de>"),
-        eos=target.index("</s>"),
-        banned=tuple(sorted((target.index("<to de>"), target.index("<blank>")))),
-        src_begin=(source.index("<s>"), source.index("<to de>")),
-        src_end=(source.index("</s>"),),
-    )
+    before, after = (source.index("<s>"), source.index("<to de>")), (source.index("</s>"),)
+    bos, eos, blank = map(target.index, ("<to de>", "</s>", "<blank>"))
+    assert tokenizer.special == SpecialTokens(0, bos, eos, tuple(sorted((bos, blank))), before, after)
     assert (tokenizer.vocab_sizes, tokenizer.unknown_piece) == ((len(source), len(target)), "<unk>")
     frequencies = list(tokenizer.frequencies())  # in an order that does not depend on the process
     assert frequencies == sorted(set(source) & set(target) - set(MARKS))

@@ -94,26 +94,24 @@ def test_packages_of_others(tmp_path, tokenizers):
 
 def test_packages_with_bpe(tmp_path):
     """Translations are those of Argos Translate: text as sacremoses makes it, pieces by the codes, CTranslate2."""
-    codes = FIXTURES / "bpe.model"
+    codes, lines = FIXTURES / "bpe.model", [*LINES, "17 “apples”, 4 pears…"]
     model = write(tmp_path / "model", (codes, codes))
     parts = run_import(package(tmp_path / "x.argosmodel", model, codes, name="bpe.model"), tmp_path / "bundle")
     theirs = ctranslate2.Translator(str(model), compute_type="float32", intra_threads=1)
     normalizer, tokenizer = sacremoses.MosesPunctNormalizer("en"), sacremoses.MosesTokenizer("en")
-    lines, translator = [*LINES, "17 “apples”, 4 pears…"], parts.translator()
+    bpe, translator, target = BpeModel(codes.read_bytes(), "argos"), parts.translator(), parts.tokenizer.vocabularies[1]
     search = replace(parts.search, beam_size=1, max_length_ratio=0.0, max_length_extra=15)
     found = translator.n_best(lines, TranslateOptions(search=search, copy=False, keep_literals=False))
     for line, (best,) in zip(lines, found, strict=True):
-        tokens = " ".join(tokenizer.tokenize(normalizer.normalize(line)))
-        pieces = [piece for token in tokens.split(" ") for piece in BpeModel(codes.read_bytes(), "argos").split(token)]
+        pieces = [piece for token in tokenizer.tokenize(normalizer.normalize(line)) for piece in bpe.split(token)]
         (its,) = theirs.translate_batch([pieces], beam_size=1, max_decoding_length=14)
-        assert best.tokens == [parts.tokenizer.vocabularies[1].index(piece) for piece in its.hypotheses[0]]
+        assert [target[i] for i in best.tokens] == its.hypotheses[0]
     markup = translator.n_best(["one <b>apple</b> and two pears"], TranslateOptions(keep_tags=True))[0][0].text
     assert markup.count("<b>") == markup.count("</b>") == 1
     with pytest.raises(InputError, match="do not work with BPE"):
         translator.n_best(LINES[:1], prefixes=["zwei"])
     argos.export(parts, tmp_path / "y.argosmodel", quantization="float32", sample=LINES)
-    again = run_import(tmp_path / "y.argosmodel", tmp_path / "again")
-    assert again.tokenizer.digest == parts.tokenizer.digest
+    assert run_import(tmp_path / "y.argosmodel", tmp_path / "again").tokenizer.digest == parts.tokenizer.digest
     assert zipfile.ZipFile(tmp_path / "y.argosmodel").read("translate-en_de-1_0/bpe.model") == codes.read_bytes()
     opus = ImportedTokenizer(*[codes.read_bytes()] * 2, replace(parts.tokenizer.vocabulary, bpe="opus-mt"))
     with pytest.raises(InputError, match="does not prepare text for BPE as OPUS-MT does"):

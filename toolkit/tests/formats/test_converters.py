@@ -72,12 +72,14 @@ def require_agreement(
 @pairwise(
     norm=["pre", "post"],
     activation=["relu", "gelu", "swish"],
+    embeddings=["d", "nd"],
     shared=[True, False],
     converter=["marian", "opus-mt"],
     quantization=[None, "float16"],
 )
-def test_marian(tmp_path, norm, activation, shared, converter, quantization):
+def test_marian(tmp_path, norm, activation, embeddings, shared, converter, quantization):
     options: dict[str, Any] = {"transformer-ffn-activation": activation, "shared": shared, "norm": norm}
+    options["transformer-postprocess-emb"] = embeddings
     model = marian_models.write(tmp_path / "model", **options)
     names = ["vocab.yml"] if shared else ["source.vocab.yml", "target.vocab.yml"]
     if converter == "marian":
@@ -90,13 +92,6 @@ def test_marian(tmp_path, norm, activation, shared, converter, quantization):
     assert parts.model.activation == activation.replace("gelu", "gelu_sigmoid")
     again = parts.tokenizer
     assert again.decode(again.encode_target(LINES[3])) == LINES[3]
-
-
-def test_a_norm_of_embeddings(tmp_path):
-    model = marian_models.write(tmp_path / "model", **{"transformer-postprocess-emb": "nd"})
-    OpusMTConverter(str(model)).convert(str(tmp_path / "converted"))
-    spm = model / "source.spm", model / "target.spm"
-    assert require_agreement(tmp_path / "converted", tmp_path / "bundle", *spm, compared=20).model.embedding_norm
 
 
 def test_opennmt_py(tmp_path):

@@ -30,12 +30,8 @@ TARGETS = ["zwei Birnen", "ein alter Mann", "17 Birnen"]
 
 
 def run_import(path: Path, out: Path, **options: object) -> Report:
-    defaults = {
-        "tokenizer": FIXTURES / "sentencepiece.model",
-        "tgt_tokenizer": None,
-        "src_lang": "en",
-        "tgt_lang": "de",
-    }
+    model = FIXTURES / "sentencepiece.model"
+    defaults = {"tokenizer": model, "tgt_tokenizer": None, "src_lang": "en", "tgt_lang": "de"}
     return import_model(path, out, **{**defaults, "sample": 5, **options})  # type: ignore[arg-type]
 
 

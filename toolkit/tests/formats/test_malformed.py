@@ -226,7 +226,7 @@ def test_settings_of_transformers(published, tmp_path, name, file, edit, facts):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["marian", "m2m_100"])
+@pytest.mark.parametrize("name", ["marian", "m2m_100", "mbart_50"])
 def test_settings_of_transformers_of_any_value(published, tmp_path, name):
     path = Path(shutil.copytree(published[name], tmp_path / "model"))
     for file in (path / name for name in ("config.json", "generation_config.json", "tokenizer_config.json")):
