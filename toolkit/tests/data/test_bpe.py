@@ -51,10 +51,11 @@ def test_words_of_pieces():
 @pytest.mark.parametrize(
     ("codes", "pieces", "rules", "fact"),
     [
-        (CODES[:-7], [], "argos", "line 45 must have two pieces, got '& '"),
-        (b"", [], "argos", "line 1 must have two pieces, got ''"),
-        (b"#version: 0.3\na p", [], "argos", "line 1 must be #version: 0.1 or 0.2, got '#version: 0.3'"),
-        (CODES + b"\xff \xfe", [], "argos", "can't decode byte 0xff"),
+        (CODES[:-1], [], "argos", "line 46 must end with a line break: the file is cut off"),
+        (b"", [], "argos", "line 1 must end with a line break"),
+        (CODES + b"a\n", [], "argos", "line 47 must have two pieces, got 'a'"),
+        (b"#version: 0.3\na p\n", [], "argos", "line 1 must be #version: 0.1 or 0.2, got '#version: 0.3'"),
+        (CODES + b"\xff \xfe\n", [], "argos", "can't decode byte 0xff"),
         (
             CODES,
             list("abcdefg"),

@@ -222,7 +222,7 @@ def test_codes_of_subword_nmt(tmp_path):
     tokenizer = run_import(path, tmp_path / "bundle", "en", "de").tokenizer
     assert [tokenizer.vocabularies[0][i] for i in tokenizer.encode("17 apples")] == ["17", "apples"]
     assert tokenizer.vocabulary.bpe == "opus-mt"
-    (path / "target.bpe").write_text("a b c")
+    (path / "target.bpe").write_text("a b c\n")
     refuse(path, tmp_path / "none", "target.bpe: line 1 must have two pieces, got 'a b c'")
 
 
