@@ -68,7 +68,7 @@ def test_factors_of_zero(backend, dtype, options):
     """Products that are multiplied by zero are written, too."""
     if backend == "triton" and dtype == torch.float64:
         return  # refused
-    inputs = make_inputs(Shape(1, 2, 1, 64, 64, dim=32, value_dim=32, left=3, right=3), dtype=dtype)
+    inputs = make_inputs(Shape(1, 1, 1, 64, 64, dim=32, value_dim=32, left=3, right=3), dtype=dtype)
     budget = budgets(relative_attention, inputs, clip=3, **options)
     with nan_in_new_memory():
         assert_within_budget(relative_attention, inputs, backend, budget=budget, clip=3, **options)
@@ -78,8 +78,8 @@ def test_factors_of_zero(backend, dtype, options):
 def test_triton_equals_the_reference(case):
     """In the interpreter, which takes time for every sequence and head."""
     shape = SHAPES[case["shape"]]
-    key_heads = min(shape.key_heads, 2)
-    shape = replace(shape, batch=2, heads=shape.heads // shape.key_heads * key_heads, key_heads=key_heads)
+    key_heads, group = min(shape.key_heads, 2), min(shape.heads // shape.key_heads, 2)
+    shape = replace(shape, batch=2, heads=group * key_heads, key_heads=key_heads)
     assert_backends_equal_the_reference(case, shape, torch.float32, "triton")
 
 
