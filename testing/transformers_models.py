@@ -59,11 +59,8 @@ def marian(
     tokenizer = transformers.MarianTokenizer(
         **{name: str(file) for name, file in files.items()}, separate_vocabs=separate, **languages_of
     )
-    ids = {
-        "pad_token_id": len(vocabularies[0]) - 1,
-        "decoder_start_token_id": len(vocabularies[0]) - 1,
-        "eos_token_id": 0,
-    }
+    last = len(vocabularies[0]) - 1
+    ids = {"pad_token_id": last, "decoder_start_token_id": last, "eos_token_id": 0}
     sizes = {"vocab_size": len(vocabularies[0]), "share_encoder_decoder_embeddings": not separate}
     settings = {**SIZES, "activation_function": "swish", "scale_embedding": True, **config}
     torch.manual_seed(1)
@@ -107,10 +104,7 @@ def mbart_50(
     train_sentencepiece(path / "sentencepiece.bpe.model", "unigram", vocab, lines)
     tokenizer = transformers.MBart50Tokenizer.from_pretrained(path)
     published = {"normalize_before": True, "normalize_embedding": True, "tokenizer_class": "MBart50Tokenizer"}
-    config, classes = (
-        {"scale_embedding": True, **published, **config},
-        (transformers.MBartConfig, transformers.MBartForConditionalGeneration),
-    )
+    config, classes = {"scale_embedding": True, **published, **config}, ("MBartConfig", "MBartForConditionalGeneration")
     made = fairseq_model(path, tokenizer, len(tokenizer), generation, config, end, classes=classes)
     if not is_new:
         (path / "tokenizer.json").unlink()
@@ -119,11 +113,12 @@ def mbart_50(
 
 def fairseq_model(
     path: Path, tokenizer: Any, vocab_size: int, generation: dict[str, Any] | None, config: dict[str, Any], end: float,
-    *, classes: tuple[Any, Any] = (transformers.M2M100Config, transformers.M2M100ForConditionalGeneration),
+    *, classes: tuple[str, str] = ("M2M100Config", "M2M100ForConditionalGeneration"),
 ) -> tuple[Any, Any]:  # fmt: skip
     """Write a model of M2M-100's class, or of another one."""
     torch.manual_seed(1)
-    model = classes[1](classes[0](vocab_size=vocab_size, **{**SIZES, **config}))
+    made, model = (getattr(transformers, name) for name in classes)
+    model = model(made(vocab_size=vocab_size, **{**SIZES, **config}))
     search = {"num_beams": 4, "max_length": 40, "early_stopping": True}
     ids = {"pad_token_id": 1, "decoder_start_token_id": 2, "eos_token_id": 2}
     return save(path, model, tokenizer, {**ids, **search, **(generation or {})}, (0.3, end))

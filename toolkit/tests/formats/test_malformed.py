@@ -44,17 +44,10 @@ def last(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
 
 # Damages of a tensor; those of the first group must be refused for any tensor.
 REFUSED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "NaN": last(math.nan),
-    "inf": last(math.inf),
-    "integer": lambda x: x.int(),
-    "boolean": lambda x: x > 0,
-    "complex": lambda x: x.to(torch.complex64),
-    "too large for float32": lambda x: x.double() + 1e300,
-    "0-d": lambda x: x.sum(),
-    "1-d": lambda x: x.flatten()[:3],
-    "3-d": lambda x: x[None],
-    "empty": lambda x: x[:0],
-}
+    "NaN": last(math.nan), "inf": last(math.inf), "integer": lambda x: x.int(), "boolean": lambda x: x > 0,
+    "complex": lambda x: x.to(torch.complex64), "too large for float32": lambda x: x.double() + 1e300,
+    "0-d": lambda x: x.sum(), "1-d": lambda x: x.flatten()[:3], "3-d": lambda x: x[None], "empty": lambda x: x[:0],
+}  # fmt: skip
 IN_PICKLES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sparse": lambda x: x.to_sparse(),
     "quantized": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
@@ -147,7 +140,7 @@ def start_with_joiner(pieces: list[str]) -> None:
         (
             "target_vocabulary.json",
             '["<unk>", "<s>", "</s>"]',
-            "tgt.model: the SentencePiece model is not the target's: 0 of",
+            "tgt.model: the SentencePiece model is not the target's",
         ),
         ("model.bin", None, "must be a directory with model.bin"),
         ("model.bin", b"TransformerSpec => WhisperSpecLike", "must be a TransformerSpec, got WhisperSpecLike"),

@@ -125,19 +125,12 @@ def require_agreement(path: Path, parts: bundle.Bundle, *more: str) -> None:
 
 
 @pairwise(
-    positions=["relative", "table", "sinusoids"],
-    shared=[("tgt", "out"), ("src", "tgt", "out"), ("src", "tgt")],
-    activation=[number for number in Activation if number <= Activation.GELUSigmoid],
-    weights=[None, "int8", "int16", "float16", "bfloat16"],
-    pre_norm=[True, False],
-    bias=[True, False],
-    scaled=[True, False],
-    config=[
-        {},
-        {"add_source_bos": True, "add_source_eos": True, "decoder_start_token": "<start>"},
-        {"add_source_eos": True, "eos_token": "<end>", "layer_norm_epsilon": 0.02},
-    ],
-)
+    positions=["relative", "table", "sinusoids"], shared=[("tgt", "out"), ("src", "tgt", "out"), ("src", "tgt")],
+    activation=[number for number in Activation if number <= Activation.GELUSigmoid], pre_norm=[True, False],
+    weights=[None, "int8", "int16", "float16", "bfloat16"], bias=[True, False], scaled=[True, False],
+    config=[{}, {"add_source_bos": True, "add_source_eos": True, "decoder_start_token": "<start>"},
+            {"add_source_eos": True, "eos_token": "<end>", "layer_norm_epsilon": 0.02}],
+)  # fmt: skip
 def test_imported_models_agree_with_ctranslate2(
     tmp_path, tokenizers, positions, shared, activation, weights, pre_norm, bias, scaled, config
 ):
@@ -297,13 +290,10 @@ def rewrite(path: Path, version: int) -> None:
 
 
 @pairwise(
-    version=[2, 3, 4, 5],
-    positions=["relative", "table", "sinusoids"],
-    shared=[("tgt", "out"), ("src", "tgt", "out")],
-    weights=[None, "int8", "int16"],
-    scaled=[True, False],
+    version=[2, 3, 4, 5], positions=["relative", "table", "sinusoids"], shared=[("tgt", "out"), ("src", "tgt", "out")],
+    weights=[None, "int8", "int16"], scaled=[True, False],
     config=[{}, {"add_source_bos": True, "add_source_eos": True, "decoder_start_token": "</s>"}],
-)
+)  # fmt: skip
 def test_models_for_ctranslate2_before_version_3(
     tmp_path, tokenizers, version, positions, shared, weights, scaled, config
 ):

@@ -160,9 +160,8 @@ class ImportedTokenizer:
         eos, unknown = self.special.eos, self._tgt_ids[vocabulary.unknown]
         languages = (self._tgt_ids[piece] for piece in vocabulary.languages.values() if piece in self._tgt_ids)
         self._not_text = {*self.special.banned, eos, unknown, *languages}
-        if vocabulary.bpe:
-            texts = {each: piece_text(each).replace(SPACE_MARK, " ").encode() for each in vocabulary.target}
-        else:
+        texts = {each: piece_text(each).replace(SPACE_MARK, " ").encode() for each in vocabulary.target}
+        if not vocabulary.bpe:
             texts = piece_texts(self.models[1])
         self.target_texts = [
             b"" if i in self._not_text else texts.get(piece, b"") for i, piece in enumerate(vocabulary.target)
