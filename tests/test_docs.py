@@ -169,7 +169,7 @@ def test_commands_of_research_parse():
 
 
 def test_other_commands_exist_and_have_their_flags():
-    assert {words[1] for words in COMMANDS} >= {"train", "translate", "serve", "prepare", "export", "import", "analyze"}
+    assert {words[1] for words in COMMANDS} >= {"train", "translate", "serve", "prepare", "export", "import"}
     targets = set(re.findall(r"^([\w.-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     projects = {name: tomllib.loads((ROOT / name / "pyproject.toml").read_text()) for name in ("library", "toolkit")}
     extras = {name: {*project["project"]["optional-dependencies"]} for name, project in projects.items()}

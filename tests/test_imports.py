@@ -29,7 +29,7 @@ OPTIONAL = {"relattn.backends.triton": "triton", "relattn.integrations.transform
 
 
 # Of the toolkit: files and folders that translate, and those that train. Import and export run without PyTorch too.
-TRAINING = ("analysis", "corpus", "model", "synthesis", "training")
+TRAINING = ("corpus", "model", "synthesis", "training")
 RUNTIME = ("bulk", "bundle", "commands", "documents", "engine", "formats", "hub", "loading", "search", "serve")
 RUNTIME += ("support", "text", "translate", "weights")
 WITH_TORCH = (

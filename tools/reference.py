@@ -14,13 +14,13 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from relattn_mt.analysis.attention import shows_terms
 from relattn_mt.commands.main import GROUPS, command_of
 from relattn_mt.commands.parser import arguments_of, documentation
 from relattn_mt.config import OPTION_NAMES, SCHEMES, ModelConfig, Positions, Recipe, StageConfig
 from relattn_mt.engine.decoder import supports_positions
 from relattn_mt.formats.exportable import FORMATS, supporting_formats
 
+from research.attention import shows_terms
 from tools import DOCS
 from tools.tables import markdown
 
@@ -201,7 +201,15 @@ def schemes() -> str:
         marks = ["yes" if supported else "no" for supported in (*support, shows_terms(config))]
         limit = "no limit" if config.position_spec.max_length is None else "`max_positions`"
         rows.append([f"`{name}`", cell(scheme.summary), ", ".join(options), limit, *marks])
-    head = ["positions", "signal", "options (default)", "maximum length", "compiled decoder", *FORMATS, "`analyze`"]
+    head = [
+        "positions",
+        "signal",
+        "options (default)",
+        "maximum length",
+        "compiled decoder",
+        *FORMATS,
+        "attention page",
+    ]
     return "\n".join(
         [
             (DOCS / "schemes.md").read_text(encoding="utf-8").partition(TABLE)[0] + TABLE,

@@ -1,4 +1,4 @@
-"""The page of `relattn-mt analyze attention` in chromium, with the numbers of the analysis in Python."""
+"""The page of `python -m research attention` in chromium, with the numbers of the analysis in Python."""
 
 import threading
 from collections.abc import Iterator
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from relattn_mt.analysis.attention import Inspection, inspect
-from relattn_mt.analysis.page import as_html, attention_of, serve
 from relattn_mt.translate.translator import Translator
 
+from research.attention import Inspection, inspect
+from research.attention_page import as_html, attention_of, serve
 from testing.pages import BROWSER, TEXT, numbers, violations
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="the page is tested in chromium: apt-get install chromium")

@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from relattn_mt.analysis.attention import inspect
 from relattn_mt.bundle import Bundle
 from relattn_mt.config import SCHEMES, ModelConfig, positions
 from relattn_mt.config.positions import DotProduct, Mixer, Scheme, Signal
@@ -91,12 +90,6 @@ def test_exports_are_refused(relattn, registered, program, tmp_path):
     for fact in (str(registered.path), f"not support {NAME} positions", "no export format"):
         assert_refused(result, fact)
     assert not (tmp_path / "out").exists()
-
-
-def test_analysis_is_refused(registered):
-    translator = registered.translator()
-    with pytest.raises(InputError, match=f"{NAME} positions"):
-        inspect(translator, LINE)
 
 
 def test_a_kind_without_a_module_is_refused(monkeypatch):

@@ -44,7 +44,7 @@ def test_help_and_loading_import_few_libraries(model):
 
 
 def test_help_and_version(relattn):
-    for arguments in ((), ("--help",), ("-h",), ("help",), ("analyze", "--help"), ("help", "analyze")):
+    for arguments in ((), ("--help",), ("-h",), ("help",)):
         result = relattn(*arguments)
         assert (result.code, result.err) == (0, "")
         assert all(f"\n  {name} " in result.out for name in cli.COMMANDS)
@@ -87,7 +87,6 @@ def test_quiet_prints_no_progress_and_no_notes(relattn, model, tmp_path, monkeyp
         ("translate x --beam-sise 3", "did you mean --beam_size?"),
         ("train --steps 1", "did you mean --train.steps?"),
         ("translate x --gpu", "unknown option of translate '--gpu'"),
-        ("analyze", "did you mean analyze attention?"),
         ("train my.yam", "my.yam: cannot be read: No such file"),
         ("train", "missing argument: RECIPE"),
         ("translate bundle --seed x", "--seed must be a whole number, got 'x'"),

@@ -88,7 +88,6 @@ def test_other_commands_take_its_dequantized_weights(relattn, quantized, tmp_pat
     (tmp_path / "ref").write_text("\n".join(reversed(LINES)))
     text = ["--src", tmp_path / "src", "--ref", tmp_path / "ref"]
     for command in (
-        ["analyze", "attention", path, "one apple", "--out", tmp_path / "a.json"],
         ["export", "ctranslate2", path, "--out", tmp_path / "ct2", "--quantization", "int8"],
         ["evaluate", path, *text],
         ["score", path, "--src", tmp_path / "src", "--tgt", tmp_path / "ref"],

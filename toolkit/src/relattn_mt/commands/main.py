@@ -29,7 +29,6 @@ GROUPS = {
         "translate": "Translate lines of text",
         "evaluate": "Score a model with BLEU and chrF",
         "score": "Print the log-probability of given translations",
-        "analyze attention": "Show or save the attention of sentences",
     },
     "Share and deploy": {
         "serve": "Serve models over HTTP",
@@ -82,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> None:
     if _VERSION in (argv[: argv.index("--")] if "--" in argv else argv):
         print(f"relattn-mt {__version__}")
-    elif not argv or argv[0] in _HELP or [*argv[:1], *argv[1:2]] in [["analyze", word] for word in _HELP]:
+    elif not argv or argv[0] in _HELP:
         print(_summary())
     else:
         from relattn_mt.commands.parser import parse
@@ -96,13 +95,11 @@ def _run(argv: Sequence[str]) -> None:
 
 def command_of(argv: Sequence[str]) -> tuple[str, Any, Sequence[str]]:
     """Return the name of a command, its function and its arguments."""
-    words = 2 if argv[0] == "analyze" else 1
-    name = " ".join(argv[:words])
+    name, *words = argv
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
-    module = "import_" if name == "import" else argv[0]
-    function = getattr(import_module(f"relattn_mt.commands.{module}"), module if words == 1 else argv[1])
-    return name, function, argv[words:]
+    module = "import_" if name == "import" else name
+    return name, getattr(import_module(f"relattn_mt.commands.{module}"), module), words
 
 
 def _summary() -> str:

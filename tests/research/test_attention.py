@@ -4,17 +4,17 @@ import http.client
 import json
 import re
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from relattn_mt.analysis import page
-from relattn_mt.analysis.attention import as_json, inspect, shows_terms, view
 from relattn_mt.config import SCHEMES
 from relattn_mt.support.errors import InputError
 from relattn_mt.translate.translator import Translator
 
+from research import attention_page as page
+from research.__main__ import main
+from research.attention import as_json, inspect, shows_terms, view
 from testing.commands import Result, assert_refused
 from testing.foreign_bundles import make_bundle
 from testing.schemes import VARIANTS, config_of
@@ -85,12 +85,16 @@ def test_what_cannot_be_inspected(tmp_path: Path, translator: Translator) -> Non
             inspect(model, line, longest=5)
 
 
-def test_command(relattn: Callable[..., Result], tmp_path: Path) -> None:
+def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def attention(*arguments: object) -> Result:
+        code = main(["attention", *map(str, arguments)])
+        return Result(code, *capsys.readouterr())
+
     path = make_bundle(tmp_path / "bundle", clip=2, heads=1, encoder_layers=1).path
-    command = ["analyze", "attention", path, "one apple $ two"]
-    assert relattn(*command, "--out", tmp_path / "all.json").code == 0
+    command = [path, "one apple $ two"]
+    assert attention(*command, "--out", tmp_path / "all.json").code == 0
     assert set(json.loads((tmp_path / "all.json").read_text())) >= {"encoder", "decoder", "cross", "translation"}
-    result = relattn(*command, "two </script>", "--out", tmp_path / "all.html")
+    result = attention(*command, "two </script>", "--out", tmp_path / "all.html")
     assert (result.code, result.out.count("\n")) == (0, 2)
     (content,) = re.findall(
         '<script id="data" type="application/json">(.*?)</script>', (tmp_path / "all.html").read_text()
@@ -104,9 +108,12 @@ def test_command(relattn: Callable[..., Result], tmp_path: Path) -> None:
         words = part["across"]["words"]
         assert [each["begin"] for each in words[1:]] == [each["end"] for each in words[:-1]]
         assert words[-1]["end"] == len(across)
-    assert_refused(relattn(*command, "one", "--out", tmp_path / "x.json"), "a .json has one sentence")
-    assert_refused(relattn(*command, "--serve", "--out", "x"), "either --out or --serve")
-    assert_refused(relattn(*command, "--out", tmp_path / "x.png"), "out must end in .html or .json")
+    assert_refused(attention(*command, "one", "--out", tmp_path / "x.json"), "a .json has one sentence")
+    assert_refused(attention(*command, "--serve", "--out", "x"), "either --out or --serve")
+    assert_refused(attention(*command, "--out", tmp_path / "x.png"), "out must end in .html or .json")
+    assert_refused(attention(path, "one \udcff", "--out", tmp_path / "x.html"), r"must be UTF-8, got 'one \udcff'")
+    assert_refused(attention(path, "one", "--out", tmp_path / "x.json", "--precision=int8"), "requires precision fp32")
+    assert_refused(attention(path, "one", "--out", path / "x.html"), "the output must not")
     assert not list(tmp_path.glob("x.*"))
 
 

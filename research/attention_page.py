@@ -10,14 +10,13 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from torch import Tensor
-
-from relattn_mt.analysis import Part
-from relattn_mt.analysis.attention import Inspection, SelfView, inspect, numbers, view_as_data
 from relattn_mt.data.tokenizer import BYTE, SPACE_MARK
 from relattn_mt.support.errors import InputError, one_line
 from relattn_mt.translate.options import DEFAULTS, TranslateOptions
 from relattn_mt.translate.translator import Translator
+from torch import Tensor
+
+from research.attention import Inspection, Part, SelfView, inspect, numbers, view_as_data
 
 LONGEST = 100  # source tokens of a sentence that is shown
 _BYTES = re.compile(f"(?:{BYTE.pattern})+")
@@ -36,7 +35,7 @@ def as_html(translator: Translator, sentences: Sequence[dict[str, Any]], *, asks
         sentences: The sentences.
         asks: Whether the page has a field for another sentence, which `serve` answers.
     """
-    view = files("relattn_mt.analysis.view")
+    view = files("research.view")
     html, style, script = ((view / f"view.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
     content = {"source": translator.src_lang, "target": translator.tgt_lang, "asks": asks, "sentences": sentences}
     data = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")  # no text ends the element

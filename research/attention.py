@@ -12,14 +12,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from threading import get_ident
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from relattn import RelativeAttention, SelfAttention
 from relattn.positions import distances as distances_rows
 from relattn.positions import labels
-from torch import Tensor, nn
-
 from relattn_mt.config import ModelConfig
 from relattn_mt.config.positions import (
     ClippedTables,
@@ -40,6 +38,9 @@ from relattn_mt.support.errors import InputError, require
 from relattn_mt.translate.options import DEFAULTS, TranslateOptions
 from relattn_mt.translate.prepare import require_readable
 from relattn_mt.translate.translator import Translator
+from torch import Tensor, nn
+
+Part = Literal["encoder", "decoder", "cross"]  # part of a model whose attention is shown
 
 DIGITS = 4  # decimals in JSON
 _WITH_TERMS = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, DistanceBias, DistanceVectors)
