@@ -9,7 +9,6 @@ import torch
 import transformers
 from relattn.integrations import transformers as faster
 from torch import Tensor, nn
-from transformers.models.granite_speech.modeling_granite_speech import GraniteSpeechCTCEncoder
 from transformers.models.sam.modeling_sam import SamVisionEncoder
 from transformers.models.seamless_m4t.modeling_seamless_m4t import SeamlessM4TSpeechEncoder
 from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import SeamlessM4Tv2SpeechEncoder
@@ -138,13 +137,6 @@ ENCODERS = {
     "seamless-m4t-v2": Encoder(
         lambda own: SeamlessM4Tv2SpeechEncoder(transformers.SeamlessM4Tv2Config(attn_implementation=own)),
         frames(50, 160),
-    ),
-    "granite-speech": Encoder(
-        lambda own: GraniteSpeechCTCEncoder(transformers.GraniteSpeechEncoderConfig()),
-        frames(50, 160),
-        LONG,
-        ("sdpa",),
-        masked=False,
     ),
     "speecht5": Encoder(
         lambda own: SpeechT5EncoderWithoutPrenet(transformers.SpeechT5Config()), frames(50, 768), own=("eager",)

@@ -6,9 +6,6 @@ from library.tests.integrations.test_transformers import FAMILIES
 from testing.model_exports import EXPORTERS, outcome
 
 NOT_RIGHT = {  # with transformers 5.23 and PyTorch 2.13; docs/models.md has the same table
-    ("granite-speech", "torch.jit.trace"): "refused",
-    ("granite-speech", "torch.export"): "refused",
-    ("granite-speech", "ONNX, dynamo=False"): "refused",
     ("switch", "torch.jit.trace"): "wrong",
     ("switch", "torch.export"): "not exported",
     ("switch", "ONNX"): "not exported",

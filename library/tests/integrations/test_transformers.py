@@ -18,7 +18,6 @@ from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import adapters
 from torch import Tensor, nn
 from transformers.models.got_ocr2.modeling_got_ocr2 import GotOcr2VisionEncoder
-from transformers.models.granite_speech.modeling_granite_speech import GraniteSpeechCTCEncoder
 from transformers.models.sam.modeling_sam import SamVisionEncoder
 from transformers.models.sam_hq.modeling_sam_hq import SamHQVisionEncoder
 from transformers.models.seamless_m4t.modeling_seamless_m4t import SeamlessM4TSpeechEncoder
@@ -43,7 +42,6 @@ SEAMLESS = {
     "speech_encoder_intermediate_size": 48,
 }  # fmt: skip
 VITS = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "ffn_dim": 48, "vocab_size": 30}
-GRANITE = {"hidden_dim": 32, "num_layers": 2, "num_heads": 4, "dim_head": 8, "context_size": 40, "max_pos_emb": 50}
 T5 = {"d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 48, "num_layers": 3, "vocab_size": 30}
 DEBERTA = {
     **SMALL, "vocab_size": 30, "relative_attention": True, "pos_att_type": "c2p|p2c", "max_relative_positions": 40,
@@ -154,10 +152,6 @@ FAMILIES = {
         ),
         features, 3, valid=lambda x: padding(x.last_hidden_state).bool(),
     ),
-    "granite-speech": Family(
-        maker(GraniteSpeechCTCEncoder, "GraniteSpeechEncoderConfig", "sdpa", **GRANITE, input_dim=16, output_dim=9),
-        features,
-    ),
     "fastspeech2-conformer": Family(
         lambda impl="", **options: FastSpeech2(hidden_size=32, encoder_layers=2, decoder_layers=1, **options), ids
     ),
@@ -195,7 +189,7 @@ FAMILIES = {
     ),
     "vitdet": Family(vitdet, smaller_image, 3),
 }  # fmt: skip
-UNMASKED = ("granite-speech", "sam", "sam-hq", "got-ocr2", "vitdet")  # models whose encoder takes no mask
+UNMASKED = ("sam", "sam-hq", "got-ocr2", "vitdet")  # models whose encoder takes no mask
 
 
 def build(family: Family, *arguments: Any, **options: Any) -> nn.Module:
@@ -244,7 +238,7 @@ def test_outputs_are_the_same(name, impl, masked, one_model, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["parakeet", "wav2vec2-bert", "granite-speech", "deberta", "deberta-v3", "mpnet", "wavlm", "sam", "vitdet"]
+    "name", ["parakeet", "wav2vec2-bert", "deberta", "deberta-v3", "mpnet", "wavlm", "sam", "vitdet"]
 )
 def test_bfloat16_error_is_that_of_the_models_own_code(name):
     family = FAMILIES[name]

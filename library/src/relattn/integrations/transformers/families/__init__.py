@@ -16,7 +16,6 @@ IMPORTS_SINCE = "5.2"  # the oldest version of transformers that has all names w
 FILES = (
     "deberta",
     "fastspeech2_conformer",
-    "granite_speech",
     "mpnet",
     "parakeet",
     "sam",
