@@ -71,8 +71,7 @@ def _columns(
 def _rows(path: str) -> Iterator[Any]:
     from pyarrow.parquet import ParquetFile
 
-    for batch in ParquetFile(path).iter_batches():
-        yield from batch.to_pylist()
+    return (row for batch in ParquetFile(path).iter_batches() for row in batch.to_pylist())
 
 
 def _objects(rows: Iterable[Any], path: str, languages: tuple[str, str]) -> Iterator[Sequence[str]]:

@@ -83,27 +83,25 @@ def document_texts(name: str, content: bytes, unpacked: int, characters: int) ->
     return texts
 
 
-def fill_document(
-    name: str, content: bytes, unpacked: int, translations: Sequence[Marked], language: str = ""
-) -> bytes:
+def fill_document(name: str, content: bytes, unpacked: int, translations: Sequence[Marked], lang: str = "") -> bytes:
     """Return a file with its texts replaced. Arguments and errors are those of `read_document`."""
-    return with_translations(read_document(name, content, unpacked), name, content, translations, language)
+    return with_translations(read_document(name, content, unpacked), name, content, translations, lang)
 
 
 def with_translations(
-    document: Document, name: str, content: bytes, translations: Sequence[Marked], language: str = ""
+    document: Document, name: str, content: bytes, translations: Sequence[Marked], lang: str
 ) -> bytes:
     """Return the content of a file that was read, with its texts replaced, in the encoding of the file.
 
-    The attribute `lang` of a page that changes gets the code `language`, if it is given.
+    The attribute `lang` of a page that changes gets the code `lang`, if it is given.
     """
     filled = document.fill(translations)
     if isinstance(filled, bytes):
         return filled
     suffix = file_suffix(name)
     mark, encoding, text = decode(content, suffix)
-    if language and suffix in _REFERENCES and filled != text:
-        filled = _PAGE.sub(lambda tag: _LANGUAGE.sub(rf"\g<1>{language}", tag[0]), filled, count=1)
+    if lang and suffix in _REFERENCES and filled != text:
+        filled = _PAGE.sub(lambda tag: _LANGUAGE.sub(rf"\g<1>{lang}", tag[0]), filled, count=1)
     try:  # UTF-8 and UTF-16 have all characters
         return mark + filled.encode(encoding, "xmlcharrefreplace" if suffix in _REFERENCES else "strict")
     except UnicodeEncodeError as error:

@@ -117,9 +117,8 @@ class Api:
             answer: dict[str, Any] = {}
             if source == AUTO:
                 text = await self._router.readable_text(name, content)
-                (source,), (answer["detectedLanguage"],) = await self._sources(
-                    [text[: self._limits.characters]], source
-                )
+                texts = [text[: self._limits.characters]]
+                (source,), (answer["detectedLanguage"],) = await self._sources(texts, source)
             options = TranslateOptions(keep_literals=body["keep_literals"])
             target, report, (stem, _, suffix) = body["target"], progress.report, name.rpartition(".")
             translation = await self._router.document(name, content, source, target, options, report=report)
