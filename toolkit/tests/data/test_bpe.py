@@ -12,15 +12,15 @@ from testing.foreign_bundles import FIXTURES, LINES, bpe_pieces
 CODES = (FIXTURES / "bpe.model").read_bytes()
 OLD = b"p p</w>\ne </w>\n" + CODES.partition(b"\n")[2]  # of version 0.1, where the end of a word is a symbol
 CASES = [  # rules, language, codes, line, pieces, text
-    ("argos", "de-DE", CODES, "„Birnen“ – 3.5 kg, z. B. Oma’s [a]…",
-     "&quot; Birnen &quot; - 3@@ .@@ 5 k@@ g , z@@ . B@@ . O@@ m@@ a &@@ ap@@ o@@ s@@ ; s &#9@@ 1@@ ; a &#9@@ 3@@ ; "
-     ".@@ .@@ .", "\"Birnen\" - 3.5 kg, z. B. Oma 's [a]..."),
+    ("argos", "de-DE", CODES, "„Birnen“ – 3.5 kg, z. B. Oma’s [nes]…",
+     "&quot; Birnen &quot; - 3@@ .@@ 5 k@@ g , z@@ . B@@ . O@@ m@@ a &@@ ap@@ o@@ s@@ ; s &#9@@ 1@@ ; ne@@ s &#9@@ "
+     "3@@ ; .@@ .@@ .", "\"Birnen\" - 3.5 kg, z. B. Oma 's [nes]..."),
     ("opus-mt", "en", CODES, "It's “well-known” & <new>:\u200b 5\xa0% apples，too…",
      "I@@ t &apos;s &quot; we@@ l@@ l @@@ -@@ @ k@@ n@@ o@@ w@@ n &quot; &@@ a@@ m@@ p@@ ; &@@ l@@ t@@ ; ne@@ w "
      "&@@ g@@ t@@ ; : 5 % apples , t@@ o@@ o .@@ .@@ .", "It's \"well-known\" & < new >: 5% apples, too..."),
-    ("argos", "fr", OLD, "L'apple « and » two : pears !",
-     "L@@ &@@ ap@@ o@@ s; apple &@@ q@@ uot@@ ; a@@ n@@ d &@@ q@@ uot@@ ; t@@ w@@ o : pea@@ r@@ s !",
-     "L'apple \"and\" two : pears !"),
+    ("argos", "fr", OLD, "L'apple « and » nes : pears !",
+     "L@@ &@@ ap@@ o@@ s; apple &@@ q@@ uot@@ ; a@@ n@@ d &@@ q@@ uot@@ ; ne@@ s : pea@@ r@@ s !",
+     "L'apple \"and\" nes : pears !"),
 ]  # fmt: skip
 
 
