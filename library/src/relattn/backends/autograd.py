@@ -98,11 +98,11 @@ def has_gradients(tensors: Iterable[Tensor | None]) -> bool:
     return False
 
 
-def is_transformed(inputs: Iterable[Tensor | None]) -> bool:
+def is_transformed(inputs: Iterable[Any]) -> bool:
     """Return whether a `torch.func` transform or forward mode is active."""
     if torch._C._are_functorch_transforms_active():
         return True
-    if forward_ad._current_level < 0:
+    if getattr(forward_ad, "_current_level", 0) < 0:  # a private name, which saves asking each tensor
         return False
     return any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in inputs)
 

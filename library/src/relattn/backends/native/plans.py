@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from relattn import checks
 from relattn.backends import pairs
+from relattn.backends.autograd import is_transformed
 from relattn.backends.custom_ops import PLAIN, new_lse, new_output, skips_dispatch
 from relattn.backends.native.operators import Task
 from relattn.call import Call
@@ -72,7 +72,7 @@ def form_of(sources: Sources, options: tuple[Any, ...]) -> Form | None:
     """Return what a plan depends on, or None for a call that cannot have one, as with a `rel_bias`."""
     if not skips_dispatch(()) or torch.is_autocast_enabled("cpu"):
         return None
-    if sources[-1] is not None or forward_ad._current_level >= 0:
+    if sources[-1] is not None or is_transformed(sources):
         return None
     form: list[Any] = [torch.get_num_threads()]
     records = torch.is_grad_enabled()
