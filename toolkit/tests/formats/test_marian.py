@@ -10,11 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from relattn_mt.bundle import quantize_bundle, read_bundle
+import torch
+from relattn_mt.bundle import Bundle, quantize_bundle, read_bundle
+from relattn_mt.config import ModelConfig
 from relattn_mt.data.tokenizer import load_model
 from relattn_mt.formats.import_model import read
 from relattn_mt.formats.marian import _read
 from relattn_mt.formats.marian_export import export
+from relattn_mt.model.transformer import Transformer
+from relattn_mt.model.weights import arrays_of
 from relattn_mt.support.errors import InputError
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.weights import SCALE
@@ -28,7 +32,7 @@ from testing.firefox_models import (
     write_npz,
     write_shortlist,
 )
-from testing.foreign_bundles import FIXTURES, LINES, bpe_pieces, make_bundle, run_import
+from testing.foreign_bundles import FIXTURES, LINES, SEARCH, bpe_pieces, make_bundle, run_import, tokenizer
 
 PIECES = 45  # of the vocabulary
 SELF_ATTENTION = {"transformer_decoder_autoreg": "self-attention", "transformer_ffn_activation": "gelu"}
@@ -119,6 +123,27 @@ def test_an_export_in_int8(tmp_path):
         assert 0.5 < activations < 60
     query, key, value = (written.tensors[f"encoder_l1_self_W{part}_QuantMultA"] for part in "qkv")
     assert query == key == value  # of the same input
+
+
+def test_a_trained_student(tmp_path):
+    """Training changes neither the positions nor the embedding of the first target token."""
+    settings = {"positions": "marian", "decoder_mixer": "ssru", "norm": "post", "norm_epsilon": 1e-6}
+    config = ModelConfig(**settings, output_bias=True, dim=12, heads=2, feed_forward_dim=16, encoder_layers=1)  # type: ignore[arg-type]
+    torch.manual_seed(1)
+    pieces = tokenizer()
+    model = Transformer(config, pieces.vocab_size)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for _ in range(3):
+        ids = torch.randint(0, pieces.vocab_size, (2, 5))
+        model(ids, torch.tensor([5, 4]), ids.flip(1)).square().mean().backward()
+        optimizer.step()
+    parts = Bundle(tmp_path / "bundle", config, SEARCH, "en", "de", arrays_of(model), pieces)
+    parts.save()
+    report = export(parts, tmp_path / "export", int8=False, sample=LINES)
+    assert report.parities["float32"].same == len(LINES)
+    parts.state["embedding"][pieces.special.bos] += 1
+    with pytest.raises(InputError, match=r"an embedding of the first target token \(train with"):
+        export(parts, tmp_path / "export", int8=False, sample=LINES)
 
 
 def test_models_that_marian_does_not_represent(tmp_path):

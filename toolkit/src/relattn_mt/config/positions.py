@@ -47,7 +47,14 @@ class Sinusoids(Signal):
 @final
 @dataclass(frozen=True)
 class LearnedVectors(Signal):
-    """A learned vector for each of `max_length` positions (Gehring et al. 2017, section 3.1)."""
+    """A learned vector for each of `max_length` positions (Gehring et al. 2017, section 3.1).
+
+    Attributes:
+        fixed: Whether the vectors are Marian's sinusoids, which are not trained. The first target token then has an
+            embedding of zeros.
+    """
+
+    fixed: bool = False
 
 
 @dataclass(frozen=True)
@@ -225,6 +232,12 @@ SCHEMES: dict[str, Scheme] = {
         "a learned vector per position, added to embeddings (Gehring et al. 2017)",
         lambda config: (LearnedVectors(_value(config.max_positions)), DotProduct()),
         {"max_positions": 1024},
+    ),
+    "marian": Scheme(
+        "Marian",
+        "fixed sinusoids of 1,024 positions, added to embeddings, and no embedding of the first target token (Marian,"
+        " Junczys-Dowmunt et al. 2018)",
+        lambda config: (LearnedVectors(1024, fixed=True), DotProduct()),
     ),
     "xl": Scheme(
         "Transformer-XL",

@@ -19,11 +19,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from relattn_mt.config import ModelConfig
+from relattn_mt.config.positions import LearnedVectors
+from relattn_mt.data.tokenizer import SpecialTokens
 from relattn_mt.model.dropout import Dropout
 from relattn_mt.model.layers import DecoderLayer, EncoderLayer
 from relattn_mt.model.mixers import MixerCache
 from relattn_mt.model.positions.stack import StackPositions
 from relattn_mt.weights import require_vocab_sizes
+
+_BOS = SpecialTokens().bos
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,12 @@ class Transformer(nn.Module):
             nn.LayerNorm(config.dim, eps=config.norm_epsilon) if config.norm == "pre" else nn.Identity()
             for _ in range(2)
         )
+        if isinstance(spec.signal, LearnedVectors) and spec.signal.fixed:
+            with torch.no_grad():
+                self.embedding[_BOS] = 0
+            self.embedding.register_hook(
+                lambda gradient: gradient.index_fill(0, torch.tensor(_BOS).to(gradient.device), 0)
+            )
         self.dropout, self.max_length = Dropout(config.dropout), spec.max_length
         self.recompute = False
 

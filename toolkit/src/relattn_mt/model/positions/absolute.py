@@ -54,10 +54,19 @@ class LearnedSignal(nn.Module):
     Args:
         max_positions: Number of positions. Longer sequences are not supported.
         dim: Dimension of embeddings. `weight` is (max_positions, dim).
+        is_fixed: Whether the vectors are Marian's sinusoids, sin(p / 10,000^(2m / (dim − 2))) and then the cosines, and
+            are not trained.
     """
 
-    def __init__(self, max_positions: int, dim: int) -> None:
+    def __init__(self, max_positions: int, dim: int, is_fixed: bool = False) -> None:
         super().__init__()
+        if is_fixed:
+            frequency = torch.exp(torch.arange(dim // 2) * (-math.log(10_000.0) / max(1, dim // 2 - 1)))
+            angle = torch.arange(max_positions)[:, None] * frequency
+            self.weight = nn.Parameter(
+                torch.cat([angle.sin(), angle.cos(), torch.zeros(max_positions, dim % 2)], 1), requires_grad=False
+            )
+            return
         self.weight = nn.Parameter(torch.randn(max_positions, dim).mul_(dim**-0.5))
 
     def forward(self, embeddings: Tensor, start: int) -> Tensor:

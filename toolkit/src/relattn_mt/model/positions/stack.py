@@ -61,8 +61,8 @@ class StackPositions(nn.Module):
                 return None
             case Sinusoids():
                 return SinusoidalSignal()
-            case LearnedVectors(max_length):
-                return LearnedSignal(cast(int, max_length), self.config.dim)
+            case LearnedVectors(max_length, is_fixed):
+                return LearnedSignal(cast(int, max_length), self.config.dim, is_fixed)
         raise self._unknown(self.spec.signal)
 
     def _bias(self) -> nn.Module | None:
