@@ -128,7 +128,7 @@ def test_an_export_in_int8(tmp_path):
 def test_a_trained_student(tmp_path):
     """Training changes neither the positions nor the embedding of the first target token."""
     settings = {"positions": "marian", "decoder_mixer": "ssru", "norm": "post", "norm_epsilon": 1e-6}
-    config = ModelConfig(**settings, output_bias=True, dim=12, heads=2, feed_forward_dim=16, encoder_layers=1)  # type: ignore[arg-type]
+    config = ModelConfig(**settings, output_bias=True, dim=64, heads=2, feed_forward_dim=16, encoder_layers=1)  # type: ignore[arg-type]
     torch.manual_seed(1)
     pieces = tokenizer()
     model = Transformer(config, pieces.vocab_size)

@@ -39,6 +39,7 @@ _CONFIG, _INFO, _SHORTLIST = "config.intgemm8bitalpha.yml", "model_info.json", "
 _FILES = "model.bin", "vocab.spm", "srcvocab.spm", "trgvocab.spm", _SHORTLIST, _CONFIG, _INFO, CARD
 _INNER, _OUTER = 64, 8  # intgemm: what inputs and outputs must be multiples of
 _ALIGNMENT = 256  # of data in bytes
+_ROUNDING = 1e-3  # of sines of angles up to 1,023 in float32
 
 
 def export(bundle: Bundle, out: Path, *, int8: bool, sample: Sequence[str] | int) -> Report:
@@ -83,9 +84,8 @@ def _unsupported(bundle: Bundle, int8: bool) -> Iterator[str]:
     config, spec, special = bundle.model, bundle.model.position_spec, bundle.tokenizer.special
     state = bundle.in_float32().state
     tables = [state.get(f"{side}_positions.signal.weight") for side in ("src", "tgt")]
-    if not (isinstance(spec.signal, LearnedVectors) and isinstance(spec.mixer, DotProduct)) or not all(
-        table is not None and np.allclose(table, fairseq_sinusoids(*table.shape), atol=1e-5) for table in tables
-    ):
+    are_fixed = all(x is not None and np.allclose(x, fairseq_sinusoids(*x.shape), atol=_ROUNDING) for x in tables)
+    if not (isinstance(spec.signal, LearnedVectors) and isinstance(spec.mixer, DotProduct) and are_fixed):
         yield f"{config.positions} positions (only its own sinusoids: train with --model.positions marian)"
     if state["embedding"][special.bos].any():
         yield "an embedding of the first target token (train with --model.positions marian)"
