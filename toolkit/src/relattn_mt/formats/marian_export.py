@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,20 +61,25 @@ def export(bundle: Bundle, out: Path, *, int8: bool, sample: Sequence[str] | int
     if unsupported := list(_unsupported(bundle, int8)):
         raise InputError(f"{bundle.path}: Marian does not support {'; '.join(unsupported)}")
     require_replaceable(out, _FILES, "export for Marian")
+    bias = np.array(bundle.state.get("output_bias", np.zeros(bundle.tokenizer.vocab_sizes[1])), np.float32)
+    unknown = bundle.tokenizer.vocabularies[1].index(bundle.tokenizer.unknown_piece)
+    bias[[*bundle.tokenizer.special.banned, unknown]] = NEVER_GENERATED  # Marian bans the unknown piece only
+    model = replace(bundle.model, output_bias=True)
+    bundle = replace(bundle, model=model, state={**bundle.state, "output_bias": bias})
     ours = bundle.in_float32().translator(precision="fp32")
     reference = Reference(ours, check_lines(ours, sample), bundle.search, is_random=isinstance(sample, int))
     kind = "int8" if int8 else "float32"
     with putting(out) as aside:
         aside.mkdir()
         _write(aside, bundle, _multipliers(bundle, reference) if int8 else {})
-        model = marian.read(aside, None, None)
-        weights = model.weights()
+        foreign = marian.read(aside, None, None)
+        weights = foreign.weights()
         decoder = NativeDecoder(
-            model.config, model.tokenizer.vocab_sizes, model.quantized(weights) or weights, int8=int8
+            foreign.config, foreign.tokenizer.vocab_sizes, foreign.quantized(weights) or weights, int8=int8
         )
         theirs = ours.with_engine(NativeEngine(decoder, bundle.shortlist))
         parity = reference.compare(theirs.log_probs, theirs)
-        parity.require_close(f"{out}: not exported", kind if isinstance(bundle.tokenizer, ImportedTokenizer) else "own")
+        parity.require_close(f"{out}: not exported", kind)
         report = Report([], {kind: parity})
         (aside / CARD).write_text(report.append_to(bundle.card), encoding="utf-8")
     return report
@@ -129,7 +135,7 @@ def _models(bundle: Bundle) -> list[bytes]:
 
 def _write(out: Path, bundle: Bundle, multipliers: Mapping[str, float]) -> None:
     """Write all files but the card. With multipliers of activations, by our names, the weights are in int8."""
-    config, tokenizer, search = bundle.model, bundle.tokenizer, bundle.search
+    config, search = bundle.model, bundle.search
     activations = {theirs: name for name, theirs in reversed(marian.ACTIVATIONS.items())}
     files = _models(bundle)
     sizes = [len(load_model(file)[1]) for file in (files[0], files[-1])]
@@ -149,9 +155,6 @@ def _write(out: Path, bundle: Bundle, multipliers: Mapping[str, float]) -> None:
     }
     names = marian.names_of(options, {})
     state = dict(bundle.in_float32().state)
-    state.setdefault("output_bias", np.zeros(tokenizer.vocab_sizes[1], np.float32))
-    state["output_bias"] = state["output_bias"].copy()
-    state["output_bias"][[*tokenizer.special.banned]] = NEVER_GENERATED
     places = {place.name: ours for ours, place in names.places(config).items() if ours in state}
     items = []
     for name, ours in sorted(places.items()):
