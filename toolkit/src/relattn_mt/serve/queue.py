@@ -36,9 +36,6 @@ _Item = tuple[Any, asyncio.Future[Any], int]  # an item, its future result and i
 class QueueFull(Exception):
     """Raised if a limit on waiting requests is reached. The message says what is full."""
 
-    def __init__(self, message: str = "the queue is full") -> None:
-        super().__init__(message)
-
 
 class BatchQueue:
     """Queue of requests, each a sequence of items, for a function that works on batches of items.
@@ -94,7 +91,7 @@ class BatchQueue:
         client, waiting = CLIENT.get(), self._limits.waiting
         of_client = self._waiting_of(client)
         if self.waiting + len(items) > waiting or (of_client and of_client + len(items) > waiting // 2):
-            raise QueueFull
+            raise QueueFull("the queue is full")
         works = [self._size(item) ** 2 for item in items]
         futures = [asyncio.get_running_loop().create_future() for _ in items]
         request = deque(zip(items, futures, works, strict=True))
