@@ -46,9 +46,9 @@ def random_model(
             add(f"{prefix}W{name}", inputs, outputs, scale=3 * inputs**-0.5)
             add(f"{prefix}b{name}", 1, outputs)
 
-    def norm(prefix: str) -> None:
-        add(f"{prefix}_ln_scale", 1, dim, around=1.0)
-        add(f"{prefix}_ln_bias", 1, dim)
+    def norm(prefix: str, suffix: str = "") -> None:
+        add(f"{prefix}_ln_scale{suffix}", 1, dim, around=1.0)
+        add(f"{prefix}_ln_bias{suffix}", 1, dim)
 
     for stack, count in (("encoder", layers[0]), ("decoder", layers[1])):
         for layer in (f"{stack}_l{number}_" for number in range(1, count + 1)):
@@ -63,6 +63,8 @@ def random_model(
             linear(f"{layer}ffn_", "1", dim, inner)
             linear(f"{layer}ffn_", "2", inner, dim)
             norm(f"{layer}ffn_ffn")
+        if "n" in options["transformer-postprocess-emb"]:
+            norm(f"{stack}_emb", "_pre")
     joint = options["tied-embeddings-all"] or options["tied-embeddings-src"]
     for name in ("Wemb",) if joint else ("encoder_Wemb", "decoder_Wemb"):
         add(name, vocab, dim, scale=dim**-0.5)

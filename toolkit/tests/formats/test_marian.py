@@ -36,6 +36,7 @@ from testing.foreign_bundles import FIXTURES, LINES, SEARCH, bpe_pieces, make_bu
 
 PIECES = 45  # of the vocabulary
 SELF_ATTENTION = {"transformer_decoder_autoreg": "self-attention", "transformer_ffn_activation": "gelu"}
+NORMED = {"transformer_postprocess_emb": "dn"}
 TIED = {"tied_embeddings_all": False, "tied_embeddings": True}
 CUT = TranslateOptions(copy=False, keep_literals=False)
 
@@ -68,6 +69,11 @@ BERGAMOT: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["e7tttt7ttttt7t7tt sit7ttt7t7t7t7t7t", "h7h7h7h7h7h7h7h7hhhhhhhhhhh7h7", "777777777777777777777777777777",
          "hhhhhhhhhhhhhhhhhhhhhhhhhhhhhh"],
     ),
+    "normed embeddings": (
+        {"seed": 23, **NORMED},
+        ["apple " * 31 + "apple", "ppppppppppppfelAAmppppppppppppppppp", "p" * 32,
+         "ei apple apple applemmm apple apple apple apple apple appleei appleei apple apple applemei applemei applemmm"],
+    ),
     "shortlist": (
         {"seed": 22, "shortlist": {}},
         ["on on on on onec on on on onec on on on onecei on on on onec on on onecc",
@@ -90,7 +96,7 @@ def test_translations_are_those_of_bergamot(tmp_path, name):
         assert mine.text[:length] == its[:length]
 
 
-@pytest.mark.parametrize("options", [{}, {**SELF_ATTENTION, **TIED}, {"tied_embeddings_all": False}])
+@pytest.mark.parametrize("options", [{}, {**SELF_ATTENTION, **TIED}, {"tied_embeddings_all": False, **NORMED}])
 def test_an_export_has_the_weights_of_the_file(tmp_path, options):
     path, tensors = directory(tmp_path / "model", shortlist={}, **options)
     parts = run_import(path, tmp_path / "bundle", src_lang="", tgt_lang="")
@@ -257,7 +263,7 @@ def changed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[
 
 EDITS: list[tuple[Any, str]] = [  # of the weights and the options, and what the message must have
     ({"transformer-preprocess": "n"}, "model.npz: not supported: transformer-preprocess n"),
-    ({"transformer-postprocess-emb": "nd", "right-left": True}, "transformer-postprocess-emb n; right-left True"),
+    ({"transformer-postprocess-top": "n", "right-left": True}, "transformer-postprocess-top n; right-left True"),
     ({"transformer-ffn-activation": "tanh", "type": "s2s"}, "type s2s; transformer-ffn-activation tanh"),
     ({"transformer-decoder-autoreg": "average-attention"}, "transformer-decoder-autoreg average-attention"),
     ({"dec-cell": "gru"}, "dec-cell gru"),

@@ -58,9 +58,10 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {  # values of the options that change 
     "type": ("transformer",),
     "transformer-decoder-autoreg": ("self-attention", "rnn"),
     "transformer-ffn-activation": ("swish", *ACTIVATIONS),
-    "transformer-preprocess": ("",),  # operations: d is dropout, a the residual connection, n a norm
+    # Operations: d is dropout, a the residual connection, n a norm. Before a sub-layer, Marian normalizes queries alone.
+    "transformer-preprocess": ("",),
     "transformer-postprocess": ("an",),
-    "transformer-postprocess-emb": ("",),
+    "transformer-postprocess-emb": ("", "n"),
     "transformer-postprocess-top": ("",),
     "transformer-ffn-depth": (2,),
     "transformer-decoder-ffn-depth": (0, 2),
@@ -133,6 +134,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         unsupported=_unsupported(options),
         heads=typed(source, "transformer-heads", options.get("transformer-heads", 8), int),
         norm="post",
+        embedding_norm="n" in str(options.get("transformer-postprocess-emb", "")),
         activation=ACTIVATIONS.get(str(options.get("transformer-ffn-activation", "swish")), "relu"),
         norm_epsilon=1e-6,
         decoder_mixer="ssru" if options.get("transformer-decoder-autoreg") == "rnn" else "scheme",
@@ -258,6 +260,11 @@ def names_of(options: Mapping[str, Any], tensors: Mapping[str, Any]) -> Names:
             "output_bias": "decoder_ff_logit_out_b",
             "src_positions.signal.weight": _SINUSOIDS,
             "tgt_positions.signal.weight": _SINUSOIDS,
+            **{
+                f"{side}_positions.norm.{ours}": f"{stack}_emb_ln_{theirs}_pre"
+                for side, stack in (("src", "encoder"), ("tgt", "decoder"))
+                for ours, theirs in (("weight", "scale"), ("bias", "bias"))
+            },
         },
         encoder=("encoder_l{}_", encoder),
         decoder=("decoder_l{}_", decoder),
@@ -307,14 +314,8 @@ def _vocabulary(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, Any]
     files = _named(path, settings, "vocabs", found, 2)
     source, target = (_pieces(file) for file in (files[0], files[-1]))
     languages = languages_of(source, MARIAN_LANGUAGE)
-    fields: dict[str, Any] = {
-        "source": source,
-        "target": target,
-        "end": "</s>",
-        "unknown": "<unk>",
-        "source_end": ["</s>"],
-    }
-    fields |= {"languages": languages, "source_begin": [*languages.values()][:1]}
+    fields: dict[str, Any] = {"source": source, "target": target, "end": "</s>", "unknown": "<unk>"}
+    fields |= {"source_end": ["</s>"], "languages": languages, "source_begin": [*languages.values()][:1]}
     if files[0].suffix == ".spm":
         return fields, (files[0], files[-1])
     suffix = "spm" if (path / "source.spm").is_file() else "bpe"

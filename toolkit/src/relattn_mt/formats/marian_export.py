@@ -99,7 +99,6 @@ def _unsupported(bundle: Bundle, int8: bool) -> Iterator[str]:
         ("norm", ("post",)),
         ("activation", marian.ACTIVATIONS.values()),
         ("scaled_embeddings", (True,)),
-        ("embedding_norm", (False,)),
     ):
         if (value := getattr(config, name)) not in known:
             yield f"{name} {value}"
@@ -149,6 +148,7 @@ def _write(out: Path, bundle: Bundle, multipliers: Mapping[str, float]) -> None:
         "transformer-ffn-activation": activations[config.activation],
         "transformer-decoder-autoreg": "rnn" if config.decoder_mixer == "ssru" else "self-attention",
         "dec-cell": "ssru" if config.decoder_mixer == "ssru" else "gru",
+        "transformer-postprocess-emb": "dn" if config.embedding_norm else "d",
         "tied-embeddings": config.shared_embeddings == "target",
         "tied-embeddings-src": config.shared_embeddings == "inputs",
         "tied-embeddings-all": config.shared_embeddings == "all",
@@ -208,14 +208,9 @@ def _write(out: Path, bundle: Bundle, multipliers: Mapping[str, float]) -> None:
         settings["shortlist"] = [_SHORTLIST, False]
     (out / _CONFIG).write_text(yaml.safe_dump(settings, sort_keys=False))
     name = f"{bundle.src_lang}-{bundle.tgt_lang}"
-    info: dict[str, Any] = {
-        "modelName": name,
-        "shortName": name,
-        "type": "relattn",
-        "src": bundle.src_lang,
-        "trg": bundle.tgt_lang,
-    }
-    info |= {"srcTags": {bundle.src_lang: bundle.src_lang}, "trgTag": bundle.tgt_lang, "version": 1, "API": 1}
+    info: dict[str, Any] = {"modelName": name, "shortName": name, "type": "relattn", "version": 1, "API": 1}
+    info |= {"src": bundle.src_lang, "srcTags": {bundle.src_lang: bundle.src_lang}}
+    info |= {"trg": bundle.tgt_lang, "trgTag": bundle.tgt_lang}
     (out / _INFO).write_text(json.dumps(info, indent=1) + "\n")
 
 
