@@ -71,8 +71,8 @@ BERGAMOT: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "normed embeddings": (
         {"seed": 23, **NORMED},
-        ["apple " * 31 + "apple", "ppppppppppppfelAAmppppppppppppppppp", "p" * 32,
-         "ei apple apple applemmm apple apple apple apple apple appleei appleei apple apple applemei applemei applemmm"],
+        ["apple " * 30, "ppppppppppppfelAAmpppppppp", "p" * 30,
+         "ei apple apple applemmm apple apple apple apple apple apple appleei appleei apple apple applemei app"],
     ),
     "shortlist": (
         {"seed": 22, "shortlist": {}},

@@ -58,7 +58,7 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {  # values of the options that change 
     "type": ("transformer",),
     "transformer-decoder-autoreg": ("self-attention", "rnn"),
     "transformer-ffn-activation": ("swish", *ACTIVATIONS),
-    # Operations: d is dropout, a the residual connection, n a norm. Before a sub-layer, Marian normalizes queries alone.
+    # Operations: d is dropout, a a residual connection, n a norm. Before a sub-layer, Marian normalizes queries only.
     "transformer-preprocess": ("",),
     "transformer-postprocess": ("an",),
     "transformer-postprocess-emb": ("", "n"),
