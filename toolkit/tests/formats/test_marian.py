@@ -110,7 +110,8 @@ def test_an_export_has_the_weights_of_the_file(tmp_path, options):
     assert all(np.array_equal(written.tensors[name], theirs.tensors[name]) for name in theirs.tensors)
     lists = [next(folder.glob("lex*")).read_bytes() for folder in (path, tmp_path / "export")]
     assert lists[0] == lists[1]
-    assert read(tmp_path / "export", None, None).languages == ("en", "de")
+    again = run_import(tmp_path / "export", tmp_path / "again", src_lang="", tgt_lang="")
+    assert (again.src_lang, again.tgt_lang) == ("en", "de")
     export(parts, tmp_path / "export", int8=False, sample=LINES)  # replaces it
 
 

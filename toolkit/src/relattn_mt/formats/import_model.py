@@ -94,9 +94,10 @@ def _import(
     pairs, tokenizer = language_pairs(foreign.pairs, path), foreign.tokenizer
     shortlist = bundle.read_shortlist(foreign.shortlist, tokenizer) if foreign.shortlist else None
     imported = bundle.Bundle(out, config, foreign.search, src_lang, tgt_lang, weights, tokenizer, pairs, shortlist)
-    if (path / MODEL).is_file() and find_spec("ctranslate2") is None:
+    can_run = (path / MODEL).is_file() and foreign.toolkit != "Marian"  # whose file may have the same name
+    if can_run and find_spec("ctranslate2") is None:
         report = Report([summary, "not checked: ctranslate2 is not installed"], {})
-    elif (path / MODEL).is_file():
+    elif can_run:
         longest = config.position_spec.max_length
         engine = CTranslate2Engine(path, tokenizer, longest, compute_type="float32", adds=foreign.adds)
         ours, theirs = imported.translator(), Translator(engine, tokenizer, foreign.search)
