@@ -507,7 +507,8 @@ def test_layers_without_padding(name):
         options |= {} if name == "wav2vec2-bert" else {"output_hidden_states": True}  # there with padding
         return called(inputs, attention_mask=valid.long(), **options)
 
-    own = run()
+    own, reference = run(), copy.deepcopy(model)
+    faster.enable(reference)
     with faster.enable(model, unpad=True):
         assert "relattn, without padding" in faster.report(model)
         linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
@@ -523,6 +524,11 @@ def test_layers_without_padding(name):
         assert not batch[~valid].any()
         assert torch.equal(call(copy.deepcopy(model)).last_hidden_state, batch)
         handle.remove()
+        for empty in (4, slice(None)):  # texts without tokens, of which models read padding
+            valid[empty] = False
+            with torch.no_grad():
+                padded = call(reference).last_hidden_state
+                assert torch.equal(call().last_hidden_state, padded)
 
 
 @pytest.mark.parametrize(

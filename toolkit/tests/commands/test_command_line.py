@@ -56,7 +56,7 @@ def test_every_command_has_help_and_a_version(relattn, command):
     result = relattn(*command.split(), "--help")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith(f"usage: relattn-mt {command}")
-    assert relattn("help", *command.split()) == result
+    assert relattn("help", *command.split()) == relattn("help", *command.split(), "--help") == result
     assert relattn(*command.split(), "--version") == relattn("--version")
     settings = ("--model.clip", "--train.warmup_steps", "--search.alpha", "--seed", "--resume")
     assert command != "train" or all(setting in result.out for setting in settings)
@@ -83,6 +83,7 @@ def test_quiet_prints_no_progress_and_no_notes(relattn, model, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (" x", "unknown command ''"),
         ("trian x", "unknown command 'trian'; did you mean train?"),
         ("translate x --beam-sise 3", "did you mean --beam_size?"),
         ("train --steps 1", "did you mean --train.steps?"),
@@ -96,6 +97,9 @@ def test_quiet_prints_no_progress_and_no_notes(relattn, model, tmp_path, monkeyp
         ("translate bundle --precision fp8", "--precision must be one of fp32, bf16, int8, got 'fp8'"),
         ("translate bundle --seed", "--seed must have a value"),
         ("translate bundle --align=x", "--align must have no value"),
+        ("translate bundle --seed -1e-1", "--seed must be a whole number in decimal notation, got '-1e-1'"),
+        ("train RECIPE --stages []\nbogus:", "--stages: not YAML"),
+        ('train RECIPE --stages {"bogus":1}', "--stages must be a list, each of the settings of a stage, got '{"),
         ("translate", "missing argument: BUNDLE"),
         ("quantize a b --out c", "unexpected argument: b"),
         ("export onnx a --out b --check_count 0", "check_count must be at least 1 and at most 1,000,000, got 0"),

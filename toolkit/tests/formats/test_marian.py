@@ -113,6 +113,12 @@ def test_an_export_has_the_weights_of_the_file(tmp_path, options):
     again = run_import(tmp_path / "export", tmp_path / "again", src_lang="", tgt_lang="")
     assert (again.src_lang, again.tgt_lang) == ("en", "de")
     export(parts, tmp_path / "export", int8=False, sample=LINES)  # replaces it
+    (tmp_path / "export" / "config.intgemm8bitalpha.yml").unlink()
+    with pytest.raises(InputError, match="export: not replaced, because it contains more than a Marian export"):
+        export(parts, tmp_path / "export", int8=False, sample=LINES)
+    (tmp_path / "other" / "model.bin").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"other: not replaced, .*model\.bin"):
+        export(parts, tmp_path / "other", int8=False, sample=LINES)
 
 
 def test_an_export_in_int8(tmp_path):
@@ -148,6 +154,9 @@ def test_a_trained_student(tmp_path):
     parts.save()
     report = export(parts, tmp_path / "export", int8=False, sample=LINES)
     assert report.parities["float32"].same == len(LINES)
+    assert report.notes == ["max_length_extra of the bundle: 5; of the export: 1"]
+    with pytest.raises(InputError, match=r"does not support norm_epsilon 0\.1"):
+        export(replace(parts, model=replace(config, norm_epsilon=0.1)), tmp_path / "x", int8=False, sample=LINES)
     parts.state["embedding"][pieces.special.bos] += 1
     with pytest.raises(InputError, match=r"an embedding of the first target token \(train with"):
         export(parts, tmp_path / "export", int8=False, sample=LINES)
@@ -242,6 +251,15 @@ def test_files_that_settings_name(tmp_path):
     (path / "config.yml").unlink()
     with pytest.raises(InputError, match=r"must have one file of models, got model\S+, other.bin$"):
         read(path, None, None)
+    for name, value in (
+        ("beam-size", "9" * 400),
+        ("beam-size", "2.5"),
+        ("beam-size", "true"),
+        ("normalize", "9" * 400),
+    ):
+        (path / "config.yml").write_text(f"{names}{name}: {value}\n")
+        with pytest.raises(InputError, match=r"config\.yml: (beam.size|normalize) must be "):
+            read(path, None, None)
 
 
 def test_codes_of_subword_nmt(tmp_path):
@@ -358,4 +376,4 @@ def test_damaged_files(tmp_path):
     (path / "decoder.yml").write_text("beam-size: two")
     (path / "vocab.yml").unlink()
     shutil.copy(FIXTURES / "sentencepiece.model", vocabulary)
-    refuse(path, tmp_path, "decoder.yml: beam-size must be a finite number, got 'two'")
+    refuse(path, tmp_path, "decoder.yml: beam-size must be a whole number, got 'two'")

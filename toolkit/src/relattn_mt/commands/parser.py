@@ -31,6 +31,7 @@ _MESSAGES = (  # of argparse, and ours
     (r"the following arguments are required: ([^,]+).*", "missing argument: {}"),
     (r"unrecognized arguments: (.*)", "unexpected argument: {}"),
 )
+_NEGATIVE = re.compile(r"-[\d.]+[eE][-+]?\d+")  # argparse takes it for an option
 _OPTION = re.compile(r"--([a-zA-Z][\w.-]*)(=.*)?", re.DOTALL)
 _PREFIX = "RELATTN_MT_SERVE"  # of environment variables
 _QUIET = "Print no progress and no notes to standard error, only warnings and errors."
@@ -172,9 +173,10 @@ def parse(
     parser = _Parser(f"{program} {name}", function, given)
     given |= vars(parser.parse_args(_normalized(argv, types, name)))
     recipe = given.pop("recipe", None)
-    if "stages" in given:
+    if text := given.get("stages"):
+        lines = " ".join(text.splitlines(keepends=True))  # indented, as a value
         with reading("--stages", "not YAML"):
-            given |= parse_yaml(f"stages: {given['stages']}", "--stages")
+            given["stages"] = parse_yaml(f"stages: {lines}", "--stages").get("stages", text)
     arguments = arguments_of(function)
     values = {}
     for key, value in given.items():
@@ -216,17 +218,19 @@ def _normalized(argv: Sequence[str], types: dict[str, Any], command: str) -> lis
         InputError: The command has no such option, or one that is not a list is given twice.
     """
     end = argv.index("--") if "--" in argv else len(argv)
-    options, normalized = Counter[str](), []
+    options, normalized = Counter[str](), list[str]()
     for word in argv[:end]:
         if option := _OPTION.fullmatch(word):
             name = option[1].replace("-", "_")
             if name not in types and name != "help":
                 raise unknown(f"option of {command}", f"--{name}", [f"--{other}" for other in types])
-            options[name] += 1
+            options[name] += name != "help"
             word = f"--{name}{option[2] or ''}"
+        elif _NEGATIVE.fullmatch(word) and normalized and re.fullmatch(r"--[\w.]+", normalized[-1]):
+            word = f"{normalized.pop()}={word}"
         normalized.append(word)
     for name, count in options.items():
-        require(count == 1 or is_list(types[name]), f"--{name} must be given once, got it {count} times")
+        require(count <= 1 or is_list(types[name]), f"--{name} must be given once, got it {count} times")
     return [*normalized, *argv[end:]]
 
 

@@ -142,7 +142,7 @@ class Markup:
             ]
             separating = {"img"} if rules is None else rules.spaces
             for begin, end, pairs in divided(texts_of_run, tags):
-                spaces = [i - begin for i in range(begin, end) if first_tokens[i].name in separating]
+                spaces = {i - begin for i in range(begin, end) if first_tokens[i].name in separating}
                 text = TokenText(texts_of_run[begin:end], pairs, spaces=spaces)
                 self._runs.append((run[begin:end], text))
                 texts += text.texts

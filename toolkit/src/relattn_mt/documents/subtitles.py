@@ -126,7 +126,7 @@ class _Text:
         tokens = [self._unescaped(each) if i % 2 == 0 else None for i, each in enumerate(self._sources)]
         names = [(i, _NAME.match(self._sources[i])) for i in range(1, len(tokens), 2)]
         tags = [(i, name[2].lower(), bool(name[1])) for i, name in names if name is not None]
-        spaces = [i for i in range(1, len(tokens), 2) if self._sources[i] in ("\\N", "\\n", "\\h")]
+        spaces = {i for i in range(1, len(tokens), 2) if self._sources[i] in ("\\N", "\\n", "\\h")}
         voices = {i for i, name, _ in tags if name == "v"}
         tags, breaks = ([each for each in tags if each[0] not in voices], voices) if len(voices) > 1 else (tags, set())
         self._text = TokenText(tokens, pair_tags(tags), breaks, spaces)

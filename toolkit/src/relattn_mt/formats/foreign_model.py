@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -220,10 +220,10 @@ def _require_floats(valid: bool, name: str, source: Path, storage: str) -> None:
 
 def typed(source: Path, name: str, value: Any, kind: type[T]) -> T:
     """Return the value of a setting. Raises InputError unless it has the type, int or float, and is finite."""
-    valid = type(value) in ((int, float) if kind is float else (int,)) and math.isfinite(value)
+    valid = type(value) in ((int, float) if kind is float else (int,)) and abs(value) <= sys.float_info.max
     expected = "a finite number" if kind is float else "a whole number"
     require(valid, f"{source}: {name} must be {expected}, got {one_line(repr(value), 40)}")
-    return cast(T, value)
+    return kind(value)
 
 
 def unsupported_settings(supported: Mapping[str, Collection[Any]], get: Callable[[str, Any], Any]) -> list[str]:

@@ -355,8 +355,8 @@ def _languages(path: Path) -> tuple[str, str]:
 def _search(file: Path, settings: Mapping[str, Any]) -> SearchConfig:
     """Return the search that the settings name, by default Firefox's. Marian's limit counts the end of the source."""
     beam, alpha, ratio = (
-        typed(file, name, float(value) if isinstance(value := settings.get(name, default), int) else value, float)
-        for name, default in (("beam-size", 1), ("normalize", 1), ("max-length-factor", 2))
+        typed(file, name, settings.get(name, default), type(default))
+        for name, default in (("beam-size", 1), ("normalize", 1.0), ("max-length-factor", 2.0))
     )
     try:
         return SearchConfig(

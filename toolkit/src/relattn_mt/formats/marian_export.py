@@ -37,7 +37,7 @@ from relattn_mt.support.files import putting, require_outside, require_replaceab
 from relattn_mt.weights import SCALE
 
 _CONFIG, _INFO, _SHORTLIST = "config.intgemm8bitalpha.yml", "model_info.json", "lex.s2t.bin"
-_FILES = "model.bin", "vocab.spm", "srcvocab.spm", "trgvocab.spm", _SHORTLIST, _CONFIG, _INFO, CARD
+_FILES = _CONFIG, "model.bin", "vocab.spm", "srcvocab.spm", "trgvocab.spm", _SHORTLIST, _INFO, CARD
 _INNER, _OUTER = 64, 8  # intgemm: what inputs and outputs must be multiples of
 _ALIGNMENT = 256  # of data in bytes
 _ROUNDING = 1e-3  # of sines of angles up to 1,023 in float32
@@ -60,7 +60,7 @@ def export(bundle: Bundle, out: Path, *, int8: bool, sample: Sequence[str] | int
     require_outside(out, bundle.path)
     if unsupported := list(_unsupported(bundle, int8)):
         raise InputError(f"{bundle.path}: Marian does not support {'; '.join(unsupported)}")
-    require_replaceable(out, _FILES, "export for Marian")
+    require_replaceable(out, _FILES, "Marian export")
     bias = np.array(bundle.state.get("output_bias", np.zeros(bundle.tokenizer.vocab_sizes[1])), np.float32)
     unknown = bundle.tokenizer.vocabularies[1].index(bundle.tokenizer.unknown_piece)
     bias[[*bundle.tokenizer.special.banned, unknown]] = NEVER_GENERATED  # Marian bans the unknown piece only
@@ -80,7 +80,9 @@ def export(bundle: Bundle, out: Path, *, int8: bool, sample: Sequence[str] | int
         theirs = ours.with_engine(NativeEngine(decoder, bundle.shortlist))
         parity = reference.compare(theirs.log_probs, theirs)
         parity.require_close(f"{out}: not exported", kind)
-        report = Report([], {kind: parity})
+        pairs = zip(vars(bundle.search).items(), vars(foreign.search).values(), strict=True)
+        notes = [f"{name} of the bundle: {own}; of the export: {its}" for (name, own), its in pairs if own != its]
+        report = Report(notes, {kind: parity})
         (aside / CARD).write_text(report.append_to(bundle.card), encoding="utf-8")
     return report
 
@@ -95,13 +97,12 @@ def _unsupported(bundle: Bundle, int8: bool) -> Iterator[str]:
         yield f"{config.positions} positions (only its own sinusoids: train with --model.positions marian)"
     if state["embedding"][special.bos].any():
         yield "an embedding of the first target token (train with --model.positions marian)"
-    for name, known in (
-        ("norm", ("post",)),
-        ("activation", marian.ACTIVATIONS.values()),
-        ("scaled_embeddings", (True,)),
-    ):
-        if (value := getattr(config, name)) not in known:
+    known = {"norm": ("post",), "activation": (*marian.ACTIVATIONS.values(),), "scaled_embeddings": (True,)}
+    for name, values in known.items():
+        if (value := getattr(config, name)) not in values:
             yield f"{name} {value}"
+    if not 0.9e-6 < config.norm_epsilon < 1.1e-5:  # Marian has 1e-6
+        yield f"norm_epsilon {config.norm_epsilon}"
     if special.src_begin or special.tgt_begin or special.src_end != (special.eos,) or len(_models(bundle)) == 0:
         yield "this tokenizer (only SentencePiece, without language tokens)"
     sizes = config.dim, config.feed_forward_dim
@@ -189,12 +190,8 @@ def _write(out: Path, bundle: Bundle, multipliers: Mapping[str, float]) -> None:
         "beam-size": search.beam_size,
         "normalize": 0.0 if search.length_penalty == "none" else search.alpha,
         "word-penalty": 0,
-        "mini-batch": 64,
-        "maxi-batch": 1000,
-        "maxi-batch-sort": "src",
+        **{"mini-batch": 64, "mini-batch-words": 1024, "maxi-batch": 1000, "maxi-batch-sort": "src", "workspace": 128},
         "max-length-break": 128,
-        "mini-batch-words": 1024,
-        "workspace": 128,
         "max-length-factor": search.max_length_ratio or 2.0,
         "skip-cost": True,
         "cpu-threads": 0,

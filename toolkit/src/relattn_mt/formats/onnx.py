@@ -47,7 +47,7 @@ from relattn_mt.support.errors import require_installed
 from relattn_mt.support.files import putting, require_outside, require_replaceable
 
 ENCODER, DECODER, CONFIG = "encoder.onnx", "decoder.onnx", "config.json"
-FILES = ENCODER, DECODER, CONFIG, *TOKENIZER_FILES["imported"], CARD
+FILES = CONFIG, ENCODER, DECODER, *TOKENIZER_FILES["imported"], CARD
 ROWS, SRC_LEN, PAST = 3, 7, 5  # sizes that the graphs are traced with
 _log = logging.getLogger(__name__)
 

@@ -137,6 +137,6 @@ def escape(text: str) -> str:
 
 
 def one_line(error: object, longest: int = _LONGEST) -> str:
-    """Return the text of an error, or the name of its type if it has none, in one printable line of limited length."""
-    text = escape(" ".join(str(error).split())) or type(error).__name__
+    """Return a text, or that of an error or else the name of its type, in one printable line of limited length."""
+    text = escape(" ".join(str(error).split())) or (type(error).__name__ if isinstance(error, Exception) else "")
     return text if len(text) <= longest else f"{text[: longest - 2]} …"

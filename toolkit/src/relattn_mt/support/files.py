@@ -11,7 +11,7 @@ import shutil
 import stat
 import uuid
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -58,12 +58,12 @@ def is_leftover(path: Path) -> bool:
     return _LEFTOVER.fullmatch(path.name) is not None
 
 
-def require_replaceable(path: Path, names: Collection[str], what: str) -> None:
+def require_replaceable(path: Path, names: Sequence[str], what: str) -> None:
     """Raise an InputError unless `path` is free, or a directory with no other files than those that are replaced.
 
     Args:
         path: Path of the output directory.
-        names: Names of the files that may be replaced.
+        names: Names of the files that may be replaced. The first must be there, unless the directory is empty.
         what: Name of such a directory in messages.
 
     Raises:
@@ -73,8 +73,8 @@ def require_replaceable(path: Path, names: Collection[str], what: str) -> None:
         return
     if not path.is_dir():
         raise InputError(f"{path}: a {what} must be a directory, got a file")
-    other_files = sorted(entry.name for entry in path.iterdir() if entry.name not in names)
-    if other_files:
+    ours = names if (path / names[0]).is_file() else []
+    if other_files := sorted(each.name for each in path.iterdir() if each.name not in ours or each.is_dir()):
         raise InputError(f"{path}: not replaced, because it contains more than a {what}: {other_files[0]}")
 
 

@@ -177,9 +177,9 @@ def packed_options(mask: Tensor | None, states: Tensor) -> tuple[dict[str, Any] 
 
 
 def packing_of(mask: Tensor | None, batch: int, unpad: bool) -> Packing:
-    """Return the packing of a batch by its mask, as in `mask_options`; the default without `unpad` or right padding."""
+    """Return the packing of a batch by its mask, as in `mask_options`; all positions if a text is empty."""
     lengths = (mask_options(mask, batch) or {}).get("key_lengths") if unpad else None
-    if mask is None or lengths is None:
+    if mask is None or lengths is None or not bool(lengths.all()):  # models read the first position of an empty text
         return Packing()
     length, ends = mask.shape[-1], nn.functional.pad(lengths.cumsum(0), (1, 0))
     return Packing(is_valid(length, lengths).flatten().nonzero()[:, 0], ends, batch, length)

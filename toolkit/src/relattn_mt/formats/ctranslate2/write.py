@@ -48,7 +48,7 @@ from relattn_mt.support.files import putting, require_outside, require_replaceab
 from relattn_mt.text.alignment import alignment_layer
 from relattn_mt.translate.translator import Translator
 
-FILES = MODEL, CONFIG, *(f"{name}.json" for name in (SHARED, SOURCE, TARGET)), *TOKENIZER_FILES["imported"], CARD
+FILES = CONFIG, MODEL, *(f"{name}.json" for name in (SHARED, SOURCE, TARGET)), *TOKENIZER_FILES["imported"], CARD
 POSITIONS = 4096  # length of the table of our sinusoids, which differ from CTranslate2's
 _log = logging.getLogger(__name__)
 
