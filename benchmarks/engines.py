@@ -63,6 +63,14 @@ def server(python: Path, name: str, model: Path, lines: list[str], threads: int)
     return first, speed, peak / 2**20
 
 
+def installed(environment: Path) -> int:
+    """Return the MB of an environment's packages, without the installer and what is compiled in a first run."""
+    files = (path for path in environment.resolve().glob("lib/python*/site-packages/**/*") if path.is_file())
+    others = "pip", "setuptools", "__pycache__"
+    counted = (path for path in files if not any(part.startswith(others) for part in path.parts[-9:]))
+    return round(sum(path.lstat().st_size for path in counted) / 1e6)
+
+
 def ask(lines: list[str]) -> list[str] | None:
     """Return translations by LibreTranslate's interface; None without an answer."""
     body = json.dumps({"q": lines, "source": "en", "target": "de"}).encode()
@@ -95,6 +103,7 @@ def main() -> None:
     for (name, kind, beam), runs in found.items():
         first, speed, peak = map(statistics.median, zip(*runs, strict=True))
         row: Row = {"name": name, "kind": kind, "beam": beam, "words_per_second": f"{speed:.0f}"}
+        row |= {"installed_mb": installed(given.environments / name)}
         record(given, [row | {"seconds_to_first": f"{first:.2f}", "peak_mib": f"{peak:.0f}"}], ("name", "kind", "beam"))
 
 

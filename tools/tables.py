@@ -25,6 +25,13 @@ PROCESSORS = {  # names of processors in tables, in their order
     "AMD EPYC (family 25, AVX-512)": "Zen 4, AVX-512",
     "AMD EPYC (family 26, AVX-512)": "Zen 5, AVX-512",
 }
+PROGRAMS = {
+    "relattn-mt": "relattn-mt",
+    "ctranslate2": "CTranslate2 4.8.5",
+    "bergamot": "Bergamot 0.4.5",
+    "argos": "Argos Translate 1.11.0",
+    "libretranslate": "LibreTranslate 1.9.6",
+}
 BOTH, FORWARD = {"pass": "forward + backward"}, {"pass": "forward"}
 FULL, CAUSAL = {"causal": "False"}, {"causal": "True"}
 Lines = Sequence[tuple[str, Row]]  # label of a line, and the values of columns that choose its rows
@@ -120,6 +127,34 @@ def small_calls() -> str:
         cells = [found.get((case, phase)) for (_, phase, _), found in zip(columns, ratios, strict=True)]
         table.append([case, *(number(cell) if cell else "–" for cell in cells)])
     table.append(["commit", *(commits(those) for *_, those in columns)])
+    return markdown(table) + conditions(rows)
+
+
+def engines() -> str:
+    """Return size, start, memory and speed of translation engines and servers, a line per program."""
+    rows = read(RESULTS / "engines-cpu.csv")
+    speeds = tuple(product(("1", "2"), ("1", "4")))  # threads, beam size
+    head = ["program", "installed, MB", "first answer, s", "peak, MiB"]
+    table = [[*head, *(f"words/s: {threads} thread{'s' * (threads > '1')}, beam {beam}" for threads, beam in speeds)]]
+    table[0] = ["processor", *table[0], "commit"]
+    for processor, those in by_processor(rows):
+        for name, kind in dict.fromkeys((row["name"], row["kind"]) for row in those):
+            here = {(row["threads"], row["beam"]): row for row in those if (row["name"], row["kind"]) == (name, kind)}
+            one = here["1", "4"]
+            start = [PROGRAMS[name] + ", server" * (kind == "server"), one["installed_mb"], one["seconds_to_first"]]
+            cells = [f"{int(here[key]['words_per_second']):,}" if key in here else "–" for key in speeds]
+            table.append([processor, *start, one["peak_mib"], *cells, commits(list(here.values()))])
+    return markdown(table) + conditions(rows)
+
+
+def training() -> str:
+    """Return the speed of training, a line per toolkit."""
+    rows = read(RESULTS / "training-cpu.csv")
+    table = [["processor", "toolkit", "target tokens per second", "loss", "steps", "commit"]]
+    for processor, those in by_processor(rows):
+        for row in those:
+            cells = [row["method"], f"{int(row['tokens_per_second']):,}", row["loss"], row["steps"]]
+            table.append([processor, *cells, commits([row])])
     return markdown(table) + conditions(rows)
 
 
@@ -254,6 +289,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "int8-decoding": lambda: decoding("decoding-int8-cpu.csv", INT8_DECODERS, ("CTranslate2, int8", CTRANSLATE2_INT8)),
     "int8-encoders": int8_encoders,
     "encoders": encoders,
+    "engines": engines,
+    "training": training,
 }
 
 
