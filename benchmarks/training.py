@@ -6,8 +6,8 @@ its own process. The speed is the median of the second half of the steps, and pa
 mean of the same steps in nats, as each prints it: JoeyNMT's and ours with label smoothing, the others' without.
 
 DATA is a folder with train.en.gz, train.de.gz, valid.en and valid.de. ENVIRONMENTS is a folder of virtual environments
-with the same torch, each of a toolkit: joeynmt (joeynmt==2.3.0 sentencepiece==0.2.0), fairseq (fairseq==0.12.2 with
-Python 3.10) and eole (eole==0.6.4 aiohttp). Missing ones are left out.
+with the same torch, one per toolkit: joeynmt (joeynmt==2.3.0 sentencepiece==0.2.0 importlib_metadata), fairseq
+(fairseq==0.12.2, with Python 3.10) and eole (eole==0.6.4 aiohttp). Missing ones are left out.
 
     python -m benchmarks.training DATA --environments DIR
 """
