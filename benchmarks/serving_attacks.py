@@ -70,6 +70,8 @@ FILES: dict[str, tuple[str, Callable[[], bytes]]] = {  # name of the file, and i
     "Word, a paragraph of 300,000 runs": ("a.docx", lambda: word_file(f"<w:p>{RUN * 300_000}</w:p>")),
     "text of 20,000 characters, no space": ("a.txt", lambda: b"a" * 19_900),
     "text of 4.8 MB, no space": ("a.txt", lambda: b"a" * 4_800_000),
+    "1,000 characters spelled in bytes": ("a.txt", lambda: "".join(map(chr, range(0x4E00, 0x4E00 + 1000))).encode()),
+    "text of 4 MB, words of one letter": ("a.txt", lambda: b"a " * 2_000_000),
     "text of 100,000 sentences": ("a.txt", lambda: b"Two dogs run, and 33 sleep in 1999.\n" * 100_000),
 }
 
@@ -198,8 +200,10 @@ def measure(name: str, model: Path, threads: int) -> dict[str, object]:
 def main() -> None:
     parser = command("serving_attacks", __doc__)
     parser.add_argument("model", type=Path, help="bundle or export")
+    names = ["nothing", "900 slow connections", *FILES]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="attacks (all)")
     given = parse(parser, "serving-attacks-cpu.csv", threads=1)
-    for name in ["nothing", "900 slow connections", *FILES]:
+    for name in given.only:
         row = {"name": name, **measure(name, given.model, given.threads)}
         record(given, [row], ("name",))
 
