@@ -2,7 +2,7 @@
 
 MODELS has the model in each format, named as in `MODELS`: a Transformer that all engines know, with sinusoids and layer
 normalization after the residual connection. ENVIRONMENTS is a folder of virtual environments, each with one package and
-its dependencies, named as in `MODELS`; missing ones are left out.
+its dependencies, named as in `MODELS`, and relattn-mt-server with the extra `serve`; missing ones are left out.
 
 Each run is a new process (`engine_process.py`). It imports, loads the model and translates one line, which is timed
 from the start of the process. Then it translates all lines: an engine in one call, a server in one request. Memory is
@@ -91,20 +91,28 @@ def main() -> None:
     given = parse(parser, "engines-cpu.csv")
     lines = given.lines.read_text(encoding="utf-8").splitlines()
     found: dict[tuple[str, str, int], list[Figures]] = {}
+    sizes: dict[tuple[str, str], int] = {}
     for _, (name, model), beam in product(range(given.repeats), MODELS.items(), (1, 4)):
-        python, path = given.environments / name / "bin/python", given.models / model
-        if not python.exists() or not path.exists():
+        path = given.models / model
+        own = given.environments / f"{name}-server"
+        places = {"engine": given.environments / name, "server": own if own.exists() else given.environments / name}
+        if not places["engine"].exists() or not path.exists():
             continue
-        if name != "libretranslate":
-            figures = engine(python, name, path, given.lines, beam, given.threads)
-            found.setdefault((name, "engine", beam), []).append(figures)
-        if name in SERVERS and beam == 4:
-            found.setdefault((name, "server", beam), []).append(server(python, name, path, lines, given.threads))
+        for kind, place in places.items():
+            sizes[name, kind] = sizes.get((name, kind)) or installed(place)
+            python = place / "bin/python"
+            if kind == "engine" and name != "libretranslate":
+                figures = engine(python, name, path, given.lines, beam, given.threads)
+            elif kind == "server" and name in SERVERS and beam == 4:
+                figures = server(python, name, path, lines, given.threads)
+            else:
+                continue
+            found.setdefault((name, kind, beam), []).append(figures)
     for (name, kind, beam), runs in found.items():
         first, speed, peak = map(statistics.median, zip(*runs, strict=True))
         row: Row = {"name": name, "kind": kind, "beam": beam, "words_per_second": f"{speed:.0f}"}
-        row |= {"installed_mb": installed(given.environments / name)}
-        record(given, [row | {"seconds_to_first": f"{first:.2f}", "peak_mib": f"{peak:.0f}"}], ("name", "kind", "beam"))
+        row |= {"seconds_to_first": f"{first:.2f}", "peak_mib": f"{peak:.0f}", "installed_mb": sizes[name, kind]}
+        record(given, [row], ("name", "kind", "beam"))
 
 
 if __name__ == "__main__":
