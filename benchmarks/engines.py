@@ -5,9 +5,9 @@ normalization after the residual connection. ENVIRONMENTS is a folder of virtual
 its dependencies, named as in `MODELS`, and relattn-mt-server with the extra `serve`; missing ones are left out.
 
 Each run is a new process (`engine_process.py`). It imports, loads the model and translates one line, which is timed
-from the start of the process. Then it translates all lines: an engine in one call, a server in one request. Memory is
-the peak of the process. Runs alternate. Bergamot runs without a shortlist. The splitter of Argos Translate, whose model
-it downloads, is replaced by one that splits nothing.
+from the start of the process. Then it translates all lines: an engine in one call, a server in requests of 100 lines.
+Memory is the peak of the process. Runs alternate. Bergamot runs without a shortlist. The splitter of Argos Translate,
+whose model it downloads, is replaced by one that splits nothing.
 
     python -m benchmarks.engines MODELS LINES --environments DIR
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 from benchmarks.measure import Row, command, field_in_bytes, parse, record
 
 PROCESS = Path(__file__).with_name("engine_process.py")
-PORT = 5917
+PORT, PART = 5917, 100  # lines per request to a server
 MODELS = {  # environment -> its model
     "relattn-mt": "bundle",
     "ctranslate2": "ctranslate2",
@@ -54,8 +54,8 @@ def server(python: Path, name: str, model: Path, lines: list[str], threads: int)
                     raise SystemExit(f"{name} did not start")
                 time.sleep(0.02)
             first, begun = time.monotonic() - start, time.monotonic()
-            answers = ask(lines)
-            assert len(answers or ()) == len(lines)
+            parts = [ask(lines[i : i + PART]) for i in range(0, len(lines), PART)]
+            assert sum(len(part or ()) for part in parts) == len(lines)
             speed = sum(len(line.split()) for line in lines) / (time.monotonic() - begun)
             peak = field_in_bytes(f"/proc/{process.pid}/status", "VmHWM") or 0
         finally:
