@@ -141,7 +141,8 @@ def engines() -> str:
         for name, kind in dict.fromkeys((row["name"], row["kind"]) for row in those):
             here = {(row["threads"], row["beam"]): row for row in those if (row["name"], row["kind"]) == (name, kind)}
             one = here["1", "4"]
-            start = [PROGRAMS[name] + ", server" * (kind == "server"), one["installed_mb"], one["seconds_to_first"]]
+            size, label = f"{int(one['installed_mb']):,}", PROGRAMS[name] + ", server" * (kind == "server")
+            start = [label, size, one["seconds_to_first"]]
             cells = [f"{int(here[key]['words_per_second']):,}" if key in here else "–" for key in speeds]
             table.append([processor, *start, one["peak_mib"], *cells, commits(list(here.values()))])
     return markdown(table) + conditions(rows)
