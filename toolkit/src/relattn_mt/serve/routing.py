@@ -253,11 +253,12 @@ class Router:
         portion = max(1, min(_PORTION * self.limits.batch, self.limits.waiting // 4))
         for number, model in enumerate(route):
             split_texts = await self._parsers.run(split_all, texts, *model.splitting)
-            sentences = [model.sentence(each, options) for text in split_texts for each in text.sentences]
+            sentences = [each for text in split_texts for each in text.sentences]
             report(number / len(route))
             translations: list[Marked] = []
             for begin in range(0, len(sentences), portion):
-                ranked = await _submit_patiently(model, sentences[begin : begin + portion])
+                items = [model.sentence(each, options) for each in sentences[begin : begin + portion]]
+                ranked = await _submit_patiently(model, items)
                 translations += [best.marked for (best,) in ranked]
                 report((number + len(translations) / len(sentences)) / len(route))
             remaining = iter(translations)
