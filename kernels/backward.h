@@ -167,7 +167,7 @@ typedef struct {
     idx dim, value_dim, begun; /* dims are padded */
 } key_gradients;
 
-/* Set the gradients of the keys before `end` to zero that have not been written. */
+/* Set the gradients of keys before `end` that have not been written to zero. */
 static void zero_gradients(key_gradients *g, idx end) {
     for (idx j = g->begun; j < end; j++) {
         memset(g->d_keys.data + j * g->d_keys.row_stride, 0, sizeof(real) * g->dim);

@@ -289,7 +289,7 @@ def test_sentences_that_are_done_leave_the_batch():
 )
 @pytest.mark.parametrize("place", [0, 1])
 def test_nan_ends_its_sentence_only(run: Callable[[Table], list[Any]], place: int):
-    """In the first step, or where the search of other sentences goes on."""
+    """In the first step, or while the search of other sentences continues."""
     model = Table(12)
     expected = run(model)
     model.logits[1, place:] = math.nan

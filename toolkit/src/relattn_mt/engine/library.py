@@ -82,7 +82,7 @@ def load(level: str | None = None, folder: Path = FOLDER) -> Kernels:
         folder: Directory of the library and its header.
 
     Raises:
-        OSError: There is no library for this machine, or it is damaged or of another version.
+        OSError: The library for this machine is missing, damaged or of another version.
         ImportError: The level is unknown, or higher than the processor.
     """
     path = folder / LIBRARY

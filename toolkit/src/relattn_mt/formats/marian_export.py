@@ -227,7 +227,7 @@ def _as_bin(items: list[tuple[str, int, tuple[int, ...], bytes]]) -> bytes:
 
 
 def _multipliers(bundle: Bundle, reference: Reference) -> dict[str, float]:
-    """Return 127 / the largest input of each matrix over the reference's translations, by the name of the matrix."""
+    """Return the multiplier of each matrix's inputs, 127 / the largest of the reference's translations, by its name."""
     import torch
 
     model, special, largest = bundle.make_model().eval(), bundle.tokenizer.special, dict[str, float]()

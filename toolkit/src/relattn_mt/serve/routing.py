@@ -352,11 +352,10 @@ class Router:
     ) -> list[tuple[SplitText, list[list[Translation]]]]:
         """Return the sentences of each text, and the translations of each sentence, best first."""
         split_texts = split_all(texts, *model.splitting)
-        items = [model.sentence(sentence, options, prefix) for text in split_texts for sentence in text.sentences]
-        max_sentences = self.limits.sentences
-        require(
-            len(items) <= max_sentences, f"a request must have at most {max_sentences:,} sentences, got {len(items):,}"
-        )
+        sentences = [each for text in split_texts for each in text.sentences]
+        count, most = len(sentences), self.limits.sentences
+        require(count <= most, f"a request must have at most {most:,} sentences, got {count:,}")
+        items = [model.sentence(each, options, prefix) for each in sentences]
         translations = iter(await model.sentences.submit(items))
         return [(text, [next(translations) for _ in text.sentences]) for text in split_texts]
 

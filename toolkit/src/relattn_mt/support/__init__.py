@@ -1,1 +1,1 @@
-"""What all packages use: errors that users see, files, locks, the console, the processor. Imports nothing of ours."""
+"""Common parts of all packages: errors, files, locks, the console, the processor. Imports nothing of ours."""
