@@ -357,6 +357,15 @@ def test_word_formats_and_fields_stay_on_their_words(
     assert shown(paragraph) == expected
 
 
+def test_words_of_links_that_touch_are_apart() -> None:
+    links = [f'<w:hyperlink w:anchor="x">{run(text)}</w:hyperlink>' for text in ("one", "Two", "three")]
+    pieces = [run("See "), links[0], links[1], run("/"), links[2], field("HYPERLINK x", run("four")), run(" now")]
+    document = read("a.docx", word_file_of("".join(pieces)))
+    assert document.texts == ["See <m0>one</m0>", "<m0>Two</m0>/", "three", "<m0>four</m0> now"]
+    (paragraph,) = paragraphs_of(document.fill(["<m0>eins</m0>", "<m0>zwei</m0>/", "drei", "<m0>vier</m0>"]))
+    assert shown(paragraph) == "{hyperlink eins}{hyperlink zwei}/{hyperlink drei}{<instrText HYPERLINK x >|vier}"
+
+
 REVISED = "".join(
     [
         run("One "),
@@ -563,6 +572,8 @@ def test_markdown_notes_keep_their_first_line() -> None:
         assert document.fill(["Eins <m0>zwei</m0>!"]) == content.replace("One *two*.", "Eins *zwei*!")
     document = read("a.md", b"~~Old~~ new\n")
     assert document.fill(["<m0>Alt</m0> neu"]) == "~~Alt~~ neu\n"
+    document = read("a.md", b"a **very** b *x*, __y__ [z](w)\n")  # emphasis without words would be text
+    assert document.fill(["a<m0></m0> b<m1></m1>, c <m3></m3><m2></m2>"]) == "a b, c [](w)\n"
 
 
 def test_addresses_in_markdown_end_before_punctuation() -> None:
@@ -592,12 +603,14 @@ def test_po_file_is_filled() -> None:
         'msgstr[1] "%d Dateien"',
         'msgstr[2] "%d Dateien"',
     ]
-    for header, forms in (("", ["%d файлов"]), ("n % 10 == 1", ["%d файл", "%d файла", "%d файлов"])):
-        lines = "".join(f'msgstr[{i}] ""\n' for i in range(len(forms)))
-        one = f'msgid ""\nmsgstr "Plural-Forms: {header}"\n\nmsgid "One file"\nmsgid_plural "%d files"\n{lines}'
-        document = read("a.po", one.encode())
+    for rule, count in (("", 1), ("n % 10 == 1 ? 0 : n < 5 ? 1 : 2", 3), ("(n%100==1 ? 0 : 1)", 2), ("(n==0 ? 0 : 1)", 2)):
+        header = f'msgid ""\nmsgstr "Plural-Forms: plural={rule};"\n\n'
+        lines = 'msgid_plural "%d files"\n' + "".join(f'msgstr[{i}] ""\n' for i in range(count))
+        document = read("a.po", f'{header}msgid "One file"\n{lines}'.encode())
         assert document.texts == [" files"]  # each form is for several numbers
-        assert document.fill([" X"]).count('"%d X"') == len(forms)
+        assert document.fill([" X"]).count('"%d X"') == count
+        if count > 1:
+            assert read("a.po", f'{header}msgid "%d file"\n{lines}'.encode()).texts == [" file", " files"]
     with pytest.raises(InputError, match="convert the file to UTF-8"):
         fill([Marked("中"), Marked(), Marked()])
     with pytest.raises(InputError, match="line 1 is not"):

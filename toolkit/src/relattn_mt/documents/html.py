@@ -130,7 +130,7 @@ class Markup:
         for run in _runs_of_xml(self._tokens, rules) if rules else _runs(self._tokens):
             first_tokens = [self._tokens[begin] for begin, _ in run]
             texts_of_run = [
-                (str if keeps_space else _collapsed)(_text(token.source))
+                (str if keeps_space else _collapsed)(characters(token.source))
                 if token.is_text and translated[begin]
                 else None
                 for (begin, _), token in zip(run, first_tokens, strict=True)
@@ -201,7 +201,7 @@ def _collapsed(text: str) -> str:
     return _SPACE.sub(" ", text)
 
 
-def _text(source: str) -> str:
+def characters(source: str) -> str:
     """Return the characters of a piece of text, which may be a section of XML without entities."""
     if source.startswith(_CDATA):
         return source.removeprefix(_CDATA).removesuffix("]]>")

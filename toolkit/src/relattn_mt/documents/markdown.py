@@ -31,10 +31,12 @@ _TITLE = r"""(?:\s+(?:"[^"]*"|'[^']*'|\([^()]*\)))?"""
 _PLACE = rf"\(\s*{_ADDRESS}{_TITLE}\s*\)|\[[^\[\]]*\]"
 _ESCAPE = re.compile(r"\\[!-/:-@\[-`{-~]")
 _ADMONITION = r"(?:\[![\w-]+\]|!!!|\?\?\?|:::|===(?= [\x22]))"  # the line that begins a note
+_NOTE = re.compile(r"^([ \t]*)(?=(?:!!!|\?\?\?\+?|===)[ ]+[\w\x22])", re.MULTILINE)
 _INLINE = re.compile(
     rf"(?P<escape>{_ESCAPE.pattern})"
     rf"|(?P<break>(?:(?<! ) {{2,}}|\\)\n[ \t]*|\A{_ADMONITION}[^\n]*(?:\n|\Z)"
-    r"|\n:::[ \t]*\Z|\A\[\^[^\[\]\s]+\]:|\n:[ \t]+)"
+    r"|\n:::[ \t]*\Z|\A\[\^[^\[\]\s]+\]:|\n[:~][ \t]+|\n(?=\*\[[^\[\]]+\]:)"
+    r"|(?:\A|\n)\{[{%<][^\n]*[}%>]\}[ \t]*(?:\n|\Z))"
     r"|(?P<single>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)"
     r"|\$\$[^$]+\$\$|\$(?![\s$])[^$\n]*(?<!\s)\$(?!\d)"
     rf"|!\[[^\[\]]*\](?:{_PLACE})|\[\^[^\[\]\s]+\]|\A\[[ xX]\](?=\s)"
@@ -100,12 +102,24 @@ class Markdown:
             texts = "".join(source for source, each in zip(sources, segment, strict=True) if each.text is not None)
             plain = set(_ESCAPE.sub("", texts)) - set("".join(_ESCAPE.findall(texts)))  # what needs no escape here
             special = re.compile("[" + re.escape("".join(set(_SPECIAL) - plain)) + "]|&(?=#?\\w+;)")
-            filled = text.fill(remaining, sources, lambda each: special.sub(r"\\\g<0>", each))  # noqa: B023
+            pieces: list[str | int] = []
+            for piece in filter(lambda each: each != "", text.replaced(remaining)):
+                last = pieces[-1] if pieces else ""
+                if isinstance(piece, int) and isinstance(last, int) and _is_empty(segment[last], segment[piece]):
+                    pieces.pop()
+                else:
+                    pieces.append(piece)
+            filled = "".join(special.sub(r"\\\g<0>", x) if isinstance(x, str) else sources[x] for x in pieces)
             if filled != "".join(sources):
                 filled = _BLOCK.sub(r"\1\\", filled, count=1) if _BLOCK.match(filled) else filled
                 parts += [self._content[done:begin], filled]
                 done = end
         return "".join([*parts, self._content[done:]])
+
+
+def _is_empty(opening: _Token, closing: _Token) -> bool:
+    """Return whether two tokens are emphasis without text, which would be text."""
+    return closing.is_closing and closing.name[0] in "*_~" and opening.name == closing.name
 
 
 def _texts(content: str) -> Iterator[tuple[list[tuple[int, int]], set[str]]]:
@@ -118,7 +132,8 @@ def _texts(content: str) -> Iterator[tuple[list[tuple[int, int]], set[str]]]:
     parser = MarkdownIt("commonmark").enable("table").disable("inline")
     done: dict[int, int] = {}  # where the last cell of a line of a table ended
     before = ""
-    for token in parser.parse(content[offset:], environment):
+    # To the parser, a note is an item of a list, so that indented text after a blank line belongs to it.
+    for token in parser.parse(_NOTE.sub(r"\1-   ", content[offset:]), environment):
         kind, before = before, token.type
         if token.type != "inline" or token.map is None:
             continue

@@ -23,9 +23,9 @@ from lxml import etree
 from relattn_mt.data.text_files import has_text
 from relattn_mt.documents.archives import Archive
 from relattn_mt.documents.html import MAX_TAGS
-from relattn_mt.documents.tokens import INVALID, Message, TokenText
+from relattn_mt.documents.tokens import INVALID, Message, TokenText, divided
 from relattn_mt.support.errors import reading, require
-from relattn_mt.text.marked import Marked, pair_tags
+from relattn_mt.text.marked import Marked
 
 _LANGUAGES = "wordprocessingml", "drawingml", "spreadsheetml"
 _NAMESPACES = tuple(
@@ -82,7 +82,7 @@ class _Token:
         atoms: What a tag stands for.
         container: Element around the text of a pair.
         kind: "format", "container", "field" or "range" for a pair; empty for a single tag.
-        name: Name of the pair.
+        name: Name of the pair, after "a" for a link and "b" for anything else, as `divided` takes it.
         is_closing: Whether it is the second tag of a pair.
         is_break: Whether no text moves across it.
     """
@@ -240,7 +240,7 @@ def _tokens_of(atoms: Sequence[_Atom], names: Iterator[str], depth: int) -> list
             separator, end, code = fields[i]
             if separator and code in _FIELDS and depth < _MAX_DEPTH:
                 inner = _tokens_of(atoms[separator + 1 : end], names, depth + 1)
-                tokens += _enclosed(inner, "field", next(names), atoms[i : separator + 1], atoms[end : end + 1])
+                tokens += _enclosed(inner, "field", f"a {next(names)}", atoms[i : separator + 1], atoms[end : end + 1])
             else:
                 tokens.append(_Token(atoms=atoms[i : end + 1]))
             i = end
@@ -251,7 +251,8 @@ def _tokens_of(atoms: Sequence[_Atom], names: Iterator[str], depth: int) -> list
             tokens.append(_Token(atoms=[atom], is_break=True))
         elif _is_container(atom):
             inner = _tokens_of(list(_atoms(_content(atom.element))), names, depth)
-            tokens += _enclosed(inner, "container", next(names), container=atom.element)
+            link = "a" if name == "hyperlink" else "b"
+            tokens += _enclosed(inner, "container", f"{link} {next(names)}", container=atom.element)
         elif i in ranges:
             tokens.append(_Token(atoms=[atom], kind="range", name=ranges[i], is_closing=name.endswith("End")))
         else:
@@ -326,7 +327,7 @@ def _ranges(atoms: Sequence[_Atom]) -> dict[int, str]:
     for i, atom in enumerate(atoms):
         kind, end, rest = atom.name.rpartition("End") if atom.name.endswith("End") else atom.name.rpartition("Start")
         if kind and not rest:
-            name = f"{kind} {_attribute(atom.element, 'id')}"
+            name = f"b {kind} {_attribute(atom.element, 'id')}"
             if end == "Start":
                 starts[name] = i
             elif name in starts:
@@ -377,7 +378,7 @@ def _with_formats(tokens: Sequence[_Token], names: Iterator[str]) -> Iterator[_T
             yield from (token for _, token in group)
             continue
         text = _Token("".join(token.text or "" for _, token in group), formats[key])
-        name = next(names)
+        name = f"b {next(names)}"
         if key != base:
             yield _Token(format=text.format, kind="format", name=name)
         if text.text:
@@ -418,27 +419,28 @@ class _Paragraph:
 
     def __init__(self, element: Any, tokens: list[_Token]) -> None:
         self._element, self._tokens = element, tokens
-        self._segments: list[tuple[int, int, TokenText]] = []
+        self._segments: list[tuple[int, TokenText]] = []  # with the index of the first token
         begin = 0
         for end, token in enumerate([*tokens, _Token(is_break=True)]):
             if token.is_break:
                 segment = tokens[begin:end]
                 tags = [(i, each.name, each.is_closing) for i, each in enumerate(segment) if each.name]
-                text = TokenText([each.text for each in segment], pair_tags(tags))
-                self._segments.append((begin, end, text))
+                texts = [each.text for each in segment]
+                for first, last, pairs in divided(texts, tags):
+                    self._segments.append((begin + first, TokenText(texts[first:last], pairs)))
+                self._segments.append((end, TokenText([None] * (end < len(tokens)), {})))
                 begin = end + 1
-        self.texts = [text for *_, segment in self._segments for text in segment.texts]
+        self.texts = [text for _, segment in self._segments for text in segment.texts]
 
     def fill(self, translations: Sequence[Marked]) -> None:
         """Replace the texts."""
         remaining = iter(translations)
         builder = _Builder(self._element, self._tokens)
-        for begin, end, segment in self._segments:
-            pieces = (each if isinstance(each, str) else begin + each for each in segment.replaced(remaining))
-            for piece in (*pieces, *range(end, min(end + 1, len(self._tokens)))):
-                text = piece if isinstance(piece, str) else self._tokens[piece].text
+        for begin, segment in self._segments:
+            for piece in segment.replaced(remaining):
+                text = piece if isinstance(piece, str) else self._tokens[begin + piece].text
                 if text is None:
-                    builder.add_tag(int(piece))
+                    builder.add_tag(begin + int(piece))
                 elif text:
                     builder.add_text(text)
         builder.finish()

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from relattn_mt.documents.tokens import Message
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.marked import Marked
-from relattn_mt.text.patterns import MARKUP
+from relattn_mt.text.patterns import MARKUP, literals
 
 _STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
 _JSON = re.compile(rf"({_STRING})(\s*:)?")
@@ -22,6 +22,7 @@ _Entry = dict[str, tuple[int, list[str]]]  # line and strings of each keyword, s
 _ESCAPE = re.compile(r'\\(?:([abfnrtv"\\])|x([0-9A-Fa-f]{1,2})|([0-7]{1,3}))')
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", '"': '"', "\\": "\\"}
 _UNESCAPED = {text: f"\\{name}" for name, text in _ESCAPES.items()}
+_SINGULAR = re.compile("n(!=1|>1|==1[?])|EXPRESSION")  # a plural rule whose first form stands for 1, or for 0 and 1
 _SPECIAL = re.compile('["\\\\\a\b\f\n\r\t\v]')
 
 
@@ -44,7 +45,7 @@ class Json:
         try:
             _require_json(content)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"the file must be JSON, and not nested too deeply: {type(error).__name__}") from error
+            raise InputError(f"the file must be JSON, and not nested too deeply: {error}") from error
         self._content = content
         self._strings: list[tuple[int, int, str, Message]] = []  # range in the file, string and its texts
         end = 0  # of the last value that is left unchanged
@@ -74,15 +75,15 @@ class Json:
 
 
 def _require_json(content: str) -> None:
-    """Raise a ValueError unless a text is JSON, or each of its lines is."""
-    try:
-        json.loads(content)
-    except ValueError:
-        lines = [line for line in content.split("\n") if line.strip()]
-        if len(lines) < 2:
-            raise
-        for line in lines:
-            json.loads(line)
+    """Raise a ValueError unless a text is JSON: one value, or several on lines of their own."""
+    begin, space = len(content) - len(content.lstrip()), re.compile(r"\s*")
+    while True:
+        _, end = json.JSONDecoder().raw_decode(content, begin)
+        begin = space.match(content, end).end()  # type: ignore[union-attr]
+        if begin == len(content):
+            return
+        if "\n" not in content[end:begin]:
+            raise json.JSONDecodeError("Extra data", content, end)
 
 
 class Po:
@@ -103,17 +104,18 @@ class Po:
     def __init__(self, content: str) -> None:
         self._lines = content.split("\n")
         self._fills: list[tuple[list[int], Message]] = []  # lines of empty translations, and their source
-        takes_number = False
+        takes_number = False  # whether the first form stands for 1 and other numbers, such as 21
         for entry in _entries(self._lines):
             source, plural = (_joined(entry, name) for name in ("msgid", "msgid_plural"))
             lines = {name: line for name, (line, _) in entry.items() if name.startswith("msgstr")}
             if not source:  # the header
-                takes_number = "n%10==1" in _joined(entry, "msgstr").replace(" ", "")
+                form = re.search("plural=([^;]+)", re.sub(r"[\s()]", "", _joined(entry, "msgstr")))
+                takes_number = form is not None and not _SINGULAR.match(form[1])
             if not source or any(_joined(entry, name) for name in lines):
                 continue
             first = [line for name, line in lines.items() if name in ("msgstr", "msgstr[0]")]
             others = [line for line in lines.values() if line not in first]
-            if plural and (not others or takes_number):  # the only form, or one for 1, 21, 31
+            if plural and (not others or (takes_number and literals(source) != literals(plural))):
                 first, others = [], [*first, *others]
             for places, text in ((first, source), (others, plural)):
                 if places and text:

@@ -13,12 +13,13 @@ from relattn_mt.text.marked import Kind, Mark, Marked, join, pair_tags
 from relattn_mt.text.patterns import BLOCK
 
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
-_NAME = re.compile(r"<(/?)(\w[\w:-]*)")
+_NAME = re.compile(r"[<\[](/?)(\w[\w:-]*)")
 FORMATS = {  # tags within a word
     *("b", "big", "del", "em", "font", "i", "ins", "mark", "s", "small", "strike", "strong", "sub", "sup", "tt", "u"),
     *("img", "wbr", "text:span"),
 }
 _LINKS = {"a", "text:a"}
+_SIGNS = re.compile(r"[^\w\s]+")
 _WORD, _NO_ENDING = re.compile(r"[^\W\d_]{3}$"), re.compile(r"[^\W\d_]{3}")  # before a link and after one
 
 
@@ -149,17 +150,19 @@ def divided(
 
     Args:
         tokens: As in `TokenText`.
-        tags: Number, name and whether it is a closing tag, of each tag that may belong to a pair.
+        tags: Number, name and whether it is a closing tag, of each tag that may belong to a pair. A name may have a
+            kind before it, such as "a" for a link, and a space.
     """
-    names = {i: (name, is_closing) for i, name, is_closing in tags if name not in FORMATS}
-    formats = {i for i, name, _ in tags if name in FORMATS}
+    kinds = [(i, name.partition(" ")[0], is_closing) for i, name, is_closing in tags]
+    names = {i: (kind, is_closing) for i, kind, is_closing in kinds if kind not in FORMATS}
+    formats = {i for i, kind, _ in kinds if kind in FORMATS}
     cuts, last, inner = list[int](), "", list[int]()  # last: text before the inner tags
     for i, text in enumerate(tokens):
         if text is None and i in names:
             inner.append(i)
         elif text is None and i not in formats:
             last = ""
-        elif text:
+        elif text and not (last and inner and _SIGNS.fullmatch(text)):  # not a sign between links
             closed = max((tag for tag in inner if names[tag][1]), default=-1)
             opening = min((tag for tag in inner if tag > closed), default=i)
             links = [tag for tag in inner if names[tag][0] in _LINKS]
@@ -206,6 +209,12 @@ class Message:
 
     def __init__(self, text: str, pattern: re.Pattern[str]) -> None:
         self._sources = re.split(f"({pattern.pattern})", text)  # placeholders at odd indices
+        for i in range(1, len(self._sources), 2):  # a comma or colon after the first placeholders belongs to them
+            if any(map(str.isalnum, self._sources[i - 1])) or self._sources[i][0] in "<[":
+                break
+            end = re.compile(r"(?:[^\w\s]+\s+)?").match(self._sources[i + 1]).end()  # type: ignore[union-attr]
+            self._sources[i] += self._sources[i + 1][:end]
+            self._sources[i + 1] = self._sources[i + 1][end:]
         tokens = [None if i % 2 else each for i, each in enumerate(self._sources)]
         names = [(i, _NAME.match(each)) for i, each in enumerate(self._sources) if i % 2]
         tags = [(i, name[2].lower(), bool(name[1])) for i, name in names if name]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from relattn_mt.documents.html import MAX_TAGS, Markup, Rules, Token, tokens_of
+from relattn_mt.documents.html import MAX_TAGS, Markup, Rules, Token, characters, escape, tokens_of
+from relattn_mt.documents.tokens import Message
 from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Marked
+from relattn_mt.text.patterns import MARKUP
 
 _RULES = Rules(paragraphs=frozenset({"source"}), inline=frozenset({"g", "pc", "mrk"}), spaces=frozenset({"x", "ph"}))
+_TAG = re.compile(r"</?[A-Za-z][^<>]*>|&#?\w+;")
 _UNITS = {"trans-unit", "segment"}
 # States of a target that is filled although it is not empty.
 _TO_TRANSLATE = {"new", "needs-translation", "needs-l10n", "needs-adaptation"}
@@ -44,26 +48,31 @@ class Xliff:
         self._tokens = list(tokens_of(content, True))
         root = next((token.name for token in self._tokens if token.name), "")
         require(root.rpartition(":")[2] == "xliff", "the file must be XLIFF")
-        self._units = [
-            (unit, Markup(self._source(unit["source"]), _RULES, keeps_space=keeps_space))
-            for unit, keeps_space in _units(self._tokens)
-        ]
-        self.texts = [text for _, markup in self._units for text in markup.texts]
+        self._units = [(unit, self._read(*unit["source"], keeps_space)) for unit, keeps_space in _units(self._tokens)]
+        self.texts = [text for _, source in self._units for text in source.texts]
 
     def fill(self, translations: Sequence[Marked]) -> str:
         """Return the file with its targets filled."""
         sources = [token.source for token in self._tokens]
         begin = 0
-        for unit, markup in self._units:
-            end = begin + len(markup.texts)
-            if end > begin:
-                filled = markup.fill(translations[begin:end])
+        for unit, source in self._units:
+            end = begin + len(source.texts)
+            if end > begin and isinstance(source, Message):
+                self._set_target(sources, unit, escape(source.fill(iter(translations[begin:end]))))
+            elif end > begin:
+                filled = source.fill(translations[begin:end])
                 self._set_target(sources, unit, filled[filled.index(">") + 1 : filled.rindex("</")])
             begin = end
         return "".join(sources)
 
-    def _source(self, place: tuple[int, int]) -> str:
-        return "".join(token.source for token in self._tokens[slice(*place)])
+    def _read(self, begin: int, end: int, keeps_space: bool) -> Markup | Message:
+        """Return the texts of a source. One with tags that are escaped or in CDATA is like a string of a program."""
+        tokens = self._tokens[begin + 1 : end - 1]
+        text = "".join(characters(token.source) for token in tokens)
+        if _TAG.search(text) and all(token.is_text for token in tokens):
+            return Message(text, MARKUP)
+        source = "".join(token.source for token in self._tokens[begin:end])
+        return Markup(source, _RULES, keeps_space=keeps_space)
 
     def _set_target(self, sources: list[str], unit: dict[str, tuple[int, int]], text: str) -> None:
         """Replace the source of a target, or write one after the source of the unit, with the same indentation."""

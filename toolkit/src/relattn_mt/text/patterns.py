@@ -32,8 +32,10 @@ for _ in range(5):  # levels of braces, as in messages of ICU
 _FIELD = r"%(?:\d+\$|\([\w.-]+\)|<\w+>)?[-+#0]*(?:\*|\d+)?(?:\.\d+)?(?:hh?|ll?|[Lqjzt])?"  # of printf
 _S = "(?:['’]s(?!\\w))?"  # of a possessive, which stays with its placeholder
 _LITERALS = (
-    r"<%(?:(?!<%|%>).)*+%>|<\?(?:(?!<\?|\?>).)*+\?>|\$t\([^()]*\)|@:[\w.]+\w",  # templates, PHP, i18next, Vue
-    r"\[\w+ \w+=[^\[\]]*\]|\[\[[^\[\]\n]*\]\]|\[_\d+\]",  # WordPress, links of wikis, Perl
+    r"<%(?:(?!<%|%>).)*+%>|<\?(?:(?!<\?|\?>).)*+\?>|\[%[^\[\]]*%\]|</?[#@][a-z][^<>]*>",  # templates, PHP
+    r"[$\\]\([\w.]+\)|\$t\([^()]*\)|@:[\w.]+\w|(?<![^\s(]):[a-z][a-z_]+(?![\w:])",  # Swift, i18next, Vue, Laravel
+    r"\[\w+ \w+=[^\[\]]*\]|\[\[[^\[\]\n]*\]\]|\[_\d+\]|\*\|\w+\|\*",  # WordPress, links of wikis, Perl, Mailchimp
+    r"\[/?(?:[biusq]|url|img|quote|code|color|size|list|center|\*)(?:=[^\[\]]*)?\]",  # of forums
     r"(?<=\s)\\[nrt](?=\w|\s|$)|(?<![:\\])\\[nrt](?=\s|$)",  # ends of lines that were escaped
     rf"(?:[$%#]\{{|(?<!\w)\{{|\{{(?=[{{%#])){_NESTED}*+\}}{_S}|\{{[^{{}}\s]*\}}{_S}",  # ICU, many templates
     r"(?<![\w$])\$(?:[a-z_]\w+|[A-Z_]{4,}(?!\w))|(?<![\w%])%[A-Za-z_]\w+%(?!\w)",  # variables
@@ -64,7 +66,8 @@ TAG = re.compile(
 )
 # Tags of elements that end a sentence.
 BLOCK = re.compile(
-    r"</?(?:br|hr|p|div|li|[uod]l|d[td]|h[1-6]|table|t[rhd]|thead|tbody|blockquote|section|article|header|footer|nav)"
+    r"</?(?:br|hr|p|div|li|[uod]l|d[td]|h[1-6]|table|t[rhd]|thead|tbody|blockquote|section|article|header|footer|nav"
+    r"|option|select|button|caption|figure|figcaption|summary|details|main|aside|address|form|fieldset|legend)"
     r"(?:\s[^<>]*)?/?>",
     re.IGNORECASE,
 )

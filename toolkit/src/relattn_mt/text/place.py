@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from relattn_mt.data.text_files import has_text
-from relattn_mt.text.marked import Marked, join
+from relattn_mt.text.marked import MARK, Marked, join
 from relattn_mt.text.patterns import UNITS
 from relattn_mt.text.strip import (
     CLOSING,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _WORD = re.compile(r"[^ ]+")
 _SEPARATOR = re.compile(f"[{''.join(SEPARATORS)}](?!\\d)")
 _BEGINS_WORD, _ENDS_WORD = re.compile(r"\w|[€£¥$]\d"), re.compile(rf"\w$|\d ?(?:{UNITS})$|(?:://|www\.)\S*$")
-_HAS_WORD = re.compile(r"\w")
+_HAS_WORD, _SIGN = re.compile(r"\w"), re.compile(r"[^\w\s]")
 
 
 def place(stripped: StrippedText, translation: str, links: Links) -> tuple[Marked, list[str]]:
@@ -194,10 +194,14 @@ def _cuts(
 def _match(word: str, translation: str, word_offsets: Sequence[int], closes: set[int]) -> dict[int, int]:
     """Return the offset in a translation for each of some offsets in a word, in the same order.
 
-    If neither the part before it nor the part after it is the same in the translation, the offset is the end of the
+    If neither the part before it nor the part after it is the same in the translation, nor the signs, the offset is the end of the
     translation if a tag is closed there, and its start otherwise, or as near to that as the order allows.
     """
     target_offsets: dict[int, int] = {}
+    signs, others = (list(_SIGN.finditer(each)) for each in (word, translation))
+    is_same = [sign[0] for sign in signs] == [sign[0] for sign in others]  # as in and/or
+    ends = zip(signs, others, strict=False) if is_same else ()
+    beside_signs = {sign.span()[i]: other.span()[i] for sign, other in ends for i in (0, 1)}
     for offset in word_offsets:
         before, after = word[:offset], word[offset:]
         if not before.strip(OPENING_MARKS):
@@ -210,6 +214,8 @@ def _match(word: str, translation: str, word_offsets: Sequence[int], closes: set
             target_offsets[offset] = len(translation) - len(word) + offset
             if offset in closes:
                 target_offsets[offset] = len(translation[: target_offsets[offset]].rstrip(SPACE))
+        elif offset in beside_signs:
+            target_offsets[offset] = beside_signs[offset]
     lower = 0
     for offset in sorted(set(word_offsets)):
         if offset in target_offsets:
@@ -480,6 +486,8 @@ def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Ta
             needs_space = False
         if tag.kind == "single":
             last_character, divides = tag.content.tail, tag.divides
+            if visible[1:] and visible[0] == visible[-1]:  # a quotation mark that closes
+                last = MARK
     rest = translation[at:].removeprefix(SPACE * divides)
     add(Marked(rest), needs_space or (after_word and rest[:1].isalnum()), NO_SPACE_BEFORE)
     return join(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from operator import itemgetter
 
 import numpy as np
 
@@ -14,9 +15,11 @@ from relattn_mt.text.strip import strip
 
 EMPTY, REPETITION, NUMBERS, TAGS, LENGTH = "empty", "repetition", "numbers", "tags", "length"
 _TIMES, _LONGEST_PART, _SHORTEST_REPETITION = 4, 60, 11  # of a repetition: parts in a row, and characters
-_NUMBER = re.compile(r"\d{1,3}(?:[ '’\u00a0\u202f]\d{3}(?!\d))+(?:[.,]\d+(?!\d))?|\d+(?:[.,]\d+)*")
+_NUMBER = re.compile(
+    r"([$€£¥]\s?)?(\d{1,3}(?:[ '’\u00a0\u202f]\d{3}(?!\d))+(?:[.,]\d+(?!\d))?|\d+(?:[.,]\d+)*)(\s?[$€£¥%‰])?"
+)
 _TIME = re.compile(r"\b\d{1,2}[.:]\d\d(?= ?(?:Uhr|h|[ap]\.? ?m)\b)|\b\d{1,2}\.\d{1,2}\.(?= )")  # or a day of a year
-_FEWEST_DIGITS = 3  # smaller numbers may be words, or hours of another clock
+_FEWEST_DIGITS = 3  # smaller numbers may be words, or hours of another clock, but for amounts
 _MOST_TIMES = 3  # as many pieces as the source, from which on a length is unlikely
 _FEWEST_PIECES = 12
 
@@ -28,7 +31,7 @@ def implausibilities(source: str, translation: str, src_pieces: int, tgt_pieces:
     |---|---|
     | `empty` | the translation has no text |
     | `repetition` | a part occurs four times in a row, and not in the source |
-    | `numbers` | the values of numbers with three digits or more, or with decimals, are not those of the source |
+    | `numbers` | the values of numbers with three digits, decimals, a currency or a percent sign are not those of the source |
     | `tags` | the tags, placeholders and addresses are not those of the source |
     | `length` | it has over three times as many pieces as the source, or less than a third |
 
@@ -45,7 +48,7 @@ def implausibilities(source: str, translation: str, src_pieces: int, tgt_pieces:
     shorter, longer = sorted((src_pieces, tgt_pieces))
     found = {
         REPETITION: _repeats(translation) and not _repeats(source),
-        NUMBERS: not _same_numbers(_numbers(source), _numbers(translation)),
+        NUMBERS: not (_has_numbers(source, translation) and _has_numbers(translation, source)),
         TAGS: _tags(source) != _tags(translation),
         LENGTH: longer >= _FEWEST_PIECES and longer > _MOST_TIMES * shorter,
     }
@@ -67,12 +70,14 @@ def _repeats(text: str) -> bool:
     return False
 
 
-def _numbers(text: str) -> list[set[str]]:
-    """Return the values of the numbers of a text that are compared: several if a mark may be one of decimals or not."""
-    found = (
-        values for number in _NUMBER.findall(_TIME.sub(" ", text)) for values in _values(re.sub(r"[^\d.,]", "", number))
-    )
-    return [values for values in found if max(map(len, values)) >= _FEWEST_DIGITS]
+def _numbers(text: str) -> list[tuple[set[str], bool]]:
+    """Return the values of the numbers of a text, several if a mark may be one of decimals or not, and `is_required`."""
+    text = re.sub(r"\d", lambda digit: str(int(digit[0])), text)  # of any script
+    return [
+        (values, bool(found[1] or found[3]) or max(map(len, values)) >= _FEWEST_DIGITS)
+        for found in _NUMBER.finditer(_TIME.sub(" ", text))
+        for values in _values(re.sub(r"[^\d.,]", "", found[2]))
+    ]
 
 
 def _values(number: str) -> list[set[str]]:
@@ -92,15 +97,15 @@ def _values(number: str) -> list[set[str]]:
     return [values]
 
 
-def _same_numbers(numbers: list[set[str]], others: list[set[str]]) -> bool:
-    """Return whether each number has a value of one of the others, and there are no more of these."""
-    rest = others.copy()
-    for values in sorted(numbers, key=len):
+def _has_numbers(text: str, other: str) -> bool:
+    """Return whether each number of a text that is required has a value of its own in another text."""
+    rest = [values for values, _ in _numbers(other)]
+    for values, _ in sorted(filter(itemgetter(1), _numbers(text)), key=lambda each: len(each[0])):
         equal = next((each for each in rest if each & values), None)
         if equal is None:
             return False
         rest.remove(equal)
-    return not rest
+    return True
 
 
 def _tags(text: str) -> Counter[str]:
