@@ -102,24 +102,20 @@ class Markdown:
             texts = "".join(source for source, each in zip(sources, segment, strict=True) if each.text is not None)
             plain = set(_ESCAPE.sub("", texts)) - set("".join(_ESCAPE.findall(texts)))  # what needs no escape here
             special = re.compile("[" + re.escape("".join(set(_SPECIAL) - plain)) + "]|&(?=#?\\w+;)")
-            pieces: list[str | int] = []
+            pieces, opened = list[str](), ""  # opened: the name of emphasis that has no text yet, which would be text
             for piece in filter(lambda each: each != "", text.replaced(remaining)):
-                last = pieces[-1] if pieces else ""
-                if isinstance(piece, int) and isinstance(last, int) and _is_empty(segment[last], segment[piece]):
+                name = segment[piece].name if isinstance(piece, int) and segment[piece].name[:1] in {*"*_~"} else ""
+                if name and name == opened:
                     pieces.pop()
                 else:
-                    pieces.append(piece)
-            filled = "".join(special.sub(r"\\\g<0>", x) if isinstance(x, str) else sources[x] for x in pieces)
+                    pieces.append(sources[piece] if isinstance(piece, int) else special.sub(r"\\\g<0>", piece))
+                opened = name if name != opened else ""
+            filled = "".join(pieces)
             if filled != "".join(sources):
                 filled = _BLOCK.sub(r"\1\\", filled, count=1) if _BLOCK.match(filled) else filled
                 parts += [self._content[done:begin], filled]
                 done = end
         return "".join([*parts, self._content[done:]])
-
-
-def _is_empty(opening: _Token, closing: _Token) -> bool:
-    """Return whether two tokens are emphasis without text, which would be text."""
-    return closing.is_closing and closing.name[0] in "*_~" and opening.name == closing.name
 
 
 def _texts(content: str) -> Iterator[tuple[list[tuple[int, int]], set[str]]]:

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from relattn_mt.data.text_files import has_text
-from relattn_mt.documents.tokens import TokenText
+from relattn_mt.documents.tokens import Message
 from relattn_mt.support.errors import require
-from relattn_mt.text.marked import Marked, pair_tags
+from relattn_mt.text.marked import Marked
 
 _TIME = r"(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})(?:[.,](\d{1,3}))?"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s.*)?")
 _DASH = re.compile(r"\s*[-–—]\s*")  # before the line of a speaker
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>|\{\\[^{}]*\}|\\[Nnh]")
-_NAME = re.compile(r"<(/?)([A-Za-z]+)")
+_VOICE = re.compile(r"(?<=.)(?=<v[ .])")
 _TAG_OR_SPACE = re.compile(rf"{_TAG.pattern}| ")
 _ENTITIES = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&nbsp;": "\xa0", "&lrm;": "\u200e", "&rlm;": "\u200f"}
 _ENTITY = re.compile("|".join(_ENTITIES))
@@ -121,20 +121,14 @@ class _Text:
     def __init__(self, text: str, entities: frozenset[str] | None) -> None:
         self._entities = entities
         dash = _DASH.match(text)
-        begin = dash.end() if dash else 0
-        self._dash, self._sources = text[:begin], re.split(f"({_TAG.pattern})", text[begin:])  # tags at odd indices
-        tokens = [self._unescaped(each) if i % 2 == 0 else None for i, each in enumerate(self._sources)]
-        names = [(i, _NAME.match(self._sources[i])) for i in range(1, len(tokens), 2)]
-        tags = [(i, name[2].lower(), bool(name[1])) for i, name in names if name is not None]
-        spaces = {i for i in range(1, len(tokens), 2) if self._sources[i] in ("\\N", "\\n", "\\h")}
-        voices = {i for i, name, _ in tags if name == "v"}
-        tags, breaks = ([each for each in tags if each[0] not in voices], voices) if len(voices) > 1 else (tags, set())
-        self._text = TokenText(tokens, pair_tags(tags), breaks, spaces)
-        self.texts = self._text.texts
+        self._dash = dash[0] if dash else ""
+        voices = _VOICE.split(text.removeprefix(self._dash))
+        self._messages = [Message(each, _TAG, self._unescaped) for each in voices]
+        self.texts = [text for each in self._messages for text in each.texts]
 
     def fill(self, translations: Iterator[Marked]) -> str:
         """Return the text with the next translations in the places of its texts."""
-        return self._dash + self._text.fill(translations, self._sources, self._escaped)
+        return self._dash + "".join(each.fill(translations, self._escaped) for each in self._messages)
 
     def _unescaped(self, text: str) -> str:
         return text if self._entities is None else _ENTITY.sub(lambda found: _ENTITIES[found[0]], text)

@@ -202,12 +202,13 @@ class Message:
     Args:
         text: The string.
         pattern: Placeholders. Its groups must not capture.
+        unescape: Function that returns the characters of the text between placeholders.
 
     Attributes:
         texts: Texts to translate; none if the string has no words.
     """
 
-    def __init__(self, text: str, pattern: re.Pattern[str]) -> None:
+    def __init__(self, text: str, pattern: re.Pattern[str], unescape: Callable[[str], str] = str) -> None:
         self._sources = re.split(f"({pattern.pattern})", text)  # placeholders at odd indices
         for i in range(1, len(self._sources), 2):  # a comma or colon after the first placeholders belongs to them
             if any(map(str.isalnum, self._sources[i - 1])) or self._sources[i][0] in "<[":
@@ -215,7 +216,7 @@ class Message:
             end = re.compile(r"(?:[^\w\s]+\s+)?").match(self._sources[i + 1]).end()  # type: ignore[union-attr]
             self._sources[i] += self._sources[i + 1][:end]
             self._sources[i + 1] = self._sources[i + 1][end:]
-        tokens = [None if i % 2 else each for i, each in enumerate(self._sources)]
+        tokens = [None if i % 2 else unescape(each) for i, each in enumerate(self._sources)]
         names = [(i, _NAME.match(each)) for i, each in enumerate(self._sources) if i % 2]
         tags = [(i, name[2].lower(), bool(name[1])) for i, name in names if name]
         self._parts: list[tuple[list[str], TokenText]] = []
@@ -227,11 +228,13 @@ class Message:
             self._parts.append((sources, TokenText(tokens[begin:end], pairs, breaks, spaces)))
         self.texts = [text for _, part in self._parts for text in part.texts]
 
-    def fill(self, translations: Iterator[Marked]) -> str:
-        """Return the string with the next translations in the places of its texts."""
-        return "".join(part.fill(translations, sources, str) for sources, part in self._parts)
+    def fill(self, translations: Iterator[Marked], escape: Callable[[str], str] = str) -> str:
+        """Return the string with the next translations, after `escape`, in the places of its texts."""
+        return "".join(part.fill(translations, sources, escape) for sources, part in self._parts)
 
 
 def _separates(source: str) -> bool:
     """Return whether a placeholder, or a character that is written as an entity, separates words."""
+    if re.match(r"<\d+[:.]|\{\\", source):  # times and styles of subtitles
+        return False
     return source[0] not in "<&" or not (html.unescape(source).isalnum() or html.unescape(source) in "'’<")
