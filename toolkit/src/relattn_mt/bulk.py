@@ -22,6 +22,7 @@ from typing import Any
 
 from relattn_mt.config import differences
 from relattn_mt.data.text_files import read_lines
+from relattn_mt.documents.read import FORMATS
 from relattn_mt.support.console import progress_bar, shows_progress
 from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import putting, remove, require_regular, write_atomically
@@ -128,8 +129,8 @@ def source_of(
     kind = re.sub(r"\.(gz|bz2|xz|zst)$", "", path.name.lower()).rpartition(".")[2]
     if kind != "jsonl":
         require(not column, f"--column requires a table, .jsonl, got {path}")
-        fits = out.suffix.lower() not in (".gz", ".bz2", ".xz", ".zst")
-        require(fits, f"{out}: the output must be text, as the input, and not compressed")
+        fits = out.suffix.lower() not in {".gz", ".bz2", ".xz", ".zst", *FORMATS} - {".txt", ".jsonl"}
+        require(fits, f"{out}: the output must be text, as the input, and neither a document nor compressed")
         return TextSource(path, options, style, n_best)
     require(out.suffix.lower() == f".{kind}", f"{out}: the output must be .{kind}, as the input")
     require(style == "text" and not n_best, "--format and --n_best do not work with a table")

@@ -182,6 +182,8 @@ def test_wrong_input(relattn, model, tmp_path, monkeypatch, name, content, flags
         ("--input=nowhere --output=out", "nowhere: no such file"),
         ("--input=in.txt --output=in.txt", "the output must not replace an input"),
         ("--input=in.txt --output=out.gz", "out.gz: the output must be text"),
+        ("--input=in.txt --output=out.docx", "out.docx: the output must be text"),
+        ("--input=in.yaml --output=out.yaml", ".yaml is not supported"),
         ("--input=in.jsonl --output=out.txt", "out.txt: the output must be .jsonl"),
         ("--input=in.jsonl --output=out.jsonl.gz", "out.jsonl.gz: the output must be .jsonl"),
         ("--input=/dev/null --output=out", "/dev/null must be a regular file"),

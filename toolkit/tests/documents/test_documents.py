@@ -603,7 +603,12 @@ def test_po_file_is_filled() -> None:
         'msgstr[1] "%d Dateien"',
         'msgstr[2] "%d Dateien"',
     ]
-    for rule, count in (("", 1), ("n % 10 == 1 ? 0 : n < 5 ? 1 : 2", 3), ("(n%100==1 ? 0 : 1)", 2), ("(n==0 ? 0 : 1)", 2)):
+    for rule, count in (
+        ("", 1),
+        ("n % 10 == 1 ? 0 : n < 5 ? 1 : 2", 3),
+        ("(n%100==1 ? 0 : 1)", 2),
+        ("(n==0 ? 0 : 1)", 2),
+    ):
         header = f'msgid ""\nmsgstr "Plural-Forms: plural={rule};"\n\n'
         lines = 'msgid_plural "%d files"\n' + "".join(f'msgstr[{i}] ""\n' for i in range(count))
         document = read("a.po", f'{header}msgid "One file"\n{lines}'.encode())

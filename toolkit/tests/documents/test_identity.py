@@ -125,7 +125,7 @@ def trans_unit(text: str, attributes: str = "") -> str:
         (".html", "<a>one</a>/<a>two</a>|<a>three</a>", "<a>ONE</a>/<a>TWO</a>|<a>THREE</a>"),
         (".html", "a <b>red</b>/<i>green</i> house", "A <b>RED</b>/<i>GREEN</i> HOUSE"),
         (".md", "- [x](y)-[z](w) a\n", "- [X](y)-[Z](w) A\n"),
-        (".json", '{"a":"<option>red</option><option>two</option>"}', '{"a":"<option>RED</option><option>TWO</option>"}'),
+        (".json", '{"a":"<option>a</option><option>b</option>"}', '{"a":"<option>A</option><option>B</option>"}'),
         (".json", '{"a":"{f}, say [url=x.y]this here[/url]"}', '{"a":"{f}, SAY [url=x.y]THIS HERE[/url]"}'),
         (".json", r'{"a":"\"{f}\" is a house"}', r'{"a":"\"{f}\" IS A HOUSE"}'),
         (".txt", "the :count of [% a %] in <@a> to *|NAME|*", "THE :count OF [% a %] IN <@a> TO *|NAME|*"),

@@ -11,6 +11,8 @@ from relattn_mt.support.errors import InputError, reading, require, require_inst
 from relattn_mt.support.files import require_regular, write_atomically
 from relattn_mt.translate import Format
 
+_UNSUPPORTED = "csv tsv parquet pdf doc rtf tex yaml yml xml tmx properties strings resx"
+
 
 def translate(
     bundle: str,
@@ -83,7 +85,8 @@ def translate(
     require(not (input and prefix), "--prefix does not work with --input")
     kind = file_suffix(input)
     is_document = document or (kind in FORMATS and kind not in (".txt", ".jsonl"))
-    require(kind not in (".csv", ".tsv", ".parquet"), f"{input}: convert it to .jsonl, and name its --column")
+    others = "convert a table to .jsonl and name its --column, and anything else to a kind of document"
+    require(kind.lstrip(".") not in _UNSUPPORTED.split(), f"{input}: {kind} is not supported; {others}")
     require(not document or kind in FORMATS, f"--document requires --input in {', '.join(FORMATS)}")
     require(not (split and input), "--split does not work with --input: a document is always divided into sentences")
     if is_document:

@@ -47,13 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 def prepare(
-    corpus: Source,
-    out: Path,
-    config: CleaningConfig,
-    *,
-    valid: int = 0,
-    processes: int = 1,
-    part: int = 1_000_000,
+    corpus: Source, out: Path, config: CleaningConfig, *, valid: int = 0, processes: int = 1, part: int = 1_000_000
 ) -> FilterStats:
     """Prepare a corpus in a directory, or continue a preparation that was interrupted, and return its statistics.
 
@@ -121,12 +115,7 @@ def prepare(
 
 
 def _write_parts(
-    corpus: Source,
-    work: Path,
-    make_cleaner: partial[Cleaner],
-    seen: SeenPairs | None,
-    processes: int,
-    part: int,
+    corpus: Source, work: Path, make_cleaner: partial[Cleaner], seen: SeenPairs | None, processes: int, part: int
 ) -> FilterStats:
     """Write the parts that do not exist yet, and return the statistics of all."""
     stats, finished_parts, total = FilterStats(), _parts(work), corpus.identity["pairs"]

@@ -11,8 +11,9 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from relattn_mt.data.text_files import has_text
 from relattn_mt.documents.tokens import FORMATS, INVALID, TokenText, divided
@@ -38,13 +39,13 @@ _CLOSED_BY = {  # elements whose end tag may be left out, and the start tags tha
     "p": _BLOCKS,
     "li": "li",
     **dict.fromkeys(("dt", "dd"), "dt dd"),
-    **dict.fromkeys(("option", "optgroup"), "optgroup"),
+    "option": "option optgroup",
+    "optgroup": "optgroup",
     **dict.fromkeys(("td", "th"), f"td th {_ROWS}"),
     "tr": _ROWS,
     **dict.fromkeys(("tbody", "thead", "tfoot"), "tbody thead tfoot"),
     **dict.fromkeys(("rt", "rp"), "rt rp"),
 }
-_CLOSED_BY["option"] = "option optgroup"
 _CLOSES = {name: frozenset(names.split()) for name, names in _CLOSED_BY.items()}
 _VISIBLE = {"title", "alt", "placeholder", "label", "abbr", "aria-label"}  # attributes with text
 _BUTTONS = {"button", "submit", "reset"}  # inputs whose value is text
@@ -127,12 +128,11 @@ class Markup:
         self._runs: list[tuple[list[tuple[int, int]], TokenText]] = []  # ranges of tokens, and their text
         self._attributes: list[tuple[int, int, int]] = []  # token, and range of a value in its source
         texts: list[Marked] = []
+        spaced: Callable[[str], str] = str if keeps_space else partial(_SPACE.sub, " ")
         for run in _runs_of_xml(self._tokens, rules) if rules else _runs(self._tokens):
             first_tokens = [self._tokens[begin] for begin, _ in run]
             texts_of_run = [
-                (str if keeps_space else _collapsed)(characters(token.source))
-                if token.is_text and translated[begin]
-                else None
+                spaced(characters(token.source)) if token.is_text and translated[begin] else None
                 for (begin, _), token in zip(run, first_tokens, strict=True)
             ]
             tags = [
@@ -166,21 +166,16 @@ class Markup:
         for ranges, run in self._runs:  # that of an object is before that around it
             run_sources = ["".join(sources[begin:end]) for begin, end in ranges]
             begin, end = ranges[0][0], ranges[-1][1]
-            sources[begin:end] = [
-                run.fill(remaining, run_sources, escape),
-                *[""] * (end - begin - 1),
-            ]
+            sources[begin:end] = [run.fill(remaining, run_sources, escape), *[""] * (end - begin - 1)]
         return "".join(sources)
+
+
+xhtml = partial(Markup, is_xml=True)
 
 
 def escape(text: str) -> str:
     """Return the source of a text in HTML or XML."""
     return html.escape(INVALID.sub("", text), quote=False)
-
-
-def xhtml(source: str) -> Markup:
-    """Return a document of XHTML."""
-    return Markup(source, is_xml=True)
 
 
 def page_texts(pages: Sequence[str]) -> list[list[Marked]]:
@@ -195,10 +190,6 @@ def fill_pages(pages: Sequence[str], translations: Sequence[Sequence[Sequence[Ma
         markup = Markup(page)
         filled.append(list(dict.fromkeys(map(markup.fill, ranked))))
     return filled
-
-
-def _collapsed(text: str) -> str:
-    return _SPACE.sub(" ", text)
 
 
 def characters(source: str) -> str:

@@ -177,8 +177,6 @@ def _segments(lines: Sequence[tuple[int, int]], content: str, references: set[st
 
     for found in _INLINE.finditer(text):
         kind, (begin, end), source = found.lastgroup, found.span(), found[0]
-        if kind == "ticks":
-            kind = "single"
         if kind == "reference" and normalizeReference(source.removesuffix("[]")[1:-1]) not in references:
             continue
         name, is_closing = "", False

@@ -31,10 +31,7 @@ _LANGUAGES = "wordprocessingml", "drawingml", "spreadsheetml"
 _NAMESPACES = tuple(
     namespace
     for name in _LANGUAGES
-    for namespace in (
-        f"http://schemas.openxmlformats.org/{name}/2006/main",
-        f"http://purl.oclc.org/ooxml/{name}/main",
-    )
+    for namespace in (f"http://schemas.openxmlformats.org/{name}/2006/main", f"http://purl.oclc.org/ooxml/{name}/main")
 )
 _PARAGRAPHS = {  # elements with runs, by language
     "wordprocessingml": ("p",),

@@ -153,14 +153,13 @@ def divided(
         tags: Number, name and whether it is a closing tag, of each tag that may belong to a pair. A name may have a
             kind before it, such as "a" for a link, and a space.
     """
-    kinds = [(i, name.partition(" ")[0], is_closing) for i, name, is_closing in tags]
-    names = {i: (kind, is_closing) for i, kind, is_closing in kinds if kind not in FORMATS}
-    formats = {i for i, kind, _ in kinds if kind in FORMATS}
+    kinds = {i: (name.partition(" ")[0], is_closing) for i, name, is_closing in tags}
+    names = {i: each for i, each in kinds.items() if each[0] not in FORMATS}
     cuts, last, inner = list[int](), "", list[int]()  # last: text before the inner tags
     for i, text in enumerate(tokens):
         if text is None and i in names:
             inner.append(i)
-        elif text is None and i not in formats:
+        elif text is None and i not in kinds:
             last = ""
         elif text and not (last and inner and _SIGNS.fullmatch(text)):  # not a sign between links
             closed = max((tag for tag in inner if names[tag][1]), default=-1)

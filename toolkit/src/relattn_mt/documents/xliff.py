@@ -56,13 +56,13 @@ class Xliff:
         sources = [token.source for token in self._tokens]
         begin = 0
         for unit, source in self._units:
-            end = begin + len(source.texts)
-            if end > begin and isinstance(source, Message):
-                self._set_target(sources, unit, escape(source.fill(iter(translations[begin:end]))))
-            elif end > begin:
-                filled = source.fill(translations[begin:end])
+            of_unit = translations[begin : begin + len(source.texts)]
+            begin += len(of_unit)
+            if isinstance(source, Message):
+                self._set_target(sources, unit, escape(source.fill(iter(of_unit))))
+            elif of_unit:
+                filled = source.fill(of_unit)
                 self._set_target(sources, unit, filled[filled.index(">") + 1 : filled.rindex("</")])
-            begin = end
         return "".join(sources)
 
     def _read(self, begin: int, end: int, keeps_space: bool) -> Markup | Message:

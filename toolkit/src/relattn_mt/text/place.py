@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from relattn_mt.data.text_files import has_text
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 _WORD = re.compile(r"[^ ]+")
 _SEPARATOR = re.compile(f"[{''.join(SEPARATORS)}](?!\\d)")
 _BEGINS_WORD, _ENDS_WORD = re.compile(r"\w|[€£¥$]\d"), re.compile(rf"\w$|\d ?(?:{UNITS})$|(?:://|www\.)\S*$")
-_HAS_WORD, _SIGN = re.compile(r"\w"), re.compile(r"[^\w\s]")
+_HAS_WORD, _SIGN = re.compile(r"\w"), re.compile(r"([^\w\s])")
 
 
 def place(stripped: StrippedText, translation: str, links: Links) -> tuple[Marked, list[str]]:
@@ -60,8 +61,10 @@ def place(stripped: StrippedText, translation: str, links: Links) -> tuple[Marke
     offsets: dict[int, int] = {}  # index of the tag -> offset in the translation
     uncertain = []
     tags = list(stripped.tags)
-    spans = _target_spans(stripped, source, target, links)
-    cuts = _cuts(stripped, source, target, links)
+    source_of = {target_index: source_index for source_index, target_index in links}
+    sources = [source_of.get(target_index) for target_index in range(len(target))]
+    spans = _target_spans(stripped, source, sources)
+    cuts = _cuts(stripped, source, target, sources)
     separators = _separator_offsets(stripped.line), _separator_offsets(translation)
     for number, tag in enumerate(stripped.tags):
         if number in spans:
@@ -104,12 +107,14 @@ def _damaged(stripped: StrippedText, translation: str, text: str) -> list[str]:
 
 
 def _target_spans(
-    stripped: StrippedText, source: list[re.Match[str]], target: list[re.Match[str]], links: Links
+    stripped: StrippedText, source: list[re.Match[str]], sources: Sequence[int | None]
 ) -> dict[int, tuple[int, int]]:
-    """Return the first and the last target word that each opening and closing tag encloses."""
+    """Return the first and the last target word that each opening and closing tag encloses.
+
+    `sources` is the source word that each target word is aligned with.
+    """
     spans: dict[int, tuple[int, int]] = {}
     outermost: list[int] = []  # opening tags of the pairs so far that are in none of the others
-    sources = _aligned_sources(target, links)
     bare_ranges = [[word.start() + offset for offset in _range_without_punctuation(word[0])] for word in source]
     for closing, opening in stripped.opening.items():  # inner pairs first
         begin, end = stripped.tags[opening].at, stripped.tags[closing].at
@@ -145,12 +150,6 @@ def _longest_aligned_range(source_of: Sequence[int | None], words: set[int]) -> 
     return None if best is None else best[1:]
 
 
-def _aligned_sources(target: list[re.Match[str]], links: Links) -> list[int | None]:
-    """Return the source word that each target word is aligned with."""
-    source_of = {target_index: source_index for source_index, target_index in links}
-    return [source_of.get(target_index) for target_index in range(len(target))]
-
-
 @dataclass(frozen=True)
 class _Cut:
     """Place of a tag within a word: an offset in the translation of the word, from target word `first` to `last`."""
@@ -161,9 +160,9 @@ class _Cut:
 
 
 def _cuts(
-    stripped: StrippedText, source: list[re.Match[str]], target: list[re.Match[str]], links: Links
+    stripped: StrippedText, source: list[re.Match[str]], target: list[re.Match[str]], sources: Sequence[int | None]
 ) -> dict[int, _Cut]:
-    """Return the places of those tags of pairs that stand within a word."""
+    """Return the places of those tags of pairs that stand within a word. `sources` are those of `_target_spans`."""
     starts = [word.start() for word in source]
     tags_by_word: dict[int, list[int]] = {}  # source word -> tags
     for number in sorted({*stripped.opening, *stripped.opening.values()}):
@@ -172,7 +171,6 @@ def _cuts(
         if i >= 0 and source[i].start() < tag.at < source[i].end():
             tags_by_word.setdefault(i, []).append(number)
     cuts: dict[int, _Cut] = {}
-    sources = _aligned_sources(target, links) if tags_by_word else []
     for i, numbers in tags_by_word.items():
         aligned_range = _longest_aligned_range(sources, {i})
         if aligned_range is not None:
@@ -194,14 +192,13 @@ def _cuts(
 def _match(word: str, translation: str, word_offsets: Sequence[int], closes: set[int]) -> dict[int, int]:
     """Return the offset in a translation for each of some offsets in a word, in the same order.
 
-    If neither the part before it nor the part after it is the same in the translation, nor the signs, the offset is the end of the
+    If neither a part beside it nor all signs of the word are the same in the translation, the offset is the end of the
     translation if a tag is closed there, and its start otherwise, or as near to that as the order allows.
     """
     target_offsets: dict[int, int] = {}
-    signs, others = (list(_SIGN.finditer(each)) for each in (word, translation))
-    is_same = [sign[0] for sign in signs] == [sign[0] for sign in others]  # as in and/or
-    ends = zip(signs, others, strict=False) if is_same else ()
-    beside_signs = {sign.span()[i]: other.span()[i] for sign, other in ends for i in (0, 1)}
+    parts, others = (_SIGN.split(each) for each in (word, translation))  # as in and/or
+    is_same = parts[1::2] == others[1::2]
+    beside_signs = dict(zip(*(accumulate(map(len, each)) for each in (parts, others)), strict=True)) if is_same else {}
     for offset in word_offsets:
         before, after = word[:offset], word[offset:]
         if not before.strip(OPENING_MARKS):
@@ -232,18 +229,15 @@ def _match(word: str, translation: str, word_offsets: Sequence[int], closes: set
 
 
 def _offset_of_paired_tag(
-    number: int,
-    stripped: StrippedText,
-    target: list[re.Match[str]],
-    span: tuple[int, int],
-    cuts: dict[int, _Cut],
+    number: int, stripped: StrippedText, target: list[re.Match[str]], span: tuple[int, int], cuts: dict[int, _Cut]
 ) -> int:
     """Return the offset in the translation of a tag of a pair that encloses words."""
     tag, line, cut = stripped.tags[number], stripped.line, cuts.get(number)
-    first, last = target[span[0]], target[span[1]]
-    if tag.kind == "open":
-        return cut.offset if cut is not None and cut.first == span[0] else _offset_before(first, line, tag)
-    return cut.offset if cut is not None and cut.last == span[1] else _offset_after(last, line, tag)
+    is_open = tag.kind == "open"
+    if cut is not None and (cut.first == span[0] if is_open else cut.last == span[1]):
+        return cut.offset
+    word, offset = (target[span[0]], _begin) if is_open else (target[span[1]], _end)
+    return word.start() + offset(word[0], line[: tag.at], line[tag.at :])
 
 
 def _move_into_pairs(offsets: dict[int, int], tags: dict[int, Tag], line: str, translation: str) -> None:
@@ -320,16 +314,6 @@ def _range_without_punctuation(text: str) -> tuple[int, int]:
     return begin, max(begin, len(text.rstrip(CLOSING_MARKS)))
 
 
-def _offset_before(word: re.Match[str], line: str, tag: Tag) -> int:
-    """Return the offset before a target word, or after its opening brackets if the tag stood after such in `line`."""
-    return word.start() + _begin(word[0], line[: tag.at], line[tag.at :])
-
-
-def _offset_after(word: re.Match[str], line: str, tag: Tag) -> int:
-    """Return the offset after a target word, or before its punctuation if the tag stood before such in `line`."""
-    return word.start() + _end(word[0], line[: tag.at], line[tag.at :])
-
-
 def _begin(word: str, before: str, after: str) -> int:
     """Return the offset in a target word of a tag between two parts of a line, of which the second is translated.
 
@@ -404,9 +388,9 @@ def _offset_by_neighbour(
     if not choices:
         return begin if is_first else end, False
     distance, _, is_before = min(choices)
-    if is_before:
-        return _offset_after(target[max(aligned[words[place[0] - 1]])], line, tag), distance == 0
-    return _offset_before(target[min(aligned[words[place[1]]])], line, tag), distance == 0
+    index, offset = (max(aligned[words[place[0] - 1]]), _end) if is_before else (min(aligned[words[place[1]]]), _begin)
+    word = target[index]
+    return word.start() + offset(word[0], line[: tag.at], line[tag.at :]), distance == 0
 
 
 def _edge(number: int, stripped: StrippedText) -> int | None:

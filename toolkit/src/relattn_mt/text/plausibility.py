@@ -31,7 +31,7 @@ def implausibilities(source: str, translation: str, src_pieces: int, tgt_pieces:
     |---|---|
     | `empty` | the translation has no text |
     | `repetition` | a part occurs four times in a row, and not in the source |
-    | `numbers` | the values of numbers with three digits, decimals, a currency or a percent sign are not those of the source |
+    | `numbers` | the numbers with three digits, decimals, a currency or a percent sign are not those of the source |
     | `tags` | the tags, placeholders and addresses are not those of the source |
     | `length` | it has over three times as many pieces as the source, or less than a third |
 
@@ -71,7 +71,7 @@ def _repeats(text: str) -> bool:
 
 
 def _numbers(text: str) -> list[tuple[set[str], bool]]:
-    """Return the values of the numbers of a text, several if a mark may be one of decimals or not, and `is_required`."""
+    """Return the values of the numbers of a text, several if a mark may be one of decimals, and whether they matter."""
     text = re.sub(r"\d", lambda digit: str(int(digit[0])), text)  # of any script
     return [
         (values, bool(found[1] or found[3]) or max(map(len, values)) >= _FEWEST_DIGITS)
@@ -98,7 +98,7 @@ def _values(number: str) -> list[set[str]]:
 
 
 def _has_numbers(text: str, other: str) -> bool:
-    """Return whether each number of a text that is required has a value of its own in another text."""
+    """Return whether each number of a text that matters has a value of its own in another text."""
     rest = [values for values, _ in _numbers(other)]
     for values, _ in sorted(filter(itemgetter(1), _numbers(text)), key=lambda each: len(each[0])):
         equal = next((each for each in rest if each & values), None)
