@@ -85,19 +85,6 @@ class Voice(nn.Module):
         return SimpleNamespace(last_hidden_state=self.model(ids).waveform)
 
 
-class FastSpeech2(nn.Module):
-    """FastSpeech2-Conformer's encoder, with the signature of the other models."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__()
-        config = transformers.FastSpeech2ConformerConfig(**options)
-        self.encoder = transformers.FastSpeech2ConformerModel(config).encoder
-
-    def forward(self, ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
-        mask = None if attention_mask is None else attention_mask[:, None]
-        return self.encoder(ids, mask, return_dict=True, **kwargs)
-
-
 def model(name: str, encoder: str = "", **options: Any) -> Callable[[str], nn.Module]:
     """Return a function that makes the model `name` of transformers, or its class `encoder`, with an attention."""
 
@@ -141,7 +128,6 @@ ENCODERS = {
     "speecht5": Encoder(
         lambda own: SpeechT5EncoderWithoutPrenet(transformers.SpeechT5Config()), frames(50, 768), own=("eager",)
     ),
-    "fastspeech2-conformer": Encoder(lambda own: FastSpeech2(), **TEXT, own=("eager",)),
     "vits": Encoder(lambda own: Vits(), **TEXT, own=("eager",)),
     "vits, to sound": Encoder(lambda own: Voice(), tokens, (256,), ("eager",), "tokens", random=True),
     "t5-base": Encoder(model("T5", "T5EncoderModel", **BASE), **TEXT),

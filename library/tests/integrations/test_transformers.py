@@ -24,7 +24,7 @@ from transformers.models.seamless_m4t.modeling_seamless_m4t import SeamlessM4TSp
 from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import SeamlessM4Tv2SpeechEncoder
 from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithoutPrenet
 
-from benchmarks.encoders import FastSpeech2, Vits, padding, remove_randomness
+from benchmarks.encoders import Vits, padding, remove_randomness
 from testing.covering import pairwise
 
 # PyTorch warns in WavLM's own code.
@@ -152,9 +152,6 @@ FAMILIES = {
         ),
         features, 3, valid=lambda x: padding(x.last_hidden_state).bool(),
     ),
-    "fastspeech2-conformer": Family(
-        lambda impl="", **options: FastSpeech2(hidden_size=32, encoder_layers=2, decoder_layers=1, **options), ids
-    ),
     "vits": Family(lambda impl="", **options: Vits(**VITS, **options), ids),
     "speecht5": Family(
         maker(SpeechT5EncoderWithoutPrenet, "SpeechT5Config", "eager", **SPEECHT5, encoder_max_relative_position=12),
@@ -277,7 +274,7 @@ def test_training_step_is_the_same(name):
 
 
 DROPOUT = {  # attribute of the attention module that holds the dropout probability
-    "parakeet": "attention_dropout", "wav2vec2-bert": "dropout.p", "fastspeech2-conformer": "dropout.p",
+    "parakeet": "attention_dropout", "wav2vec2-bert": "dropout.p",
     "vits": "dropout", "speecht5": "dropout", "t5": "dropout", "umt5": "dropout",
     "deberta": "dropout.p", "deberta-v3": "dropout.p", "mpnet": "dropout.p", "wavlm": "dropout",
 }  # fmt: skip

@@ -15,7 +15,6 @@ _log = logging.getLogger(__name__)
 IMPORTS_SINCE = "5.2"  # the oldest version of transformers that has all names which the files import
 FILES = (
     "deberta",
-    "fastspeech2_conformer",
     "mpnet",
     "parakeet",
     "sam",
