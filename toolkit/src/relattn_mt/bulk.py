@@ -113,14 +113,6 @@ def source_of(
 ) -> TextSource:
     """Return the reader of a file, which its name decides: .jsonl, also compressed, or else text.
 
-    Args:
-        path: The file.
-        out: The output.
-        options: How to translate.
-        column: Column of a table.
-        style: Output format of text.
-        n_best: Whether the output of text is an n-best list.
-
     Raises:
         InputError: The file cannot be read, or its format does not fit the output or the options.
     """
@@ -154,12 +146,8 @@ def translate_file(
 ) -> Path:
     """Translate a file, or continue after an interruption, and return the path of the output.
 
-    Args:
-        translator: The model.
-        source: What to translate, and how.
-        out: Path of the output. That of a shard i of n is made from it: out-0000i-of-0000n.
-        settings: All else that the output depends on, as values for JSON.
-        shard: i and n.
+    That of a shard i of n is made from `out`: out-0000i-of-0000n. `settings` is all else that the output depends on, as
+    values for JSON.
 
     Raises:
         InputError: a row cannot be translated; the input cannot be read or was changed; the output exists and was made

@@ -27,10 +27,6 @@ class Scores:
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     """Compute corpus BLEU and chrF with sacreBLEU's defaults: cased, one reference, exponential smoothing.
 
-    Args:
-        hypotheses: Detokenized translations.
-        references: One per translation.
-
     Raises:
         InputError: The numbers of translations and references differ, or are 0.
     """

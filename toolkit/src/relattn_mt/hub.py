@@ -64,9 +64,6 @@ def fetch_foreign(path: str | Path) -> Path:
 
     Only files that the import reads are downloaded: settings first, then weights, in one format.
 
-    Args:
-        path: As in `resolve`.
-
     Raises:
         InputError: As `resolve`, or the architecture is not supported.
     """
@@ -93,15 +90,12 @@ def fetch_foreign(path: str | Path) -> Path:
 
 @contextmanager
 def hub_errors(prefix: str) -> Iterator[HfApi]:
-    """Provide the interface of the hub, and turn every error into an InputError.
+    """Provide the interface of the hub, and turn every error into an InputError that begins with `prefix`.
 
     The name and version of relattn, huggingface_hub and Python are sent with each request; nothing else about the
     system is. Warnings of `huggingface_hub`, one per attempt to connect, are not shown: the error has the reason.
 
     Downloads show progress unless `is_quiet`.
-
-    Args:
-        prefix: Beginning of error messages.
     """
     try:
         from huggingface_hub import HfApi, constants

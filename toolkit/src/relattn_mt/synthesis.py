@@ -149,11 +149,7 @@ class SyntheticText:
 def synthesize(text: SyntheticText, out: Path, *, parallel: Sequence[str] = (), weight: float = 1.0) -> FilterStats:
     """Write a synthetic corpus with a data card, or continue one that was interrupted, and return its statistics.
 
-    Args:
-        text: What to translate, and how.
-        out: Output directory, as in `prepare`.
-        parallel: Source and target file of real pairs. `out/corpora.tsv` then lists both corpora as a mixture.
-        weight: Weight of the real pairs in this list.
+    With the files of real pairs in `parallel`, `out/corpora.tsv` lists both corpora as a mixture.
 
     Raises:
         InputError: As `prepare`, the real pairs cannot be listed, or a line cannot be translated.

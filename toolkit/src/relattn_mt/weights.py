@@ -43,12 +43,7 @@ def require_vocab_sizes(config: ModelConfig, vocab_sizes: tuple[int, int]) -> No
 
 
 def weight_table(config: ModelConfig, vocab_sizes: tuple[int, int], *, quantized: bool = False) -> dict[str, Weight]:
-    """Return the weights of a model by name: those of `Transformer`, or of a model that is quantized.
-
-    Args:
-        config: Configuration of the model.
-        vocab_sizes: Number of source and of target pieces.
-        quantized: Whether weights are in 8 bits, with their scales, where int8 applies.
+    """Return the weights of a model by name: those of `Transformer`, or of a model that is quantized, with scales.
 
     Raises:
         InputError: As `require_vocab_sizes`.

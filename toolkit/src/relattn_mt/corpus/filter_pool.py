@@ -84,15 +84,11 @@ def filter_chunk(cleaner: Cleaner, chunk: Chunk) -> FilteredChunk:
 def filter_pool(
     processes: int, make_cleaner: Callable[[], Cleaner]
 ) -> Iterator[Callable[[Iterable[Chunk]], Iterator[FilteredChunk]]]:
-    """Yield a function that filters chunks in order.
+    """Yield a function that filters chunks in order. Each worker process calls `make_cleaner` once.
 
     Each worker process has its own pipe, and a thread that waits for its answer. So the death of a worker is noticed at
     once, and workers end when this process does. `ProcessPoolExecutor` can hang if a worker is killed while it writes a
     result: all workers share one pipe, so the incomplete result never ends.
-
-    Args:
-        processes: Number of worker processes; 1 filters in this process.
-        make_cleaner: Picklable function that each worker calls once.
     """
     if processes == 1:
         yield partial(map, partial(filter_chunk, make_cleaner()))

@@ -115,12 +115,9 @@ class Cleaner:
             self._held_out = HeldOutText(map(split_words, held_out), config.ngram)
 
     def drop_reason(self, src: str, tgt: str, score: float = 0.0) -> str | None:
-        """Return the first of REASONS for which a pair is dropped; None to keep it.
+        """Return the first of REASONS for which a pair of normalized lines is dropped; None to keep it.
 
-        Args:
-            src: Source line, with `normalize` applied.
-            tgt: Target line, also normalized.
-            score: Mean log-probability per token of a synthetic side, in nats.
+        `score` is the mean log-probability per token of a synthetic side, in nats.
         """
         config, held_out = self.config, self._held_out
         if not (has_text(src) and has_text(tgt)):

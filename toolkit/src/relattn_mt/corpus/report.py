@@ -67,11 +67,7 @@ def _shortened(text: str) -> str:
 
 
 def data_card(record: dict[str, Any]) -> str:
-    """Return the data card as Markdown: origin of the text, rules, statistics, and checksums of the files.
-
-    Args:
-        record: Content of prepared.json. The same record gives the same card.
-    """
+    """Return the data card as Markdown: origin of the text, rules, statistics, and checksums of the files."""
     settings, stats = record["settings"], FilterStats(**record["stats"])
     src, tgt = settings["languages"]
     sections = [f"# Parallel text: {src} to {tgt}, prepared"]

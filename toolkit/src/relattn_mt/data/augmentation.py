@@ -101,13 +101,7 @@ def perturb(names: Sequence[str], pairs: Sequence[SentencePair], *key: int) -> S
 def sample_perturbed(
     pairs: Iterable[SentencePair], shares: Sequence[AugmentConfig], seed: int
 ) -> Iterator[SentencePair]:
-    """Yield all pairs, some of them changed as in an epoch, to train a tokenizer.
-
-    Args:
-        pairs: Pairs of the training text.
-        shares: Augmentation of each stage. The largest share of a perturbation counts.
-        seed: Random seed.
-    """
+    """Yield all pairs, some of them changed as in an epoch, to train a tokenizer. The largest share counts."""
     largest = {
         name: max(getattr(config, name) for config in shares)
         for name in PERTURBATIONS

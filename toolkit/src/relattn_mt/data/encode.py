@@ -132,15 +132,12 @@ def has_data(directory: Path) -> bool:
 def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: bool = True) -> TranslationData:
     """Return the data of a run. If its directory does not have them, encode the text and write them.
 
+    Without a tokenizer, one is trained. One of several processes must `check` the text against the run's digests.
+
     Pairs with a side without text, or with a side of more than max_length pieces, are dropped, from
     training and validation text. Training text is read twice if a tokenizer is trained on it, otherwise once. If the
     run has its data, it is only read for its digest. The tokenizer is trained on text that is changed as in an epoch,
     so that it has tokens for words in upper case.
-
-    Args:
-        recipe: Recipe of the run.
-        tokenizer: The tokenizer to use; by default, one is trained.
-        check: Whether to compare the text with the digests of the run; one of several processes does.
 
     Raises:
         InputError: The text cannot be read, is not parallel, has no pair that is kept, or has changed since the run
@@ -223,13 +220,7 @@ def _corpora(config: DataConfig, split: str) -> list[Corpus]:
 
 
 def _require_fit(recipe: Recipe, pairs: list[tuple[str, str]], tokenizer: AnyTokenizer | None) -> None:
-    """Raise an InputError if the stages, lengths or languages of a run do not fit its corpora, model or tokenizer.
-
-    Args:
-        recipe: Recipe of the run.
-        pairs: Languages of each training corpus.
-        tokenizer: The tokenizer to use; by default, one will be trained.
-    """
+    """Raise an InputError if the stages, lengths or languages of a run do not fit its corpora, model or tokenizer."""
     data, corpora = recipe.data, len(pairs)
     if data.language_tokens != "none":
         default = data.src_lang, data.tgt_lang

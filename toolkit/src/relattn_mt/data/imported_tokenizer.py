@@ -96,9 +96,7 @@ class Vocabulary:
     def with_languages(self, src_lang: str, tgt_lang: str) -> Vocabulary:
         """Return the vocabulary with the tokens of other languages around the source and before the target.
 
-        Args:
-            src_lang: Code of the source language. It may be any code if the model reads no token of it.
-            tgt_lang: Code of the target language.
+        `src_lang` may be any code if the model reads no token of it.
 
         Raises:
             InputError: The model has no such language.

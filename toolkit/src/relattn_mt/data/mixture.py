@@ -45,12 +45,7 @@ class CorpusFiles(NamedTuple):
 
 
 def read_corpus_list(path: str, *, weighted: bool = True, languages: bool = False) -> list[CorpusFiles]:
-    """Return the corpora of a list.
-
-    Args:
-        path: The list.
-        weighted: Whether the list may have weights.
-        languages: Whether each line must end with the codes of two languages.
+    """Return the corpora of a list, which may have weights, and whose lines end with two codes if it has languages.
 
     Raises:
         InputError: The list cannot be read, has no corpus or has an invalid line.

@@ -66,10 +66,7 @@ class Pairs(NamedTuple):
 def write_pairs(path: Path, pairs: Iterable[tuple[Sequence[int], Sequence[int]]], *, vocab_size: int) -> None:
     """Write encoded pairs to a file, which is then complete or absent. Raise InputError if it cannot be written.
 
-    Args:
-        path: The file.
-        pairs: Source and target of each pair.
-        vocab_size: Number of pieces. Ids take two bytes for at most 65,536 pieces, otherwise four.
+    Ids take two bytes for at most 65,536 pieces, otherwise four.
     """
     ids = pa.list_(pa.uint16() if vocab_size <= 1 << 16 else pa.int32())
     schema = pa.schema({"src": ids, "tgt": ids})

@@ -51,11 +51,7 @@ def has_text(line: str) -> bool:
 
 
 def read_lines(path: str | Path, update: Callable[[bytes], object] | None = None) -> Iterator[str]:
-    """Yield the lines of a text file without their ends (``\\n`` or ``\\r\\n``) and without a byte order mark.
-
-    Args:
-        path: The file.
-        update: Function that is called with the decompressed bytes, such as that of a hash.
+    """Yield the lines of a text file without their ends (``\n`` or ``\r\n``) and without a byte order mark.
 
     Raises:
         InputError: The file cannot be read, is empty or damaged, or has a line that is longer than 64 MiB or not UTF-8.
@@ -70,13 +66,10 @@ def read_lines(path: str | Path, update: Callable[[bytes], object] | None = None
 
 
 def stream_lines(descriptor: int) -> Iterator[list[str]]:
-    """Yield lists of lines as they arrive on a pipe, a terminal or a file.
+    """Yield lists of lines as they arrive on a pipe, a terminal or a file with this descriptor.
 
     A read returns the bytes that are available and waits only if there are none. So a program that writes one line gets
     it answered at once, and a file is read in large blocks. Lines are the same as those of `read_lines`.
-
-    Args:
-        descriptor: File descriptor of standard input.
 
     Raises:
         InputError: The descriptor cannot be read, or a line is too long or not UTF-8. All lines before it have been

@@ -137,15 +137,9 @@ class Tokenizer:
         normalization: Normalization = "nfc",
         languages: Iterable[str] = (),
     ) -> Tokenizer:
-        """Learn a vocabulary of at most vocab_size pieces. A small text gives fewer.
+        """Learn a vocabulary of at most vocab_size pieces from `max_lines` random lines. A small text gives fewer.
 
-        Args:
-            lines: Text of both sides.
-            vocab_size: Maximum number of pieces, special tokens included.
-            seed: Random seed for drawing lines.
-            max_lines: Maximum number of lines to learn from, drawn at random; by default all.
-            normalization: Rule that is applied to all text.
-            languages: Codes of languages that have a token, which no text is encoded with.
+        Each of `languages` gets a token, which no text is encoded with.
 
         Raises:
             InputError: The text is empty, or has more distinct characters than vocab_size allows.
@@ -192,10 +186,6 @@ class Tokenizer:
 
     def with_languages(self, src_lang: str, tgt_lang: str) -> Tokenizer:
         """Return a tokenizer whose sources begin with the token of the target language.
-
-        Args:
-            src_lang: Code of the source language, which has no effect.
-            tgt_lang: Code of the target language.
 
         Raises:
             InputError: There are tokens of languages, but none of this one.

@@ -19,11 +19,7 @@ _DECLARATIONS = {
 
 
 def decode(content: bytes, suffix: str) -> tuple[bytes, str, str]:
-    """Return the byte order mark of a text file, its encoding, and its text.
-
-    Args:
-        content: Bytes of the file.
-        suffix: Suffix of its name, which says how it may declare its encoding.
+    """Return the byte order mark, encoding and text of a file. The suffix says how it may declare its encoding.
 
     Raises:
         InputError: The encoding is unknown, or the file is not in it.

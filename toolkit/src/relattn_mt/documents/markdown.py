@@ -150,13 +150,7 @@ def _texts(content: str) -> Iterator[tuple[list[tuple[int, int]], set[str]]]:
 
 
 def _segments(lines: Sequence[tuple[int, int]], content: str, references: set[str]) -> Iterator[list[_Token]]:
-    """Yield the tokens of a text between hard line breaks.
-
-    Args:
-        lines: Its lines, as ranges in the file.
-        content: The file.
-        references: Names of the links that the file defines.
-    """
+    """Yield the tokens of a text, of ranges in the file, between hard line breaks. `references` are names of links."""
     text = "\n".join(content[begin:end] for begin, end in lines)
     starts = [0, *accumulate(end - begin + 1 for begin, end in lines)][:-1]  # of each line in the text
 

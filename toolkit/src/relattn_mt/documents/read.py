@@ -50,12 +50,7 @@ FORMATS = tuple(_READERS)
 
 
 def read_document(name: str, content: bytes, unpacked: int) -> Document:
-    """Read a file.
-
-    Args:
-        name: Name of the file; its suffix says what it is.
-        content: Bytes of the file.
-        unpacked: Maximum number of bytes that the file may unpack to.
+    """Read a file, whose suffix says what it is, and which may unpack to `unpacked` bytes.
 
     Raises:
         InputError: The suffix is not supported, the file cannot be parsed, or it unpacks to too many bytes.

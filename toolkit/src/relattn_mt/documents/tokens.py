@@ -131,12 +131,9 @@ class TokenText:
                 yield self._partners[opened.pop()]
 
     def fill(self, translations: Iterator[Marked], sources: Sequence[str], escape: Callable[[str], str]) -> str:
-        """Return the source of the text with the next translations in the places of its texts.
+        """Return the source of the text with the next translations in the places of its texts, as `replaced`.
 
-        Args:
-            translations: As in `replaced`.
-            sources: Source of each token.
-            escape: Function that returns the source of a text.
+        `sources` has the source of each token, and `escape` returns that of a text.
         """
         return "".join(escape(x) if isinstance(x, str) else sources[x] for x in self.replaced(translations))
 

@@ -75,11 +75,7 @@ def require_complete(path: Path) -> None:
 
 
 def load(level: str | None = None, folder: Path = FOLDER) -> Kernels:
-    """Return the kernels for this processor.
-
-    Args:
-        level: Level to use, as in RELATTN_LEVEL, which is read if it is None.
-        folder: Directory of the library and its header.
+    """Return the kernels in a directory for this processor. `level` overrides RELATTN_LEVEL.
 
     Raises:
         OSError: The library for this machine is missing, damaged or of another version.

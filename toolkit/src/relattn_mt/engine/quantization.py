@@ -21,11 +21,7 @@ MAX_INPUTS = 1 << 17  # of a map, so that sums fit in 32 bits
 def quantize(
     weights: Mapping[str, np.ndarray], scales: Mapping[str, np.ndarray] | None = None
 ) -> dict[str, np.ndarray]:
-    """Return the weights of a model, quantized.
-
-    Args:
-        weights: Weights by name.
-        scales: Scales (outputs,) by name of the weight. By default, the largest weight of an output becomes 63.
+    """Return the weights of a model, quantized, by scales (outputs,) or so that the largest of each output becomes 63.
 
     Raises:
         InputError: Weights are not finite, or have too many inputs.

@@ -59,12 +59,7 @@ def supporting_formats(config: ModelConfig) -> list[str]:
 
 
 def require_exportable(config: ModelConfig, format: str, source: str | Path) -> None:
-    """Check that an export format supports a model.
-
-    Args:
-        config: Configuration of the model.
-        format: Name of the format on the command line.
-        source: Name of the bundle in messages.
+    """Check that an export format supports a model. `source` is the name of the bundle in messages.
 
     Raises:
         InputError: It does not. The message names all unsupported features, and the formats that support the model.

@@ -227,12 +227,7 @@ def typed(source: Path, name: str, value: Any, kind: type[T]) -> T:
 
 
 def unsupported_settings(supported: Mapping[str, Collection[Any]], get: Callable[[str, Any], Any]) -> list[str]:
-    """Return the settings, with their values, that have an unsupported value.
-
-    Args:
-        supported: Supported values of each setting, the default first.
-        get: Function of a setting's name and its default that returns its value.
-    """
+    """Return the settings, with their values, that have an unsupported value. The first supported is the default."""
     values = {name: get(name, next(iter(known))) for name, known in supported.items()}
     return [f"{name} {one_line(value, 40)}" for name, value in values.items() if value not in supported[name]]
 

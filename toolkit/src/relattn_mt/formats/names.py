@@ -73,16 +73,10 @@ class Names:
     def gather(
         self, tensors: Mapping[str, np.ndarray], expected: Mapping[str, Weight], config: ModelConfig, source: str | Path
     ) -> dict[str, np.ndarray]:
-        """Return the weights of our model, in float32, from the toolkit's tensors.
+        """Return the weights of our model, in float32, from the toolkit's tensors. `source` is their name in messages.
 
         A missing bias becomes zeros, unless all layers must have one, and except in a layer normalisation, which would
         be of another kind without a bias.
-
-        Args:
-            tensors: The toolkit's tensors, by name.
-            expected: The weights of our model, by our names.
-            config: Configuration of the model.
-            source: Name of the file in messages.
 
         Raises:
             InputError: Tensors are missing or have other shapes; the message names them all.

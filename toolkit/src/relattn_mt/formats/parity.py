@@ -65,9 +65,7 @@ class Parity:
     def require_close(self, refusal: str, weights: str = "float32") -> None:
         """Raise an InputError, which begins with `refusal`, if the difference is too large or not a number.
 
-        Args:
-            refusal: Beginning of the message.
-            weights: Type of the weights. In float32 each difference is limited, in all others their mean.
+        If the weights are in float32, each difference is limited, and otherwise their mean.
         """
         is_close = self.mean <= self.worst <= TOLERANCE if weights == "float32" else self.mean <= MEAN_TOLERANCE
         if not is_close:
@@ -121,12 +119,7 @@ class Reference:
         self.scores = translator.log_probs(self.src_ids, self.tgt_ids)
 
     def compare(self, log_probs: LogProbs, other: Translator | None = None) -> Parity:
-        """Compare the scores that another program gives to the same translations, and its own translations.
-
-        Args:
-            log_probs: Function that scores translations, as `Translator.log_probs`.
-            other: Translator of the other program; None compares only scores.
-        """
+        """Compare the scores that another program gives to the same translations, and the translations of `other`."""
         scores = log_probs(self.src_ids, self.tgt_ids)
         gaps = [np.abs(np.subtract(mine, its)) for mine, its in zip(self.scores, scores, strict=True)]
         largest, flat = np.array([gap.max() for gap in gaps]), np.concatenate(gaps)

@@ -32,11 +32,7 @@ def make_model(
 ) -> Transformer:
     """Build a model with the weights `state`; its memory is allocated only if they fit.
 
-    Args:
-        config: Configuration of the model.
-        vocab_sizes: Number of source and of target pieces.
-        state: Weights by name. Those of a quantized model are dequantized.
-        source: Name of the weights in messages.
+    Weights of a quantized model are dequantized. `source` is the name of the weights in messages.
 
     Raises:
         InputError: The weights do not fit, or integers or scales are out of range.

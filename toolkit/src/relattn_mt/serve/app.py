@@ -61,13 +61,7 @@ _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 def make_app(router: Router, *, keys: Path | None = None, access: Access = Access()) -> Starlette:  # noqa: B008
-    """Return the web application for a router. Raises InputError if the keys cannot be read.
-
-    Args:
-        router: Models, by language pair.
-        keys: File of API keys, one per line; None requires no key.
-        access: Names and origins that requests may have.
-    """
+    """Return the web application for a router. Raises InputError if the keys, one per line, cannot be read."""
     api, stopping = Api(router, keys), asyncio.Event()
 
     @asynccontextmanager

@@ -75,15 +75,10 @@ def load_pairs(
 
 
 def served_pairs(translator: Translator, languages: Sequence[str], name: str) -> dict[tuple[str, str], Translator]:
-    """Return a translator for each pair of languages of a model.
+    """Return a translator for each pair of languages of a model; `languages` is empty for all of its languages.
 
     Codes are those of BCP 47. In a model of several languages, codes such as `deu_Latn` become `de`, and `zho_Hant`
     becomes `zh-Hant` if there is Chinese in another script too.
-
-    Args:
-        translator: Translator of one of the pairs.
-        languages: Languages of the pairs, in a model of several languages; empty for all.
-        name: Name of the model in messages.
 
     Raises:
         InputError: The model has none of the languages, or too many.

@@ -99,14 +99,10 @@ def _words(
 ) -> list[Word]:
     """Return the words of a sentence and the spaces between them.
 
+    `log_probs` are those of the pieces and the end. `sources` are the ranges that a word translates, by its number.
+
     The confidence of a word is the geometric mean of the probabilities of its pieces. If the pieces do not form the
     words of the text, the sentence is returned as one word without confidence.
-
-    Args:
-        text: The sentence.
-        pieces: Its pieces.
-        log_probs: Their log-probabilities, and that of the end.
-        sources: Ranges of the source that a word translates, by its number.
     """
     by_word: dict[int, list[float]] = {}
     for word, log_prob in zip(word_indices(pieces), log_probs, strict=False):

@@ -58,13 +58,9 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def reading(path: str | Path, fault: str) -> Iterator[None]:
-    """Turn any error of a library that reads a foreign file into an InputError that names the file.
+    """Turn any error of a library that reads a foreign file into an InputError with the file's name and `fault`.
 
     The block must contain the reading only, so that an error in our own code keeps its traceback.
-
-    Args:
-        path: File to name in messages.
-        fault: What is wrong if a library cannot read the file, such as "not YAML".
     """
     try:
         yield

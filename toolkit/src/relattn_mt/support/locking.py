@@ -20,10 +20,6 @@ def locked(directory: Path, doing: str) -> Iterator[None]:
 
     The directory is created if necessary, and removed at the end if it is empty.
 
-    Args:
-        directory: The directory.
-        doing: What a process does in it, for the message.
-
     Raises:
         InputError: Another process has locked it.
     """

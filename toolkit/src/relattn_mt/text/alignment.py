@@ -18,14 +18,7 @@ Links = list[tuple[int, int]]  # (source word, target word), counted from 0, ord
 
 
 def links(weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[str], special: SpecialTokens) -> Links:
-    """Return the links between words.
-
-    Args:
-        weights: (target pieces and the end, source pieces and their special tokens).
-        src_pieces: Source pieces, without special tokens.
-        tgt_pieces: Target pieces, without the end.
-        special: Special tokens of the model.
-    """
+    """Return the links between words, from weights (target pieces and the end, source pieces with special tokens)."""
     source, target = word_indices(src_pieces), word_indices(tgt_pieces)
     no_word = len(source)
     columns = [None] * len(special.src_begin) + list(source) + [None] * len(special.src_end)

@@ -45,12 +45,9 @@ _HAS_WORD, _SIGN = re.compile(r"\w"), re.compile(r"([^\w\s])")
 def place(stripped: StrippedText, translation: str, links: Links) -> tuple[Marked, list[str]]:
     """Return a translation with the tags of its source, and the tags whose place is a guess.
 
-    If no word changes, the result is the source: no tag moves, and all spaces stay.
+    `links` is the alignment with `stripped.line`, of at most one link per target word.
 
-    Args:
-        stripped: The source.
-        translation: The translation of `stripped.line`.
-        links: Word alignment, with at most one link per target word.
+    If no word changes, the result is the source: no tag moves, and all spaces stay.
     """
     if translation == stripped.line or not has_text(stripped.line):
         return stripped.original, []

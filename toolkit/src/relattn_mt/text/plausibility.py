@@ -34,12 +34,6 @@ def implausibilities(source: str, translation: str, src_pieces: int, tgt_pieces:
     | `numbers` | the numbers with three digits, decimals, a currency or a percent sign are not those of the source |
     | `tags` | the tags, placeholders and addresses are not those of the source |
     | `length` | it has over three times as many pieces as the source, or less than a third |
-
-    Args:
-        source: Source line.
-        translation: Its translation.
-        src_pieces: Number of pieces of the source.
-        tgt_pieces: Number of pieces of the translation.
     """
     if not has_text(source):
         return ()

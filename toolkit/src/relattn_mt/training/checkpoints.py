@@ -111,8 +111,7 @@ def newest(directory: Path, *, warn: bool = True) -> dict[str, Any] | None:
 def average(states: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Return the mean of the weights of several checkpoints, which usually translates better than the last one.
 
-    Args:
-        states: State dictionaries of one model. They are summed in float64, and the mean has their dtypes.
+    They are summed in float64, and the mean has their dtypes.
 
     Raises:
         InputError: There are none, or names or shapes of their weights differ.

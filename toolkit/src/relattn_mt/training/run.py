@@ -109,13 +109,7 @@ def write_bundle(directory: RunDirectory, data: TranslationData, last: int, path
 
 
 def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool = False) -> None:
-    """Average the last checkpoints of a run into a bundle.
-
-    Args:
-        run: Directory of the run.
-        last: Number of checkpoints.
-        path: Directory of the bundle.
-        overwrite: Replace a bundle that exists at `path`.
+    """Average the last checkpoints of a run into a bundle at `path`.
 
     Raises:
         InputError: The directory contains no run, or fewer checkpoints.

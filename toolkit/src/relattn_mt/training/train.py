@@ -28,14 +28,10 @@ def train(
 ) -> Path:
     """Train a model by a recipe, and return the directory of its bundle.
 
+    Messages name the command `again`, which continues the run.
+
     If torchrun started several processes, all call this function, and the first one prepares the data and writes all
     files.
-
-    Args:
-        recipe: Recipe of the run.
-        resume: Continue from the newest checkpoint in the recipe's directory.
-        show: Show a progress bar if standard error is a terminal.
-        again: Command that continues the run, for messages.
 
     Raises:
         InputError: The recipe, its files or its directory cannot be used.

@@ -18,14 +18,7 @@ UNPACKED = 1 << 30  # bytes that a document may unpack to
 def translate_document(
     translator: Translator, name: str, content: bytes, options: TranslateOptions, *, progress: bool = False
 ) -> bytes:
-    """Return the translation of a document, the same bytes as the server returns.
-
-    Args:
-        translator: Translator of its language.
-        name: Name of the file, whose suffix is one of `documents.read.FORMATS`.
-        content: The file.
-        options: Options of all sentences, with an `n_best` of 1.
-        progress: Show a progress bar on standard error.
+    """Return the translation of a document, the same bytes as the server returns. `options.n_best` must be 1.
 
     Raises:
         InputError: As `documents.read.read_document`, or a sentence is longer than the model can read.

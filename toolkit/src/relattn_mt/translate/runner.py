@@ -61,13 +61,7 @@ class Runner:
         counts: Sequence[int],
         sampling: SamplingOptions | None = None,
     ) -> list[list[Hypothesis]]:
-        """Return the best hypotheses of each request, or draws.
-
-        Args:
-            requests: Sentences of similar length.
-            search: How to search.
-            counts: Number of hypotheses of each request.
-            sampling: How to draw; None searches.
+        """Return the best hypotheses of each request, or draws: as many as `counts` says. Lengths should be similar.
 
         Raises:
             InputError: The engine does not support this.
@@ -107,9 +101,7 @@ class Runner:
     def log_probs(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the log-probability, in nats, of each piece of given translations, and of the end of sentence.
 
-        Args:
-            src_ids: Source pieces, without special tokens.
-            tgt_ids: Target pieces, without special tokens.
+        Ids are without special tokens.
         """
         given = len(self.tokenizer.special.tgt_begin)
         return [row[given:] for row in self._by_length(self.engine.score, src_ids, tgt_ids)]

@@ -71,15 +71,7 @@ def translations_of(
     preparation: Preparation,
     search: SearchConfig,
 ) -> list[Translation]:
-    """Return the translations of a sentence for what was found, and warn if the best one was cut.
-
-    Args:
-        prepared: The sentence.
-        hypotheses: Hypotheses, best first.
-        alignments: Links of the words of each hypothesis; none if empty.
-        preparation: What prepared the sentence.
-        search: Settings of the search.
-    """
+    """Return the translations of a sentence for what was found, best first, and warn if the best one was cut."""
     tokenizer, given = preparation.tokenizer, len(preparation.tokenizer.special.tgt_begin)
     sentence, request, results = prepared.sentence, prepared.request, []
     assert request is not None

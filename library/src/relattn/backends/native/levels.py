@@ -105,12 +105,7 @@ def listed_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:
 
 
 def features_of(machine: str, flags: set[str], limit: str = "") -> set[str]:
-    """Return the features of a processor that kernels may use.
-
-    Args:
-        machine: Name of the machine, a key of `LEVELS`.
-        flags: Features of the processor in Linux's names (`processor_flags`).
-        limit: Value of RELATTN_LEVEL, or "".
+    """Return the features that kernels may use, of a processor with some `processor_flags`, up to the level `limit`.
 
     Raises:
         ImportError: The limit is unknown, or higher than the processor.
@@ -131,11 +126,5 @@ def features_of(machine: str, flags: set[str], limit: str = "") -> set[str]:
 
 
 def supported(machine: str, features: set[str], dtype: str) -> list[str]:
-    """Return the levels that a processor runs and that have an object file for a dtype, best first.
-
-    Args:
-        machine: Name of the machine, a key of `LEVELS`.
-        features: Features that kernels may use (`features_of`).
-        dtype: Name of the dtype.
-    """
+    """Return the levels that a processor with some `features_of` runs, of which there is an object file, best first."""
     return [level.name for level in LEVELS.get(machine, ()) if dtype in level.dtypes and level.needs <= features]

@@ -227,10 +227,8 @@ class Problem:
     def gradient(self, table: Tensor | None, parts: Tensor | None, reached: list[int]) -> Tensor:
         """Return the gradient of a table from its parts; an empty tensor without a table.
 
-        Args:
-            table: The table.
-            parts: The parts of `new_parts`, for several sequences and, within them, blocks.
-            reached: The smallest distance j − i that each block reaches.
+        `parts` is that of `new_parts`, for several sequences and, within them, blocks. `reached` is the smallest
+        distance j − i that each block reaches.
         """
         if table is None or parts is None:
             return self.query.new_empty(0)

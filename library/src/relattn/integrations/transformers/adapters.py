@@ -30,13 +30,9 @@ _last_mask = threading.local()  # of `mask_options`, since the layers of a model
 
 
 def needs_attention_weights(module: nn.Module, output_attentions: bool | None = False) -> bool:
-    """Return True if a call must return attention weights. The operator does not compute them.
+    """Return True if a call of an attention module or encoder must return attention weights, which are not computed.
 
     The first such call of each model family logs a warning, because the model's own code is slower.
-
-    Args:
-        module: The attention module or encoder that is called.
-        output_attentions: The argument of that name of the call, if the call has one.
     """
     is_requested = bool(output_attentions) or any("attentions" in name for name in captured() or ())
     module_type = type(module)

@@ -48,11 +48,7 @@ def read_settings(path: Path) -> ExportSettings | None:
 
 
 def read_vocabularies(path: Path, unknown: str) -> tuple[list[str], list[str]]:
-    """Return the pieces of source and target, in the order of their ids.
-
-    Args:
-        path: The directory.
-        unknown: Piece for unknown pieces. CTranslate2 appends it to a vocabulary that does not have it.
+    """Return the pieces of source and target by id. CTranslate2 appends `unknown` to vocabularies that do not have it.
 
     Raises:
         InputError: a file is missing or damaged.

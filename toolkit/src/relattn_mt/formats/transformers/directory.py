@@ -167,9 +167,7 @@ class Settings:
 def weight_files(path: Path, available: Collection[str] | None = None) -> list[str]:
     """Return the names of the files with the weights, those of safetensors if there are several kinds.
 
-    Args:
-        path: Directory of the model.
-        available: Names of all files, if some are not in the directory yet.
+    `available` names all files, if some are not in the directory yet.
 
     Raises:
         InputError: The weights are missing, or an index is damaged or lists files that do not exist.

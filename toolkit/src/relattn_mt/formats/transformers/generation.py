@@ -59,12 +59,7 @@ class Generation:
         return words or []
 
     def search(self, given: int, banned: Collection[int]) -> tuple[SearchConfig, list[str]]:
-        """Return our search, and notes about settings with another effect.
-
-        Args:
-            given: Number of tokens that translations begin with.
-            banned: Tokens that our search does not generate.
-        """
+        """Return our search, for `given` first tokens, and notes about settings with another effect."""
         beam, alpha = self._number("num_beams", 1), self._number("length_penalty", 1.0, float)
         early, ngram = self.content.get("early_stopping"), self._number("no_repeat_ngram_size", 0)
         penalty = self._number("repetition_penalty", 1.0, float)

@@ -9,11 +9,7 @@ from torch import Tensor, nn
 
 
 def angles(positions: Tensor, dim: int) -> Tensor:
-    """Return the angles p / 10,000^(2m / dim) for m = 0, …, dim / 2 − 1.
-
-    Args:
-        positions: (length,) positions p, which may be negative.
-        dim: Even dimension.
+    """Return the angles p / 10,000^(2m / dim), (length, dim / 2), of positions p (length,), which may be negative.
 
     Returns:
         (length, dim / 2), float32.
@@ -23,13 +19,9 @@ def angles(positions: Tensor, dim: int) -> Tensor:
 
 
 def sinusoids(positions: Tensor, dim: int) -> Tensor:
-    """Return the sinusoids of Vaswani et al. (2017), section 3.5.
+    """Return the sinusoids of Vaswani et al. (2017), section 3.5, (length, dim), of positions (length,).
 
     PE(p, 2m) = sin(p / 10,000^(2m / dim)) and PE(p, 2m + 1) = cos(p / 10,000^(2m / dim)).
-
-    Args:
-        positions: (length,) positions p, which may be negative.
-        dim: Even dimension of the result.
 
     Returns:
         (length, dim), float32.

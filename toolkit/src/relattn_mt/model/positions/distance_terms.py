@@ -134,12 +134,9 @@ class Buckets(nn.Module):
         self.weight = nn.Parameter(torch.zeros(heads, BucketBias.buckets))
 
     def bucket(self, distances: Tensor) -> Tensor:
-        """Return the bucket of each distance, in [0, BucketBias.buckets).
+        """Return the bucket of each distance j − i (labels,), in [0, BucketBias.buckets).
 
         Short distances have a bucket each. The width of the other buckets grows logarithmically.
-
-        Args:
-            distances: (labels,) distances j − i.
 
         Returns:
             (labels,), int64.

@@ -13,13 +13,9 @@ from relattn_mt.model.positions.absolute import angles
 
 
 def rotate(x: Tensor, positions: Tensor) -> Tensor:
-    """Rotate vectors by their positions: R_p x of Su et al. (2021), equation 34.
+    """Rotate vectors (…, length, head_dim) by their positions (length,): R_p x of Su et al. (2021), equation 34.
 
     The pair of dimensions (m, m + head_dim / 2) is rotated by the angle p · 10,000^(−2m / head_dim).
-
-    Args:
-        x: (…, length, head_dim), where head_dim is even.
-        positions: (length,) positions p.
 
     Returns:
         The same shape and dtype as `x`.
