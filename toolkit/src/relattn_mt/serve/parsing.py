@@ -3,24 +3,31 @@
 The upload of a client can take any time to parse, and a thread cannot be stopped. So the libraries that parse run in a
 few processes without PyTorch, with limits on their processor time and memory. A process that exceeds them ends, and
 only the request that it worked for fails. A client gets at most half of the processes, so that the others stay free.
+
+The texts of a file stay pickled in the server, which reads a few sentences at a time: others would wait while it reads
+a long list.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import pickle
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
+from relattn_mt.documents.read import document_texts, fill_document
 from relattn_mt.serve.limits import Limits
 from relattn_mt.serve.queue import CLIENT
 from relattn_mt.support.errors import STOPPING_SIGNALS, InputError
+from relattn_mt.text.sentences import split_all
 
 PROCESSES = 4
 _NICENESS = 5  # translations have priority
@@ -40,7 +47,7 @@ class ParserPool:
         self._client_limiters: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()  # by client
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Return the result of a function of the module `text`. If the caller is cancelled, its process is killed.
+        """Return the result of a function. If the caller is cancelled, its process is killed.
 
         Args:
             function: Function at the top level of its module.
@@ -88,3 +95,32 @@ def _prepare() -> None:
         signal.signal(number, signal.SIG_IGN)
     if hasattr(os, "nice"):
         os.nice(_NICENESS)
+
+
+def pickled_texts(*arguments: Any) -> bytes:
+    """Return the texts of a file. Arguments are those of `document_texts`."""
+    return pickle.dumps(document_texts(*arguments))
+
+
+def readable_text(*arguments: Any) -> str:
+    """Return the text of a file without tags. Arguments are those of `document_texts`."""
+    return " ".join(text.text for text in document_texts(*arguments))
+
+
+def split_pickled(texts: bytes, portion: int, *splitting: Any) -> tuple[bytes, list[bytes]]:
+    """Return split texts, and their sentences in portions. `splitting` is what `split_all` gets besides the texts."""
+    split_texts = split_all(pickle.loads(texts), *splitting)
+    sentences = [each for text in split_texts for each in text.sentences]
+    starts = range(0, len(sentences), portion)
+    return pickle.dumps(split_texts), [pickle.dumps(sentences[start : start + portion]) for start in starts]
+
+
+def join_pickled(split_texts: bytes, portions: Sequence[bytes]) -> bytes:
+    """Return split texts with their sentences replaced by translations, in portions."""
+    remaining = chain.from_iterable(map(pickle.loads, portions))
+    return pickle.dumps([text.join([next(remaining) for _ in text.sentences]) for text in pickle.loads(split_texts)])
+
+
+def fill_pickled(name: str, content: bytes, unpacked: int, texts: bytes, lang: str) -> bytes:
+    """Return a file with its texts replaced, as `fill_document`."""
+    return fill_document(name, content, unpacked, pickle.loads(texts), lang)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +18,11 @@ from typing import Any
 
 from relattn_mt.config import SearchConfig
 from relattn_mt.documents.html import fill_pages, page_texts
-from relattn_mt.documents.read import document_texts, fill_document
+from relattn_mt.serve import parsing
 from relattn_mt.serve.idle import IdleEngine
 from relattn_mt.serve.limits import Limits
 from relattn_mt.serve.metrics import Metrics
 from relattn_mt.serve.pair_service import LanguagePair, PairService, Word
-from relattn_mt.serve.parsing import ParserPool
 from relattn_mt.serve.queue import RECENT, BatchQueue, QueueFull
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.text.marked import Marked
@@ -99,7 +99,7 @@ class Router:
         on_batch = self.metrics.batch_sentences.observe
         recent: deque[set[str]] = deque(maxlen=RECENT)
         make_queue = partial(BatchQueue, threads=self._threads, limits=limits, on_batch=on_batch, recent=recent)
-        self._parsers = ParserPool(limits)
+        self._parsers = parsing.ParserPool(limits)
         self._models = {
             pair: PairService(pair, translator, (searches or {}).get(pair, translator.search), make_queue)
             for pair, translator in translators.items()
@@ -248,22 +248,21 @@ class Router:
         if source == target and source in self.codes:
             return content
         route = self._require_route(source, target)
-        file = name, content, self.limits.unpacked
-        texts = await self._parsers.run(document_texts, *file, self.limits.file)
-        portion = max(1, min(_PORTION * self.limits.batch, self.limits.waiting // 4))
+        file, parse = (name, content, self.limits.unpacked), self._parsers.run
+        texts = await parse(parsing.pickled_texts, *file, self.limits.file)
+        size = max(1, min(_PORTION * self.limits.batch, self.limits.waiting // 4))
         for number, model in enumerate(route):
-            split_texts = await self._parsers.run(split_all, texts, *model.splitting)
-            sentences = [each for text in split_texts for each in text.sentences]
+            split_texts, portions = await parse(parsing.split_pickled, texts, size, *model.splitting)
             report(number / len(route))
-            translations: list[Marked] = []
-            for begin in range(0, len(sentences), portion):
-                items = [model.sentence(each, options) for each in sentences[begin : begin + portion]]
-                ranked = await _submit_patiently(model, items)
-                translations += [best.marked for (best,) in ranked]
-                report((number + len(translations) / len(sentences)) / len(route))
-            remaining = iter(translations)
-            texts = [text.join([next(remaining) for _ in text.sentences]) for text in split_texts]
-        return await self._parsers.run(fill_document, *file, texts, target)
+            translated: list[bytes] = []
+            for portion in portions:
+                ranked = await _submit_patiently(
+                    model, [model.sentence(each, options) for each in pickle.loads(portion)]
+                )
+                translated.append(pickle.dumps([best.marked for (best,) in ranked]))
+                report((number + len(translated) / len(portions)) / len(route))
+            texts = await parse(parsing.join_pickled, split_texts, translated)
+        return await parse(parsing.fill_pickled, *file, texts, target)
 
     async def readable_texts(self, texts: Sequence[str]) -> list[str]:
         """Return the texts of HTML without tags, to detect their languages."""
@@ -272,8 +271,7 @@ class Router:
 
     async def readable_text(self, name: str, content: bytes) -> str:
         """Return the text of a file without tags, to detect its language."""
-        limits = self.limits.unpacked, self.limits.file
-        return " ".join(text.text for text in await self._parsers.run(document_texts, name, content, *limits))
+        return await self._parsers.run(parsing.readable_text, name, content, self.limits.unpacked, self.limits.file)
 
     def check_characters(self, texts: Sequence[str]) -> None:
         """Raise an InputError if texts have too many characters in total."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import socket
@@ -59,6 +60,7 @@ def serve(
             forwarded_allow_ips=list(proxies),
             timeout_graceful_shutdown=int(router.limits.seconds) + 1,
         )
+        gc.freeze()  # a collection would visit all objects of the models and libraries, while requests wait
         with _json_log():
             _Server(config).run(sockets=[listener])
 
