@@ -88,6 +88,16 @@ def test_long_sentence_is_cut_at_a_space_if_possible(text: str) -> None:
     assert " " not in text or {word for sentence in parts.sentences for word in sentence.split()} == {"ab"}
 
 
+@pytest.mark.parametrize("literal", ["https://example.org/" + "house-" * 100, "$house" * 160])
+def test_long_literal_is_not_cut_if_it_is_kept(literal: str) -> None:
+    text = Marked(f"Please see {literal}: it is here.")
+    parts = sentences.split(text, "en", is_kept=True)
+    assert parts.join(parts.sentences) == text
+    assert sum(literal in sentence.text for sentence in parts.sentences) == 1
+    cut = sentences.split(text, "en").sentences  # the model would read it
+    assert not any(literal in sentence.text for sentence in cut)
+
+
 def test_characters_and_short_words_of_many_pieces_count_more() -> None:
     known = frozenset("ab ")
     for text, longest in (

@@ -1,6 +1,7 @@
 """Literals come out as they are: long numbers, identifiers, addresses, placeholders, emoji."""
 
 import random
+import time
 
 import pytest
 from relattn_mt import load
@@ -38,8 +39,21 @@ KEPT = [
     "3️⃣",
     "→",
     "★★☆",
+    "$ab$cd$ab",
+    ":smile::cat:",
+    ("1,234.5 " * 10).strip(),
 ]
-TRANSLATED = ["1234567", "1,204,567,890.5", "3.14159265", "COVID-19", "26-11-2025", "12345678th", "USA", "mp3"]
+TRANSLATED = [
+    "1234567",
+    "1,204,567,890.5",
+    "3.14159265",
+    "COVID-19",
+    "26-11-2025",
+    "12345678th",
+    "USA",
+    "mp3",
+    "1.5 2.5 3.5",
+]
 TRANSLATED += ["½", "©", "5 × 3", "@ 5", "#7", "C#", "&#x27;", "10 %", "…", "€ 5"]
 
 
@@ -80,6 +94,16 @@ def test_a_line_that_is_too_long_with_its_literals(tmp_path):
     with pytest.raises(InputError, match="line 1 has"):
         translator.translate([line], TranslateOptions(keep_literals=False))
     assert "12345678" * 10 in translator.translate([line])[0]
+
+
+@pytest.mark.parametrize("text", ["{a}{b}", "%s ", "$ab", "ann@example.org ", "1,234.5 ", "dog {a} "])
+def test_many_in_a_row_take_little_time(text):
+    """The model does not read them. With the words between them, it reads a line of usual length."""
+    translator, line = load("everyday-en-de", tgt_lang="de"), (text * 500)[: 500 if "dog" in text else 4000].strip()
+    start = time.process_time()
+    (translation,) = translator.translate([line])
+    assert time.process_time() - start < 0.5
+    assert translation == line or ("dog" in text and translation.count("{a}") == line.count("{a}"))
 
 
 def test_none_with_alignments(tmp_path):

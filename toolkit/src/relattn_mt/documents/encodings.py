@@ -28,7 +28,8 @@ def decode(content: bytes, suffix: str) -> tuple[bytes, str, str]:
     try:
         return mark, encoding, content.removeprefix(mark).decode(encoding)
     except UnicodeDecodeError as error:
-        raise InputError(f"the file must be text in {encoding}, which byte {error.start + 1} is not") from error
+        problem = f"the file must be text in {encoding}, which byte {error.start + 1} is not: convert it to UTF-8"
+        raise InputError(problem) from error
 
 
 def _encoding(content: bytes, suffix: str) -> tuple[bytes, str]:

@@ -66,7 +66,7 @@ class PairService:
         self.sentences = make_queue(translator.translate_sentences, size=lambda each: self._pieces(each.text.text))
         self.words = make_queue(self._score_words, size=lambda each: self._pieces(each[0]))
         self.queues = [self.sentences, self.words]
-        self.splitting = self.source, separator_in(self.target), translator.characters  # arguments of `split`
+        self.splitting = self.source, separator_in(self.target), translator.characters  # of `split`
 
     def sentence(self, text: Marked, options: TranslateOptions = DEFAULTS, prefix: str = "") -> Sentence:
         """Return an item of the queue `sentences`. The beam size also limits the number of its translations."""

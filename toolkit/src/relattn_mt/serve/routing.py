@@ -193,7 +193,7 @@ class Router:
         route = self._require_route(source, target)
         *earlier_models, model = route
         given = Marked(text)
-        sentences = [sentence.text for sentence in split(given, *route[0].splitting).sentences]
+        sentences = [sentence.text for sentence in split(given, *route[0].splitting, not prefix).sentences]
         require(
             not prefix or (len(sentences) == 1 and not earlier_models),
             "prefix requires one sentence and a direct model",
@@ -252,7 +252,9 @@ class Router:
         texts = await parse(parsing.pickled_texts, *file, self.limits.file)
         size = max(1, min(_PORTION * self.limits.batch, self.limits.waiting // 4))
         for number, model in enumerate(route):
-            split_texts, portions = await parse(parsing.split_pickled, texts, size, *model.splitting)
+            split_texts, portions = await parse(
+                parsing.split_pickled, texts, size, *model.splitting, options.keep_literals
+            )
             report(number / len(route))
             translated: list[bytes] = []
             for portion in portions:
@@ -349,7 +351,7 @@ class Router:
         self, model: PairService, texts: Sequence[Marked], options: TranslateOptions, prefix: str = ""
     ) -> list[tuple[SplitText, list[list[Translation]]]]:
         """Return the sentences of each text, and the translations of each sentence, best first."""
-        split_texts = split_all(texts, *model.splitting)
+        split_texts = split_all(texts, *model.splitting, options.keep_literals and not prefix)
         sentences = [each for text in split_texts for each in text.sentences]
         count, most = len(sentences), self.limits.sentences
         require(count <= most, f"a request must have at most {most:,} sentences, got {count:,}")

@@ -14,8 +14,8 @@ UNITS = (
     "|°C|°F|°|%|‰|€|£|¥|\\$"
 )
 _NUMBER = r"\d+(?:[.,]\d+)*"
-_LONG_NUMBER = (  # of 8 digits, or an identifier: capital letters with 4 digits, or a UUID
-    r"(?<![\w.,-])(?:\d{8,}|(?=[A-Z0-9_-]*[A-Z])(?=(?:[A-Z_-]*\d){4})[A-Z0-9][A-Z0-9_-]{6,}[A-Z0-9]"
+_LONG_NUMBER = (  # of 8 digits, a row of 30 numbers, or an identifier: capital letters with 4 digits, or a UUID
+    r"(?<![\w.,-])(?:\d{8,}|\d++(?:[^\w\n]{1,3}+\d++){29,}+|(?=[A-Z0-9_-]*[A-Z])(?=(?:[A-Z_-]*\d){4})[A-Z0-9][A-Z0-9_-]{6,}[A-Z0-9]"
     r"|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})(?!\w|[.,]\d)"
 )
 # Arrows, technical and other symbols, emoji; and what may follow an emoji: a variant, a skin colour, a joined emoji.
@@ -38,14 +38,14 @@ _LITERALS = (
     r"\[/?(?:[biusq]|url|img|quote|code|color|size|list|center|\*)(?:=[^\[\]]*)?\]",  # of forums
     r"(?<=\s)\\[nrt](?=\w|\s|$)|(?<![:\\])\\[nrt](?=\s|$)",  # ends of lines that were escaped
     rf"(?:[$%#]\{{|(?<!\w)\{{|\{{(?=[{{%#])){_NESTED}*+\}}{_S}|\{{[^{{}}\s]*\}}{_S}",  # ICU, many templates
-    r"(?<![\w$])\$(?:[a-z_]\w+|[A-Z_]{4,}(?!\w))|(?<![\w%])%[A-Za-z_]\w+%(?!\w)",  # variables
+    r"(?<![\w$])(?:\$(?:[a-z_]\w+|[A-Z_]{4,}(?!\w)))+|(?<![\w%])(?:%[A-Za-z_]\w+%)+(?!\w)",  # variables
     rf"%%|(?<![\d%]){_FIELD}(?:[dsiufg@](?![^\W_]{{3}}|\d)|[oxXeEFGaAcpn](?!\w)){_S}|(?<![\w%])%L?\d\d?(?![\w%])",
-    r"(?<![\w:]):[a-z][a-z0-9_+-]+:(?!\w)",  # emoji by name
+    r"(?<![\w:])(?::[a-z][a-z0-9_+-]+:)+(?!\w)",  # emoji by name
     r"\.{4,}|_{3,}|-{4,}|={3,}|\*{4,}|~{3,}|·{3,}|…{2,}",  # lines to fill in, and of a table of contents
     WEB_ADDRESS,
     r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
-    r"(?<![\w.@/])@[A-Za-z_]\w+",
-    r"(?<![\w&#/.])#\w*[^\W\d_]\w*",
+    r"(?<![\w.@/])(?:@[A-Za-z_]\w+)+",
+    r"(?<![\w&#/.])(?:#\w*[^\W\d_]\w*)+",
     rf"[{_SYMBOLS}][{_SYMBOLS}\u200d\ufe0e\ufe0f\U000e0020-\U000e007f]*|[0-9#*]\ufe0f?\u20e3",
 )
 SYMBOL = re.compile(_LITERALS[-1])

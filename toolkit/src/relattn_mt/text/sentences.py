@@ -16,6 +16,7 @@ import sentencex
 
 from relattn_mt.data.text_files import has_text
 from relattn_mt.text.marked import Mark, Marked, join
+from relattn_mt.text.patterns import LITERAL
 
 _WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spaces between words
 LONGEST = 1000  # characters per sentence; longer ones are cut, at a space if possible
@@ -30,6 +31,7 @@ _ORDINAL = re.compile(r"(?:^|\s)\d{1,2}\.$")
 _WITH_ORDINALS = re.compile("(bs|cs|da|de|et|fi|fo|hr|hu|is|lv|nb|nn|no|pl|sk|sl|sr)\\b")
 _LINE_ENDS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _SPACE = re.compile(r"\s")
+_BRACKETED_LITERAL = re.compile(rf"[(\[<\"'„“‘«]*(?:{LITERAL.pattern})")
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,9 @@ class SplitText:
         return join(parts)
 
 
-def split(text: Marked, language: str, separator: str = "", known: frozenset[str] | None = None) -> SplitText:
+def split(
+    text: Marked, language: str, separator: str = "", known: frozenset[str] | None = None, is_kept: bool = False
+) -> SplitText:
     """Split a text into sentences. Marks do not change where it is split.
 
     Args:
@@ -69,6 +73,7 @@ def split(text: Marked, language: str, separator: str = "", known: frozenset[str
         language: Code of its language. The rules for English are used for languages that sentencex does not know.
         separator: White space to insert between sentences of a script without spaces.
         known: Characters that the tokenizer does not spell in bytes; None: all.
+        is_kept: Whether long literals are kept, and not read by the model. They are not cut up to LONGEST characters.
     """
     pairs, marks = text.pairs, text.marks
     sentences: list[Marked] = []
@@ -76,7 +81,7 @@ def split(text: Marked, language: str, separator: str = "", known: frozenset[str
     ends: list[bool] = []  # whether each sentence ends there, and is not cut
     opened: list[int] = []  # items of the pairs that began in an earlier sentence
     done = first = 0  # characters and marks of earlier parts
-    for begin, end, stop in _parts(text, language, known):
+    for begin, end, stop in _parts(text, language, known, is_kept):
         part = text.text[begin:end]
         between[-1] += text.text[done:begin]
         done = end
@@ -111,10 +116,10 @@ def separator_in(language: str) -> str:
 
 
 def split_all(
-    texts: Sequence[Marked], language: str, separator: str, known: frozenset[str] | None = None
+    texts: Sequence[Marked], language: str, separator: str, known: frozenset[str], is_kept: bool
 ) -> list[SplitText]:
     """Split several texts. The arguments are those of `split`."""
-    return [split(text, language, separator, known) for text in texts]
+    return [split(text, language, separator, known, is_kept) for text in texts]
 
 
 def _divided(before: Marked, after: Marked) -> int:
@@ -128,7 +133,7 @@ def _divided(before: Marked, after: Marked) -> int:
     return count
 
 
-def _parts(text: Marked, language: str, known: frozenset[str] | None) -> Iterator[tuple[int, int, int]]:
+def _parts(text: Marked, language: str, known: frozenset[str] | None, is_kept: bool) -> Iterator[tuple[int, int, int]]:
     """Yield the ranges of the sentences with the white space after them, and the number of marks before their ends.
 
     A part has at most LONGEST characters. Ends of lines are in none.
@@ -136,7 +141,7 @@ def _parts(text: Marked, language: str, known: frozenset[str] | None) -> Iterato
     marks, count = text.marks, 0
     for begin, end in _lines(text):
         last = begin
-        *lengths, _ = [*_lengths(text.text[begin:end], language, known)] or [0]
+        *lengths, _ = [*_lengths(text.text[begin:end], language, known, is_kept)] or [0]
         for length in lengths:
             start, last = last, last + length
             while count < len(marks) and (
@@ -164,7 +169,7 @@ def _lines(text: Marked) -> Iterator[tuple[int, int]]:
     yield begin, len(text.text)
 
 
-def _lengths(line: str, language: str, known: frozenset[str] | None) -> Iterator[int]:
+def _lengths(line: str, language: str, known: frozenset[str] | None, is_kept: bool) -> Iterator[int]:
     """Yield the lengths of the parts of a line, in characters."""
     has_unknown = known is not None and not known.issuperset(line)
     begin = 0
@@ -175,6 +180,8 @@ def _lengths(line: str, language: str, known: frozenset[str] | None) -> Iterator
         ) < end - begin:
             space = line.rfind(" ", begin + 1, begin + longest)
             cut = begin + longest if space < 0 else space + 1
+            if is_kept and space < 0 and (literal := _BRACKETED_LITERAL.match(line, begin, begin + LONGEST)):
+                cut = max(cut, literal.end())
             yield cut - begin
             begin = cut
         yield end - begin

@@ -33,7 +33,7 @@ def translate_texts(
 ) -> list[Marked]:
     """Return the translation of each text, sentence by sentence. Arguments are those of `translate_document`."""
     separator = separator_in(translator.tgt_lang)
-    split_texts = split_all(texts, translator.src_lang, separator, translator.characters)
+    split_texts = split_all(texts, translator.src_lang, separator, translator.characters, options.keep_literals)
     sentences = [Sentence(sentence, options) for text in split_texts for sentence in text.sentences]
     with progress_bar(len(sentences), "sentence", shown=progress) as advance:
         remaining = iter(translator.translate_sentences(sentences, report_done=advance))

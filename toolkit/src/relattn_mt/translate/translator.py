@@ -28,6 +28,7 @@ from relattn_mt.translate.prepare import Preparation, Prepared, Sentence, requir
 from relattn_mt.translate.runner import Runner
 from relattn_mt.translate.translation import Translation, translations_of, untranslated
 
+_MOST_LITERALS = 100  # characters in all literals of a sentence, up to which the model reads them
 PAIRS = 4096  # pairs that are scored in one chunk, grouped by length
 
 
@@ -220,7 +221,8 @@ class Translator:
     ) -> list[list[Translation]]:
         """Return the `n_best` best translations of each sentence, best first. Sentences share batches.
 
-        Lines are translated without symbols, and then without other literals those whose translations have lost some. A
+        Lines are translated without symbols, and then without other literals those whose translations have lost some.
+        Long literals, or many, are left out at once: each character may be a piece that takes a step of the search. A
         sentence is complete without its symbols. Without another literal it may lack its subject or object. The best
         translation does not depend on how many are wanted.
 
@@ -241,7 +243,8 @@ class Translator:
         for number, sentence in numbered.items():
             if sentence.may_lose_literals and (found := literals(sentence.text.text)):
                 own[number], removed[number] = found, SYMBOL
-                if not self.preparation.holds(self.tokenizer.encode(sentence.text.text), ()):
+                read = sum(map(len, found.elements())) <= _MOST_LITERALS
+                if not read or not self.preparation.holds(self.tokenizer.encode(sentence.text.text), ()):
                     too_long.add(number)
         report_done(len(too_long))
         first = {number: sentence for number, sentence in numbered.items() if number not in too_long}
