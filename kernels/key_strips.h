@@ -59,8 +59,9 @@ static void fill_key_strips(const arguments *a, key_strips *s, idx b, idx kv, ra
                              load_rows_once(a, &a->key, b, kv, keys.first + j, count, a->dim, scratch), count, a->dim,
                              &s->table, labels, labels_of_keys(a, s, keys.first + j));
         fill_margins(a->clips, s->terms + j * width, width, ROWS, count, labels);
+        for (idx r = j; r < j + count && s->label_sums; r++)
+            memset(s->label_sums + r * width, 0, sizeof(real) * (labels.count + 2 * ROWS));
     }
-    if (s->label_sums) memset(s->label_sums, 0, sizeof(real) * keys.count * width);
 }
 
 /* Copy the terms of a tile (ROWS, KEYS) from the strips to `values`, or add `values` to the label sums of the keys. */
@@ -80,6 +81,21 @@ INLINE void transfer_key_terms(const arguments *a, const key_strips *s, const ti
         return;
     }
     const range labels = key_tile_labels(a, s, tile->first_key);
+    const idx first = key_strip_offset(a, labels, position, tile->first_key),
+              last = key_strip_offset(a, labels, position, tile->first_key + tile->num_keys - 1);
+    if (last == 0 || first == labels.count + ROWS) { /* all pairs are beyond an edge: a key has one term */
+        real terms[KEYS];
+        for (idx j = 0; j < tile->num_keys && !accumulate; j++) terms[j] = strips[j * width + first];
+        for (idx v = 0; v < tile->num_vecs; v++) {
+            vec sum = splat(0);
+            for (idx r = 0; r < num_rows; r++)
+                if (accumulate) sum += VEC(values + r * KEYS + v * LANES);
+                else VEC(values + r * KEYS + v * LANES) = VEC(terms + v * LANES);
+            if (accumulate) VEC(terms + v * LANES) = sum;
+        }
+        for (idx j = 0; j < tile->num_keys && accumulate; j++) strips[j * width + first] += terms[j];
+        return;
+    }
     for (idx j = 0; j < tile->num_keys; j += TRANSPOSE_BLOCK) {
         const idx num_keys = tile->num_keys - j < TRANSPOSE_BLOCK ? tile->num_keys - j : TRANSPOSE_BLOCK;
         real *slices[TRANSPOSE_BLOCK];
