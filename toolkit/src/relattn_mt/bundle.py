@@ -24,7 +24,7 @@ from relattn_mt.config import ModelConfig, SearchConfig, as_dict
 from relattn_mt.config.yaml import read_yaml, to_config
 from relattn_mt.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn_mt.data.tokenizer import TOKENIZER, Tokenizer
-from relattn_mt.engine.decoder import NativeDecoder, supports_positions, unsupported_reason
+from relattn_mt.engine.decoder import NativeDecoder, unsupported_reason
 from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.engine.library import LARGEST
 from relattn_mt.engine.quantization import in_float32, quantize, require_valid
@@ -191,15 +191,13 @@ def quantize_bundle(source: Bundle, out: str | Path, *, overwrite: bool = False)
 
     Raises:
         InputError: As `require_writable` and `quantization.quantize`, `out` is in the source, the source is quantized
-            to 7 bits already, or the compiled decoder does not support its position scheme. `out` is then unchanged.
+            to 7 bits already. `out` is then unchanged.
     """
     out = Path(out)
     require_outside(out, source.path)
     require_writable(out, overwrite)
     imported = any(weight.dtype == np.int8 and np.abs(weight).max() > LARGEST for weight in source.state.values())
     require(imported or not source.is_quantized, f"{source.path}: quantized already")
-    positions = source.model.positions
-    require(supports_positions(source.model), f"{source.path}: int8 does not support {positions} positions")
     try:
         weights = quantize(source.in_float32().state)
     except InputError as error:

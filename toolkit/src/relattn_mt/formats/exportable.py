@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from relattn_mt.config import ModelConfig, PositionSpec
-from relattn_mt.config.positions import (
-    ClippedTables,
-    DistanceBias,
-    DistanceVectors,
-    DotProduct,
-    LearnedVectors,
-    Rotation,
-    Sinusoids,
-)
+from relattn_mt.config.positions import ClippedTables, DotProduct, LearnedVectors, Sinusoids
 from relattn_mt.support.errors import InputError
 
-_TRACED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, DistanceBias, DistanceVectors, Rotation)
+FORMATS = {"ctranslate2": "CTranslate2", "argos": "CTranslate2", "onnx": "ONNX export"}  # and who refuses a model
 
 
 def _ctranslate2_reasons(spec: PositionSpec) -> list[str]:
@@ -35,22 +26,10 @@ def _ctranslate2_reasons(spec: PositionSpec) -> list[str]:
     return [f"{spec.name} positions (train with --model.positions relative)"]
 
 
-def _onnx_reasons(spec: PositionSpec) -> list[str]:
-    """Return what the graphs lack: their cache holds keys and values of self-attention."""
-    return [] if spec.consists_of(*_TRACED) else [f"{spec.name} positions"]
-
-
-FORMATS: dict[str, tuple[str, Callable[[PositionSpec], list[str]]]] = {
-    "ctranslate2": ("CTranslate2", _ctranslate2_reasons),
-    "argos": ("CTranslate2", _ctranslate2_reasons),
-    "onnx": ("ONNX export", _onnx_reasons),
-}
-
-
 def _reasons(format: str, config: ModelConfig) -> list[str]:
-    """Return what a format lacks."""
+    """Return what a format lacks. The graphs of ONNX have any scheme whose cache has keys and values."""
     other = [] if config.decoder_mixer == "scheme" else [f"decoder_mixer {config.decoder_mixer}"]
-    return other + FORMATS[format][1](config.position_spec)
+    return other if format == "onnx" else other + _ctranslate2_reasons(config.position_spec)
 
 
 def supporting_formats(config: ModelConfig) -> list[str]:
@@ -64,8 +43,7 @@ def require_exportable(config: ModelConfig, format: str, source: str | Path) -> 
     Raises:
         InputError: It does not. The message names all unsupported features, and the formats that support the model.
     """
-    program = FORMATS[format][0]
     if unsupported := _reasons(format, config):
         formats = supporting_formats(config)
         hint = f"this model can be exported to {' and '.join(formats)}" if formats else "no export format supports them"
-        raise InputError(f"{source}: {program} does not support {'; '.join(unsupported)}; {hint}")
+        raise InputError(f"{source}: {FORMATS[format]} does not support {'; '.join(unsupported)}; {hint}")
