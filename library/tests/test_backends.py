@@ -132,13 +132,11 @@ def test_strides_change_nothing_and_results_repeat_exactly(backend):
     want = outputs_and_gradients(relative_attention, inputs, **options)
     again = outputs_and_gradients(relative_attention, inputs, **options)
     assert all(torch.equal(again[name], want[name]) for name in want)
-    for order in ((0, 2, 1, 3), (2, 3, 1, 0)):
-        inverse = [order.index(dimension) for dimension in range(4)]
-        strided = {
-            name: x.permute(order).contiguous().permute(inverse) if x.dim() == 4 else x.mT.contiguous().mT
-            for name, x in inputs.items()
-        }
-        assert_close(outputs_and_gradients(relative_attention, strided, **options), want)
+    strided = {
+        name: x.permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1) if x.dim() == 4 else x.mT.contiguous().mT
+        for name, x in inputs.items()
+    }
+    assert_close(outputs_and_gradients(relative_attention, strided, **options), want)
     gaps = {name: torch.cat([x, x], dim=-1)[..., : x.shape[-1]] for name, x in inputs.items()}
     assert_close(outputs_and_gradients(relative_attention, gaps, **options), want)
 

@@ -144,7 +144,7 @@ def test_autograd(backend):
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # of PyTorch, in its forward mode
 @BACKENDS
 def test_derivatives(backend):
-    query, key, rel_key = torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4), torch.randn(3, 4)
+    query, key, rel_key = torch.randn(1, 1, 5, 4), torch.randn(1, 1, 5, 4), torch.randn(3, 4)
     close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
 
     def summed(x):
@@ -346,9 +346,9 @@ def test_exports_with_any_batch_and_length(strict, related):
     program = export(Attend(**options), arguments(2, 7), dynamic_shapes=shapes, strict=strict).module()
     for sizes in ((2, 7), (3, 40), (5, 2), (2, 3)):
         assert_close(program(*arguments(*sizes)), Attend(**options)(*arguments(*sizes)), ulps=20)
-    for backend in ("native", "triton"):
-        with pytest.raises(Exception, match=f"{backend} does not support.*torch.export"):
-            export(Attend(**options, backend=backend), arguments(2, 7))
+    backend = "native" if strict else "triton"
+    with pytest.raises(Exception, match=f"{backend} does not support.*torch.export"):
+        export(Attend(**options, backend=backend), arguments(2, 7))
 
 
 def test_choice_of_backends(capsys):

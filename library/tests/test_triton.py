@@ -183,7 +183,7 @@ def test_parts_of_table_gradients_have_the_labels_that_are_reached(monkeypatch, 
 
 def test_parts_of_the_gradient_of_pos_query_have_the_labels_that_a_block_of_keys_reaches(monkeypatch):
     """A block of 16 keys reaches one label per query and 15 more, rounded up in the same way."""
-    sizes = Shape(batch=2, heads=1, key_heads=1, queries=64, keys=41, dim=3, value_dim=5, left=70, right=70)
+    sizes = Shape(batch=1, heads=1, key_heads=1, queries=64, keys=41, dim=3, value_dim=5, left=70, right=70)
     for beyond in ("clip", "zero"):
         plans = configure(monkeypatch)
         inputs = make_inputs(sizes, dtype=torch.float32, tables="neither")
@@ -233,13 +233,13 @@ CHUNKS = [(16, 1), (15, 0), (17, 1), (5, None), (16, 0, 1), (7, None, 2), (15, 1
 
 @pairwise(
     limits=[*({"window": sides} for sides in WINDOWS), *({"chunk": chunk} for chunk in CHUNKS)],
-    clip=[3, 30],
-    offset=[-20, 30],
+    clip=[3, 20],
+    offset=[-9, 30],
     program=["tiles", "split"],
 )
 def test_windows_around_the_ends_of_tiles(monkeypatch, limits, clip, offset, program):
     """With the narrow clipping range, windows cut far tiles. The wide one has several chunks of labels."""
-    sizes = Shape(batch=1, heads=1, key_heads=1, queries=33, keys=65, dim=5, value_dim=7, left=clip, right=clip)
+    sizes = Shape(batch=1, heads=1, key_heads=1, queries=19, keys=49, dim=5, value_dim=7, left=clip, right=clip)
     configure(monkeypatch, program=program)
     options = {"clip": clip, "query_offset": offset, **limits}
     assert_within_budget(relative_attention, make_inputs(sizes, dtype=torch.float32), "triton", **options)

@@ -55,8 +55,8 @@ def test_the_output_is_that_of_the_model(level, scheme, sizes, norm, activation,
         assert not ours[length:].any(), row
 
 
-@pairwise(level=levels(), scheme=SCHEMES, sizes=SIZES, int8=[False, True], norm=["pre", "post"])
-def test_a_source_has_the_same_bits_in_any_batch(level, scheme, sizes, int8, norm):
+@pairwise(level=levels(), scheme=SCHEMES, int8=[False, True], norm=["pre", "post"], in_turn={"sizes": SIZES})
+def test_a_source_has_the_same_bits_in_any_batch(level, scheme, int8, norm, sizes):
     model = make_model(scheme, **SIZES[sizes], norm=norm, encoder_layers=2)
     own, other = (native(model, int8=int8) for _ in range(2))
     lengths = torch.tensor([*range(1, 28), 9, 1, 130, 9])

@@ -39,7 +39,7 @@ def search(name: str, limits: list[int], rules: SearchRules) -> list[list[Hypoth
 @pairwise(
     how=[("beam", 1), ("beam", 3), ("phrases", 3), ("sampling", 1)],
     penalty=[("gnmt", 0.6), ("average", 0.7)],
-    early_stopping=[False, True, "heuristic"],
+    in_turn={"early_stopping": [False, True, "heuristic"]},
 )
 def test_scores_do_not_depend_on_the_limits_of_a_batch(how, penalty, early_stopping):
     name, beam_size = how

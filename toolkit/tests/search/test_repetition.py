@@ -65,7 +65,6 @@ def repeats(tokens: list[int], size: int) -> bool:
     [
         {"no_repeat_ngram": 2},
         {"no_repeat_ngram": 3, "repetition_penalty": 1.3},
-        {"no_repeat_ngram": 4},
         {"repetition_penalty": 1.1},
     ],
 )

@@ -74,7 +74,7 @@ PREFIXES = st.lists(
 
 
 @pytest.mark.parametrize("kind", [*OURS, *IMPORTED])
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(prefix=PREFIXES, beam_size=st.sampled_from([1, 3]))
 @example(prefix="Wor", beam_size=3)
 @example(prefix="zwei Birnen ", beam_size=3)
