@@ -38,11 +38,6 @@ def python(code: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_the_version_is_printed_without_torch():
-    script = "import sys; from relattn_mt.__main__ import main; sys.argv[1:] = ['--version']; main()\n"
-    assert python(script + "assert 'torch' not in sys.modules") == (0, f"relattn-mt {relattn_mt.__version__}\n", "")
-
-
 def test_missing_modules():
     """A missing library is one line that says what to install. A missing module of relattn is a traceback."""
 

@@ -23,6 +23,7 @@ from testing.commands import assert_refused
 PAPERS = Path(__file__).parents[3] / "recipes/wmt14-en-de-base.yaml"
 SCRIPT = """
 import sys
+import relattn_mt.__main__
 from relattn_mt.commands.main import main
 
 def assert_not_imported(*names):
@@ -35,7 +36,7 @@ assert_not_imported("torch", "lightning", "sacrebleu", "matplotlib", "pydantic")
 import relattn_mt
 assert_not_imported("sentencepiece", "torch")
 relattn_mt.load(sys.argv[1]).translate(["one cat"])
-assert_not_imported("lightning", "datasets", "sacrebleu", "matplotlib")
+assert_not_imported("lightning", "datasets", "sacrebleu", "matplotlib", "sympy", "torch._dynamo", "triton")
 """
 
 
