@@ -35,10 +35,7 @@ class TextEngine:
     name, precision, device, can_step, max_length = "a function", "fp32", "cpu", True, None
 
     def __init__(
-        self,
-        tokenizer: Any,
-        change: Callable[[str], str | list[str]],
-        links: Callable[[str, str], Links] = in_order,
+        self, tokenizer: Any, change: Callable[[str], str | list[str]], links: Callable[[str, str], Links] = in_order
     ) -> None:
         self.tokenizer, self.change, self.links = tokenizer, change, links
 

@@ -234,7 +234,7 @@ CHUNKS = [(16, 1), (15, 0), (17, 1), (5, None), (16, 0, 1), (7, None, 2), (15, 1
 @pairwise(
     limits=[*({"window": sides} for sides in WINDOWS), *({"chunk": chunk} for chunk in CHUNKS)],
     clip=[3, 20],
-    offset=[-9, 30],
+    offset=[-1, 30],
     program=["tiles", "split"],
 )
 def test_windows_around_the_ends_of_tiles(monkeypatch, limits, clip, offset, program):

@@ -56,8 +56,7 @@ def read(name: str, content: bytes) -> Notated:
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [("a.txt", "One.\r\n\r\n Two. \n"), ("a.html", "<p>One <b>two</b></p>"), ("a.SRT", SUBTITLES)],
+    ("name", "content"), [("a.txt", "One.\r\n\r\n Two. \n"), ("a.html", "<p>One <b>two</b></p>"), ("a.SRT", SUBTITLES)]
 )
 def test_unchanged_texts_give_the_same_file(name: str, content: str) -> None:
     document = read(name, content.encode())
@@ -334,12 +333,7 @@ def test_word_paragraphs_with_the_same_words_are_the_same() -> None:
         ([run("May", "<w:b/>"), run(" 5, 2024")], "<m0>May</m0> 5, 2024", "5. <m0>Mai</m0> 2024", "5. [b:Mai] 2024"),
         ([run("M"), "<w:proofErr/>", run("ay 5")], "May 5", "5. Mai", "5. Mai"),
         ([COMPUTED[0], run(" 5, 2024")], " 5, 2024", " 5. 2024", "{<instrText REF May >|[b:May]} 5. 2024"),
-        (
-            [run("On "), COMPUTED[0], run(" 5")],
-            "On <m0/> 5",
-            "Am 5. <m0/>",
-            "Am 5. {<instrText REF May >|[b:May]}",
-        ),
+        ([run("On "), COMPUTED[0], run(" 5")], "On <m0/> 5", "Am 5. <m0/>", "Am 5. {<instrText REF May >|[b:May]}"),
         (
             [run("See "), NOTE, run(" or "), field("HYPERLINK x", run("site")), run(" now")],
             "See <m0/> or <m1>site</m1> now",
@@ -589,11 +583,7 @@ def test_po_file_is_filled() -> None:
         'msgid "%d file"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\nmsgstr[2] ""\n'
     )
     texts = document_texts("a.po", content.encode("latin-1"), 10_000, 10_000)
-    assert [notation(text) for text in texts] == [
-        'Open <m0/>\nnow "x"',
-        " file",
-        " files",
-    ]
+    assert [notation(text) for text in texts] == ['Open <m0/>\nnow "x"', " file", " files"]
     fill = partial(fill_document, "a.po", content.encode("latin-1"), 10_000)
     first = marked("Öffne\t<m0/>", [texts[0].marks[0].item])
     filled = fill([first, Marked(" Datei"), Marked(" Dateien")]).decode("latin-1")

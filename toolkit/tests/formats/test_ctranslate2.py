@@ -33,15 +33,7 @@ from relattn_mt.translate.translator import Translator
 from testing.commands import assert_refused
 from testing.covering import pairwise
 from testing.engines import TextEngine
-from testing.foreign_bundles import (
-    LINES,
-    SEARCH,
-    load_export,
-    make_bundle,
-    random_lines,
-    run_import,
-    tokenizer,
-)
+from testing.foreign_bundles import LINES, SEARCH, load_export, make_bundle, random_lines, run_import, tokenizer
 from testing.schemes import formats_of
 
 FILES = {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer.model", "README.md"}

@@ -14,10 +14,7 @@ from relattn_mt.support.errors import InputError
 from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.translator import Translator
-from transformers.generation.logits_process import (
-    NoRepeatNGramLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-)
+from transformers.generation.logits_process import NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
 from testing.bundles import LINES
 from testing.engines import translator_of
@@ -61,12 +58,7 @@ def repeats(tokens: list[int], size: int) -> bool:
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize(
-    "rules",
-    [
-        {"no_repeat_ngram": 2},
-        {"no_repeat_ngram": 3, "repetition_penalty": 1.3},
-        {"repetition_penalty": 1.1},
-    ],
+    "rules", [{"no_repeat_ngram": 2}, {"no_repeat_ngram": 3, "repetition_penalty": 1.3}, {"repetition_penalty": 1.1}]
 )
 def test_both_engines_find_the_same(beam_size, rules):
     ours, pytorch = translators()

@@ -249,10 +249,7 @@ REQUESTS: dict[tuple[str, ...] | None, list[tuple[dict[str, str], int]]] = {  # 
         ({"Host": "example.org:443", "X-Forwarded-For": "10.0.0.7"}, 200),  # the port of this server is 80
         *(({"Host": "localhost:5000", "Origin": origin}, status) for origin, status in ORIGINS),
     ],
-    ("my-server",): [
-        ({"Host": "example.org:443", "X-Forwarded-For": "10.0.0.7"}, 403),
-        ({"Host": "example.org"}, 403),
-    ],
+    ("my-server",): [({"Host": "example.org:443", "X-Forwarded-For": "10.0.0.7"}, 403), ({"Host": "example.org"}, 403)],
     ("my-server", "example.org"): [({"Host": "Example.org.:80"}, 200)],
     None: [
         ({"Host": "example.org"}, 200),
@@ -509,8 +506,7 @@ def test_concurrent_requests_share_batches():
 
 
 @pytest.mark.parametrize(
-    ("limit", "html"),
-    {"parsing": "<b " + "a=b " * 4_000_000, "memory": "<b>😀" + "x" * 18_000_000}.items(),
+    ("limit", "html"), {"parsing": "<b " + "a=b " * 4_000_000, "memory": "<b>😀" + "x" * 18_000_000}.items()
 )
 def test_parsing_has_limits(limit, html):
     """A file that takes too much time or memory is refused. Meanwhile, others are answered."""
