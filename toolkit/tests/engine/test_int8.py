@@ -165,11 +165,11 @@ def logits_of(engine: Any, sources: list[list[int]], tokens: Tensor) -> Tensor:
     return torch.stack([torch.from_numpy(each.logits()) for each in steps])
 
 
+SHARED = ["all", "inputs", "target", "none"]
+
+
 @pairwise(
-    scheme=SCHEMES,
-    size=SIZES,
-    norm=["pre", "post"],
-    in_turn={"activation": ACTIVATIONS, "shared": ["all", "inputs", "target", "none"]},
+    1, scheme=SCHEMES, in_turn={"size": SIZES, "norm": ["pre", "post"], "activation": ACTIVATIONS, "shared": SHARED}
 )
 def test_the_decoder_agrees_with_quantized_layers(scheme, size, norm, activation, shared, monkeypatch):
     """Sums of attention in another order change codes by one step, which is less than what quantization changes."""
@@ -206,24 +206,27 @@ def test_a_search_in_one_call_finds_what_steps_find(beam_size):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "beam_size", "options"),
-    [*((scheme, 4, {"n_best": 4}) for scheme in SCHEMES), ("xl", 1, {}), ("relative", 3, {"no_repeat_ngram": 4})],
+    ("scheme", "beam_size", "options", "int8"),
+    [
+        *((scheme, 4, {"n_best": 4}, number % 2 == 0) for number, scheme in enumerate(SCHEMES)),
+        *((scheme, 1, {}, int8) for scheme, int8 in (("xl", True), ("relative", False))),
+        ("relative", 3, {"no_repeat_ngram": 4}, True),
+    ],
 )
-def test_a_score_does_not_depend_on_the_limits_of_a_batch(scheme, beam_size, options):
+def test_a_score_does_not_depend_on_the_limits_of_a_batch(scheme, beam_size, options, int8):
     """Rules against repetition are searched in Python."""
     model = make_model(scheme, output_bias=True)
     sources = random_ids(torch.randint(1, 13, (70,)).tolist())
     requests, order = [Request(1, ids, limit) for limit, ids in enumerate(sources, 1)], torch.randperm(70).tolist()
-    rules = rules_of(beam_size, **options)
-    for own in (NativeEngine(native(model, int8=True)), NativeEngine(native(model))):
+    rules, own = rules_of(beam_size, **options), NativeEngine(native(model, int8=int8))
 
-        def scores_of(rows: list[int], own: NativeEngine = own) -> list[list[float]]:
-            return [[one.score for one in each] for each in own.search([requests[row] for row in rows], rules)]
+    def scores_of(rows: list[int]) -> list[list[float]]:
+        return [[one.score for one in each] for each in own.search([requests[row] for row in rows], rules)]
 
-        batches = [scores_of(order[:size]) for size in (1, 3, 20, 70)]
-        for row in (0, 2, *range(14, 18), 31, 32, 50, 69):
-            alone, at = scores_of([row]), order.index(row)
-            assert all(batch[at] == alone[0] for batch in batches if at < len(batch))
+    batches = [scores_of(order[:size]) for size in (1, 3, 20, 70)]
+    for row in (0, 2, *range(14, 18), 31, 32, 50, 69):
+        alone, at = scores_of([row]), order.index(row)
+        assert all(batch[at] == alone[0] for batch in batches if at < len(batch))
 
 
 def test_models_that_int8_does_not_support():

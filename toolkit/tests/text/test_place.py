@@ -153,31 +153,13 @@ def test_pairs_of_tags():
     assert strip_tags("<b><b>x</b><br>y</b> <I>z</i></u>").opening == {2: 1, 4: 0, 6: 5}
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        "a",
-        "<!--",
-        "<a ",
-        "{{",
-        "1.",
-        "%0",
-        "http://",
-        "https://(",
-        "www.{",
-        "a@",
-        "<b>",
-        "<b>x</b>",
-        "$1,",
-        "www.",
-        "<",
-        "a {x} ",
-        "(",
-        "{x}, ",
-        "a; $5; ",
-        "({x})",
-    ],
-)
+PARTS = [
+    "a", "<!--", "<a ", "{{", "1.", "%0", "http://", "https://(", "www.{", "a@", "<b>", "<b>x</b>", "$1,", "www.",
+    "<", "a {x} ", "(", "{x}, ", "a; $5; ", "({x})",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_time_is_linear_in_the_length_of_a_line(part):
     start = time.process_time()
     stripped = strip_tags(part * (8000 // len(part)))

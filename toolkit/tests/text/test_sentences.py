@@ -133,27 +133,10 @@ def test_line_that_sentencex_cannot_split_is_one_sentence(monkeypatch: pytest.Mo
 
 
 WORDS = [
-    "https://example.org/search?Query=One",
-    "ASP.NET",
-    "image.PNG",
-    "www.Example.Org",
-    "Foo.Bar()",
-    "a.B!c?D",
-    "node.Js:A.B!C",
-    "one.Two",
-    "me.Too@Example.Org",
-    "C:\\A.B\\C?D",
-    "1.A.2.B",
-    "Yes!No",
-    "v1.Beta.2",
-    "x…Y",
-    "{a.B}",
-    "%A.B%",
-    "[A.B](C.D)",
-    "A.B.C.",
-    "file.Txt,",
-    "(e.Org)",
-]
+    "https://example.org/search?Query=One", "ASP.NET", "image.PNG", "www.Example.Org", "Foo.Bar()", "a.B!c?D",
+    "node.Js:A.B!C", "one.Two", "me.Too@Example.Org", "C:\\A.B\\C?D", "1.A.2.B", "Yes!No", "v1.Beta.2", "x…Y",
+    "{a.B}", "%A.B%", "[A.B](C.D)", "A.B.C.", "file.Txt,", "(e.Org)",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
