@@ -1,7 +1,5 @@
-"""The table of a model's weights, files of them, and what reads them without PyTorch."""
+"""The table of a model's weights, files of them, and their quantization."""
 
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -108,28 +106,9 @@ def test_quantization_has_the_bits_of_pytorch(source):
             assert np.array_equal(found, weights[name])
 
 
-WITHOUT_TORCH = """
-import sys
-sys.modules["torch"] = None
-from relattn_mt import load
-from relattn_mt.engine.decoder import KERNELS
-for precision in ("fp32", "int8") if KERNELS else ():
-    print(load("everyday-en-de", precision=precision).translate(["Where is the nearest station?"]))
-"""
-
-
-def test_a_bundle_is_loaded_and_translates_without_pytorch():
-    run = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert set(run.stdout.splitlines()) <= {"['Wo ist der nächste Bahnhof?']"}
-
-
-def test_quantize_runs_without_pytorch(tmp_path):
+def test_the_shipped_weights_are_those_that_quantize_writes(tmp_path):
     source = bundle.read_bundle(resolve("everyday-en-de")).in_float32()
     replace(source, path=tmp_path / "float", pairs=()).save()
-    script = "import sys; sys.modules['torch'] = None; from relattn_mt.__main__ import main; main()"
-    command = [sys.executable, "-c", script, "quantize", tmp_path / "float", "--out", tmp_path / "int8"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
+    bundle.quantize_bundle(bundle.read_bundle(tmp_path / "float"), tmp_path / "int8")
     shipped = Path(resolve("everyday-en-de")) / bundle.WEIGHTS
     assert (tmp_path / "int8" / bundle.WEIGHTS).read_bytes() == shipped.read_bytes()

@@ -159,13 +159,14 @@ PARTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_time_is_linear_in_the_length_of_a_line(part):
+def test_time_is_linear_in_the_length_of_a_line_and_the_number_of_marks():
+    for part in PARTS:
+        start = time.process_time()
+        stripped = strip_tags(part * (8000 // len(part)))
+        restore_tags(stripped, stripped.line, identity(stripped.line))
+        assert time.process_time() - start < 0.5, part
     start = time.process_time()
-    stripped = strip_tags(part * (8000 // len(part)))
-    restore_tags(stripped, stripped.line, identity(stripped.line))
-    marks = tuple(Mark(len(part), "single", i) for i in range(8000))
-    place(strip(Marked(part, marks), TAG), "x", [(0, 0)])
+    place(strip(Marked("a {x} ", tuple(Mark(6, "single", i) for i in range(8000))), TAG), "x", [(0, 0)])
     assert time.process_time() - start < 1
 
 
