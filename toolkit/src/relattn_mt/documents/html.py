@@ -291,8 +291,7 @@ def _runs(tokens: Sequence[Token]) -> Iterator[list[tuple[int, int]]]:
     begin = 0
     for i, token in enumerate([*tokens, Token("", name="end")]):
         if token.name and token.name not in _INLINE:
-            if i > begin:
-                yield [(each, each + 1) for each in range(begin, i)]
+            yield from _balanced(tokens, [(each, each + 1) for each in range(begin, i)], is_html=True)
             begin = i + 1
 
 
@@ -337,16 +336,21 @@ def _runs_of_xml(tokens: Sequence[Token], rules: Rules) -> Iterator[list[tuple[i
     require(len(opened) == 1, "XML must be well-formed")
 
 
-def _balanced(tokens: Sequence[Token], run: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """Yield the parts of a run between tags whose partners are not in it, so that the elements stay nested."""
+def _balanced(
+    tokens: Sequence[Token], run: Sequence[tuple[int, int]], *, is_html: bool = False
+) -> Iterator[list[tuple[int, int]]]:
+    """Yield the parts of a run between tags whose partners are not in it, so that the elements stay nested.
+
+    In HTML, where `<br>` is often within an element, the only tag of a run divides no sentence.
+    """
     tags = [
         (number, tokens[begin].name, tokens[begin].is_closing)
         for number, (begin, end) in enumerate(run)
         if tokens[begin].name and not tokens[begin].is_void and end == begin + 1
     ]
-    partners = pair_tags(tags)
-    begin = 0
-    for number in [*(number for number, *_ in tags if number not in partners), len(run)]:
+    partners, begin = pair_tags(tags), 0
+    outer = [number for number, *_ in tags if number not in partners and not (is_html and len(tags) == 1)]
+    for number in [*outer, len(run)]:
         if number > begin:
             yield list(run[begin:number])
         begin = number + 1
