@@ -207,7 +207,7 @@ class Message:
     def __init__(self, text: str, pattern: re.Pattern[str], unescape: Callable[[str], str] = str) -> None:
         self._sources = re.split(f"({pattern.pattern})", text)  # placeholders at odd indices
         for i in range(1, len(self._sources), 2):  # a comma or colon after the first placeholders belongs to them
-            if any(map(str.isalnum, self._sources[i - 1])) or self._sources[i][0] in "<[":
+            if self._sources[i - 1].strip() or self._sources[i][0] in "<[":
                 break
             end = re.compile(r"(?:[^\w\s]+\s+)?").match(self._sources[i + 1]).end()  # type: ignore[union-attr]
             self._sources[i] += self._sources[i + 1][:end]

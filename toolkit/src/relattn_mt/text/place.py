@@ -326,7 +326,7 @@ def _end(word: str, before: str, after: str) -> int:
     It is before the punctuation if the tag stood before such. If it stood between two marks, it is before as many.
     """
     marks = len(word) - _range_without_punctuation(word)[1]
-    outside = len(after) - len(after.lstrip(CLOSING_MARKS))
+    outside = 0 if before.endswith(SPACE) else len(after) - len(after.lstrip(CLOSING_MARKS))
     return len(word) - (min(marks, outside) if before.endswith(CLOSING) else marks if outside else 0)
 
 
@@ -433,9 +433,11 @@ def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Ta
     parts: list[Marked] = []
     last = ""  # character or mark at the end of the parts
 
-    def add(part: Marked, needs_space: bool, touching: Sequence[str] = ("", SPACE, *SEPARATORS)) -> None:
+    def add(part: Marked, needs_space: bool, begin: int, touching: Sequence[str] = ("", SPACE, *SEPARATORS)) -> None:
         nonlocal last
-        if needs_space and last not in NO_SPACE_AFTER and part.head not in touching:
+        outside = "" if translation.count('"', 0, begin) % 2 else '"'  # a mark that ends before it, or begins there
+        before, after = last not in NO_SPACE_AFTER or last == outside, part.head not in touching or part.head == outside
+        if needs_space and last and part.head and before and after:
             parts.append(Marked(SPACE))
             last = SPACE
         parts.append(part)
@@ -443,24 +445,24 @@ def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Ta
 
     for offset, number in inserted:
         tag = tags[number]
-        segment, at = translation[at:offset], offset
+        begin, at, segment = at, offset, translation[at:offset]
         if segment:
             segment, divides = segment.removeprefix(SPACE * divides), False
-        add(Marked(segment), needs_space or (after_word and segment[:1].isalnum()), NO_SPACE_BEFORE)
+        add(Marked(segment), needs_space or (after_word and segment[:1].isalnum()), begin, NO_SPACE_BEFORE)
         if segment:
             needs_space, last_character, previous, after_word = False, segment[-1:], "", False
         if number in lost:
-            add(tag.content, False)
+            add(tag.content, False, at)
             continue
         if tag.kind == "close" and previous == "single":  # the space after the single tag follows the pair
-            add(tag.content, not tag.left)
+            add(tag.content, not tag.left, at)
             continue
         visible = tag.visible
         is_word = bool(_BEGINS_WORD.match(visible))
         is_first = previous == "open" and not (is_word and last_character.isalnum())  # of a pair
         space = needs_space or (tag.kind == "single" and not tag.left and not is_first)
         touches = last.isalnum() and (visible[:1] == tag.content.head or not tag.left)
-        add(tag.content, space or (is_word and touches))
+        add(tag.content, space or (is_word and touches), at)
         after_word = tag.kind == "single" and bool(_ENDS_WORD.search(visible))
         needs_space, previous = tag.kind != "close" and not tag.right, tag.kind
         if tag.kind == "open" and (last_character == SPACE or (not last_character and tag.at)):
@@ -470,5 +472,5 @@ def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Ta
             if visible[1:] and visible[0] == visible[-1]:  # a quotation mark that closes
                 last = MARK
     rest = translation[at:].removeprefix(SPACE * divides)
-    add(Marked(rest), needs_space or (after_word and rest[:1].isalnum()), NO_SPACE_BEFORE)
+    add(Marked(rest), needs_space or (after_word and rest[:1].isalnum()), at, NO_SPACE_BEFORE)
     return join(parts)

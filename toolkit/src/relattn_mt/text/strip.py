@@ -126,7 +126,8 @@ def strip(text: Marked, pattern: re.Pattern[str] | None = None) -> StrippedText:
         after = before.translate(_WITHOUT_INVISIBLE)
         if tags and (not line or line.endswith(SPACE)):  # the spaces on both sides of the tag are left
             after = after.lstrip(SPACE)
-            if after[:1] in CLOSING or (not after and is_last):
+            opens = line.count('"') % 2 == 0 if after[:1] == '"' else after[:1] == "'" and after[1:2].isalnum()
+            if (after[:1] in CLOSING and not opens) or (not after and is_last):
                 line = line.rstrip(SPACE)
                 for tag in reversed(tags):
                     if tag.at <= len(line):
