@@ -30,10 +30,8 @@ _INLINE = {
     *FORMATS,
     *("a", "abbr", "acronym", "bdi", "bdo", "cite", "data", "dfn", "label", "q", "span", "time"),
 }
-_BLOCKS = (
-    "address article aside blockquote details dialog div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5 "
-)
-_BLOCKS += "h6 header hgroup hr main menu nav ol p pre search section table ul"
+_BLOCKS = "address article aside blockquote details dialog div dl fieldset figcaption figure footer form h1 h2 h3 h4"
+_BLOCKS += " h5 h6 header hgroup hr main menu nav ol p pre search section table ul"
 _ROWS = "tr tbody thead tfoot"
 _CLOSED_BY = {  # elements whose end tag may be left out, and the start tags that close them
     "p": _BLOCKS,
@@ -291,7 +289,9 @@ def _runs(tokens: Sequence[Token]) -> Iterator[list[tuple[int, int]]]:
     begin = 0
     for i, token in enumerate([*tokens, Token("", name="end")]):
         if token.name and token.name not in _INLINE:
-            yield from _balanced(tokens, [(each, each + 1) for each in range(begin, i)], is_html=True)
+            yield from _balanced(
+                tokens, [(each, each + 1) for each in range(begin, i)], 2
+            )  # one tag divides no sentence
             begin = i + 1
 
 
@@ -336,21 +336,15 @@ def _runs_of_xml(tokens: Sequence[Token], rules: Rules) -> Iterator[list[tuple[i
     require(len(opened) == 1, "XML must be well-formed")
 
 
-def _balanced(
-    tokens: Sequence[Token], run: Sequence[tuple[int, int]], *, is_html: bool = False
-) -> Iterator[list[tuple[int, int]]]:
-    """Yield the parts of a run between tags whose partners are not in it, so that the elements stay nested.
-
-    In HTML, where `<br>` is often within an element, the only tag of a run divides no sentence.
-    """
+def _balanced(tokens: Sequence[Token], run: list[tuple[int, int]], fewest: int = 1) -> Iterator[list[tuple[int, int]]]:
+    """Yield the parts of a run with `fewest` tags between tags without partners in it, so that elements stay nested."""
     tags = [
         (number, tokens[begin].name, tokens[begin].is_closing)
         for number, (begin, end) in enumerate(run)
         if tokens[begin].name and not tokens[begin].is_void and end == begin + 1
     ]
     partners, begin = pair_tags(tags), 0
-    outer = [number for number, *_ in tags if number not in partners and not (is_html and len(tags) == 1)]
-    for number in [*outer, len(run)]:
+    for number in [*(i for i, *_ in tags if i not in partners and len(tags) >= fewest), len(run)]:
         if number > begin:
             yield list(run[begin:number])
         begin = number + 1
