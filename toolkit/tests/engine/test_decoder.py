@@ -102,13 +102,12 @@ def rules_of(beam_size: int, **options: Any) -> SearchRules:
 
 @pairwise(
     scheme=SCHEMES,
-    size=SIZES,
     norm=["pre", "post"],
     scaled=[False, True],
     biased=[False, True],
-    in_turn={"activation": ACTIVATIONS},
+    in_turn={"size": SIZES, "activation": ACTIVATIONS},
 )
-def test_logits_of_reordered_hypotheses(scheme, size, norm, activation, scaled, biased):
+def test_logits_of_reordered_hypotheses(scheme, norm, scaled, biased, size, activation):
     model = make_model(
         scheme, size, norm=norm, activation=activation, scaled_embeddings=scaled, output_bias=biased, norm_epsilon=1e-3
     )
@@ -164,16 +163,16 @@ def test_a_state_has_a_limit():
 
 
 @pairwise(
-    scheme=SCHEMES,
+    3,
     sentences=[1, 3, 67],
     early_stopping=[False, True, "heuristic"],
     given=[(), (7,), (9, 5)],
     n_best=[1, 2],
     ties=[False, True],
     penalty=[("gnmt", 0.6), ("average", 1.0), ("none", 0.0)],
-    in_turn={"beam_size": [1, 2, 4, 8]},
+    in_turn={"scheme": SCHEMES, "beam_size": [1, 2, 4, 8]},
 )
-def test_searches_find_the_same(scheme, beam_size, sentences, early_stopping, given, n_best, ties, penalty):
+def test_searches_find_the_same(sentences, early_stopping, given, n_best, ties, penalty, scheme, beam_size):
     model = make_model(scheme, output_bias=True)
     model.output_bias[2] = 3.0  # ends that come early
     model.output_bias[[0, VOCAB - 1]] = torch.tensor([3.0, 20.0])  # likely, but banned
