@@ -135,10 +135,43 @@ def _models(bundle: Bundle) -> list[bytes]:
 
 def _write(out: Path, bundle: Bundle, multipliers: Mapping[str, float]) -> None:
     """Write all files but the card. With multipliers of activations, by our names, the weights are in int8."""
-    config, search = bundle.model, bundle.search
+    files, search = _models(bundle), bundle.search
+    (out / "model.bin").write_bytes(_model(bundle, [len(load_model(x)[1]) for x in (files[0], files[-1])], multipliers))
+    vocabularies = ["vocab.spm"] if files[0] == files[-1] else ["srcvocab.spm", "trgvocab.spm"]
+    for name, content in zip(vocabularies, (files[0], files[-1]), strict=False):
+        (out / name).write_bytes(content)
+    settings: dict[str, Any] = {
+        "relative-paths": True,
+        "models": ["model.bin"],
+        "vocabs": [vocabularies[0], vocabularies[-1]],
+        "beam-size": search.beam_size,
+        "normalize": 0.0 if search.length_penalty == "none" else search.alpha,
+        "word-penalty": 0,
+        **{"mini-batch": 64, "mini-batch-words": 1024, "maxi-batch": 1000, "maxi-batch-sort": "src", "workspace": 128},
+        "max-length-break": 128,
+        "max-length-factor": search.max_length_ratio or 2.0,
+        "skip-cost": True,
+        "cpu-threads": 0,
+        "quiet": True,
+        "quiet-translation": True,
+        "gemm-precision": "int8shiftAlphaAll" if multipliers else "float32",
+        "alignment": "soft",
+    }
+    if bundle.shortlist is not None:
+        (out / _SHORTLIST).write_bytes(bundle.shortlist.content)
+        settings["shortlist"] = [_SHORTLIST, False]
+    (out / _CONFIG).write_text(yaml.safe_dump(settings, sort_keys=False))
+    name = f"{bundle.src_lang}-{bundle.tgt_lang}"
+    info: dict[str, Any] = {"modelName": name, "shortName": name, "type": "relattn", "version": 1, "API": 1}
+    info |= {"src": bundle.src_lang, "srcTags": {bundle.src_lang: bundle.src_lang}}
+    info |= {"trg": bundle.tgt_lang, "trgTag": bundle.tgt_lang}
+    (out / _INFO).write_text(json.dumps(info, indent=1) + "\n")
+
+
+def _model(bundle: Bundle, sizes: list[int], multipliers: Mapping[str, float]) -> bytes:
+    """Return the content of model.bin, with vocabularies of the given sizes."""
+    config = bundle.model
     activations = {theirs: name for name, theirs in reversed(marian.ACTIVATIONS.items())}
-    files = _models(bundle)
-    sizes = [len(load_model(file)[1]) for file in (files[0], files[-1])]
     options = marian.DEFAULTS | {
         "dim-emb": config.dim,
         "dim-vocabs": sizes,
@@ -178,37 +211,7 @@ def _write(out: Path, bundle: Bundle, multipliers: Mapping[str, float]) -> None:
             if ours in multipliers:
                 items.append(_floats(f"{name}{marian.MULTIPLIER}", np.full((1, 1), multipliers[ours])))
     text = yaml.safe_dump(options).encode() + b"\0"
-    items.append((marian.OPTIONS, marian.INT8, (len(text),), text))
-    (out / "model.bin").write_bytes(_as_bin(items))
-    vocabularies = ["vocab.spm"] if files[0] == files[-1] else ["srcvocab.spm", "trgvocab.spm"]
-    for name, content in zip(vocabularies, (files[0], files[-1]), strict=False):
-        (out / name).write_bytes(content)
-    settings: dict[str, Any] = {
-        "relative-paths": True,
-        "models": ["model.bin"],
-        "vocabs": [vocabularies[0], vocabularies[-1]],
-        "beam-size": search.beam_size,
-        "normalize": 0.0 if search.length_penalty == "none" else search.alpha,
-        "word-penalty": 0,
-        **{"mini-batch": 64, "mini-batch-words": 1024, "maxi-batch": 1000, "maxi-batch-sort": "src", "workspace": 128},
-        "max-length-break": 128,
-        "max-length-factor": search.max_length_ratio or 2.0,
-        "skip-cost": True,
-        "cpu-threads": 0,
-        "quiet": True,
-        "quiet-translation": True,
-        "gemm-precision": "int8shiftAlphaAll" if multipliers else "float32",
-        "alignment": "soft",
-    }
-    if bundle.shortlist is not None:
-        (out / _SHORTLIST).write_bytes(bundle.shortlist.content)
-        settings["shortlist"] = [_SHORTLIST, False]
-    (out / _CONFIG).write_text(yaml.safe_dump(settings, sort_keys=False))
-    name = f"{bundle.src_lang}-{bundle.tgt_lang}"
-    info: dict[str, Any] = {"modelName": name, "shortName": name, "type": "relattn", "version": 1, "API": 1}
-    info |= {"src": bundle.src_lang, "srcTags": {bundle.src_lang: bundle.src_lang}}
-    info |= {"trg": bundle.tgt_lang, "trgTag": bundle.tgt_lang}
-    (out / _INFO).write_text(json.dumps(info, indent=1) + "\n")
+    return _as_bin([*items, (marian.OPTIONS, marian.INT8, (len(text),), text)])
 
 
 def _floats(name: str, tensor: np.ndarray) -> tuple[str, int, tuple[int, ...], bytes]:
