@@ -52,15 +52,11 @@ def order(call: Call) -> tuple[str, ...]:
     They have not been run on other GPUs, and are used there only if they are named.
     """
     if on_gpu(call.query.device):
-        return ("triton",) if uses_triton(call) else ("dense",)
+        is_best = triton.is_measured(call.query.device) and unsupported_reason("triton", call) is None
+        return ("triton",) if is_best else ("dense",)
     return "native", "dense"
 
 
 def on_gpu(device: torch.device) -> bool:
     """Return whether a device is a GPU that PyTorch can use."""
     return device.type == "cuda" and torch.cuda.is_available()
-
-
-def uses_triton(call: Call) -> bool:
-    """Return whether "auto" uses the Triton kernels for a call on a GPU."""
-    return triton.is_measured(call.query.device) and unsupported_reason("triton", call) is None

@@ -360,12 +360,8 @@ class _Encoder:
                 else:
                     kept += 1
                     yield pair, [*given, *src], tgt
-        _require_kept(corpus, kept, dropped)
-
-
-def _require_kept(corpus: Corpus, kept: int, dropped: Counter[str]) -> None:
-    counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
-    require(kept > 0, f"{corpus.name}: at least one pair must be kept, but all were dropped: {counts}")
+        counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
+        require(kept > 0, f"{corpus.name}: at least one pair must be kept, but all were dropped: {counts}")
 
 
 def _reason_to_drop(pair: tuple[str, str], max_characters: float) -> str | None:

@@ -70,10 +70,6 @@ class RunDirectory:
         """Path of the directory."""
         return Path(self.recipe.out)
 
-    def has_run(self) -> bool:
-        """Return whether the directory contains a run."""
-        return (self.path / RECIPE).exists()
-
     @contextmanager
     def claimed(self, *, resume: bool, first: bool) -> Iterator[None]:
         """Lock the directory, after checking that the run can start or continue there.
@@ -110,7 +106,7 @@ class RunDirectory:
 
     def _require_free(self) -> None:
         out = self.path
-        require(not self.has_run(), f"{out}: contains a run; use --resume to continue it, or another out")
+        require(not (out / RECIPE).exists(), f"{out}: contains a run; use --resume to continue it, or another out")
         # A killed process may have left a lock or a temporary file in a directory that it created.
         empty = not out.exists() or (
             out.is_dir() and all(entry.name == LOCK or is_leftover(entry) for entry in out.iterdir())
@@ -125,7 +121,8 @@ class RunDirectory:
             usable = not path.exists() or os.access(path, os.R_OK | os.W_OK | os.X_OK)
             require(usable, f"{path} must be readable and writable for this user")
         bundle.require_replaceable(self.path / BUNDLE)
-        steps, taken = self.recipe.train.steps, self._steps_taken()
+        taken = max(map(checkpoints.step_of, checkpoints.list_checkpoints(self.path / CHECKPOINTS)), default=0)
+        steps = self.recipe.train.steps
         require(taken <= steps, f"train.steps must be at least {taken:,}, the number of steps taken, got {steps:,}")
 
     def require_space(self, model: nn.Module) -> None:
@@ -140,7 +137,3 @@ class RunDirectory:
         available = used + shutil.disk_usage(self.path).free
         message = f"{self.path}: the disk must have {as_size(needed)} for {keep} checkpoints and a bundle, got"
         require(needed <= available, f"{message} {as_size(available)}; see train.keep")
-
-    def _steps_taken(self) -> int:
-        """Return the step of the newest checkpoint; 0 without one."""
-        return max(map(checkpoints.step_of, checkpoints.list_checkpoints(self.path / CHECKPOINTS)), default=0)

@@ -165,18 +165,14 @@ def tensors_of(family: Family, model: nn.Module, inputs: dict[str, Any]) -> list
     It is padding for the most part, where outputs may differ.
     """
     torch.default_generator.manual_seed(2)  # some models have dropout in evaluation mode
-    outputs = [x if isinstance(x, dict) else {"": first_tensor(x)} for x in family.run(model, inputs)]
+    outputs = [
+        x if isinstance(x, dict) else {"": x if isinstance(x, Tensor) else x[0]} for x in family.run(model, inputs)
+    ]
     tensors = [x.float() for output in outputs for x in output.values() if isinstance(x, Tensor)]
     return [
         torch.cat([x[0].flatten(), x[1, : x.shape[1] // 2].flatten()]) if x.dim() > 1 and len(x) == 2 else x
         for x in tensors
     ]
-
-
-def first_tensor(output: Any) -> Tensor:
-    """Return the first tensor of a model's output."""
-    tensor: Tensor = output if isinstance(output, Tensor) else output[0]
-    return tensor
 
 
 @contextmanager
