@@ -16,7 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 from relattn_mt.config import TrainConfig, dump
 from relattn_mt.data.batching import Step, collate
 from relattn_mt.model import transformer

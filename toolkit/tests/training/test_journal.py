@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 from relattn_mt.data.batching import Step
 from relattn_mt.support.console import log_to_stderr
 from relattn_mt.support.errors import Diverged, InputError

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from lightning.fabric import Fabric
-from lightning.fabric.loggers import TensorBoardLogger
-from lightning.fabric.plugins import MixedPrecision, Precision
+from lightning_fabric import Fabric
+from lightning_fabric.loggers import TensorBoardLogger
+from lightning_fabric.plugins import MixedPrecision, Precision
 
 from relattn_mt.config import TrainConfig
 from relattn_mt.support.errors import require

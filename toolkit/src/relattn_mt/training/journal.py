@@ -26,7 +26,7 @@ from relattn_mt.support.errors import Diverged, InputError, reading, reason
 from relattn_mt.support.files import as_csv, write_atomically
 
 if TYPE_CHECKING:
-    from lightning.fabric import Fabric
+    from lightning_fabric import Fabric
 
 LOG, VALID = "log.csv", "valid.csv"
 _log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from lightning.fabric import Fabric
-from lightning.fabric.wrappers import _FabricModule
+from lightning_fabric import Fabric
+from lightning_fabric.wrappers import _FabricModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 

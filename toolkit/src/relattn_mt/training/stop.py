@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any, Literal, Self
 
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 
 from relattn_mt.support.errors import STOPPING_SIGNALS, Interrupted
 

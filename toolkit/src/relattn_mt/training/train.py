@@ -77,8 +77,8 @@ def _settings_kept() -> Iterator[None]:
     """Hide Lightning's messages about its own setup, and restore the number of threads at the end."""
     threads = torch.get_num_threads()
     try:
-        with warnings.catch_warnings(), log_level(logging.ERROR, "lightning.pytorch", "lightning.fabric"):
-            warnings.filterwarnings("ignore", module="lightning")
+        with warnings.catch_warnings(), log_level(logging.ERROR, "lightning_fabric"):
+            warnings.filterwarnings("ignore", module="lightning_fabric")
             yield
     finally:
         torch.set_num_threads(threads)
