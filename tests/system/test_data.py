@@ -78,8 +78,8 @@ def test_data_do_not_depend_on_the_process(tmp_path):
     assert len(outputs) == 1
     assert ascii(builtin("long", lines=30, seed=4)).encode() in outputs.pop()
     path = tmp_path / "1" / "data" / "train.arrow"
-    src, tgt, _ = open_pairs(path)
-    assert Dataset.from_file(str(path))[9] == {"src": src[9].tolist(), "tgt": tgt[9].tolist(), "line": 10}
+    src, tgt = open_pairs(path)
+    assert Dataset.from_file(str(path))[9] == {"src": src[9].tolist(), "tgt": tgt[9].tolist()}
 
 
 def test_training_lines_are_longer_than_the_clip_and_long_lines_longer_than_those_of_training():

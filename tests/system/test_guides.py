@@ -14,6 +14,7 @@ import subprocess
 import venv
 from pathlib import Path
 
+import docx
 import pytest
 
 from research.corpus import builtin
@@ -101,6 +102,9 @@ def test_first_pages_run(name, tmp_path, tmp_path_factory):
     ]
     recipe = recipe.replace("steps: 4000", "steps: 4").replace("vocab_size: 6000", "vocab_size: 400")
     (work / "my.yaml").write_text(recipe, encoding="utf-8")
+    letter = docx.Document()
+    letter.add_paragraph("Where is the nearest station?")
+    letter.save(str(work / "letter.docx"))
     marian(tmp_path / "marian")
     page = (ROOT / name).read_text(encoding="utf-8").replace(PUBLISHED, str(tmp_path / "marian"))
     lines = ["set -eu", SERVER]
@@ -126,7 +130,8 @@ def free_port() -> str:
 def run_script(script: str, environment: Path, work: Path, wheels: Path, *, index: bool) -> str:
     """Run a script with the programs of an environment, with or without the package index. Return what it prints."""
     work.mkdir(exist_ok=True)
-    (work / "research").symlink_to(ROOT / "research")  # as in a checkout
+    for name in ("research", "recipes"):  # as in a checkout
+        (work / name).symlink_to(ROOT / name)
     variables = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_QUIET": "3", "PIP_FIND_LINKS": str(wheels)}
     variables |= {} if index else {"PIP_NO_INDEX": "1"}
     variables["PATH"] = f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
