@@ -165,6 +165,9 @@ LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" 
             "model: {clip: 0x1F}", "stages: [{steps: 0x10}, {}]",
         ],
         "must be a number in decimal notation": [f"model: {{dropout: {x}}}" for x in ("0x0", "00.5", "0_0.5", "0:0.0")],
+        "model.dim must be in [1, 65536], got -3": ["model: {dim: -3}"],
+        "train.average must be at most keep (5), got 9": ["train: {average: 9}"],
+        "model.dim must be a whole number in decimal notation, got '8' in quotes": ["model: {dim: '8'}"],
         "must be a list, each of a number": ["stages: [{weights: [0x10]}]", "stages: [{weights: [1, 1:30]}]"],
         "must be a whole number, got": ["seed: yes", "seed: .inf", "seed: no"],
         "model.beyond must be one of clip, zero": ["model: {beyond: 'null'}", "model: {beyond: far}"],
@@ -173,7 +176,7 @@ LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" 
         "stage 2: steps must be a whole number, got 'x'": ["stages: [{steps: 1}, {steps: x}]"],
         "stage 1: weights must be": ["stages: [{weights: [a]}]", "stages: [{weights: [[1]]}]"],
         "stage 1: unknown setting": ["stages: [&a {stages: [*a]}]", "stages: [&a {steps: 3, x: *a}]"],
-        "stage 1: typos must be in [0, 1], got 2.0": ["stages: [{augment: {typos: 2}}]"],
+        "stage 1: augment.typos must be in [0, 1], got 2.0": ["stages: [{augment: {typos: 2}}]"],
         "must not be set for rope": ["model: {positions: rope, clip: 3}", "model: {positions: rope, beyond: clip}"],
     }.items(),
 )  # fmt: skip

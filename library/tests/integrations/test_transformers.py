@@ -544,3 +544,5 @@ def test_layers_without_padding(name):
 def test_models_that_read_padding_are_not_unpadded(make, message):
     with pytest.raises(ValueError, match=f"unpad must be given with .*{message}"):
         faster.enable(make(), unpad=True)
+    with pytest.raises(ValueError, match="unpad must be True or False, got 'x'"):
+        faster.enable(make(), unpad="x")

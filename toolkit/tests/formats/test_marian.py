@@ -248,6 +248,14 @@ def test_files_that_settings_name(tmp_path):
     (path / "metadata.json").unlink()
     (path / "model_info.json").write_text(json.dumps({"srcTags": {"es": "Spanish"}, "trgTag": "pt"}))
     assert read(path, None, None).languages == ("es", "pt")
+    for name in ("models", "vocabs", "shortlist"):
+        (path / "config.yml").write_text(f"{{models: [other.bin], {name}: [absent.bin, false]}}")
+        with pytest.raises(InputError, match=rf"the settings name absent\.bin in {name}"):
+            read(path, None, None)
+    (path / "lex.s2t.gz").write_bytes(b"")
+    (path / "config.yml").write_text(f"{names}shortlist: [lex.s2t.gz, 50, 50]\n")
+    model = read(path, None, None)
+    assert (model.shortlist, model.notes) == (None, ("not taken from config.yml: shortlist ['lex.s2t.gz', 50, 50]",))
     (path / "config.yml").unlink()
     with pytest.raises(InputError, match=r"must have one file of models, got model\S+, other.bin$"):
         read(path, None, None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from inspect import signature
 from typing import Any, get_type_hints
 
-from relattn_mt.support.errors import one_line, require
+from relattn_mt.support.errors import InputError, one_line, require
 
 # Surrogates stand for the bytes of a path that is not UTF-8. PyYAML writes U+0085 (next line) so that it reads a space.
 _NOT_TEXT = re.compile("[\0\x85\ud800-\udfff]")
@@ -57,7 +57,11 @@ def arguments_from(kind: Callable[..., Any], values: dict[str, Any], prefix: str
     arguments = {}
     for name, hint, inner in _arguments(kind, prefix):
         if inner is not None:
-            arguments[name] = hint(**arguments_from(hint, values, inner))
+            own = arguments_from(hint, values, inner)
+            try:
+                arguments[name] = hint(**own)
+            except InputError as error:
+                raise InputError(f"{inner}{error}") from error
         elif f"{prefix}{name}" in values:
             arguments[name] = values[f"{prefix}{name}"]
     return arguments

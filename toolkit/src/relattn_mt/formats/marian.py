@@ -139,6 +139,9 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         norm_epsilon=1e-6,
         decoder_mixer="ssru" if options.get("transformer-decoder-autoreg") == "rnn" else "scheme",
     )
+    lists = _named(path, settings, "shortlist", sorted(path.glob("lex*.bin"))[:1], 1, 0)
+    shortlist = next((file for file in lists if file.suffix == ".bin"), None)
+    others = *_OTHER_SEARCH, *(["shortlist"] if lists and not shortlist else [])
     layers = zip(("enc-depth", "dec-depth"), (config.encoder_layers, config.decoder_layers), strict=True)
     inner = ("transformer-dim-ffn", config.feed_forward_dim)
     for name, value in (*layers, ("dim-emb", config.dim), ("dim-vocabs", sizes), inner):
@@ -154,9 +157,9 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         tokenizer=tokenizer,
         languages=_languages(path),
         search=_search(files[0] if files else path, settings),
-        shortlist=next(iter(sorted(path.glob("lex*.bin"))), None),
+        shortlist=shortlist,
         notes=tuple(
-            f"not taken from {files[0].name}: {name} {settings[name]}" for name in _OTHER_SEARCH if settings.get(name)
+            f"not taken from {files[0].name}: {name} {settings[name]}" for name in others if settings.get(name)
         ),
     )
 
@@ -297,14 +300,17 @@ def _mapping(file: Path, content: bytes) -> dict[str, Any]:
     return dict(settings)
 
 
-def _named(path: Path, settings: Mapping[str, Any], name: str, found: list[Path], most: int) -> list[Path]:
-    """Return the files that the settings name, or else those that were found, at least one and at most `most`."""
+def _named(
+    path: Path, settings: Mapping[str, Any], name: str, found: list[Path], most: int, least: int = 1
+) -> list[Path]:
+    """Return the files that the settings name, or else those that were found, `least` to `most`."""
     listed = settings.get(name)
-    if isinstance(listed, list) and listed and all(isinstance(each, str) for each in listed):
-        files = [path / Path(each).name for each in listed]
-        found = files if all(file.is_file() for file in files) else found
+    listed = listed if isinstance(listed, list) else [listed]
+    found = [path / Path(each).name for each in listed if isinstance(each, str)] or found
+    missing = [file.name for file in found if not file.is_file()]
+    require(not missing, f"{path}: the settings name {', '.join(missing)} in {name}, which must be there")
     names = ", ".join(file.name for file in found) or "none"
-    require(0 < len(found) <= most, f"{path}: must have one file of {name}{' per side' * (most > 1)}, got {names}")
+    require(least <= len(found) <= most, f"{path}: must have one file of {name}{' per side' * (most > 1)}, got {names}")
     return found
 
 

@@ -182,8 +182,10 @@ def enable(
     window = None if window is None else check_window(window)
     if linear not in ("float32", "int8"):
         raise ValueError(f"linear must be 'float32' or 'int8', got {linear!r}")
-    if unpad:
+    if unpad is True:
         _check_model_takes_unpad(model)
+    elif unpad is not False:
+        raise ValueError(f"unpad must be True or False, got {unpad!r}")
     if keep and linear != "int8":
         raise ValueError(f"keep must be given with linear='int8', got {keep!r} with linear={linear!r}")
     if linear == "int8" and model is None:
