@@ -688,7 +688,7 @@ def test_confidence_and_glossary_of_each_text(with_model, kind):
     assert "confidence" not in answer
     assert "vier Katze" in answer["translatedText"][0]
     assert answer["translatedText"][1] == best[1].text  # in the same batch
-    for wrong in ({"a": ""}, {" ": "b"}, {str(i): "a" for i in range(1001)}, "a"):
+    for wrong in ({"a": 61 * "vier "}, {"a": ""}, {" ": "b"}, {str(i): "a" for i in range(1001)}, "a"):
         assert with_model.post("/translate", json={**parameters, "q": "a", "glossary": wrong}).status_code == 400
 
 

@@ -12,6 +12,7 @@ from relattn_mt.config import SearchConfig
 from relattn_mt.data.imported_tokenizer import marked_pieces
 from relattn_mt.data.tokenizer import word_indices
 from relattn_mt.serve.queue import BatchQueue
+from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import separator_in
 from relattn_mt.translate.options import DEFAULTS, TranslateOptions
@@ -19,6 +20,7 @@ from relattn_mt.translate.prepare import Sentence
 from relattn_mt.translate.translation import Translation
 from relattn_mt.translate.translator import Translator
 
+_MOST_TERMS, _MOST_PREFIX, _MOST_SCORED = 60, 250, 750  # pieces per sentence; of both sides for confidences
 LanguagePair = tuple[str, str]  # source and target language
 
 
@@ -70,6 +72,9 @@ class PairService:
 
     def sentence(self, text: Marked, options: TranslateOptions = DEFAULTS, prefix: str = "") -> Sentence:
         """Return an item of the queue `sentences`. The beam size also limits the number of its translations."""
+        terms = options.glossary.find(text.text) if options.glossary else []
+        fits = sum(map(self._pieces, terms)) <= _MOST_TERMS and self._pieces(prefix) <= _MOST_PREFIX
+        require(fits, f"terms of a sentence must have at most {_MOST_TERMS} pieces, and a prefix {_MOST_PREFIX}")
         count = min(options.n_best, self.search.beam_size)
         return Sentence(text, replace(options, search=self.search, n_best=count), prefix)
 
@@ -84,7 +89,11 @@ class PairService:
             tokens if tokenizer.decode(tokens) == text else tokenizer.encode_target(text)
             for text, tokens in ((translation.text, translation.tokens) for _, translation in items)
         ]
-        held = [i for i in range(len(items)) if src_ids[i] and translator.preparation.holds(src_ids[i], tgt_ids[i])]
+        held = [
+            i
+            for i, ids in enumerate(src_ids)
+            if ids and len(ids) + len(tgt_ids[i]) <= _MOST_SCORED and translator.preparation.holds(ids, tgt_ids[i])
+        ]
         sides = [src_ids[i] for i in held], [tgt_ids[i] for i in held]
         words = [[Word(translation.text)] for _, translation in items]
         for i, log_probs, alignment in zip(held, translator.log_probs(*sides), translator.align(*sides), strict=True):
