@@ -252,10 +252,6 @@ def test_files_that_settings_name(tmp_path):
         (path / "config.yml").write_text(f"{{models: [other.bin], {name}: [absent.bin, false]}}")
         with pytest.raises(InputError, match=rf"the settings name absent\.bin in {name}"):
             read(path, None, None)
-    (path / "lex.s2t.gz").write_bytes(b"")
-    (path / "config.yml").write_text(f"{names}shortlist: [lex.s2t.gz, 50, 50]\n")
-    model = read(path, None, None)
-    assert (model.shortlist, model.notes) == (None, ("not taken from config.yml: shortlist ['lex.s2t.gz', 50, 50]",))
     (path / "config.yml").unlink()
     with pytest.raises(InputError, match=r"must have one file of models, got model\S+, other.bin$"):
         read(path, None, None)

@@ -120,13 +120,8 @@ def value_of(label: str, value: Any, kind: Any) -> Any:
         is_number = any(isinstance(each, str) and _BEGINS_AS_NUMBER.match(each) for each in items)
         wanted = _describe(kind, " in decimal notation" if is_number else "")
         shown = one_line(", ".join(map(str, items)), 40)
-        got = (
-            f"'{shown}'{' in quotes' * isinstance(value, Quoted)}"
-            if isinstance(value, str)
-            else f"[{shown}]"
-            if value
-            else "another list"
-        )
+        shown = f"'{shown}'" if isinstance(value, str) else f"[{shown}]" if value else "another list"
+        got = shown + " in quotes" * isinstance(value, Quoted)
         raise InputError(f"{label} must be {wanted}, got {got}") from error
 
 

@@ -140,8 +140,6 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         decoder_mixer="ssru" if options.get("transformer-decoder-autoreg") == "rnn" else "scheme",
     )
     lists = _named(path, settings, "shortlist", sorted(path.glob("lex*.bin"))[:1], 1, 0)
-    shortlist = next((file for file in lists if file.suffix == ".bin"), None)
-    others = *_OTHER_SEARCH, *(["shortlist"] if lists and not shortlist else [])
     layers = zip(("enc-depth", "dec-depth"), (config.encoder_layers, config.decoder_layers), strict=True)
     inner = ("transformer-dim-ffn", config.feed_forward_dim)
     for name, value in (*layers, ("dim-emb", config.dim), ("dim-vocabs", sizes), inner):
@@ -157,9 +155,9 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         tokenizer=tokenizer,
         languages=_languages(path),
         search=_search(files[0] if files else path, settings),
-        shortlist=shortlist,
+        shortlist=lists[0] if lists else None,
         notes=tuple(
-            f"not taken from {files[0].name}: {name} {settings[name]}" for name in others if settings.get(name)
+            f"not taken from {files[0].name}: {name} {settings[name]}" for name in _OTHER_SEARCH if settings.get(name)
         ),
     )
 
@@ -300,9 +298,7 @@ def _mapping(file: Path, content: bytes) -> dict[str, Any]:
     return dict(settings)
 
 
-def _named(
-    path: Path, settings: Mapping[str, Any], name: str, found: list[Path], most: int, least: int = 1
-) -> list[Path]:
+def _named(path: Path, settings: dict[str, Any], name: str, found: list[Path], most: int, least: int = 1) -> list[Path]:
     """Return the files that the settings name, or else those that were found, `least` to `most`."""
     listed = settings.get(name)
     listed = listed if isinstance(listed, list) else [listed]
@@ -314,7 +310,7 @@ def _named(
     return found
 
 
-def _vocabulary(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Path | None, Path | None]]:
+def _vocabulary(path: Path, settings: dict[str, Any]) -> tuple[dict[str, Any], tuple[Path | None, Path | None]]:
     """Return the fields of a `Vocabulary`, without the start, and the SentencePiece models of both sides."""
     found = sorted(path.glob("*vocab*.spm")) or sorted(path.glob("*vocab*.yml"))  # srcvocab before trgvocab
     files = _named(path, settings, "vocabs", found, 2)

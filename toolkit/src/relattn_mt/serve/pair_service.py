@@ -20,7 +20,7 @@ from relattn_mt.translate.prepare import Sentence
 from relattn_mt.translate.translation import Translation
 from relattn_mt.translate.translator import Translator
 
-_MOST_TERMS, _MOST_PREFIX, _MOST_SCORED = 60, 250, 750  # pieces per sentence; of both sides for confidences
+_MOST_TERMS, _MOST_PREFIX, _MOST_SCORED = 60, 250, 300  # pieces of a sentence, for confidences
 LanguagePair = tuple[str, str]  # source and target language
 
 
@@ -63,8 +63,7 @@ class PairService:
         search: SearchConfig,
         make_queue: Callable[..., BatchQueue],
     ) -> None:
-        self.source, self.target = pair
-        self.translator, self.search = translator, search
+        self.source, self.target, self.translator, self.search = *pair, translator, search
         self.sentences = make_queue(translator.translate_sentences, size=lambda each: self._pieces(each.text.text))
         self.words = make_queue(self._score_words, size=lambda each: self._pieces(each[0]))
         self.queues = [self.sentences, self.words]
@@ -89,11 +88,8 @@ class PairService:
             tokens if tokenizer.decode(tokens) == text else tokenizer.encode_target(text)
             for text, tokens in ((translation.text, translation.tokens) for _, translation in items)
         ]
-        held = [
-            i
-            for i, ids in enumerate(src_ids)
-            if ids and len(ids) + len(tgt_ids[i]) <= _MOST_SCORED and translator.preparation.holds(ids, tgt_ids[i])
-        ]
+        holds = translator.preparation.holds
+        held = [i for i, ids in enumerate(src_ids) if 0 < len(ids) <= _MOST_SCORED and holds(ids, tgt_ids[i])]
         sides = [src_ids[i] for i in held], [tgt_ids[i] for i in held]
         words = [[Word(translation.text)] for _, translation in items]
         for i, log_probs, alignment in zip(held, translator.log_probs(*sides), translator.align(*sides), strict=True):

@@ -3,9 +3,7 @@
 The upload of a client can take any time to parse, and a thread cannot be stopped. So the libraries that parse run in a
 few processes without PyTorch, with limits on their processor time and memory. A process that exceeds them ends, and
 only the request that it worked for fails. A client gets at most half of the processes, so that the others stay free.
-
-The texts of a file stay pickled in the server, which reads a few sentences at a time: others would wait while it reads
-a long list.
+The server reads a few pickled sentences at a time, as others would wait while it reads a long list.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from relattn_mt.documents.read import document_texts, fill_document
 from relattn_mt.serve.limits import Limits
 from relattn_mt.serve.queue import CLIENT
 from relattn_mt.support.errors import STOPPING_SIGNALS, InputError
-from relattn_mt.text.sentences import split_all
+from relattn_mt.text.sentences import split
 
 PROCESSES = 4
 _NICENESS = 5  # translations have priority
@@ -108,8 +106,8 @@ def readable_text(*arguments: Any) -> str:
 
 
 def split_pickled(texts: bytes, portion: int, *splitting: Any) -> tuple[bytes, list[bytes]]:
-    """Return split texts, and their sentences in portions. `splitting` is what `split_all` gets besides the texts."""
-    split_texts = split_all(pickle.loads(texts), *splitting)
+    """Return split texts, and their sentences in portions. `splitting` is what `split` gets besides a text."""
+    split_texts = [split(text, *splitting) for text in pickle.loads(texts)]
     sentences = [each for text in split_texts for each in text.sentences]
     starts = range(0, len(sentences), portion)
     return pickle.dumps(split_texts), [pickle.dumps(sentences[start : start + portion]) for start in starts]

@@ -26,9 +26,8 @@ from relattn_mt.serve.pair_service import LanguagePair, PairService, Word
 from relattn_mt.serve.queue import RECENT, BatchQueue, QueueFull
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.text.marked import Marked
-from relattn_mt.text.sentences import SplitText, split, split_all
+from relattn_mt.text.sentences import SplitText, split
 from relattn_mt.translate.options import DEFAULTS, TranslateOptions
-from relattn_mt.translate.prepare import Sentence
 from relattn_mt.translate.translation import Translation
 from relattn_mt.translate.translator import Translator
 
@@ -252,15 +251,18 @@ class Router:
         texts = await parse(parsing.pickled_texts, *file, self.limits.file)
         size = max(1, min(_PORTION * self.limits.batch, self.limits.waiting // 4))
         for number, model in enumerate(route):
-            split_texts, portions = await parse(
-                parsing.split_pickled, texts, size, *model.splitting, options.keep_literals
-            )
+            splitting = *model.splitting, options.keep_literals
+            split_texts, portions = await parse(parsing.split_pickled, texts, size, *splitting)
             report(number / len(route))
             translated: list[bytes] = []
             for portion in portions:
-                ranked = await _submit_patiently(
-                    model, [model.sentence(each, options) for each in pickle.loads(portion)]
-                )
+                items = [model.sentence(each, options) for each in pickle.loads(portion)]
+                while True:
+                    try:
+                        ranked = await model.sentences.submit(items)
+                        break
+                    except QueueFull:
+                        await asyncio.sleep(_FULL_SECONDS)
                 translated.append(pickle.dumps([best.marked for (best,) in ranked]))
                 report((number + len(translated) / len(portions)) / len(route))
             texts = await parse(parsing.join_pickled, split_texts, translated)
@@ -351,22 +353,13 @@ class Router:
         self, model: PairService, texts: Sequence[Marked], options: TranslateOptions, prefix: str = ""
     ) -> list[tuple[SplitText, list[list[Translation]]]]:
         """Return the sentences of each text, and the translations of each sentence, best first."""
-        split_texts = split_all(texts, *model.splitting, options.keep_literals and not prefix)
+        split_texts = [split(text, *model.splitting, options.keep_literals and not prefix) for text in texts]
         sentences = [each for text in split_texts for each in text.sentences]
         count, most = len(sentences), self.limits.sentences
         require(count <= most, f"a request must have at most {most:,} sentences, got {count:,}")
         items = [model.sentence(each, options, prefix) for each in sentences]
         translations = iter(await model.sentences.submit(items))
         return [(text, [next(translations) for _ in text.sentences]) for text in split_texts]
-
-
-async def _submit_patiently(model: PairService, items: Sequence[Sentence]) -> list[list[Translation]]:
-    """Return the translations of each sentence of a file. Wait as long as the queue is full."""
-    while True:
-        try:
-            return await model.sentences.submit(items)
-        except QueueFull:
-            await asyncio.sleep(_FULL_SECONDS)
 
 
 def _confidence(translations: Sequence[Translation]) -> float:

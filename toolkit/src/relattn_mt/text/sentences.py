@@ -115,13 +115,6 @@ def separator_in(language: str) -> str:
     return "" if language.partition("-")[0] in _WITHOUT_SPACES else " "
 
 
-def split_all(
-    texts: Sequence[Marked], language: str, separator: str, known: frozenset[str], is_kept: bool
-) -> list[SplitText]:
-    """Split several texts. The arguments are those of `split`."""
-    return [split(text, language, separator, known, is_kept) for text in texts]
-
-
 def _divided(before: Marked, after: Marked) -> int:
     """Return the number of pairs that end a sentence and begin the next, the outermost first."""
     count = 0

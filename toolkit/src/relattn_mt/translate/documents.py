@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from relattn_mt.documents.read import read_document, with_translations
 from relattn_mt.support.console import progress_bar
 from relattn_mt.text.marked import Marked
-from relattn_mt.text.sentences import separator_in, split_all
+from relattn_mt.text.sentences import separator_in, split
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.prepare import Sentence
 from relattn_mt.translate.translator import Translator
@@ -32,8 +32,8 @@ def translate_texts(
     translator: Translator, texts: Sequence[Marked], options: TranslateOptions, *, progress: bool = False
 ) -> list[Marked]:
     """Return the translation of each text, sentence by sentence. Arguments are those of `translate_document`."""
-    separator = separator_in(translator.tgt_lang)
-    split_texts = split_all(texts, translator.src_lang, separator, translator.characters, options.keep_literals)
+    splitting = translator.src_lang, separator_in(translator.tgt_lang), translator.characters, options.keep_literals
+    split_texts = [split(text, *splitting) for text in texts]
     sentences = [Sentence(sentence, options) for text in split_texts for sentence in text.sentences]
     with progress_bar(len(sentences), "sentence", shown=progress) as advance:
         remaining = iter(translator.translate_sentences(sentences, report_done=advance))
