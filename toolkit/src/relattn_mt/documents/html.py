@@ -289,9 +289,8 @@ def _runs(tokens: Sequence[Token]) -> Iterator[list[tuple[int, int]]]:
     begin = 0
     for i, token in enumerate([*tokens, Token("", name="end")]):
         if token.name and token.name not in _INLINE:
-            yield from _balanced(
-                tokens, [(each, each + 1) for each in range(begin, i)], 2
-            )  # one tag divides no sentence
+            run = [(each, each + 1) for each in range(begin, i)]
+            yield from _balanced(tokens, run, fewest=2)  # one tag divides no sentence
             begin = i + 1
 
 
