@@ -71,7 +71,7 @@ def _globals_are_restored() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _full_float32_products(_globals_are_restored: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def _triton_is_quick(_globals_are_restored: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Triton's kernels compute float32 products directly, which takes a third of the interpreter's time.
 
     On GPUs they are sums of three tf32 products, which `test_triton.py` tests. macOS has no Triton.
@@ -80,4 +80,7 @@ def _full_float32_products(_globals_are_restored: None, monkeypatch: pytest.Monk
         return
     from relattn.backends.triton import plan
 
+    from testing.interpreter import quicken
+
+    quicken(monkeypatch)
     monkeypatch.setattr(plan, "tensor_floats", lambda: True)

@@ -28,7 +28,6 @@ from triton.runtime.errors import OutOfResources
 
 from testing.calls import Case, call_of, cases, name_of
 from testing.covering import pairwise
-from testing.interpreter import patch_language_once
 from testing.numerics import (
     Shape,
     assert_padding_has_no_effect,
@@ -55,9 +54,8 @@ MIN_SPLIT = 11  # keys per program
 
 
 @pytest.fixture(autouse=True)
-def _poison_and_forget(monkeypatch):
+def _poison_and_forget():
     """Fill uninitialised memory with NaN, and remove cached plans, which have the tiles of a test."""
-    patch_language_once(monkeypatch)
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
@@ -232,6 +230,7 @@ CHUNKS = [(16, 1), (15, 0), (17, 1), (5, None), (16, 0, 1), (7, None, 2), (15, 1
 
 
 @pairwise(
+    n=1,
     limits=[*({"window": sides} for sides in WINDOWS), *({"chunk": chunk} for chunk in CHUNKS)],
     clip=[3, 20],
     offset=[-1, 30],

@@ -8,7 +8,6 @@ import torch
 from relattn.backends import dense, triton
 
 from benchmarks import gpu, gpu_check, gpu_tiles, gpu_times, peers
-from testing.interpreter import patch_language_once
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 FILES = {
@@ -20,7 +19,6 @@ FILES = {
 
 @pytest.mark.parametrize("go", FILES)
 def test_rehearsal(monkeypatch, tmp_path, capsys, go):
-    patch_language_once(monkeypatch)
     for module in (gpu_times, gpu_tiles):
         monkeypatch.setattr(module, "REPEATS", 2)
         monkeypatch.setattr(module, "SECONDS", 0.0)
