@@ -18,6 +18,8 @@ from pathlib import Path
 SPEED = "{text}/valid.en --sizes d256 base --pieces 20 --repeats 3 --out benchmarks/results/decoding-int8-cpu.csv"
 INT8 = "--methods 'relattn int8' 'ctranslate2 int8' 'ctranslate2 int8 inter'"
 FORMS = "--methods Transformer-XL T5 DeBERTa 'DeBERTa by mask' plain --tokens 4096"
+DROPOUT = "--methods 'no tables' --dropout 0.1 --seconds 0.6 --out benchmarks/results/plain-attention-cpu.csv"
+SERVED = "toolkit/src/relattn_mt/models/everyday-en-de"
 OTHERS = ("training",)  # benchmarks with other programs in environments of their own
 BENCHMARKS = [  # {text} is the folder
     ("attention", "--methods auto --lengths 32 64 128 256 512 1024 4096 --seconds 0.6"),
@@ -34,8 +36,11 @@ BENCHMARKS = [  # {text} is the folder
     ("models", "--threads 2 --only t5-base --sizes 1024"),
     ("models", "--threads 2 --only wav2vec2-bert wavlm-base --sizes 30"),
     ("train_step", "--lengths 32 256 --repeats 5"),
+    ("serving", f"{SERVED} --text {{text}}/valid.en"),
+    ("serving_attacks", SERVED),
     ("serving_models", "{text}/valid.en"),
     ("errors", ""),
+    ("attention", f"{DROPOUT} --lengths 32 128 512 2048"),
 ]
 
 

@@ -44,7 +44,7 @@ def demo(
 def reproduce(
     table: Literal["positions", "clip", "tables"],
     *,
-    scale: Literal["demo", "multi30k", "medium", "wmt14"] = "demo",
+    scale: Literal["demo", "multi30k", "multi30k-8000", "medium", "wmt14"] = "demo",
     seeds: list[int] = [1, 2, 3],  # noqa: B006
     rows: list[str] = [],  # noqa: B006
     steps: int | None = None,
@@ -58,8 +58,8 @@ def reproduce(
 
     Args:
         table: Models to compare: position schemes (positions), clipping distances (clip), or aK and aV (tables).
-        scale: Corpus, model size and number of steps. A model takes minutes (demo, multi30k), hours (medium),
-            or weeks on one GPU (wmt14).
+        scale: Corpus, model size and number of steps. A model takes minutes (demo, multi30k), an hour (multi30k-8000),
+            hours (medium), or weeks on one GPU (wmt14).
         seeds: Random seeds. Each model is trained once per seed.
         rows: Names of the models to train. By default, all of the table.
         steps: Number of training steps, instead of the scale's.

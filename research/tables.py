@@ -233,12 +233,15 @@ _MEDIUM = replace(  # seven times as many pairs of several domains, the paper's 
 )
 _WMT14 = Path(__file__).parents[1] / "recipes/wmt14-en-de-base.yaml"
 _NEWSTEST2013 = "newstest2013", "newstest2013.en.gz", "newstest2013.de.gz"
+_VALID = "valid", "valid.en", "valid.de"
+_LONGER = replace(_MULTI30K, train=replace(_MULTI30K.train, steps=8000))
 
 SCALES = {
     scale.name: scale
     for scale in (
         Scale("demo", _DEMO, (("test", "test.en", "test.de"),), ("long", "long.en", "long.de"), has_items=True),
-        Scale("multi30k", _MULTI30K, (("valid", "valid.en", "valid.de"),)),
+        Scale("multi30k", _MULTI30K, (_VALID,)),
+        Scale("multi30k-8000", _LONGER, (_VALID,)),
         Scale("medium", _MEDIUM, (_NEWSTEST2013, ("Tatoeba", "valid.en.gz", "valid.de.gz"))),
         Scale("wmt14", to_config(Recipe, read_yaml(_WMT14), _WMT14), (_NEWSTEST2013,)),
     )
