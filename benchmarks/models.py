@@ -48,10 +48,10 @@ def watch_attention(model: nn.Module) -> list[float]:
     with faster.enable(model):
         replaced = [line.partition(" (")[0] for line in faster.report(model).splitlines() if "): relattn" in line]
     spent: list[float] = []
-    modules = [model if name == "the model" else model.get_submodule(name) for name in replaced]
-    for module in modules:
-        if hasattr(module, "layers") or hasattr(module, "layer"):  # an encoder, which holds the others
-            continue
+    for name in replaced:
+        if name == "the model" or any(other.startswith(f"{name}.") for other in replaced):
+            continue  # an encoder, which holds the others
+        module = model.get_submodule(name)
         starts: list[float] = []
 
         def begin(*_: Any, starts: list[float] = starts) -> None:
