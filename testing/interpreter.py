@@ -11,7 +11,7 @@ def quicken(monkeypatch: pytest.MonkeyPatch) -> None:
     - Each call of a device function replaces all functions of the language. They have been replaced at the launch of
       the kernel, and stay so until it ends.
     - Every sum and product of 32-bit integers is computed in 64 bits too, to detect overflows, whose results would be
-      wrong in any case. `tests/system/test_interpreter.py` uses the interpreter as it is.
+      wrong in any case. The test of far addresses in `tests/system/test_interpreter.py`, in its own process, does so.
     """
     import triton.language as tl
     from triton.runtime import interpreter
