@@ -69,6 +69,7 @@ def reproduce(
     for name in models:
         if name not in entries:
             raise unknown("model", name, entries)
+    usual = {"data": as_dict(SCALES[scale].recipe.data)}  # rows do not keep the directory of this machine
     recipes: dict[Path, Recipe] = {}
     for seed in seeds:
         for name in models or entries:
@@ -85,7 +86,8 @@ def reproduce(
                 if not path.exists():
                     done = sum(row.exists() for row in recipes)
                     _log.info(f"{rows.name_of(path)}: training; {done} of {len(recipes)} rows are done")
-                    rows.write(path, train_row(recipe, texts, long, has_items=chosen.has_items))
+                    row = train_row(recipe, texts, long, has_items=chosen.has_items)
+                    rows.write(path, row._replace(recipe=row.recipe | usual))
                     for name in ("checkpoints", "data"):
                         remove(Path(recipe.out) / name)
         except Timeout:
