@@ -72,9 +72,9 @@ def _globals_are_restored() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _triton_is_quick(_globals_are_restored: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Triton's kernels compute float32 products directly, which takes a third of the interpreter's time.
+    """Save time in Triton's interpreter: leave out work that changes nothing, and compute float32 products directly.
 
-    On GPUs they are sums of three tf32 products, which `test_triton.py` tests. macOS has no Triton.
+    On GPUs these are sums of three tf32 products, which `test_triton.py` tests. macOS has no Triton.
     """
     if sys.platform == "darwin":
         return
