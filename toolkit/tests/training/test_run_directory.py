@@ -67,7 +67,7 @@ def test_names_of_directories_are_taken_literally(tmp_path, make_recipe, monkeyp
     steps = {"steps": 1, "average": 1, "valid_bleu_lines": 0}
     for out in (Path("$HOME/run"), Path("~/run"), Path("a::b")):
         train(make_recipe(out, train=steps), show=False)
-        assert {"bundle", "tensorboard", "data"} <= {path.name for path in out.iterdir()}
+        assert {"bundle", "data"} <= {path.name for path in out.iterdir()}
     assert tree(tmp_path / "home") == {}
     assert {path.name for path in Path().iterdir()} == {"$HOME", "~", "a::b"}
 
@@ -179,12 +179,10 @@ def test_damaged_run_is_not_resumed(tmp_path, finished, damage, fact):
     out = tmp_path / "run"
     shutil.copytree(finished.out, out)
     damage(out)
-    shutil.rmtree(out / "tensorboard", ignore_errors=True)  # it gets a new file
     before = tree(tmp_path)
     more = with_train(replace(finished, out=str(out)), steps=8)
     with pytest.raises(InputError, match=f"{out.parent}.*{fact}$"):
         train(more, resume=True, show=False)
-    shutil.rmtree(out / "tensorboard", ignore_errors=True)
     assert tree(tmp_path) == before
     if "tokenizer" in fact or "text" in fact:
         with pytest.raises(InputError, match=fact):
@@ -196,7 +194,7 @@ def test_run_with_a_directory_of_another_user_is_not_resumed(tmp_path, finished,
     """Without its checkpoints, it would start again."""
     shutil.copytree(finished.out, tmp_path / "run")
     before, run = tree(tmp_path), with_train(replace(finished, out=str(tmp_path / "run")), steps=8)
-    for name in ("checkpoints", "tensorboard", "data"):
+    for name in ("checkpoints", "data"):
         monkeypatch.setattr(os, "access", lambda path, mode, name=name: Path(path).name != name)
         with pytest.raises(InputError, match=f"run/{name} must be readable and writable"):
             train(run, resume=True, show=False)

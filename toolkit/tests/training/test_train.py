@@ -309,9 +309,9 @@ def test_log_equals_independent_measurements(finished, text, tmp_path, make_reci
     assert row.loss == pytest.approx(loss, rel=1e-5)
 
 
-def test_finished_run_has_an_average_a_card_and_events(finished, text, tmp_path):
+def test_finished_run_has_an_average_and_a_card(finished, text, tmp_path):
     out, states = Path(finished.out), [state_of(finished, step)["model"] for step in (2, 4, 6)]
-    names = {"recipe.yaml", "tokenizer.model", "log.csv", "data", "checkpoints", "bundle", "tensorboard"}
+    names = {"recipe.yaml", "tokenizer.model", "log.csv", "data", "checkpoints", "bundle"}
     assert {path.name for path in out.iterdir()} == names
     assert read_recipe(out) == finished
     parts = bundle.read_bundle(out / "bundle")
@@ -319,8 +319,5 @@ def test_finished_run_has_an_average_a_card_and_events(finished, text, tmp_path)
     pairs = list(read_parallel(text["valid_src"], text["valid_tgt"]))
     scores = score(parts.translator().translate([src for src, _ in pairs]), [tgt for _, tgt in pairs])
     assert all(fact in parts.card for fact in (str(scores), dump(finished), text["train_src"]))
-    (events,) = (out / "tensorboard").glob("events.*")
-    for name in ("loss", "tokens_per_second", "learning_rate", "valid_loss", "valid_bleu"):
-        assert events.read_bytes().count(b"\n" + bytes([len(name)]) + name.encode()) == 3  # steps 2, 4 and 6
     average_run(finished.out, 3, tmp_path / "mean")
     assert_same(tensors_of(bundle.read_bundle(tmp_path / "mean")), average(states))

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.loggers import TensorBoardLogger
 from lightning_fabric.plugins import MixedPrecision, Precision
 
 from relattn_mt.config import TrainConfig
 from relattn_mt.support.errors import require
-from relattn_mt.training.run_directory import TENSORBOARD, RunDirectory
+from relattn_mt.training.run_directory import RunDirectory
 from relattn_mt.training.stop import Stop
 
 _GRACE = 5.0  # seconds in which torchrun ends a process whose partner was lost
@@ -42,7 +39,7 @@ def precision_of(train: TrainConfig) -> Precision:
 
 
 def fabric_of(directory: RunDirectory) -> Fabric:
-    """Return a Fabric with the devices, strategy and precision of a run, which logs to TensorBoard if it is installed.
+    """Return a Fabric with the devices, strategy and precision of a run.
 
     Raises:
         InputError: There are fewer GPUs than processes, or the micro-batches of a step cannot be divided among them.
@@ -54,23 +51,13 @@ def fabric_of(directory: RunDirectory) -> Fabric:
     require(enough, f"there must be a GPU per process, got {gpus} for {local}; see --train.accelerator")
     fits = train.accumulate % processes == 0
     require(fits, f"accumulate must be a multiple of {processes}, the number of processes, got {train.accumulate}")
-    tensorboard = any(importlib.util.find_spec(name) for name in ("tensorboard", "tensorboardX"))
     return Fabric(
         accelerator=train.accelerator,
         devices=local,
         num_nodes=processes // local,
         strategy="ddp" if processes > 1 else "auto",
         plugins=precision_of(train),
-        loggers=_TensorBoard(directory.path.absolute(), name=TENSORBOARD, version="") if tensorboard else None,
     )
-
-
-class _TensorBoard(TensorBoardLogger):
-    """TensorBoard's log in the directory of a run, whose name may contain `~` or `$`, which Lightning would expand."""
-
-    @property
-    def log_dir(self) -> str:
-        return str(Path(self.root_dir) / self.name)
 
 
 @contextmanager

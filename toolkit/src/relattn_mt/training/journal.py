@@ -11,8 +11,8 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, astuple, dataclass, field, fields
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -89,7 +89,7 @@ class Journal:
     Each process has one, because the loss of a step is a sum over processes. Only the first process writes.
     """
 
-    fabric: Fabric  # its loggers get the same rows
+    fabric: Fabric
     out: Path  # directory of the run
     progress: Progress  # updated in place
     steps: int  # of the run
@@ -113,9 +113,6 @@ class Journal:
         try:
             yield
         finally:
-            for logger in self.fabric.loggers:
-                with suppress(OSError):  # a full disk, which has been reported
-                    logger.finalize("")  # writes rows that it holds back
             if self._bar is not None:
                 self._bar.close()
 
@@ -166,8 +163,6 @@ class Journal:
             _append(self.out / LOG, _COLUMNS, [astuple(row)])
             if len(validated) > 1:
                 _append(self.out / VALID, _VALID_COLUMNS, [(row.step, *astuple(result)) for result in validated])
-        metrics = {name: value for name, value in asdict(row).items() if name != "step" and value is not None}
-        self.fabric.log_dict(metrics, row.step)
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tokens/s, lr {rate:.1e}")
         if self._bar is None or row.valid_loss is not None:

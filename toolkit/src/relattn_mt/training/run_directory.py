@@ -1,6 +1,6 @@
 """Directory of a run: whether a run can start or continue there. A run that fails to start leaves nothing.
 
-    out/recipe.yaml  out/tokenizer.model  out/data/  out/log.csv  out/tensorboard/  out/checkpoints/  out/bundle/
+    out/recipe.yaml  out/tokenizer.model  out/data/  out/log.csv  out/checkpoints/  out/bundle/
 
 The recipe is written first. From then on the directory contains a run, which ``--resume`` continues, even if the
 process was killed immediately afterwards.
@@ -27,7 +27,7 @@ from relattn_mt.support.files import as_size, is_leftover, remove, write_atomica
 from relattn_mt.support.locking import LOCK, locked
 from relattn_mt.training import checkpoints
 
-RECIPE, CHECKPOINTS, TENSORBOARD, BUNDLE = "recipe.yaml", "checkpoints", "tensorboard", "bundle"
+RECIPE, CHECKPOINTS, BUNDLE = "recipe.yaml", "checkpoints", "bundle"
 
 _CHANGEABLE = {  # settings that may change when a run is resumed, because the weights of a step do not depend on them
     *("out", "train.steps", "train.threads", "train.log_every", "train.activation_checkpointing"),
@@ -115,7 +115,7 @@ class RunDirectory:
 
     def _require_usable(self) -> None:
         """Raise an InputError if a file would stop the run later, such as one of another user, or it has more steps."""
-        for name in (CHECKPOINTS, TENSORBOARD, "data"):
+        for name in (CHECKPOINTS, "data"):
             path = self.path / name
             require(path.is_dir() or not path.exists(), f"{path} must be a directory, got a file")
             usable = not path.exists() or os.access(path, os.R_OK | os.W_OK | os.X_OK)
