@@ -9,11 +9,11 @@ import pytest
 import safetensors.torch
 import torch
 from relattn_mt import bundle, load
-from relattn_mt.commands.recipe import fine_tuning_recipe
 from relattn_mt.engine import decoder
 from relattn_mt.model.weights import weights_of
 from relattn_mt.support.errors import InputError
 from relattn_mt.training.run import read_initial_bundle
+from relattn_mt.training.run_directory import read_recipe
 from relattn_mt.translate.options import TranslateOptions
 from torch import Tensor
 
@@ -94,7 +94,8 @@ def test_other_commands_take_its_dequantized_weights(relattn, quantized, tmp_pat
     ):
         done = relattn(*command)
         assert done.code == 0, done.err
-    initial = read_initial_bundle(fine_tuning_recipe(str(path)))
+    (tmp_path / "recipe.yaml").write_text(relattn("recipe", path).out)
+    initial = read_initial_bundle(read_recipe(tmp_path))
     assert all(torch.equal(tensors_of(initial)[name], weight) for name, weight in exact.items())
     assert initial.state.keys() == weights_of(initial.make_model()).keys()
 

@@ -38,6 +38,17 @@ def test_loss_is_the_smoothed_cross_entropy_without_padding(epsilon):
     assert loss == pytest.approx(sum(alone), rel=1e-6)
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+def test_gradients_of_the_loss_are_those_of_float64(epsilon):
+    torch.manual_seed(0)
+    batch = collate([[5]] * 40, [[4] * (1 + n % 7) for n in range(40)])
+    logits = torch.randn(*batch.tgt_out.shape, 3000, requires_grad=True)
+    exact = logits.detach().double().requires_grad_()
+    (summed_loss(lambda *_: logits * 1, batch, epsilon) / 3).backward()
+    (smoothed_cross_entropy(exact, batch.tgt_out, epsilon) / 3).backward()
+    torch.testing.assert_close(logits.grad.double(), exact.grad, rtol=1e-5, atol=1e-7)
+
+
 def test_dropout_depends_on_seed_step_and_micro_batch(tmp_path, make_recipe, monkeypatch):
     def draw(*key: int) -> float:
         seed_dropout(*key)

@@ -8,36 +8,27 @@ _WARMUP, _RATE = 200, 1e-4  # steps and highest learning rate of fine-tuning
 def recipe(bundle: str) -> None:
     """Print a recipe that continues the training of a bundle on other text, as YAML with all settings.
 
+    The learning rate rises to 1e-4 and falls as step^-0.5, and training stops when the validation loss no longer falls.
+
     Example: `relattn-mt recipe opus-en-de > tune.yaml`
 
     Args:
         bundle: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub.
     """
-    print(dump(fine_tuning_recipe(bundle)), end="")
-
-
-def fine_tuning_recipe(path: str) -> Recipe:
-    """Return a recipe that continues the training of a bundle, with the files of its text left out.
-
-    The learning rate rises to 1e-4 and falls as step^-0.5, and training stops when the validation loss no longer falls.
-
-    Raises:
-        InputError: The bundle is missing or damaged.
-    """
     from relattn_mt.bundle import read_bundle
     from relattn_mt.hub import resolve
 
-    initial = read_bundle(resolve(path))
+    initial = read_bundle(resolve(bundle))
     longest, special = initial.model.position_spec.max_length, initial.tokenizer.special
     max_length = (longest or 1 << 20) - special.per_source - special.per_target
-    return Recipe(
+    tuned = Recipe(
         out="runs/tuned",
         model=initial.model,
         data=DataConfig(
             src_lang=initial.src_lang, tgt_lang=initial.tgt_lang, max_length=min(DataConfig.max_length, max_length)
         ),
         train=TrainConfig(
-            init_from=path,
+            init_from=bundle,
             steps=4000,
             warmup_steps=_WARMUP,
             learning_rate_factor=round(_RATE * (initial.model.dim * _WARMUP) ** 0.5, 4),
@@ -48,3 +39,4 @@ def fine_tuning_recipe(path: str) -> Recipe:
         ),
         search=initial.search,
     )
+    print(dump(tuned), end="")

@@ -104,10 +104,8 @@ def _finished(progress: Progress, train: TrainConfig) -> bool:
 def set_up(fabric: Fabric, model: Transformer, train: TrainConfig) -> tuple[_FabricModule, Optimizer]:
     """Return the module to call for a forward pass in the precision and strategy of `fabric`, and the optimizer."""
     model.recompute = train.activation_checkpointing
-    called: nn.Module = model
-    if train.compile:
-        # Dropout is drawn as it is without compiling.
-        called = cast(nn.Module, torch.compile(model, dynamic=True, options={"fallback_random": True}))
+    options: dict[str, Any] = {"fallback_random": True}  # dropout is drawn as it is without compiling
+    called = cast(nn.Module, torch.compile(model, dynamic=True, options=options)) if train.compile else model
     module = fabric.setup_module(called)
     fused = train.precision != "fp16-mixed"  # a fused optimizer unscales gradients itself, which is after clipping
     return module, torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)

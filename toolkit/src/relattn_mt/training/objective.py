@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from relattn_mt.data.batching import Batch
 
 _PADDING = -100  # target that is ignored
+_CACHED = 1 << 19  # logits that are computed with at one time: 2 MiB
 
 
 def learning_rate(step: int, dim: int, warmup_steps: int, *, factor: float = 1.0) -> float:
@@ -24,15 +27,40 @@ def learning_rate(step: int, dim: int, warmup_steps: int, *, factor: float = 1.0
 
 def summed_loss(model: nn.Module, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
     """Return the cross entropy summed over the target tokens of a batch, in nats, a scalar."""
-    logits = batch.logits(model).float()
+    logits = batch.logits(model).float().flatten(0, 1)
     positions = torch.arange(batch.tgt_out.shape[1], device=logits.device)
-    return F.cross_entropy(
-        logits.flatten(0, 1),
-        batch.tgt_out.masked_fill(positions >= batch.tgt_lengths[:, None], _PADDING).flatten(),
-        ignore_index=_PADDING,
-        label_smoothing=label_smoothing,
-        reduction="sum",
-    )
+    targets = batch.tgt_out.masked_fill(positions >= batch.tgt_lengths[:, None], _PADDING).flatten()
+    if logits.is_cpu:
+        return _CrossEntropy.apply(logits, targets, label_smoothing)
+    return F.cross_entropy(logits, targets, ignore_index=_PADDING, label_smoothing=label_smoothing, reduction="sum")
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Summed cross entropy that replaces logits by their gradients, part by part, while they are in the cache.
+
+    PyTorch's stores three more arrays of the size of the logits. The gradient of the logits z is
+    softmax(z) − smoothing / vocab − (1 − smoothing) · onehot(target).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        vocab, total, ctx.gradients = logits.shape[1], logits.new_zeros(()), logits
+        rows = 1 + _CACHED // vocab
+        for z, target in zip(logits.split(rows), targets[:, None].split(rows), strict=True):
+            real, target = target != _PADDING, target.clamp(min=0)
+            log_sum = z.logsumexp(-1, keepdim=True)
+            loss = log_sum - (1 - smoothing) * z.gather(-1, target) - smoothing * z.mean(-1, keepdim=True)
+            total += loss[real].sum()
+            if ctx.needs_input_grad[0]:
+                z.sub_(log_sum).exp_().sub_(smoothing / vocab)
+                z.scatter_add_(-1, target, torch.full_like(log_sum, smoothing - 1)).mul_(real)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, None, None]:
+        gradients, ctx.gradients = ctx.gradients.mul_(scale), None
+        return gradients, None, None
 
 
 def mean_loss(model: nn.Module, batches: Sequence[Batch], device: torch.device) -> float:
