@@ -44,9 +44,11 @@ def test_gradients_of_the_loss_are_those_of_float64(epsilon):
     batch = collate([[5]] * 40, [[4] * (1 + n % 7) for n in range(40)])
     logits = torch.randn(*batch.tgt_out.shape, 3000, requires_grad=True)
     exact = logits.detach().double().requires_grad_()
-    (summed_loss(lambda *_: logits * 1, batch, epsilon) / 3).backward()
+    output = logits * 1
+    (summed_loss(lambda *_: output, batch, epsilon) / 3).backward()
     (smoothed_cross_entropy(exact, batch.tgt_out, epsilon) / 3).backward()
     torch.testing.assert_close(logits.grad.double(), exact.grad, rtol=1e-5, atol=1e-7)
+    assert torch.equal(output, logits.grad)  # in the memory of the logits
 
 
 def test_dropout_depends_on_seed_step_and_micro_batch(tmp_path, make_recipe, monkeypatch):

@@ -135,12 +135,12 @@ def test_a_lost_literal_stands_where_keep_tags_puts_it():
 
 
 def test_all_of_several_translations_have_them():
-    translator, lines = load("everyday-en-de", tgt_lang="de"), ["My name is {name}."]
+    translator, lines = load("everyday-en-de", tgt_lang="de"), ["I have {name} books."]
     (raw,), (kept,) = (
         translator.n_best(lines, TranslateOptions(n_best=4, keep_literals=keep)) for keep in (False, True)
     )
     assert "{name}" in raw[0].text
-    assert not all("{name}" in each.text for each in raw)
+    assert "{name}" not in raw[1].text
     assert all("{name}" in each.text for each in kept)
     assert kept[0] == raw[0]
     assert translator.translate(lines) == [kept[0].text]
