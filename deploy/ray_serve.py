@@ -1,6 +1,6 @@
 """The API of `relattn-mt serve` on a Ray cluster, in replicas whose number follows the requests.
 
-    pip install "relattn-mt[ray,serve]"
+    pip install "./toolkit[ray,serve]"
     cd deploy && serve run ray_serve:app models=/shared/en-de,/shared/de-en threads=2 most=16
 
 All machines must have relattn and these packages, and the models under the same paths. A replica has all models and

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,7 @@ from relattn_mt.commands.options import DeviceOptions, ReferenceText, SearchOpti
 from relattn_mt.commands.parser import parse
 from relattn_mt.config import Positions
 from relattn_mt.support.console import log_to_stderr
-from relattn_mt.support.errors import InputError, Interrupted, one_line, require, unknown
+from relattn_mt.support.errors import InputError, Interrupted, missing_package, one_line, require, unknown
 from relattn_mt.support.files import output
 
 
@@ -35,6 +36,7 @@ def demo(
         tgt_lang: Target locale.
         out: Directory of the corpus, the runs, the table and the picture.
     """
+    _require_packages("matplotlib", "num2words")
     from research.demo import demo as run
 
     schemes: list[Positions] = list(dict.fromkeys(["relative", *compare]))
@@ -68,6 +70,7 @@ def reproduce(
         out: Directory of the pages, with one file per model and seed under rows/SCALE.
         runs: Directory of the training runs.
     """
+    _require_packages("matplotlib", "num2words")
     from research.reproduce import reproduce as run
 
     print(run(table, scale, seeds=seeds, models=rows, steps=steps, data=data, out=Path(out), runs=Path(runs)))
@@ -96,6 +99,7 @@ def corpus(
         long: Number of lines that are more than twice as long.
         seed: Random seed. Other seeds give other lines with the same values.
     """
+    _require_packages("num2words")
     from research.corpus import write_files
 
     lines = {"train": train, "valid": valid, "test": test, "long": long}
@@ -174,6 +178,15 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 
+def _require_packages(*names: str) -> None:
+    """Raise an InputError unless packages that no extra installs can be imported, before anything is trained."""
+    for name in names:
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise InputError(f"{name} cannot be imported: pip install {' '.join(names)}: {error}") from error
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, or with those of the process. Return the exit code."""
     name, *words = (sys.argv[1:] if argv is None else argv) or ["--help"]
@@ -191,6 +204,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         message, code = str(stop), 128 + stop.number
     except InputError as error:
         message, code = f"error: {one_line(error)}", 2
+    except ModuleNotFoundError as error:
+        missing = missing_package(error)
+        if missing is None:
+            raise
+        message, code = f"error: {missing}", 2
     print(f"relattn-mt: {one_line(message)}", file=sys.stderr)
     return code
 

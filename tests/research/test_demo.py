@@ -1,6 +1,7 @@
 """The demo with small models: results, files and continuing. What the model learns is measured elsewhere."""
 
 import csv
+import sys
 from dataclasses import replace
 
 import pytest
@@ -53,3 +54,17 @@ def test_demo_trains_compares_and_shows(small, tmp_path, capsys):
     assert capsys.readouterr().out == out
     assert main([*command, "--seed", "2"]) == 2
     assert "seed: 1 → 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "package"),
+    [("demo", "matplotlib"), ("demo", "num2words"), ("reproduce", "matplotlib"), ("corpus", "num2words")],
+)
+def test_a_missing_package_is_named_before_anything_is_written(command, package, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    arguments = {"demo": [], "reproduce": ["tables"], "corpus": ["text"]}[command]
+    assert main([command, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert (error.count("\n"), package in error) == (1, True)
+    assert [*tmp_path.iterdir()] == []

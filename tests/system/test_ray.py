@@ -137,7 +137,7 @@ def test_a_cluster_of_two_nodes(python, tmp_path, script):
     bundle, chance = make_bundle(tmp_path / "bundle"), random.Random(4)
     words = ["ein", "Hund", "zwei", "Katzen", "und", "ab"]
     (tmp_path / "in.txt").write_text("".join(" ".join(chance.choices(words, k=1 + i % 9)) + "\n" for i in range(1200)))
-    variables = os.environ | {"PYTHONPATH": f"{ROOT}/src:{ROOT}/deploy", "RAY_USAGE_STATS_ENABLED": "0"}
+    variables = os.environ | {"PYTHONPATH": f"{ROOT}/deploy", "RAY_USAGE_STATS_ENABLED": "0"}
     variables |= {"RAY_raylet_start_wait_time_s": "200", "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}  # if it is busy
     command = [python, "-c", CLUSTER + script + END, tmp_path, bundle.path]
     done = subprocess.run(command, capture_output=True, text=True, env=variables, cwd=tmp_path, timeout=500)

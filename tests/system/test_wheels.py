@@ -110,7 +110,7 @@ def test_the_toolkit_translates_without_pytorch(dist, tmp_path):
     run(*install, "--force-reinstall", "--no-deps", pure, check=True)
     done = run(bin_ / "relattn-mt", "translate", "everyday-en-de", input=LINE)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert 'pip install "relattn-mt[train]"' in done.stderr
+    assert 'pip install ./library "./toolkit[train]"' in done.stderr
 
 
 @pytest.mark.parametrize("install", INSTALLS or ["linked"])

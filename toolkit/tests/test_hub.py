@@ -157,7 +157,7 @@ def test_requests_say_nothing_about_the_system(held, caplog):
 
 def test_missing_huggingface_hub(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert "relattn-mt[hub]" in refusal(hub.resolve, "org/name")
+    assert '"./toolkit[hub]"' in refusal(hub.resolve, "org/name")
     assert load(model).translate([""]) == [""]
 
 

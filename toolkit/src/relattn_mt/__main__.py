@@ -35,7 +35,7 @@ def main() -> int:
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
     except ImportError as error:
         if isinstance(error, ModuleNotFoundError) and not f"{error.name}.".startswith("relattn_mt."):
-            message = f"the commands require {error.name}, which is not installed: pip install relattn-mt"
+            message = f"the commands require {error.name}, which is not installed: pip install ./toolkit in a checkout"
         elif error.name == "RELATTN_LEVEL":
             message = str(error)
         else:

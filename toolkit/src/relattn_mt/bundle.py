@@ -1,7 +1,7 @@
 """Bundles: directories with a trained model and all that is needed to translate. Loading one runs no code from it.
 
     config.yaml         version of the format, languages, configuration of the model and the search
-    model.safetensors   weights, each tensor once; quantized ones as in `kernels/quantization.py`
+    model.safetensors   weights, each tensor once; quantized ones as in `engine/quantization.py`
     tokenizer.model     SentencePiece model of both sides
     README.md           card for readers: training data, scores, commands
 
@@ -32,7 +32,7 @@ from relattn_mt.engine.shortlist import SHORTLIST, Shortlist
 from relattn_mt.search.engine import Engine
 from relattn_mt.support import files
 from relattn_mt.support.allocation import return_freed_memory
-from relattn_mt.support.errors import InputError, language_pairs, one_line, reading, require
+from relattn_mt.support.errors import InputError, install_command, language_pairs, one_line, reading, require
 from relattn_mt.support.files import as_size, putting, require_files, require_outside
 from relattn_mt.translate import Precision
 from relattn_mt.translate.translator import Translator
@@ -134,7 +134,7 @@ class Bundle:
 
             from relattn_mt.model.torch_engine import TorchEngine
         except ModuleNotFoundError as error:
-            message = 'translating without the compiled decoder requires PyTorch: pip install "relattn-mt[train]"'
+            message = f"translating without the compiled decoder requires PyTorch: {install_command('train')}"
             raise InputError(f"{reason}; {message}" if reason else message) from error
         return self._translator(TorchEngine(self.make_model().to(getattr(torch, dtype)), device, reason))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relattn_mt.support.console import is_quiet, log_level
-from relattn_mt.support.errors import InputError
+from relattn_mt.support.errors import InputError, install_command
 from relattn_mt.version import __version__
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def hub_errors(prefix: str) -> Iterator[HfApi]:
         from huggingface_hub import HfApi, constants
         from huggingface_hub.utils import disable_progress_bars
     except ImportError as error:
-        raise InputError(f'{prefix}: needs huggingface_hub: pip install "relattn-mt[hub]"') from error
+        raise InputError(f"{prefix}: needs huggingface_hub: {install_command('hub')}") from error
     telemetry = constants.HF_HUB_DISABLE_TELEMETRY
     if is_quiet():
         disable_progress_bars()

@@ -59,7 +59,7 @@ def test_packages_of_the_extra_and_of_the_container(monkeypatch, capsys):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, missing, None)
             assert cli.main(["serve", "everyday-en-de"]) == 2
-        assert f'{missing} cannot be imported: pip install "relattn-mt[serve]"' in capsys.readouterr().err
+        assert f'{missing} cannot be imported: pip install "./toolkit[serve]"' in capsys.readouterr().err
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines()[1:])
     assert {name: pinned.get(name) for name in LISTED} == LISTED
     assert "torch" not in LISTED

@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from relattn_mt.support.errors import EXTRAS, InputError, Interrupted, one_line, reason, unknown
+from relattn_mt.support.errors import InputError, Interrupted, missing_package, one_line, reason, unknown
 from relattn_mt.version import __version__
 
 GROUPS = {
@@ -33,7 +33,7 @@ GROUPS = {
     "Share and deploy": {
         "serve": "Serve models over HTTP",
         "quantize": "Write a bundle with weights in 8 bits",
-        "export": "Convert a bundle for CTranslate2, Argos Translate or ONNX",
+        "export": "Convert a bundle for CTranslate2, Argos Translate, ONNX or Marian",
         "import": "Convert a model of another toolkit, such as OPUS-MT, to a bundle",
     },
 }
@@ -61,11 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # after --help
         return int(stop.code or 0)
     except ModuleNotFoundError as error:
-        name = (error.name or "").partition(".")[0]
-        extra = next((extra for extra, packages in EXTRAS.items() if name in packages), None)
-        if extra is None:
+        message = missing_package(error)
+        if message is None:
             raise
-        return _report(f'error: this command requires {name}: pip install "relattn-mt[{extra}]"')
+        return _report(f"error: {message}")
     except OSError as error:
         return _report(f"error: {error.filename or 'standard output or a file'}: {reason(error)}")
     except (MemoryError, RuntimeError) as error:

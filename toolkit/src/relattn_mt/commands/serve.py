@@ -9,7 +9,7 @@ from relattn_mt.commands.options import DeviceOptions, SearchOptions
 from relattn_mt.hub import name_on_hub, resolve
 from relattn_mt.serve.access import check_access
 from relattn_mt.serve.limits import Limits
-from relattn_mt.support.errors import EXTRAS, require
+from relattn_mt.support.errors import EXTRAS, install_command, require
 
 
 def serve(
@@ -58,7 +58,7 @@ def serve(
     require(not missing, f"{' '.join(missing)}: no such directory; a bundle is a directory")
     packages = *EXTRAS["documents"], *EXTRAS["serve"]
     lacking = [package for package in packages if find_spec(package) is None]  # some are imported when first needed
-    require(not lacking, f'{" ".join(lacking)} cannot be imported: pip install "relattn-mt[serve]"')
+    require(not lacking, f"{' '.join(lacking)} cannot be imported: {install_command('serve')}")
 
     from relattn_mt.serve.idle import IdleEngine
     from relattn_mt.serve.languages import load_pairs

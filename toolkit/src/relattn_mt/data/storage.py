@@ -1,8 +1,7 @@
 """Store encoded sentence pairs as an Arrow stream, which is written row by row and read through a memory map.
 
-A file has two columns of integer lists, ``src`` and ``tgt``, and one of integers, ``line``: the line of the pair in its
-text, counted from 1. Opening a file does not read it, so a corpus may be larger than memory.
-``datasets.Dataset.from_file`` opens it too.
+A file has two columns of integer lists, ``src`` and ``tgt``. Opening it does not read it, so a corpus may be larger
+than memory. ``datasets.Dataset.from_file`` opens it too.
 """
 
 from __future__ import annotations

@@ -97,7 +97,20 @@ def require_installed(extra: str, *packages: str) -> None:
         try:
             import_module(package)
         except ImportError as error:
-            raise InputError(f'{package} cannot be imported: pip install "relattn-mt[{extra}]": {error}') from error
+            raise InputError(f"{package} cannot be imported: {install_command(extra)}: {error}") from error
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra, from a checkout. Training also needs the library."""
+    library = "./library " if extra == "train" else ""
+    return f'pip install {library}"./toolkit[{extra}]" in a checkout'
+
+
+def missing_package(error: ModuleNotFoundError) -> str | None:
+    """Return which package is missing and how to install it, in one line; None if no extra has it."""
+    name = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, packages in EXTRAS.items() if name in packages), None)
+    return None if extra is None else f"this command requires {name}: {install_command(extra)}"
 
 
 def language_pairs(pairs: Iterable[str], path: Path) -> list[tuple[str, str]]:

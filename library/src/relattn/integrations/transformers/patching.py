@@ -178,7 +178,7 @@ def enable(
     try:
         import transformers  # noqa: F401
     except ImportError as error:
-        raise ImportError('transformers must be installed: pip install "relattn[transformers]"') from error
+        raise ImportError('transformers must be installed: pip install "transformers>=5"') from error
     window = None if window is None else check_window(window)
     if linear not in ("float32", "int8"):
         raise ValueError(f"linear must be 'float32' or 'int8', got {linear!r}")
