@@ -4,7 +4,7 @@
 
     faster.enable()                     # all models of the supported families, including those created later
     faster.enable(model)                # one model
-    faster.enable(model, window=(128, 128))  # with a sliding window, for long inputs
+    faster.enable(model, window=(128, 128))  # a sliding window: Parakeet, Wav2Vec2-BERT, Wav2Vec2-Conformer
     with faster.enable(): ...           # only inside the block
     print(faster.report(model))         # which modules use relattn, and why the others do not
 
