@@ -93,6 +93,10 @@ def test_each_command_works_or_names_its_extra(model: str, text: dict[str, str],
     ((code, error),) = run([["export", "onnx", model, "--out", str(tmp_path / "onnx")]], "export")
     assert (code, error.count("\n")) == (2, 1)
     assert 'pip install ./library "./toolkit[train]"' in error
+    (table := tmp_path / "pairs.parquet").write_bytes(b"PAR1")
+    ((code, error),) = run([["prepare", "--pairs", str(table), *pair, "--out", str(tmp_path / "table")]], "prepare")
+    assert (code, error.count("\n")) == (2, 1)
+    assert '"./toolkit[files]"' in error
 
 
 def test_extras_are_those_of_the_distribution() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from relattn_mt.data.text_files import blocks, read_lines
-from relattn_mt.support.errors import InputError, reading, require, same_language
+from relattn_mt.support.errors import InputError, reading, require, require_installed, same_language
 
 _NAMES = ("src", "source"), ("tgt", "target")  # of columns, besides the codes of the languages
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
@@ -69,6 +69,7 @@ def _columns(
 
 
 def _rows(path: str) -> Iterator[Any]:
+    require_installed("files")
     from pyarrow.parquet import ParquetFile
 
     return (row for batch in ParquetFile(path).iter_batches() for row in batch.to_pylist())
