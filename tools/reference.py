@@ -41,8 +41,8 @@ def commands() -> str:
         "has no value. A list takes several values after its name, and may be given in several parts. Any other "
         "option may be given once.\n",
         "Names of files are taken literally: a shell expands `~` and `$HOME`, the commands do not. An output file that "
-        "is a device, a pipe or a link is written directly. Others are written at the end, completely or not at all, and "
-        "replace a file that exists. `translate --output` replaces nothing, and a bundle or an export only another "
+        "is a device, a pipe or a link is written directly. Others are written at the end, completely or not at all, "
+        "and replace a file that exists. `translate --output` replaces nothing, and a bundle or an export only another "
         "one.\n",
         "The exit code is 0 after success, 2 after a user error, 130 after Ctrl-C, 143 after SIGTERM and 129 after "
         "SIGHUP.\n",
