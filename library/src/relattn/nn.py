@@ -390,9 +390,9 @@ def check_count(name: str, count: Any) -> None:
 
 
 def new_memory(layer: nn.Module, shape: tuple[int, ...]) -> Tensor:
-    """Allocate memory for outputs of a linear layer, which may be quantized: these compute in the default dtype."""
+    """Allocate memory for outputs of a linear layer; in float32 if it is quantized. An append may change the dtype."""
     weight = getattr(layer, "weight", None)
-    if not isinstance(weight, Tensor):  # PyTorch's quantized layers have a method of this name
-        return torch.empty(shape)
-    dtype = weight.dtype if weight.dtype.is_floating_point else torch.get_default_dtype()
+    if not isinstance(weight, Tensor):  # PyTorch's quantized layers, which are on the CPU, have a method of this name
+        return torch.empty(shape, dtype=torch.float32, device="cpu")
+    dtype = weight.dtype if weight.dtype.is_floating_point else torch.float32
     return torch.empty(shape, dtype=dtype, device=weight.device)

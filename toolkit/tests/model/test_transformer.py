@@ -12,6 +12,7 @@ from relattn_mt.data.batching import collate
 from relattn_mt.model.layers import Residual
 from relattn_mt.model.mixers import MixerState
 from relattn_mt.model.transformer import Cache, Transformer
+from relattn_mt.model.weights import arrays_of, make_model
 from relattn_mt.training.objective import summed_loss
 from torch import Tensor, nn
 
@@ -246,3 +247,21 @@ def test_each_dropout_acts_only_in_training(name, norm, positions):
         dropped.append(model.train()(*inputs()))
     assert torch.equal(*dropped)
     assert (dropped[0] - expected).abs().amax() > 1e-3
+
+
+@every_scheme
+@torch.no_grad()
+def test_loaded_models_do_not_depend_on_the_default_dtype_and_device(changes):
+    """Another thread that loads a model changes them for the whole process."""
+    model = make(changes).float()
+    state, want = arrays_of(model), model(*inputs())
+    arguments = inputs()
+    for dtype, device in ((torch.bfloat16, "cpu"), (torch.float16, "cpu"), (torch.float32, "meta")):
+        try:
+            torch.set_default_dtype(dtype)
+            with torch.device(device), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*cannot tell word order")
+                loaded = make_model(model.config, model.vocab_sizes, state, source="model").eval()
+                assert torch.equal(loaded(*arguments), want)
+        finally:
+            torch.set_default_dtype(torch.float32)

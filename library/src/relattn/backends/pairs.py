@@ -81,7 +81,7 @@ def without_unread_rows(call: Call) -> Call:
     label, shown = labels_of_pairs(call), visible(call)
     label = label if shown is None else label.masked_fill(~shown, -1)
     for name, table in tables.items():
-        read = torch.zeros(table.shape[-2] + 1, 1, dtype=torch.bool)
+        read = torch.zeros(table.shape[-2] + 1, 1, dtype=torch.bool, device=table.device)
         read[label.unique()] = True  # −1 is the last
         tables[name] = table.masked_fill(~read[:-1] & ~table.isfinite(), 0.0)
     return call._replace(**tables)

@@ -20,7 +20,7 @@ class Dropout(nn.Dropout):
         dropped = round(self.p * _STEPS)
         if not self.training or dropped in (0, _STEPS) or input.device.type != "cpu":
             return super().forward(input)
-        draws = torch.empty(-(-input.numel() // 4), dtype=torch.int64).random_(-(1 << 63), None)
+        draws = torch.empty(-(-input.numel() // 4), dtype=torch.int64, device=input.device).random_(-(1 << 63), None)
         bits = draws.view(torch.int16)[: input.numel()].view(input.shape)
         scale = _STEPS / (_STEPS - dropped)
         return input * ((bits >= dropped - _STEPS // 2).to(input.dtype) * scale)

@@ -39,8 +39,8 @@ def make_model(
     """
     require_fit(config, vocab_sizes, state, source)
     require_valid(state, source)
-    with SkipInitialization():
-        model = Transformer(config, *vocab_sizes)
+    with SkipInitialization(), torch.device("cpu"):
+        model = Transformer(config, *vocab_sizes).float()  # whatever the default dtype is
     load_weights(model, state, source=source)
     return model
 
@@ -53,4 +53,4 @@ def load_weights(model: Transformer, state: Mapping[str, np.ndarray], *, source:
     """
     require_fit(model.config, model.vocab_sizes, state, source)
     for name, tensor in weights_of(model).items():
-        tensor.copy_(torch.tensor(in_float32(state, name)))
+        tensor.copy_(torch.tensor(in_float32(state, name), device="cpu"))

@@ -23,7 +23,7 @@ def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     if call.dropout_p > 0.0:
         shape, device = (*call.query.shape[:3], call.key.shape[2]), call.query.device
         if is_transformed(()):  # torch.vmap draws other numbers for each index only into a new tensor
-            kept = torch.rand(shape, device=device) >= call.dropout_p
+            kept = torch.rand(shape, dtype=torch.float32, device=device) >= call.dropout_p
         else:
             kept = torch.empty(shape, dtype=torch.bool, device=device).bernoulli_(1.0 - call.dropout_p)
     tables, label, diagonals = labels(call)

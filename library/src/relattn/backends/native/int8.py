@@ -60,8 +60,9 @@ def quantize(weight: Tensor, kernel: int) -> Weight:
     scales = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny * largest) / largest
     codes = (weight / scales[:, None]).round_().to(torch.int8)
     padded = outputs + -outputs % panel_size()
-    panels = torch.empty(padded * (inputs + -inputs % GROUP) // 8 * (12 if kernel == PAIRS else 8), dtype=torch.int8)
-    sums = torch.empty(padded, dtype=torch.int32)
+    codes_in_panels = padded * (inputs + -inputs % GROUP) // 8 * (12 if kernel == PAIRS else 8)
+    panels = torch.empty(codes_in_panels, dtype=torch.int8, device="cpu")
+    sums = torch.empty(padded, dtype=torch.int32, device="cpu")
     pointers = (ctypes.c_void_p(array.data_ptr()) for array in (panels, sums, codes))
     native.relattn_pack(*pointers, *map(ctypes.c_ssize_t, (outputs, inputs, kernel)))
     return Weight(panels, sums, nn.functional.pad(scales, (0, padded - outputs)), inputs, outputs, kernel)
@@ -77,8 +78,8 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None, factors: Tensor | Non
     padded = torch.zeros_like(weight.scales)
     if bias is not None:
         padded[: weight.outputs] = bias
-    codes = torch.empty(rows, weight.inputs + -weight.inputs % GROUP, dtype=torch.uint8)
-    row_scales = torch.empty(rows, 2)
+    codes = torch.empty(rows, weight.inputs + -weight.inputs % GROUP, dtype=torch.uint8, device="cpu")
+    row_scales = torch.empty(rows, 2, dtype=torch.float32, device="cpu")
     arguments = kernels.structures["linear"](
         x=x.data_ptr(),
         to=out.data_ptr(),

@@ -189,7 +189,7 @@ def run_layers(module: Any, states: Tensor, layerdrop: float, **options: Any) ->
     may_skip = module.training and layerdrop > 0.0
     is_sharded = may_skip and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(module))
     for layer in module.layers:
-        is_skipped = may_skip and float(torch.rand([])) < layerdrop
+        is_skipped = may_skip and float(torch.rand([], dtype=torch.float32, device="cpu")) < layerdrop
         if not is_skipped or is_sharded:
             states = layer(states, **options)
     return states

@@ -63,14 +63,14 @@ class Family:
         return all(patch.takes_window for patch in self.patches if patch.has_attention)
 
     def make(self, **settings: Any) -> nn.Module:
-        """Return the small model, or its part, in evaluation mode. No parameter is zero."""
+        """Return the small model, or its part, in float32 and evaluation mode. No parameter is zero."""
         model_type: Any
         config_type: Any
         model_type, config_type = (
             load_class(name) if "." in name else getattr(transformers, name, None) for name in (self.model, self.config)
         )
         config_type = config_type or model_type.config_class
-        model: nn.Module = model_type(config_type(**self.settings | settings)).eval().get_submodule(self.part)
+        model: nn.Module = model_type(config_type(**self.settings | settings)).float().eval().get_submodule(self.part)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.1)
@@ -110,7 +110,7 @@ def labels() -> dict[str, Tensor]:
 
 def sound_inputs(name: str, *shape: int) -> dict[str, Tensor]:
     """Return features, (2, *shape), as the argument `name`, and their mask, (2, frames)."""
-    return {name: torch.randn(2, *shape), "attention_mask": valid_rows(2, shape[0])}
+    return {name: torch.randn(2, *shape, dtype=torch.float32), "attention_mask": valid_rows(2, shape[0])}
 
 
 def generate(model: Any, inputs: dict[str, Any]) -> list[Any]:
@@ -177,12 +177,14 @@ def tensors_of(family: Family, model: nn.Module, inputs: dict[str, Any]) -> list
 
 @contextmanager
 def _isolated() -> Iterator[None]:
-    """Run on the CPU in float32 from fixed random numbers, and leave generators and defaults as they were.
+    """Run on the CPU from fixed random numbers, and leave generators and defaults as they were.
+
+    The default dtype stays as it is, because other threads read it, and may change it before this ends.
 
     Warnings and messages of the model's own code are not shown, since nobody called that model. One thread is enough
     for a small model, and several would wait for each other on a busy machine.
     """
-    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    threads = torch.get_num_threads()
     verbosity = transformers.logging.get_verbosity()
     with (
         torch.random.fork_rng(devices=[]),
@@ -194,7 +196,6 @@ def _isolated() -> Iterator[None]:
     ):
         warnings.simplefilter("ignore")
         torch.default_generator.manual_seed(1)  # torch.manual_seed would also seed the generators of GPUs
-        torch.set_default_dtype(torch.float32)
         torch.set_num_threads(1)
         transformers.logging.set_verbosity(transformers.logging.CRITICAL)
         try:
@@ -202,4 +203,3 @@ def _isolated() -> Iterator[None]:
         finally:
             transformers.logging.set_verbosity(verbosity)
             torch.set_num_threads(threads)
-            torch.set_default_dtype(dtype)

@@ -14,7 +14,8 @@ def angles(positions: Tensor, dim: int) -> Tensor:
     Returns:
         (length, dim / 2), float32.
     """
-    frequency = torch.exp(torch.arange(0, dim, 2, device=positions.device) * (-math.log(10_000.0) / dim))
+    component = torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device)
+    frequency = torch.exp(component * (-math.log(10_000.0) / dim))
     return positions.float()[:, None] * frequency
 
 

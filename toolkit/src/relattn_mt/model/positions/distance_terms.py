@@ -170,5 +170,5 @@ class Slopes(nn.Module):
 
     def forward(self, distances: Tensor) -> Tensor:
         """Return the biases (heads, labels) of (labels,) distances j − i."""
-        head = torch.arange(1, self.heads + 1, device=distances.device)
+        head = torch.arange(1, self.heads + 1, dtype=torch.float32, device=distances.device)
         return -(2.0 ** (-8.0 * head / self.heads))[:, None] * distances.abs()

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
-from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import (
@@ -98,10 +97,21 @@ def used_embeddings(module: Any, length: int, device: torch.device) -> tuple[sli
     farthest, span = min(length - 1, max_distance), buckets if buckets > 0 else max_distance
     distance = torch.arange(farthest, -farthest - 1, -1, device=device)
     if buckets > 0:
-        distance = make_log_bucket_position(distance, buckets, max_distance).long()
+        distance = bucket_of(distance, buckets // 2, max_distance)
     # Buckets of less than half the span are distances. Short sequences project few rows.
     reach = farthest if farthest < span // 2 else span
     return slice(span - reach, span + reach + 1), distance.clamp(-span, span - 1) + reach
+
+
+def bucket_of(distance: Tensor, linear: int, max_distance: int) -> Tensor:
+    """Return the logarithmic bucket of each distance; up to `linear` it is the distance itself.
+
+    The models' own function computes in the default dtype, which another thread may change at any time.
+    """
+    size = distance.abs().clamp(min=linear).float() / linear
+    base = torch.tensor((max_distance - 1) / linear, dtype=torch.float32, device=distance.device)
+    bucket = (size.log() / base.log() * (linear - 1)).ceil().long() + linear
+    return torch.where(distance.abs() <= linear, distance, distance.sign() * bucket)
 
 
 def encoder(

@@ -18,8 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
-from transformers.models.vitdet.modeling_vitdet import get_rel_pos
+from torch import Tensor, nn
 
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import join_heads, needs_attention_weights
@@ -38,7 +37,7 @@ def attention(
         return own()
     has_dropout = module.training and "Sdpa" not in type(module).__name__  # the own code with SDPA has none
     dropout_p = module.dropout if has_dropout else 0.0
-    return attend(module, hidden_states, module.num_attention_heads, module.get_rel_pos, dropout_p), None
+    return attend(module, hidden_states, module.num_attention_heads, dropout_p), None
 
 
 def vitdet_attention(
@@ -50,26 +49,33 @@ def vitdet_attention(
     """Compute the self-attention of one layer of ViTDet: (batch, height, width, dim)."""
     if needs_attention_weights(module, output_attentions):
         return own()
-    return (attend(module, hidden_state, module.num_heads, get_rel_pos),)
+    return (attend(module, hidden_state, module.num_heads),)
 
 
-def attend(
-    module: Any, states: Tensor, heads: int, rows_of_pairs: Callable[..., Tensor], dropout_p: float = 0.0
-) -> Tensor:
-    """Project `states`, (batch, height, width, dim), attend, and project the result.
-
-    `rows_of_pairs` is the model's function from two sizes and a table to the row of each pair, (size, size, head_dim).
-    """
+def attend(module: Any, states: Tensor, heads: int, dropout_p: float = 0.0) -> Tensor:
+    """Project `states`, (batch, height, width, dim), attend, and project the result."""
     height, width = states.shape[1:3]
     query, key, value = module.qkv(states.flatten(1, 2)).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
     grid = query.unflatten(2, (height, width))  # (batch, heads, height, width, head_dim)
-    rows = torch.einsum("bnyxd,ykd->bnyxk", grid, rows_of_pairs(height, height, module.rel_pos_h))
-    columns = torch.einsum("bnyxd,xkd->bnyxk", grid, rows_of_pairs(width, width, module.rel_pos_w))
+    rows = torch.einsum("bnyxd,ykd->bnyxk", grid, rows_of_pairs(height, module.rel_pos_h))
+    columns = torch.einsum("bnyxd,xkd->bnyxk", grid, rows_of_pairs(width, module.rel_pos_w))
     query = torch.cat((grid * module.scale, rows, columns), dim=-1).flatten(2, 3)
     key = torch.cat((key, positions(key, height, width).expand(*key.shape[:2], -1, -1)), dim=-1)
     attended = relative_attention(query, key, value, scale=1.0, dropout_p=dropout_p)
     output: Tensor = module.proj(join_heads(attended)).unflatten(1, (height, width))
     return output
+
+
+def rows_of_pairs(size: int, table: Tensor) -> Tensor:
+    """Return the row of each pair of positions, (size, size, head_dim); the table is interpolated for other sizes.
+
+    The models' own functions compute positions in the default dtype and on the default device.
+    """
+    rows = 2 * size - 1
+    if len(table) != rows:
+        table = nn.functional.interpolate(table.T[None], size=rows, mode="linear")[0].T
+    position = torch.arange(size, device=table.device)
+    return table[position[:, None] - position + size - 1]
 
 
 def positions(like: Tensor, height: int, width: int) -> Tensor:
@@ -96,7 +102,7 @@ def family(folder: str, prefix: str, *names: str, model: str = "Encoder", **sett
     return Family(
         f"{module}{model}",
         SMALL | settings,
-        lambda: {"pixel_values": torch.randn(2, 3, 44, 44)},
+        lambda: {"pixel_values": torch.randn(2, 3, 44, 44, dtype=torch.float32)},
         tuple(ForwardPatch(f"{module}{name}Attention", attention, unsupported_reason) for name in ("", *names)),
         since="5.2",
         config=f"{folder}.configuration_{folder}.{prefix}Config",
@@ -115,7 +121,7 @@ FAMILIES = (
         "VitDetModel",
         {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "image_size": 44, "patch_size": 4}
         | {"window_size": 7, "window_block_indices": [1], "use_relative_position_embeddings": True},
-        lambda: {"pixel_values": torch.randn(2, 3, 36, 44)},
+        lambda: {"pixel_values": torch.randn(2, 3, 36, 44, dtype=torch.float32)},
         (ForwardPatch("vitdet.modeling_vitdet.VitDetAttention", vitdet_attention, unsupported_reason),),
         since="5.0",
     ),
