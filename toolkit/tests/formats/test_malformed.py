@@ -208,6 +208,16 @@ def published(tmp_path_factory) -> dict[str, Path]:
         ("m2m_100", "config.json", {"model_type": "bart"}, ["model_type must be ", " or mbart (mBART-50), got 'bart'"]),
         ("mbart_50", "config.json", {"decoder_layers": 3}, ["config.json: decoder_layers must be 1", "got 3"]),
         ("mbart_50", "tokenizer_config.json", {"tokenizer_class": "MBartTokenizer"}, ["must be MBart50Tokenizer, got"]),
+        (
+            "m2m_100",
+            "tokenizer_config.json",
+            {"tokenizer_class": "SMALL100Tokenizer"},
+            ["must be M2M100Tokenizer, got"],
+        ),
+        ("m2m_100", "tokenizer_config.json", {"tokenizer_class": "NllbTokenizer"}, ["must be M2M100Tokenizer, got"]),
+        ("m2m_100", "tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["a.B", None]}}, ["have no auto_map"]),
+        ("nllb", "tokenizer_config.json", {"tokenizer_class": "M2M100Tokenizer"}, ["must be NllbTokenizer, got 'M2M"]),
+        ("marian", "tokenizer_config.json", {"tokenizer_class": "NllbTokenizer"}, ["must be MarianTokenizer, got 'N"]),
         ("nllb", "tokenizer.json", {"added_tokens": None}, ["tokenizer.json: must have model.vocab and added_tokens"]),
     ],
 )
@@ -216,6 +226,15 @@ def test_settings_of_transformers(published, tmp_path, name, file, edit, facts):
     edit_json(path / file, lambda content: content.update(edit))
     message = fault(path, (None, None))
     assert all(fact in message for fact in facts), message
+
+
+@pytest.mark.parametrize("name", ["marian", "m2m_100", "nllb"])
+def test_a_class_of_the_tokenizer_in_either_file(published, tmp_path, name):
+    path = Path(shutil.copytree(published[name], tmp_path / "model"))
+    edit_json(path / "tokenizer_config.json", lambda content: content.pop("tokenizer_class"))
+    assert fault(path, (None, None)) == ""
+    edit_json(path / "config.json", lambda content: content.update(tokenizer_class="SMALL100Tokenizer"))
+    assert "got 'SMALL100Tokenizer'" in fault(path, (None, None))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -31,6 +31,7 @@ def read_vocabulary(
     tokenizer = optional(path / TOKENIZER)
     end, unknown = (_token(tokenizer, name, default) for name, default in (("eos", "</s>"), ("unk", "<unk>")))
     common: dict[str, Any] = {"unknown": unknown, "source_end": [end], "source_begin": [], "target_begin": []}
+    _require_known_tokenizer(path, kind, tokenizer, settings)
     if kind == "marian":
         source = _pieces(path / "vocab.json", sizes[0])
         separate = tokenizer.get("separate_vocabs") is True
@@ -41,9 +42,6 @@ def read_vocabulary(
         return {**common, **fields}, (path / "source.spm", path / "target.spm")
     models = (path / SHARED_MODEL, path / SHARED_MODEL)
     if kind == "mbart":
-        name = tokenizer.get("tokenizer_class") or settings["tokenizer_class"]
-        known = name in ("MBart50Tokenizer", "MBart50TokenizerFast")
-        require(known, f"{path / TOKENIZER}: tokenizer_class must be MBart50Tokenizer, got {one_line(repr(name), 40)}")
         languages = {code: code for code in _MBART_50_LANGUAGES.split()}
         file = path / ("tokenizer.json" if (path / "tokenizer.json").is_file() else SHARED_MODEL)
         pieces = _pieces(file, sizes[0], [*languages, "<mask>"])
@@ -62,6 +60,21 @@ def read_vocabulary(
     if tokenizer.get("legacy_behaviour") is True:
         return {**common, **fields, "source_end": [end, token], "target_begin": [token]}, models
     return {**common, **fields, "source_begin": [token], "target_begin": [token]}, models
+
+
+def _require_known_tokenizer(path: Path, kind: str, tokenizer: Mapping[str, Any], settings: Settings) -> None:
+    """Raise an InputError if the tokenizer is of a class that may put other tokens around a text."""
+    if kind == "m2m_100":
+        expected = "M2M100Tokenizer" if (path / "vocab.json").is_file() else "NllbTokenizer"
+    else:
+        expected = "MarianTokenizer" if kind == "marian" else "MBart50Tokenizer"
+    name = tokenizer.get("tokenizer_class") or settings["tokenizer_class"]
+    if name is None and kind != "mbart":  # whose default is the tokenizer of another model
+        name = expected
+    known = name in (expected, f"{expected}Fast")
+    require(known, f"{path / TOKENIZER}: tokenizer_class must be {expected}, got {one_line(repr(name), 40)}")
+    own = tokenizer.get("auto_map")
+    require(not own, f"{path / TOKENIZER}: must have no auto_map, which names code, got {one_line(repr(own), 80)}")
 
 
 def _pieces(file: Path, size: int, more: Collection[str] = ()) -> list[str]:
