@@ -2,11 +2,11 @@
 
 import copy
 import functools
+import itertools
 import logging
 import pickle
 import random
 import re
-from itertools import cycle
 from typing import Any
 from unittest.mock import Mock
 
@@ -96,7 +96,9 @@ def offload(model: nn.Module) -> None:
 OFFLOADED = [name for name in FAMILIES if not name.startswith(("deberta", "wavlm"))]
 
 
-@pytest.mark.parametrize(("name", "enabled"), list(zip(OFFLOADED, cycle(["before", "after", "class"]), strict=False)))
+@pytest.mark.parametrize(
+    ("name", "enabled"), list(zip(OFFLOADED, itertools.cycle(["before", "after", "class"]), strict=False))
+)
 def test_offloaded_models_give_the_same_outputs(name, enabled, spy):
     family = FAMILIES[name]
     model, inputs = build(family), family.inputs(family.length)
@@ -397,3 +399,102 @@ def test_the_check_changes_no_random_numbers_and_no_defaults(check_again, caplog
         torch.set_default_dtype(torch.float32)
         torch.set_default_device(None)
     assert not [record for record in caplog.records if record.name.startswith("relattn")]
+
+
+def settings_of(model: nn.Module) -> list[str]:
+    """Return what each module does, and how many layers are in int8, as `report` has it."""
+    return [line.partition(": ")[2] or line for line in faster.report(model).splitlines()]
+
+
+EARLIER: dict[str, Any] = {
+    "nothing": lambda model: None,
+    "the model": faster.enable,
+    "a window": lambda model: faster.enable(model, window=(7, 2)),
+    "without padding": lambda model: faster.enable(model, unpad=True),
+    "both": lambda model: faster.enable(model, window=(7, 2), unpad=True),
+    "int8": lambda model: faster.enable(model, linear="int8"),
+    "all models": lambda model: faster.enable(),
+    "all models, and a window": lambda model: (faster.enable(), faster.enable(model, window=(7, 2))),
+}
+BLOCKS: list[dict[str, Any]] = [{}, {"window": (7, 2)}, {"unpad": True}, {"linear": "int8"}]
+
+
+@pytest.mark.parametrize("earlier", EARLIER)
+def test_a_block_restores_the_earlier_setting(earlier):
+    wide = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
+    model, inputs = build(FAMILIES["wav2vec2-bert"], **wide), features(40)
+    try:
+        EARLIER[earlier](model)
+        mask = padding(inputs)
+        before, own = settings_of(model), output(model, inputs, attention_mask=mask).last_hidden_state
+        has_window = any("window" in line for line in before)
+        may_have_window = has_window or "relattn" not in before  # else a window is refused
+
+        def enter(outer: dict[str, Any], inner: dict[str, Any] | None) -> None:
+            with faster.enable(model, **outer):
+                within = settings_of(model)
+                if inner is not None:
+                    with faster.enable(model, **inner), faster.enable():
+                        output(model, inputs, attention_mask=mask)
+                assert settings_of(model) == within
+                raise KeyError("inside")
+
+        for outer, inner in itertools.product(BLOCKS, [None, *BLOCKS]):
+            if ("window" in outer and not may_have_window) or (
+                "window" in (inner or {}) and "window" not in outer and not has_window
+            ):
+                continue
+            with pytest.raises(KeyError, match="inside"):
+                enter(outer, inner)
+            assert settings_of(model) == before
+            assert torch.equal(output(model, inputs, attention_mask=mask).last_hidden_state, own)
+    finally:
+        faster.disable(model)
+        faster.disable()
+    assert "forward" not in vars(model)
+
+
+def test_blocks_that_end_in_another_order():
+    model, inputs = build(FAMILIES["parakeet"]), features(90)
+    own = settings_of(model)
+    first = faster.enable(model, window=(7, 2)).__enter__()
+    second = faster.enable(model, window=(7, 2)).__enter__()
+    windowed, result = settings_of(model), output(model, inputs).last_hidden_state
+    first.__exit__(None, None, None)
+    assert settings_of(model) == windowed
+    assert torch.equal(output(model, inputs).last_hidden_state, result)
+    second.__exit__(None, None, None)
+    assert settings_of(model) == own
+
+
+def test_what_is_enabled_without_a_block_stays():
+    model, other = build(FAMILIES["parakeet"]), build(FAMILIES["vits"])
+    with faster.enable(model, window=(7, 2)):
+        faster.enable(model)
+        assert "relattn, window (7, 2)" in settings_of(model)
+    assert set(settings_of(model)) == {"relattn"}
+    faster.disable(model)
+    with faster.enable():
+        faster.enable(other)
+    assert set(settings_of(other)) == {"relattn"}
+    faster.disable(other)
+    with faster.enable():
+        faster.enable()
+        assert set(settings_of(other)) == {"relattn"}
+    assert set(settings_of(other)) == {"relattn"}
+    with faster.enable():
+        pass
+    assert set(settings_of(other)) == {"relattn"}
+    faster.disable()
+    assert set(settings_of(other)) == {"not enabled"}
+
+
+def test_hooks_of_an_enabled_class_follow_it_after_a_block():
+    model = build(FAMILIES["parakeet"])
+    with faster.enable():
+        for module in list(model.modules()):
+            add_hook(module, lambda module: None, lambda module: None)
+        before = settings_of(model)
+        with faster.enable(model, window=(7, 2)):
+            assert "relattn, window (7, 2)" in settings_of(model)
+        assert settings_of(model) == before == ["relattn"] * len(before)

@@ -30,14 +30,38 @@ _log = logging.getLogger(__name__)
 
 
 class Setting:
-    """Setting of a module, or of all modules of a class, that use relattn."""
+    """Setting of a module, or of all modules of a class, that use relattn.
 
-    def __init__(self, owner: PatchedClass, window: Window, unpad: bool = False, is_check: bool = False) -> None:
+    Attributes:
+        owner: The patched class.
+        is_check: Whether it is for the check of a family, where an unknown argument is an error.
+        previous: The setting under it, which is used again when this one is withdrawn, or None.
+        is_of_block: Whether it is withdrawn at the end of a block.
+        has_rebound: Whether references of the module to its forward were exchanged.
+    """
+
+    def __init__(
+        self, owner: PatchedClass, window: Window, unpad: bool = False, is_check: bool = False,
+        previous: Setting | None = None,
+    ) -> None:  # fmt: skip
         self.owner = owner
-        self.window = window
-        self.unpad = unpad
-        self.is_check = is_check  # of a family: an unknown argument is an error
+        self.is_check = is_check
+        self.previous = previous
+        self.is_of_block = False
+        self.has_rebound = previous is not None and previous.has_rebound
+        self._window = window
+        self._unpad = unpad
         owner.settings.add(self)
+
+    @property
+    def window(self) -> Window:
+        """The sliding window, of this setting or of one under it."""
+        return self._window if self._window is not None or self.previous is None else self.previous.window
+
+    @property
+    def unpad(self) -> bool:
+        """Whether padding is left out, by this setting or by one under it."""
+        return self._unpad or (self.previous is not None and self.previous.unpad)
 
     def __reduce__(self) -> Any:
         """Copies and pickled models patch the class again, in their own process."""
@@ -85,27 +109,50 @@ class PatchedClass:
 
     def enable(
         self, owner: type[nn.Module] | nn.Module, window: Window = None, unpad: bool = False, is_check: bool = False
-    ) -> None:
-        """Enable the class or one of its modules."""
+    ) -> Setting:
+        """Enable the class or one of its modules, and return its new setting."""
         self.install()
-        setattr(owner, SETTING, Setting(self, window, unpad, is_check))
+        setting = Setting(self, window, unpad, is_check, owner.__dict__.get(SETTING))
+        setattr(owner, SETTING, setting)
         if isinstance(owner, nn.Module):
-            self._rebind(owner, self.original, self.forward)
+            setting.has_rebound |= self._rebind(owner, self.original, self.forward)
+        return setting
 
     def disable(self, owner: type[nn.Module] | nn.Module) -> None:
-        """Undo `enable`. Does nothing if `owner` was not enabled."""
-        if (setting := owner.__dict__.get(SETTING)) is not None:
-            delattr(owner, SETTING)
-            self.settings.discard(setting)
-            if isinstance(owner, nn.Module):
-                self._rebind(owner, self.forward, self.original)
+        """Undo each `enable`. Does nothing if `owner` was not enabled."""
+        while (setting := owner.__dict__.get(SETTING)) is not None:
+            self.withdraw(owner, setting)
         self.uninstall()
 
-    def _rebind(self, module: nn.Module, old: Any, new: Any) -> None:
-        """Exchange the forward in references that a module keeps, such as that of accelerate's hooks."""
+    def withdraw(self, owner: type[nn.Module] | nn.Module, setting: Setting) -> None:
+        """Undo one `enable`: the setting before it is used again. Does nothing if that was done."""
+        self.settings.discard(setting)
+        current = owner.__dict__.get(SETTING)
+        if current is setting and setting.previous is not None:
+            setattr(owner, SETTING, setting.previous)
+        elif current is setting:
+            delattr(owner, SETTING)
+            follow_class = SETTING in self.module_type.__dict__ and not setting.has_rebound
+            if isinstance(owner, nn.Module) and not follow_class:
+                self._rebind(owner, self.forward, self.original)
+        while current is not None:
+            if current.previous is setting:  # blocks that are left in another order
+                current.previous = setting.previous
+            current = current.previous
+        self.uninstall()
+
+    def _rebind(self, module: nn.Module, old: Any, new: Any) -> bool:
+        """Exchange the forward in references that a module keeps, such as that of accelerate's hooks, if there are any.
+
+        Returns:
+            Whether there were any.
+        """
+        has_rebound = False
         for name, value in list(module.__dict__.items()):
             if isinstance(value, MethodType) and value.__func__ is old:
                 module.__dict__[name] = MethodType(new, value.__self__)
+                has_rebound = True
+        return has_rebound
 
     def unsupported_reason(self, module: nn.Module) -> str | None:
         """Return why `module` keeps its own code, or None."""
@@ -127,17 +174,26 @@ class Enabled:
     """The classes or modules that one call of `enable` changed. As a context manager, it restores these on exit."""
 
     def __init__(self) -> None:
-        self.changed: list[tuple[PatchedClass, type[nn.Module] | nn.Module]] = []
+        self.changed: list[tuple[PatchedClass, type[nn.Module] | nn.Module, Setting]] = []
         self.in_int8: list[int8.Int8Linear] = []
 
+    def add(
+        self, patched: PatchedClass, owner: type[nn.Module] | nn.Module, window: Window = None, unpad: bool = False,
+        is_check: bool = False,
+    ) -> None:  # fmt: skip
+        """Enable a class or one of its modules."""
+        self.changed.append((patched, owner, patched.enable(owner, window, unpad, is_check)))
+
     def __enter__(self) -> Enabled:
+        for _, _, setting in self.changed:
+            setting.is_of_block = True
         return self
 
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for patched, owner in self.changed:
-            patched.disable(owner)
+        for patched, owner, setting in self.changed:
+            patched.withdraw(owner, setting)
         for layer in self.in_int8:
             int8.restore(layer)
 
@@ -165,7 +221,8 @@ def enable(
         keep: Names of modules, as in `model.named_modules()`, whose linear layers keep float32.
 
     Returns:
-        A context manager. Leaving its block undoes what this call changed. Without a block the change stays.
+        A context manager. Leaving its block undoes what this call changed, and what was enabled before is used again.
+        Without a block the change stays.
 
     Raises:
         ImportError: The package transformers is not installed.
@@ -195,9 +252,9 @@ def enable(
         if window is not None:
             raise ValueError(f"window must be given with a model, because it changes the outputs, got window={window}")
         for patched in _patched_classes().values():
-            if _mismatch_reason(patched.family) is None and SETTING not in patched.module_type.__dict__:
-                patched.enable(patched.module_type)
-                enabled.changed.append((patched, patched.module_type))
+            setting = patched.module_type.__dict__.get(SETTING)
+            if _mismatch_reason(patched.family) is None and (setting is None or setting.is_of_block):
+                enabled.add(patched, patched.module_type)
         return enabled
     modules = _units(model)
     if window is not None:
@@ -209,10 +266,9 @@ def enable(
     for module, patched in modules:
         is_own = window is not None or unpad  # what the class has does not count
         setting = module.__dict__.get(SETTING) if is_own else getattr(module, SETTING, None)
-        is_used = setting is not None and patched.is_reached(module) and setting.unpad >= unpad
-        if not is_used and patched.unsupported_reason(module) is None:
-            patched.enable(module, setting.window if setting and window is None else window, unpad)
-            enabled.changed.append((patched, module))
+        stays = setting is not None and not setting.is_of_block and setting.unpad >= unpad
+        if not (stays and patched.is_reached(module)) and patched.unsupported_reason(module) is None:
+            enabled.add(patched, module, window, unpad)
     return enabled
 
 
@@ -352,8 +408,7 @@ def _mismatch_reason(family: Family) -> str | None:
         with Enabled() as enabled:
             for module in model.modules():
                 if (patched := _patched_class(module)) is not None and patched.family is family:
-                    patched.enable(module, is_check=True)
-                    enabled.changed.append((patched, module))
+                    enabled.add(patched, module, is_check=True)
             yield
 
     try:
