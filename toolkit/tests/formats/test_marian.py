@@ -266,6 +266,51 @@ def test_files_that_settings_name(tmp_path):
             read(path, None, None)
 
 
+def test_the_settings_of_the_decoder_come_first(tmp_path):
+    """Marian writes MODEL.decoder.yml beside each file of weights, and the training's config.yml has another search."""
+    path, _ = directory(tmp_path / "model", npz=True)
+    beam = lambda: read(path, None, None).search.beam_size  # noqa: E731
+    (path / "config.yml").write_text("beam-size: 12\ntrain-sets: [a, b]\n")
+    assert beam() == 12
+    (path / "config.intgemm8bitalpha.yml").write_text("beam-size: 2\n")
+    assert beam() == 2
+    (path / "model.npz.decoder.yml").write_text("beam-size: 6\nmodels: [/of/the/training/other.npz]\n")
+    assert beam() == 6
+    (path / "model.npz.best-bleu.npz.decoder.yml").write_text("beam-size: 7\n")
+    assert beam() == 6
+    shutil.copy(path / "model.npz", path / "model.npz.best-bleu.npz")
+    with pytest.raises(InputError, match=r"must have decoder\.yml or one \*\.decoder\.yml, got model\.npz\.best"):
+        read(path, None, None)
+    (path / "model.npz.decoder.yml").unlink()
+    model = read(path, None, None)
+    assert (model.search.beam_size, model.source.name) == (7, "model.npz.best-bleu.npz")
+    (path / "decoder.yml").write_text("beam-size: 5\nmodels: [model.npz]\n")
+    model = read(path, None, None)
+    assert (model.search.beam_size, model.source.name) == (5, "model.npz")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["srcvocab.ende.spm"], ["trgvocab.ende.spm"], ["srcvocab.spm", "vocab.spm"], ["vocab.de.spm", "vocab.en.spm"],
+     ["opus.src.vocab.yml"]],
+)  # fmt: skip
+def test_a_missing_vocabulary(tmp_path, names):
+    path, _ = directory(tmp_path / "model")
+    content = (path / "vocab.ende.spm").read_bytes()
+    (path / "vocab.ende.spm").unlink()
+    for name in names:
+        (path / name).write_bytes(content)
+    refuse(
+        path,
+        tmp_path,
+        "must have one vocabulary, or srcvocab and trgvocab, unless decoder.yml names them in vocabs, got "
+        f"{', '.join(names)}",
+    )
+    if names[0].endswith(".spm"):
+        (path / "decoder.yml").write_text(f"vocabs: [{names[0]}, {names[-1]}]")
+        assert read(path, None, None).tokenizer.vocab_sizes == (PIECES + 1, PIECES + 1)
+
+
 def test_codes_of_subword_nmt(tmp_path):
     path, _ = directory(tmp_path / "model", npz=True)
     (path / "vocab.ende.spm").unlink()

@@ -4,7 +4,8 @@
     vocab.*.spm                      SentencePiece model of both sides; or srcvocab.*.spm and trgvocab.*.spm
     lex.*.bin                        lexical shortlist (`engine/shortlist.py`), optional
     *vocab*.yml                      in OPUS-MT, pieces by id, with source.spm and target.spm, or with *.bpe
-    config.*.yml or decoder.yml      names of the files above, and the search; optional
+    decoder.yml, MODEL.decoder.yml   names of the files above, and the search; optional; MODEL is that of the weights
+    config.*.yml                     the same, in models of Firefox; config.yml, of a training, comes last
     metadata.json, model_info.json   languages, of Firefox and of translateLocally; optional
 
 A .bin has uint64 version, uint64 count; per tensor four uint64: bytes of its name, type, dimensions, bytes of its data;
@@ -53,6 +54,7 @@ OPTIONS, MULTIPLIER = "special:model.yml", "_QuantMultA"  # of activations, whic
 _MATRIX, EMBEDDING = re.compile(r"(^|_)W[^_]*$"), re.compile(r"Wemb$|_Wt$")
 _MOST_DIMENSIONS, _POSITIONS = 8, 1024
 _SINUSOIDS = "sinusoids"  # name of the table that we add
+_SOURCE, _TARGET = re.compile("src|source"), re.compile("trg|tgt|target")  # in names of vocabularies
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "gelu": "gelu_sigmoid"}
 _SUPPORTED: dict[str, tuple[Any, ...]] = {  # values of the options that change the computation, the default first
     "type": ("transformer",),
@@ -107,8 +109,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     Raises:
         InputError: A file is missing or damaged, or the model has unsupported features, which are all named.
     """
-    files = [*path.glob("config*.yml"), *path.glob("decoder.yml")][:1]
-    settings = _mapping(files[0], files[0].read_bytes()) if files else {}
+    file, settings = _settings(path)
     (source,) = _named(path, settings, "models", weight_files(path), 1)
     content = _read(source)
     options = _mapping(source, content.options)
@@ -154,10 +155,12 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         scales=content.scales,
         tokenizer=tokenizer,
         languages=_languages(path),
-        search=_search(files[0] if files else path, settings),
+        search=_search(file or path, settings),
         shortlist=lists[0] if lists else None,
         notes=tuple(
-            f"not taken from {files[0].name}: {name} {settings[name]}" for name in _OTHER_SEARCH if settings.get(name)
+            f"not taken from {file.name}: {name} {settings[name]}"
+            for name in _OTHER_SEARCH
+            if file is not None and settings.get(name)
         ),
     )
 
@@ -310,10 +313,32 @@ def _named(path: Path, settings: dict[str, Any], name: str, found: list[Path], m
     return found
 
 
+def _settings(path: Path) -> tuple[Path | None, dict[str, Any]]:
+    """Return the file with names and the search, and its content; None and nothing if there is no such file.
+
+    Marian writes MODEL.decoder.yml for each file of weights, and reads that of the weights that it is given.
+    """
+    weights, own = weight_files(path), sorted(path.glob("*.decoder.yml"))
+    if len(weights) == 1 and (matching := path / f"{weights[0].name}.decoder.yml") in own:
+        own = [matching]
+    files = [file for file in (path / "decoder.yml", *own) if file.is_file()]
+    names = ", ".join(file.name for file in own)
+    require(len(own) <= 1 or files[0] not in own, f"{path}: must have decoder.yml or one *.decoder.yml, got {names}")
+    # config.yml may be the training's
+    files += sorted(path.glob("config*.yml"), key=lambda file: (file.name == "config.yml", file.name))
+    if not files:
+        return None, {}
+    settings = _mapping(files[0], files[0].read_bytes())
+    model = files[0].name.removesuffix(".decoder.yml")
+    return files[0], settings | ({"models": [model]} if (path / model) in weights else {})
+
+
 def _vocabulary(path: Path, settings: dict[str, Any]) -> tuple[dict[str, Any], tuple[Path | None, Path | None]]:
     """Return the fields of a `Vocabulary`, without the start, and the SentencePiece models of both sides."""
     found = sorted(path.glob("*vocab*.spm")) or sorted(path.glob("*vocab*.yml"))  # srcvocab before trgvocab
     files = _named(path, settings, "vocabs", found, 2)
+    if not settings.get("vocabs") or len(files) == 1:
+        _require_sides(path, files)
     source, target = (_pieces(file) for file in (files[0], files[-1]))
     languages = languages_of(source, MARIAN_LANGUAGE)
     fields: dict[str, Any] = {"source": source, "target": target, "end": "</s>", "unknown": "<unk>"}
@@ -323,6 +348,14 @@ def _vocabulary(path: Path, settings: dict[str, Any]) -> tuple[dict[str, Any], t
     suffix = "spm" if (path / "source.spm").is_file() else "bpe"
     models = [path / f"{side}.{suffix}" for side in ("source", "target")]
     return fields, (models[0], models[1]) if all(model.is_file() for model in models) else (None, None)
+
+
+def _require_sides(path: Path, files: list[Path]) -> None:
+    """Raise an InputError unless the names of vocabularies show that they are all, and which side each is of."""
+    sides = ["source" if _SOURCE.search(file.name) else "target" if _TARGET.search(file.name) else "" for file in files]
+    names = ", ".join(file.name for file in files)
+    rule = "must have one vocabulary, or srcvocab and trgvocab, unless decoder.yml names them in vocabs"
+    require(sides in ([""], ["source", "target"]), f"{path}: {rule}, got {names}")
 
 
 def _pieces(file: Path) -> list[str]:

@@ -48,7 +48,7 @@ class Setting:
         self.is_check = is_check
         self.previous = previous
         self.is_of_block = False
-        self.has_rebound = previous is not None and previous.has_rebound
+        self.has_rebound: bool = previous is not None and previous.has_rebound
         self._window = window
         self._unpad = unpad
         owner.settings.add(self)
