@@ -134,6 +134,12 @@ def test_an_export_in_int8(tmp_path):
         assert np.array_equal(written.tensors[name], theirs.tensors[name])
         activations = 127 / written.tensors[f"{name}_QuantMultA"]
         assert 0.5 < activations < 60
+    assert written.tensors["none_QuantMultA"] == written.tensors["Wemb_QuantMultA"]  # with and without a shortlist
+    file = tmp_path / "export" / "model.bin"
+    content, own = file.read_bytes(), read(tmp_path / "export", None, None).weights()
+    for name in (b"none", b"Wemb"):  # a model with one of the two
+        file.write_bytes(content.replace(name + b"_QuantMultA", b"ffn1_QuantMultA"))
+        assert all(np.array_equal(x, own[name]) for name, x in read(file.parent, None, None).weights().items())
     query, key, value = (written.tensors[f"encoder_l1_self_W{part}_QuantMultA"] for part in "qkv")
     assert query == key == value  # of the same input
 

@@ -38,6 +38,7 @@ from relattn_mt.weights import SCALE
 
 _CONFIG, _INFO, _SHORTLIST = "config.intgemm8bitalpha.yml", "model_info.json", "lex.s2t.bin"
 _FILES = _CONFIG, "model.bin", "vocab.spm", "srcvocab.spm", "trgvocab.spm", _SHORTLIST, _INFO, CARD
+_SHORTLISTED = "none"  # Marian's name of the rows of the output layer that a shortlist selects
 _INNER, _OUTER = 64, 8  # intgemm: what inputs and outputs must be multiples of
 _ALIGNMENT = 256  # of data in bytes
 _ROUNDING = 1e-3  # of sines of angles up to 1,023 in float32
@@ -209,7 +210,10 @@ def _model(bundle: Bundle, sizes: list[int], multipliers: Mapping[str, float]) -
             shape = tensor.shape if marian.EMBEDDING.search(name) else tensor.shape[::-1]
             items.append((name, marian.INTGEMM8, shape, integers.tobytes() + multiplier.tobytes()))
             if ours in multipliers:
-                items.append(_floats(f"{name}{marian.MULTIPLIER}", np.full((1, 1), multipliers[ours])))
+                alpha = np.full((1, 1), multipliers[ours])
+                items.append(_floats(f"{name}{marian.MULTIPLIER}", alpha))
+                if name == names.shared["output_weight"]:
+                    items.append(_floats(f"{_SHORTLISTED}{marian.MULTIPLIER}", alpha))
     text = yaml.safe_dump(options).encode() + b"\0"
     return _as_bin([*items, (marian.OPTIONS, marian.INT8, (len(text),), text)])
 
