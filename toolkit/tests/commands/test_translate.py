@@ -44,6 +44,32 @@ def test_wrong_options(relattn, reading, model, arguments, message):
     assert len(result.err) < 200
 
 
+def test_text_in_another_encoding_is_refused(relattn, reading, model, tmp_path):
+    """In each place that text is read from."""
+    wide, table, document = tmp_path / "wide", tmp_path / "wide.jsonl", tmp_path / "wide.po"
+    for path in (wide, document):
+        path.write_bytes("one\tcat\n".encode("utf-16-le"))
+    table.write_text('{"text": "one"}\n{"text": "two\\u0000"}\n', encoding="utf-8")
+    out, refs = tmp_path / "out", ("--src", wide, "--ref", wide)
+    for arguments, message in (
+        *(
+            (("translate", model, *options), f"{wide}: must be UTF-8, got UTF-16LE")
+            for options in (("--glossary", wide), ("--prefix", wide), ("--input", wide, "--output", out))
+        ),
+        (("translate", model, "--input", table, "--output", f"{out}.jsonl"), "line 2 must be text without NUL"),
+        (("translate", model, "--input", document, "--output", f"{out}.po"), "the file must be UTF-8"),
+        (("evaluate", model, *refs), f"{wide}: must be UTF-8"),
+        (("score", model, "--src", wide, "--tgt", wide), f"{wide}: must be UTF-8"),
+        (("distill", model, "--data", wide, "--out", out), f"{wide}: must be UTF-8"),
+    ):
+        reading(b"one\n")
+        assert_refused(relattn(*arguments), message)
+    for content, message in ((wide.read_bytes(), "must be UTF-8, got UTF-16LE"), (b"\0\n", "line 1 must be text")):
+        reading(content)
+        assert_refused(relattn("translate", model), f"standard input: {message}")
+    assert not any(tmp_path.glob("out*"))
+
+
 def test_verbose_says_what_runs_the_search(relattn, reading, model):
     for arguments, message in (
         ((), "compiled decoder for"),

@@ -112,7 +112,6 @@ def test_files_and_standard_input_are_read_alike(tmp_path_factory, parts, mark, 
             for name, compress in COMPRESSORS
         ),
         ("lzma after xz", lzma.compress(b"a\n") + lzma.compress(b"b\n", lzma.FORMAT_ALONE), "cannot be read: "),
-        *((order, "ab\n".encode(order), "must be text, got UTF-16") for order in ("utf-16", "utf-16-le", "utf-16-be")),
         ("parquet", b"PAR1\x15\x04", "must be text, got Parquet"),
     ],
 )
@@ -124,6 +123,36 @@ def test_errors_name_the_file(tmp_path, name, content, message):
         list(read_lines(path))
     assert str(caught.value).startswith(f"{path}: {message}")
     assert "\n" not in str(caught.value)
+
+
+WIDE = ("UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE")
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("encoding", WIDE)
+@pytest.mark.parametrize("text", ["One cat.\n", "слово", "مرحبا\n", "สวัสดี", "😀 😀\n", "a\nb\n", "日本 語\nk\n"])
+def test_text_in_utf_16_and_utf_32_is_refused(tmp_path, text, encoding, mark):
+    (tmp_path / "text").write_bytes((mark + text).encode(encoding))
+    (tmp_path / "text.gz").write_bytes(gzip.compress((mark + text).encode(encoding)))
+    for lines in (read_lines(tmp_path / "text"), streamed(tmp_path / "text"), read_lines(tmp_path / "text.gz")):
+        read, message = outcome(lines)
+        assert read == []
+        assert "\n" not in message
+        if mark or text in ("One cat.\n", "слово", "مرحبا\n"):
+            assert message == f"must be UTF-8, got {encoding}; convert it with `iconv -f {encoding} -t UTF-8`"
+
+
+def test_nul_in_a_line_is_refused_after_the_lines_before_it(tmp_path, monkeypatch):
+    path = tmp_path / "text"
+    path.write_bytes(b"one\ntwo\nthree \0\nfour\n")
+    for block in (1, 3, 1000):
+        monkeypatch.setattr(text_files, "_BLOCK", block)
+        for lines in (read_lines(path), streamed(path)):
+            read, message = outcome(lines)
+            assert read == ["one", "two"]
+            assert message.startswith("line 3 must be text without NUL")
+            assert "iconv" in message
+    assert list(read_lines(path, accepts_nul=True)) == ["one", "two", "three \0", "four"]
 
 
 @pytest.mark.parametrize("compress", [lzma.compress, gzip.compress, bz2.compress, lambda _: zipped("line\n")])

@@ -690,6 +690,24 @@ def test_unknown_charset_is_refused() -> None:
             read("a.html", content)
 
 
+@pytest.mark.parametrize("content", [
+    *("<p>one</p>".encode(encoding) for encoding in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")),
+    *("\ufeff<p>слово</p>".encode(encoding) for encoding in ("utf-32-le", "utf-32-be")),
+    "слово".encode("utf-16-le"), "\ufeff<p>one \0</p>".encode("utf-16-le"), b"<p>one \0</p>", b"\0", bytes(100),
+])  # fmt: skip
+@pytest.mark.parametrize("suffix", [".txt", ".srt", ".html", ".md", ".po", ".xlf", ".json", ".xhtml"])
+def test_text_in_utf_32_and_with_nul_is_refused(suffix: str, content: bytes) -> None:
+    """UTF-16 without a byte order mark too."""
+    with pytest.raises(InputError, match=r"^the file must be [^\n]*iconv[^\n]*$"):
+        read(f"a{suffix}", content)
+
+
+def test_strings_of_json_with_nul_stay() -> None:
+    document = read("a.json", b'["one", "two \\u0000"]')
+    assert document.texts == ["one"]
+    assert document.fill(["eins"]) == '["eins", "two \\u0000"]'
+
+
 @pytest.mark.parametrize("name", ["a.pdf", "", "a.docx.exe"])
 def test_other_suffixes_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="end in"):

@@ -491,8 +491,31 @@ def test_any_text_is_answered(client, text, kind, alternatives):
     else:
         answer = translate(client, q=text, source="auto", format=kind, alternatives=alternatives)
     assert answer.status_code in (200, 400)
-    assert kind != "text" or answer.status_code == 200
+    if "." not in kind and "\0" in text:
+        assert answer.status_code == 400
+    elif kind == "text":
+        assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
+
+
+def test_nul_is_refused(client):
+    wide = "Good morning".encode("utf-16-le").decode()
+    language = {"source": "en", "target": "de"}
+    for path, body in (
+        ("/translate", {**language, "q": wide}),
+        ("/translate", {**language, "q": ["one", wide], "format": "html"}),
+        ("/translate", {**language, "q": "one", "glossary": {"one": "eins\0"}}),
+        ("/translate", {"q": wide, "source": "auto", "target": "en"}),
+        ("/detect", {"q": wide}),
+        ("/words", {**language, "q": wide}),
+        ("/words", {**language, "q": "one", "prefix": "de:\0"}),
+    ):
+        answer = client.post(path, json=body)
+        assert answer.status_code == 400, body
+        assert "must be text without NUL" in answer.json()["error"]
+    answer = upload(client, "a.txt", wide.encode())
+    assert answer.status_code == 400
+    assert "iconv -f UTF-16LE" in answer.json()["error"]
 
 
 def test_concurrent_requests_share_batches():

@@ -33,11 +33,12 @@ def read_pairs(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, str
         if kind == "tmx":
             pairs: Iterable[Sequence[str]] = _units(path, languages)
         elif kind in ("jsonl", "parquet"):
-            pairs = _objects(map(json.loads, read_lines(path)) if kind == "jsonl" else _rows(path), path, languages)
+            rows = map(json.loads, read_lines(path)) if kind == "jsonl" else _rows(path)
+            pairs = _objects(rows, path, languages)
         else:
-            lines = (f"{line}\n" for line in read_lines(path))
-            rows = csv.reader(lines) if kind == "csv" else (line.rstrip("\n").split("\t") for line in lines)
-            pairs = _columns(rows, path, languages, needs_names=kind == "csv")
+            lines = (f"{line}\n" for line in read_lines(path, accepts_nul=True))
+            fields = csv.reader(lines) if kind == "csv" else (line.rstrip("\n").split("\t") for line in lines)
+            pairs = _columns(fields, path, languages, needs_names=kind == "csv")
         for src, tgt in pairs:
             yield " ".join(src.split()), " ".join(tgt.split())
 

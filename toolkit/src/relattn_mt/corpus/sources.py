@@ -103,4 +103,7 @@ class OwnFiles:
         return islice(self._read(), start, None)
 
     def _read(self) -> Iterator[tuple[str, str]]:
-        return read_parallel(self.src, self.tgt) if self.tgt else read_pairs(self.src, self.languages)
+        """Yield all pairs. `filters` drops those with NUL, and counts them."""
+        if self.tgt:
+            return read_parallel(self.src, self.tgt, accepts_nul=True)
+        return read_pairs(self.src, self.languages)

@@ -1,8 +1,8 @@
 """Read lines of text from files and from standard input.
 
-Text is UTF-8. A file may be compressed with gzip, bzip2, xz or zstd, which is detected from the first bytes; other
-formats are named in the message. Text is streamed, so a file may be larger than memory. Line i of one parallel file
-translates line i of the other.
+Text is UTF-8 without NUL. A file may be compressed with gzip, bzip2, xz or zstd, which is detected from the first
+bytes; other formats are named in the message. Text is streamed, so a file may be larger than memory. Line i of one
+parallel file translates line i of the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import lzma
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from io import BufferedIOBase, BufferedReader
 from itertools import chain, zip_longest
@@ -32,7 +32,16 @@ _VISIBLE = (
         r"\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
     )
 )
-_FORMATS = {  # patterns of the first bytes of files that are not text in UTF-8
+_CONTROL = rb"[\0-\x08\x0e-\x1a\x1c-\x1f]"  # not in UTF-8 text; upper bytes of many scripts
+_ENCODINGS = {  # patterns of the first bytes of text: a byte order mark, or two characters
+    "UTF-32LE": rb"\xff\xfe\0\0|(?!\0{4})(..[\0-\x03]\0){2}",
+    "UTF-32BE": rb"\0\0\xfe\xff|(?!\0{4})(\0[\0-\x03]..){2}",
+    "UTF-16LE": rb"\xff\xfe|(?!\0)(.%b){2}" % _CONTROL,
+    "UTF-16BE": rb"\xfe\xff|(%b(?!\0).){2}" % _CONTROL,
+}
+_START = 16  # bytes that these patterns need at most
+_REMEDY = "convert UTF-16 or UTF-32 to UTF-8 with iconv, or remove NUL with `tr -d '\\000'`"
+_FORMATS = {  # patterns of the first bytes of files that are not text
     "gzip": rb"\x1f\x8b",
     "bzip2": rb"BZh[1-9](1AY&SY|\x17rE8P\x90)",
     "xz": rb"\xfd7zXZ\0",
@@ -41,7 +50,6 @@ _FORMATS = {  # patterns of the first bytes of files that are not text in UTF-8
     "zip": rb"PK(\x03\x04|\x05\x06)",
     "7z": rb"7z\xbc\xaf\x27\x1c",
     "Parquet": rb"PAR1",
-    "UTF-16": rb"\xff\xfe|\xfe\xff|([^\0]\0){2}|(\0[^\0]){2}",
 }
 
 
@@ -50,14 +58,32 @@ def has_text(line: str) -> bool:
     return _VISIBLE.search(line) is not None
 
 
-def read_lines(path: str | Path, update: Callable[[bytes], object] | None = None) -> Iterator[str]:
+def wide_encoding(start: bytes) -> str | None:
+    """Return the UTF-16 or UTF-32 that a text with these first bytes is in; None for UTF-8 and all else."""
+    return _matching(_ENCODINGS, start)
+
+
+def require_no_nul(text: str, name: str) -> None:
+    """Raise an InputError, which begins with `name`, if a text has a NUL character."""
+    if "\0" in text:
+        raise InputError(f"{name} must be text without NUL characters; {_REMEDY}")
+
+
+def read_lines(
+    path: str | Path, update: Callable[[bytes], object] | None = None, *, accepts_nul: bool = False
+) -> Iterator[str]:
     """Yield the lines of a text file without their ends (``\n`` or ``\r\n``) and without a byte order mark.
 
+    Args:
+        path: The file.
+        update: Function that gets each block of decompressed bytes.
+        accepts_nul: Whether lines may have NUL, for callers that drop such lines.
+
     Raises:
-        InputError: The file cannot be read, is empty or damaged, or has a line that is longer than 64 MiB or not UTF-8.
-            Offsets in messages count decompressed bytes.
+        InputError: The file cannot be read, is empty or damaged, or has a line that is longer than 64 MiB, has NUL or
+            is not UTF-8. Offsets in messages count decompressed bytes.
     """
-    lists = _lines(blocks(path, update), path)
+    lists = _lines(blocks(path, update), path, accepts_nul)
     first = next(lists, None)
     if first is None:
         raise InputError(f"{path}: the file is empty")
@@ -72,8 +98,8 @@ def stream_lines(descriptor: int) -> Iterator[list[str]]:
     it answered at once, and a file is read in large blocks. Lines are the same as those of `read_lines`.
 
     Raises:
-        InputError: The descriptor cannot be read, or a line is too long or not UTF-8. All lines before it have been
-            yielded.
+        InputError: The descriptor cannot be read, or a line is too long, has NUL or is not UTF-8. All lines before it
+            have been yielded.
     """
     name = "standard input"
     with reading(name, "cannot be read"):
@@ -83,16 +109,19 @@ def stream_lines(descriptor: int) -> Iterator[list[str]]:
 
 
 class ParallelFiles:
-    """Sentence pairs of two parallel files. Each loop reads the files again."""
+    """Sentence pairs of two parallel files. Each loop reads the files again. `accepts_nul` is as in `read_lines`."""
 
-    def __init__(self, src: str | Path, tgt: str | Path) -> None:
+    def __init__(self, src: str | Path, tgt: str | Path, *, accepts_nul: bool = False) -> None:
         self.src, self.tgt = src, tgt
+        self._accepts_nul = accepts_nul
         self._digests: tuple[str, str] | None = None
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         src_digest, tgt_digest = hashlib.sha256(), hashlib.sha256()
         src_lines = tgt_lines = 0
-        for src, tgt in zip_longest(read_lines(self.src, src_digest.update), read_lines(self.tgt, tgt_digest.update)):
+        sources = read_lines(self.src, src_digest.update, accepts_nul=self._accepts_nul)
+        targets = read_lines(self.tgt, tgt_digest.update, accepts_nul=self._accepts_nul)
+        for src, tgt in zip_longest(sources, targets):
             src_lines += src is not None
             tgt_lines += tgt is not None
             if src_lines == tgt_lines:
@@ -110,13 +139,13 @@ class ParallelFiles:
         return self._digests
 
 
-def read_parallel(src: str | Path, tgt: str | Path) -> Iterator[tuple[str, str]]:
-    """Yield the sentence pairs of two parallel files.
+def read_parallel(src: str | Path, tgt: str | Path, *, accepts_nul: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield the sentence pairs of two parallel files. `accepts_nul` is as in `read_lines`.
 
     Raises:
         InputError: As for `read_lines`, or the files have different numbers of lines. The latter is known at the end.
     """
-    return iter(ParallelFiles(src, tgt))
+    return iter(ParallelFiles(src, tgt, accepts_nul=accepts_nul))
 
 
 def text_digest(path: str | Path) -> str:
@@ -177,14 +206,30 @@ def _streams(file: BufferedReader, decompressor: Callable[[], Any]) -> Iterator[
 
 def _format(start: bytes) -> str | None:
     """Return the format of a file that is not text by its first bytes; None for text."""
-    return next((kind for kind, pattern in _FORMATS.items() if re.match(pattern, start)), None)
+    return _matching(_FORMATS, start)
 
 
-def _lines(blocks: Iterator[bytes], name: str | Path) -> Iterator[list[str]]:
+def _matching(patterns: Mapping[str, bytes], start: bytes) -> str | None:
+    """Return the name of the first pattern that matches."""
+    return next((name for name, pattern in patterns.items() if re.match(pattern, start, re.DOTALL)), None)
+
+
+def _require_text(start: bytes, name: str | Path) -> None:
+    """Raise an InputError if a file with these first bytes is not text in UTF-8."""
+    if encoding := wide_encoding(start):
+        raise InputError(f"{name}: must be UTF-8, got {encoding}; convert it with `iconv -f {encoding} -t UTF-8`")
+    if kind := _format(start):
+        supported = "text is UTF-8, and may be compressed with gzip, bzip2, xz or zstd"
+        raise InputError(f"{name}: must be text, got {kind}; {supported}")
+
+
+def _lines(blocks: Iterator[bytes], name: str | Path, accepts_nul: bool = False) -> Iterator[list[str]]:
     """Yield the lines that end in each block, before the next block is read. `name` is for messages."""
     unfinished = bytearray()  # the start of a line that continues in the next block
+    start = b""  # of the text
     number = offset = 0  # lines and bytes before the current line
     for block in chain(blocks, [b""]):
+        start += block[: _START - len(start)]
         if not block and unfinished:
             block = b"\n"  # ends the last line
         first, *following = block.split(b"\n")
@@ -198,17 +243,21 @@ def _lines(blocks: Iterator[bytes], name: str | Path) -> Iterator[list[str]]:
         lines: list[str] = []
         for raw in complete:
             number += 1
-            if number == 1 and (kind := _format(raw)) is not None:
-                supported = "text is UTF-8, and may be compressed with gzip, bzip2, xz or zstd"
-                raise InputError(f"{name}: must be text, got {kind}; {supported}")
-            if number == 1 and raw.startswith(codecs.BOM_UTF8):
-                raw, offset = raw.removeprefix(codecs.BOM_UTF8), len(codecs.BOM_UTF8)
+            if number == 1:
+                _require_text(start, name)
+                if raw.startswith(codecs.BOM_UTF8):
+                    raw, offset = raw.removeprefix(codecs.BOM_UTF8), len(codecs.BOM_UTF8)
             try:
-                lines.append(raw.removesuffix(b"\r").decode())
+                line = raw.removesuffix(b"\r").decode()
             except UnicodeDecodeError as error:
                 if lines:
                     yield lines
                 position = f"byte {offset + error.start}, in line {number}"
                 raise InputError(f"{name}: not UTF-8 at {position}: 0x{raw[error.start]:02x}") from error
+            if "\0" in line and not accepts_nul:
+                if lines:
+                    yield lines
+                require_no_nul(line, f"{name}: line {number}")
+            lines.append(line)
             offset += len(raw) + 1
         yield lines

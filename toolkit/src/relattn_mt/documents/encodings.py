@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 
+from relattn_mt.data.text_files import require_no_nul, wide_encoding
 from relattn_mt.support.errors import InputError
 
 _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
@@ -22,17 +23,24 @@ def decode(content: bytes, suffix: str) -> tuple[bytes, str, str]:
     """Return the byte order mark, encoding and text of a file. The suffix says how it may declare its encoding.
 
     Raises:
-        InputError: The encoding is unknown, or the file is not in it.
+        InputError: The encoding is unknown, the file is not in it, or it has NUL.
     """
     mark, encoding = _encoding(content, suffix)
     try:
-        return mark, encoding, content.removeprefix(mark).decode(encoding)
+        text = content.removeprefix(mark).decode(encoding)
     except UnicodeDecodeError as error:
         problem = f"the file must be text in {encoding}, which byte {error.start + 1} is not: convert it to UTF-8"
         raise InputError(problem) from error
+    require_no_nul(text, "the file")
+    return mark, encoding, text
 
 
 def _encoding(content: bytes, suffix: str) -> tuple[bytes, str]:
+    wide = wide_encoding(content)
+    has_utf16_mark = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if wide and not (has_utf16_mark and wide.startswith("UTF-16")):
+        supported = f"got {wide}; convert it with `iconv -f {wide} -t UTF-8`"
+        raise InputError(f"the file must be UTF-8, or UTF-16 with a byte order mark, {supported}")
     for mark, encoding in _MARKS.items():
         if content.startswith(mark):
             return mark, encoding

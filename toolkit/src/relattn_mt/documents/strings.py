@@ -56,7 +56,7 @@ class Json:
                 value = re.compile(r"\s*").match(content, found.end()).end()  # type: ignore[union-attr]
                 _, end = json.JSONDecoder().raw_decode(content, value)
             text = json.loads(found[1]) if found[2] is None else ""
-            if text and not re.search("[\ud800-\udfff]", text):  # half of a character cannot be translated
+            if text and not re.search("[\0\ud800-\udfff]", text):  # NUL and half of a character are not text
                 message = Message(text, MARKUP)
                 self._strings.append((*found.span(1), text, message))
         self.texts = [text for *_, message in self._strings for text in message.texts]

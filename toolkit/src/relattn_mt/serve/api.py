@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from relattn_mt.data.text_files import read_lines
 from relattn_mt.documents.read import FORMATS, file_suffix
 from relattn_mt.serve.files import FileStore
 from relattn_mt.serve.languages import Detector, language_name, served_code
@@ -44,7 +45,7 @@ PAGE = {
 def read_keys(path: Path) -> frozenset[bytes]:
     """Return the digests of the API keys in a file, one per line. Empty lines and those after a # are ignored."""
     with reading(path, "not a list of keys"):
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in read_lines(path)]
     digests = frozenset(_digest(line) for line in lines if line and not line.startswith("#"))
     require(bool(digests), f"{path} must have at least one key")
     return digests
@@ -70,7 +71,7 @@ class Api:
         texts = [body["q"]] if isinstance(body["q"], str) else body["q"]
         limit = self._limits.texts
         require(len(texts) <= limit, f"q must have at most {limit:,} texts, got {len(texts):,}")
-        self._router.check_characters(texts)
+        self._router.check_texts(texts)
         self._metrics.characters.inc(sum(map(len, texts)))
         html, readable = body["format"] == "html", texts
         if html and body["source"] == AUTO:
@@ -97,7 +98,7 @@ class Api:
     async def detect(self, request: Request) -> Response:
         """Detect the language of a text, among those that can be translated."""
         body = await self._parameters(request)
-        self._router.check_characters([body["q"]])
+        self._router.check_texts([body["q"]])
         return JSONResponse((await self._rank([body["q"]]))[0])
 
     async def languages(self, _: Request) -> Response:
@@ -187,7 +188,7 @@ class Api:
     async def words(self, request: Request) -> Response:
         """Translate a text, with the confidence of each word."""
         body = await self._parameters(request)
-        self._router.check_characters([body["q"]])
+        self._router.check_texts([body["q"]])
         (source,), detected = await self._sources([body["q"]], body["source"])
         scored = ScoredText([], [Word(body["q"])], [], [])
         if source != body["target"]:

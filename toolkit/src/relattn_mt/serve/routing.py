@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any
 
 from relattn_mt.config import SearchConfig
+from relattn_mt.data.text_files import require_no_nul
 from relattn_mt.documents.html import fill_pages, page_texts
 from relattn_mt.serve import parsing
 from relattn_mt.serve.idle import IdleEngine
@@ -277,13 +278,15 @@ class Router:
         """Return the text of a file without tags, to detect its language."""
         return await self._parsers.run(parsing.readable_text, name, content, self.limits.unpacked, self.limits.file)
 
-    def check_characters(self, texts: Sequence[str]) -> None:
-        """Raise an InputError if texts have too many characters in total."""
+    def check_texts(self, texts: Sequence[str]) -> None:
+        """Raise an InputError if texts have too many characters in total, or NUL."""
         characters, max_characters = sum(map(len, texts)), self.limits.characters
         require(
             characters <= max_characters,
             f"a request must have at most {max_characters:,} characters, got {characters:,}",
         )
+        for text in texts:
+            require_no_nul(text, "q")
 
     async def unavailable_reason(self) -> str:
         """Return why texts cannot be translated; empty if they can.

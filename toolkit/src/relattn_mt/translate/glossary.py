@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from relattn_mt.data.normalization import normalize
-from relattn_mt.data.text_files import has_text, read_lines
+from relattn_mt.data.text_files import has_text, read_lines, require_no_nul
 from relattn_mt.data.tokenizer import BYTE, SPACE_MARK
 from relattn_mt.support.errors import InputError, one_line
 
@@ -27,13 +27,15 @@ class Glossary:
         source: Name of the glossary in messages.
 
     Raises:
-        InputError: a term or a translation is empty, or a term has two translations. The message has line numbers.
+        InputError: a term or a translation is empty or has NUL, or a term has two translations. The message has line
+            numbers.
     """
 
     def __init__(self, terms: Iterable[tuple[int, str, str]], *, source: str | Path = "the glossary") -> None:
         self.translations: dict[str, str] = {}
         numbers: dict[str, int] = {}
         for number, term, translation in terms:
+            require_no_nul(term + translation, f"{source}: line {number}")
             term, translation = normalize(term), translation.strip()
             if not (has_text(term) and has_text(translation)):
                 raise InputError(f"{source}: line {number} has no {'translation' if has_text(term) else 'term'}")

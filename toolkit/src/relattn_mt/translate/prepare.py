@@ -9,7 +9,7 @@ from functools import cached_property
 
 from relattn_mt.config import SearchConfig
 from relattn_mt.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer
-from relattn_mt.data.text_files import has_text
+from relattn_mt.data.text_files import has_text, require_no_nul
 from relattn_mt.search.types import Request
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.text.marked import Marked
@@ -186,9 +186,10 @@ def search_limit(src_pieces: int, search: SearchConfig) -> int:
 
 
 def require_readable(line: str, name: str) -> None:
-    """Raise an InputError if a line has too many characters or is not Unicode text. Messages begin with `name`."""
+    """Raise an InputError if a line is too long, has NUL or is not Unicode text. Messages begin with `name`."""
     if len(line) > LONGEST_LINE:
         raise InputError(f"{name} must have at most {LONGEST_LINE:,} characters, got {len(line):,}")
+    require_no_nul(line, name)
     try:
         line.encode()
     except UnicodeEncodeError as error:  # a surrogate, which stands for a byte of an argument that is not UTF-8
