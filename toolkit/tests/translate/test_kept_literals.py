@@ -2,15 +2,17 @@
 
 import random
 import time
+from dataclasses import replace
 
 import pytest
 from relattn_mt import load
 from relattn_mt.search.types import SamplingOptions
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.marked import Marked
-from relattn_mt.text.patterns import LITERAL
+from relattn_mt.text.patterns import LITERAL, literals
 from relattn_mt.text.strip import strip
 from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.translate.prepare import Sentence
 
 from testing.bundles import save_random_bundle
 from testing.foreign_bundles import make_bundle
@@ -144,3 +146,54 @@ def test_all_of_several_translations_have_them():
     assert all("{name}" in each.text for each in kept)
     assert kept[0] == raw[0]
     assert translator.translate(lines) == [kept[0].text]
+
+
+PATTERNS = ["I have {} books.", "Please write to {} tomorrow.", "Where is {}?", "Do not open {} before Monday."]
+LITERALS = ["{name}", "%d", "https://example.org/a", "me@example.org", "12345678", "AB-12345", "@anna", "😀"]
+LINES = [pattern.format(literal) for pattern in PATTERNS for literal in LITERALS]
+
+
+def test_n_best_lists_are_different_translations_in_order():
+    translator = load("everyday-en-de", tgt_lang="de")
+    best = translator.translate(LINES)
+    for n_best in (2, 4):
+        lists = translator.n_best(LINES, TranslateOptions(n_best=n_best))
+        assert [ranked[0].text for ranked in lists] == best
+        for line, ranked in zip(LINES, lists, strict=True):
+            scores = [each.score for each in ranked]
+            assert scores == sorted(scores, reverse=True)
+            assert len({each.text for each in ranked}) == len(ranked)
+            assert all(literals(each.text) == literals(line) for each in ranked)
+        full = sum(len(ranked) == n_best for ranked in lists)
+        assert full >= 0.9 * len(LINES)
+
+
+def test_draws_are_all_returned_in_their_order():
+    translator = load("everyday-en-de", tgt_lang="de")
+    sampling = SamplingOptions(seed=2)
+    raw = translator.n_best(LINES, TranslateOptions(n_best=3, sampling=sampling, keep_literals=False))
+    kept = translator.n_best(LINES, TranslateOptions(n_best=3, sampling=sampling))
+    for line, raw_draws, draws in zip(LINES, raw, kept, strict=True):
+        assert len(draws) == 3
+        for one, other in zip(raw_draws, draws, strict=True):
+            assert literals(other.text) == literals(line)
+            if "😀" not in line:  # which the model never reads
+                assert (literals(one.text) == literals(line)) == (one == other)
+
+
+def test_each_sentence_has_its_own_search_and_sampling(tmp_path):
+    """Also if the first sentence of the call is not read, or if only a later one has lost its literals."""
+    translator = load(save_random_bundle(tmp_path / "bundle"))
+    lines = ["", "-", "one apple", "one 12345678 apple", "two {name}", "three"]
+    several = [
+        TranslateOptions(search=replace(translator.search, beam_size=1)),
+        TranslateOptions(n_best=2, search=replace(translator.search, beam_size=3, alpha=0.0)),
+        TranslateOptions(n_best=2, sampling=SamplingOptions(seed=5)),
+        TranslateOptions(n_best=2),
+    ]
+    expected = {options: translator.n_best(lines, options) for options in several}
+    for turn in range(len(several)):
+        mixed = [several[(turn + i) % len(several)] for i in range(len(lines))]
+        sentences = [Sentence(Marked(line), options) for line, options in zip(lines, mixed, strict=True)]
+        results = translator.translate_sentences(sentences)
+        assert results == [expected[options][i] for i, options in enumerate(mixed)]

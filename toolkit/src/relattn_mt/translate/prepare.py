@@ -29,7 +29,7 @@ class Sentence:
 
     Attributes:
         text: The sentence. Its marks are placed in the translation.
-        options: How to translate it. `search` and `sampling` are those of the first sentence of a call.
+        options: How to translate it.
         prefix: Text that each translation begins with; it requires a text without marks.
     """
 

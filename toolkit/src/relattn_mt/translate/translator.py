@@ -18,7 +18,7 @@ from typing import Any, final
 from relattn_mt.config import SearchConfig
 from relattn_mt.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer
 from relattn_mt.search.engine import Engine
-from relattn_mt.search.types import Hypothesis, Request
+from relattn_mt.search.types import Hypothesis, Request, SamplingOptions
 from relattn_mt.support.console import progress_bar
 from relattn_mt.support.errors import InputError, one_line, same_language, unknown
 from relattn_mt.text.marked import Marked
@@ -30,6 +30,8 @@ from relattn_mt.translate.translation import Translation, translations_of, untra
 
 _MOST_LITERALS = 100  # characters in all literals of a sentence, up to which the model reads them
 PAIRS = 4096  # pairs that are scored in one chunk, grouped by length
+_Settings = tuple[SearchConfig, SamplingOptions | None]
+_Batch = Sequence[tuple[Prepared, Request]]
 
 
 @final
@@ -252,12 +254,11 @@ class Translator:
         kept = {number: [literals(each.text) == own[number] for each in results.get(number, ())] for number in own}
         lost = {number: numbered[number] for number in own if number in too_long or not all(kept[number])}
         for number, others in self._translate(lost, dict.fromkeys(lost, LITERAL), lambda count: None).items():
-            if kept[number][:1] == [True]:
-                others = [
-                    each if is_kept else others[min(place, len(others) - 1)]
-                    for place, (each, is_kept) in enumerate(zip(results[number], kept[number], strict=True))
-                ]
-            results[number] = others
+            own_results = list(zip(results.get(number, ()), kept[number], strict=True))
+            if numbered[number].options.sampling is None:
+                results[number] = _merged(own_results, others)
+            else:
+                results[number] = _replaced(own_results, others)
         return [results[number] for number in numbered]
 
     def _translate(
@@ -268,21 +269,26 @@ class Translator:
     ) -> dict[int, list[Translation]]:
         """Translate sentences by number. What `removed` matches is removed before, like marks, and put back."""
         prepared = [self.preparation.prepare(number, each, removed[number]) for number, each in sentences.items()]
-        read = [(each, each.request) for each in prepared if each.request is not None]
         results = {each.number: [untranslated(each, self.preparation)] for each in prepared if each.request is None}
         report_done(len(results))
-        if not read:
-            return results
-        options = read[0][0].sentence.options
-        search = options.search or self.search
-        batches = [[read[i] for i in indices] for indices in self.runner.batches([each for _, each in read], search)]
+        groups: dict[_Settings, list[tuple[Prepared, Request]]] = {}  # sentences of a batch are searched alike
+        for each in prepared:
+            if each.request is not None:
+                options = each.sentence.options
+                settings = options.search or self.search, options.sampling
+                groups.setdefault(settings, []).append((each, each.request))
+        batches = []
+        for (search, sampling), group in groups.items():
+            for indices in self.runner.batches([request for _, request in group], search):
+                batches.append((search, sampling, [group[i] for i in indices]))
 
-        def work(batch: Sequence[tuple[Prepared, Request]]) -> list[list[Translation]]:
+        def work(item: tuple[SearchConfig, SamplingOptions | None, _Batch]) -> list[list[Translation]]:
+            search, sampling, batch = item
             counts = [each.sentence.options.n_best for each, _ in batch]
-            found = self.runner.search([request for _, request in batch], search, counts, options.sampling)
+            found = self.runner.search([request for _, request in batch], search, counts, sampling)
             return self._finished([each for each, _ in batch], found, search)
 
-        for batch, translations in zip(batches, self.runner.map(work, batches), strict=True):
+        for (_, _, batch), translations in zip(batches, self.runner.map(work, batches), strict=True):
             results.update(zip((each.number for each, _ in batch), translations, strict=True))
             report_done(len(batch))
         return results
@@ -337,6 +343,31 @@ class Translator:
             special = self.tokenizer.special.per_target
             self.preparation.require_held(len(tgt_ids[-1]), special, f"target line {number}")
         return src_ids, tgt_ids
+
+
+def _merged(own: Sequence[tuple[Translation, bool]], others: Sequence[Translation]) -> list[Translation]:
+    """Return different translations of a sentence with all of its literals, best first; there may be fewer.
+
+    The first one is the best of `own` if it has the literals, and else the best of `others`.
+
+    Args:
+        own: Translations of the sentence with its literals, best first, and whether each has them.
+        others: Translations of the sentence without its literals, which were put back, best first.
+    """
+    best = own[0][0] if own and own[0][1] else others[0]
+    candidates = [best, *(each for each, is_kept in own if is_kept), *others]
+    ranked = sorted((each for each in candidates if each.score <= best.score), key=lambda each: -each.score)
+    different: dict[str, Translation] = {}
+    for each in ranked:
+        different.setdefault(each.text, each)
+    return list(different.values())[: max(len(own), len(others))]
+
+
+def _replaced(own: Sequence[tuple[Translation, bool]], others: Sequence[Translation]) -> list[Translation]:
+    """Return draws of a sentence, each from `own` if it has the literals, and else from `others`."""
+    if not own:
+        return list(others)
+    return [each if is_kept else others[min(i, len(others) - 1)] for i, (each, is_kept) in enumerate(own)]
 
 
 def _pairs_with(pairs: Sequence[tuple[str, str]], *languages: str) -> list[tuple[str, str]]:
