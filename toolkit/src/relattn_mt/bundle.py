@@ -11,6 +11,7 @@ lexical shortlist, shortlist.bin (`engine/shortlist.py`).
 A bundle is written to a temporary directory, synced, and renamed, so a bundle that is visible is complete.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,6 +48,7 @@ VERSION = 1
 PACKAGED = Path(__file__).with_name("models")  # a bundle per directory
 CONFIG, WEIGHTS, CARD = "config.yaml", "model.safetensors", "README.md"
 TOKENIZER_FILES = {"own": (TOKENIZER,), "imported": (TOKENIZER, TGT_TOKENIZER, VOCABULARY)}
+_MODEL_FILES = (WEIGHTS, SHORTLIST, *TOKENIZER_FILES["imported"])  # besides config.yaml; some bundles have fewer
 
 # Metadata of the weights: the SHA-256 of the tokenizer that they were trained with. It is the only entry, because
 # safetensors writes entries in any order, and equal models must give equal files.
@@ -175,7 +177,14 @@ class Bundle:
 
 def require_replaceable(path: Path) -> None:
     """Raise an `InputError` if `path` holds anything but a bundle, or part of one."""
-    files.require_replaceable(path, (CONFIG, WEIGHTS, CARD, SHORTLIST, *TOKENIZER_FILES["imported"]), "bundle")
+    files.require_replaceable(path, (CONFIG, CARD, *_MODEL_FILES), "bundle")
+
+
+def bundle_digest(path: Path) -> str:
+    """Return the SHA-256 of the files of a bundle that decide its translations. Raises InputError as `file_digest`."""
+    present = [name for name in (CONFIG, *_MODEL_FILES) if (path / name).exists()]
+    digests = [f"{name} {files.file_digest(path / name)}" for name in present]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
 def require_writable(path: str | Path, overwrite: bool) -> None:

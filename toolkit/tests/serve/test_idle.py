@@ -1,23 +1,27 @@
 """Models that a server releases while nobody uses them."""
 
+import shutil
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from relattn_mt import load
+from relattn_mt.bundle import read_bundle
+from relattn_mt.data.tokenizer import Tokenizer
 from relattn_mt.serve import idle
 from relattn_mt.serve.app import make_app
-from relattn_mt.serve.idle import IdleEngine
+from relattn_mt.serve.idle import IdleEngine, load_with_release
+from relattn_mt.serve.queue import ModelUnavailable
 from relattn_mt.serve.routing import Router
-from relattn_mt.support.errors import InputError
 from relattn_mt.translate.translator import Translator
 from starlette.testclient import TestClient
 
-from testing.bundles import save_random_bundle
-from testing.servers import LIMITS, Shouting, shouting, translate
+from testing.bundles import LINES, save_random_bundle
+from testing.servers import LIMITS, Shouting, shouting, translate, validated
 
 
 class Timer:
@@ -70,7 +74,7 @@ def test_a_model_is_released_and_loaded_again(tmp_path: Path):
         translator.translate(lines[:1])
     ring()
     (path / "config.yaml").rename(tmp_path / "moved")
-    with pytest.raises(InputError, match="it has no config"):
+    with pytest.raises(ModelUnavailable, match="removed or replaced"):
         translator.translate(lines)
     (tmp_path / "moved").rename(path / "config.yaml")
     assert translator.translate(lines) == exact.translate(lines)
@@ -110,3 +114,63 @@ def test_a_server_loads_a_model_for_translations_only():
         assert loaded == []
         assert translate(client, q="x").json() == {"translatedText": "again:X"}
         assert loaded == [1]
+
+
+def remove(path: Path) -> None:
+    shutil.rmtree(path)
+
+
+def remove_weights(path: Path) -> None:
+    (path / "model.safetensors").unlink()
+
+
+def change_weights(path: Path) -> None:
+    """Write a bundle with the same tokenizer, whose translations differ."""
+    bundle = read_bundle(path)
+    replace(bundle, state={name: weight[::-1].copy() for name, weight in bundle.state.items()}).save()
+
+
+def change_tokenizer(path: Path) -> None:
+    """Write a bundle of the same size, whose tokens have other numbers."""
+    tokenizer = Tokenizer.train([line[::-1] for line in LINES * 5], 300, seed=1)
+    bundle = read_bundle(path)
+    assert tokenizer.vocab_size == bundle.tokenizer.vocab_sizes[0]
+    replace(bundle, tokenizer=tokenizer).save()
+
+
+def change_config(path: Path) -> None:
+    config = path / "config.yaml"
+    content = config.read_text(encoding="utf-8")
+    config.write_text(content.replace("tgt_lang: de", "tgt_lang: fr"), encoding="utf-8")
+    assert config.read_text(encoding="utf-8") != content
+
+
+@pytest.mark.parametrize("change", [remove, remove_weights, change_weights, change_tokenizer, change_config])
+def test_a_released_model_that_changed_is_not_used(tmp_path: Path, caplog, change):
+    """The server is unhealthy until the files are back, and does not say where they are."""
+    path, kept = tmp_path / "bundle", tmp_path / "kept"
+    save_random_bundle(path)
+    shutil.copytree(path, kept)
+    translator = load_with_release(str(path), load, 60)
+    pair = (translator.src_lang, translator.tgt_lang)
+    language = {"source": pair[0], "target": pair[1]}
+    with validated(TestClient(make_app(Router({pair: translator}, LIMITS)))) as client:
+        texts = ["one cat", "two"]
+        before = translate(client, q=texts, **language).json()
+        change(path)
+        assert translate(client, q=texts, **language).json() == before  # the model is still in memory
+        ring()
+        for answer in (
+            translate(client, q=texts, **language),
+            client.post("/words", json={"q": "one", **language}),
+            client.post("/translate_file", data=language, files={"file": ("a.txt", b"one cat")}),
+            client.get("/health"),
+        ):
+            assert answer.status_code == 503
+            assert "restart the server" in answer.json()["error"]
+            assert str(tmp_path) not in answer.text
+        assert str(path) in caplog.text
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(kept, path)
+        assert client.get("/health").status_code == 200
+        assert translate(client, q=texts, **language).json() == before

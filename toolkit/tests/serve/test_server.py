@@ -232,7 +232,7 @@ def test_errors_before_a_server_starts(model, tmp_path, capsys, monkeypatch):
             (f"{model} --host=", "host must be an address to listen on"),
             (f"{model} --host no.such.host.invalid", "cannot listen on no.such.host.invalid"),
             (f"{model} {model}", "one model per language pair"),
-            (f"{model} --keys {tmp_path}/none", "cannot be read"),
+            (f"{model} --keys {tmp_path}/none", "none: no such file"),
             (f"{model} --hosts http://example.org", "hosts must be names such as"),
             (f"{model} --hosts example.org:5000", "got 'example.org:5000'"),
             *((f"{model} --cors {each}", f"or *, got '{each}'") for each in WRONG_ORIGINS),

@@ -48,8 +48,8 @@ def serve(
         cors: Origins whose web pages may use the server, or * for all. By default none.
         proxies: Addresses or networks of proxies in front of the server, or * for all. The server takes the address of
             the client, and whether it uses HTTPS, from their headers X-Forwarded-For and X-Forwarded-Proto.
-        idle: Minutes without use after which the memory of a model is released. The next request loads it again. 0
-            keeps all models.
+        idle: Minutes without use after which the memory of a model is released. The next request loads it again; if
+            its files were replaced or removed, it is answered with status 503. 0 keeps all models.
     """
     require(0 <= port <= 65535, f"port must be at least 0 and at most 65,535, got {port}")
     require(0 <= idle <= 1e6, f"idle must be at least 0 and at most 1,000,000 minutes, got {idle}")
@@ -60,17 +60,16 @@ def serve(
     lacking = [package for package in packages if find_spec(package) is None]  # some are imported when first needed
     require(not lacking, f"{' '.join(lacking)} cannot be imported: {install_command('serve')}")
 
-    from relattn_mt.serve.idle import IdleEngine
+    from relattn_mt.serve.idle import load_with_release
     from relattn_mt.serve.languages import load_pairs
     from relattn_mt.serve.routing import Router
     from relattn_mt.serve.server import serve as run
     from relattn_mt.translate.translator import Translator
 
     def load(model: str) -> Translator:
-        translator = device.load(model)
-        return translator.with_engine(IdleEngine(translator.engine, lambda: device.load(model).engine, 60 * idle))
+        return load_with_release(model, device.load, 60 * idle) if idle else device.load(model)
 
-    translators = load_pairs(models, languages, load if idle else device.load)
+    translators = load_pairs(models, languages, load)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # uvicorn sends it again after a graceful shutdown
     if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))  # uvicorn does not handle it

@@ -35,7 +35,7 @@ from relattn_mt.serve.limits import Limits
 from relattn_mt.serve.metrics import Metrics
 from relattn_mt.serve.parsing import ParsingLimitExceeded
 from relattn_mt.serve.progress import FileProgress, LongAnswer, disconnected, until
-from relattn_mt.serve.queue import CLIENT, QueueFull
+from relattn_mt.serve.queue import CLIENT, ModelUnavailable, QueueFull
 from relattn_mt.serve.routing import Router
 from relattn_mt.serve.spec import ERRORS, describe
 from relattn_mt.support.errors import InputError, one_line
@@ -56,6 +56,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+_ANSWERED = InputError, QueueFull, ModelUnavailable, ParsingLimitExceeded, HTTPException
 _log = logging.getLogger("relattn_mt.serve")
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -100,7 +101,7 @@ def make_app(router: Router, *, keys: Path | None = None, access: Access = Acces
     app = Starlette(
         routes=[*routes, Route("/spec", spec, methods=["GET"])],
         middleware=middleware,
-        exception_handlers=dict.fromkeys((InputError, QueueFull, ParsingLimitExceeded, HTTPException), answer),
+        exception_handlers=dict.fromkeys(_ANSWERED, answer),
         lifespan=lifespan,
     )
     app.state.stopping = stopping
@@ -153,6 +154,8 @@ def _answer_to(error: Exception) -> Response:
             return _error(400, one_line(error))
         case QueueFull():
             return _error(429, str(error), RETRY_AFTER)
+        case ModelUnavailable():
+            return _error(503, str(error))
         case ParsingLimitExceeded():
             return _error(422, ERRORS[422])
         case HTTPException():

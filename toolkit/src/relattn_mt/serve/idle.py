@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,9 +10,42 @@ from typing import Any
 
 import numpy as np
 
+from relattn_mt.bundle import bundle_digest
+from relattn_mt.hub import resolve
 from relattn_mt.search.engine import Engine, NextTokens
 from relattn_mt.search.types import Hypothesis, Request, SearchRules
+from relattn_mt.serve.queue import ModelUnavailable
 from relattn_mt.support.allocation import return_freed_memory
+from relattn_mt.support.errors import InputError, one_line, require
+from relattn_mt.translate.translator import Translator
+
+_log = logging.getLogger("relattn_mt.serve")
+
+
+def load_with_release(model: str, load: Callable[[str], Translator], seconds: float) -> Translator:
+    """Load a translator whose model is released after some time without use.
+
+    A translator keeps its tokenizer and its settings. So the model is loaded again only if its files are those of the
+    first time. A name on the hub is resolved once.
+
+    Args:
+        model: Directory of a bundle, or name of a model.
+        load: Function that loads a translator from a directory.
+        seconds: Time without use.
+
+    Raises:
+        InputError: As `resolve` and `load`.
+    """
+    directory = resolve(model)
+    digest = bundle_digest(directory)  # before the model is loaded, and later after it, so that a change is noticed
+    translator = load(str(directory))
+
+    def load_again() -> Engine:
+        engine = load(str(directory)).engine
+        require(bundle_digest(directory) == digest, f"{directory}: was replaced after the server had loaded it")
+        return engine
+
+    return translator.with_engine(IdleEngine(translator.engine, load_again, seconds))
 
 
 class IdleEngine:
@@ -19,7 +53,8 @@ class IdleEngine:
 
     Args:
         engine: The loaded engine.
-        load: Function that loads it again. Its errors are those of the call that needs the model.
+        load: Function that loads it again. If it raises InputError, the call that needs the model raises
+            ModelUnavailable.
         seconds: Time without use after which the model is released.
     """
 
@@ -59,7 +94,7 @@ class IdleEngine:
         with self._lock:
             self._timer.cancel()
             if self._engine is None:
-                self._engine = self._load()
+                self._engine = self._reloaded()
             engine = self._engine
             self._users += 1
         try:
@@ -69,6 +104,14 @@ class IdleEngine:
                 self._users -= 1
                 self._timer.cancel()
                 self._timer = self._start_timer()
+
+    def _reloaded(self) -> Engine:
+        try:
+            return self._load()
+        except InputError as error:
+            _log.error("a released model cannot be loaded again: %s", one_line(error))
+            problem = "the model cannot be loaded again, because its files were removed or replaced; restart the server"
+            raise ModelUnavailable(problem) from error
 
     def _start_timer(self) -> threading.Timer:
         timer = threading.Timer(self._seconds, self._release)

@@ -24,7 +24,7 @@ from relattn_mt.serve.idle import IdleEngine
 from relattn_mt.serve.limits import Limits
 from relattn_mt.serve.metrics import Metrics
 from relattn_mt.serve.pair_service import LanguagePair, PairService, Word
-from relattn_mt.serve.queue import RECENT, BatchQueue, QueueFull
+from relattn_mt.serve.queue import RECENT, BatchQueue, ModelUnavailable, QueueFull
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import SplitText, split
@@ -313,6 +313,8 @@ class Router:
         except TimeoutError:
             is_working = not model.sentences.failed and any(each.seconds is not None for each in self.queues)
             return "" if is_working else "the model does not answer"
+        except ModelUnavailable as error:
+            return str(error)
         except Exception as error:
             return f"the model fails with {type(error).__name__}"
         return ""

@@ -95,9 +95,10 @@ _ANSWERS = {
 _CONTENT_TYPES = {"/download_file/{name}": "application/octet-stream", "/metrics": "text/plain"}  # others are JSON
 _ALWAYS = 400, 403, 408, 429, 500  # errors of every route
 _OTHER_ERRORS = {
-    "/translate": (413, 422),
+    "/translate": (413, 422, 503),
     "/translate_file": (413, 422, 503),
-    **dict.fromkeys(("/detect", "/words"), (413,)),
+    "/detect": (413,),
+    "/words": (413, 503),
     "/download_file/{name}": (404,),
     "/health": (503,),
 }
