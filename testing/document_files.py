@@ -174,7 +174,10 @@ class Maker:
             source, target = self.pair(lambda: self.words() + mark.replace("x<", f"{self.words()}<"))  # noqa: B023
             empty, full = self.pick(
                 [("", "\n <target>{}</target>"), ("<target/>", "<target>{}</target>")]
-                + [(f'<target state="new">{text}</target>', '<target state="new">{}</target>') for text in ("", "no")]
+                + [
+                    (f'<target state="new">{text}</target>', '<target state="translated">{}</target>')
+                    for text in ("", "no")
+                ]
             )
             target = full.replace("{}", target) if is_filled else empty
             parts.append(f'<trans-unit id="1">\n <source>{source}</source>{target}\n <note>no</note></trans-unit>')

@@ -658,6 +658,62 @@ def test_xliff_fills_targets_that_are_empty() -> None:
 
 
 @pytest.mark.parametrize(
+    ("unit", "filled"),
+    [
+        *(
+            (
+                f'<trans-unit id="1"><source>One</source><target state="{state}">x</target></trans-unit>',
+                '<trans-unit id="1"><source>One</source><target state="translated">Eins</target></trans-unit>',
+            )
+            for state in ("new", "needs-translation", "needs-l10n", "needs-adaptation")
+        ),
+        (
+            "<trans-unit><source>One</source><target state='final' />\n</trans-unit>",
+            '<trans-unit><source>One</source><target state="translated">Eins</target>\n</trans-unit>',
+        ),
+        (
+            '<trans-unit><source>One</source><target xml:lang="de" state = "new"'
+            "\n state-qualifier = 'tm-suggestion'></target></trans-unit>",
+            '<trans-unit><source>One</source><target xml:lang="de" state = "translated">Eins</target></trans-unit>',
+        ),
+        (
+            "<segment id='1' state='initial' subState='x:y'><source>One</source><target>One</target></segment>",
+            "<segment id='1' state=\"translated\"><source>One</source><target>Eins</target></segment>",
+        ),
+        (
+            '<segment subState="x:y" state="initial"><source>One</source></segment>',
+            '<segment state="translated"><source>One</source><target>Eins</target></segment>',
+        ),
+        (
+            '<trans-unit><source>One &lt;b&gt;</source><target state="new"></target></trans-unit>',
+            '<trans-unit><source>One &lt;b&gt;</source><target state="translated">Eins&lt;b&gt;</target></trans-unit>',
+        ),
+        (
+            "<segment><source>One</source></segment>",
+            "<segment><source>One</source><target>Eins</target></segment>",
+        ),
+    ],
+)
+def test_a_filled_target_of_xliff_is_translated_once(unit: str, filled: str) -> None:
+    """Its state says that it was translated, so a second run keeps it, and what a person has written instead."""
+    document = read("a.xlf", f"<xliff>{unit}</xliff>".encode())
+    assert len(document.texts) == 1
+    assert document.fill(["Eins"]) == f"<xliff>{filled}</xliff>"
+    for content in (filled, filled.replace("Eins", "Zwei")):
+        again = read("a.xlf", f"<xliff>{content}</xliff>".encode())
+        assert again.texts == []
+        assert again.fill([]) == f"<xliff>{content}</xliff>"
+
+
+@pytest.mark.parametrize("state", ["translated", "signed-off", "final", "needs-review-translation", "x-edited"])
+def test_translated_targets_of_xliff_stay(state: str) -> None:
+    content = f'<xliff><trans-unit><source>One</source><target state="{state}">Eins</target></trans-unit></xliff>'
+    document = read("a.xlf", content.encode())
+    assert document.texts == []
+    assert document.fill([]) == content
+
+
+@pytest.mark.parametrize(
     ("name", "encoding", "mark"),
     [
         *((name, "utf-8", b"") for name in ("a.txt", "a.srt")),

@@ -326,6 +326,13 @@ def test_files_of_other_clients_are_kept():
     assert [store.get(each) is not None for each in (first, *others)] == [True, False, False, False, True, True]
     with pytest.raises(QueueFull):
         store.add(b"x" * 31, "c", ".txt", "third client")
+    own = store.add(b"x" * 30, "d", ".txt", "third client")
+    for size in (31, 51, 101):  # too large even without the client's own file, which stays
+        with pytest.raises(QueueFull):
+            store.add(b"x" * size, "e", ".txt", "third client")
+        assert store.get(own) is not None
+    assert store.get(store.add(b"x" * 30, "f", ".txt", "third client")) is not None
+    assert store.get(own) is None
 
 
 LINES = [f"line {i}" for i in range(400)]

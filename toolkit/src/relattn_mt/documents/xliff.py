@@ -17,6 +17,8 @@ _TAG = re.compile(r"</?[A-Za-z][^<>]*>|&#?\w+;")
 _UNITS = {"trans-unit", "segment"}
 # States of a target that is filled although it is not empty.
 _TO_TRANSLATE = {"new", "needs-translation", "needs-l10n", "needs-adaptation"}
+_QUALIFIERS = {"state-qualifier", "substate"}
+_NAME = re.compile(r"\s+[^\s=]+\s*=\s*\Z")  # of an attribute
 
 
 @dataclass
@@ -31,7 +33,10 @@ class _Element:
 
 
 class Xliff:
-    """XLIFF file whose targets can be filled. Targets with a text are left unchanged.
+    """XLIFF file whose targets can be filled. Targets with a text are left unchanged, unless their state is initial.
+
+    The state of what was filled, if it has one, becomes "translated". So it is left unchanged when the filled file is
+    translated again.
 
     Args:
         content: The file.
@@ -48,7 +53,7 @@ class Xliff:
         self._tokens = list(tokens_of(content, True))
         root = next((token.name for token in self._tokens if token.name), "")
         require(root.rpartition(":")[2] == "xliff", "the file must be XLIFF")
-        self._units = [(unit, self._read(*unit["source"], keeps_space)) for unit, keeps_space in _units(self._tokens)]
+        self._units = [(unit, self._read(*unit.children["source"], unit.keeps_space)) for unit in _units(self._tokens)]
         self.texts = [text for _, source in self._units for text in source.texts]
 
     def fill(self, translations: Sequence[Marked]) -> str:
@@ -74,30 +79,41 @@ class Xliff:
         source = "".join(token.source for token in self._tokens[begin:end])
         return Markup(source, _RULES, keeps_space=keeps_space)
 
-    def _set_target(self, sources: list[str], unit: dict[str, tuple[int, int]], text: str) -> None:
+    def _set_target(self, sources: list[str], unit: _Element, text: str) -> None:
         """Replace the source of a target, or write one after the source of the unit, with the same indentation."""
-        if "target" in unit:
-            begin, end = unit["target"]
-            tag = self._tokens[begin].source.removesuffix("/>").removesuffix(">").rstrip()
+        sources[unit.begin] = _as_translated(self._tokens[unit.begin])
+        if "target" in unit.children:
+            begin, end = unit.children["target"]
+            tag = _as_translated(self._tokens[begin]).removesuffix("/>").removesuffix(">").rstrip()
             sources[begin:end] = [f"{tag}>{text}</{self._tokens[begin].name}>", *[""] * (end - begin - 1)]
             return
-        begin = unit["source"][0]
+        begin = unit.children["source"][0]
         before = self._tokens[begin - 1]
         space = before.source if before.is_text and not before.source.strip() else ""
-        last = unit.get("seg-source", unit["source"])[1] - 1
+        last = unit.children.get("seg-source", unit.children["source"])[1] - 1
         name = self._tokens[begin].name.replace("source", "target")
         sources[last] += f"{space}<{name}>{text}</{name}>"
+
+
+def _as_translated(token: Token) -> str:
+    """Return the source of a tag whose state, if it has one, is "translated". What qualified the state is removed."""
+    source = token.source
+    if token.get("state") is None:
+        return source
+    for name, _, begin, end in reversed(token.attributes):
+        if name == "state":
+            source = f'{source[:begin]}"translated"{source[end:]}'
+        elif name in _QUALIFIERS:
+            source = _NAME.sub("", source[:begin]) + source[end:]
+    return source
 
 
 def _text(tokens: Sequence[Token]) -> str:
     return "".join(token.source for token in tokens if token.is_text)
 
 
-def _units(tokens: Sequence[Token]) -> Iterator[tuple[dict[str, tuple[int, int]], bool]]:
-    """Yield the ranges of the source of each unit to translate, and of its target and its segments, if it has them.
-
-    The second value is whether its spaces and ends of lines are kept.
-    """
+def _units(tokens: Sequence[Token]) -> Iterator[_Element]:
+    """Yield each unit to translate."""
     opened = [_Element("", 0, True, False)]
     for i, token in enumerate(tokens):
         outer = opened[-1]
@@ -111,7 +127,7 @@ def _units(tokens: Sequence[Token]) -> Iterator[tuple[dict[str, tuple[int, int]]
                 is_source = _text(target) == _text(tokens[slice(*inner.children["source"])])
                 is_initial = tokens[inner.begin].get("state") == "initial" and is_source
                 if is_empty or is_initial or target[0].get("state") in _TO_TRANSLATE:
-                    yield inner.children, inner.keeps_space
+                    yield inner
         elif token.is_void:
             outer.children.setdefault(token.name, (i, i + 1))
         elif token.name:

@@ -23,7 +23,8 @@ class StoredFile(NamedTuple):
 class FileStore:
     """Files by random key, each kept for `LIFETIME`, of at most `size` bytes in total.
 
-    One client can use half of the store. If it adds more, its own oldest files are removed, and no others.
+    One client can use half of the store. If it adds more, its own oldest files are removed, and no others. A file that
+    is refused removes none.
     """
 
     def __init__(self, size: int) -> None:
@@ -32,12 +33,18 @@ class FileStore:
     def add(self, content: bytes, name: str, suffix: str, client: str) -> str:
         """Keep a file and return its key, which cannot be guessed and ends in `suffix`. Raises QueueFull."""
         self._drop_expired()
+        sizes = {key: len(file.content) for key, file in self._files.items()}
         client_keys = [key for key, file in self._files.items() if file.client == client]
-        total = len(content) + sum(len(self._files[key].content) for key in client_keys)
-        while client_keys and total > self._size // 2:
-            total -= len(self._files.pop(client_keys.pop(0)).content)
-        if len(content) + sum(len(file.content) for file in self._files.values()) > self._size:
+        of_client = len(content) + sum(sizes[key] for key in client_keys)
+        removed = []
+        for key in client_keys:
+            if of_client > self._size // 2:
+                removed.append(key)
+                of_client -= sizes.pop(key)
+        if len(content) + sum(sizes.values()) > self._size:
             raise QueueFull("too many translated files wait for their download")
+        for key in removed:
+            del self._files[key]
         key = secrets.token_urlsafe(18) + suffix
         self._files[key] = StoredFile(name, content, client, time.monotonic() + LIFETIME)
         return key
