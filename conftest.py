@@ -16,11 +16,24 @@ from hypothesis import settings
 
 settings.register_profile("suite", derandomize=True, deadline=None, max_examples=20, database=None)
 settings.load_profile("suite")
-signal.signal(
-    signal.SIGINT, signal.default_int_handler
-)  # a shell's background process ignores it, as would its children
+# Signals that the shell has the process ignore, as in the background and under nohup: children would ignore them too.
+# A process under nohup still survives the end of its terminal.
+HANDLERS = {"SIGINT": signal.default_int_handler, "SIGHUP": lambda *_: None, "SIGTERM": None, "SIGCHLD": None}
+IGNORED = [
+    number
+    for number in (getattr(signal, name, None) for name in HANDLERS)
+    if number is not None and signal.getsignal(number) == signal.SIG_IGN
+]
+for number in IGNORED:
+    signal.signal(number, HANDLERS[number.name] or signal.SIG_DFL)
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, here and in the processes that tests start
 os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
+
+
+def pytest_unconfigure() -> None:
+    """Ignore the signals again that the process ignored before the tests."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +62,7 @@ def global_state() -> dict[str, object]:
         **{f"${name}": value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
         "directory": os.getcwd(),
         "sys.path": [*sys.path],
-        "SIGINT": signal.getsignal(signal.SIGINT),
-        "SIGTERM": signal.getsignal(signal.SIGTERM),
+        **{name: signal.getsignal(getattr(signal, name)) for name in HANDLERS if hasattr(signal, name)},
         "logging": (logging.root.level, logging.root.manager.disable),
         "threads": torch.get_num_threads(),
         "dtype": torch.get_default_dtype(),

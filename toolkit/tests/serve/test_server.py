@@ -246,7 +246,8 @@ def test_errors_before_a_server_starts(model, tmp_path, capsys, monkeypatch):
             (f"{tmp_path}", f"{tmp_path}"),
             (f"{tmp_path}/none", "no such directory"),
         ):
-            assert cli.main(["serve", *arguments.split()]) == 2
+            port = [] if "--port" in arguments else ["--port", "0"]
+            assert cli.main(["serve", *arguments.split(), *port]) == 2
             error = capsys.readouterr().err
             assert message in error
             assert error.count("\n") == 1
