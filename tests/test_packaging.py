@@ -5,6 +5,7 @@ tests/system/test_wheels.py builds and installs the wheels.
 
 import ast
 import re
+import shlex
 import shutil
 import sys
 import tomllib
@@ -128,7 +129,7 @@ def test_no_more_compilers_run_than_processors(processors, tmp_path, monkeypatch
         encoding="utf-8",
     )
     count.chmod(0o755)
-    monkeypatch.setenv("CC", str(count))
+    monkeypatch.setenv("CC", shlex.quote(str(count)))
     monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: set(range(processors)), raising=False)
     compile_kernels(tmp_path, "")
     counts = [int(line) for line in (tmp_path / "counts").read_text(encoding="utf-8").split()]

@@ -1,6 +1,7 @@
 """The demo with small models: results, files and continuing. What the model learns is measured elsewhere."""
 
 import csv
+import shlex
 import sys
 from dataclasses import replace
 
@@ -49,7 +50,7 @@ def test_demo_trains_compares_and_shows(small, tmp_path, capsys):
     longest = max(len(translator.tokenizer.encode(tgt)) for _, tgt in builtin("train", lines=60))
     assert f"{longest} tokens" in out
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
-    assert f"translate {tmp_path / 'relative' / 'bundle'}" in out
+    assert f"translate {shlex.quote(str(tmp_path / 'relative' / 'bundle'))}" in out
     assert main(command) == 0  # nothing is trained again
     assert capsys.readouterr().out == out
     assert main([*command, "--seed", "2"]) == 2

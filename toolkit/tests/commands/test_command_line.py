@@ -72,11 +72,11 @@ def test_quiet_prints_no_progress_and_no_notes(relattn, model, tmp_path, monkeyp
     text = tmp_path / "in.txt"
     text.write_text("one cat\n", encoding="utf-8")
     for command in (
-        f"translate {model} --input {text} --output {tmp_path}/out",
-        f"evaluate {model} --src {text} --ref {text}",
+        ("translate", model, "--input", text, "--output", tmp_path / "out"),
+        ("evaluate", model, "--src", text, "--ref", text),
     ):
-        assert "100%" in relattn(*command.split()).err
-        result = relattn(*command.split(), "--quiet")
+        assert "100%" in relattn(*command).err
+        result = relattn(*command, "--quiet")
         assert (result.code, result.err) == (0, "")
     assert_refused(relattn("translate", model, "--quiet", "--input", text), "--output")
 

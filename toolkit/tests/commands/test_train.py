@@ -30,7 +30,7 @@ from testing.commands import assert_refused
 )
 def test_wrong_flags(relattn, recipe_file, finished, monkeypatch, flags, message):
     monkeypatch.chdir(recipe_file.parent)
-    arguments = flags.format(finished=finished.out).split()
+    arguments = [each.format(finished=finished.out) for each in flags.split()]
     assert_refused(relattn("train", recipe_file, *arguments), message.format(finished=finished.out))
     assert not Path("run").exists()
 

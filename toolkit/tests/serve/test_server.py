@@ -227,27 +227,28 @@ def test_errors_before_a_server_starts(model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         for arguments, message in (
-            (f"{model} --port {taken.getsockname()[1]}", "cannot listen on 127.0.0.1, port"),
-            (f"{model} --port 70000", "port must be"),
-            (f"{model} --host=", "host must be an address to listen on"),
-            (f"{model} --host no.such.host.invalid", "cannot listen on no.such.host.invalid"),
-            (f"{model} {model}", "one model per language pair"),
-            (f"{model} --keys {tmp_path}/none", "none: no such file"),
-            (f"{model} --hosts http://example.org", "hosts must be names such as"),
-            (f"{model} --hosts example.org:5000", "got 'example.org:5000'"),
-            *((f"{model} --cors {each}", f"or *, got '{each}'") for each in WRONG_ORIGINS),
-            *((f"{model} --proxies {each}", f"or only *, got '{each}'") for each in ("nginx", "10.0.0.1/8")),
-            (f"{model} --proxies ::1 *", "or only *, got '*'"),
-            (f"{model} --pivot fr", "pivot must be"),
-            (f"{model} --limits.waiting 0", "waiting must be at least 1"),
-            (f"{model} --limits.sentences 9999", "sentences must be at most"),
-            (f"{model} --limits.pause 2000", "pause must be"),
-            (f"{model} --limits.seconds 0", "seconds must be"),
-            (f"{tmp_path}", f"{tmp_path}"),
-            (f"{tmp_path}/none", "no such directory"),
+            (f"{{model}} --port {taken.getsockname()[1]}", "cannot listen on 127.0.0.1, port"),
+            ("{model} --port 70000", "port must be"),
+            ("{model} --host=", "host must be an address to listen on"),
+            ("{model} --host no.such.host.invalid", "cannot listen on no.such.host.invalid"),
+            ("{model} {model}", "one model per language pair"),
+            ("{model} --keys {tmp_path}/none", "none: no such file"),
+            ("{model} --hosts http://example.org", "hosts must be names such as"),
+            ("{model} --hosts example.org:5000", "got 'example.org:5000'"),
+            *((f"{{model}} --cors {each}", f"or *, got '{each}'") for each in WRONG_ORIGINS),
+            *((f"{{model}} --proxies {each}", f"or only *, got '{each}'") for each in ("nginx", "10.0.0.1/8")),
+            ("{model} --proxies ::1 *", "or only *, got '*'"),
+            ("{model} --pivot fr", "pivot must be"),
+            ("{model} --limits.waiting 0", "waiting must be at least 1"),
+            ("{model} --limits.sentences 9999", "sentences must be at most"),
+            ("{model} --limits.pause 2000", "pause must be"),
+            ("{model} --limits.seconds 0", "seconds must be"),
+            ("{tmp_path}", f"{tmp_path}"),
+            ("{tmp_path}/none", "no such directory"),
         ):
+            given = [each.format(model=model, tmp_path=tmp_path) for each in arguments.split()]
             port = [] if "--port" in arguments else ["--port", "0"]
-            assert cli.main(["serve", *arguments.split(), *port]) == 2
+            assert cli.main(["serve", *given, *port]) == 2
             error = capsys.readouterr().err
             assert message in error
             assert error.count("\n") == 1

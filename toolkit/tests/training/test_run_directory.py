@@ -47,7 +47,8 @@ def test_run_that_cannot_start_leaves_nothing(tmp_path, make_recipe, finished, m
 
 def test_run_that_cannot_start_restores_directories(tmp_path, make_recipe, monkeypatch):
     """New parents are removed. A link, a mode and the working directory stay."""
-    (tmp_path / "real").mkdir(mode=0o750)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real").chmod(0o750)
     (tmp_path / "link").symlink_to("real")
     monkeypatch.chdir(tmp_path / "real")
     for out in (tmp_path / "p" / "q" / "r", tmp_path / "link", tmp_path / "real", Path(".")):
