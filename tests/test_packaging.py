@@ -26,7 +26,7 @@ HOST = build.host_target()
 LIBRARY = ROOT / "library"
 LEVELS = [level for level in HOST.compilers if level in build.processor_levels(LIBRARY)]
 REALS = ("float32", "float64", "bfloat16")
-PYTHON_NODES = 235_415  # of the syntax trees of what is shipped: lower it to the measured number when that has fallen
+PYTHON_NODES = 235_321  # of the syntax trees of what is shipped: lower it to the measured number when that has fallen
 OTHER_LINES = 4_845  # limit on shipped C and JavaScript
 FAILS = "#ifdef REAL64\n#error as in a compiler that lacks something\n#endif"
 
