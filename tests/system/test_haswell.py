@@ -22,7 +22,6 @@ NAMED = (  # at most ten
     "toolkit/tests/engine/test_int8.py::test_sums_are_exact",
     "toolkit/tests/engine/test_int8.py::test_a_search_in_one_call_finds_what_steps_find",
     "toolkit/tests/engine/test_decoder.py::test_scores_and_attention_of_given_translations",
-    "toolkit/tests/model/test_linear.py::test_all_layers_of_a_model_follow_the_choice",
     "toolkit/tests/formats/test_ctranslate2.py::test_types_of_weights",
     "toolkit/tests/formats/test_ctranslate2.py::test_commands",
 )
