@@ -73,5 +73,5 @@ def test_damaged_codes(codes, pieces, rules, fact):
 
 def test_a_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(InputError, match=r'sacremoses cannot be imported: pip install "relattn-mt\[bpe\]"'):
+    with pytest.raises(InputError, match=r'sacremoses cannot be imported: pip install "./toolkit\[bpe\]"'):
         tokenizer(CODES, [])

@@ -286,7 +286,7 @@ def test_exports_that_are_refused_change_nothing(make, tmp_path, monkeypatch):
     assert (out / "thesis.txt").read_text() == "all of it"
     assert {file.name for file in tmp_path.iterdir()} == {"bundle", "out"}
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    with pytest.raises(InputError, match=r"relattn-mt\[export\]"):
+    with pytest.raises(InputError, match=r"toolkit\[export\]"):
         export(parts, tmp_path / "x", quantization="int8", sample=LINES)
 
 

@@ -139,6 +139,6 @@ def test_exports_that_are_refused(tmp_path, monkeypatch):
     (out / "thesis.txt").unlink()
     monkeypatch.setattr(Reference, "compare", None)  # is not reached
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(InputError, match=r"^onnxscript .*relattn-mt\[export\]"):
+    with pytest.raises(InputError, match=r"^onnxscript .*toolkit\[export\]"):
         export(parts, out, sample=LINES)
     assert not list(out.iterdir())
