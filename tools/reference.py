@@ -45,7 +45,7 @@ def commands() -> str:
         "and replace a file that exists. `translate --output` replaces nothing, and a bundle or an export only another "
         "one.\n",
         "The exit code is 0 after success, 2 after a user error, 130 after Ctrl-C, 143 after SIGTERM and 129 after "
-        "SIGHUP.\n",
+        "SIGHUP, but 0 from `serve` after both signals.\n",
     ]
     shared: dict[str, type] = {}
     for group, names in GROUPS.items():
