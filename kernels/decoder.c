@@ -456,11 +456,11 @@ static void cross_attention(const arguments *a, const sizes *s, const layer *l, 
             rows_gemm(b->scores, s->padded_src_len, b->hidden + r * s->hidden_dim + h * dim, s->hidden_dim, keys,
                       s->padded_src_len, PANEL, rows_per_source, round_up(count, LANES), dim, 0);
             for (idx i = 0; i < rows_per_source; i++) softmax(b->scores + i * s->padded_src_len, count);
-            if (a->attention && l == a->layers + a->attention_layer)
+            if (a->attention && l == a->layers + a->attention_layer && h < a->attention_heads)
                 for (idx i = 0; i < rows_per_source; i++) {
                     real *to = a->attention + (first_row + r + i) * a->src_len;
                     for (idx j = 0; j < count; j++)
-                        to[j] = (h > 0 ? to[j] : 0) + b->scores[i * s->padded_src_len + j] / a->heads;
+                        to[j] = (h > 0 ? to[j] : 0) + b->scores[i * s->padded_src_len + j] / a->attention_heads;
                 }
             rows_gemm(b->y + r * s->joined_dim + h * dim, s->joined_dim, b->scores, s->padded_src_len,
                       keys + memory_len, dim, PANEL, rows_per_source, dim, count, 0);

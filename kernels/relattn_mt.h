@@ -21,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { RELATTN_MT_INTERFACE = 2 };
+enum { RELATTN_MT_INTERFACE = 3 };
 enum { RELATTN_MT_RELU, RELATTN_MT_GELU, RELATTN_MT_GELU_TANH, RELATTN_MT_GELU_SIGMOID, RELATTN_MT_SWISH }; /* activations */
 enum { RELATTN_MT_FLOAT, RELATTN_MT_GENERIC, RELATTN_MT_PAIRS, RELATTN_MT_DOTS }; /* kernels of maps, see `int8.h` */
 enum { /* error codes */
@@ -90,7 +90,8 @@ typedef struct {
     float *encoded;
     /* (rows, vocab), or NULL */
     float *logits;
-    /* (rows, src_len) mean weights of the heads of a layer's cross-attention, or NULL */
+    /* (rows, src_len) mean weights of the first `attention_heads` heads of the cross-attention of layer `attention_layer`,
+       or NULL */
     float *attention;
     /* (rows, best) log-probabilities in descending order; (rows,) log-sums of the logits, or NULL; (rows, best) tokens */
     float *values, *log_sums;
@@ -99,7 +100,8 @@ typedef struct {
     const int64_t *banned, *only;
     /* workspace of the size that `space` returns */
     float *space;
-    ptrdiff_t rows, per_source, position, src_len, vocab, dim, heads, head_dim, rotary_dim, layer_count, attention_layer, best;
+    ptrdiff_t rows, per_source, position, src_len, vocab, dim, heads, head_dim, rotary_dim, layer_count;
+    ptrdiff_t attention_layer, attention_heads, best;
     /* label `left` is distance 0, and left + right is the last; with `clips`, it is also that of keys farther to the right,
        and label 0 that of keys farther to the left */
     ptrdiff_t left, right, clips, banned_count, pre_norm, activation, ssru;

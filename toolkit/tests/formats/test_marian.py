@@ -208,6 +208,7 @@ def test_a_shortlist_excludes_other_pieces(tmp_path, int8, narrow, beam):
     "options", [{}, SELF_ATTENTION, TIED, {"tied_embeddings_all": False, "tied_embeddings_src": True}]
 )
 def test_bin_and_npz_hold_the_same_model(tmp_path, options):
+    options = {**options, "guided_alignment": "text"}
     models = [read(directory(tmp_path / str(npz), npz=npz, **options)[0], None, None) for npz in (False, True)]
     one, other = (model.weights() for model in models)
     assert models[0].config == models[1].config

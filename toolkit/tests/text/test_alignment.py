@@ -13,12 +13,14 @@ import torch.nn.functional as F
 from relattn_mt.config import ModelConfig
 from relattn_mt.data.batching import collate
 from relattn_mt.data.tokenizer import SpecialTokens, word_indices
-from relattn_mt.model.torch_engine import cross_attention
+from relattn_mt.model.torch_engine import TorchEngine, cross_attention
 from relattn_mt.model.transformer import Transformer
+from relattn_mt.support.errors import InputError
 from relattn_mt.text.alignment import links
 from relattn_mt.translate.output_formats import format_lines, header_lines, pharaoh
 from relattn_mt.translate.translation import Translation
 
+from testing.engines import compiled
 from testing.foreign_bundles import tokenizer
 
 
@@ -72,10 +74,20 @@ def make_model(seed: int, **changes: object) -> Transformer:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("norm", "layers"), [("pre", 3), ("post", 2), ("post", 1)])
-def test_attention_is_that_of_the_last_layer_but_one(monkeypatch, norm, layers):
-    """Compare with PyTorch's attention in that layer, whose values are replaced by unit vectors."""
-    model = make_model(1, norm=norm, decoder_layers=layers)
+@pytest.mark.parametrize(
+    ("norm", "layers", "settings", "expected"),
+    [  # expected: the layer, and how many of the first heads
+        ("pre", 3, {}, (2, 3)),
+        ("post", 2, {"alignment_layer": 0, "alignment_heads": 1}, (0, 1)),
+        ("post", 1, {"alignment_heads": 2}, (0, 2)),
+        ("pre", 3, {"alignment_layer": 1, "alignment_heads": 3}, (1, 3)),
+    ],
+)
+def test_attention_is_that_of_the_layer_and_the_heads_of_the_configuration(
+    monkeypatch, norm, layers, settings, expected
+):
+    """Compare with PyTorch's attention in that layer, whose values are replaced by unit vectors, on both engines."""
+    model = make_model(1, norm=norm, decoder_layers=layers, **settings)
     batch = collate([[5, 6, 7], [8]], [[9, 10], [11, 12, 13, 14]])
     found = cross_attention(model, batch.src, batch.src_lengths, batch.tgt_in)
     seen = []
@@ -84,14 +96,33 @@ def test_attention_is_that_of_the_last_layer_but_one(monkeypatch, norm, layers):
     def spy(query, key, value, *arguments, **options):
         if key.shape[2] == 4 and query.shape[2] == 5:
             ones = torch.eye(4).expand(*key.shape[:2], 4, 4)
-            seen.append(sdpa(query, key, ones, *arguments, **options).mean(1))
+            seen.append(sdpa(query, key, ones, *arguments, **options))
         return sdpa(query, key, value, *arguments, **options)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
     model(batch.src, batch.src_lengths, batch.tgt_in)
     assert len(seen) == layers
-    torch.testing.assert_close(found, seen[max(0, layers - 2)])
+    layer, heads = expected
+    torch.testing.assert_close(found, seen[layer][:, :heads].mean(1))
     assert float(found[1, :, 2:].abs().max()) == 0
+    sources, targets = [[5, 6, 7, 3], [8, 3]], [[2, 9, 10, 3], [2, 11, 12, 13, 14, 3]]
+    both = zip(compiled(model).align(sources, targets), TorchEngine(model).align(sources, targets), strict=True)
+    for mine, its in both:
+        np.testing.assert_allclose(mine, its, atol=1e-6)
+        np.testing.assert_allclose(mine.sum(1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alignment_layer": 3}, r"alignment_layer must be in \[0, 2\]"),
+        ({"alignment_layer": -1}, r"alignment_layer must be in \[0, 2\]"),
+        ({"alignment_heads": 4}, "alignment_heads must be at most heads, got 4 and heads 3"),
+    ],
+)
+def test_other_layers_and_heads_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        make_model(1, **settings)
 
 
 def test_attention_ignores_other_threads():

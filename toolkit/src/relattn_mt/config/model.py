@@ -35,6 +35,10 @@ class ModelConfig(PositionConfig):
         embedding_norm: Normalize embeddings after positions are added, as in mBART.
         output_bias: Add a bias to the logits.
         norm_epsilon: Constant that layer normalization adds to the variance.
+        alignment_layer: Decoder layer, counted from 0, whose attention to the source gives word alignments. "assumed":
+            unknown, and the last one is used.
+        alignment_heads: Number of heads of that layer, from the first on, whose mean attention gives word alignments.
+            0: all.
     """
 
     dim: int = number(512, "[1, 65536]")
@@ -53,13 +57,34 @@ class ModelConfig(PositionConfig):
     embedding_norm: bool = False
     output_bias: bool = False
     norm_epsilon: float = number(1e-5, "[1e-12, 1]")
+    alignment_layer: int | Literal["assumed"] = "assumed"
+    alignment_heads: int = number(0, "[0, 65536]")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.dim % self.heads == 0, f"heads must divide dim, got heads {self.heads} and dim {self.dim}")
+        layer, last = self.alignment_layer, self.decoder_layers - 1
+        is_valid = layer == "assumed" or 0 <= layer <= last
+        require(is_valid, f"alignment_layer must be in [0, {last}], the decoder layers, or assumed, got {layer}")
+        heads = self.alignment_heads
+        require(heads <= self.heads, f"alignment_heads must be at most heads, got {heads} and heads {self.heads}")
         for part in self.position_spec.parts:
             value = {None: 0, "dim": self.dim, "dim / heads": self.dim // self.heads}[part.even]
             require(value % 2 == 0, f"{part.even} must be even for {self.positions} positions, got {value}")
+
+    @property
+    def alignment(self) -> tuple[int, int]:
+        """Decoder layer, counted from 0, and number of its first heads, whose mean attention aligns words."""
+        layer = self.decoder_layers - 1 if self.alignment_layer == "assumed" else self.alignment_layer
+        return layer, self.alignment_heads or self.heads
+
+    @property
+    def alignment_note(self) -> str:
+        """Where the word alignment is, in a line for people."""
+        layer, heads = self.alignment
+        which = "all heads" if heads == self.heads else "the first head" if heads == 1 else f"the first {heads} heads"
+        note = f"word alignment: {which} of decoder layer {layer + 1}"
+        return f"{note} (assumed)" if self.alignment_layer == "assumed" else note
 
     def with_positions(self, positions: Positions, **options: Any) -> ModelConfig:
         """Return the same model with another position scheme. Options that are not given have their defaults."""

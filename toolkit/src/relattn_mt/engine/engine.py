@@ -16,7 +16,6 @@ from relattn_mt.search import beam
 from relattn_mt.search.engine import NextTokens
 from relattn_mt.search.types import Hypothesis, Request, SearchRules
 from relattn_mt.support.errors import InputError
-from relattn_mt.text.alignment import alignment_layer
 
 
 @dataclass
@@ -121,11 +120,12 @@ class NativeEngine:
         return scores
 
     def align(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        layer = alignment_layer(self._decoder.config.decoder_layers)
+        layer, heads = self._decoder.config.alignment
+        where = {"attention_layer": layer, "attention_heads": heads}
         found: list[list[np.ndarray]] = [[] for _ in targets]
         for places, state, tokens, _ in self._forced(sources, targets):
             weights = np.zeros((len(places), max(map(len, sources))), np.float32)
-            self._run(state, tokens, np.arange(len(places)), {"attention": weights}, attention_layer=layer)
+            self._run(state, tokens, np.arange(len(places)), {"attention": weights}, **where)
             for place, row in zip(places, weights, strict=True):
                 found[place].append(row[: len(sources[place])])
         return [np.stack(rows) for rows in found]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).parent
 HEADER, LIBRARY = "relattn_mt.h", "relattn_mt.so"
-INTERFACE = 2  # RELATTN_MT_INTERFACE of the header that this code was written for
+INTERFACE = 3  # RELATTN_MT_INTERFACE of the header that this code was written for
 WRONG_LEVEL = -4  # an error code
 FLOAT, GENERIC, PAIRS, DOTS = range(4)  # kernels of maps
 INT8_KERNELS = {

@@ -34,6 +34,7 @@ FAIRSEQ_LANGUAGES = (
 MARIAN_LANGUAGE = re.compile(">>(.+)<<")
 NEVER_GENERATED = -1e4  # bias of a token without probability: finite in all precisions, and exp(-1e4) is 0
 BPE = "bpe.model"  # name of the codes in a package for Argos Translate
+GUIDED = "transformer-align"  # OPUS-MT's name of a model that was trained with guided alignment
 _POSITIONS = "encoder.0.self_attention.attention.rel_key.weight", "src_positions.signal.weight"
 
 _STARTS = "<pad>", "<start>", "<zeros>"  # names of a first target token without an embedding
@@ -109,6 +110,18 @@ def languages_of(pieces: Iterable[str], *patterns: re.Pattern[str]) -> dict[str,
     """Return the language tokens among some pieces, by the code of their language."""
     matches = (match for piece in pieces for pattern in patterns if (match := pattern.fullmatch(piece)))
     return {match[1]: match[0] for match in matches}
+
+
+def names_guided_alignment(path: Path, name: str = "") -> bool:
+    """Return whether the name of a model of OPUS-MT, or the card in its directory, says that its alignment was trained.
+
+    This is then the alignment of the first head of the last layer.
+    """
+    card = path / "README.md"
+    if GUIDED in name or not card.is_file():
+        return GUIDED in name
+    with reading(card, "cannot be read"):
+        return GUIDED in card.read_text(encoding="utf-8", errors="replace")
 
 
 def load_checkpoint(path: Path) -> dict[str, np.ndarray]:

@@ -89,7 +89,7 @@ def _import(
         f"dim {config.dim}, feed-forward {config.feed_forward_dim:,}, {config.heads} heads; vocabularies of {sizes} "
         f"pieces; {sum(weight.size for weight in weights.values()):,} weights"
     )
-    summary = "\n\n".join([summary, *foreign.notes])
+    summary = "\n\n".join([summary, config.alignment_note, *foreign.notes])
     report = Report([summary], {})
     pairs, tokenizer = language_pairs(foreign.pairs, path), foreign.tokenizer
     shortlist = bundle.read_shortlist(foreign.shortlist, tokenizer) if foreign.shortlist else None

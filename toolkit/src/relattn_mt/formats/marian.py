@@ -7,6 +7,7 @@
     decoder.yml, MODEL.decoder.yml   names of the files above, and the search; optional; MODEL is that of the weights
     config.*.yml                     the same, in models of Firefox; config.yml, of a training, comes last
     metadata.json, model_info.json   languages, of Firefox and of translateLocally; optional
+    *.npz.yml, README.md             options of the training, and the card of OPUS-MT; optional
 
 A .bin has uint64 version, uint64 count; per tensor four uint64: bytes of its name, type, dimensions, bytes of its data;
 then all names, all shapes in int32, uint64 bytes of padding and these, and the data. A matrix of intgemm is followed by
@@ -36,6 +37,7 @@ from relattn_mt.formats.foreign_model import (
     ForeignModel,
     languages_of,
     model_config,
+    names_guided_alignment,
     read_json,
     read_tokenizer,
     require_weights,
@@ -79,10 +81,11 @@ DEFAULTS: dict[str, Any] = {  # options that Marian requires, and which are the 
     **{"skip": False, "layer-normalization": False, "right-left": False, "ulr": False},
     **{"transformer-no-projection": False, "transformer-train-position-embeddings": False},
 }
+_STUDENT = re.compile(r"\.intgemm(8|\.alphas)?\.")  # in the names of files of Firefox and translateLocally
 _OTHER_SEARCH = "word-penalty", "allow-unk", "output-sampling"  # settings that may change translations
 _SHOWN = {"dim-emb", "enc-depth", "dec-depth", "dim-vocabs", "transformer-dim-ffn", "transformer-heads", "dec-cell"}
 _WITHOUT_EFFECT = re.compile(  # other options may only be off
-    "version|skip|enc-type|enc-cell.*|dec-cell-.*|dim-rnn|transformer-(dim-)?aan.*|transformer-guided-alignment-layer|"
+    "version|skip|enc-type|enc-cell.*|dec-cell-.*|dim-rnn|transformer-(dim-)?aan.*|(transformer-)?guided-alignment.*|"
     "transformer-depth-scaling|factors-combine|bert-.*|char-.*|transformer-decoder-dim-ffn|special-vocab"
 )
 
@@ -139,6 +142,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         activation=ACTIVATIONS.get(str(options.get("transformer-ffn-activation", "swish")), "relu"),
         norm_epsilon=1e-6,
         decoder_mixer="ssru" if options.get("transformer-decoder-autoreg") == "rnn" else "scheme",
+        **_alignment(source, options, names.layers(tensors, "decoder")),
     )
     lists = _named(path, settings, "shortlist", sorted(path.glob("lex*.bin"))[:1], 1, 0)
     layers = zip(("enc-depth", "dec-depth"), (config.encoder_layers, config.decoder_layers), strict=True)
@@ -291,6 +295,30 @@ def _unsupported(options: Mapping[str, Any]) -> Iterator[str]:
     for name, value in options.items():
         if value and name not in _SUPPORTED.keys() | _SHOWN and not _WITHOUT_EFFECT.fullmatch(str(name)):
             yield f"{one_line(name, 40)} {one_line(value, 40)}"
+
+
+def _alignment(source: Path, options: Mapping[str, Any], layers: int) -> dict[str, Any]:
+    """Return the settings of the alignment. Guided alignment trains the first head of one layer, counted from 1."""
+    if not _has_guided_alignment(source, options):
+        return {}
+    name = "transformer-guided-alignment-layer"
+    layer = options.get(name, "last")
+    number = layers if layer == "last" else typed(source, name, int(layer) if str(layer).isdecimal() else layer, int)
+    require(1 <= number <= layers, f"{source}: {name} must be in [1, {layers}] or last, got {one_line(layer, 40)}")
+    return {"alignment_layer": number - 1, "alignment_heads": 1}
+
+
+def _has_guided_alignment(source: Path, options: Mapping[str, Any]) -> bool:
+    """Return whether a model was trained with guided alignment.
+
+    The options of its training say so, or that it is one of OPUS-MT's "transformer-align" or of Firefox's students.
+    """
+    training = source.with_name(f"{source.name}.yml")
+    settings = _mapping(training, training.read_bytes()) if training.is_file() else {}
+    given = options.get("guided-alignment", settings.get("guided-alignment"))
+    if given is not None:
+        return given not in ("none", "", False)
+    return _STUDENT.search(source.name) is not None or names_guided_alignment(source.parent, source.name)
 
 
 def _mapping(file: Path, content: bytes) -> dict[str, Any]:

@@ -188,6 +188,9 @@ def _model(bundle: Bundle, sizes: list[int], multipliers: Mapping[str, float]) -
         "tied-embeddings-src": config.shared_embeddings == "inputs",
         "tied-embeddings-all": config.shared_embeddings == "all",
     }
+    layer, heads = config.alignment
+    if config.alignment_layer != "assumed" and heads == 1:
+        options |= {"guided-alignment": "text", "transformer-guided-alignment-layer": str(layer + 1)}
     names = marian.names_of(options, {})
     state = dict(bundle.in_float32().state)
     places = {place.name: ours for ours, place in names.places(config).items() if ours in state}

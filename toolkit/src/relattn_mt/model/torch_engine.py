@@ -17,7 +17,6 @@ from relattn_mt.model.transformer import Cache, Transformer
 from relattn_mt.search import beam
 from relattn_mt.search.engine import NextTokens
 from relattn_mt.search.types import Hypothesis, Request, SearchRules
-from relattn_mt.text.alignment import alignment_layer
 
 
 @dataclass
@@ -100,15 +99,16 @@ class TorchEngine:
 
 @torch.inference_mode()
 def cross_attention(model: Transformer, src: Tensor, src_lengths: Tensor, tgt_in: Tensor) -> Tensor:
-    """Return the mean attention weights (rows, tgt_len, src_len) of the layer that gives the alignment."""
+    """Return the attention weights (rows, tgt_len, src_len) of the alignment: the mean of its heads in its layer."""
     weights: list[Tensor] = []
     thread = get_ident()
+    number, heads = model.config.alignment
 
     def record(module: CrossAttention, arguments: tuple[Any, ...]) -> None:
         if get_ident() == thread:  # other threads may use the model at the same time
-            weights.append(module.weights(*arguments).mean(1))
+            weights.append(module.weights(*arguments)[:, :heads].mean(1))
 
-    layer: Any = model.decoder[alignment_layer(len(model.decoder))]
+    layer: Any = model.decoder[number]
     with layer.cross_attention.register_forward_pre_hook(record):
         model(src, src_lengths, tgt_in)
     return weights[0].float()

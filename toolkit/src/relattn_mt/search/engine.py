@@ -76,6 +76,5 @@ class Engine(Protocol):
     def align(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Return the attention weights (target tokens − 1, source tokens) with which the tokens are predicted.
 
-        They are those of the decoder layer that `alignment_layer` names, averaged over heads. The row of the end may be
-        missing.
+        They are those of the layer and the heads of `ModelConfig.alignment`. The row of the end may be missing.
         """

@@ -1,9 +1,9 @@
 """Word alignment: the source word that cross-attention looks at most while a target word is generated.
 
-The model reads the whole translation again. The attention weights are those of the second-to-last decoder layer,
-averaged over heads; Garg et al. 2019 found that layer the best of six. Words are separated by spaces. The weight of a
-target word on a source word is the sum over the pieces of both, and the largest weight gives the link. A target word
-has no link if the special tokens around the source, mostly its end, have more weight than every word.
+The model reads the whole translation again. The attention weights are those of one decoder layer, averaged over its
+first heads, as the configuration of the model says (`ModelConfig.alignment`). Words are separated by spaces. The weight
+of a target word on a source word is the sum over the pieces of both, and the largest weight gives the link. A target
+word has no link if the special tokens around the source, mostly its end, have more weight than every word.
 """
 
 from __future__ import annotations
@@ -29,8 +29,3 @@ def links(weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[s
             np.add.at(totals[word], words, row)
     best = totals.argmax(1) if totals.size else np.empty(0, dtype=int)
     return [(int(word), at) for at, word in enumerate(best) if word < no_word]
-
-
-def alignment_layer(layers: int) -> int:
-    """Return the index of the decoder layer whose attention gives the alignment, in a decoder of `layers` layers."""
-    return max(0, layers - 2)

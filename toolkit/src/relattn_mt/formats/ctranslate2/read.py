@@ -147,6 +147,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         scaled_embeddings=bool(scale),
         embedding_norm="encoder/layernorm_embedding/gamma" in tensors,
         norm_epsilon=typed(path / CONFIG, "layer_norm_epsilon", _EPSILON if epsilon is None else epsilon, float),
+        **_alignment(tensors, number),
     )
     if is_ours:
         ours = read_settings(path)
@@ -172,6 +173,20 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         search=search,
         adds=(bool(config.get("add_source_bos")), bool(config.get("add_source_eos"))),
     )
+
+
+def _alignment(tensors: Mapping[str, np.ndarray], number: Callable[..., int]) -> dict[str, Any]:
+    """Return the settings of the alignment. CTranslate2 counts layers from 0, and negative ones from the last.
+
+    All heads of the layer -1 are what our exports have if nothing is known.
+    """
+    layer, heads = number("decoder/alignment_layer", -1), number("decoder/alignment_heads")
+    heads = 0 if heads == number("encoder/num_heads") else heads
+    if layer == -1 and heads == 0:
+        return {}
+    if layer < 0:
+        layer += CTRANSLATE2.layers(tensors, "decoder")
+    return {"alignment_layer": layer, "alignment_heads": heads}
 
 
 def _vocabulary(path: Path, config: Mapping[str, Any], starts_from_zeros: bool) -> dict[str, Any]:

@@ -45,7 +45,6 @@ from relattn_mt.formats.parity import Reference, Report, check_lines
 from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import require, require_installed
 from relattn_mt.support.files import putting, require_outside, require_replaceable
-from relattn_mt.text.alignment import alignment_layer
 from relattn_mt.translate.translator import Translator
 
 FILES = CONFIG, MODEL, *(f"{name}.json" for name in (SHARED, SOURCE, TARGET)), *TOKENIZER_FILES["imported"], CARD
@@ -217,8 +216,8 @@ def _spec(config: ModelConfig, state: Mapping[str, np.ndarray]) -> Any:
         with_relative_position=config.position_spec.signal is None,  # without positions, tables of zeros
         layernorm_embedding=config.embedding_norm,
         activation=common_spec.Activation(CTRANSLATE2_ACTIVATIONS[config.activation]),
-        alignment_layer=alignment_layer(config.decoder_layers),
-        alignment_heads=config.heads,
+        alignment_layer=-1 if config.alignment_layer == "assumed" else config.alignment_layer,
+        alignment_heads=config.alignment[1],
     )
     spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = config.scaled_embeddings
     for name, tensor in CTRANSLATE2.scatter(state, config).items():

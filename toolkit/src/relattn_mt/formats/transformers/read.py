@@ -12,6 +12,7 @@ from relattn_mt.formats.foreign_model import (
     ForeignModel,
     load_checkpoint,
     model_config,
+    names_guided_alignment,
     read_tokenizer,
     require_weights,
 )
@@ -74,6 +75,9 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         bias = np.array(tensors.get("final_logits_bias", np.zeros(sizes[1])), np.float32)
         bias[impossible] = NEVER_GENERATED
         tensors["final_logits_bias"] = bias
+    alignment: dict[str, Any] = {}
+    if config["model_type"] == "marian" and names_guided_alignment(path):
+        alignment = {"alignment_layer": TRANSFORMERS.layers(tensors, "decoder") - 1, "alignment_heads": 1}
     model = model_config(
         TRANSFORMERS,
         tensors,
@@ -88,6 +92,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         dropout=settings.number("dropout", float),
         attention_dropout=settings.number("attention_dropout", float),
         activation_dropout=settings.number("activation_dropout", float),
+        **alignment,
     )
     for name in ("encoder_layers", "decoder_layers"):
         layers, count = getattr(model, name), settings.number(name)
