@@ -67,6 +67,30 @@ def test_a_word_is_linked_to_the_word_with_the_most_weight():
     assert links(weights[:, 4:], [], target, SpecialTokens(src_begin=(1,))) == []
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "rows", "expected"),
+    [
+        # of the words `open`, `the` and `door.`: the full stop of `Tür.` looks at `open`, that of `door.` has more
+        # weight than `door`
+        (["▁open", "▁the", "▁door", "."], ["▁Tür", "."], [[0.1, 0.0, 0.6, 0.3], [0.9, 0.0, 0.1, 0.0]], [(2, 0)]),
+        (["▁open", ".", "▁door"], ["▁Tür"], [[0.1, 0.6, 0.3]], [(1, 0)]),
+        # alone, punctuation counts, and so it does in a word without letters or digits
+        (["▁a", "▁-", "▁b"], ["▁–"], [[0.1, 0.7, 0.2]], [(1, 0)]),
+        (["▁a", "▁", "...", "!"], ["▁", "…"], [[0.9, 0.0, 0.0, 0.1], [0.1, 0.1, 0.5, 0.3]], [(1, 0)]),
+        # digits, marks of scripts without letters in a piece, and bytes count as letters do
+        (["▁3", ",", "5", "▁b"], ["▁3", ".", "5"], [[0.1, 0.0, 0.2, 0.0], [0, 0, 0, 1], [0.1, 0.0, 0.2, 0.0]], [(0, 0)]),
+        (["▁a", "▁क", "ा"], ["▁x"], [[0.4, 0.1, 0.5]], [(1, 0)]),
+        (["▁a", "▁<0xE0>", "<0xA4>"], ["▁x"], [[0.4, 0.3, 0.3]], [(1, 0)]),
+        # without spaces between words, a sentence is one word
+        (["▁開け", "、", "て。"], ["▁Öffne", "n"], [[0.3, 0.5, 0.2], [0.2, 0.6, 0.1]], [(0, 0)]),
+        (["▁open", "▁it"], ["▁開け", "。"], [[0.7, 0.2], [0.0, 1.0]], [(0, 0)]),
+    ],
+)  # fmt: skip
+def test_punctuation_does_not_decide_for_a_word_with_letters(source, target, rows, expected):
+    rest = np.zeros((len(rows), 1))  # the end of the source
+    assert links(np.hstack([np.array(rows), rest]), source, target, SpecialTokens()) == expected
+
+
 def make_model(seed: int, **changes: object) -> Transformer:
     torch.manual_seed(seed)
     sizes = {"dim": 24, "heads": 3, "feed_forward_dim": 32, "encoder_layers": 1, "decoder_layers": 3, "clip": 2}
