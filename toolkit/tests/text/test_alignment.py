@@ -78,7 +78,7 @@ def test_a_word_is_linked_to_the_word_with_the_most_weight():
         (["▁a", "▁-", "▁b"], ["▁–"], [[0.1, 0.7, 0.2]], [(1, 0)]),
         (["▁a", "▁", "...", "!"], ["▁", "…"], [[0.9, 0.0, 0.0, 0.1], [0.1, 0.1, 0.5, 0.3]], [(1, 0)]),
         # digits, marks of scripts without letters in a piece, and bytes count as letters do
-        (["▁3", ",", "5", "▁b"], ["▁3", ".", "5"], [[0.1, 0.0, 0.2, 0.0], [0, 0, 0, 1], [0.1, 0.0, 0.2, 0.0]], [(0, 0)]),
+        (["▁3", ",", "5", "▁b"], ["▁3", ".", "5"], [[0.1, 0, 0.2, 0], [0, 0, 0, 1], [0.1, 0, 0.2, 0]], [(0, 0)]),
         (["▁a", "▁क", "ा"], ["▁x"], [[0.4, 0.1, 0.5]], [(1, 0)]),
         (["▁a", "▁<0xE0>", "<0xA4>"], ["▁x"], [[0.4, 0.3, 0.3]], [(1, 0)]),
         # without spaces between words, a sentence is one word
@@ -113,7 +113,7 @@ def test_attention_is_that_of_the_layer_and_the_heads_of_the_configuration(
     """Compare with PyTorch's attention in that layer, whose values are replaced by unit vectors, on both engines."""
     model = make_model(1, norm=norm, decoder_layers=layers, **settings)
     batch = collate([[5, 6, 7], [8]], [[9, 10], [11, 12, 13, 14]])
-    found = cross_attention(model, batch.src, batch.src_lengths, batch.tgt_in)
+    found = cross_attention(model, batch.src, batch.src_lengths, batch.tgt_in, model.config.alignment)
     seen = []
     sdpa = F.scaled_dot_product_attention
 
@@ -152,7 +152,7 @@ def test_other_layers_and_heads_are_refused(settings, message):
 def test_attention_ignores_other_threads():
     """Another thread uses the model at the same time."""
     model, batch, other = make_model(1), collate([[5, 6, 7]], [[9, 10]]), collate([[8, 9, 11]], [[12, 13]])
-    expected = cross_attention(model, batch.src, batch.src_lengths, batch.tgt_in)
+    expected = cross_attention(model, batch.src, batch.src_lengths, batch.tgt_in, model.config.alignment)
 
     def use(*_: object) -> None:
         hook.remove()
@@ -160,7 +160,9 @@ def test_attention_ignores_other_threads():
             pool.submit(model, other.src, other.src_lengths, other.tgt_in).result()
 
     hook = model.encoder[0].register_forward_pre_hook(use)
-    torch.testing.assert_close(cross_attention(model, batch.src, batch.src_lengths, batch.tgt_in), expected)
+    torch.testing.assert_close(
+        cross_attention(model, batch.src, batch.src_lengths, batch.tgt_in, model.config.alignment), expected
+    )
 
 
 TWO = [

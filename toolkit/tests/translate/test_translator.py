@@ -158,7 +158,9 @@ def expected(model) -> list[list[Translation]]:
         for h in hypotheses if line.strip() else ():
             src = WordTokenizer().encode(line)
             batch = collate([src], [h.tokens])
-            (weights,) = cross_attention(model, batch.src, batch.src_lengths, batch.tgt_in).numpy()
+            (weights,) = cross_attention(
+                model, batch.src, batch.src_lengths, batch.tgt_in, model.config.alignment
+            ).numpy()
             sides = [pieces[i] for i in src], [pieces[i] for i in h.tokens]
             assert h.alignment == links(weights, *sides, WordTokenizer.special)
     assert len({two[0].text for two in found}) > 10

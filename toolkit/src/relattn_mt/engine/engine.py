@@ -42,6 +42,9 @@ class NativeEngine:
         decoder: The packed model.
         shortlist: The pieces that may be generated for a source; None allows all. A search with constraints, steps and
             scores always allow all.
+
+    Attributes:
+        alignment: `ModelConfig.alignment`.
     """
 
     can_step, device = True, "cpu"
@@ -49,6 +52,7 @@ class NativeEngine:
     def __init__(self, decoder: NativeDecoder, shortlist: Shortlist | None = None) -> None:
         self._decoder, self._shortlist = decoder, shortlist
         self.max_length, self.precision, self.name = decoder.spec.max_length, decoder.precision, decoder.name
+        self.alignment = decoder.config.alignment
 
     def __repr__(self) -> str:
         config = self._decoder.config
@@ -120,8 +124,7 @@ class NativeEngine:
         return scores
 
     def align(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        layer, heads = self._decoder.config.alignment
-        where = {"attention_layer": layer, "attention_heads": heads}
+        where = dict(zip(("attention_layer", "attention_heads"), self.alignment, strict=True))
         found: list[list[np.ndarray]] = [[] for _ in targets]
         for places, state, tokens, _ in self._forced(sources, targets):
             weights = np.zeros((len(places), max(map(len, sources))), np.float32)

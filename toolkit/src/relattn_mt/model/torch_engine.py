@@ -34,6 +34,9 @@ class TorchEngine:
         model: The model; it is moved to `device` and set to evaluation mode.
         device: Device to compute on.
         reason: Why no faster engine runs the model.
+
+    Attributes:
+        alignment: `ModelConfig.alignment`.
     """
 
     can_step = True
@@ -41,6 +44,7 @@ class TorchEngine:
     def __init__(self, model: Transformer, device: str | torch.device = "cpu", reason: str = "") -> None:
         self.model = model.to(device).eval()
         self.device, self.max_length = str(device), model.max_length
+        self.alignment = model.config.alignment
         self.name = f"PyTorch ({reason})" if reason else "PyTorch"
         self.precision = "bf16" if model.embedding.dtype == torch.bfloat16 else "fp32"
 
@@ -84,7 +88,7 @@ class TorchEngine:
     def align(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[np.ndarray]:
         src, lengths = self._padded(sources)
         tgt, _ = self._padded(targets)
-        weights = cross_attention(self.model, src, lengths, tgt[:, :-1]).cpu().numpy()
+        weights = cross_attention(self.model, src, lengths, tgt[:, :-1], self.alignment).cpu().numpy()
         rows = zip(weights, sources, targets, strict=True)
         return [row[: len(target) - 1, : len(source)] for row, source, target in rows]
 
@@ -98,11 +102,13 @@ class TorchEngine:
 
 
 @torch.inference_mode()
-def cross_attention(model: Transformer, src: Tensor, src_lengths: Tensor, tgt_in: Tensor) -> Tensor:
-    """Return the attention weights (rows, tgt_len, src_len) of the alignment: the mean of its heads in its layer."""
+def cross_attention(
+    model: Transformer, src: Tensor, src_lengths: Tensor, tgt_in: Tensor, alignment: tuple[int, int]
+) -> Tensor:
+    """Return the mean attention weights (rows, tgt_len, src_len) of `ModelConfig.alignment`: a layer's first heads."""
     weights: list[Tensor] = []
     thread = get_ident()
-    number, heads = model.config.alignment
+    number, heads = alignment
 
     def record(module: CrossAttention, arguments: tuple[Any, ...]) -> None:
         if get_ident() == thread:  # other threads may use the model at the same time

@@ -111,14 +111,21 @@ class Runner:
 
         Arguments are those of `log_probs`.
         """
-        tokenizer, given = self.tokenizer, len(self.tokenizer.special.tgt_begin)
-        found = zip(src_ids, tgt_ids, self._by_length(self.engine.align, src_ids, tgt_ids), strict=True)
-        return [
-            links(
-                weights[given:], marked_pieces(tokenizer, 0, src), marked_pieces(tokenizer, 1, tgt), tokenizer.special
-            )
-            for src, tgt, weights in found
-        ]
+        return self.links(src_ids, tgt_ids, self.attention(src_ids, tgt_ids))
+
+    def attention(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Return the attention weights of given translations, as `Engine.align` does, for ids without special ones."""
+        return self._by_length(self.engine.align, src_ids, tgt_ids)
+
+    def links(
+        self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]], attention: Sequence[np.ndarray]
+    ) -> list[Links]:
+        """Return the links between the words of given translations, for their attention weights."""
+        special, found = self.tokenizer.special, []
+        for src, tgt, weights in zip(src_ids, tgt_ids, attention, strict=True):
+            sides = marked_pieces(self.tokenizer, 0, src), marked_pieces(self.tokenizer, 1, tgt)
+            found.append(links(weights[len(special.tgt_begin) :], *sides, special))
+        return found
 
     def _by_length(
         self, work: Callable[..., list[Any]], src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]

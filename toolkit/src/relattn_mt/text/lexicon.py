@@ -1,0 +1,96 @@
+"""Lexicon of a parallel text: words that are each other's best translation, to tell whether an alignment is right.
+
+The association of a source word s and a target word t is the Dice coefficient of the sentence pairs that they are in,
+2·c(s, t) / (c(s) + c(t)). A pair of words is in the lexicon if each is the other's best, in at least LEAST sentence
+pairs, with an association of at least SURE. Words are separated by spaces; case and punctuation around them do not
+count. A contraction such as "don't" is no word here. Scripts without spaces have few words or none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from relattn_mt.text.alignment import Links
+
+LEAST, SURE = 5, 0.3
+_WORD = re.compile("[^ ]+")
+_AROUND = re.compile(r"^\W+|\W+$")
+_CONTRACTED = re.compile(r"\w['’]\w")  # two words in one, as in "don't"
+
+
+class Agreement(NamedTuple):
+    """Number of words of translations whose source word a lexicon knows, by what an alignment links them to."""
+
+    right: int = 0
+    wrong: int = 0
+    unlinked: int = 0
+
+    def __add__(self, other: object) -> Agreement:
+        assert isinstance(other, Agreement)
+        return Agreement(*(a + b for a, b in zip(self, other, strict=True)))
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the words that are linked to the right one; 0 without words."""
+        return self.right / max(1, sum(self))
+
+
+def words_of(line: str) -> list[str]:
+    """Return the words of a line, in lower case and without punctuation around them."""
+    return [_AROUND.sub("", word).lower() for word in _WORD.findall(line)]
+
+
+def lexicon(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the source word of each target word whose translation is sure, from pairs of sentences."""
+    numbers: tuple[dict[str, int], dict[str, int]] = ({}, {})  # of the words of each side
+    together = []
+    sentences: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])  # the words of each sentence
+    for pair in pairs:
+        for line, known, found in zip(pair, numbers, sentences, strict=True):
+            words = dict.fromkeys(word for word in words_of(line) if word and not _CONTRACTED.search(word))
+            found.append(np.array([known.setdefault(word, len(known)) for word in words], dtype=np.int64))
+        together.append((sentences[0][-1][:, None] << 32 | sentences[1][-1]).ravel())
+    if not together:
+        return {}
+    keys, counts = np.unique(np.concatenate(together), return_counts=True)
+    keys, counts = keys[counts >= LEAST], counts[counts >= LEAST]
+    ids = keys >> 32, keys & 0xFFFFFFFF
+    frequencies = [np.bincount(np.concatenate(each)) for each in sentences]
+    association = 2 * counts / (frequencies[0][ids[0]] + frequencies[1][ids[1]])
+    order = np.argsort(association, kind="stable")
+    are_best = association >= SURE
+    for side in ids:
+        best = np.full(int(side.max(initial=0)) + 1, -1)
+        best[side[order]] = order  # the last one stays
+        are_best &= best[side] == np.arange(len(side))
+    sources, targets = map(list, numbers)
+    return {targets[t]: sources[s] for s, t in zip(ids[0][are_best], ids[1][are_best], strict=True)}
+
+
+def agreement(sources: Mapping[str, str], source: str, target: str, links: Links) -> Agreement:
+    """Compare the links of a sentence with a lexicon: of its words that occur once on each side.
+
+    Args:
+        sources: Source word of each target word, as `lexicon` returns it.
+        source: The sentence, of which words are separated by spaces.
+        target: Its translation.
+        links: Word alignment.
+    """
+    source_words, target_words = words_of(source), words_of(target)
+    linked = {target_index: source_index for source_index, target_index in links}
+    found: Counter[str] = Counter()
+    for index, word in enumerate(target_words):
+        expected = sources.get(word)
+        if expected is not None and _are_unique(expected, source_words, word, target_words):
+            at = linked.get(index)
+            found["unlinked" if at is None else "right" if source_words[at] == expected else "wrong"] += 1
+    return Agreement(**found)
+
+
+def _are_unique(source: str, source_words: Sequence[str], target: str, target_words: Sequence[str]) -> bool:
+    return source_words.count(source) == 1 == target_words.count(target)
