@@ -58,8 +58,10 @@ class TextEngine:
         sides = zip(self.tokenizer.vocabularies, (src, tgt), strict=True)
         sources, targets = (word_indices([pieces[i] for i in ids]) for pieces, ids in sides)
         for source, target in self.links(decode(src), decode(tgt)):
-            if source in sources:
-                weights[[i for i, word in enumerate(targets) if word == target], sources.index(source)] = 1
+            rows, columns = (
+                [i for i, word in enumerate(x) if word == y] for x, y in ((targets, target), (sources, source))
+            )
+            weights[np.ix_(rows, columns)] = 1
         return weights
 
 

@@ -61,7 +61,7 @@ def measure(
     lines = [(tokenizer.decode_source(src), tokenizer.decode(tgt)) for src, tgt in held]
     found = {}
     for place, weights in _attention(translator, config, *sides):
-        links = translator.runner.links(*sides, weights)
+        links = [each.links for each in translator.runner.alignments(*sides, weights)]
         found[place] = sum(
             (agreement(sources, *pair, each) for pair, each in zip(lines, links, strict=True)), Agreement()
         )

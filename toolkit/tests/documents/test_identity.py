@@ -105,7 +105,7 @@ FILES = [  # kind, content, and what capitals make of it
     (".json", '{"a":"Read<a>this</a>now"}', '{"a":"READ<a>THIS</a>NOW"}'),
     (".json", '{"a":"<span>Open</span><span>Close</span>"}', '{"a":"<span>OPEN</span><span>CLOSE</span>"}'),
     (".json", '{"a":"%dh one{x}two [[a b|c]] <? x ?> %n"}', '{"a":"%dH ONE{x}TWO [[a b|c]] <? x ?> %n"}'),
-    (".md", "Read[this](x)now the [house](x)s\n", "READ[THIS](x)NOW THE [HOUSES](x)\n"),
+    (".md", "Read[this](x)now the [house](x)s\n", "READ[THIS](x)NOW THE [HOUSE](x)S\n"),
     (".md", "One\n: two\n: three\n", "ONE\n: TWO\n: THREE\n"),
     (".html", "<html lang=en x=y><noscript>one</noscript>", "<html lang=de x=y><noscript>ONE</noscript>"),
     (".html", "<p>Read<a href=1>this</a>now", "<p>READ<a href=1>THIS</a>NOW"),

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from relattn_mt import load
+from relattn_mt.config import SearchConfig
 from relattn_mt.documents.read import FORMATS, document_texts
 from relattn_mt.serve import api, files
 from relattn_mt.serve.access import Access
@@ -31,10 +32,13 @@ from relattn_mt.serve.queue import ModelUnavailable, QueueFull
 from relattn_mt.serve.routing import Router
 from relattn_mt.support.errors import InputError
 from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.translate.translator import Translator
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 from testing.bundles import save_random_bundle
+from testing.engines import TextEngine
+from testing.marked import Characters
 from testing.servers import LIMITS, client_of, translate, validated
 
 GERMAN = "Guten Morgen, wie geht es Ihnen heute? Das Wetter ist schön."
@@ -796,23 +800,38 @@ def characters(html: str) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def with_reversed_words() -> Iterator[TestClient]:
+    """Client of a server that returns the words in reverse order."""
+
+    def links(source: str, _: str) -> list[tuple[int, int]]:
+        last = source.count(" ")
+        return [(i, last - i) for i in range(last + 1)]
+
+    tokenizer: Any = Characters()
+    engine: Any = TextEngine(tokenizer, lambda line: " ".join(line.split(" ")[::-1]), links)
+    translator = Translator(engine, tokenizer, SearchConfig(beam_size=1))
+    with validated(TestClient(make_app(Router({("en", "de"): translator}, LIMITS)))) as client:
+        yield client
+
+
 @pytest.mark.parametrize(
     "html",
     [
         "<b>91%</b>",
         "one <b>apple</b> and 12.5<i>%</i>",
-        "<b>17 apples</b>, <i>4 </i>pears",
+        "<b>17 apples</b> and <i>4 </i>pears",
         "two p<u>ea</u>rs, 5 kg",
         "One <b>apple. Two pears. Three</b> pears.",
         "4<b> pears</b>",
-        "<i>{x} </i><b>one</b>",
+        "<i>two </i><b>one</b>",
         "<u>17</u><b>.5%</b> and <i>one</i>",
     ],
 )
-def test_pages_and_documents_of_a_model_have_the_translation_of_their_text(with_model, html):
-    parameters = {"source": "en", "target": "de"}
-    plain = with_model.post("/translate", json={**parameters, "q": re.sub("<[^>]*>", "", html)}).json()
-    answer = with_model.post("/translate", json={**parameters, "q": html, "format": "html"}).json()
+def test_pages_and_documents_have_the_translation_of_their_text(with_reversed_words, html):
+    client, parameters = with_reversed_words, {"source": "en", "target": "de"}
+    plain = client.post("/translate", json={**parameters, "q": re.sub("<[^>]*>", "", html)}).json()
+    answer = client.post("/translate", json={**parameters, "q": html, "format": "html"}).json()
     assert unescape(re.sub("<[^>]*>", "", answer["translatedText"])) == plain["translatedText"]
     document, out = docx.Document(), io.BytesIO()
     paragraph = document.add_paragraph()
@@ -820,8 +839,8 @@ def test_pages_and_documents_of_a_model_have_the_translation_of_their_text(with_
         run = paragraph.add_run(text)
         run.bold, run.italic, run.underline = ("b" in tags) or None, ("i" in tags) or None, ("u" in tags) or None
     document.save(out)
-    url = with_model.post("/translate_file", data=parameters, files={"file": ("a.docx", out.getvalue())}).json()
-    filled = docx.Document(io.BytesIO(with_model.get(url["translatedFileUrl"]).content)).paragraphs[0]
+    url = client.post("/translate_file", data=parameters, files={"file": ("a.docx", out.getvalue())}).json()
+    filled = docx.Document(io.BytesIO(client.get(url["translatedFileUrl"]).content)).paragraphs[0]
     assert filled.text == plain["translatedText"]
     formats = [
         (

@@ -19,7 +19,7 @@ from relattn_mt.model.torch_engine import cross_attention
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.search.types import SamplingOptions
 from relattn_mt.support.errors import Diverged, InputError
-from relattn_mt.text.alignment import links
+from relattn_mt.text.alignment import WordAlignment, links
 from relattn_mt.text.marked import Mark, Marked
 from relattn_mt.text.patterns import TAG
 from relattn_mt.text.place import place
@@ -400,14 +400,19 @@ def test_tags_are_restored_by_the_alignment(model, caplog, monkeypatch):
     found = translate.n_best([*with_tags, "{x}", "<b>5</b> 6"], TranslateOptions(n_best=2, keep_tags=True))
     for line, before, after in zip(with_tags, plain, found, strict=False):
         source = strip(Marked(line), TAG)
-        assert [h.text for h in after] == [place(source, h.text, h.alignment)[0].text for h in before]
+        src_ids = [translate.tokenizer.encode(source.line)] * len(before)
+        alignments = translate.runner.align_words(src_ids, [h.tokens for h in before])
+        assert [each.links for each in alignments] == [h.alignment for h in before]
+        expected = [place(source, h.text, *each)[0].text for h, each in zip(before, alignments, strict=True)]
+        assert [h.text for h in after] == expected
         assert [(h.score, h.tokens) for h in after] == [(pytest.approx(h.score, abs=1e-5), h.tokens) for h in before]
         assert [h.alignment for h in after] == [[], []]
     assert [h.text for h in found[12]] == ["{x}"]
     assert found[13][0].text.count("<b>") == 1
     options = TranslateOptions(keep_tags=True)
     assert translate.translate(["5"], options, prefixes=[""]) == translate.translate(["5"])
-    monkeypatch.setattr(translate, "align", lambda src_ids, _: [[]] * len(src_ids))
+    nothing = WordAlignment([], [])
+    monkeypatch.setattr(translate.runner, "align_words", lambda src_ids, _: [nothing] * len(src_ids))
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert translate.translate(["", "5 {x} 6"], options)[1].endswith("{x}")

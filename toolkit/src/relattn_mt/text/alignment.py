@@ -13,16 +13,37 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from relattn_mt.data.tokenizer import BYTE, SpecialTokens, word_indices
 
+LEAST_WEIGHT = 0.05  # of a target word on a source word, so that it may be its translation
 Links = list[tuple[int, int]]  # (source word, target word), counted from 0, ordered by target word
+
+
+class WordAlignment(NamedTuple):
+    """Alignment of the words of a sentence and its translation.
+
+    Attributes:
+        links: The links, at most one per target word.
+        likeliest: For each source word, the target word that looks at it most, if any does.
+    """
+
+    links: Links
+    likeliest: list[int | None]
 
 
 def links(weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[str], special: SpecialTokens) -> Links:
     """Return the links between words, from weights (target pieces and the end, source pieces with special tokens)."""
+    return align_words(weights, src_pieces, tgt_pieces, special).links
+
+
+def align_words(
+    weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[str], special: SpecialTokens
+) -> WordAlignment:
+    """Return the alignment of words. Arguments are those of `links`."""
     source, target = word_indices(src_pieces), word_indices(tgt_pieces)
     no_word = len(source)
     columns = [no_word] * len(special.src_begin)
@@ -35,8 +56,12 @@ def links(weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[s
     totals = np.zeros((max((word for word in target if word is not None), default=-1) + 1, no_word + 1))
     words = np.array([target[row] for row in rows], dtype=int)
     np.add.at(totals, (words[:, None], np.array(columns, dtype=int)), weights[rows] * factors)
-    best = totals.argmax(1) if totals.size else np.empty(0, dtype=int)
-    return [(int(word), at) for at, word in enumerate(best) if word < no_word]
+    count = max((word for word in source if word is not None), default=-1) + 1
+    if not len(totals):
+        return WordAlignment([], [None] * count)
+    best = [(int(word), at) for at, word in enumerate(totals.argmax(1)) if word < no_word]
+    looking = zip(totals[:, :count].argmax(0).tolist(), totals[:, :count].max(0).tolist(), strict=True)
+    return WordAlignment(best, [target if weight >= LEAST_WEIGHT else None for target, weight in looking])
 
 
 def _are_counted(pieces: Sequence[str], words: Sequence[int | None]) -> list[bool]:

@@ -1,95 +1,58 @@
 """Put the tags of a text into its translation, as marks or as they are written.
 
-Each tag occurs exactly once in the translation, unchanged. The word alignment determines its place: a pair of tags
-encloses the words that are aligned with the words it enclosed, and any other tag stands next to the word that is
-aligned with its neighbour. An emoji or symbol at the beginning or the end of the line stays there. If the neighbours
-have no alignment, the place is a guess, and the tag is reported. A tag of a pair within a word, as in `H<sub>2</sub>O`,
-stays within the translated word if that word has the same text before or after the tag.
+Each tag occurs exactly once in the translation, unchanged. Its place is beside a word of the translation, or in one:
+
+- An element, which is a pair of tags, encloses the words that are aligned with its words. If there are none, and it had
+  a letter or digit, it takes the nearest word that no other element has, or else nests. Both are guesses.
+- A tag of a pair within a word, as in `H<sub>2</sub>O`, stays there if the translated word begins or ends as the word.
+- Any other tag stands beside the word that is aligned with its neighbour. If the neighbours have no alignment, that is
+  a guess. An emoji or symbol at the beginning or the end of the line stays there, and an item of a list in its place.
+
+Elements are nested. What touched a word touches one again.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from relattn_mt.data.text_files import has_text
-from relattn_mt.text.marked import MARK, Marked, join
+from relattn_mt.text.alignment import Links
+from relattn_mt.text.marked import Marked, join
 from relattn_mt.text.patterns import UNITS
-from relattn_mt.text.strip import (
-    CLOSING,
-    CLOSING_MARKS,
-    NO_SPACE_AFTER,
-    NO_SPACE_BEFORE,
-    OPENING,
-    OPENING_MARKS,
-    SEPARATORS,
-    SPACE,
-    StrippedText,
-    Tag,
-)
+from relattn_mt.text.strip import CLOSING, CLOSING_MARKS, OPENING, OPENING_MARKS, SEPARATORS, SPACE, StrippedText, Tag
+from relattn_mt.text.strip import WORD as _WORD
 
-if TYPE_CHECKING:
-    from relattn_mt.text.alignment import Links
-
-_WORD = re.compile(r"[^ ]+")
 _SEPARATOR = re.compile(f"[{''.join(SEPARATORS)}](?!\\d)")
 _BEGINS_WORD, _ENDS_WORD = re.compile(r"\w|[€£¥$]\d"), re.compile(rf"\w$|\d ?(?:{UNITS})$|(?:://|www\.)\S*$")
 _HAS_WORD, _SIGN = re.compile(r"\w"), re.compile(r"([^\w\s])")
+_LINKED = 1.5  # how many words farther away a word without a link may be than one that has a link, to be guessed
+
+Span = tuple[int, int]  # the first and the last word
 
 
-def place(stripped: StrippedText, translation: str, links: Links) -> tuple[Marked, list[str]]:
-    """Return a translation with the tags of its source, and the tags whose place is a guess.
+def place(
+    stripped: StrippedText, translation: str, links: Links, likeliest: Sequence[int | None] = ()
+) -> tuple[Marked, list[str]]:
+    """Return a translation with the tags of its source, and the tags or the words whose place is a guess.
 
-    `links` is the alignment with `stripped.line`, of at most one link per target word.
-
-    If no word changes, the result is the source: no tag moves, and all spaces stay.
+    Args:
+        stripped: The source without its tags.
+        translation: Translation of `stripped.line`. If it is the same, the result is the source.
+        links: Word alignment, of at most one link per target word.
+        likeliest: Target word of each source word, for those that have no link; None or missing if unknown.
     """
     if translation == stripped.line or not has_text(stripped.line):
         return stripped.original, []
-    source, target = (list(_WORD.finditer(text)) for text in (stripped.line, translation))
-    aligned: dict[int, list[int]] = {}  # source word -> target words
-    for source_index, target_index in sorted(links):
-        aligned.setdefault(source_index, []).append(target_index)
-    offsets: dict[int, int] = {}  # index of the tag -> offset in the translation
-    uncertain = []
-    tags = list(stripped.tags)
-    source_of = {target_index: source_index for source_index, target_index in links}
-    sources = [source_of.get(target_index) for target_index in range(len(target))]
-    spans = _target_spans(stripped, source, sources)
-    cuts = _cuts(stripped, source, target, sources)
-    separators = _separator_offsets(stripped.line), _separator_offsets(translation)
-    for number, tag in enumerate(stripped.tags):
-        if number in spans:
-            offsets[number] = _offset_of_paired_tag(number, stripped, target, spans[number], cuts)
-        else:
-            anchor = stripped.opening.get(number, number)  # a pair whose words are not aligned stays together
-            offsets[number], certain = _offset_in_list(
-                tag, stripped.line, translation, *separators
-            ) or _offset_by_neighbour(anchor, stripped, source, target, aligned)
-            if not certain:
-                uncertain.append(tag.content.text)
-                if tag.kind == "single":  # it must not touch another word
-                    tags[number] = replace(tag, left=False, right=False, divides=False)
-    _move_into_pairs(offsets, {number: tags[number] for number in spans}, stripped.line, translation)
-    _nest_pairs(offsets, stripped.opening)
-    for number in _keep_in_pairs(offsets, stripped):
-        at, text = offsets[number], tags[number].visible
-        if translation[at - 1 : at].strip() and translation[at : at + 1].strip():  # a pair ends within a word
-            left, right = not _BEGINS_WORD.match(text), not _ENDS_WORD.search(text)
-            tags[number] = replace(tags[number], left=left, right=right)
-    lost = {  # tags of pairs whose words have no translation
-        number
-        for closing, opening in stripped.opening.items()
-        for number in (opening, closing)
-        if offsets[opening] == offsets[closing] and tags[opening].at < tags[closing].at
-    }
-    placed = _insert(translation, _sort_tags(offsets, stripped.opening), tags, lost)
-    return placed, [*filter(None, uncertain), *_damaged(stripped, translation, placed.text)]
+    placing = _Placing(stripped, translation, links, likeliest)
+    events = list(_nested(placing.root, translation))
+    placed = _insert(translation, events, placing.tags)
+    return placed, [*filter(None, placing.guessed), *_damaged(stripped, translation, placed.text)]
 
 
 def _damaged(stripped: StrippedText, translation: str, text: str) -> list[str]:
@@ -103,374 +66,438 @@ def _damaged(stripped: StrippedText, translation: str, text: str) -> list[str]:
     return list((line & (line + alone - found)).elements())
 
 
-def _target_spans(
-    stripped: StrippedText, source: list[re.Match[str]], sources: Sequence[int | None]
-) -> dict[int, tuple[int, int]]:
-    """Return the first and the last target word that each opening and closing tag encloses.
+@dataclass(eq=False)
+class _Element:
+    """A pair of tags or a single tag, and its place in the translation.
 
-    `sources` is the source word that each target word is aligned with.
+    Attributes:
+        first: Index of the opening or single tag; -1 for the whole line.
+        last: Index of the closing or single tag.
+        parent: The element around it.
+        children: Elements in it.
+        span: Target words that it encloses.
+        begin: Number of characters of the translation before it.
+        end: Number of characters of the translation before its end.
     """
-    spans: dict[int, tuple[int, int]] = {}
-    outermost: list[int] = []  # opening tags of the pairs so far that are in none of the others
-    bare_ranges = [[word.start() + offset for offset in _range_without_punctuation(word[0])] for word in source]
-    for closing, opening in stripped.opening.items():  # inner pairs first
-        begin, end = stripped.tags[opening].at, stripped.tags[closing].at
-        inner = {i for i, (first, last) in enumerate(bare_ranges) if last > begin and first < end}
-        words = inner or {
-            i for i, word in enumerate(source) if word.end() > begin and word.start() < end and begin < end
-        }
-        aligned_range = _longest_aligned_range(sources, words)
-        ranges = [aligned_range] if aligned_range else []
-        while outermost and outermost[-1] > opening:
-            ranges.append(spans[outermost.pop()])
-        if ranges:
-            spans[opening] = spans[closing] = min(s[0] for s in ranges), max(s[1] for s in ranges)
-            outermost.append(opening)
-    return spans
 
-
-def _longest_aligned_range(source_of: Sequence[int | None], words: set[int]) -> tuple[int, int] | None:
-    """Return the first and the last target word of the run with the most target words aligned with `words`.
-
-    A run may contain words without alignment, but none that are aligned with other words. The spans of different source
-    words therefore never overlap.
-    """
-    best: tuple[int, int, int] | None = None
-    first, count = 0, 0
-    for target_index, source_index in enumerate(source_of):
-        if source_index in words:
-            first, count = (target_index, 1) if count == 0 else (first, count + 1)
-            if best is None or count > best[0]:
-                best = count, first, target_index
-        elif source_index is not None:
-            count = 0
-    return None if best is None else best[1:]
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """Place of a tag within a word: an offset in the translation of the word, from target word `first` to `last`."""
-
-    offset: int
     first: int
     last: int
+    parent: _Element | None = None
+    children: list[_Element] = field(default_factory=list)
+    span: Span | None = None
+    begin: int = 0
+    end: int = 0
+
+    def move(self, begin: int, end: int) -> None:
+        self.begin = begin
+        self.end = end
 
 
-def _cuts(
-    stripped: StrippedText, source: list[re.Match[str]], target: list[re.Match[str]], sources: Sequence[int | None]
-) -> dict[int, _Cut]:
-    """Return the places of those tags of pairs that stand within a word. `sources` are those of `_target_spans`."""
-    starts = [word.start() for word in source]
-    tags_by_word: dict[int, list[int]] = {}  # source word -> tags
-    for number in sorted({*stripped.opening, *stripped.opening.values()}):
-        tag = stripped.tags[number]
-        i = bisect_right(starts, tag.at) - 1
-        if i >= 0 and source[i].start() < tag.at < source[i].end():
-            tags_by_word.setdefault(i, []).append(number)
-    cuts: dict[int, _Cut] = {}
-    for i, numbers in tags_by_word.items():
-        aligned_range = _longest_aligned_range(sources, {i})
-        if aligned_range is not None:
-            begin, end = target[aligned_range[0]].start(), target[aligned_range[1]].end()
-            word_offsets = [stripped.tags[number].at - starts[i] for number in numbers]
-            closes = {
-                stripped.tags[number].at - starts[i]
-                for number in numbers
-                if number in stripped.opening and stripped.tags[stripped.opening[number]].at < stripped.tags[number].at
-            }
-            target_offsets = _match(source[i][0], target[0].string[begin:end], word_offsets, closes)
-            cuts |= {
-                number: _Cut(begin + target_offsets[word_offset], *aligned_range)
-                for word_offset, number in zip(word_offsets, numbers, strict=True)
-            }
-    return cuts
+class _Placing:
+    """Places the tags of a line. Arguments are those of `place`.
 
-
-def _match(word: str, translation: str, word_offsets: Sequence[int], closes: set[int]) -> dict[int, int]:
-    """Return the offset in a translation for each of some offsets in a word, in the same order.
-
-    If neither a part beside it nor all signs of the word are the same in the translation, the offset is the end of the
-    translation if a tag is closed there, and its start otherwise, or as near to that as the order allows.
+    Attributes:
+        tags: The tags, of which some no longer touch their neighbours.
+        root: The whole line.
+        guessed: Tags or words whose place is a guess.
     """
-    target_offsets: dict[int, int] = {}
-    parts, others = (_SIGN.split(each) for each in (word, translation))  # as in and/or
-    is_same = parts[1::2] == others[1::2]
-    beside_signs = dict(zip(*(accumulate(map(len, each)) for each in (parts, others)), strict=True)) if is_same else {}
-    for offset in word_offsets:
-        before, after = word[:offset], word[offset:]
-        if not before.strip(OPENING_MARKS):
-            target_offsets[offset] = _begin(translation, before, after)
-        elif not after.strip(CLOSING_MARKS):
-            target_offsets[offset] = _end(translation, before, after)
-        elif translation.startswith(before):
-            target_offsets[offset] = offset
-        elif translation.endswith(after):
-            target_offsets[offset] = len(translation) - len(word) + offset
-            if offset in closes:
-                target_offsets[offset] = len(translation[: target_offsets[offset]].rstrip(SPACE))
-        elif offset in beside_signs:
-            target_offsets[offset] = beside_signs[offset]
-    lower = 0
-    for offset in sorted(set(word_offsets)):
-        if offset in target_offsets:
-            lower = target_offsets[offset] = max(lower, target_offsets[offset])
-    next_offset = len(translation)
-    upper: dict[int, int] = {}
-    for offset in sorted(set(word_offsets), reverse=True):
-        next_offset = target_offsets.get(offset, next_offset)
-        upper[offset] = next_offset
-    lower, result = 0, {}
-    for offset in sorted(set(word_offsets)):
-        lower = result[offset] = upper[offset] if offset in target_offsets or offset in closes else lower
-    return result
+
+    def __init__(self, stripped: StrippedText, translation: str, links: Links, likeliest: Sequence[int | None]) -> None:
+        self.stripped, self.translation = stripped, translation
+        self.source, self.target = (list(_WORD.finditer(text)) for text in (stripped.line, translation))
+        self.linked: list[int | None] = [None] * len(self.target)  # source word of each target word
+        self.aligned: dict[int, list[int]] = {}  # target words of each source word
+        for source, target in sorted(links):
+            self.linked[target] = source
+            self.aligned.setdefault(source, []).append(target)
+        for source, likely in enumerate(likeliest):
+            if likely is not None:
+                self.aligned.setdefault(source, [likely])
+        self.aligned = dict(sorted(self.aligned.items()))
+        self.tags = list(stripped.tags)
+        self.guessed: list[str] = []
+        self.takers = [0] * len(self.target)  # number of pairs that enclose each target word
+        self.root = _Element(-1, -1, end=len(translation))
+        self.pairs: list[_Element] = []  # inner pairs first
+        singles = self._build()
+        for pair in self.pairs:
+            self._enclose(pair, self._longest_run(self._words(pair)))
+        for pair in self.pairs:
+            if pair.span is None:
+                self._guess(pair)
+            self._locate(pair)
+        for single in singles:
+            self._place_single(single)
+
+    def _build(self) -> list[_Element]:
+        """Make the elements, and return those of single tags."""
+        inner, singles = self.root, []
+        for number, tag in enumerate(self.tags):
+            if tag.kind == "close":
+                inner.last = number
+                self.pairs.append(inner)
+                assert inner.parent is not None
+                inner = inner.parent
+                continue
+            element = _Element(number, number, inner)
+            inner.children.append(element)
+            if tag.kind == "open":
+                inner = element
+            else:
+                singles.append(element)
+        return singles
+
+    # ---- pairs ----
+
+    def _words(self, pair: _Element) -> range:
+        """Return the source words in a pair. A word counts if more of it than punctuation is there, or if none is."""
+        opening, closing = self.tags[pair.first], self.tags[pair.last]
+        begin, end = opening.word, closing.word + (closing.cut > 0)
+        inner_begin, inner_end = begin, end
+        if begin < end and opening.cut >= _core(self.source[begin][0])[1]:
+            inner_begin += 1
+        if begin < end and 0 < closing.cut <= _core(self.source[end - 1][0])[0]:
+            inner_end -= 1
+        return range(inner_begin, inner_end) if inner_begin < inner_end else range(begin, end)
+
+    def _enclose(self, pair: _Element, run: Span | None) -> None:
+        """Let a pair enclose a run of target words, and those of the pairs in it."""
+        spans = [child.span for child in pair.children if child.span is not None]
+        spans += [run] if run else []
+        if spans:
+            pair.span = min(span[0] for span in spans), max(span[1] for span in spans)
+            for target in range(pair.span[0], pair.span[1] + 1):
+                self.takers[target] += 1
+
+    def _longest_run(self, words: range) -> Span | None:
+        """Return the first and the last target word of the run with the most target words linked with `words`.
+
+        A run may contain words without a link, but none that are linked with other words. So the runs of different
+        source words never overlap.
+        """
+        best: tuple[int, int, int] | None = None
+        first, count = 0, 0
+        for target, source in enumerate(self.linked):
+            if source is None:
+                continue
+            if source not in words:
+                count = 0
+                continue
+            first, count = (target, 1) if count == 0 else (first, count + 1)
+            if best is None or count > best[0]:
+                best = count, first, target
+        return None if best is None else best[1:]
+
+    def _guess(self, pair: _Element) -> None:
+        """Let a pair with a letter or digit, but without a link, take the likeliest or the nearest free target word."""
+        words = self._words(pair)
+        if any(child.span for child in pair.children):
+            self._enclose(pair, None)
+        if pair.span or not self.target or not any(_HAS_WORD.search(self.source[word][0]) for word in words):
+            return
+        around: list[Span] = []  # spans of the pairs around it, the innermost first
+        parent = pair.parent
+        while parent is not None:
+            around += [parent.span] if parent.span else []
+            parent = parent.parent
+
+        def is_free(target: int) -> bool:
+            return self.takers[target] == sum(first <= target <= last for first, last in around)
+
+        def distance(target: int) -> float:
+            return abs(target - expected) + _LINKED * (self.linked[target] is not None)
+
+        likely = [self.aligned[word][0] for word in words if word in self.aligned]
+        first, last = around[0] if around else (0, len(self.target) - 1)
+        if likely and first <= likely[0] <= last and is_free(likely[0]):
+            best = likely[0]
+        else:
+            expected = self._expected(words[0])
+            best = min(list(filter(is_free, range(first, last + 1))) or range(first, last + 1), key=distance)
+            opening = self.tags[pair.first].content.text
+            self.guessed.append(opening or " ".join(self.source[word][0] for word in words))
+        self._enclose(pair, (best, best))
+
+    def _expected(self, word: int) -> int:
+        """Return where the translation of a source word is if the nearest aligned word has it at the same distance."""
+        if not self.aligned:
+            return word
+        nearest = min(self.aligned, key=lambda other: abs(other - word))
+        return self.aligned[nearest][0] + word - nearest
+
+    def _locate(self, pair: _Element) -> None:
+        """Find the places of the tags of a pair."""
+        opening, closing = self.tags[pair.first], self.tags[pair.last]
+        if pair.span is None:  # it encloses spaces or punctuation
+            at, _ = self._beside(replace(opening, left=True))
+            pair.move(at, at)
+            return
+        pair.move(self._in_span(opening, pair.span), self._in_span(closing, pair.span))
+        if pair.begin >= pair.end:
+            pair.move(self.target[pair.span[0]].start(), self.target[pair.span[1]].end())
+        if not closing.left and self.translation[pair.end :][:1] == SPACE:
+            pair.end += 1
+        if not opening.right and self.translation[: pair.begin].endswith(SPACE):
+            pair.begin -= 1
+
+    def _in_span(self, tag: Tag, span: Span) -> int:
+        """Return the offset of the opening or the closing tag of a pair that encloses a span."""
+        is_open = tag.kind == "open"
+        begin, end = self.target[span[0]].start(), self.target[span[1]].end()
+        if tag.cut == 0:
+            return begin if is_open else end
+        word = self.source[tag.word][0]
+        core = _core(word)
+        if tag.cut <= core[0]:
+            target = self.target[span[0]]
+            return target.start() + _among_opening_marks(word, tag.cut, target[0])
+        if tag.cut >= core[1]:
+            target = self.target[span[1]]
+            return target.start() + _among_closing_marks(word, tag.cut, target[0])
+        run = self._longest_run(range(tag.word, tag.word + 1))
+        if run is None or run[not is_open] != span[not is_open]:
+            return begin if is_open else end
+        begin = self.target[run[0]].start()
+        return begin + _within(word, tag.cut, self.translation[begin : self.target[run[1]].end()], closes=not is_open)
+
+    # ---- single tags ----
+
+    def _place_single(self, single: _Element) -> None:
+        """Find the place of a single tag: in the pair around it, at its edge if it stood there."""
+        tag, parent = self.tags[single.first], single.parent
+        assert parent is not None
+        at = None
+        if parent.first >= 0:
+            places = self.tags[parent.first].place, self.tags[parent.last].place
+            if (places[0] == tag.place) != (places[1] == tag.place):
+                at = parent.begin if places[0] == tag.place else parent.end
+        if at is None:
+            at, is_certain = self._in_list(tag) or self._at_end(tag) or self._beside(tag)
+            if not is_certain:
+                self.guessed.append(tag.content.text)
+                tag = replace(tag, left=False, right=False, divides=False)  # it must not touch another word
+            at, free = min(max(parent.begin, at), parent.end), at
+            if at != free and self.translation[at - 1 : at].strip() and self.translation[at : at + 1].strip():
+                left, right = not _BEGINS_WORD.match(tag.visible), not _ENDS_WORD.search(tag.visible)
+                tag = replace(tag, left=left, right=right)
+        self.tags[single.first] = tag
+        single.move(at, at)
+
+    def _at_end(self, tag: Tag) -> tuple[int, bool] | None:
+        """Return what `_beside` does for a symbol at the beginning or the end of the line."""
+        is_symbol = not tag.content.marks and not _HAS_WORD.search(tag.content.text)
+        is_first, is_last = tag.place == (0, 0), tag.word == len(self.source)
+        if not is_symbol or is_first == is_last:
+            return None
+        return (0 if is_first else len(self.translation.rstrip())), True
+
+    def _in_list(self, tag: Tag) -> tuple[int, bool] | None:
+        """Return what `_beside` does for an item of a list that has as many separators in the translation."""
+        if tag.content.tail in SEPARATORS and tag.place == (0, 0):
+            return 0, True
+        if tag.content.head not in SEPARATORS:
+            return None
+        if tag.word == len(self.source):
+            return len(self.translation.rstrip()), True
+        at = self.source[tag.word].start() + tag.cut
+        separator = self.stripped.line[at]
+        places, target_places = ([each for mark, each in side if mark == separator] for side in self._separators)
+        index = bisect_left(places, at)
+        if places[index : index + 1] != [at] or len(places) != len(target_places):
+            return None
+        return target_places[index], True
+
+    @cached_property
+    def _separators(self) -> list[list[tuple[str, int]]]:
+        """The separators of items in the line and in the translation, with their offsets, without those of numbers."""
+        sides = self.stripped.line, self.translation
+        return [[(match[0], match.start()) for match in _SEPARATOR.finditer(side)] for side in sides]
+
+    def _beside(self, tag: Tag) -> tuple[int, bool]:
+        """Return the offset of a tag beside the nearest aligned word, and whether that is its neighbour."""
+        before = tag.word - (tag.cut == 0)
+        follows = not (tag.right and not tag.left)  # whether it belongs to the word before it
+        words = self._aligned_words
+        count = bisect_right(words, before), bisect_left(words, tag.word)
+        choices = [(before - words[count[0] - 1], not follows, True)] if count[0] else []
+        if count[1] < len(words):
+            choices.append((words[count[1]] - tag.word, follows, False))
+        if not choices:
+            is_before = not self.target or (tag.place == (0, 0) and tag.word < len(self.source))
+            return (0 if is_before else self.target[-1].end()), False
+        distance, _, is_before = min(choices)
+        if not is_before:
+            return self.target[min(self.aligned[words[count[1]]])].start(), distance == 0
+        target = self.target[max(self.aligned[words[count[0] - 1]])]
+        if distance or tag.cut == 0:
+            return target.end(), distance == 0
+        word = self.source[tag.word][0]
+        if tag.cut < _core(word)[1]:
+            return target.start() + _within(word, tag.cut, target[0], closes=True), True
+        return target.start() + _among_closing_marks(word, tag.cut, target[0]), True
+
+    @cached_property
+    def _aligned_words(self) -> list[int]:
+        return list(self.aligned)
 
 
-def _offset_of_paired_tag(
-    number: int, stripped: StrippedText, target: list[re.Match[str]], span: tuple[int, int], cuts: dict[int, _Cut]
-) -> int:
-    """Return the offset in the translation of a tag of a pair that encloses words."""
-    tag, line, cut = stripped.tags[number], stripped.line, cuts.get(number)
-    is_open = tag.kind == "open"
-    if cut is not None and (cut.first == span[0] if is_open else cut.last == span[1]):
-        return cut.offset
-    word, offset = (target[span[0]], _begin) if is_open else (target[span[1]], _end)
-    return word.start() + offset(word[0], line[: tag.at], line[tag.at :])
+def _core(word: str) -> tuple[int, int]:
+    """Return the range of a word without punctuation around it."""
+    begin = len(word) - len(word.lstrip(OPENING_MARKS))
+    return begin, max(begin, len(word.rstrip(CLOSING_MARKS)))
 
 
-def _move_into_pairs(offsets: dict[int, int], tags: dict[int, Tag], line: str, translation: str) -> None:
-    """Move tags over a space of the translation that the pair encloses in the line. No two pairs enclose the same."""
-    ends = set()
-    for number, tag in tags.items():
-        if tag.kind == "close" and translation[offsets[number] :][:1] == line[: tag.at][-1:] == SPACE:
-            offsets[number] += 1
-            ends.add(offsets[number])
-    for number, tag in tags.items():
-        start = offsets[number]
-        is_moved = tag.kind == "open" and line[tag.at :][:1] == translation[:start][-1:] == SPACE
-        offsets[number] -= is_moved and start not in ends
+def _among_opening_marks(word: str, cut: int, target: str) -> int:
+    """Return the offset in a target word of a tag after some of the marks that a word begins with: as many, or all."""
+    marks = _core(target)[0]
+    return marks if cut == _core(word)[0] else min(marks, cut)
 
 
-def _nest_pairs(offsets: dict[int, int], opening: dict[int, int]) -> None:
-    """Move the tags of a pair that is within another pair in the line into that pair."""
-    enclosing: list[int] = []  # closing tags of the pairs around a pair
-    for opening_tag, closing_tag in sorted((opening_tag, closing_tag) for closing_tag, opening_tag in opening.items()):
-        while enclosing and enclosing[-1] < opening_tag:
-            enclosing.pop()
-        offsets[closing_tag] = max(offsets[opening_tag], offsets[closing_tag])
-        if enclosing:
-            lower, upper = offsets[opening[enclosing[-1]]], offsets[enclosing[-1]]
-            for number in (opening_tag, closing_tag):
-                offsets[number] = min(max(lower, offsets[number]), upper)
-        enclosing.append(closing_tag)
+def _among_closing_marks(word: str, cut: int, target: str) -> int:
+    """Return the offset in a target word of a tag before some of the marks that a word ends with: as many, or all."""
+    marks, outside = len(target) - _core(target)[1], len(word) - cut
+    return len(target) - (marks if cut == _core(word)[1] else min(marks, outside))
 
 
-def _sort_tags(offsets: dict[int, int], opening: dict[int, int]) -> list[tuple[int, int]]:
-    """Return (offset, tag) in the order of the translation. A pair that would overlap another ends earlier."""
-    closing = {first: last for last, first in opening.items()}
-    ranks = _ranks(offsets, opening)
-    inserted: list[tuple[int, int]] = []
-    opened: list[int] = []
-    ended: set[int] = set()
-    for number in sorted(offsets, key=lambda number: (offsets[number], ranks[number], number)):
-        if number in ended:
+def _within(word: str, cut: int, target: str, *, closes: bool) -> int:
+    """Return the offset in the translation of a word of a tag after `cut` of its characters.
+
+    That is where the part before it, the part after it or all signs of the word are the same there, but for capitals,
+    and else its end if the tag closes something, or its start.
+    """
+    before, after = word[:cut], word[cut:]
+    if target[:cut].lower() == before.lower():
+        return cut
+    at = len(target) - len(after)
+    if target[max(0, at) :].lower() == after.lower():
+        return len(target[:at].rstrip(SPACE)) if closes else at
+    parts, target_parts = _SIGN.split(word), _SIGN.split(target)  # as in and/or
+    if parts[1::2] == target_parts[1::2]:
+        places, target_places = (list(accumulate(map(len, each))) for each in (parts, target_parts))
+        if cut in places:
+            return target_places[places.index(cut)]
+    return len(target) if closes else 0
+
+
+def _nested(root: _Element, translation: str) -> Iterator[tuple[int, int]]:
+    """Yield the offset and the number of each tag, in the order of the translation. Elements are nested."""
+    stack = [(root, iter(_arranged(root, translation)))]
+    while stack:
+        element, children = stack[-1]
+        child = next(children, None)
+        if child is not None:
+            yield child.begin, child.first
+            if child.last != child.first:
+                stack.append((child, iter(_arranged(child, translation))))
             continue
-        if number in closing:
-            opened.append(number)
-        while number in opening and (first := opened.pop()) != opening[number]:
-            inserted.append((offsets[number], closing[first]))
-            ended.add(closing[first])
-        inserted.append((offsets[number], number))
-    return inserted
+        stack.pop()
+        if element.last >= 0:
+            yield element.end, element.last
 
 
-def _ranks(offsets: dict[int, int], opening: dict[int, int]) -> dict[int, int]:
-    """Return, for each tag, its rank among those with the same offset, so that pairs are nested.
+def _arranged(parent: _Element, translation: str) -> list[_Element]:
+    """Return the elements in another one by their places, so that they do not overlap.
 
-    Pairs that end there come first, with what they enclose, and those that begin there come last.
+    Of two that overlap, the second begins after the first, or nests if there would be nothing left of it.
     """
-    closing = {first: last for last, first in opening.items()}
-    ranks: dict[int, int] = {}
-    enclosing: list[int] = []  # opening tags of pairs that have a length, innermost last
-    for number, offset in offsets.items():
-        first, last = opening.get(number, number), closing.get(opening.get(number, number), number)
-        has_length = offsets[first] < offsets[last]
-        if number == first and has_length:
-            enclosing.append(number)
-        ranks[number] = 1
-        if enclosing:
-            begin, end = offsets[enclosing[-1]], offsets[closing[enclosing[-1]]]
-            ranks[number] = 0 if offset == end else 2 if offset == begin else 1
-        if number == last and has_length:
-            enclosing.pop()
-    return ranks
-
-
-def _range_without_punctuation(text: str) -> tuple[int, int]:
-    """Return the range of a text without punctuation around it."""
-    begin = len(text) - len(text.lstrip(OPENING_MARKS))
-    return begin, max(begin, len(text.rstrip(CLOSING_MARKS)))
-
-
-def _begin(word: str, before: str, after: str) -> int:
-    """Return the offset in a target word of a tag between two parts of a line, of which the second is translated.
-
-    It is after the opening brackets if the tag stood after such. If it stood between two, it is after as many.
-    """
-    marks, outside = _range_without_punctuation(word)[0], len(before) - len(before.rstrip(OPENING_MARKS))
-    return min(marks, outside) if after.startswith(OPENING) else marks if outside else 0
-
-
-def _end(word: str, before: str, after: str) -> int:
-    """Return the offset in a target word of a tag between two parts of a line, of which the first is translated.
-
-    It is before the punctuation if the tag stood before such. If it stood between two marks, it is before as many.
-    """
-    marks = len(word) - _range_without_punctuation(word)[1]
-    outside = 0 if before.endswith(SPACE) else len(after) - len(after.lstrip(CLOSING_MARKS))
-    return len(word) - (min(marks, outside) if before.endswith(CLOSING) else marks if outside else 0)
-
-
-def _separator_offsets(text: str) -> dict[str, list[int]]:
-    """Return the offsets of each separator of items in a text, without those between digits."""
-    offsets: dict[str, list[int]] = defaultdict(list)
-    for match in _SEPARATOR.finditer(text):
-        offsets[match[0]].append(match.start())
-    return offsets
-
-
-def _offset_in_list(
-    tag: Tag, line: str, translation: str, source: dict[str, list[int]], target: dict[str, list[int]]
-) -> tuple[int, bool] | None:
-    """Return what `_offset_by_neighbour` does for an item of a list that has as many separators in the translation.
-
-    `source` and `target` are the offsets of the separators in the line and in the translation.
-    """
-    if tag.content.tail in SEPARATORS and not tag.at:
-        return 0, True
-    if tag.content.head not in SEPARATORS:
-        return None
-    if not line[tag.at :].strip():
-        return len(translation.rstrip()), True
-    offsets, target_offsets = source.get(line[tag.at], []), target.get(line[tag.at], [])
-    index = bisect_left(offsets, tag.at)
-    if offsets[index : index + 1] != [tag.at] or len(offsets) != len(target_offsets):
-        return None
-    return target_offsets[index], True
-
-
-def _offset_by_neighbour(
-    number: int,
-    stripped: StrippedText,
-    source: list[re.Match[str]],
-    target: list[re.Match[str]],
-    aligned: dict[int, list[int]],
-) -> tuple[int, bool]:
-    """Return the offset in the translation of a tag beside a word, and whether that is its neighbour."""
-    tag, line, tags = stripped.tags[number], stripped.line, stripped.tags
-    before = bisect_left(source, tag.at, key=re.Match.start) - 1
-    after = bisect_right(source, tag.at, key=re.Match.end)
-    follows = not (tag.right and not tag.left)  # whether it belongs to the word before it
-    if (edge := _edge(number, stripped)) is not None:
-        follows = tags[edge].kind == "close"
-    begin, end = 0, target[-1].end() if target else 0
-    is_first, is_last = not line[: tag.at].strip(), not line[tag.at :].strip()
-    is_symbol = tag.kind == "single" and not tag.content.marks and not _HAS_WORD.search(tag.content.text)
-    if edge is None and is_symbol and is_first != is_last:
-        return begin if is_first else end, True
-    words = list(aligned)
-    place = bisect_right(words, before), bisect_left(words, after)
-    choices = [(before - words[place[0] - 1], not follows, True)] if place[0] else []
-    if place[1] < len(words):
-        choices.append((words[place[1]] - after, follows, False))
-    if not choices:
-        return begin if is_first else end, False
-    distance, _, is_before = min(choices)
-    index, offset = (max(aligned[words[place[0] - 1]]), _end) if is_before else (min(aligned[words[place[1]]]), _begin)
-    word = target[index]
-    return word.start() + offset(word[0], line[: tag.at], line[tag.at :]), distance == 0
-
-
-def _edge(number: int, stripped: StrippedText) -> int | None:
-    """Return the tag of a pair whose first or last word a single tag stands for, if any."""
-    tags, line = stripped.tags, stripped.line
-    edges = []
-    if tags[number].kind == "single":
-        if number > 0 and tags[number - 1].kind == "open" and not line[tags[number - 1].at : tags[number].at].strip():
-            edges.append(number - 1)
-        following = tags[number + 1] if number + 1 < len(tags) else None
-        if following is not None and following.kind == "close" and not line[tags[number].at : following.at].strip():
-            edges.append(number + 1)
-    return edges[0] if len(edges) == 1 else None
-
-
-def _keep_in_pairs(offsets: dict[int, int], stripped: StrippedText) -> list[int]:
-    """Move single tags that a pair encloses into it, or to its end if they stand there, and return those that moved."""
-    closing = {first: last for last, first in stripped.opening.items()}
-    enclosing: list[int] = []  # opening tags
-    moved = []
-    for number, tag in enumerate(stripped.tags):
-        if tag.kind == "open":
-            enclosing.append(number)
-        elif tag.kind == "close":
-            enclosing.pop()
-        elif enclosing:
-            edge = _edge(number, stripped)
-            lower, upper = offsets[enclosing[-1]], offsets[closing[enclosing[-1]]]
-            at = min(max(lower, offsets[number]), upper) if edge is None else offsets[edge]
-            if at != offsets[number]:
-                moved.append(number)
-            offsets[number] = at
-    return moved
-
-
-def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Tag], lost: set[int]) -> Marked:
-    """Insert tags at offsets of a translation, with spaces where the source had them, but not next to `lost` tags."""
-    at, needs_space = 0, False  # needs_space: a space precedes the next segment
-    divides = False  # whether the last tag has the place of a space
-    last_character = ""  # before the tags of pairs at the end of the text
-    previous = ""  # kind of the last tag since the last segment; a closing tag after a single tag does not count
-    after_word = False  # whether a single tag before ends with a number or a word, which must not touch another one
-    parts: list[Marked] = []
-    last = ""  # character or mark at the end of the parts
-
-    def add(part: Marked, needs_space: bool, begin: int, touching: Sequence[str] = ("", SPACE, *SEPARATORS)) -> None:
-        nonlocal last
-        outside = "" if translation.count('"', 0, begin) % 2 else '"'  # a mark that ends before it, or begins there
-        before, after = last not in NO_SPACE_AFTER or last == outside, part.head not in touching or part.head == outside
-        if needs_space and last and part.head and before and after:
-            parts.append(Marked(SPACE))
-            last = SPACE
-        parts.append(part)
-        last = part.tail or last
-
-    for offset, number in inserted:
-        tag = tags[number]
-        begin, at, segment = at, offset, translation[at:offset]
-        if segment:
-            segment, divides = segment.removeprefix(SPACE * divides), False
-        add(Marked(segment), needs_space or (after_word and segment[:1].isalnum()), begin, NO_SPACE_BEFORE)
-        if segment:
-            needs_space, last_character, previous, after_word = False, segment[-1:], "", False
-        if number in lost:
-            add(tag.content, False, at)
+    for child in parent.children:
+        has_words = child.begin < child.end
+        child.move(*(min(max(parent.begin, at), parent.end) for at in (child.begin, child.end)))
+        if has_words and child.begin >= child.end:
+            child.move(parent.begin, parent.end)
+    arranged: list[_Element] = []
+    for child in sorted(parent.children, key=lambda each: (each.begin, each.end, each.first)):
+        before = arranged[-1] if arranged else None
+        if before is None or child.begin >= before.end:
+            arranged.append(child)
             continue
-        if tag.kind == "close" and previous == "single":  # the space after the single tag follows the pair
-            add(tag.content, not tag.left, at)
-            continue
-        visible = tag.visible
-        is_word = bool(_BEGINS_WORD.match(visible))
-        is_first = previous == "open" and not (is_word and last_character.isalnum())  # of a pair
-        space = needs_space or (tag.kind == "single" and not tag.left and not is_first)
-        touches = last.isalnum() and (visible[:1] == tag.content.head or not tag.left)
-        add(tag.content, space or (is_word and touches), at)
-        after_word = tag.kind == "single" and bool(_ENDS_WORD.search(visible))
-        needs_space, previous = tag.kind != "close" and not tag.right, tag.kind
-        if tag.kind == "open" and (last_character == SPACE or (not last_character and tag.at)):
-            needs_space = False
-        if tag.kind == "single":
-            last_character, divides = tag.content.tail, tag.divides
-            if visible[1:] and visible[0] == visible[-1]:  # a quotation mark that closes
-                last = MARK
-    rest = translation[at:].removeprefix(SPACE * divides)
-    add(Marked(rest), needs_space or (after_word and rest[:1].isalnum()), at, NO_SPACE_BEFORE)
-    return join(parts)
+        rest = translation[before.end : child.end]
+        if rest.strip() and not child.children:
+            child.begin = child.end - len(rest.lstrip())
+            arranged.append(child)
+        else:
+            before.end = max(before.end, child.end)
+            before.children.append(child)
+    return arranged
+
+
+class _Writer:
+    """Writes a translation with tags, with a space between two parts of it where the source had one.
+
+    Parts are words and single tags. Tags of pairs wait for the next part, since the space may stand among them.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[Marked | str] = []
+        self.waiting: list[Tag] = []  # tags of pairs since the last part
+        self.gap, self.gap_at = "", 0  # the space of the translation since then, and the number of tags before it
+        self.single: Tag | None = None  # the last part, if it is a single tag
+        self.tail = ""  # the last character
+        self.quotes = 0  # number of quotation marks so far
+
+    def add_gap(self, space: str) -> None:
+        self.gap, self.gap_at = space, len(self.waiting)
+
+    def add(self, part: Marked, tag: Tag | None = None) -> None:
+        """Write a word, or a single tag."""
+        space = self._space(part, tag)
+        at = self.gap_at
+        if not self.gap:
+            closing = [number for number, each in enumerate(self.waiting, start=1) if each.kind == "close"]
+            at = max(closing, default=0)
+        tags = [each.content for each in self.waiting]
+        self.parts += [*tags[:at], space, *tags[at:], part]
+        self.waiting, self.gap = [], ""
+        self.single, self.tail = tag, part.tail or self.tail
+        self.quotes += part.text.count('"')
+
+    def finish(self) -> Marked:
+        return join([*self.parts, *(tag.content for tag in self.waiting)])
+
+    def _space(self, part: Marked, tag: Tag | None) -> str:
+        """Return the space before a part."""
+        before = self.single
+        if not self.tail or (before is None and tag is None):
+            return self.gap
+        divides = (before is not None and before.divides) or (tag is not None and tag.divides)
+        if self.gap and not divides:
+            return self.gap
+        is_apart = (before is not None and not before.right) or (tag is not None and not tag.left)
+        if self._would_join(part, tag):
+            return SPACE
+        return SPACE if is_apart and not self._touches(part, tag) else ""
+
+    def _would_join(self, part: Marked, tag: Tag | None) -> bool:
+        """Return whether two words would become one without a space."""
+        before = self.single
+        begins = part.head.isalnum() if tag is None else bool(_BEGINS_WORD.match(tag.visible)) and part.head != ""
+        ends = self.tail.isalnum() if before is None else bool(_ENDS_WORD.search(before.visible))
+        return begins and ends
+
+    def _touches(self, part: Marked, tag: Tag | None) -> bool:
+        """Return whether punctuation on one side has no space there: quotation marks, by their number so far."""
+        opens, closes = self.tail in OPENING, part.head in CLOSING
+        if self.tail == '"':
+            opens = self.quotes % 2 == 1
+        if part.head == '"':
+            closes = self.quotes % 2 == 1
+        return opens or (closes if tag is None else part.head in SEPARATORS)
+
+
+def _insert(translation: str, events: Sequence[tuple[int, int]], tags: Sequence[Tag]) -> Marked:
+    """Insert tags at offsets of a translation."""
+    writer, done = _Writer(), 0
+    for offset, number in [*events, (len(translation), -1)]:
+        for match in re.finditer(r" +|[^ ]+", translation[done:offset]):
+            if match[0][0] == SPACE:
+                writer.add_gap(match[0])
+            else:
+                writer.add(Marked(match[0]))
+        done = max(done, offset)
+        if number < 0:
+            break
+        if tags[number].kind == "single":
+            writer.add(tags[number].content, tags[number])
+        else:
+            writer.waiting.append(tags[number])
+    return writer.finish()

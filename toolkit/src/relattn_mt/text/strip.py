@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,11 +25,13 @@ SPACE = " "
 OPENING_MARKS, CLOSING_MARKS = "([{«„“‘¿¡\"'", ".,;:!?)]}»”’…\"'"
 OPENING, CLOSING = tuple(OPENING_MARKS), tuple(CLOSING_MARKS)
 SEPARATORS = tuple(",;，；、")
+WORD = re.compile("[^ ]+")
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "«": "»", "»": "«", "„": "“", "“": "”", "‘": "’", '"': '"', "'": "'"}
 _ENDS = ("", *".,;:!?)]}…。，；、")  # what follows the last item of a list, or another item
-NO_SPACE_AFTER, NO_SPACE_BEFORE = ("", SPACE, *OPENING), ("", SPACE, *CLOSING)
+_NO_SPACE_AFTER, _NO_SPACE_BEFORE = ("", SPACE, *OPENING), ("", SPACE, *CLOSING)
 _LEFT_OUT = INVISIBLE + "".join(sorted(CONTROL))
-_AS_SPACES, _WITHOUT_INVISIBLE = str.maketrans(dict.fromkeys(SPACES, SPACE)), str.maketrans("", "", _LEFT_OUT)
+_AS_SPACES = str.maketrans(dict.fromkeys(SPACES, SPACE))
+_WITHOUT_INVISIBLE = str.maketrans("", "", _LEFT_OUT)
 _MARKUP = re.compile("<[^<>]*>")
 
 
@@ -40,23 +42,30 @@ class Tag:
     Attributes:
         content: The tag as it is written, or the marks.
         kind: "open", "close" or, if it is not one of a pair, "single".
-        at: Number of characters before it in the stripped text.
-        left: Whether a word stood directly before it, without a space; tags of pairs between them do not matter.
-        right: Whether a word stood directly after it, without a space; tags of pairs between them do not matter.
-        divides: Whether the stripped text has a space in its place.
+        word: Index of the word of the line before which it stands, or in which; the number of words at the end.
+        cut: Number of characters of that word before it; 0 if it does not stand in the word.
+        left: Whether a word stood directly before it, without a space; of a closing tag, whether no space did.
+        right: Whether a word stood directly after it, without a space; of an opening tag, whether no space did.
+        divides: Whether the line has a space in its place.
     """
 
     content: Marked
     kind: Kind
-    at: int
-    left: bool
-    right: bool
+    word: int = 0
+    cut: int = 0
+    left: bool = False
+    right: bool = False
     divides: bool = False
 
     @property
     def visible(self) -> str:
         """Its text without markup."""
         return _MARKUP.sub("", self.content.text)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its word and its cut, which order places in a line."""
+        return self.word, self.cut
 
 
 @dataclass(frozen=True)
@@ -110,47 +119,90 @@ def strip(text: Marked, pattern: re.Pattern[str] | None = None) -> StrippedText:
     parts, rest = _parts_of(text, pattern)
     if not parts:
         return StrippedText(text.text, (), {}, text, pattern)
-    names = [(part.number, _name(part), part.kind == "close") for part in parts if part.kind in PAIRED]
-    partners = pair_tags(names)
+    partners = pair_tags([(part.number, _name(part), part.kind == "close") for part in parts if part.kind in PAIRED])
     for part in parts:
         if part.number not in partners:
             part.kind = "single"
     parts = _join_touching(_without_empty_pairs(parts, rest, partners))
     parts, rest = _with_punctuation(parts, rest)
     parts = _join_touching(parts)
-    befores = [*(part.spaced for part in parts), _spaced(rest)]
-    line = ""
-    tags: list[Tag] = []
-    for number, before in enumerate(befores):
-        is_last = number == len(parts)
-        after = before.translate(_WITHOUT_INVISIBLE)
-        if tags and (not line or line.endswith(SPACE)):  # the spaces on both sides of the tag are left
-            after = after.lstrip(SPACE)
-            opens = line.count('"') % 2 == 0 if after[:1] == '"' else after[:1] == "'" and after[1:2].isalnum()
-            if (after[:1] in CLOSING and not opens) or (not after and is_last):
-                line = line.rstrip(SPACE)
-                for tag in reversed(tags):
-                    if tag.at <= len(line):
-                        break
-                    tag.at = len(line)
-        line += after
-        if not is_last:
-            part = parts[number]
-            left = _outer(parts, befores, number, -1) not in NO_SPACE_AFTER
-            right = _outer(parts, befores, number, 1) not in NO_SPACE_BEFORE
-            if part.kind == "close":
-                left = _last(parts, befores, number) != SPACE
-            elif part.kind == "open":
-                right = _first(parts, befores, number + 1) != SPACE
-            tag = Tag(part.content, part.kind, len(line), left, right)
-            if tag.kind == "single" and left and right and line[-1:] not in ("", SPACE):
-                is_space = any(mark.kind == "space" for mark in tag.content.marks)
-                tag.divides = bool(tag.visible or is_space or BLOCK.match(tag.content.text))  # unlike `<wbr/>`
-            tags.append(tag)
-            line += SPACE * tag.divides
+    line, tags = _Line(parts, rest).build()
     numbers = {part.number: index for index, part in enumerate(parts) if part.kind != "single"}
     opening = {numbers[last]: numbers[first] for last, first in partners.items() if first < last and last in numbers}
     return StrippedText(line, tuple(tags), opening, text, pattern)
+
+
+class _Line:
+    """Builds a line without its tags.
+
+    Args:
+        parts: The tags.
+        rest: Text after the last one.
+    """
+
+    def __init__(self, parts: list[_Part], rest: str) -> None:
+        self.parts = parts
+        self.texts = [*(part.spaced for part in parts), _spaced(rest)]  # before each part, and after the last
+        self.text = ""
+        self.places: list[int] = []  # characters of the text before each tag
+
+    def build(self) -> tuple[str, list[Tag]]:
+        tags = []
+        for number, part in enumerate(self.parts):
+            self._add(self.texts[number])
+            tags.append(self._tag(number, part))
+            self.places.append(len(self.text))
+            self.text += SPACE * tags[-1].divides
+        self._add(self.texts[-1], is_last=True)
+        words = list(WORD.finditer(self.text))
+        starts, ends = [word.start() for word in words], [word.end() for word in words]
+        for tag, place in zip(tags, self.places, strict=True):
+            tag.word = bisect_right(ends, place)
+            tag.cut = max(0, place - starts[tag.word]) if tag.word < len(words) else 0
+        return self.text, tags
+
+    def _add(self, text: str, *, is_last: bool = False) -> None:
+        """Add the text after a tag. One of the spaces on both sides of the tag is left, and none before punctuation."""
+        text = text.translate(_WITHOUT_INVISIBLE)
+        if self.places and (not self.text or self.text.endswith(SPACE)):
+            text = text.lstrip(SPACE)
+            closes = text[:1] in CLOSING and not self._opens_quotation(text)
+            if closes or (is_last and not text):
+                self.text = self.text.rstrip(SPACE)
+                for number in range(len(self.places) - 1, -1, -1):
+                    if self.places[number] <= len(self.text):
+                        break
+                    self.places[number] = len(self.text)
+        self.text += text
+
+    def _opens_quotation(self, text: str) -> bool:
+        """Return whether a text begins with a mark that opens a quotation."""
+        if text[:1] == '"':
+            return self.text.count('"') % 2 == 0
+        return text[:1] == "'" and text[1:2].isalnum()
+
+    def _tag(self, number: int, part: _Part) -> Tag:
+        if part.kind == "close":
+            return Tag(part.content, part.kind, left=_last(self.parts, self.texts, number) != SPACE)
+        if part.kind == "open":
+            return Tag(part.content, part.kind, right=_first(self.parts, self.texts, number + 1) != SPACE)
+        left = self._outer(number, -1) not in _NO_SPACE_AFTER
+        right = self._outer(number, 1) not in _NO_SPACE_BEFORE
+        tag = Tag(part.content, part.kind, left=left, right=right)
+        if left and right and self.text[-1:] not in ("", SPACE):
+            is_space = any(mark.kind == "space" for mark in tag.content.marks)
+            tag.divides = bool(tag.visible or is_space or BLOCK.match(tag.content.text))  # unlike `<wbr/>`
+        return tag
+
+    def _outer(self, number: int, step: int) -> str:
+        """Return the character beside a part on one side, across tags of pairs that touch it and invisible ones."""
+        at = number if step < 0 else number + 1  # index of the text on that side
+        while 0 < at < len(self.parts) and not self.texts[at] and self.parts[at - (step < 0)].kind != "single":
+            at += step
+        if step < 0:
+            return self.texts[at].rstrip(_LEFT_OUT)[-1:] or (self.parts[at - 1].content.tail if at else "")
+        is_inner = at < len(self.parts)
+        return self.texts[at].lstrip(_LEFT_OUT)[:1] or (self.parts[at].content.head if is_inner else "")
 
 
 def _parts_of(text: Marked, pattern: re.Pattern[str] | None) -> tuple[list[_Part], str]:
@@ -203,24 +255,14 @@ def _spaced(text: str) -> str:
     return text.translate(_AS_SPACES)  # of the same length
 
 
-def _last(parts: list[_Part], befores: list[str], number: int) -> str:
+def _last(parts: Sequence[_Part], texts: Sequence[str], number: int) -> str:
     """Return the character before a part: of the text or of another part; empty at the beginning."""
-    return befores[number][-1:] or (parts[number - 1].content.tail if number else "")
+    return texts[number][-1:] or (parts[number - 1].content.tail if number else "")
 
 
-def _first(parts: list[_Part], befores: list[str], number: int) -> str:
+def _first(parts: Sequence[_Part], texts: Sequence[str], number: int) -> str:
     """Return the first character of the text before a part, or of that part; empty at the end."""
-    return befores[number][:1] or (parts[number].content.head if number < len(parts) else "")
-
-
-def _outer(parts: list[_Part], befores: list[str], number: int, step: int) -> str:
-    """Return the character beside a part on one side, across tags of pairs that touch it and invisible characters."""
-    at = number if step < 0 else number + 1  # index of the text on that side
-    while 0 < at < len(parts) and not befores[at] and parts[at - (step < 0)].kind != "single":
-        at += step
-    if step < 0:
-        return befores[at].rstrip(_LEFT_OUT)[-1:] or (parts[at - 1].content.tail if at else "")
-    return befores[at].lstrip(_LEFT_OUT)[:1] or (parts[at].content.head if at < len(parts) else "")
+    return texts[number][:1] or (parts[number].content.head if number < len(parts) else "")
 
 
 def _without_empty_pairs(parts: list[_Part], rest: str, partners: dict[int, int]) -> list[_Part]:

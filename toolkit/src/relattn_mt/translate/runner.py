@@ -14,7 +14,7 @@ from relattn_mt.data.planning import batch_by_size
 from relattn_mt.search.engine import Engine
 from relattn_mt.search.types import DIVERGED, Hypothesis, Request, SamplingOptions, SearchRules
 from relattn_mt.support.errors import Diverged, require
-from relattn_mt.text.alignment import Links, links
+from relattn_mt.text.alignment import Links, WordAlignment, align_words
 from relattn_mt.translate.glossary import continue_words
 
 MAX_SENTENCES = 128  # per batch, before the beam: enough to keep a GPU busy
@@ -111,20 +111,24 @@ class Runner:
 
         Arguments are those of `log_probs`.
         """
-        return self.links(src_ids, tgt_ids, self.attention(src_ids, tgt_ids))
+        return [each.links for each in self.align_words(src_ids, tgt_ids)]
+
+    def align_words(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[WordAlignment]:
+        """Return the alignments of the words of given translations. Arguments are those of `log_probs`."""
+        return self.alignments(src_ids, tgt_ids, self.attention(src_ids, tgt_ids))
 
     def attention(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Return the attention weights of given translations, as `Engine.align` does, for ids without special ones."""
         return self._by_length(self.engine.align, src_ids, tgt_ids)
 
-    def links(
+    def alignments(
         self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]], attention: Sequence[np.ndarray]
-    ) -> list[Links]:
-        """Return the links between the words of given translations, for their attention weights."""
+    ) -> list[WordAlignment]:
+        """Return the alignments of the words of given translations, for their attention weights."""
         special, found = self.tokenizer.special, []
         for src, tgt, weights in zip(src_ids, tgt_ids, attention, strict=True):
             sides = marked_pieces(self.tokenizer, 0, src), marked_pieces(self.tokenizer, 1, tgt)
-            found.append(links(weights[len(special.tgt_begin) :], *sides, special))
+            found.append(align_words(weights[len(special.tgt_begin) :], *sides, special))
         return found
 
     def _by_length(

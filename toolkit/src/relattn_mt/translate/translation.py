@@ -11,6 +11,7 @@ from relattn_mt.config import SearchConfig
 from relattn_mt.search.length_penalty import length_penalty
 from relattn_mt.search.types import Hypothesis
 from relattn_mt.support.errors import one_line
+from relattn_mt.text.alignment import WordAlignment
 from relattn_mt.text.marked import Mark, Marked
 from relattn_mt.text.place import place
 from relattn_mt.text.plausibility import implausibilities
@@ -67,7 +68,7 @@ def untranslated(prepared: Prepared, preparation: Preparation) -> Translation:
 def translations_of(
     prepared: Prepared,
     hypotheses: Sequence[Hypothesis],
-    alignments: Sequence[list[tuple[int, int]]],
+    alignments: Sequence[WordAlignment | None],
     preparation: Preparation,
     search: SearchConfig,
 ) -> list[Translation]:
@@ -81,7 +82,8 @@ def translations_of(
         text = tokenizer.decode(tokens)
         if sentence.prefix:
             text = preparation.prefixes.complete(sentence.prefix, request, tokens)
-        result = _with_marks(Translation(text, hypothesis.score, tokens, mean, alignment), prepared)
+        links = [] if alignment is None or not sentence.options.align else alignment.links
+        result = _with_marks(Translation(text, hypothesis.score, tokens, mean, links), prepared, alignment)
         warnings = implausibilities(sentence.text.text, result.text, len(prepared.src_ids), len(tokens))
         results.append(replace(result, warnings=warnings))
     limit, most = request.limit - given, preparation.max_target
@@ -92,11 +94,12 @@ def translations_of(
     return results
 
 
-def _with_marks(translation: Translation, prepared: Prepared) -> Translation:
+def _with_marks(translation: Translation, prepared: Prepared, alignment: WordAlignment | None = None) -> Translation:
     """Return a translation with what was removed from its sentence, and warn about marks whose place is a guess."""
     if prepared.stripped is None:
         return translation
-    placed, guessed = place(prepared.stripped, translation.text, translation.alignment)
+    words = WordAlignment([], []) if alignment is None else alignment
+    placed, guessed = place(prepared.stripped, translation.text, *words)
     if guessed:
         _log.warning("line %d: the place of %s is a guess", prepared.number, one_line(" ".join(guessed), 80))
     return replace(translation, text=placed.text, marks=placed.marks, alignment=[])

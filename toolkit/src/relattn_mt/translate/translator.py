@@ -304,12 +304,12 @@ class Translator:
             if each.is_aligned
             for one in ones
         ]
-        alignments = iter(self.align(*zip(*aligned, strict=True)) if aligned else [])
+        alignments = iter(self.runner.align_words(*zip(*aligned, strict=True)) if aligned else [])
         return [
             translations_of(
                 each,
                 hypotheses,
-                [next(alignments) if each.is_aligned else [] for _ in hypotheses],
+                [next(alignments) if each.is_aligned else None for _ in hypotheses],
                 self.preparation,
                 search,
             )
