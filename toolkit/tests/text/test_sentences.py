@@ -35,7 +35,7 @@ def split(text: str, language: str, separator: str = "") -> Sentences:
 
 
 PIECES = [*'aB.!?\n \t"„。؟\x85\u2028\u3000\ufeff\0\u200d😀é', ". ", "\r\n", "Dr. ", "z.B. ", "I\u2009. "]
-PIECES += ["שלום", "مرحبا"]
+PIECES += ["שלום", "مرحبا", " | ", "·", "</m0> • <m2>"]
 TAGS = ["<m0>", "</m0>", "<m1/>", "<m2>", "</m2>"]
 LANGUAGES = ["en", "de", "ja", "zh", "ar", "he", "hi", "xx", "pt-BR", "", "el"]
 
@@ -47,6 +47,19 @@ def test_unchanged_sentences_give_the_same_text(text: str, language: str) -> Non
     assert parts.join(parts.sentences) == text
     assert all(sentence and sentence == sentence.strip() for sentence in parts.sentences)
     assert "\n" not in "".join(parts.sentences)
+
+
+def test_signs_between_links_separate_texts() -> None:
+    parts = split("<m0>Read the book</m0> | <m1>Go home</m1>\u00a0• <m2>Stop</m2>·<m3>Go</m3>", "en")
+    assert parts.sentences == ["<m0>Read the book</m0>", "<m1>Go home</m1>", "<m2>Stop</m2>", "<m3>Go</m3>"]
+    translations = ["<m0>A</m0>", "<m1>B</m1>", "<m2>C</m2>", "<m3>D</m3>"]
+    assert parts.join(translations) == "<m0>A</m0> | <m1>B</m1>\u00a0• <m2>C</m2>·<m3>D</m3>"
+    around = split("<m0>See <m1>a</m1> | <m2>b</m2> now</m0>", "en")
+    assert around.sentences == ["<m0>See <m1>a</m1></m0>", "<m0><m2>b</m2> now</m0>"]
+    assert around.join(["<m0><m1>A</m1> X</m0>", "<m0>Y <m2>B</m2></m0>"]) == "<m0><m1>A</m1> X | Y <m2>B</m2></m0>"
+    assert around.join(around.sentences) == "<m0>See <m1>a</m1> | <m2>b</m2> now</m0>"
+    for text in ("<m0>a</m0> | b", "a | b", "<m0>a</m0> - <m1>b</m1>", "<m0>a | b</m0>"):
+        assert split(text, "en").sentences == [text]
 
 
 def test_sentences_and_white_space() -> None:

@@ -1,8 +1,8 @@
 """Splitting of a text into sentences, and joining of their translations.
 
-A sentence ends at the end of a line, or where sentencex (from Wikimedia) finds its end within a line: before white
-space, or after a mark of a script that is written without spaces. White space is kept as it was, and so is a text
-without words.
+A sentence ends at the end of a line, at a sign such as `|` between two links, or where sentencex (from Wikimedia) finds
+its end within a line: before white space, or after a mark of a script that is written without spaces. White space is
+kept as it was, and so is a text without words.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import sentencex
 
@@ -30,17 +30,18 @@ _ABBREVIATION = re.compile(rf"(?:^|[\s\"'(«„“‘-])(?:[^\W\d_]|{_ABBREVIATI
 _ORDINAL = re.compile(r"(?:^|\s)\d{1,2}\.$")
 _WITH_ORDINALS = re.compile("(bs|cs|da|de|et|fi|fo|hr|hu|is|lv|nb|nn|no|pl|sk|sl|sr)\\b")
 _LINE_ENDS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
+_SEPARATOR = re.compile("[ \t\u00a0]*[|·•][ \t\u00a0]*")  # between links
 _SPACE = re.compile(r"\s")
 _BRACKETED_LITERAL = re.compile(rf"[(\[<\"'„“‘«]*(?:{LITERAL.pattern})")
 
 
 @dataclass(frozen=True)
 class SplitText:
-    """Sentences of a text, and the white space before the first, between them and after the last.
+    """Sentences of a text, and the white space or sign before the first, between them and after the last.
 
     Attributes:
         sentences: The sentences. A pair of marks around several sentences is a pair in each.
-        between: The white space, with a separator between sentences of a script without spaces.
+        between: The white space or signs, with a separator between sentences of a script without spaces.
         original: The white space without separators.
     """
 
@@ -54,7 +55,7 @@ class SplitText:
         parts: list[Marked | str] = [before]
         last = Marked()
         for number, (sentence, space) in enumerate(zip(translations, after, strict=True)):
-            if number and not before.strip():  # the last white space
+            if number:
                 count = _divided(last, sentence)
                 parts[-2] = Marked(last.text, last.marks[: len(last.marks) - count])
                 sentence = Marked(sentence.text, sentence.marks[count:])
@@ -152,14 +153,21 @@ def _lines(text: Marked) -> Iterator[tuple[int, int]]:
     begin = 0
     places = iter(sorted({mark.at for mark in text.marks}))
     place = next(places, len(text.text) + 1)
-    for found in _LINE_ENDS.finditer(text.text):
-        yield begin, found.start()
-        while place < found.end():
-            if place > found.start():
+    for start, end in sorted([*(found.span() for found in _LINE_ENDS.finditer(text.text)), *_separators(text)]):
+        yield begin, start
+        while place < end:
+            if place > start:
                 yield place, place
             place = next(places, len(text.text) + 1)
-        begin = found.end()
+        begin = end
     yield begin, len(text.text)
+
+
+def _separators(text: Marked) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of signs that separate links: they are alone between two pairs of marks."""
+    for before, after in pairwise(text.marks):
+        if (before.kind, after.kind) == ("close", "open") and _SEPARATOR.fullmatch(text.text, before.at, after.at):
+            yield before.at, after.at
 
 
 def _lengths(line: str, language: str, known: frozenset[str] | None, is_kept: bool) -> Iterator[int]:
