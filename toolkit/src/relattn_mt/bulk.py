@@ -185,7 +185,7 @@ def translate_file(
             for index, part in zip(range(first + done, last), source.parts(first + done), strict=False):
                 first_line = 1 + PART * index
                 sentences = [Sentence(Marked(source.text(line)), source.options) for line in part]
-                results = translator.translate_sentences(sentences, first_line, advance)
+                results = translator.translate_sentences(sentences, source.options, first_line, advance)
                 if index == first:
                     write_atomically(record, json.dumps(settings).encode())
                 write_atomically(paths[index - first], source.encode(part, first_line, results))

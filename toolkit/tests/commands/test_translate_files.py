@@ -74,11 +74,11 @@ def test_shards_in_any_order_are_one_run_byte_by_byte(relattn, model, tmp_path, 
     assert relattn(*command, tmp_path / f"whole.{kind}").code == 0
     translate_sentences, calls = Translator.translate_sentences, []
 
-    def counted(self, sentences, first_line, report_done):
+    def counted(self, sentences, call, first_line, report_done):
         calls.append(first_line)
         if first_line in stops:
             raise KeyboardInterrupt
-        return translate_sentences(self, sentences, first_line, report_done)
+        return translate_sentences(self, sentences, call, first_line, report_done)
 
     monkeypatch.setattr(Translator, "translate_sentences", counted)
     out, stops = tmp_path / f"out.{kind}", {16, 40}  # the last part of the third shard, and of the seventh

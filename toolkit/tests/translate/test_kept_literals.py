@@ -11,7 +11,7 @@ from relattn_mt.support.errors import InputError
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import LITERAL, literals
 from relattn_mt.text.strip import strip
-from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.translate.options import CallOptions, SentenceOptions, TranslateOptions
 from relattn_mt.translate.prepare import Sentence
 
 from testing.bundles import save_random_bundle
@@ -181,19 +181,22 @@ def test_draws_are_all_returned_in_their_order():
                 assert (literals(one.text) == literals(line)) == (one == other)
 
 
-def test_each_sentence_has_its_own_search_and_sampling(tmp_path):
+def test_sentences_of_a_call_have_their_own_options_and_share_its_search(tmp_path):
     """Also if the first sentence of the call is not read, or if only a later one has lost its literals."""
     translator = load(save_random_bundle(tmp_path / "bundle"))
     lines = ["", "-", "one apple", "one 12345678 apple", "two {name}", "three"]
-    several = [
-        TranslateOptions(search=replace(translator.search, beam_size=1)),
-        TranslateOptions(n_best=2, search=replace(translator.search, beam_size=3, alpha=0.0)),
-        TranslateOptions(n_best=2, sampling=SamplingOptions(seed=5)),
-        TranslateOptions(n_best=2),
-    ]
-    expected = {options: translator.n_best(lines, options) for options in several}
-    for turn in range(len(several)):
-        mixed = [several[(turn + i) % len(several)] for i in range(len(lines))]
-        sentences = [Sentence(Marked(line), options) for line, options in zip(lines, mixed, strict=True)]
-        results = translator.translate_sentences(sentences)
-        assert results == [expected[options][i] for i, options in enumerate(mixed)]
+    several = [SentenceOptions(), SentenceOptions(n_best=2), SentenceOptions(n_best=2, keep_literals=False)]
+    for call in (
+        CallOptions(search=replace(translator.search, beam_size=3, alpha=0.0)),
+        CallOptions(sampling=SamplingOptions(seed=5)),
+        CallOptions(),
+    ):
+        expected = {
+            options: translator.translate_sentences([Sentence(Marked(line), options) for line in lines], call)
+            for options in several
+        }
+        for turn in range(len(several)):
+            mixed = [several[(turn + i) % len(several)] for i in range(len(lines))]
+            sentences = [Sentence(Marked(line), options) for line, options in zip(lines, mixed, strict=True)]
+            results = translator.translate_sentences(sentences, call)
+            assert results == [expected[options][i] for i, options in enumerate(mixed)]

@@ -28,7 +28,7 @@ from relattn_mt.training.validation import engine_of
 from relattn_mt.translate import prepare, runner
 from relattn_mt.translate import translator as module
 from relattn_mt.translate.glossary import Glossary
-from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.translate.options import CallOptions, SentenceOptions, TranslateOptions
 from relattn_mt.translate.prepare import LONGEST_LINE, Sentence
 from relattn_mt.translate.translation import Translation
 from relattn_mt.translate.translator import Translator
@@ -418,6 +418,22 @@ def test_tags_are_restored_by_the_alignment(model, caplog, monkeypatch):
         assert translate.translate(["", "5 {x} 6"], options)[1].endswith("{x}")
     (message,) = caplog.messages
     assert message.startswith("line 2: the place of {x}")
+
+
+def test_options_of_a_call_are_those_of_all_its_sentences(model):
+    """Whatever the sentences have; a glossary of one of them does not work with a call that samples."""
+    translate, line = translator(model, beam_size=2), "4 5 6"
+    wide = SearchConfig(beam_size=5)
+    sentences = [Sentence(Marked(line), SentenceOptions(n_best=count)) for count in (4, 1)]
+    ranked = translate.translate_sentences(sentences, CallOptions(search=wide))
+    assert [len(each) for each in ranked] == [4, 1]
+    expected = translate.n_best([line], TranslateOptions(n_best=4, search=wide))[0]
+    assert [each.text for each in ranked[0]] == [each.text for each in expected]
+    with pytest.raises(InputError, match="n_best must be at most the beam size 2, got 4"):
+        translate.translate_sentences(sentences)
+    with_terms = [Sentence(Marked(line), SentenceOptions(glossary=Glossary([(1, "4", "5")])))]
+    with pytest.raises(InputError, match="a glossary requires a search"):
+        translate.translate_sentences(with_terms, CallOptions(sampling=SamplingOptions()))
 
 
 def test_sentences_with_different_options_share_a_batch(monkeypatch, model):

@@ -30,7 +30,7 @@ from relattn_mt.serve.queue import CLIENT, QueueFull
 from relattn_mt.serve.routing import Router, ScoredText
 from relattn_mt.support.errors import reading, require
 from relattn_mt.translate.glossary import Glossary
-from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.translate.options import SentenceOptions
 
 AUTO = "auto"  # source language: detect it
 CHUNK = 65_536  # bytes
@@ -80,7 +80,7 @@ class Api:
         count = max(0, body["alternatives"]) + 1
         terms = ((i, *term) for i, term in enumerate(body["glossary"].items(), start=1))
         glossary = Glossary(terms, source="glossary") if body["glossary"] else None
-        options = TranslateOptions(n_best=count, keep_literals=body["keep_literals"], glossary=glossary)
+        options = SentenceOptions(n_best=count, keep_literals=body["keep_literals"], glossary=glossary)
         translations = await self._router.translate(texts, sources, body["target"], options, html=html)
         response: dict[str, Any] = {"translatedText": [each.ranked[0] for each in translations]}
         if detected:
@@ -120,7 +120,7 @@ class Api:
                 text = await self._router.readable_text(name, content)
                 texts = [text[: self._limits.characters]]
                 (source,), (answer["detectedLanguage"],) = await self._sources(texts, source)
-            options = TranslateOptions(keep_literals=body["keep_literals"])
+            options = SentenceOptions(keep_literals=body["keep_literals"])
             target, report, (stem, _, suffix) = body["target"], progress.report, name.rpartition(".")
             translation = await self._router.document(name, content, source, target, options, report=report)
             name = f"{stem}_{target}.{suffix}"

@@ -15,7 +15,7 @@ from relattn_mt.serve.queue import BatchQueue
 from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import separator_in
-from relattn_mt.translate.options import DEFAULTS, TranslateOptions
+from relattn_mt.translate.options import DEFAULTS, CallOptions, SentenceOptions
 from relattn_mt.translate.prepare import Sentence
 from relattn_mt.translate.translation import Translation
 from relattn_mt.translate.translator import Translator
@@ -64,18 +64,21 @@ class PairService:
         make_queue: Callable[..., BatchQueue],
     ) -> None:
         self.source, self.target, self.translator, self.search = *pair, translator, search
-        self.sentences = make_queue(translator.translate_sentences, size=lambda each: self._pieces(each.text.text))
+        self.sentences = make_queue(self._translate, size=lambda each: self._pieces(each.text.text))
         self.words = make_queue(self._score_words, size=lambda each: self._pieces(each[0]))
         self.queues = [self.sentences, self.words]
         self.splitting = self.source, separator_in(self.target), translator.characters  # of `split`
 
-    def sentence(self, text: Marked, options: TranslateOptions = DEFAULTS, prefix: str = "") -> Sentence:
+    def sentence(self, text: Marked, options: SentenceOptions = DEFAULTS, prefix: str = "") -> Sentence:
         """Return an item of the queue `sentences`. The beam size also limits the number of its translations."""
         terms = options.glossary.find(text.text) if options.glossary else []
         fits = sum(map(self._pieces, terms)) <= _MOST_TERMS and self._pieces(prefix) <= _MOST_PREFIX
         require(fits, f"terms of a sentence must have at most {_MOST_TERMS} pieces, and a prefix {_MOST_PREFIX}")
         count = min(options.n_best, self.search.beam_size)
-        return Sentence(text, replace(options, search=self.search, n_best=count), prefix)
+        return Sentence(text, replace(options, n_best=count), prefix)
+
+    def _translate(self, sentences: Sequence[Sentence]) -> list[list[Translation]]:
+        return self.translator.translate_sentences(sentences, CallOptions(search=self.search))
 
     def _pieces(self, text: str) -> int:
         return len(self.translator.tokenizer.encode(text))

@@ -28,7 +28,7 @@ from relattn_mt.serve.queue import RECENT, BatchQueue, ModelUnavailable, QueueFu
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import SplitText, split
-from relattn_mt.translate.options import DEFAULTS, TranslateOptions
+from relattn_mt.translate.options import DEFAULTS, SentenceOptions
 from relattn_mt.translate.translation import Translation
 from relattn_mt.translate.translator import Translator
 
@@ -127,7 +127,7 @@ class Router:
         texts: Sequence[str],
         sources: Sequence[str],
         target: str,
-        options: TranslateOptions,
+        options: SentenceOptions,
         *,
         html: bool,
     ) -> list[TranslatedText]:
@@ -161,7 +161,7 @@ class Router:
         return [next(results[source]) for source in sources]
 
     async def _translate_pages(
-        self, route: Sequence[PairService], texts: Sequence[str], options: TranslateOptions
+        self, route: Sequence[PairService], texts: Sequence[str], options: SentenceOptions
     ) -> list[TranslatedText]:
         """Return the translations of each HTML text."""
         pages = await self._parsers.run(page_texts, texts)
@@ -200,7 +200,7 @@ class Router:
         )
         if earlier_models:
             given = (await self._translate_route(earlier_models, [given], DEFAULTS))[0].ranked[0]
-        options = TranslateOptions(n_best=count)
+        options = SentenceOptions(n_best=count)
         ((split_text, translations),) = await self._translate_sentences(model, [given], options, prefix)
         versions = {version.text: each for version, each in _versions(split_text, translations).items()}
         require(not choice or choice in versions, "choice must be one of the translations")
@@ -226,7 +226,7 @@ class Router:
         content: bytes,
         source: str,
         target: str,
-        options: TranslateOptions,
+        options: SentenceOptions,
         *,
         report: Callable[[float], object] = lambda share: None,
     ) -> bytes:
@@ -336,7 +336,7 @@ class Router:
         return route
 
     async def _translate_route(
-        self, route: Sequence[PairService], texts: Sequence[Marked], options: TranslateOptions
+        self, route: Sequence[PairService], texts: Sequence[Marked], options: SentenceOptions
     ) -> list[TranslatedText]:
         """Return the translations of each text, with marks. Only the last model has alternatives and a glossary."""
         *earlier_models, model = route
@@ -355,7 +355,7 @@ class Router:
         ]
 
     async def _translate_sentences(
-        self, model: PairService, texts: Sequence[Marked], options: TranslateOptions, prefix: str = ""
+        self, model: PairService, texts: Sequence[Marked], options: SentenceOptions, prefix: str = ""
     ) -> list[tuple[SplitText, list[list[Translation]]]]:
         """Return the sentences of each text, and the translations of each sentence, best first."""
         split_texts = [split(text, *model.splitting, options.keep_literals and not prefix) for text in texts]

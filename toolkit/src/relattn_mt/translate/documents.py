@@ -36,5 +36,5 @@ def translate_texts(
     split_texts = [split(text, *splitting) for text in texts]
     sentences = [Sentence(sentence, options) for text in split_texts for sentence in text.sentences]
     with progress_bar(len(sentences), "sentence", shown=progress) as advance:
-        remaining = iter(translator.translate_sentences(sentences, report_done=advance))
+        remaining = iter(translator.translate_sentences(sentences, options, report_done=advance))
     return [text.join([next(remaining)[0].marked for _ in text.sentences]) for text in split_texts]

@@ -1,4 +1,4 @@
-"""Options of a call that translates."""
+"""Options of what is translated: those of a sentence, and those of a call that translates sentences together."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from relattn_mt.translate.glossary import Glossary
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslateOptions:
-    """Options of one call that translates; they never change a translator.
+class SentenceOptions:
+    """Options of a sentence. Sentences of one call may have different ones.
 
     Attributes:
         n_best: Number of translations per line, best first. With a search, at most its beam size.
-        search: Beam size, length penalty and length limits; None takes those of the translator.
-        sampling: Draw translations at random; None searches for the best.
         glossary: Terms whose translations are given. It requires a search.
         keep_tags: Copy tags, numbers with units and literals unchanged into the translation. It cannot be combined with
             `align`.
@@ -33,8 +31,6 @@ class TranslateOptions:
     """
 
     n_best: int = 1
-    search: SearchConfig | None = None
-    sampling: SamplingOptions | None = None
     glossary: Glossary | None = None
     keep_tags: bool = False
     keep_literals: bool = True
@@ -43,8 +39,40 @@ class TranslateOptions:
 
     def __post_init__(self) -> None:
         require(self.n_best >= 1, f"n_best must be at least 1, got {self.n_best}")
-        require(not (self.sampling and self.glossary), "a glossary requires a search; it does not work with sampling")
         require(not (self.keep_tags and self.align), "keep_tags does not work with align: restoring tags moves words")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallOptions:
+    """Options of a call, which all its sentences share, because they are searched together.
+
+    Attributes:
+        search: Beam size, length penalty and length limits; None takes those of the translator.
+        sampling: Draw translations at random; None searches for the best.
+    """
+
+    search: SearchConfig | None = None
+    sampling: SamplingOptions | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateOptions(CallOptions, SentenceOptions):
+    """Options of a call that translates lines, which all have the same ones. They never change a translator.
+
+    The attributes are those of `SentenceOptions` and `CallOptions`.
+
+    Raises:
+        InputError: Options contradict each other or are out of range.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_compatible(self, self)
+
+
+def require_compatible(sentence: SentenceOptions, call: CallOptions) -> None:
+    """Raise an InputError if options of a sentence do not work with those of a call."""
+    require(not (call.sampling and sentence.glossary), "a glossary requires a search; it does not work with sampling")
 
 
 DEFAULTS = TranslateOptions()

@@ -15,7 +15,7 @@ from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import LITERAL, TAG
 from relattn_mt.text.strip import StrippedText, strip
-from relattn_mt.translate.options import DEFAULTS, TranslateOptions
+from relattn_mt.translate.options import DEFAULTS, CallOptions, SentenceOptions, require_compatible
 from relattn_mt.translate.prefixes import Prefixes
 
 LONGEST_LINE = 1 << 14  # characters per line; the time of attention grows with the square of the length
@@ -34,7 +34,7 @@ class Sentence:
     """
 
     text: Marked
-    options: TranslateOptions = DEFAULTS
+    options: SentenceOptions = DEFAULTS
     prefix: str = ""
 
     def __post_init__(self) -> None:
@@ -126,10 +126,11 @@ class Preparation:
         if self.max_length is not None and pieces + special > self.max_length:
             raise InputError(f"{where} has {pieces} pieces, but this model reads at most {self.max_length - special}")
 
-    def check(self, sentence: Sentence, number: int) -> None:
-        """Raise an InputError if a sentence cannot be translated as its options say."""
-        options, search = sentence.options, sentence.options.search or self.search
-        if options.sampling is None and options.n_best > search.beam_size:
+    def check(self, sentence: Sentence, number: int, call: CallOptions) -> None:
+        """Raise an InputError if a sentence cannot be translated as its options and those of the call say."""
+        options, search = sentence.options, call.search or self.search
+        require_compatible(options, call)
+        if call.sampling is None and options.n_best > search.beam_size:
             raise InputError(f"n_best must be at most the beam size {search.beam_size}, got {options.n_best}")
         if options.glossary and (search.no_repeat_ngram > 0 or search.repetition_penalty != 1.0):
             raise InputError("a glossary does not work with no_repeat_ngram and repetition_penalty")
@@ -141,7 +142,7 @@ class Preparation:
         if has_text(sentence.prefix) and not has_text(sentence.text.text):
             raise InputError(f"line {number} is blank, so its prefix must be blank too")
 
-    def prepare(self, number: int, sentence: Sentence, removed: re.Pattern[str] | None) -> Prepared:
+    def prepare(self, number: int, sentence: Sentence, removed: re.Pattern[str] | None, call: CallOptions) -> Prepared:
         """Return a sentence without its marks and without what a pattern matches, as a request.
 
         Raises:
@@ -158,9 +159,9 @@ class Preparation:
         ids = self.encode_source(line, f"line {number}") if has_text(line) else []
         if not ids:  # normalization may leave nothing of a line
             return prepared
-        return replace(prepared, src_ids=ids, request=self._request(number, line, ids, sentence))
+        return replace(prepared, src_ids=ids, request=self._request(number, line, ids, sentence, call))
 
-    def _request(self, number: int, line: str, src_ids: list[int], sentence: Sentence) -> Request:
+    def _request(self, number: int, line: str, src_ids: list[int], sentence: Sentence, call: CallOptions) -> Request:
         encode, most, glossary = self.tokenizer.encode_target, self.max_target, sentence.options.glossary
         prefix_ids, spelling = self.prefixes.encode(sentence.prefix) if sentence.prefix else ([], None)
         terms = glossary.find(line) if glossary else []
@@ -170,7 +171,7 @@ class Preparation:
         if most is not None and required >= most:
             held = f"at most {most - 1} pieces, the maximum of this model"
             raise InputError(f"prefix and terms of line {number} must have {held}, got {required} pieces")
-        special, limit = self.tokenizer.special, max(self.limit(len(src_ids), sentence.options.search), required + 1)
+        special, limit = self.tokenizer.special, max(self.limit(len(src_ids), call.search), required + 1)
         source, prefix = [*special.src_begin, *src_ids, *special.src_end], [*special.tgt_begin, *prefix_ids]
         return Request(number, source, limit + len(special.tgt_begin), prefix, phrases, spelling)
 

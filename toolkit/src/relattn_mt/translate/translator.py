@@ -9,29 +9,27 @@ or than `LONGEST_LINE` characters, is refused, and the message has its line numb
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any, final
 
+import numpy as np
+
 from relattn_mt.config import SearchConfig
 from relattn_mt.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer
 from relattn_mt.search.engine import Engine
-from relattn_mt.search.types import Hypothesis, Request, SamplingOptions
+from relattn_mt.search.types import Hypothesis
 from relattn_mt.support.console import progress_bar
 from relattn_mt.support.errors import InputError, one_line, same_language, unknown
 from relattn_mt.text.marked import Marked
-from relattn_mt.text.patterns import LITERAL, SYMBOL, literals
-from relattn_mt.translate.options import DEFAULTS, TranslateOptions
+from relattn_mt.translate.literals import translate_with_literals
+from relattn_mt.translate.options import DEFAULTS, CallOptions, TranslateOptions
 from relattn_mt.translate.prepare import Preparation, Prepared, Sentence, require_readable
 from relattn_mt.translate.runner import Runner
 from relattn_mt.translate.translation import Translation, translations_of, untranslated
 
-_MOST_LITERALS = 100  # characters in all literals of a sentence, up to which the model reads them
 PAIRS = 4096  # pairs that are scored in one chunk, grouped by length
-_Settings = tuple[SearchConfig, SamplingOptions | None]
-_Batch = Sequence[tuple[Prepared, Request]]
 
 
 @final
@@ -210,7 +208,7 @@ class Translator:
                     )
                 pairs = zip(chunk, of_chunk, strict=True)
                 sentences = [Sentence(Marked(line), options, prefix) for line, prefix in pairs]
-                yield from self.translate_sentences(sentences, first_line + before, advance)
+                yield from self.translate_sentences(sentences, options, first_line + before, advance)
                 before += len(chunk)
         if given is not None and (more := sum(1 for _ in given)):
             raise InputError(f"there must be a prefix per line, got {before + more} prefixes for {before} lines")
@@ -218,18 +216,18 @@ class Translator:
     def translate_sentences(
         self,
         sentences: Sequence[Sentence],
+        call: CallOptions = DEFAULTS,
         first_line: int = 1,
         report_done: Callable[[int], object] = lambda count: None,
     ) -> list[list[Translation]]:
         """Return the `n_best` best translations of each sentence, best first. Sentences share batches.
 
-        Lines are translated without symbols, and then without other literals those whose translations have lost some.
-        Long literals, or many, are left out at once: each character may be a piece that takes a step of the search. A
-        sentence is complete without its symbols. Without another literal it may lack its subject or object. The best
-        translation does not depend on how many are wanted.
+        Literals are those of the sources, as `literals.py` says. The best translation does not depend on how many are
+        wanted.
 
         Args:
             sentences: Sentences of one language.
+            call: Options of this call.
             first_line: Number of the first one, in messages.
             report_done: Function that is called with the number of sentences that are ready.
 
@@ -238,60 +236,40 @@ class Translator:
         """
         numbered = dict(enumerate(sentences, start=first_line))
         for number, sentence in numbered.items():
-            self.preparation.check(sentence, number)
-        removed = {number: sentence.removed for number, sentence in numbered.items()}
-        own: dict[int, Counter[str]] = {}
-        too_long = set()
-        for number, sentence in numbered.items():
-            if sentence.may_lose_literals and (found := literals(sentence.text.text)):
-                own[number], removed[number] = found, SYMBOL
-                read = sum(map(len, found.elements())) <= _MOST_LITERALS
-                if not read or not self.preparation.holds(self.tokenizer.encode(sentence.text.text), ()):
-                    too_long.add(number)
-        report_done(len(too_long))
-        first = {number: sentence for number, sentence in numbered.items() if number not in too_long}
-        results = self._translate(first, removed, report_done)
-        kept = {number: [literals(each.text) == own[number] for each in results.get(number, ())] for number in own}
-        lost = {number: numbered[number] for number in own if number in too_long or not all(kept[number])}
-        for number, others in self._translate(lost, dict.fromkeys(lost, LITERAL), lambda count: None).items():
-            own_results = list(zip(results.get(number, ()), kept[number], strict=True))
-            if numbered[number].options.sampling is None:
-                results[number] = _merged(own_results, others)
-            else:
-                results[number] = _replaced(own_results, others)
+            self.preparation.check(sentence, number, call)
+        waiting = set(numbered)
+
+        def translate(
+            chosen: Mapping[int, Sentence], removed: Mapping[int, re.Pattern[str] | None]
+        ) -> dict[int, list[Translation]]:
+            results = {}
+            for batch in self._translate(chosen, removed, call):
+                results.update(batch)
+                report_done(len(waiting.intersection(batch)))
+                waiting.difference_update(batch)
+            return results
+
+        results = translate_with_literals(numbered, self.preparation, translate, call.sampling is not None)
         return [results[number] for number in numbered]
 
     def _translate(
-        self,
-        sentences: Mapping[int, Sentence],
-        removed: Mapping[int, re.Pattern[str] | None],
-        report_done: Callable[[int], object],
-    ) -> dict[int, list[Translation]]:
-        """Translate sentences by number. What `removed` matches is removed before, like marks, and put back."""
-        prepared = [self.preparation.prepare(number, each, removed[number]) for number, each in sentences.items()]
-        results = {each.number: [untranslated(each, self.preparation)] for each in prepared if each.request is None}
-        report_done(len(results))
-        groups: dict[_Settings, list[tuple[Prepared, Request]]] = {}  # sentences of a batch are searched alike
-        for each in prepared:
-            if each.request is not None:
-                options = each.sentence.options
-                settings = options.search or self.search, options.sampling
-                groups.setdefault(settings, []).append((each, each.request))
-        batches = []
-        for (search, sampling), group in groups.items():
-            for indices in self.runner.batches([request for _, request in group], search):
-                batches.append((search, sampling, [group[i] for i in indices]))
+        self, sentences: Mapping[int, Sentence], removed: Mapping[int, re.Pattern[str] | None], call: CallOptions
+    ) -> Iterator[dict[int, list[Translation]]]:
+        """Yield translations of sentences by number, in batches. What `removed` matches is removed, and put back."""
+        prepared = [self.preparation.prepare(number, each, removed[number], call) for number, each in sentences.items()]
+        read = [(each, each.request) for each in prepared if each.request is not None]
+        yield {each.number: [untranslated(each, self.preparation)] for each in prepared if each.request is None}
+        search = call.search or self.search
+        batches = self.runner.batches([each for _, each in read], search) if read else []
 
-        def work(item: tuple[SearchConfig, SamplingOptions | None, _Batch]) -> list[list[Translation]]:
-            search, sampling, batch = item
+        def work(indices: np.ndarray) -> dict[int, list[Translation]]:
+            batch = [read[i] for i in indices]
             counts = [each.sentence.options.n_best for each, _ in batch]
-            found = self.runner.search([request for _, request in batch], search, counts, sampling)
-            return self._finished([each for each, _ in batch], found, search)
+            found = self.runner.search([request for _, request in batch], search, counts, call.sampling)
+            translations = self._finished([each for each, _ in batch], found, search)
+            return {each.number: ranked for (each, _), ranked in zip(batch, translations, strict=True)}
 
-        for (_, _, batch), translations in zip(batches, self.runner.map(work, batches), strict=True):
-            results.update(zip((each.number for each, _ in batch), translations, strict=True))
-            report_done(len(batch))
-        return results
+        yield from self.runner.map(work, batches)
 
     def _finished(
         self, prepared: Sequence[Prepared], found: Sequence[Sequence[Hypothesis]], search: SearchConfig
@@ -343,31 +321,6 @@ class Translator:
             special = self.tokenizer.special.per_target
             self.preparation.require_held(len(tgt_ids[-1]), special, f"target line {number}")
         return src_ids, tgt_ids
-
-
-def _merged(own: Sequence[tuple[Translation, bool]], others: Sequence[Translation]) -> list[Translation]:
-    """Return different translations of a sentence with all of its literals, best first; there may be fewer.
-
-    The first one is the best of `own` if it has the literals, and else the best of `others`.
-
-    Args:
-        own: Translations of the sentence with its literals, best first, and whether each has them.
-        others: Translations of the sentence without its literals, which were put back, best first.
-    """
-    best = own[0][0] if own and own[0][1] else others[0]
-    candidates = [best, *(each for each, is_kept in own if is_kept), *others]
-    ranked = sorted((each for each in candidates if each.score <= best.score), key=lambda each: -each.score)
-    different: dict[str, Translation] = {}
-    for each in ranked:
-        different.setdefault(each.text, each)
-    return list(different.values())[: max(len(own), len(others))]
-
-
-def _replaced(own: Sequence[tuple[Translation, bool]], others: Sequence[Translation]) -> list[Translation]:
-    """Return draws of a sentence, each from `own` if it has the literals, and else from `others`."""
-    if not own:
-        return list(others)
-    return [each if is_kept else others[min(i, len(others) - 1)] for i, (each, is_kept) in enumerate(own)]
 
 
 def _pairs_with(pairs: Sequence[tuple[str, str]], *languages: str) -> list[tuple[str, str]]:

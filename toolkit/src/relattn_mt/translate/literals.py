@@ -1,0 +1,78 @@
+"""Literals of lines: the model reads them, and those that it changes are left out and put back.
+
+A line is translated without symbols, and then without its other literals if its translations have lost some. Long
+literals, or many, are left out at once: each character may be a piece that takes a step of the search. A sentence is
+complete without its symbols. Without another literal it may lack its subject or object.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from relattn_mt.text.patterns import LITERAL, SYMBOL, literals
+from relattn_mt.translate.prepare import Preparation, Sentence
+from relattn_mt.translate.translation import Translation
+
+_MOST_CHARACTERS = 100  # in all literals of a sentence, up to which the model reads them
+Translations = dict[int, list[Translation]]  # of sentences by number
+# Translates sentences by number. What the pattern of a sentence matches is removed before, like marks, and put back.
+Translate = Callable[[Mapping[int, Sentence], Mapping[int, "re.Pattern[str] | None"]], Translations]
+
+
+def translate_with_literals(
+    sentences: Mapping[int, Sentence], preparation: Preparation, translate: Translate, are_drawn: bool
+) -> Translations:
+    """Return the translations of sentences, which have the literals of those that may lose them.
+
+    The best translation does not depend on how many are wanted. `are_drawn` says whether translations are drawn at
+    random, and not ranked.
+    """
+    own = {
+        number: found
+        for number, sentence in sentences.items()
+        if sentence.may_lose_literals and (found := literals(sentence.text.text))
+    }
+    too_long = {number for number, found in own.items() if _is_too_long(sentences[number], found, preparation)}
+    removed = {number: SYMBOL if number in own else sentence.removed for number, sentence in sentences.items()}
+    read = {number: sentence for number, sentence in sentences.items() if number not in too_long}
+    results = translate(read, removed)
+    kept = {number: [literals(each.text) == own[number] for each in results.get(number, ())] for number in own}
+    lost = {number: sentences[number] for number in own if number in too_long or not all(kept[number])}
+    for number, others in translate(lost, dict.fromkeys(lost, LITERAL)).items():
+        translations = list(zip(results.get(number, ()), kept[number], strict=True))
+        results[number] = _replaced(translations, others) if are_drawn else _merged(translations, others)
+    return results
+
+
+def _is_too_long(sentence: Sentence, found: Counter[str], preparation: Preparation) -> bool:
+    """Return whether the model does not read the literals of a sentence."""
+    if sum(map(len, found.elements())) > _MOST_CHARACTERS:
+        return True
+    return not preparation.holds(preparation.tokenizer.encode(sentence.text.text), ())
+
+
+def _merged(own: Sequence[tuple[Translation, bool]], others: Sequence[Translation]) -> list[Translation]:
+    """Return different translations of a sentence with all of its literals, best first; there may be fewer.
+
+    The first one is the best of `own` if it has the literals, and else the best of `others`.
+
+    Args:
+        own: Translations of the sentence with its literals, best first, and whether each has them.
+        others: Translations of the sentence without its literals, which were put back, best first.
+    """
+    best = own[0][0] if own and own[0][1] else others[0]
+    candidates = [best, *(each for each, is_kept in own if is_kept), *others]
+    ranked = sorted((each for each in candidates if each.score <= best.score), key=lambda each: -each.score)
+    different: dict[str, Translation] = {}
+    for each in ranked:
+        different.setdefault(each.text, each)
+    return list(different.values())[: max(len(own), len(others))]
+
+
+def _replaced(own: Sequence[tuple[Translation, bool]], others: Sequence[Translation]) -> list[Translation]:
+    """Return draws of a sentence, each from `own` if it has the literals, and else from `others`."""
+    if not own:
+        return list(others)
+    return [each if is_kept else others[min(i, len(others) - 1)] for i, (each, is_kept) in enumerate(own)]
