@@ -3,7 +3,7 @@
    MODEL is a file that `flat_model.py` writes of a bundle. Each line of the input has the numbers of the source tokens of a
    sentence, special tokens included. Each line of the output has a score and the numbers of the target tokens.
 
-       cc -std=gnu11 -I kernels examples/translate.c -ldl -lm -o translate
+       cc -std=gnu11 -I kernels/engine examples/translate.c -ldl -lm -o translate
        python examples/flat_model.py BUNDLE model && ./translate LIBRARY model
 
    where LIBRARY is relattn_mt.so of the installed package relattn_mt.engine. */

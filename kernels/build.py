@@ -135,14 +135,16 @@ def all_commands(root: Path, target: Target) -> dict[Path, list[list[str]]]:
 
 def attention_commands(root: Path, target: Target) -> dict[Path, list[list[str]]]:
     """Return the commands for attention: an object per level and dtype, with the checksum of its header."""
-    checksum = zlib.crc32((SOURCES / "arguments.h").read_bytes())
+    checksum = zlib.crc32((SOURCES / "attention/arguments.h").read_bytes())
     names = processor_levels(root) if target.is_host and sys.platform == "linux" else target.compilers.keys()
     commands = {}
     for level, level_compiler in ((level, found) for level, found in target.compilers.items() if level in names):
         for dtype in DTYPES.get(level, EXACT):
             path = root / NATIVE / f"attention-{level}-{dtype}.so"
             flags = [*FLAGS, *WARNING_FLAGS, *DEFINES[dtype], f"-DCHECKSUM={checksum}u", "-shared"]
-            commands[path] = [[*level_compiler, *flags, str(SOURCES / "attention.c"), *LIBRARIES, "-o", path.name]]
+            commands[path] = [
+                [*level_compiler, *flags, str(SOURCES / "attention/attention.c"), *LIBRARIES, "-o", path.name]
+            ]
     return commands
 
 
@@ -152,7 +154,7 @@ def engine_commands(root: Path, target: Target) -> dict[Path, list[list[str]]]:
     flags = [*FLAGS, *WARNING_FLAGS, "-fvisibility=hidden"]
     for level in names:
         defines = [f"-DENGINE=relattn_{level.replace('-', '_')}", f'-DLEVEL="{level}"']
-        source = ["-c", str(SOURCES / "decoder.c"), "-o", f"{level}.o"]
+        source = ["-c", str(SOURCES / "engine/decoder.c"), "-o", f"{level}.o"]
         commands.append([*target.compilers[level], *flags, *defines, *source])
     defines = ["-DLEVELS=" + " ".join(f"LEVEL({level.replace('-', '_')})" for level in names)]
     parts = [str(SOURCES / "levels.c"), *(f"{level}.o" for level in names), *LIBRARIES]
@@ -179,7 +181,9 @@ class CompileKernels(BuildHookInterface):
         root = Path(self.root)
         commands = all_commands(root, target)
         folder = next(iter(commands)).parent
-        header = shutil.copy(SOURCES / ("arguments.h" if folder == root / NATIVE else "relattn_mt.h"), folder)
+        header = shutil.copy(
+            SOURCES / ("attention/arguments.h" if folder == root / NATIVE else "engine/relattn_mt.h"), folder
+        )
         build_data["artifacts"].append(f"/{Path(header).relative_to(root)}")
         self.app.display_info(f"relattn: compiling {len(commands)} objects for {', '.join(target.compilers)}")
 

@@ -12,7 +12,7 @@
 #include <sys/prctl.h>
 #endif
 
-#include "relattn_mt.h"
+#include "engine/relattn_mt.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 

@@ -34,8 +34,14 @@ FAILS = "#ifdef REAL64\n#error as in a compiler that lacks something\n#endif"
 def compile_kernels(directory: Path, source: str) -> tuple[dict[str, Any], list[str]]:
     """Build another source in place of the kernels of both distributions. Return the build data and the warnings."""
     sources = directory / "kernels"
-    sources.mkdir()
-    for name in ("attention.c", "decoder.c", "levels.c", "arguments.h", "relattn_mt.h"):
+    for name in (
+        "attention/attention.c",
+        "engine/decoder.c",
+        "levels.c",
+        "attention/arguments.h",
+        "engine/relattn_mt.h",
+    ):
+        (sources / name).parent.mkdir(parents=True, exist_ok=True)
         (sources / name).write_text(f"{source}\n" if name.endswith(".c") else "", encoding="utf-8")
     data: dict[str, Any] = {"artifacts": []}
     warnings: list[str] = []

@@ -192,8 +192,9 @@ def test_threads_change_nothing(tmp_path, monkeypatch):
     """PyTorch's pool of threads, and threads of the call's own, as many as the system starts."""
     folder = shutil.copytree(build.SOURCES, tmp_path / "native")
     monkeypatch.setattr(build, "SOURCES", folder)
-    (folder / "attention.c").rename(folder / "kernels.c")
-    (folder / "attention.c").write_text(WITHOUT_POOL, encoding="utf-8")
+    shutil.copy(folder / "attention/arguments.h", folder)
+    (folder / "attention/attention.c").rename(folder / "attention/kernels.c")
+    (folder / "attention/attention.c").write_text(WITHOUT_POOL, encoding="utf-8")
     commands = build.attention_commands(library.FOLDER.parents[3], build.host_target())
     (command,) = commands[library.FOLDER / f"attention-{EXACT[-1]}-float32.so"]
     subprocess.run([*command, "-O0"], cwd=folder, check=True)

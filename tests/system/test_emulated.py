@@ -61,9 +61,9 @@ def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     start = [compiler, *build.FLAGS, *build.WARNING_FLAGS, *FLAGS[request.param], "-DCHECKSUM=0"]
     commands = [[compiler, source, "-ldl", "-o", folder / "driver"]]
     for real in levels.EXACT:
-        end = ["-shared", *build.DEFINES[real], build.SOURCES / "attention.c", *build.LIBRARIES]
+        end = ["-shared", *build.DEFINES[real], build.SOURCES / "attention/attention.c", *build.LIBRARIES]
         commands.append([*start, *end, "-o", folder / f"{real}.so"])
-    engine = ["-DENGINE=relattn", '-DLEVEL="emulated"', "-c", build.SOURCES / "decoder.c"]
+    engine = ["-DENGINE=relattn", '-DLEVEL="emulated"', "-c", build.SOURCES / "engine/decoder.c"]
     commands.append([*start, *engine, "-o", folder / "decoder.o"])  # compiles
     for running in [subprocess.Popen(command) for command in commands]:
         assert running.wait() == 0

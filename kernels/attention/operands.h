@@ -5,8 +5,8 @@
    (AMX) or with dot products of vectors (AVX512-BF16). `inner` is padded with zeros. `a` and `c` are allocated to a
    multiple of 32 rows; the padding may have any content. */
 
-#ifndef RELATTN_PRODUCTS_H
-#define RELATTN_PRODUCTS_H
+#ifndef RELATTN_OPERANDS_H
+#define RELATTN_OPERANDS_H
 
 #include "rows.h"
 

@@ -8,7 +8,7 @@
 #define RELATTN_BACKWARD_H
 
 #include "key_strips.h"
-#include "threads.h"
+#include "../simd/threads.h"
 
 typedef struct {
     real *scratch, *transpose_scratch, *query, *rel_query, *grad, *scores, *ds, *d_query, *d_rel_query, *d_keys,

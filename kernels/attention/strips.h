@@ -5,7 +5,7 @@
 #ifndef RELATTN_STRIPS_H
 #define RELATTN_STRIPS_H
 
-#include "products.h"
+#include "operands.h"
 
 typedef struct {                  /* a tile of queries by keys */
     idx b, h;                     /* sequence, head */

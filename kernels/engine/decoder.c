@@ -17,7 +17,7 @@
 #include <sys/mman.h>
 
 #include "relattn_mt.h"
-#include "vectors.h"
+#include "../simd/vectors.h"
 
 typedef relattn_mt_map map;
 typedef relattn_mt_norm norm;
@@ -35,7 +35,7 @@ enum { INT8_ROWS = 48 };               /* block of rows in a feed-forward networ
 enum { LOGIT_COLUMNS = 256 };          /* block of logits, a multiple of PANEL */
 enum { QUERIES = 48 };                 /* block of queries in the encoder's attention */
 
-#include "int8.h"
+#include "../simd/int8.h"
 
 typedef struct {
     idx padded_labels, strip_len;               /* of a head */

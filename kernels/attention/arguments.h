@@ -7,7 +7,7 @@
 #ifndef RELATTN_ARGUMENTS_H
 #define RELATTN_ARGUMENTS_H
 
-#include "vectors.h" /* real, idx */
+#include "../simd/vectors.h" /* real, idx */
 
 /* The address and the strides of a tensor. Strides are in elements, and the last dimension is contiguous. */
 typedef struct {

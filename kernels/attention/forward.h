@@ -4,7 +4,7 @@
 #define RELATTN_FORWARD_H
 
 #include "key_strips.h"
-#include "threads.h"
+#include "../simd/threads.h"
 
 typedef struct {
     real *scratch, *transpose_scratch, *query, *rel_query, *scores, *output, *terms, *label_sums;

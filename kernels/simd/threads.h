@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "rows.h"
+#include "../attention/rows.h"
 
 typedef struct {
     const void *a; /* arguments */

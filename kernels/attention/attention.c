@@ -19,7 +19,7 @@
    Each row of a tile is processed once, in registers. Scores are in units of log2(e): a score becomes 2^(score - base),
    and the base of a row is raised only if a score exceeds it by more than MAX_RISE (`forward.h`).
 
-   All arithmetic is in `real`, except the products of bfloat16 numbers in `products.h`. Half types are converted to
+   All arithmetic is in `real`, except the products of bfloat16 numbers in `operands.h`. Half types are converted to
    `real` when they are read, and rounded when they are written. */
 
 #define _GNU_SOURCE /* RTLD_DEFAULT in older C libraries */

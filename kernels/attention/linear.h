@@ -3,10 +3,10 @@
 #ifndef RELATTN_LINEAR_H
 #define RELATTN_LINEAR_H
 
-#include "threads.h"
+#include "../simd/threads.h"
 
 typedef linear map; /* has the fields of one */
-#include "int8.h"
+#include "../simd/int8.h"
 
 enum { LINEAR_ROWS = 96, LINEAR_PANELS = 4 }; /* of a task */
 
