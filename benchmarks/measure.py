@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from relattn.backends.native.loader import FEATURES
+from relattn.backends.native.library import KERNELS
 
 RESULTS = Path(__file__).parent / "results"
 MOST_REPEATS = 50
@@ -272,7 +272,7 @@ def processor() -> str:
     and RELATTN_LEVEL that of our kernels. They must agree.
     """
     capability = torch.backends.cpu.get_cpu_capability()
-    if (capability == "AVX512") != ("AVX512" in FEATURES):
+    if (capability == "AVX512") != (KERNELS[torch.float32].level == "avx512"):
         raise SystemExit("ATEN_CPU_CAPABILITY and RELATTN_LEVEL must select the same instruction set")
     lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.exists() else []
     fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}

@@ -1,25 +1,17 @@
-"""Compile the kernels for the wheels of both distributions.
+"""Compile the kernels for the wheels of both distributions: one library each, with all processor levels of a machine.
 
-The kernels of attention are, per processor level, one shared object per dtype that they compute in. The engine of the
-toolkit is one library with all levels. Each distribution gets its objects, and the header that declares their
-arguments, in the package that loads them.
-
-By default, the C compiler of this machine compiles attention for the best level of this processor and all levels below
-it, so that an image also runs on processors with less. RELATTN_TARGET selects a machine and a system, for which
-`ziglang`, a cross compiler on the package index, compiles all levels:
+`levels.h` lists the levels. The structures of the public header are written beside the library, for its loader. The C
+compiler of this machine is used, if there is one. RELATTN_TARGET selects another target, which `ziglang` compiles for:
 
     x86_64-linux-gnu.2.28, aarch64-linux-gnu.2.28     Linux with a C library (glibc) of at least this version
     aarch64-macos.11.0                                macOS on ARM, from this version on
     none                                              no kernels, for all other machines
-
-The objects do not depend on the versions of Python and PyTorch. Without a C compiler the package is built without them,
-and uses the other backends.
 """
 
+import json
 import os
 import platform
 import re
-import runpy
 import shlex
 import shutil
 import subprocess
@@ -34,73 +26,77 @@ from typing import Any, NamedTuple
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = Path(__file__).parent
-NATIVE = Path("src/relattn/backends/native")  # of the attention kernels, below the root of their distribution
-ENGINE = Path("src/relattn_mt/engine")
-FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
-WARNING_FLAGS = ["-Wno-psabi", "-Wno-unknown-warning-option"]  # some vectors are wider than the processor's
-LIBRARIES = ["-lm", "-ldl", "-lpthread"]
-DEFINES: dict[str, list[str]] = {"float32": [], "float64": ["-DREAL64"], "bfloat16": ["-DPAIRS"]}  # by dtype
-_BF16 = ["-march=x86-64-v4", "-mavx512bf16"]
-LEVELS: dict[str, dict[str, list[str]]] = {  # flags of GCC and Clang per level of a machine, best first
-    "x86_64": {
-        "x86-64-v4-amx": [*_BF16, "-mamx-tile", "-mamx-bf16"],
-        "x86-64-v4-bf16": _BF16,
-        "x86-64-v4": ["-march=x86-64-v4"],
-        "x86-64-v3": ["-march=x86-64-v3"],
-        "x86-64": ["-march=x86-64"],
-    },
-    "aarch64": {"aarch64-sve256": ["-mcpu=generic+sve", "-msve-vector-bits=256"], "aarch64": []},
-}
-ALIASES = {"amd64": "x86_64", "arm64": "aarch64"}  # names on Windows and macOS
-EXACT = ["float32", "float64"]
-DTYPES = {"x86-64-v4-amx": ["bfloat16"], "x86-64-v4-bf16": ["bfloat16"]}  # of attention per level; else EXACT
+FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-Wno-psabi", "-Wno-unknown-warning-option"]
+FLAGS += ["-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
+DEFINES = {"float32": [], "float64": ["-DREAL64"], "bfloat16": ["-DBF16"]}
+SCALARS = {"ptrdiff_t": "c_ssize_t", "uint64_t": "c_uint64", "float": "c_float", "double": "c_double"}
+DTYPES = {"EXACT": ["float32", "float64"], "BFLOAT16": ["bfloat16"]}  # of a level in `levels.h`
+
+
+class Library(NamedTuple):
+    """The library of a distribution: its name, its folder there, its kernels, and the dtypes that they compute in."""
+
+    name: str
+    folder: Path
+    kernels: str
+    dtypes: list[str]
+
+
+ATTENTION = Library("relattn", Path("src/relattn/backends/native"), "attention/attention.c", list(DEFINES))
+ENGINE = Library("relattn_mt", Path("src/relattn_mt/engine"), "engine/engine.c", ["float32"])
 
 
 class Target(NamedTuple):
-    """The target of a wheel.
-
-    Attributes:
-        tag: Platform tag of the wheel.
-        compilers: Command that compiles for a processor level, by level name.
-        is_host: Whether it is this machine.
-    """
+    """The machine and system of a wheel: its platform tag, its machine, and the command of the compiler."""
 
     tag: str
-    compilers: dict[str, list[str]]
-    is_host: bool = False
+    machine: str
+    compiler: list[str]
 
 
-def levels(machine: str, is_macos: bool) -> dict[str, list[str]]:
-    """Return the compiler flags of all processor levels, best first. All Apple processors use the lowest level."""
-    machine_levels = list(LEVELS.get(ALIASES.get(machine.lower(), machine.lower()), {}).items())
-    return dict(machine_levels[-1:] if is_macos else machine_levels)
+def levels(target: Target) -> dict[str, tuple[list[str], list[str]]]:
+    """Return the dtypes and the compiler flags of the levels of a machine, best first. Apple's have no SVE."""
+    lines = re.findall(r'^(\w+)\((\w+), (\w+), .*, "(.*)"\)$', (SOURCES / "levels.h").read_text("utf-8"), re.MULTILINE)
+    kind = target.machine.upper() if target.machine in ("x86_64", "aarch64") else "OTHER"
+    if "ziglang" in target.compiler:  # its processor names have _ instead of -
+        lines = [
+            (*line[:3], re.sub(r"(?<=-march=)\S+", lambda name: name[0].replace("-", "_"), line[3])) for line in lines
+        ]
+    found = {level: (DTYPES[dtypes], flags.split()) for of, level, dtypes, flags in lines if of == kind}
+    if target.tag.startswith("macosx"):
+        found.pop("sve256", None)
+    return found
 
 
-def processor_levels(root: Path) -> set[str]:
-    """Return the levels that this processor runs, by the module that chooses one in the distribution in `root`."""
-    module = runpy.run_path(str(root / NATIVE / "levels.py"))  # its globals
-    machine = module["machine_of"](platform.machine())
-    features = module["features_of"](machine, module["processor_flags"]())
-    return {level for dtype in DEFINES for level in module["supported"](machine, features, dtype)}
-
-
-def cores() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def compiler() -> list[str]:
-    """Return the command of the C compiler: CC, which may have a wrapper and flags, or `cc`."""
-    return shlex.split(os.environ.get("CC", "")) or ["cc"]
+def structures(header: str) -> dict[str, list[tuple[str, Any]]]:
+    """Return the fields of the structures that a header declares, with types of ctypes; a list is a function's."""
+    declared: dict[str, list[tuple[str, Any]]] = {}
+    code = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
+    for body, name in re.findall(r"typedef struct \{(.*?)\} relattn_(?:mt_)?(\w+);", code, flags=re.DOTALL):
+        fields: list[tuple[str, Any]] = []
+        for line in map(str.strip, body.split(";")[:-1]):
+            if function := re.fullmatch(r"ptrdiff_t \(\*(\w+)\)\((.*)\)", line):
+                arguments = function[2].split(",")
+                fields.append((function[1], ["c_void_p" if "*" in each else "c_ssize_t" for each in arguments]))
+            elif declaration := re.fullmatch(r"(?:const )?(?:relattn_(?:mt_)?)?(\w+) (\*?\w+(?:, \*?\w+)*)", line):
+                kind = SCALARS.get(declaration[1], declaration[1])
+                pointer = "c_char_p" if kind == "char" else "c_void_p"
+                members = declaration[2].split(", ")
+                fields += [(member.lstrip("*"), pointer if member[0] == "*" else kind) for member in members]
+            else:
+                raise ValueError(f"{name} must have fields of the form 'type names;', got {line!r}")
+        declared[name] = fields
+    return declared
 
 
 def host_target() -> Target | None:
     """Return this machine as a target of its C compiler, or None if there is no compiler."""
-    if sys.platform not in ("linux", "darwin") or not shutil.which(compiler()[0]):
+    compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]  # may have a wrapper and flags
+    if sys.platform not in ("linux", "darwin") or not shutil.which(compiler[0]):
         return None
-    host_levels = levels(platform.machine(), sys.platform == "darwin")
-    tag = re.sub(r"\W", "_", sysconfig.get_platform()).replace("universal2", platform.machine())
-    return Target(tag, {level: [*compiler(), *flags] for level, flags in host_levels.items()}, is_host=True)
+    machine = platform.machine()
+    tag = re.sub(r"\W", "_", sysconfig.get_platform()).replace("universal2", machine)
+    return Target(tag, {"arm64": "aarch64"}.get(machine, machine), compiler)
 
 
 def parse_target(target: str) -> Target | None:
@@ -115,96 +111,66 @@ def parse_target(target: str) -> Target | None:
     machine, major, minor = (group for group in match.groups() if group)
     is_macos = "macos" in target
     tag = f"macosx_{major}_{minor}_arm64" if is_macos else f"manylinux_{major}_{minor}_{machine}"
-    zig = [sys.executable, "-m", "ziglang", "cc", "-target", target, "-s"]
-    return Target(tag, {level: [*zig, *map(zig_flag, flags)] for level, flags in levels(machine, is_macos).items()})
+    return Target(tag, machine, [sys.executable, "-m", "ziglang", "cc", "-target", target, "-s"])
 
 
-def zig_flag(flag: str) -> str:
-    """Return a compiler flag for zig, whose processor names have _ instead of -."""
-    name, equals, value = flag.partition("=")
-    return name + equals + value.replace("-", "_")
-
-
-def all_commands(root: Path, target: Target) -> dict[Path, list[list[str]]]:
-    """Return the commands that compile the distribution in `root`, by object file: the last one makes the file.
-
-    They run in the directory of the file. Output files are names and not paths, since macOS writes them into objects.
-    """
-    return attention_commands(root, target) if (root / NATIVE).is_dir() else engine_commands(root, target)
-
-
-def attention_commands(root: Path, target: Target) -> dict[Path, list[list[str]]]:
-    """Return the commands for attention: an object per level and dtype, with the checksum of its header."""
-    checksum = zlib.crc32((SOURCES / "attention/arguments.h").read_bytes())
-    names = processor_levels(root) if target.is_host and sys.platform == "linux" else target.compilers.keys()
+def part_commands(library: Library, target: Target) -> dict[tuple[str, str], list[str]]:
+    """Return the commands that compile the parts of a library, by level and dtype, each into `LEVEL-DTYPE.o`."""
     commands = {}
-    for level, level_compiler in ((level, found) for level, found in target.compilers.items() if level in names):
-        for dtype in DTYPES.get(level, EXACT):
-            path = root / NATIVE / f"attention-{level}-{dtype}.so"
-            flags = [*FLAGS, *WARNING_FLAGS, *DEFINES[dtype], f"-DCHECKSUM={checksum}u", "-shared"]
-            commands[path] = [
-                [*level_compiler, *flags, str(SOURCES / "attention/attention.c"), *LIBRARIES, "-o", path.name]
-            ]
+    for level, (dtypes, flags) in levels(target).items():
+        for dtype in (dtype for dtype in dtypes if dtype in library.dtypes):
+            names = [f"-DPART=relattn_{level}_{dtype}", f'-DLEVEL_NAME="{level}"', f'-DLEVEL_FILE="{level}.h"']
+            files = ["-c", str(SOURCES / library.kernels), "-o", f"{level}-{dtype}.o"]
+            commands[level, dtype] = [*target.compiler, *flags, *FLAGS, *DEFINES[dtype], *names, *files]
     return commands
 
 
-def engine_commands(root: Path, target: Target) -> dict[Path, list[list[str]]]:
-    """Return the commands for the engine: an object per level, and `levels.c`, which chooses one, in one library."""
-    commands, names = [], [level for level in target.compilers if level not in DTYPES]
-    flags = [*FLAGS, *WARNING_FLAGS, "-fvisibility=hidden"]
-    for level in names:
-        defines = [f"-DENGINE=relattn_{level.replace('-', '_')}", f'-DLEVEL="{level}"']
-        source = ["-c", str(SOURCES / "engine/decoder.c"), "-o", f"{level}.o"]
-        commands.append([*target.compilers[level], *flags, *defines, *source])
-    defines = ["-DLEVELS=" + " ".join(f"LEVEL({level.replace('-', '_')})" for level in names)]
-    parts = [str(SOURCES / "levels.c"), *(f"{level}.o" for level in names), *LIBRARIES]
-    path = root / ENGINE / "relattn_mt.so"
-    link = [*target.compilers[names[-1]], *flags, *defines, "-shared", *parts, "-o", path.name]
-    return {path: [*commands, link]}
+def build(library: Library, target: Target, folder: Path) -> list[tuple[str, str]]:
+    """Write a library, its header and its structures into a folder. Return the parts that could not be compiled."""
+    commands = part_commands(library, target)
+    source, path = SOURCES / library.kernels, folder / f"{library.name}.so"
+
+    def run(command: list[str]) -> bool:  # with names of outputs, since macOS writes them into libraries
+        return subprocess.run(command, cwd=folder).returncode == 0
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with ThreadPool(cores) as pool:  # one compiler takes up to half a gigabyte
+        results = pool.map(run, commands.values(), chunksize=1)
+    parts = [part for part, succeeded in zip(commands, results, strict=True) if succeeded]
+    names = "-DPARTS=" + " ".join(f"PART({level}, {dtype})" for level, dtype in parts)
+    objects = [str(SOURCES / "levels.c"), str(source.with_name("open.c")), *(f"{'-'.join(part)}.o" for part in parts)]
+    end = ["-lm", "-ldl", "-lpthread", "-o", path.name]
+    if not parts or not run([*target.compiler, *FLAGS, names, "-shared", *objects, *end]):
+        return list(commands)
+    header = source.with_name(f"{library.name}.h")
+    data = {"crc32": zlib.crc32(path.read_bytes()), "structures": structures(header.read_text("utf-8"))}
+    path.with_suffix(".json").write_text(json.dumps(data), encoding="utf-8")
+    shutil.copy(header, folder)
+    for part in parts:
+        (folder / f"{'-'.join(part)}.o").unlink()
+    return [part for part in commands if part not in parts]
 
 
 class CompileKernels(BuildHookInterface):
-    """Compile all kernels and add them to the wheel.
-
-    For this machine, kernels that cannot be compiled are left out with a warning. With RELATTN_TARGET this is an error.
-    """
+    """Compile the library of a distribution. Parts that fail are left out for this machine, and errors for a target."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        target_name = os.environ.get("RELATTN_TARGET", "")
+        root, target_name = Path(self.root), os.environ.get("RELATTN_TARGET", "")
         target = parse_target(target_name) if target_name else host_target()
         if target is None:
             if not target_name:
-                self.app.display_warning(
-                    "relattn: no C compiler for the kernels of backend 'native'; building without them"
-                )
+                self.app.display_warning("relattn: no C compiler for the kernels; building without them")
             return
-        root = Path(self.root)
-        commands = all_commands(root, target)
-        folder = next(iter(commands)).parent
-        header = shutil.copy(
-            SOURCES / ("attention/arguments.h" if folder == root / NATIVE else "engine/relattn_mt.h"), folder
-        )
-        build_data["artifacts"].append(f"/{Path(header).relative_to(root)}")
-        self.app.display_info(f"relattn: compiling {len(commands)} objects for {', '.join(target.compilers)}")
-
-        def run(command: list[str]) -> bool:
-            return subprocess.run(command, cwd=folder).returncode == 0
-
-        for path in commands:
-            path.unlink(missing_ok=True)
-        with ThreadPool(cores()) as pool:  # one compiler takes up to half a gigabyte
-            parts = pool.map(run, [part for steps in commands.values() for part in steps[:-1]], chunksize=1)
-            results = pool.map(lambda steps: all(parts) and run(steps[-1]), commands.values(), chunksize=1)
-        for part in folder.glob("*.o"):
-            part.unlink()
-        is_compiled = {path.relative_to(root): result for path, result in zip(commands, results, strict=True)}
-        for path, succeeded in is_compiled.items():
-            if succeeded:
-                build_data["artifacts"].append(f"/{path}")
-            elif target_name:
-                raise SystemExit(f"relattn: {path.name} could not be compiled for {target_name}")
-            else:
-                self.app.display_warning(f"relattn: {path.name} could not be compiled; building without it")
-        if any(is_compiled.values()):
+        library = ATTENTION if (root / ATTENTION.folder).is_dir() else ENGINE
+        files = [library.folder / f"{library.name}.{suffix}" for suffix in ("so", "json", "h")]
+        for file in files:
+            (root / file).unlink(missing_ok=True)
+        for level, dtype in build(library, target, root / library.folder):
+            message = f"relattn: the kernels of {library.name} for {level} in {dtype} could not be compiled"
+            if target_name:
+                raise SystemExit(f"{message} for {target_name}")
+            self.app.display_warning(f"{message}; building without them")
+        if (root / files[0]).exists():
+            build_data["artifacts"] += [f"/{file}" for file in files]
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{target.tag}"  # for every version of Python

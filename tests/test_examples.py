@@ -139,7 +139,7 @@ def test_a_program_in_c_finds_what_python_finds(level, tmp_path):
         return done
 
     expected, examples = run(sys.executable, "-c", PYTHON), Path(example.__file__).parent
-    program, model, engine = tmp_path / "program", tmp_path / "model", library.FOLDER / library.LIBRARY
+    program, model, engine = tmp_path / "program", tmp_path / "model", library.FOLDER / "relattn_mt.so"
     run("cc", "-std=gnu11", "-Werror", f"-I{library.FOLDER}", examples / "translate.c", "-ldl", "-lm", "-o", program)
     run(sys.executable, examples / "flat_model.py", PACKAGED / "everyday-en-de", model)
     assert run(program, engine, model, input=expected.stderr).stdout == expected.stdout

@@ -5,10 +5,10 @@
 
    where r_i is rel_query if the call has one, and q_i otherwise, and B_ij is the bias per pair, if the call has one.
 
-   A tile has ROWS queries and KEYS keys. The softmax is computed online (Milakov and Gimelshein 2018; Dao et al. 2022).
+   A tile has QUERIES queries and KEYS keys. The softmax is computed online (Milakov and Gimelshein 2018; Dao et al. 2022).
    The relative terms of a row come from a strip with one score per label:
 
-       strip of a row:   | margin: left edge | labels that ROWS queries reach | margin: right edge |
+       strip of a row:   | margin: left edge | labels that QUERIES queries reach | margin: right edge |
 
    A margin is as wide as a tile. If the clipping range is narrow, the queries reach all of its labels; if it is wide,
    about one label per key. The label increases by one from key to key, and the edge labels repeat. So the terms of a
@@ -22,13 +22,13 @@
    All arithmetic is in `real`, except the products of bfloat16 numbers in `operands.h`. Half types are converted to
    `real` when they are read, and rounded when they are written. */
 
-#define _GNU_SOURCE /* RTLD_DEFAULT in older C libraries */
+#define _GNU_SOURCE /* MADV_HUGEPAGE */
 #include <sys/mman.h>
 
 #include "forward.h"
 #include "backward.h"
-#if !defined(REAL64) && !defined(PAIRS)
-#include "linear.h" /* `relattn_linear` */
+#if !defined(REAL64) && !defined(BF16)
+#include "linear.h"
 #endif
 
 /* Ask Linux for large pages for the memory of a result. With pages of 4 KiB, page faults take as long as the attention
@@ -41,19 +41,28 @@ static void advise_large_pages(const arguments *a, const array *x, idx heads, id
 #endif
 }
 
-/* Return whether this system can run these kernels. */
-int relattn_usable(void) { return request_matrix_tiles(); }
-
-int relattn_forward(const arguments *a) {
+static ptrdiff_t forward(const arguments *a) {
     advise_large_pages(a, &a->output, a->heads, a->queries, a->value_dim);
-    return run_threads(a, a->threads, forward_worker);
+    return run_threads(a, a->threads, forward_worker) ? RELATTN_NO_MEMORY : 0;
 }
 
-int relattn_backward(const arguments *a) {
+static ptrdiff_t backward(const arguments *a) {
     advise_large_pages(a, &a->d_query, a->heads, a->queries, a->dim);
     advise_large_pages(a, &a->d_key, a->key_heads, a->keys, a->dim);
     advise_large_pages(a, &a->d_value, a->key_heads, a->keys, a->value_dim);
-    return run_threads(a, a->threads, backward_worker);
+    return run_threads(a, a->threads, backward_worker) ? RELATTN_NO_MEMORY : 0;
 }
 
-const uint32_t relattn_checksum = CHECKSUM; /* checksum of `arguments.h` */
+static const relattn_kernels kernels = {
+    .level = LEVEL_NAME,
+    .panel = PANEL,
+    .forward = forward,
+    .backward = backward,
+#if !defined(REAL64) && !defined(BF16)
+    .int8_kernels = INT8_KERNELS,
+    .linear = linear,
+    .pack = pack,
+#endif
+};
+
+const void *const PART = &kernels; /* relattn_avx512_float32, for instance; `levels.c` chooses one */

@@ -8,7 +8,6 @@
 #define RELATTN_BACKWARD_H
 
 #include "key_strips.h"
-#include "../simd/threads.h"
 
 typedef struct {
     real *scratch, *transpose_scratch, *query, *rel_query, *grad, *scores, *ds, *d_query, *d_rel_query, *d_keys,
@@ -68,7 +67,7 @@ INLINE void backward_row(const arguments *a, const tile_info *tile, const strip_
         return;
     }
 
-    const real scale = a->scale, base = s.base[r], base_lo = s.base_lo[r] - edge_term, delta = s.delta[r];
+    const real scale = (real)a->scale, base = s.base[r], base_lo = s.base_lo[r] - edge_term, delta = s.delta[r];
     const real dp_edge_term = flags & VALUE_TERMS && slice.is_edge ? dp_terms[0] : 0;
     const uint32_t row_key = drop ? dropout_row_key(a, tile, r) : 0;
     real *d_biases = NULL;
@@ -90,7 +89,7 @@ INLINE void backward_row(const arguments *a, const tile_info *tile, const strip_
             vec dp = VEC(ds + v * LANES), weight = p, ds_vec;
             if (flags & VALUE_TERMS && !slice.is_edge) dp += VEC(dp_terms + v * LANES);
             if (drop) {
-                weight = blend(dropout_mask(a, row_key, tile->first_key + v * LANES), p * a->keep_scale, splat(0));
+                weight = blend(dropout_mask(a, row_key, tile->first_key + v * LANES), p * (real)a->keep_scale, splat(0));
                 ds_vec = weight * (dp + dp_edge_term) - p * delta;
             } else {
                 ds_vec = p * (dp - (delta - dp_edge_term));
@@ -185,7 +184,7 @@ static int adds_to_gradients(const arguments *a, key_gradients *g, const tile_in
     return !is_first;
 }
 
-/* Compute the gradients of ROWS queries of a head from all keys that they attend to, which are in `w->loaded_keys`. Add
+/* Compute the gradients of QUERIES queries of a head from all keys that they attend to, which are in `w->loaded_keys`. Add
    to the gradients of keys, values and tables. */
 static void backward_rows(const arguments *a, tile_info tile, idx num_rows, idx split, key_gradients *gradients,
                           const backward_workspace *w) {
@@ -239,7 +238,7 @@ static void backward_rows(const arguments *a, tile_info tile, idx num_rows, idx 
             packed_columns(w->value_columns + key_offset * packed_len(padded_value_dim), padded_value_dim);
         if (has_pos_query) load_key_terms(a, &w->strips, &tile, num_rows, position, w->scores);
         if (tile.is_banded) {
-            if (has_pos_query) memset(w->ds, 0, sizeof(real) * ROWS * KEYS); /* outside the bands */
+            if (has_pos_query) memset(w->ds, 0, sizeof(real) * QUERIES * KEYS); /* outside the bands */
             matmul_band_columns(w->scores, KEYS, query_lhs, key_columns, num_rows, tile.bands, dim, has_pos_query);
             matmul_band_columns(w->ds, KEYS, grad_lhs, value_columns, num_rows, tile.bands, value_dim, 0);
         } else {
@@ -288,7 +287,7 @@ static void backward_rows(const arguments *a, tile_info tile, idx num_rows, idx 
         if (tile.labels_repeat) center_ds_sums(a, w->ds_label_sums, w->label_sums, num_rows, &tile);
         fold_margins(a->clips, w->ds_label_sums, width, margin, num_rows, tile.labels);
         const matrix table = table_rows(&w->rel_key, tile.labels.first);
-        real *d_rows = a->d_rel_key + (table_index * a->labels + tile.labels.first) * padded_rel_dim;
+        real *d_rows = (real *)a->d_rel_key + (table_index * a->labels + tile.labels.first) * padded_rel_dim;
         multiply_label_sums(d_rel_query, w->ds_label_sums + margin, width, table, num_rows, padded_rel_dim, tile.labels,
                             rows, !has_rel_query);
         add_table_gradients(d_rows, w->ds_label_sums + margin, width, rel_query, num_rows, padded_rel_dim, tile.labels,
@@ -296,7 +295,7 @@ static void backward_rows(const arguments *a, tile_info tile, idx num_rows, idx 
     }
     if (a->rel_value.data && tile.keys_begin < visible) {
         fold_margins(a->clips, w->label_sums, width, margin, num_rows, tile.labels);
-        real *d_rows = a->d_rel_value + (table_index * a->labels + tile.labels.first) * padded_value_dim;
+        real *d_rows = (real *)a->d_rel_value + (table_index * a->labels + tile.labels.first) * padded_value_dim;
         add_table_gradients(d_rows, w->label_sums + margin, width, grad, num_rows, padded_value_dim, tile.labels, rows);
     }
     write_gradients(a, &a->d_query, &tile, tile.keys_begin < visible ? num_rows : 0, d_query, dim);
@@ -307,7 +306,7 @@ static void backward_rows(const arguments *a, tile_info tile, idx num_rows, idx 
 /* Load some keys and values of a head. */
 static void load_keys(const arguments *a, idx b, idx kv, range keys, backward_workspace *w) {
     const idx padded_dim = round_up(a->dim, PADDING), padded_value_dim = round_up(a->value_dim, PADDING),
-              max_keys = round_up(max_window_keys(a, TASK_ROWS), KEYS);
+              max_keys = round_up(max_window_keys(a, TASK_QUERIES), KEYS);
     w->loaded_keys = keys;
     for (idx j = 0; j < keys.count; j += KEYS) {
         const idx num_rows = tile_len(j, keys.count);
@@ -325,36 +324,36 @@ static void backward_head(const arguments *a, idx b, idx kv, idx split, backward
     const idx dim = a->dim, value_dim = a->value_dim, padded_dim = round_up(dim, PADDING),
               padded_value_dim = round_up(value_dim, PADDING);
     const idx valid = valid_keys(a, b), heads_per_key_head = a->heads / a->key_heads;
-    const int windowed = max_window_keys(a, TASK_ROWS) < a->keys;
+    const int windowed = max_window_keys(a, TASK_QUERIES) < a->keys;
     if (!windowed) load_keys(a, b, kv, (range){0, valid}, w);
     const matrix d_keys = output_rows(a, &a->d_key, b, kv, 0, dim, w->d_keys);
     const matrix d_values = output_rows(a, &a->d_value, b, kv, 0, value_dim, w->d_values);
     key_gradients gradients = {d_keys, d_values, padded_dim, padded_value_dim, 0};
     for (idx h = kv * heads_per_key_head; h < (kv + 1) * heads_per_key_head; h++)
-        for (idx first = 0; first < a->queries; first += ROWS) {
-            if (first % TASK_ROWS == 0) {
-                const idx remaining = a->queries - first, task_queries = remaining < TASK_ROWS ? remaining : TASK_ROWS;
+        for (idx first = 0; first < a->queries; first += QUERIES) {
+            if (first % TASK_QUERIES == 0) {
+                const idx remaining = a->queries - first, task_queries = remaining < TASK_QUERIES ? remaining : TASK_QUERIES;
                 const idx position = query_position(a, b, first),
                           num_queries = valid_queries(a, b, first, task_queries);
                 const idx visible = visible_keys(a, b, position, num_queries);
                 const idx begin = first_tile_key(a, position, visible);
                 if (windowed) load_keys(a, b, kv, (range){begin, visible - begin}, w);
                 w->labels =
-                    labels_to_load(w->labels, label_range(a, position, round_up(task_queries, ROWS), begin, visible));
+                    labels_to_load(w->labels, label_range(a, position, round_up(task_queries, QUERIES), begin, visible));
                 load_table(a, &w->rel_key, &a->rel_key, h, w->labels, a->rel_dim);
                 load_table(a, &w->rel_value, &a->rel_value, h, w->labels, value_dim);
                 load_table(a, &w->strips.table, &a->pos_query, h, w->labels, dim);
                 if (a->pos_query.data)
                     fill_key_strips(a, &w->strips, b, kv, (range){begin, visible - begin}, position,
-                                    round_up(task_queries, ROWS), w->scratch);
+                                    round_up(task_queries, QUERIES), w->scratch);
             }
-            const idx count = a->queries - first < ROWS ? a->queries - first : ROWS;
+            const idx count = a->queries - first < QUERIES ? a->queries - first : QUERIES;
             const tile_info tile = {.b = b, .h = h, .first_query = first, .num_queries = count};
             backward_rows(a, tile, valid_queries(a, b, first, count), split, &gradients, w);
-            if (a->pos_query.data && ((first + ROWS) % TASK_ROWS == 0 || first + ROWS >= a->queries)) {
+            if (a->pos_query.data && ((first + QUERIES) % TASK_QUERIES == 0 || first + QUERIES >= a->queries)) {
                 zero_gradients(&gradients, w->strips.keys.first + w->strips.keys.count);
                 add_key_gradients(a, &w->strips, b, kv, d_keys,
-                                  a->d_pos_query + (split * a->heads + h) * a->labels * padded_dim, w->scratch);
+                                  (real *)a->d_pos_query + (split * a->heads + h) * a->labels * padded_dim, w->scratch);
             }
         }
     zero_gradients(&gradients, valid);
@@ -375,29 +374,29 @@ static void backward_worker(void *data) {
     const arguments *a = queue->a;
     const idx padded_dim = round_up(a->dim, PADDING), padded_value_dim = round_up(a->value_dim, PADDING),
               width = strip_width(a), all_keys = round_up(a->keys, KEYS),
-              max_keys = round_up(max_window_keys(a, TASK_ROWS), KEYS);
+              max_keys = round_up(max_window_keys(a, TASK_QUERIES), KEYS);
     const idx max_padded_dim = padded_dim > padded_value_dim ? padded_dim : padded_value_dim;
     const int is_packed = PACK_SIZE > 1;
-    const idx max_labels = round_up(max_window_labels(a, TASK_ROWS), KEYS),
+    const idx max_labels = round_up(max_window_labels(a, TASK_QUERIES), KEYS),
               padded_rel_dim = round_up(a->rel_dim, PADDING);
     backward_workspace w = {
-        .scale = split_scale(a->scale), .rel_key.head = -1, .rel_value.head = -1, .strips.table.head = -1};
+        .scale = split_scale((real)a->scale), .rel_key.head = -1, .rel_value.head = -1, .strips.table.head = -1};
     const buffer buffers[] = {
         {&w.scratch, KEYS * max_padded_dim},
         {&w.transpose_scratch, is_packed ? KEYS * max_padded_dim : 0},
         {&w.key_columns, max_keys * packed_len(padded_dim)},
         {&w.value_columns, max_keys * packed_len(padded_value_dim)},
         {&w.keys, packed_rows_size(a, &a->key, max_keys, a->dim)},
-        {&w.query_lhs, is_packed ? ROWS * packed_len(padded_dim) : 0},
-        {&w.grad_lhs, is_packed ? ROWS * packed_len(padded_value_dim) : 0},
-        {&w.query_rhs, is_packed ? packed_len(ROWS) * padded_dim : 0},
-        {&w.grad_rhs, is_packed ? packed_len(ROWS) * padded_value_dim : 0},
-        {&w.tile_lhs, is_packed ? ROWS * packed_len(KEYS) : 0},
+        {&w.query_lhs, is_packed ? QUERIES * packed_len(padded_dim) : 0},
+        {&w.grad_lhs, is_packed ? QUERIES * packed_len(padded_value_dim) : 0},
+        {&w.query_rhs, is_packed ? packed_len(QUERIES) * padded_dim : 0},
+        {&w.grad_rhs, is_packed ? packed_len(QUERIES) * padded_value_dim : 0},
+        {&w.tile_lhs, is_packed ? QUERIES * packed_len(KEYS) : 0},
         {&w.d_keys, in_place(a, &a->d_key, a->dim) ? 0 : all_keys * padded_dim},
         {&w.d_values, in_place(a, &a->d_value, a->value_dim) ? 0 : all_keys * padded_value_dim},
-        {&w.query, ROWS * padded_dim},
-        {&w.rel_query, a->rel_query.data ? ROWS * padded_rel_dim : 0},
-        {&w.d_rel_query, a->rel_query.data ? ROWS * padded_rel_dim : 0},
+        {&w.query, QUERIES * padded_dim},
+        {&w.rel_query, a->rel_query.data ? QUERIES * padded_rel_dim : 0},
+        {&w.d_rel_query, a->rel_query.data ? QUERIES * padded_rel_dim : 0},
         {&w.rel_key.scratch,
          !a->rel_key.data || in_place(a, &a->rel_key, a->rel_dim) ? 0 : max_labels * padded_rel_dim},
         {&w.strips.terms, a->pos_query.data ? max_keys * key_strip_width(a) : 0},
@@ -409,18 +408,18 @@ static void backward_worker(void *data) {
         {&w.rel_value.scratch,
          !a->rel_value.data || in_place(a, &a->rel_value, a->value_dim) ? 0 : max_labels * padded_value_dim},
         {&w.rel_value.transposed, a->rel_value.data ? max_labels * padded_value_dim : 0},
-        {&w.grad, ROWS * padded_value_dim},
-        {&w.d_query, ROWS * max_padded_dim}, /* holds the output first */
-        {&w.scores, ROWS * KEYS},
-        {&w.ds, ROWS * KEYS},
-        {&w.terms, a->rel_key.data ? ROWS * width : 0},
-        {&w.dp_terms, a->rel_value.data ? ROWS * width : 0},
-        {&w.label_sums, a->rel_value.data || (a->rel_key.data && labels_may_repeat(a)) ? ROWS * width : 0},
-        {&w.ds_label_sums, a->rel_key.data ? ROWS * width : 0},
+        {&w.grad, QUERIES * padded_value_dim},
+        {&w.d_query, QUERIES * max_padded_dim}, /* holds the output first */
+        {&w.scores, QUERIES * KEYS},
+        {&w.ds, QUERIES * KEYS},
+        {&w.terms, a->rel_key.data ? QUERIES * width : 0},
+        {&w.dp_terms, a->rel_value.data ? QUERIES * width : 0},
+        {&w.label_sums, a->rel_value.data || (a->rel_key.data && labels_may_repeat(a)) ? QUERIES * width : 0},
+        {&w.ds_label_sums, a->rel_key.data ? QUERIES * width : 0},
         {&w.bias_sums, a->d_bias.data ? KEYS : 0},
-        {&w.delta, ROWS},
-        {&w.base, ROWS},
-        {&w.base_lo, ROWS},
+        {&w.delta, QUERIES},
+        {&w.base, QUERIES},
+        {&w.base_lo, QUERIES},
     };
     real *memory = allocate_buffers(queue, buffers, sizeof buffers / sizeof *buffers);
     if (!memory) return;

@@ -4,7 +4,6 @@
 #define RELATTN_FORWARD_H
 
 #include "key_strips.h"
-#include "../simd/threads.h"
 
 typedef struct {
     real *scratch, *transpose_scratch, *query, *rel_query, *scores, *output, *terms, *label_sums;
@@ -150,7 +149,7 @@ static void direct_scores(real *scores, matrix query, idx num_rows, matrix keys,
         }
 }
 
-/* Compute the output of ROWS queries of a head from all keys that they attend to, which are in `w->loaded_keys`. `keys`
+/* Compute the output of QUERIES queries of a head from all keys that they attend to, which are in `w->loaded_keys`. `keys`
    is only used for fewer than MIN_QUERIES_TO_TRANSPOSE queries. */
 static void forward_rows(const arguments *a, tile_info tile, idx num_rows, matrix keys, rhs values,
                          const forward_workspace *w) {
@@ -158,7 +157,7 @@ static void forward_rows(const arguments *a, tile_info tile, idx num_rows, matri
     const idx width = strip_width(a), margin = margin_size(a), has_pos_query = a->pos_query.data != NULL;
     const idx position = query_position(a, tile.b, tile.first_query),
               visible = visible_keys(a, tile.b, position, num_rows);
-    char has_keys[ROWS] = {0};
+    char has_keys[QUERIES] = {0};
 
     const matrix query = load_rows(a, &a->query, tile.b, tile.h, tile.first_query, num_rows, dim, w->query);
     const lhs query_lhs = pack_lhs(query, num_rows, padded_dim, w->query_lhs);
@@ -226,7 +225,7 @@ static void forward_rows(const arguments *a, tile_info tile, idx num_rows, matri
     for (idx r = 0; r < tile.num_queries; r++)
         if (r < num_rows && has_keys[r])
             write_row(&a->output, tile.b, tile.h, tile.first_query + r, out.data + r * out.row_stride, a->value_dim,
-                      a->keep_scale / w->row_sums[r], a->type);
+                      (real)a->keep_scale / w->row_sums[r], a->type);
         else write_zeros(&a->output, tile.b, tile.h, tile.first_query + r, a->value_dim, a->type);
     for (idx r = num_rows; a->lse.data && r < tile.num_queries; r++) lse.data[r * lse.row_stride] = -INFINITY;
 }
@@ -235,11 +234,11 @@ static void forward_worker(void *data) {
     task_queue *queue = data;
     const arguments *a = queue->a;
     const idx padded_dim = round_up(a->dim, PADDING), padded_value_dim = round_up(a->value_dim, PADDING),
-              width = strip_width(a), max_keys = round_up(max_window_keys(a, TASK_ROWS), KEYS),
+              width = strip_width(a), max_keys = round_up(max_window_keys(a, TASK_QUERIES), KEYS),
               max_padded_dim = padded_dim > padded_value_dim ? padded_dim : padded_value_dim;
-    const idx max_labels = round_up(max_window_labels(a, TASK_ROWS), KEYS),
+    const idx max_labels = round_up(max_window_labels(a, TASK_QUERIES), KEYS),
               padded_rel_dim = round_up(a->rel_dim, PADDING);
-    forward_workspace w = {.scale = split_scale(a->scale),
+    forward_workspace w = {.scale = split_scale((real)a->scale),
                            .loaded_head = -1,
                            .rel_key.head = -1,
                            .rel_value.head = -1,
@@ -250,13 +249,13 @@ static void forward_worker(void *data) {
     const buffer buffers[] = {
         {&w.keys, direct ? 0 : max_keys * packed_len(padded_dim)},
         {&w.values, packed_rows_size(a, &a->value, max_keys, a->value_dim)},
-        {&w.query_lhs, is_packed ? ROWS * packed_len(padded_dim) : 0},
-        {&w.scores_lhs, is_packed ? ROWS * packed_len(KEYS) : 0},
+        {&w.query_lhs, is_packed ? QUERIES * packed_len(padded_dim) : 0},
+        {&w.scores_lhs, is_packed ? QUERIES * packed_len(KEYS) : 0},
         {&key_rows, direct && !in_place(a, &a->key, a->dim) ? max_keys * padded_dim : 0},
         {&w.scratch, KEYS * max_padded_dim},
         {&w.transpose_scratch, is_packed ? KEYS * padded_dim : 0},
-        {&w.query, ROWS * padded_dim},
-        {&w.rel_query, a->rel_query.data ? ROWS * padded_rel_dim : 0},
+        {&w.query, QUERIES * padded_dim},
+        {&w.rel_query, a->rel_query.data ? QUERIES * padded_rel_dim : 0},
         {&w.rel_key.scratch,
          !a->rel_key.data || in_place(a, &a->rel_key, a->rel_dim) ? 0 : max_labels * padded_rel_dim},
         {&w.rel_key.transposed, a->rel_key.data && !direct ? max_labels * padded_rel_dim : 0},
@@ -266,13 +265,13 @@ static void forward_worker(void *data) {
         {&w.strips.table.scratch,
          !a->pos_query.data || in_place(a, &a->pos_query, a->dim) ? 0 : max_labels * padded_dim},
         {&w.strips.table.transposed, a->pos_query.data && !direct ? max_labels * padded_dim : 0},
-        {&w.scores, ROWS * KEYS},
-        {&w.output, ROWS * padded_value_dim},
-        {&w.terms, a->rel_key.data ? ROWS * width : 0},
-        {&w.label_sums, a->rel_value.data ? ROWS * width : 0},
-        {&w.base, ROWS},
-        {&w.row_sums, ROWS},
-        {&w.lane_sums, ROWS * LANES},
+        {&w.scores, QUERIES * KEYS},
+        {&w.output, QUERIES * padded_value_dim},
+        {&w.terms, a->rel_key.data ? QUERIES * width : 0},
+        {&w.label_sums, a->rel_value.data ? QUERIES * width : 0},
+        {&w.base, QUERIES},
+        {&w.row_sums, QUERIES},
+        {&w.lane_sums, QUERIES * LANES},
     };
     real *memory = allocate_buffers(queue, buffers, sizeof buffers / sizeof *buffers);
     if (!memory) return;
@@ -280,14 +279,14 @@ static void forward_worker(void *data) {
     if (direct) w.rel_key.transposed = w.strips.table.transposed = NULL;
     w.strips.label_sums = NULL;
 
-    const idx tasks_per_head = (a->queries + TASK_ROWS - 1) / TASK_ROWS, heads_per_key_head = a->heads / a->key_heads;
+    const idx tasks_per_head = (a->queries + TASK_QUERIES - 1) / TASK_QUERIES, heads_per_key_head = a->heads / a->key_heads;
     matrix keys = {0};
     rhs values = {0};
     for (idx task; (task = next_task(queue)) < a->batch * a->heads * tasks_per_head;) {
         const idx b = task / tasks_per_head / a->heads, h = task / tasks_per_head % a->heads,
                   kv = h / heads_per_key_head;
-        const idx start = task % tasks_per_head * TASK_ROWS,
-                  end = start + TASK_ROWS < a->queries ? start + TASK_ROWS : a->queries;
+        const idx start = task % tasks_per_head * TASK_QUERIES,
+                  end = start + TASK_QUERIES < a->queries ? start + TASK_QUERIES : a->queries;
         const idx position = query_position(a, b, start);
         const idx visible = visible_keys(a, b, position, valid_queries(a, b, start, end - start));
         const idx begin = first_tile_key(a, position, visible), valid = valid_keys(a, b);
@@ -306,15 +305,15 @@ static void forward_worker(void *data) {
             w.loaded_head = b * a->key_heads + kv;
             w.loaded_keys = needed_keys;
         }
-        w.labels = labels_to_load(w.labels, label_range(a, position, round_up(end - start, ROWS), begin, visible));
+        w.labels = labels_to_load(w.labels, label_range(a, position, round_up(end - start, QUERIES), begin, visible));
         load_table(a, &w.rel_key, &a->rel_key, h, w.labels, a->rel_dim);
         load_table(a, &w.rel_value, &a->rel_value, h, w.labels, a->value_dim);
         load_table(a, &w.strips.table, &a->pos_query, h, w.labels, a->dim);
         if (a->pos_query.data && !direct)
-            fill_key_strips(a, &w.strips, b, kv, (range){begin, visible - begin}, position, round_up(end - start, ROWS),
+            fill_key_strips(a, &w.strips, b, kv, (range){begin, visible - begin}, position, round_up(end - start, QUERIES),
                             w.scratch);
-        for (idx first = start; first < end; first += ROWS) {
-            const idx count = end - first < ROWS ? end - first : ROWS;
+        for (idx first = start; first < end; first += QUERIES) {
+            const idx count = end - first < QUERIES ? end - first : QUERIES;
             const tile_info tile = {.b = b, .h = h, .first_query = first, .num_queries = count};
             forward_rows(a, tile, valid_queries(a, b, first, count), keys, values, &w);
         }

@@ -1,7 +1,7 @@
 /* The term of `pos_query`, aQ_ij . k_j. Each key has a strip of scores for the labels that the queries of a task reach.
 
    These strips mirror the strips of rows in `strips.h`. The label decreases by one from query to query, so the terms of
-   the ROWS queries of a tile are a contiguous slice of a key's strip, in reverse order. They are transposed into the
+   the QUERIES queries of a tile are a contiguous slice of a key's strip, in reverse order. They are transposed into the
    tile in small blocks. */
 
 #ifndef RELATTN_KEY_STRIPS_H
@@ -17,9 +17,9 @@ typedef struct {
 } key_strips;
 
 INLINE idx key_strip_width(const arguments *a) {
-    const idx num_queries = a->queries < TASK_ROWS ? round_up(a->queries, ROWS) : TASK_ROWS,
+    const idx num_queries = a->queries < TASK_QUERIES ? round_up(a->queries, QUERIES) : TASK_QUERIES,
               max_labels = num_queries + 2 * KEYS;
-    return round_up(a->relations.data || a->labels < max_labels ? a->labels : max_labels, PADDING) + 2 * ROWS;
+    return round_up(a->relations.data || a->labels < max_labels ? a->labels : max_labels, PADDING) + 2 * QUERIES;
 }
 
 /* Return the labels of KEYS keys with the queries of the task. The range starts at a multiple of KEYS labels after the
@@ -42,7 +42,7 @@ INLINE row_labels labels_of_keys(const arguments *a, const key_strips *s, idx ke
 
 /* Return where the slice of a tile begins in the strip of a key: at the label of the tile's last row. */
 INLINE idx key_strip_offset(const arguments *a, range labels, idx position, idx key) {
-    return clamp(a->left + key - (position + ROWS - 1) - labels.first + ROWS, 0, labels.count + ROWS);
+    return clamp(a->left + key - (position + QUERIES - 1) - labels.first + QUERIES, 0, labels.count + QUERIES);
 }
 
 /* Compute the strips of some keys. The rows of the table for the labels of the task must be loaded. */
@@ -55,16 +55,16 @@ static void fill_key_strips(const arguments *a, key_strips *s, idx b, idx kv, ra
     for (idx j = 0; j < keys.count; j += KEYS) {
         const idx count = tile_len(j, keys.count);
         const range labels = key_tile_labels(a, s, keys.first + j);
-        compute_label_scores(s->terms + j * width, width, ROWS,
+        compute_label_scores(s->terms + j * width, width, QUERIES,
                              load_rows_once(a, &a->key, b, kv, keys.first + j, count, a->dim, scratch), count, a->dim,
                              &s->table, labels, labels_of_keys(a, s, keys.first + j));
-        fill_margins(a->clips, s->terms + j * width, width, ROWS, count, labels);
+        fill_margins(a->clips, s->terms + j * width, width, QUERIES, count, labels);
         for (idx r = j; r < j + count && s->label_sums; r++)
-            memset(s->label_sums + r * width, 0, sizeof(real) * (labels.count + 2 * ROWS));
+            memset(s->label_sums + r * width, 0, sizeof(real) * (labels.count + 2 * QUERIES));
     }
 }
 
-/* Copy the terms of a tile (ROWS, KEYS) from the strips to `values`, or add `values` to the label sums of the keys. */
+/* Copy the terms of a tile (QUERIES, KEYS) from the strips to `values`, or add `values` to the label sums of the keys. */
 INLINE void transfer_key_terms(const arguments *a, const key_strips *s, const tile_info *tile, idx num_rows,
                                idx position, real *values, const int accumulate) {
     const idx width = key_strip_width(a), first_strip = tile->first_key - s->keys.first;
@@ -73,7 +73,7 @@ INLINE void transfer_key_terms(const arguments *a, const key_strips *s, const ti
         for (idx r = 0; r < num_rows; r++) {
             const idx first_pair = pair_offset(&a->relations, tile, r);
             for (idx j = 0; j < tile->num_keys; j++) {
-                real *entry = strips + j * width + ROWS + relation_label(a, first_pair + j);
+                real *entry = strips + j * width + QUERIES + relation_label(a, first_pair + j);
                 if (accumulate) *entry += values[r * KEYS + j];
                 else values[r * KEYS + j] = *entry;
             }
@@ -83,7 +83,7 @@ INLINE void transfer_key_terms(const arguments *a, const key_strips *s, const ti
     const range labels = key_tile_labels(a, s, tile->first_key);
     const idx first = key_strip_offset(a, labels, position, tile->first_key),
               last = key_strip_offset(a, labels, position, tile->first_key + tile->num_keys - 1);
-    if (last == 0 || first == labels.count + ROWS) { /* all pairs are beyond an edge: a key has one term */
+    if (last == 0 || first == labels.count + QUERIES) { /* all pairs are beyond an edge: a key has one term */
         real terms[KEYS];
         for (idx j = 0; j < tile->num_keys && !accumulate; j++) terms[j] = strips[j * width + first];
         for (idx v = 0; v < tile->num_vecs; v++) {
@@ -101,7 +101,7 @@ INLINE void transfer_key_terms(const arguments *a, const key_strips *s, const ti
         real *slices[TRANSPOSE_BLOCK];
         for (idx i = 0; i < TRANSPOSE_BLOCK; i++) {
             const idx key = i < num_keys ? j + i : j;
-            slices[i] = strips + key * width + key_strip_offset(a, labels, position, tile->first_key + key) + ROWS -
+            slices[i] = strips + key * width + key_strip_offset(a, labels, position, tile->first_key + key) + QUERIES -
                         TRANSPOSE_BLOCK;
         }
         for (idx r = 0; r < num_rows; r += TRANSPOSE_BLOCK) {
@@ -157,13 +157,13 @@ static void add_key_gradients(const arguments *a, const key_strips *s, idx b, id
         const idx count = tile_len(j, s->keys.count), key = s->keys.first + j;
         const range labels = key_tile_labels(a, s, key);
         real *label_sums = s->label_sums + j * width;
-        fold_margins(a->clips, label_sums, width, ROWS, count, labels);
+        fold_margins(a->clips, label_sums, width, QUERIES, count, labels);
         const matrix table = table_rows(&s->table, labels.first);
         const matrix keys = load_rows_once(a, &a->key, b, kv, key, count, a->dim, scratch);
         const matrix d_rows = {d_keys.data + key * d_keys.row_stride, d_keys.row_stride};
         const row_labels rows = labels_of_keys(a, s, key);
-        multiply_label_sums(d_rows, label_sums + ROWS, width, table, count, padded_dim, labels, rows, 1);
-        add_table_gradients(d_table + labels.first * padded_dim, label_sums + ROWS, width, keys, count, padded_dim,
+        multiply_label_sums(d_rows, label_sums + QUERIES, width, table, count, padded_dim, labels, rows, 1);
+        add_table_gradients(d_table + labels.first * padded_dim, label_sums + QUERIES, width, keys, count, padded_dim,
                             labels, rows);
     }
 }

@@ -3,15 +3,15 @@
 #ifndef RELATTN_LINEAR_H
 #define RELATTN_LINEAR_H
 
-#include "../simd/threads.h"
+#include "rows.h"
 
-typedef linear map; /* has the fields of one */
+typedef relattn_linear map; /* has the fields of one */
 #include "../simd/int8.h"
 
 enum { LINEAR_ROWS = 96, LINEAR_PANELS = 4 }; /* of a task */
 
 static void quantize_worker(void *shared) {
-    const linear *a = ((task_queue *)shared)->a;
+    const map *a = ((task_queue *)shared)->a;
     for (idx i; (i = next_task(shared) * LINEAR_ROWS) < a->rows;) {
         for (idx r = i; r < a->rows && r < i + LINEAR_ROWS; r++) {
             const real *x = a->x + r * a->x_row;
@@ -25,7 +25,7 @@ static void quantize_worker(void *shared) {
 
 /* Each task computes some panels of some rows. The last panel may have fewer outputs, which are copied from a buffer. */
 static void multiply_worker(void *shared) {
-    const linear *a = ((task_queue *)shared)->a;
+    const map *a = ((task_queue *)shared)->a;
     const linear_input x = {NULL, 0, a->codes, a->row_scales, round_up(a->inputs, GROUP)};
     const idx num_panels = (a->outputs + PANEL - 1) / PANEL,
               num_groups = (num_panels + LINEAR_PANELS - 1) / LINEAR_PANELS,
@@ -48,16 +48,14 @@ static void multiply_worker(void *shared) {
     }
 }
 
-int relattn_linear(const linear *a) {
+static ptrdiff_t linear(const map *a) {
     run_threads(a, a->threads, quantize_worker);
     return run_threads(a, a->threads, multiply_worker);
 }
 
-/* Pack codes of weights (outputs, inputs), as `int8.h` describes. */
-void relattn_pack(int8_t *panels, int32_t *sums, const int8_t *codes, idx outputs, idx inputs, idx kernel) {
+static ptrdiff_t pack(int8_t *panels, int32_t *sums, const int8_t *codes, idx outputs, idx inputs, idx kernel) {
     pack_codes(panels, sums, codes, outputs, inputs, kernel);
+    return 0;
 }
-
-const int32_t relattn_panel = PANEL;
 
 #endif

@@ -1,5 +1,5 @@
 /* Products of small matrices, c (m, n) = or += a (m, inner) b (inner, n). Operands are `real`, or pairs of bfloat16
-   numbers if PAIRS is defined.
+   numbers if BF16 is defined.
 
    The numbers of a pair are adjacent along `inner`. The processor sums their products in float32, with matrix tiles
    (AMX) or with dot products of vectors (AVX512-BF16). `inner` is padded with zeros. `a` and `c` are allocated to a
@@ -10,7 +10,7 @@
 
 #include "rows.h"
 
-#ifdef PAIRS
+#ifdef BF16
 enum { PACK_SIZE = 2, INNER_MULTIPLE = 32 };
 #else
 enum { PACK_SIZE = 1, INNER_MULTIPLE = 1 };
@@ -19,13 +19,7 @@ enum { PACK_SIZE = 1, INNER_MULTIPLE = 1 };
 /* Return the number of operands along `inner`. */
 INLINE idx packed_len(idx inner) { return round_up(inner, INNER_MULTIPLE) / PACK_SIZE; }
 
-#ifndef __AMX_BF16__
-static int request_matrix_tiles(void) { return 1; }
-INLINE void configure_matrix_tiles(void) {}
-INLINE void release_matrix_tiles(void) {}
-#endif
-
-#ifndef PAIRS
+#ifndef BF16
 
 typedef real operand;
 
@@ -84,10 +78,8 @@ INLINE void matmul(real *c, idx ldc, lhs a, rhs b, idx m, idx n, idx inner, int 
 
 #else
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 typedef uint32_t operand; /* a pair, the first number in the low half */
+#define IVEC(pointer) (*(ivec *)(pointer))
 
 typedef struct {
     const operand *data;
@@ -100,9 +92,7 @@ INLINE rhs pack_rhs(matrix b, idx inner, idx n, operand *scratch) {
         for (idx j = 0; j < n; j += LANES) {
             const real *row = b.data + k * b.row_stride + j;
             const vec low = k < inner ? VEC(row) : splat(0), high = k + 1 < inner ? VEC(row + b.row_stride) : splat(0);
-            const __m512i evens = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)low));
-            const __m512i odds = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)high));
-            _mm512_storeu_si512(scratch + k / 2 * n + j, _mm512_or_si512(evens, _mm512_slli_epi32(odds, 16)));
+            IVEC(scratch + k / 2 * n + j) = pair_numbers(low, high);
         }
     return (rhs){scratch, n};
 }
@@ -114,15 +104,14 @@ INLINE lhs pack_lhs(matrix a, idx m, idx inner, operand *scratch) {
         for (idx k = 0; k < inner; k += INNER_MULTIPLE) {
             const real *from = a.data + i * a.row_stride + k;
             const vec high = k + LANES < inner ? VEC(from + LANES) : splat(0);
-            _mm512_storeu_si512(scratch + i * row + k / 2,
-                                (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)VEC(from)));
+            IVEC(scratch + i * row + k / 2) = pair_neighbours(VEC(from), high);
         }
     return (lhs){scratch, row};
 }
 
 /* Pack the transpose of a matrix as `a`. The rows after the last are zeros, because sums may be written to them. */
 INLINE lhs pack_lhs_transposed(matrix a, idx m, idx inner, operand *scratch) {
-    operand packed_pairs[ROWS / 2 * KEYS];
+    operand packed_pairs[QUERIES / 2 * KEYS];
     const rhs b = pack_rhs(a, inner, round_up(m, LANES), packed_pairs);
     const idx row = packed_len(inner);
     for (idx k = 0; k < row; k += 4)
@@ -156,104 +145,14 @@ INLINE rhs pack_rows(const arguments *a, const array *x, idx b, idx h, range key
     return (rhs){to, padded_dim};
 }
 
-#ifdef __AMX_BF16__
-
-/* Ask Linux for permission to use the matrix tiles in this process. Return whether it is granted. */
-static int request_matrix_tiles(void) {
-    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM */
-    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
-}
-
-/* Set the size of this thread's eight tiles: 16 rows of 64 bytes. */
-INLINE void configure_matrix_tiles(void) {
-    struct {
-        uint8_t palette, row, unused[14];
-        uint16_t bytes[16];
-        uint8_t rows[16];
-    } sizes = {.palette = 1};
-    for (int t = 0; t < 8; t++) sizes.bytes[t] = 64, sizes.rows[t] = 16;
-    _tile_loadconfig(&sizes);
-}
-INLINE void release_matrix_tiles(void) { _tile_release(); }
-
-/* Multiply 32 rows by 16 or 32 columns. Tiles 0 to 3 are the accumulators. */
-INLINE void matmul_block(const int two_vecs, real *c, idx ldc, lhs a, rhs b, idx inner, int add) {
-    const idx c_row = sizeof(real) * ldc, a_row = sizeof(operand) * a.row_stride,
-              b_row = sizeof(operand) * b.row_stride;
-    __asm__ volatile("" ::: "memory"); /* GCC does not know that loads of tiles read memory */
-    if (add) {
-        _tile_loadd(0, c, c_row);
-        _tile_loadd(2, c + 16 * ldc, c_row);
-    } else {
-        _tile_zero(0);
-        _tile_zero(2);
-    }
-    if (two_vecs && add) {
-        _tile_loadd(1, c + 16, c_row);
-        _tile_loadd(3, c + 16 * ldc + 16, c_row);
-    } else {
-        _tile_zero(1);
-        _tile_zero(3);
-    }
-    for (idx k = 0; k < inner; k += INNER_MULTIPLE) {
-        const operand *ak = a.data + k / 2, *bk = b.data + k / 2 * b.row_stride;
-        _tile_loadd(4, ak, a_row);
-        _tile_loadd(5, ak + 16 * a.row_stride, a_row);
-        _tile_loadd(6, bk, b_row);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(2, 5, 6);
-        if (!two_vecs) continue;
-        _tile_loadd(7, bk + 16, b_row);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(3, 5, 7);
-    }
-    _tile_stored(0, c, c_row);
-    _tile_stored(2, c + 16 * ldc, c_row);
-    if (!two_vecs) return;
-    _tile_stored(1, c + 16, c_row);
-    _tile_stored(3, c + 16 * ldc + 16, c_row);
-}
-
-enum { MATMUL_ROWS = 32 }; /* rows per block */
-
-#else
-
-/* Multiply 8 rows by one or two vectors of columns. */
-INLINE void matmul_block(const int two_vecs, real *c, idx ldc, lhs a, rhs b, idx inner, int add) {
-    __m512 sums[8][2];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++)
-#pragma GCC unroll 2
-        for (int v = 0; v <= two_vecs; v++)
-            sums[i][v] = add ? _mm512_loadu_ps(c + i * ldc + v * LANES) : _mm512_setzero_ps();
-    for (idx k = 0; k < packed_len(inner); k++) {
-        __m512i bs[2];
-#pragma GCC unroll 2
-        for (int v = 0; v <= two_vecs; v++) bs[v] = _mm512_loadu_si512(b.data + k * b.row_stride + v * LANES);
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) {
-            const __m512i x = _mm512_set1_epi32((int)a.data[i * a.row_stride + k]);
-#pragma GCC unroll 2
-            for (int v = 0; v <= two_vecs; v++) sums[i][v] = _mm512_dpbf16_ps(sums[i][v], (__m512bh)x, (__m512bh)bs[v]);
-        }
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++)
-#pragma GCC unroll 2
-        for (int v = 0; v <= two_vecs; v++) _mm512_storeu_ps(c + i * ldc + v * LANES, sums[i][v]);
-}
-
-enum { MATMUL_ROWS = 8 }; /* rows per block */
-
-#endif
-
 INLINE void matmul(real *c, idx ldc, lhs a, rhs b, idx m, idx n, idx inner, int add) {
-    for (idx i = 0; i < m; i += MATMUL_ROWS)
+    const idx padded = round_up(inner, INNER_MULTIPLE);
+    for (idx i = 0; i < m; i += PAIRS_ROWS)
         for (idx j = 0; j < n; j += 2 * LANES) {
-            const lhs ai = {a.data + i * a.row_stride, a.row_stride};
-            const rhs bj = {b.data + j, b.row_stride};
-            if (n - j > LANES) matmul_block(1, c + i * ldc + j, ldc, ai, bj, inner, add);
-            else matmul_block(0, c + i * ldc + j, ldc, ai, bj, inner, add);
+            real *to = c + i * ldc + j;
+            const operand *ai = a.data + i * a.row_stride, *bj = b.data + j;
+            if (n - j > LANES) multiply_pairs(1, to, ldc, ai, a.row_stride, bj, b.row_stride, padded, add);
+            else multiply_pairs(0, to, ldc, ai, a.row_stride, bj, b.row_stride, padded, add);
         }
 }
 
@@ -267,7 +166,7 @@ INLINE rhs rhs_from_row(rhs b, idx k) {
 
 /* ---- products of banded tiles, where each BAND_ROWS rows attend to a range of columns ---- */
 
-enum { BAND_ROWS = PACK_SIZE > 1 ? 32 : PANEL < KEYS && PANEL > 16 ? PANEL : 16, NUM_BANDS = ROWS / BAND_ROWS };
+enum { BAND_ROWS = PACK_SIZE > 1 ? 32 : PANEL < KEYS && PANEL > 16 ? PANEL : 16, NUM_BANDS = QUERIES / BAND_ROWS };
 
 /* Multiply without writing the columns of `c` outside the bands. */
 INLINE void matmul_band_columns(real *c, idx ldc, lhs a, rhs b, idx m, const range *bands, idx inner, int add) {

@@ -3,12 +3,19 @@
 #ifndef RELATTN_ROWS_H
 #define RELATTN_ROWS_H
 
-#include "arguments.h"
+#include <stdlib.h>
 
-enum { ROWS = 64, KEYS = 64 };    /* queries and keys of a tile */
-enum { TASK_ROWS = 8 * ROWS };    /* queries of a task, for which the rows of the tables are loaded once */
+#include "../simd/products.h"
+#include "../simd/threads.h"
+#include "relattn.h"
+
+typedef relattn_array array;
+typedef relattn_attention arguments;
+
+enum { QUERIES = 64, KEYS = 64 };    /* queries and keys of a tile */
+enum { TASK_QUERIES = 8 * QUERIES };    /* queries of a task, for which the rows of the tables are loaded once */
 enum { PADDING = 16 };            /* of row lengths of buffers and table gradients, as in `library.py` */
-enum { REAL, BFLOAT16, FLOAT16 }; /* codes of array dtypes, as in `library.py` */
+enum { REAL, BFLOAT16, FLOAT16 }; /* dtypes of arrays, as in `relattn.h` */
 
 INLINE real load_real(const void *data, idx i, idx type) {
     if (type == REAL) return ((const real *)data)[i];
@@ -126,47 +133,6 @@ INLINE matrix output_rows(const arguments *a, const array *x, idx b, idx h, idx 
     return in_place(a, x, dim) ? array_rows(x, b, h, first) : (matrix){scratch, round_up(dim, PADDING)};
 }
 
-/* Transpose four rows of four numbers. */
-INLINE void transpose_4x4(real *to, idx to_row, const real *from, idx from_row) {
-    const vec4 a = *(vec4 *)from, b = *(vec4 *)(from + from_row);
-    const vec4 c = *(vec4 *)(from + 2 * from_row), d = *(vec4 *)(from + 3 * from_row);
-    const vec4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-    const vec4 ab2 = __builtin_shufflevector(a, b, 2, 6, 3, 7), cd2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    *(vec4 *)to = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
-    *(vec4 *)(to + to_row) = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
-    *(vec4 *)(to + 2 * to_row) = __builtin_shufflevector(ab2, cd2, 0, 1, 4, 5);
-    *(vec4 *)(to + 3 * to_row) = __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7);
-}
-
-#if defined(__AVX2__) && !defined(REAL64)
-enum { TRANSPOSE_BLOCK = 8 };
-/* Transpose eight rows of eight numbers. */
-INLINE void transpose_block(real *to, idx to_row, const real *from, idx from_row) {
-    __m256 halves[8];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        const real *low = from + i * from_row, *high = low + 4 * from_row;
-        halves[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
-        halves[i + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low + 4)), _mm_loadu_ps(high + 4), 1);
-    }
-#pragma GCC unroll 2
-    for (int h = 0; h < 8; h += 4, to += 4 * to_row) {
-        const __m256 a = _mm256_unpacklo_ps(halves[h], halves[h + 1]), b = _mm256_unpackhi_ps(halves[h], halves[h + 1]);
-        const __m256 c = _mm256_unpacklo_ps(halves[h + 2], halves[h + 3]);
-        const __m256 d = _mm256_unpackhi_ps(halves[h + 2], halves[h + 3]);
-        _mm256_storeu_ps(to, _mm256_shuffle_ps(a, c, 0x44));
-        _mm256_storeu_ps(to + to_row, _mm256_shuffle_ps(a, c, 0xEE));
-        _mm256_storeu_ps(to + 2 * to_row, _mm256_shuffle_ps(b, d, 0x44));
-        _mm256_storeu_ps(to + 3 * to_row, _mm256_shuffle_ps(b, d, 0xEE));
-    }
-}
-#else
-enum { TRANSPOSE_BLOCK = 4 };
-INLINE void transpose_block(real *to, idx to_row, const real *from, idx from_row) {
-    transpose_4x4(to, to_row, from, from_row);
-}
-#endif
-
 /* Transpose at most KEYS rows into panels (padded_dim, PANEL) of PANEL rows each. After the last row, fill the vector
    with zeros. */
 static void transpose_to_panels(real *to, matrix from, idx count, idx padded_dim) {
@@ -242,6 +208,27 @@ static void load_table(const arguments *a, table *t, const array *x, idx h, rang
 INLINE matrix table_rows(const table *t, idx label) {
     return (matrix){t->loaded_rows.data + (label - t->labels.first) * t->loaded_rows.row_stride,
                     t->loaded_rows.row_stride};
+}
+
+/* ---- workspaces ---- */
+
+typedef struct {
+    void *field; /* address of the pointer to the buffer */
+    idx size;    /* number of `real` elements */
+} buffer;
+
+/* Allocate one block of memory for all buffers. The caller frees it. If there is not enough memory, set `out_of_memory`
+   and return NULL. */
+static real *allocate_buffers(task_queue *queue, const buffer *buffers, idx count) {
+    idx total = 0;
+    for (idx i = 0; i < count; i++) total += round_up(buffers[i].size, PADDING);
+    real *memory = aligned_alloc(64, sizeof(real) * (total + PADDING)), *next = memory;
+    for (idx i = 0; memory && i < count; i++) {
+        memcpy(buffers[i].field, &next, sizeof next);
+        next += round_up(buffers[i].size, PADDING);
+    }
+    if (!memory) __atomic_store_n(&queue->out_of_memory, 1, __ATOMIC_RELAXED);
+    return memory;
 }
 
 #endif

@@ -25,19 +25,19 @@ INLINE idx margin_size(const arguments *a) { return a->keys < KEYS ? round_up(a-
 INLINE idx max_window_keys(const arguments *a, idx queries) {
     if (a->window_left < 0 || (a->window_right < 0 && !a->is_causal)) return a->keys;
     const idx right = a->window_right < 0 ? 0 : a->window_right;
-    const idx max_keys = round_up(queries, ROWS) + a->window_left + right + a->chunk + KEYS;
+    const idx max_keys = round_up(queries, QUERIES) + a->window_left + right + a->chunk + KEYS;
     return a->keys < max_keys ? a->keys : max_keys;
 }
 
 /* Return the maximum number of labels that some queries reach, counted from a multiple of KEYS. With relations, queries
    reach all labels. */
 INLINE idx max_window_labels(const arguments *a, idx queries) {
-    const idx max_labels = max_window_keys(a, queries) + round_up(queries, ROWS) + KEYS;
+    const idx max_labels = max_window_keys(a, queries) + round_up(queries, QUERIES) + KEYS;
     return a->relations.data || a->labels < max_labels ? a->labels : max_labels;
 }
 
 INLINE idx strip_width(const arguments *a) {
-    return round_up(max_window_labels(a, ROWS), PADDING) + 2 * margin_size(a);
+    return round_up(max_window_labels(a, QUERIES), PADDING) + 2 * margin_size(a);
 }
 
 /* Return the number of slots of a strip that are in use. */
@@ -108,19 +108,19 @@ INLINE range label_range(const arguments *a, idx position, idx queries, idx begi
 /* Return whether several keys of one of these queries may have the same label: with relations, or beyond an edge. */
 INLINE int labels_repeat(const arguments *a, idx position, idx visible) {
     if (a->relations.data) return 1;
-    return a->clips && (position + ROWS - 1 > a->left || a->left + visible - position > a->labels);
+    return a->clips && (position + QUERIES - 1 > a->left || a->left + visible - position > a->labels);
 }
 
 /* Return whether `labels_repeat` may hold for any query of the call. */
 INLINE int labels_may_repeat(const arguments *a) {
-    const idx last = a->query_offset + round_up(a->queries, ROWS) - ROWS;
+    const idx last = a->query_offset + round_up(a->queries, QUERIES) - QUERIES;
     return (a->clips && a->query_offsets) || labels_repeat(a, last, 0) || labels_repeat(a, a->query_offset, a->keys);
 }
 
-/* Return the labels of ROWS queries. The range starts at a multiple of KEYS labels after the first loaded label, since
+/* Return the labels of QUERIES queries. The range starts at a multiple of KEYS labels after the first loaded label, since
    KEYS labels are transposed at a time. */
 INLINE range tile_label_range(const arguments *a, idx position, idx begin, idx visible, range loaded) {
-    const range labels = label_range(a, position, ROWS, begin, visible);
+    const range labels = label_range(a, position, QUERIES, begin, visible);
     const idx extra = (labels.first - loaded.first) % KEYS;
     return (range){labels.first - extra, labels.count + extra};
 }
@@ -145,7 +145,7 @@ INLINE idx pair_offset(const array *x, const tile_info *tile, idx r) {
 /* Return the statistics of a tile's rows that the forward pass stores for the backward pass. */
 enum { BASE, LOG2_SUM };
 INLINE real *stats_of_rows(const arguments *a, const tile_info *tile, idx which) {
-    return a->row_stats + ((which * a->batch + tile->b) * a->heads + tile->h) * round_up(a->queries, PADDING) +
+    return (real *)a->row_stats + ((which * a->batch + tile->b) * a->heads + tile->h) * round_up(a->queries, PADDING) +
            tile->first_query;
 }
 
@@ -376,7 +376,7 @@ INLINE ivec dropout_mask(const arguments *a, uint32_t row_key, idx key) {
 }
 
 INLINE int row_flags(const arguments *a, const tile_info *tile, idx position) {
-    const int fast_path = !a->mask.data && !a->bias.data && !a->relations.data && !has_dropout(a) && a->scale > 0;
+    const int fast_path = !a->mask.data && !a->bias.data && !a->relations.data && !has_dropout(a) && (real)a->scale > 0;
     return (a->bias.data ? PAIR_BIAS : 0) | (a->rel_key.data ? KEY_TERMS : 0) | (a->rel_value.data ? VALUE_TERMS : 0) |
            (tile->is_banded ? BANDED : tile->num_keys == KEYS ? FULL_TILE : 0) | (fast_path ? FAST_PATH : 0);
 }

@@ -140,11 +140,11 @@ typedef struct {
     /* (outputs,); scales are NULL in float32, and the bias may be NULL */
     const float *bias, *scales;
     /* of the size that `pack` returns if it is NULL, aligned to 64 bytes */
-    void *memory;
+    void *buffer;
     ptrdiff_t inputs, outputs, kernel;
     /* bias of the outputs that are added to complete a panel: -inf for logits */
     float end_bias;
-    /* the result, which points into `memory` */
+    /* the result, which points into `buffer` */
     relattn_mt_map map;
 } relattn_mt_packing;
 
@@ -153,7 +153,7 @@ typedef struct {
     const char *level;
     /* number of outputs per panel; sum of 1 << kernel of the kernels for int8 that this processor runs */
     ptrdiff_t panel, int8_kernels;
-    /* with `memory`, write `map`; return the size of `memory` in bytes, or an error code. If the codes of a weight are
+    /* with `buffer`, write `map`; return the size of `buffer` in bytes, or an error code. If the codes of a weight are
        beyond the range of PAIRS, its map gets the kernel GENERIC */
     ptrdiff_t (*pack)(relattn_mt_packing *);
     /* sizes of workspaces, in floats; that of `encode` is `space` too */

@@ -7,6 +7,10 @@
 #ifndef RELATTN_SEARCH_H
 #define RELATTN_SEARCH_H
 
+#include "memory.h"
+#include "pack.h"
+#include "step.h"
+
 typedef struct {
     real log_prob;     /* of the extended hypothesis */
     idx parent, token; /* index of the hypothesis that it extends in its sentence's beam, and the next token */
@@ -170,7 +174,7 @@ static idx assign_cache_rows(const search *a, search_state *s, idx batch_index, 
 
 /* Reorder the rows of the cache. The first step has one row per sentence; after it, each hypothesis gets a separate
    row. Return 1 if memory ran out. */
-static int reorder_cache(const search *a, const arguments *step, search_state *s, idx rows_per_sentence,
+static int reorder_cache(const search *a, const step_arguments *step, search_state *s, idx rows_per_sentence,
                          idx num_sentences) {
     real *old_block = rows_per_sentence < a->beam ? s->blocks[0] : NULL;
     if (old_block &&
@@ -189,7 +193,7 @@ static int reorder_cache(const search *a, const arguments *step, search_state *s
 }
 
 /* Return the number of steps, or an error code. */
-static idx run_search(const search *a, search_state *s, arguments step, char *is_active) {
+static idx run_search(const search *a, search_state *s, step_arguments step, char *is_active) {
     idx num_active = a->sentences, rows_per_sentence = 1, length = 1;
     for (idx i = 0; i < num_active; i++) {
         s->current.sentences[i] = i, s->current.log_probs[i * a->beam] = 0, s->current.slots[i * a->beam] = 0,
@@ -225,7 +229,7 @@ static idx run_search(const search *a, search_state *s, arguments step, char *is
 static idx relattn_search(const search *a) {
     const idx rows = a->sentences * a->beam, max_candidates = a->beam == 1 ? 1 : 2 * a->beam;
     const idx blocks = cache_blocks(&a->step, a->capacity);
-    arguments step = a->step;
+    step_arguments step = a->step;
     step.best = max_candidates < step.vocab ? max_candidates : step.vocab;
     step.position = a->capacity - 1;
     step.rows = a->sentences, step.per_source = 1;

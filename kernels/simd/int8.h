@@ -24,23 +24,13 @@
 #ifndef RELATTN_INT8_H
 #define RELATTN_INT8_H
 
-#if defined(__aarch64__)
-#include <arm_neon.h>
-#if __ARM_FEATURE_SVE_BITS == 256
-#include <arm_sve.h>
-#endif
-#endif
+#include "../levels.h"
+#include "products.h"
 
-enum { FLOAT, GENERIC, PAIRS, DOTS }; /* kernels */
 enum { EIGHTS = -1 };                 /* PAIRS with sums of eight products */
 enum { GROUP = 16 };                  /* inputs are padded to a multiple of this */
 enum { LARGEST_PAIRS = 63 };          /* largest code of a weight for PAIRS */
 
-#if defined(__AVX2__)
-enum { HAS_PAIRS = 1, CODE_OFFSET = 128 };
-#else
-enum { HAS_PAIRS = 0, CODE_OFFSET = 0 };
-#endif
 enum { INT8_KERNELS = 1 << GENERIC | HAS_PAIRS << PAIRS | 1 << DOTS }; /* where the processor has the instructions of DOTS */
 
 typedef struct { /* input of a linear layer, also quantized if its weights are */
@@ -52,52 +42,6 @@ typedef struct { /* input of a linear layer, also quantized if its weights are *
 } linear_input;
 
 /* ---- quantization ---- */
-
-/* Convert 16 numbers to codes: multiply, round to the nearest integer and to even in ties. The product is rounded first:
-   a fused operation would give other codes on other processors. */
-INLINE void convert_codes(uint8_t *to, const real *x, real inverse, int offset) {
-#if defined(__AVX512F__)
-    const __m512i codes = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(inverse)));
-    const __m128i bytes = _mm512_cvtepi32_epi8(codes);
-    _mm_storeu_si128((__m128i *)to, _mm_xor_si128(bytes, _mm_set1_epi8((char)offset)));
-#elif defined(__AVX2__)
-    const __m256 factor = _mm256_set1_ps(inverse);
-    const __m256i first = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), factor)),
-                  second = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), factor));
-    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(first, second), 0xD8);
-    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-    _mm_storeu_si128((__m128i *)to, _mm_xor_si128(bytes, _mm_set1_epi8((char)offset)));
-#elif defined(__x86_64__)
-    __m128i codes[4];
-    for (int i = 0; i < 4; i++)
-        codes[i] = _mm_cvtps_epi32(_mm_mul_ps(_mm_loadu_ps(x + 4 * i), _mm_set1_ps(inverse)));
-    const __m128i bytes = _mm_packs_epi16(_mm_packs_epi32(codes[0], codes[1]), _mm_packs_epi32(codes[2], codes[3]));
-    _mm_storeu_si128((__m128i *)to, _mm_xor_si128(bytes, _mm_set1_epi8((char)offset)));
-#else
-    int16x4_t words[4];
-    for (int i = 0; i < 4; i++) words[i] = vmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 4 * i), inverse)));
-    const int8x16_t bytes = vcombine_s8(vmovn_s16(vcombine_s16(words[0], words[1])),
-                                        vmovn_s16(vcombine_s16(words[2], words[3])));
-    vst1q_u8(to, veorq_u8(vreinterpretq_u8_s8(bytes), vdupq_n_u8((uint8_t)offset)));
-#endif
-}
-
-#if defined(__AVX512F__) || defined(__AVX2__)
-/* Return the largest sum of the squares of eight codes that PAIRS adds. */
-static real max_square(const uint8_t *codes, idx count) {
-    __m256i largest = _mm256_setzero_si256();
-    for (idx k = 0; k < count; k += GROUP) {
-        const __m128i bytes = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(codes + k)), _mm_set1_epi8((char)128));
-        const __m256i words = _mm256_cvtepi8_epi16(bytes), pairs = _mm256_madd_epi16(words, words),
-                      fours = _mm256_add_epi32(pairs, _mm256_permute2x128_si256(pairs, pairs, 1));
-        largest = _mm256_max_epi32(largest, _mm256_add_epi32(fours, _mm256_shuffle_epi32(fours, 0x4E)));
-    }
-    const int even = _mm256_extract_epi32(largest, 0), odd = _mm256_extract_epi32(largest, 1);
-    return (real)(even > odd ? even : odd);
-}
-#else
-static real max_square(const uint8_t *codes, idx count) { return (void)codes, (void)count, 0; }
-#endif
 
 /* Quantize a row, and return its scale. The scale of a row with NaN is NaN. */
 static real quantize_row(uint8_t *codes, const real *x, idx count, int offset) {
@@ -155,86 +99,12 @@ INLINE ivec splat_codes(const int kernel, const uint8_t *codes) {
 
 #define IVEC(pointer) (*(const ivec *)(pointer))
 
-typedef int16_t words __attribute__((vector_size(VECTOR_BYTES), may_alias));
-
-/* Return sums of two products per 16 bits. */
-INLINE words add_two(ivec a, ivec w) {
-#if defined(__AVX512F__)
-    return (words)_mm512_maddubs_epi16((__m512i)a, (__m512i)w);
-#elif defined(__AVX2__)
-    return (words)_mm256_maddubs_epi16((__m256i)a, (__m256i)w);
-#else
-    return (words)(a + w); /* never called */
-#endif
-}
-
-/* Return the sums of both halves of each lane. */
-INLINE ivec add_halves(words x) {
-#if defined(__AVX512F__)
-    return (ivec)_mm512_madd_epi16((__m512i)x, _mm512_set1_epi16(1));
-#elif defined(__AVX2__)
-    return (ivec)_mm256_madd_epi16((__m256i)x, _mm256_set1_epi16(1));
-#else
-    return (ivec)x; /* never called */
-#endif
-}
-
 /* Add the products of 16 inputs, as PAIRS or EIGHTS. `first` points to the numbers to subtract for eight inputs. */
 INLINE ivec add_pairs(const int kernel, ivec sum, const ivec *a, const ivec *w, const int8_t *first, words offsets) {
     const words x = add_two(a[0], w[0]) + add_two(a[1], w[1]), y = add_two(a[2], w[2]) + add_two(a[3], w[3]);
     if (kernel == EIGHTS) return sum + add_halves(x + (y - offsets));
     const words first_offsets = (words)IVEC(first);
     return sum + (add_halves(x - first_offsets) + add_halves(y - (offsets - first_offsets)));
-}
-
-#if __ARM_FEATURE_SVE_BITS == 256
-typedef svint32_t sve_words __attribute__((arm_sve_vector_bits(256)));
-typedef svint8_t sve_bytes __attribute__((arm_sve_vector_bits(256)));
-#endif
-#if defined(__linux__)
-#define DOTS_EXTENSION ".arch armv8.2-a+dotprod\n\t" /* for the assembler */
-#else
-#define DOTS_EXTENSION
-#endif
-
-/* Add four products per lane. Intrinsics would need functions that are compiled for these processors only. */
-INLINE ivec add_dots(ivec sum, ivec a, ivec w) {
-#if defined(__AVX512F__)
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "vm"(w));
-#elif defined(__AVX2__)
-    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "xm"(w));
-#elif __ARM_FEATURE_SVE_BITS == 256
-    sve_words words;
-    sve_bytes x, y;
-    memcpy(&words, &sum, sizeof sum), memcpy(&x, &a, sizeof a), memcpy(&y, &w, sizeof w);
-    words = svdot_s32(words, x, y);
-    memcpy(&sum, &words, sizeof sum);
-#elif defined(__aarch64__)
-    __asm__(DOTS_EXTENSION "sdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(w));
-#else
-    (void)a, (void)w; /* never called */
-#endif
-    return sum;
-}
-
-/* Add four products of signed codes and weights per lane. */
-INLINE ivec add_products(ivec sum, ivec a, ivec w) {
-#if defined(__AVX512F__)
-    const __m512i x = (__m512i)a, y = (__m512i)w,
-                  signed_w = _mm512_mask_sub_epi8(y, _mm512_movepi8_mask(x), _mm512_setzero_si512(), y);
-    sum += (ivec)_mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_abs_epi8(x), signed_w), _mm512_set1_epi16(1));
-#elif defined(__AVX2__)
-    const __m256i x = (__m256i)a, signed_w = _mm256_sign_epi8((__m256i)w, x);
-    sum += (ivec)_mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(x), signed_w), _mm256_set1_epi16(1));
-#elif defined(__x86_64__)
-    const __m128i x = (__m128i)a, y = (__m128i)w, even_x = _mm_srai_epi16(_mm_slli_epi16(x, 8), 8),
-                  even_y = _mm_srai_epi16(_mm_slli_epi16(y, 8), 8);
-    sum += (ivec)_mm_madd_epi16(even_x, even_y) + (ivec)_mm_madd_epi16(_mm_srai_epi16(x, 8), _mm_srai_epi16(y, 8));
-#else
-#pragma GCC unroll 4
-    for (int i = 24; i >= 0; i -= 8) sum += ((a << i) >> 24) * ((w << i) >> 24);
-#endif
-    return sum;
 }
 
 /* Compute rows of a panel: c (num_rows, PANEL) = or += a (num_rows, inputs) W + b. Only the first `num_vecs` vectors of c
@@ -259,9 +129,11 @@ INLINE void panel_rows(const int kernel, const int num_rows, real *c, idx ldc, c
             const int8_t *own = weight + v * VECTOR_BYTES;
             ivec w16[4] = {IVEC(own), IVEC(own + 4 * PANEL), IVEC(own + record), IVEC(own + record + 4 * PANEL)};
             words offsets = (words)IVEC(own + record + 8 * PANEL);
-#if defined(__AVX2__) /* keep them in registers for all rows */
-            __asm__("" : "+x"(w16[0]), "+x"(w16[1]), "+x"(w16[2]), "+x"(w16[3]), "+x"(offsets));
-#endif
+            HOLD_IN_REGISTERS(w16[0]);
+            HOLD_IN_REGISTERS(w16[1]);
+            HOLD_IN_REGISTERS(w16[2]);
+            HOLD_IN_REGISTERS(w16[3]);
+            HOLD_IN_REGISTERS(offsets);
 #pragma GCC unroll 6
             for (int r = 0; r < num_rows; r++) {
                 ivec a16[4];

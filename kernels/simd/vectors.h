@@ -1,93 +1,15 @@
-/* Vectors of `real`, and products of small matrices, with the vector extension of GCC and Clang.
-
-   `real` is float, or double if REAL64 is defined. */
+/* Functions of vectors of `real`. LEVEL_FILE is the file of the processor level. */
 
 #ifndef RELATTN_VECTORS_H
 #define RELATTN_VECTORS_H
 
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 #include <tgmath.h>
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
 
-#ifdef REAL64
-typedef double real;
-typedef int64_t integer; /* as wide as `real` */
-enum { MANTISSA = 52, BIAS = 1023 };
-#else
-typedef float real;
-typedef int32_t integer;
-enum { MANTISSA = 23, BIAS = 127 };
-#endif
-
-#if defined(__AVX512F__)
-enum { VECTOR_BYTES = 64, MICRO_ROWS = 6, MICRO_VECS = 4, CHAINS = 1 };
-#elif __ARM_FEATURE_SVE_BITS == 256
-enum { VECTOR_BYTES = 32, MICRO_ROWS = 6, MICRO_VECS = 4, CHAINS = 1 };
-#elif defined(__AVX2__) || defined(REAL64) /* vectors of at least four numbers */
-enum { VECTOR_BYTES = 32, MICRO_ROWS = 6, MICRO_VECS = 2, CHAINS = 4 };
-#else
-enum { VECTOR_BYTES = 16, MICRO_ROWS = 6, MICRO_VECS = 4, CHAINS = 1 };
-#endif
-enum { LANES = VECTOR_BYTES / sizeof(real) };
-typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
-typedef integer ivec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
-typedef ptrdiff_t idx;
-
-#define INLINE static inline __attribute__((always_inline))
-#define VEC(pointer) (*(vec *)(pointer))
-
-INLINE idx clamp(idx x, idx low, idx high) { return x < low ? low : x > high ? high : x; }
-INLINE idx round_up(idx x, idx multiple) { return (x + multiple - 1) / multiple * multiple; }
-
-INLINE vec splat(real x) { return x - (vec){0}; }
-
-INLINE vec blend(ivec condition, vec if_true, vec if_false) {
-    return (vec)((condition & (ivec)if_true) | (~condition & (ivec)if_false));
-}
-
-INLINE ivec lane_indices(integer first) {
-    ivec lanes;
-    for (int i = 0; i < LANES; i++) lanes[i] = first + i;
-    return lanes;
-}
-
-/* Return the maximum of a and b in each lane, or b if either is NaN. */
-INLINE vec vec_max(vec a, vec b) {
-#if defined(__AVX512F__) && defined(REAL64)
-    return (vec)_mm512_max_pd((__m512d)a, (__m512d)b);
-#elif defined(__AVX512F__)
-    return (vec)_mm512_max_ps((__m512)a, (__m512)b);
-#elif defined(__AVX2__) && defined(REAL64)
-    return (vec)_mm256_max_pd((__m256d)a, (__m256d)b);
-#elif defined(__AVX2__)
-    return (vec)_mm256_max_ps((__m256)a, (__m256)b);
-#else
-    return blend(a > b, a, b);
-#endif
-}
-
-/* Return whether a lane is not zero. */
-INLINE int any_lane(ivec x) {
-#if defined(__AVX512F__)
-    return _mm512_test_epi64_mask((__m512i)x, (__m512i)x) != 0;
-#elif defined(__AVX2__)
-    return !_mm256_testz_si256((__m256i)x, (__m256i)x);
-#else
-    uint64_t parts[VECTOR_BYTES / 8], any = 0;
-    memcpy(parts, &x, sizeof x);
-    for (int i = 0; i < VECTOR_BYTES / 8; i++) any |= parts[i];
-    return any != 0;
-#endif
-}
+#include LEVEL_FILE
+#include "generic.h"
 
 /* Return whether a lane of x is greater than a limit. */
 INLINE int any_greater(vec x, real limit) { return any_lane(x > splat(limit)); }
-
-typedef real vec4 __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
 
 INLINE vec4 reduce_to_4(vec x) {
     vec4 parts[LANES / 4], total = {0};
@@ -192,77 +114,6 @@ INLINE vec vec_log(vec x) {
 #pragma GCC unroll 11
     for (int i = terms; i > 0; i--) y = y * square + (real)2 / (real)(2 * i - 1);
     return __builtin_convertvector(exponent, vec) * LN_2 + (y * s + (x - x));
-}
-
-/* ---- products ---- */
-
-/* Compute a block of at most 6 rows by 4 vectors of c (m, n) = or += a (m, inner) b (inner, n), in registers. */
-INLINE void micro_kernel(const int num_rows, const int num_vecs, real *c, idx ldc, const real *a, idx a_row, idx a_col,
-                         const real *b, idx ldb, idx inner, int add) {
-    vec sums[6][4];
-#pragma GCC unroll 8
-    for (int i = 0; i < num_rows; i++)
-#pragma GCC unroll 8
-        for (int v = 0; v < num_vecs; v++) sums[i][v] = splat(0);
-    for (idx k = 0; k < inner; k++) {
-        vec bs[4];
-#pragma GCC unroll 8
-        for (int v = 0; v < num_vecs; v++) bs[v] = VEC(b + k * ldb + v * LANES);
-#pragma GCC unroll 8
-        for (int i = 0; i < num_rows; i++) {
-            const real x = a[i * a_row + k * a_col];
-#pragma GCC unroll 8
-            for (int v = 0; v < num_vecs; v++) sums[i][v] += x * bs[v];
-        }
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < num_rows; i++)
-#pragma GCC unroll 8
-        for (int v = 0; v < num_vecs; v++)
-            if (add) VEC(c + i * ldc + v * LANES) += sums[i][v];
-            else VEC(c + i * ldc + v * LANES) = sums[i][v];
-}
-
-#define MICRO_KERNEL_ROWS(vecs)                                                                                        \
-    switch (m - i) {                                                                                                   \
-        case 1: micro_kernel(1, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add); break;                           \
-        case 2: micro_kernel(2, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add); break;                           \
-        case 3: micro_kernel(3, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add); break;                           \
-        case 4: micro_kernel(4, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add); break;                           \
-        case 5: micro_kernel(5, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add); break;                           \
-        default: micro_kernel(6, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add);                                 \
-    }
-
-#define PANEL_PRODUCT(vecs)                                                                                            \
-    static void panel_product_##vecs(real *c, idx ldc, const real *a, idx a_row, idx a_col, const real *b, idx ldb,    \
-                                     idx m, idx inner, int add) {                                                      \
-        for (idx i = 0; i < m; i += MICRO_ROWS) {                                                                      \
-            real *ci = c + i * ldc;                                                                                    \
-            const real *ai = a + i * a_row;                                                                            \
-            MICRO_KERNEL_ROWS(vecs)                                                                                    \
-        }                                                                                                              \
-    }
-
-PANEL_PRODUCT(1)
-PANEL_PRODUCT(2)
-PANEL_PRODUCT(3)
-PANEL_PRODUCT(4)
-
-enum { PANEL = MICRO_VECS * LANES }; /* number of columns of b per panel */
-
-/* Compute c (m, n) = or += a (m, inner) b (inner, n), where n is a multiple of LANES. b is in panels of PANEL columns,
-   with row stride `ldb` and panel stride `panel_stride`. a has two strides. The previous content of c is added last,
-   because a sum of partial sums has a smaller rounding error. */
-static void gemm(real *c, idx ldc, const real *a, idx a_row, idx a_col, const real *b, idx ldb, idx panel_stride, idx m,
-                 idx n, idx inner, int add) {
-    for (idx j = 0; j < n; j += PANEL, b += panel_stride) {
-        switch (n - j >= PANEL ? MICRO_VECS : (n - j) / LANES) {
-            case 1: panel_product_1(c + j, ldc, a, a_row, a_col, b, ldb, m, inner, add); break;
-            case 2: panel_product_2(c + j, ldc, a, a_row, a_col, b, ldb, m, inner, add); break;
-            case 3: panel_product_3(c + j, ldc, a, a_row, a_col, b, ldb, m, inner, add); break;
-            default: panel_product_4(c + j, ldc, a, a_row, a_col, b, ldb, m, inner, add);
-        }
-    }
 }
 
 #endif

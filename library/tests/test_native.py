@@ -2,10 +2,10 @@
 
 import ctypes
 import functools
+import platform
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -19,6 +19,7 @@ from relattn.call import Call
 from kernels import build
 from testing.calls import call_of, cases, name_of
 from testing.covering import pairwise
+from testing.levels import allowed_levels
 from testing.numerics import (
     Shape,
     assert_close,
@@ -49,20 +50,18 @@ SHAPES = {
 CASES = cases(2, seed=1, shape=list(SHAPES), has_pos_query=[False, True], bias=[False, True])
 # Rows without relations, masks, dropout and padding have their own code: all pairs of a tile may be beyond an edge.
 CASES += cases(2, shape=["exact tiles", "grouped"], labels=["clip", "zero"], lengths=["none"], mask=[False])
-EXACT, PAIRS = library.SUPPORTED["float32"], library.SUPPORTED["bfloat16"]
+VALUES = allowed_levels()[::-1]  # of RELATTN_LEVEL, best first
+EXACT = [value for value in VALUES if value in ("avx512", "avx2", "sve256", "default")]
+PAIRS = [value for value in VALUES if value in ("amx", "avx512_bf16")]
 BUILDS = [(level, dtype) for level in EXACT for dtype in (torch.float32, torch.float64)]
 BUILDS += [(level, torch.bfloat16) for level in (*EXACT[:1], *PAIRS)]  # bfloat16 computed in float32, and in pairs
-
-
-def load(level: str, dtype: str, folder: Path = library.FOLDER) -> loader.Kernels:
-    return loader.load(level, dtype, folder / f"attention-{level}-{dtype}.so")
 
 
 def kernels_of(level: str) -> dict[torch.dtype, loader.Kernels]:
     """Return the kernels of one processor level, the best for the dtypes that it lacks."""
     if level in PAIRS:
-        return {**kernels_of(EXACT[0]), torch.bfloat16: load(level, "bfloat16")}
-    return {getattr(torch, dtype): load(level, dtype) for dtype in ("float32", "float64")}
+        return {**kernels_of(EXACT[0]), torch.bfloat16: library.load(torch.bfloat16, level)}
+    return {dtype: library.load(dtype, level) for dtype in (torch.float32, torch.float64)}
 
 
 @pytest.fixture
@@ -80,7 +79,8 @@ def prepared(number: int, dtype: torch.dtype):
 
 def test_kernels_are_compiled_where_tests_run():
     assert library.MISSING == {}
-    best = [f"compiled for {EXACT[0]}", *(f"bfloat16 for {level}" for level in PAIRS[:1])]
+    names = {"default": "plain" if platform.machine() == "x86_64" else "neon"}
+    best = [f"compiled for {names.get(EXACT[0], EXACT[0])}", *(f"bfloat16 for {level}" for level in PAIRS[:1])]
     assert native.installation() == "; ".join(best)
 
 
@@ -176,7 +176,7 @@ WITHOUT_POOL = """
 #include <dlfcn.h>
 #include <pthread.h>
 
-int started, most;
+__attribute__((visibility("default"))) int started, most;
 
 static int start(pthread_t *new, const pthread_attr_t *how, void *(*worker)(void *), void *data) {
     return started < most ? started++, pthread_create(new, how, worker, data) : 11;
@@ -184,22 +184,23 @@ static int start(pthread_t *new, const pthread_attr_t *how, void *(*worker)(void
 
 #define dlsym(where, name) NULL
 #define pthread_create start
-#include "kernels.c"
+#include "pool.c"
 """  # the kernels where there is no pool of threads and the system starts at most `most`
 
 
 def test_threads_change_nothing(tmp_path, monkeypatch):
     """PyTorch's pool of threads, and threads of the call's own, as many as the system starts."""
-    folder = shutil.copytree(build.SOURCES, tmp_path / "native")
-    monkeypatch.setattr(build, "SOURCES", folder)
-    shutil.copy(folder / "attention/arguments.h", folder)
-    (folder / "attention/attention.c").rename(folder / "attention/kernels.c")
-    (folder / "attention/attention.c").write_text(WITHOUT_POOL, encoding="utf-8")
-    commands = build.attention_commands(library.FOLDER.parents[3], build.host_target())
-    (command,) = commands[library.FOLDER / f"attention-{EXACT[-1]}-float32.so"]
-    subprocess.run([*command, "-O0"], cwd=folder, check=True)
-    without_pool = load(EXACT[-1], "float32", folder)
-    started, most = (ctypes.c_int.in_dll(without_pool.library, name) for name in ("started", "most"))
+    monkeypatch.setattr(build, "SOURCES", shutil.copytree(build.SOURCES, tmp_path / "kernels"))
+    (build.SOURCES / "simd/threads.c").rename(build.SOURCES / "simd/pool.c")
+    (build.SOURCES / "simd/threads.c").write_text(WITHOUT_POOL, encoding="utf-8")
+    table = (build.SOURCES / "levels.h").read_text(encoding="utf-8")
+    lines = [line for line in table.splitlines() if not line.startswith("X86_64") or "plain" in line]
+    (build.SOURCES / "levels.h").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    monkeypatch.setattr(build, "FLAGS", [*build.FLAGS, "-O0"])
+    assert build.build(build.ATTENTION._replace(dtypes=["float32"]), build.host_target(), tmp_path) == []
+    without_pool = library.load(torch.float32, "default", tmp_path)
+    native_library = ctypes.CDLL(str(tmp_path / "relattn.so"))
+    started, most = (ctypes.c_int.in_dll(native_library, name) for name in ("started", "most"))
 
     inputs = make_inputs(SHAPES["grouped"], dtype=torch.float32)
     run = functools.partial(outputs_and_gradients, relative_attention, inputs, clip=(5, 0), backend="native")
@@ -344,7 +345,7 @@ def test_memory_that_is_missing_is_an_error():
 def test_declarations_that_python_cannot_read_are_refused():
     for line in ("idx no[2];", "unsigned idx no;", "idx one two;"):
         with pytest.raises(ValueError, match="fields"):
-            loader.structures(f"typedef struct {{ {line} }} array;", ctypes.c_float)
+            build.structures(f"typedef struct {{ {line} }} relattn_array;")
 
 
 def test_few_queries_read_no_row_of_pos_query_beyond_the_range():

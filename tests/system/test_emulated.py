@@ -1,7 +1,8 @@
 """Kernels compiled for processors that this machine lacks: those of `native`, and products in 8 bits.
 
 A call runs as always, except that its arguments and tensors are written to a file, on which `emulated.c` runs the
-kernel under QEMU. PyTorch is not emulated: the arguments are the same bytes on all 64-bit little-endian Linux machines.
+kernel under QEMU. The library chooses among the levels that it has. PyTorch is not emulated: the arguments are the same
+bytes on all 64-bit little-endian Linux machines.
 Calls of several threads run twice, without GNU OpenMP, which PyTorch loads, and with it, and must give the same bits.
 """
 
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from relattn.backends.native import levels, library, operators
+from relattn.backends.native import library, operators
 from relattn.backends.native.int8 import DOTS, GENERIC, GROUP
 from relattn.call import accumulation_dtype
 from torch import Tensor
@@ -35,38 +36,37 @@ ARM = ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", "-cpu")
 class Level(NamedTuple):
     """How to run the kernels of a processor level."""
 
+    machine: str
     tools: str  # prefix of the compiler and the disassembler
     emulator: tuple[str, ...]
     multiplies: str  # instructions that multiply whole vectors
     panel: int  # number of outputs per panel in the decoder
-    needs: str = ""  # packages of Debian
 
 
 LEVELS = {
-    "x86-64": Level("", (), r"\bmulp[sd]\b", 16, "gcc"),
-    "aarch64": Level("aarch64-linux-gnu-", (*ARM, "cortex-a53"), r"\bfmla\s+v", 16),
-    "aarch64-sve256": Level("aarch64-linux-gnu-", (*ARM, "max,sve-default-vector-length=32"), r"\bfm(la|ad)\s+z", 32),
+    "plain": Level("x86_64", "", (), r"\bmulp[sd]\b", 16),
+    "neon": Level("aarch64", "aarch64-linux-gnu-", (*ARM, "cortex-a53"), r"\bfmla\s+v", 16),
+    "sve256": Level(
+        "aarch64", "aarch64-linux-gnu-", (*ARM, "max,sve-default-vector-length=32"), r"\bfm(la|ad)\s+z", 32
+    ),
 }
-FLAGS = {level: flags for of_machine in build.LEVELS.values() for level, flags in of_machine.items()}
 
 
 @pytest.fixture(scope="module", params=LEVELS)
 def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Level, Path]:
-    """A level, and the folder of its kernels, which are compiled as for a wheel, and of the program that runs them."""
+    """A level, and the folder of the library with this level alone, and of the program that runs it."""
     level, folder = LEVELS[request.param], tmp_path_factory.mktemp(request.param)
     compiler = f"{level.tools}gcc"
     if any(shutil.which(command) is None for command in (compiler, *level.emulator[:1])):
-        pytest.skip(f"run: apt-get install {level.needs or 'qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross'}")
-    source = Path(__file__).with_name("emulated.c")
-    start = [compiler, *build.FLAGS, *build.WARNING_FLAGS, *FLAGS[request.param], "-DCHECKSUM=0"]
-    commands = [[compiler, source, "-ldl", "-o", folder / "driver"]]
-    for real in levels.EXACT:
-        end = ["-shared", *build.DEFINES[real], build.SOURCES / "attention/attention.c", *build.LIBRARIES]
-        commands.append([*start, *end, "-o", folder / f"{real}.so"])
-    engine = ["-DENGINE=relattn", '-DLEVEL="emulated"', "-c", build.SOURCES / "engine/decoder.c"]
-    commands.append([*start, *engine, "-o", folder / "decoder.o"])  # compiles
-    for running in [subprocess.Popen(command) for command in commands]:
-        assert running.wait() == 0
+        pytest.skip("run: apt-get install qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross")
+    source, include = Path(__file__).with_name("emulated.c"), build.SOURCES / "attention"
+    subprocess.run([compiler, f"-I{include}", source, "-ldl", "-o", folder / "driver"], check=True)
+    target = build.Target("linux", level.machine, [compiler])
+    with pytest.MonkeyPatch.context() as patch:
+        levels = build.levels
+        patch.setattr(build, "levels", lambda target: {request.param: levels(target)[request.param]})
+        assert build.build(build.ATTENTION, target, folder) == []
+        assert build.build(build.ENGINE, target, folder) == []
     return level, folder
 
 
@@ -85,7 +85,7 @@ def file_of(task: operators.Task) -> tuple[bytes, dict[str, int]]:
         file += bytes(-len(file) % LINE)
         starts[name] = len(file)
         file += memory_of(x)
-    offsets = {name: getattr(task.kernels.structures["arguments"], name).offset for name in starts}
+    offsets = {name: getattr(task.kernels.types["attention"], name).offset for name in starts}
     pointers = [number for name, start in starts.items() for number in (arguments + offsets[name], start)]
     file[:arguments] = struct.pack(f"<{2 + len(pointers)}q", arguments, len(starts), *pointers)
     return bytes(file), starts
@@ -103,8 +103,8 @@ def ran(machine: tuple[Level, Path], monkeypatch: pytest.MonkeyPatch) -> list[st
         path, results = folder / "call", set()
         for libraries in ([], [OPENMP])[: task.values[task.layout.positions["threads"]]]:
             path.write_bytes(before)
-            last = folder / f"{library.name_of(accumulation_dtype(task.tensors['query'].dtype))}.so"
-            command = [*level.emulator, folder / "driver", path, f"relattn_{kernel}", *libraries, last]
+            dtype = library.REALS.index(accumulation_dtype(task.tensors["query"].dtype))
+            command = [*level.emulator, folder / "driver", path, kernel, str(dtype), *libraries, folder / "relattn.so"]
             subprocess.run(command, check=True)
             results.add(path.read_bytes()[min(starts.values(), default=0) :])
         assert len(results) == 1, "results must not depend on the pool of threads"
@@ -113,8 +113,8 @@ def ran(machine: tuple[Level, Path], monkeypatch: pytest.MonkeyPatch) -> list[st
             memory = memory_of(task.tensors[name])
             memory[:] = after[start : start + len(memory)]
 
-    reals = {real: kernels for real, kernels in library.KERNELS.items() if library.name_of(real) in levels.EXACT}
-    monkeypatch.setattr(library, "KERNELS", reals)
+    exact = {real: library.KERNELS[real] for real in (torch.float32, torch.float64)}
+    monkeypatch.setattr(library, "KERNELS", exact)
     monkeypatch.setattr(operators.Task, "run", run)
     return names
 
@@ -135,7 +135,7 @@ def test_products_in_8_bits_are_exact(kernel, machine):
     if kernel == DOTS and not emulator:
         return  # the lowest level of x86 has no such instructions
     torch.manual_seed(1)
-    fields = library.KERNELS[torch.float32].structures["linear"]
+    fields = library.KERNELS[torch.float32].types["linear"]
     for rows, outputs, inputs in [(1, 1, 1), (2, 17, 16), (3, 70, 33), (7, 65, 130), (50, 33, 64)]:
         x, weight = (torch.randint(-127, 128, (count, inputs)).float() for count in (rows, outputs))
         x[:, 0] = -127.0  # so that all scales are 1
@@ -162,13 +162,13 @@ def test_products_in_8_bits_are_exact(kernel, machine):
         file[:start] = struct.pack(f"<{2 + len(numbers)}q", start, len(arrays), *numbers)
         path, at = folder / "int8", pointers["to"][1]
         path.write_bytes(bytes(file))
-        subprocess.run([*emulator, folder / "driver", path, "relattn_linear", folder / "float32.so"], check=True)
+        subprocess.run([*emulator, folder / "driver", path, "linear", "0", folder / "relattn.so"], check=True)
         found = torch.frombuffer(bytearray(path.read_bytes()[at : at + 4 * rows * outputs]), dtype=torch.float32)
         assert torch.equal(found.view(rows, outputs), x @ weight.T)
 
 
-@pytest.mark.parametrize("real", levels.EXACT)
-def test_kernels_multiply_whole_vectors(real, machine):
+def test_kernels_multiply_whole_vectors(machine):
     level, folder = machine
-    command = [f"{level.tools}objdump", "--disassemble", folder / f"{real}.so"]
-    assert re.search(level.multiplies, subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    for name in ("relattn.so", "relattn_mt.so"):
+        command = [f"{level.tools}objdump", "--disassemble", folder / name]
+        assert re.search(level.multiplies, subprocess.run(command, capture_output=True, text=True, check=True).stdout)

@@ -3,7 +3,6 @@
 import ctypes
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from relattn_mt.search.types import Hypothesis, Request, SamplingOptions, Search
 from relattn_mt.support.errors import InputError
 
 from testing.covering import pairwise
+from testing.levels import allowed_levels
 from testing.schemes import VARIANTS, config_of
 
 pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
@@ -41,8 +41,8 @@ SIZES = {"exact": (64, 4, 48), "narrow": (12, 3, 20), "odd": (38, 1, 33)}  # dim
 def levels() -> list[str]:
     """Return the values of RELATTN_LEVEL that this processor supports, one per processor level or kernel for int8."""
     found = dict[tuple[str, int], str]()
-    for name in ("avx512_vnni", "avx512", "avx2_vnni", "avx2", "sve256", "default"):
-        with suppress(ImportError, OSError):
+    for name in allowed_levels()[::-1]:
+        if name not in ("amx", "avx512_bf16"):  # levels of attention
             kernels = library.load(name)
             found[kernels.level, kernels.int8_kernels[-1]] = name
     return list(found.values())

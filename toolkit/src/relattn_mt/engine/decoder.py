@@ -25,7 +25,7 @@ from relattn_mt.config.positions import (
     Sinusoids,
     SlopeBias,
 )
-from relattn_mt.engine import library
+from relattn_mt.engine import library, loader
 from relattn_mt.engine.library import FLOAT, INT8_KERNELS
 from relattn_mt.engine.packing import Packing, address, aligned, padded
 from relattn_mt.engine.quantization import quantize
@@ -33,7 +33,7 @@ from relattn_mt.engine.terms import TERMS, angles, sinusoids
 from relattn_mt.search.types import NEVER, Hypothesis, SearchRules
 from relattn_mt.weights import is_quantized
 
-BLOCK = 16  # as in `decoder.c`
+BLOCK = 16  # as in `workspace.h`
 MOST_POSITIONS = 8192  # of a search: its memory per step and hypothesis grows with the limit
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish")  # codes in `relattn_mt.h`
 
@@ -41,7 +41,7 @@ ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish")  # codes in
 DISTANCE_TERMS = BucketBias, SlopeBias, DistanceVectors
 SUPPORTED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, Rotation, *DISTANCE_TERMS)
 
-KERNELS: library.Kernels | None = None
+KERNELS: loader.Kernels | None = None
 MISSING = ""
 try:
     KERNELS = library.load()

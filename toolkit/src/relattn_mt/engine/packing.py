@@ -15,13 +15,14 @@ import numpy as np
 
 from relattn_mt.config import ModelConfig
 from relattn_mt.config.positions import BucketBias, ClippedTables, DistanceVectors, SlopeBias
-from relattn_mt.engine.library import FLOAT, Kernels
+from relattn_mt.engine.library import FLOAT
+from relattn_mt.engine.loader import Kernels
 from relattn_mt.engine.quantization import in_float32
 from relattn_mt.engine.terms import TERMS, buckets, sinusoids, slope_biases
 from relattn_mt.support.errors import require
 from relattn_mt.weights import SCALE
 
-PADDING, MARGIN = 16, 16  # as in `decoder.c`
+PADDING, MARGIN = 16, 16  # as in `workspace.h`
 LINE = 64  # alignment of arrays in bytes, which makes reading them faster
 LOG2_E = 1 / math.log(2)
 Weights = Mapping[str, np.ndarray]
@@ -95,7 +96,7 @@ class Packing:
         )
         pack, pointer = self.kernels.functions["pack"], ctypes.addressof(packing)
         memory = aligned(pack(pointer), dtype=np.int8)
-        packing.memory = address(memory)
+        packing.buffer = address(memory)
         pack(pointer)
         return packing.map, memory
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from relattn.backends import custom_ops
 from relattn.backends.capabilities import FIELDS, Capabilities
-from relattn.backends.native import levels, library, operators
+from relattn.backends.native import library, operators
 from relattn.call import Call, accumulation_dtype
 
 
@@ -24,19 +24,16 @@ def unavailable_reason(call: Call) -> str | None:
 
 def missing(*reals: torch.dtype) -> str:
     """Return the common reason why there are no kernels for some dtypes."""
-    return f"{' and '.join(map(library.name_of, reals))} kernels: {library.MISSING[reals[0]]}"
+    return f"{' and '.join(str(real).removeprefix('torch.') for real in reals)} kernels: {library.MISSING[reals[0]]}"
 
 
 def installation() -> str:
-    """Return which processor level the kernels are compiled for, and why there are none for a better one or a dtype."""
+    """Return which processor levels the kernels are compiled for, and why there are none for a dtype."""
     parts = []
-    for dtypes, prefix in ((levels.EXACT, "compiled for "), (levels.PAIRS, "bfloat16 for ")):
-        used = {kernels.level for real, kernels in library.KERNELS.items() if library.name_of(real) in dtypes}
-        best = library.SUPPORTED[dtypes[0]][:1]
+    for reals, prefix in ((library.REALS[:2], "compiled for "), (library.REALS[2:], "bfloat16 for ")):
+        used = {library.KERNELS[real].level for real in reals if real in library.KERNELS}
         if used:
             parts.append(prefix + " and ".join(sorted(used)))
-            if used != set(best):
-                parts[-1] += f", not for this processor's {best[0]}"
     reasons = library.MISSING
     parts += [
         missing(*(real for real in reasons if reasons[real] == reason)) for reason in dict.fromkeys(reasons.values())

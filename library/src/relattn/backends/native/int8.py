@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from relattn.backends.native import levels, library
-from relattn.backends.native.loader import FEATURES, MACHINE, Kernels
+from relattn.backends.native import library
+from relattn.backends.native.loader import Kernels
 
 FLOAT, GENERIC, PAIRS, DOTS = range(4)  # kernels, as in `int8.h`
 GROUP, MOST_IN_PANEL = 16, 64  # inputs are padded to a multiple of the first, outputs to one of at most the second
@@ -44,18 +44,17 @@ class Weight(NamedTuple):
 
 def panel_size() -> int:
     """Return the number of outputs in a panel."""
-    return ctypes.c_int32.in_dll(library.KERNELS[torch.float32].library, "relattn_panel").value
+    return library.KERNELS[torch.float32].panel
 
 
 def best_kernel(kernels: Kernels) -> int:
-    """Return the best kernel of an object file on this processor. All kernels give the same numbers."""
-    level = next(level for level in levels.LEVELS[MACHINE] if level.name == kernels.level)
-    return DOTS if level.dots in FEATURES else PAIRS if level.needs & {"AVX2", "AVX512"} else GENERIC
+    """Return the best kernel for this processor. All kernels give the same numbers."""
+    return kernels.int8_kernels[-1]
 
 
 def quantize(weight: Tensor, kernel: int) -> Weight:
     """Quantize a weight (outputs, inputs) in float32 per output, in 7 bits for the kernel PAIRS and else in 8."""
-    native, largest = library.KERNELS[torch.float32].library, LARGEST if kernel == PAIRS else LARGEST_WIDE
+    largest = LARGEST if kernel == PAIRS else LARGEST_WIDE
     outputs, inputs = weight.shape
     scales = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny * largest) / largest
     codes = (weight / scales[:, None]).round_().to(torch.int8)
@@ -63,8 +62,8 @@ def quantize(weight: Tensor, kernel: int) -> Weight:
     codes_in_panels = padded * (inputs + -inputs % GROUP) // 8 * (12 if kernel == PAIRS else 8)
     panels = torch.empty(codes_in_panels, dtype=torch.int8, device="cpu")
     sums = torch.empty(padded, dtype=torch.int32, device="cpu")
-    pointers = (ctypes.c_void_p(array.data_ptr()) for array in (panels, sums, codes))
-    native.relattn_pack(*pointers, *map(ctypes.c_ssize_t, (outputs, inputs, kernel)))
+    addresses = (array.data_ptr() for array in (panels, sums, codes))
+    library.KERNELS[torch.float32].functions["pack"](*addresses, outputs, inputs, kernel)
     return Weight(panels, sums, nn.functional.pad(scales, (0, padded - outputs)), inputs, outputs, kernel)
 
 
@@ -80,7 +79,7 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None, factors: Tensor | Non
         padded[: weight.outputs] = bias
     codes = torch.empty(rows, weight.inputs + -weight.inputs % GROUP, dtype=torch.uint8, device="cpu")
     row_scales = torch.empty(rows, 2, dtype=torch.float32, device="cpu")
-    arguments = kernels.structures["linear"](
+    arguments = kernels.types["linear"](
         x=x.data_ptr(),
         to=out.data_ptr(),
         weight=weight.panels.data_ptr(),
@@ -97,4 +96,4 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None, factors: Tensor | Non
         kernel=weight.kernel,
         threads=torch.get_num_threads(),
     )
-    kernels.library.relattn_linear(ctypes.byref(arguments))
+    kernels.functions["linear"](ctypes.byref(arguments))

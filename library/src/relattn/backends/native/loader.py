@@ -1,104 +1,63 @@
-"""The loader of compiled kernels: which object files this processor runs, and what their headers declare."""
+"""The loader of a compiled library. It chooses a processor level itself; the build wrote its structures beside it."""
 
 import ctypes
+import json
 import os
 import platform
-import re
-import struct
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relattn.backends.native import levels
-
-MACHINE = levels.machine_of(platform.machine())
-FEATURES = levels.features_of(MACHINE, levels.processor_flags(), os.environ.get("RELATTN_LEVEL", ""))
-SUPPORTED = {dtype: levels.supported(MACHINE, FEATURES, dtype) for dtype in (*levels.EXACT, *levels.PAIRS)}
-HEADER = "arguments.h"
-REALS = {"float32": ctypes.c_float, "float64": ctypes.c_double, "bfloat16": ctypes.c_float}  # C's type for sums
-ELF_HEADER = struct.Struct("<18xH20xQ10xHH2x")  # machine; offset, entry size and number of entries of the sections
-
 
 class Kernels(NamedTuple):
-    """A loaded object file.
+    """The kernels for a processor level.
 
     Attributes:
-        level: Processor level that it is compiled for.
-        library: The loaded library.
-        structures: The structures that its header declares, by name.
+        panel: Number of outputs of a panel of a linear layer in int8.
+        int8_kernels: Kernels for int8 that the processor runs. All give the same numbers; the last one is the best.
+        functions: Functions by name, which take the address of their arguments.
+        types: Structures of arguments by name.
     """
 
     level: str
-    library: ctypes.CDLL
-    structures: dict[str, Any]
+    panel: int
+    int8_kernels: list[int]
+    functions: dict[str, Any]
+    types: dict[str, Any]
 
 
-def structures(header: str, real: Any) -> dict[str, Any]:
-    """Return the ctypes structures that a header declares in lines of `type names;`, and the types of their fields."""
-    types = {"idx": ctypes.c_ssize_t, "uint64_t": ctypes.c_uint64, "real": real}
-    code = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
-    for body, name in re.findall(r"typedef struct \{(.*?)\} (\w+);", code, flags=re.DOTALL):
-        fields: list[tuple[str, Any]] = []
-        for line in body.split(";")[:-1]:
-            declaration = re.fullmatch(r"\s*(?:const )?(\w+) (\*?\w+(?:, \*?\w+)*)", line)
-            if declaration is None:
-                raise ValueError(f"{name} must have fields of the form 'type names;', got {line.strip()!r}")
-            for member in declaration[2].split(", "):
-                is_pointer = member.startswith("*")
-                fields.append((member.lstrip("*"), ctypes.c_void_p if is_pointer else types[declaration[1]]))
-        types[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
-    return types
+def load(folder: Path, name: str, number: int, level: str | None = None) -> Kernels:
+    """Return the kernels of a library that it chooses for a number. `level` overrides RELATTN_LEVEL.
 
-
-def load(level: str, dtype: str, path: Path) -> Kernels:
-    """Load the kernels compiled for a processor level; OSError if they are of another version."""
-    check_file(path)
-    library = ctypes.CDLL(str(path))
-    header = path.with_name(HEADER).read_bytes()
-    if not hasattr(library, "relattn_checksum") or checksum_of(library) != zlib.crc32(header):
-        raise OSError(f"{path.name} was compiled with another version of {HEADER}; install again")
-    if not library.relattn_usable():
-        raise OSError(f"this system cannot run {path.name}")
-    declared = structures(header.decode(), REALS[dtype])
-    return Kernels(level, library, declared)
-
-
-def checksum_of(library: ctypes.CDLL) -> int:
-    return ctypes.c_uint32.in_dll(library, "relattn_checksum").value
-
-
-def check_file(path: Path) -> None:
-    """Raise an OSError unless an ELF file is complete and for this machine.
-
-    Linux reports a library for another machine as a missing file, and ends the process when it loads part of a file.
+    Raises:
+        OSError: The library is missing or damaged, or has no such kernels.
+        ImportError: The level is unknown, or higher than the processor.
     """
-    with open(path, "rb") as file:
-        header, size = file.read(ELF_HEADER.size), path.stat().st_size
-    if header[:4] != b"\x7fELF":
-        return
-    if len(header) == ELF_HEADER.size:
-        number, sections, entry_size, entries = ELF_HEADER.unpack(header)
-        machine = {62: "x86_64", 183: "aarch64"}.get(number, f"another machine (ELF's number {number})")
-        if machine != MACHINE:
-            raise OSError(f"{path.name} must be compiled for {MACHINE}, got {machine}")
-        if size >= sections + entry_size * entries:  # the table of sections is the end of the file
-            return
-    raise OSError(f"{path.name} must be complete, but the file ends after {size:,} bytes; install again")
+    path = folder / f"{name}.so"
+    if not path.exists():
+        raise OSError(f"none in this installation for {platform.machine()} on {platform.system()}")
+    try:
+        data = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise OSError(f"{name}.json is damaged: {error}; install again") from error
+    if data["crc32"] != zlib.crc32(path.read_bytes()):  # Linux ends a process that loads part of a library
+        raise OSError(f"{path.name} must be as it was compiled, with {name}.json; install again")
+    types: dict[str, Any] = {}
+    for structure, fields in data["structures"].items():
+        members = [(key, type_of(kind, types)) for key, kind in fields]
+        types[structure] = type(structure, (ctypes.Structure,), {"_fields_": members})
+    message, chosen = ctypes.create_string_buffer(256), types[structure]()  # the last structure
+    value = None if level is None else os.fsencode(level)
+    if getattr(ctypes.CDLL(str(path)), f"{name}_open")(number, value, ctypes.byref(chosen), message):
+        text = os.fsdecode(message.value)
+        raise ImportError(text, name="RELATTN_LEVEL") if "RELATTN_LEVEL" in text else OSError(text)
+    runs = [kernel for kernel in range(1, 4) if chosen.int8_kernels >> kernel & 1]
+    functions = {key: getattr(chosen, key) for key, kind in fields if isinstance(kind, list)}
+    return Kernels(os.fsdecode(chosen.level), chosen.panel, runs, functions, types)
 
 
-def load_best(supported: list[str], dtype: str, folder: Path) -> Kernels:
-    """Load the kernels of the best installed level that the processor runs; OSError with the reasons if none."""
-    reasons = []
-    for level in supported:
-        path = folder / f"attention-{level}-{dtype}.so"
-        if path.exists():
-            try:
-                return load(level, dtype, path)
-            except OSError as error:
-                reasons.append(str(error))
-    if reasons:
-        raise OSError("; ".join(reasons))
-    installed = sorted(path.name.split("-", 1)[1].rsplit("-", 1)[0] for path in folder.glob(f"attention-*-{dtype}.so"))
-    processor = supported[0] if supported else MACHINE
-    other_levels = f", only for {', '.join(installed)}" if installed else ""
-    raise OSError(f"none in this installation for {processor} on {platform.system()}{other_levels}")
+def type_of(kind: Any, types: dict[str, Any]) -> Any:
+    """Return a structure, a type of ctypes by its name, or the type of a function by the kinds of its arguments."""
+    if isinstance(kind, list):
+        return ctypes.CFUNCTYPE(ctypes.c_ssize_t, *(type_of(argument, types) for argument in kind))
+    return types.get(kind) or getattr(ctypes, kind)

@@ -4,6 +4,12 @@ The batch is split, and each split sums its gradients of the tables separately. 
 sizes of a call, so that results do not depend on the number of threads.
 """
 
+import ctypes
+import functools
+import operator
+import struct
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,6 +28,12 @@ MAX_TABLE_GRADIENTS = 64  # per table, over heads and splits, if there is more t
 MAX_TABLE_GRADIENT_BYTES = 2**21  # memory of all of them, if there is more than one split
 MAX_BIAS_GRADIENTS = 16  # of a bias that sequences share, over heads and splits, if there is more than one split
 ROW_STATS = 2  # statistics of each query that the backward pass reads, as in `strips.h`
+TYPES = {torch.float32: 0, torch.float64: 0, torch.bfloat16: 1, torch.float16: 2}  # of arrays, as in `relattn.h`
+PADDING = 16  # the last dimension of table gradients is a multiple of this, as in `rows.h`
+
+# codes of fields of arguments in Python's `struct`, by C's type; a structure is an array
+CODES = {ctypes.c_ssize_t: "q", ctypes.c_uint64: "Q", ctypes.c_double: "d", ctypes.c_void_p: "P"}
+ARRAY = "Pqqq"
 
 
 def forward(call: Call) -> Attended:
@@ -62,6 +74,38 @@ def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, row_stats: T
     return d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, d_pos_query, d_bias
 
 
+class Layout:
+    """Order and types of the values in a structure of arguments. ctypes takes ten times as long to write them.
+
+    Attributes:
+        positions: Position of the first value of each field. The fields that are single numbers come last.
+    """
+
+    def __init__(self, structure: type[ctypes.Structure]) -> None:
+        fields: list[tuple[str, Any]] = [(field[0], field[1]) for field in structure._fields_]
+        numbers = [name for name, field_type in fields if CODES.get(field_type, ARRAY)[0] != "P"]
+        codes, self.positions = "", dict[str, int]()
+        for name, field_type in fields:
+            self.positions[name] = len(codes)
+            codes += CODES.get(field_type, ARRAY)
+        self._in_order = operator.itemgetter(*numbers)
+        self._addresses = [0] * (len(codes) - len(numbers))
+        self._packer = struct.Struct(codes)
+        if self._packer.size != ctypes.sizeof(structure) or self.positions[numbers[0]] != len(self._addresses):
+            raise ValueError("arguments must be arrays and pointers of 64 bits, then numbers")
+
+    def new_values(self, **numbers: float) -> list[float]:
+        """Return the values of a structure: zeros for arrays and pointers, and the numbers of all other fields."""
+        return [*self._addresses, *self._in_order(numbers)]
+
+    def pack(self, values: list[float]) -> bytes:
+        """Return the bytes of a structure."""
+        return self._packer.pack(*values)
+
+
+layout_of = functools.cache(Layout)
+
+
 class Task:
     """Arguments of a call as the kernels read them, with references to the tensors that they point to."""
 
@@ -72,7 +116,7 @@ class Task:
         table = first_table(call)
         self.kernels = library.kernels_of(query.dtype)
         self.tensors: dict[str, Tensor] = {}
-        self.layout = library.layout_of(self.kernels.structures["arguments"])
+        self.layout = layout_of(self.kernels.types["attention"])
         self.values = self.layout.new_values(
             batch=batch,
             heads=heads,
@@ -84,7 +128,7 @@ class Task:
             rel_dim=dim if call.rel_query is None else call.rel_query.shape[3],
             labels=1 if table is None else table.shape[-2],
             relations_size=0 if call.relations is None else call.relations.element_size(),
-            type=library.TYPES[query.dtype],
+            type=TYPES[query.dtype],
             threads=torch.get_num_threads(),
             splits=splits,
             d_bias_split_stride=0,
@@ -152,7 +196,7 @@ class Task:
         """Set the gradient of a table to zeros (splits, heads, labels, padded dim), and return them."""
         labels, dim = table.shape[-2:]
         heads = self.tensors["query"].shape[1]
-        d_table = zeros(table, splits, heads, labels, dim + -dim % library.PADDING)
+        d_table = zeros(table, splits, heads, labels, dim + -dim % PADDING)
         self.set_array(name, d_table)
         return d_table
 
@@ -161,7 +205,7 @@ class Task:
         sequences, heads, queries, _ = bias.shape
         keys = self.tensors["key"].shape[2]
         parts = splits if sequences == 1 else sequences
-        d_bias = zeros(bias, parts, heads, queries, keys + -keys % library.PADDING)
+        d_bias = zeros(bias, parts, heads, queries, keys + -keys % PADDING)
         batch_stride, *strides = strides_of_pairs(d_bias)
         self.set_array("d_bias", d_bias, batch_stride if sequences > 1 else 0, *strides)
         if sequences == 1:
@@ -170,7 +214,7 @@ class Task:
 
     def run(self, kernel: str) -> None:
         """Run a kernel; MemoryError if it cannot allocate its workspace."""
-        if getattr(self.kernels.library, f"relattn_{kernel}")(self.layout.pack(self.values)) != 0:
+        if self.kernels.functions[kernel](self.layout.pack(self.values)) != 0:
             _, _, keys, dim = self.tensors["key"].shape
             raise MemoryError(f"the workspace of the native kernel must fit in memory, got {keys} keys of dim {dim}")
 

@@ -115,7 +115,7 @@ def add(form: Form, sources: Sources, call: Call, check: bool | None, return_lse
         PLANS.clear()
     table = next((x for x in (call.rel_key, call.rel_value, call.pos_query) if x is not None), None)
     PLANS[form] = plan = NativePlan(
-        task.kernels.library.relattn_forward,
+        task.kernels.functions["forward"],
         task.layout.pack(task.values),
         tuple(addresses),
         tuple(lengths),

@@ -31,7 +31,6 @@ from torch import Tensor, nn
 from relattn.backends.native import int8 as native_int8
 from relattn.backends.native import library
 from relattn.backends.native.int8 import GENERIC, LARGEST_WIDE, MOST_IN_PANEL, best_kernel
-from relattn.backends.native.loader import FEATURES
 from relattn.integrations.transformers.forward_patch import is_exporting
 
 LEAST = 64  # inputs and outputs; smaller layers gain nothing
@@ -144,7 +143,8 @@ def product() -> int | None:
     GENERIC stands for products that are slower than those in float32.
     """
     kernels = library.KERNELS.get(torch.float32)
-    if "AMX_BF16" in FEATURES:  # such processors multiply 8-bit integers in tiles too
+    pairs = library.KERNELS.get(torch.bfloat16)
+    if pairs is not None and pairs.level == "amx":  # such processors multiply 8-bit integers in tiles too
         return None
     return GENERIC if kernels is None else best_kernel(kernels)
 
