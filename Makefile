@@ -7,13 +7,19 @@ export XDG_CACHE_HOME := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-avx2 test-system check format site notebooks wheels clean
+.PHONY: demo test test-c fuzz test-avx2 test-system check format site notebooks wheels clean
 
 demo: .venv/usable  ## train a Transformer with relative positions on the built-in corpus and show its translations
 	$(BIN)/python -m research demo
 
 test: .venv/installed  ## run the test suite, or a part: make test TESTS=library/tests/test_native.py
 	$(BIN)/pytest --numprocesses auto --dist worksteal $(TESTS)
+
+test-c:  ## run the C tests of the kernels, under sanitizers: needs cc alone
+	sh kernels/tests/run.sh build/test-c
+
+fuzz:  ## search for arguments that break the kernels, with clang's libFuzzer: FUZZ_SECONDS=60 per target
+	sh kernels/tests/run.sh build/fuzz fuzz
 
 test-avx2: .venv/installed  ## run the tests of what depends on the processor's level as on one with AVX2: it must have AVX2 itself
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 RELATTN_LEVEL=avx2 \

@@ -20,7 +20,7 @@ typedef struct {
 /* Raise the base of a row, and rescale the sums that were computed with the old one. */
 static void raise_base(const arguments *a, const tile_info *tile, idx r, real new_base, matrix out,
                        const forward_workspace *w) {
-    const real rescale = w->base[r] == -INFINITY ? 0 : exp2(w->base[r] - new_base);
+    const real rescale = w->base[r] == -INFINITY ? 0 : exp2_of(w->base[r] - new_base);
     const idx width = strip_width(a), used_width = used_strip_width(a, tile),
               padded_value_dim = round_up(a->value_dim, PADDING);
     w->base[r] = new_base;

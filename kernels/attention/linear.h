@@ -11,16 +11,20 @@ typedef relattn_linear map; /* has the fields of one */
 enum { LINEAR_ROWS = 96, LINEAR_PANELS = 4 }; /* of a task */
 
 static void quantize_worker(void *shared) {
-    const map *a = ((task_queue *)shared)->a;
-    for (idx i; (i = next_task(shared) * LINEAR_ROWS) < a->rows;) {
+    task_queue *queue = shared;
+    const map *a = queue->a;
+    real *scaled = a->factors ? malloc(sizeof(real) * a->inputs) : NULL;
+    if (a->factors && !scaled) __atomic_store_n(&queue->out_of_memory, 1, __ATOMIC_RELAXED);
+    if (a->factors && !scaled) return;
+    for (idx i; (i = next_task(queue) * LINEAR_ROWS) < a->rows;) {
         for (idx r = i; r < a->rows && r < i + LINEAR_ROWS; r++) {
             const real *x = a->x + r * a->x_row;
-            real scaled[a->factors ? a->inputs : 1];
             for (idx j = 0; a->factors && j < a->inputs; j++) scaled[j] = x[j] * a->factors[j];
             operand_of(a->factors ? scaled : x, 0, a, 1, (uint8_t *)a->codes + r * round_up(a->inputs, GROUP),
                        a->row_scales + 2 * r);
         }
     }
+    free(scaled);
 }
 
 /* Each task computes some panels of some rows. The last panel may have fewer outputs, which are copied from a buffer. */
@@ -49,8 +53,8 @@ static void multiply_worker(void *shared) {
 }
 
 static ptrdiff_t linear(const map *a) {
-    run_threads(a, a->threads, quantize_worker);
-    return run_threads(a, a->threads, multiply_worker);
+    const int is_out_of_memory = run_threads(a, a->threads, quantize_worker);
+    return is_out_of_memory || run_threads(a, a->threads, multiply_worker) ? RELATTN_NO_MEMORY : 0;
 }
 
 static ptrdiff_t pack(int8_t *panels, int32_t *sums, const int8_t *codes, idx outputs, idx inputs, idx kernel) {

@@ -1,4 +1,4 @@
-/* Beam search for a batch of sentences, over the steps of `decoder.c`. `search/beam.py` documents the algorithm, and is
+/* Beam search for a batch of sentences, over the steps of `step.h`. `search/beam.py` documents the algorithm, and is
    the oracle of the tests.
 
    Each active sentence has an index in the batch, and `beam` rows of the cache from batch_index * beam on. When a
@@ -31,6 +31,7 @@ typedef struct {
     int64_t *old_indices;               /* (active,) index of each sentence before the batch was compacted */
     int64_t *source_rows, *target_rows; /* (beam,) cache rows to copy */
     candidate *sorted_candidates;
+    char *is_taken; /* (beam,) whether a hypothesis keeps a cache row */
 } search_state;
 
 static void *allocate_large_pages(idx bytes) {
@@ -153,7 +154,7 @@ static idx assign_cache_rows(const search *a, search_state *s, idx batch_index, 
     const int64_t *parents = s->next.parents + first;
     int64_t *slots = s->next.slots + first;
     idx num_copies = 0;
-    char is_taken[a->beam];
+    char *is_taken = s->is_taken;
     memset(is_taken, 0, a->beam);
     for (idx w = 0; w < a->beam; w++) {
         const int is_reusable =
@@ -263,6 +264,7 @@ static idx relattn_search(const search *a) {
         {&s.target_rows, 8 * a->beam},
         {&s.sorted_candidates, sizeof(candidate) * max_candidates},
         {&is_active, a->sentences},
+        {&s.is_taken, a->beam},
         {&s.workspace, sizeof(real) * workspace_len},
     };
     const idx count = sizeof buffers / sizeof *buffers;

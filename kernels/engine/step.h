@@ -113,7 +113,7 @@ static void update_candidates(const step_arguments *a, idx row, real *logits, id
     for (idx j = 0; j < count; j += LANES) max_logit = vec_max(max_logit, VEC(logits + j));
     const real new_max = reduce_max(max_logit), base = new_max > -INFINITY ? new_max : 0;
     for (idx j = 0; j < count; j += LANES) exp_sum += vec_exp2((VEC(logits + j) - base) * LOG2_E);
-    *row_sum = *row_sum * exp2((*row_max - base) * LOG2_E) + reduce_sum(exp_sum);
+    *row_sum = *row_sum * exp2_of((*row_max - base) * LOG2_E) + reduce_sum(exp_sum);
     *row_max = new_max;
     real *values = a->values + row * a->best;
     int64_t *tokens = a->candidates + row * a->best;
@@ -171,7 +171,7 @@ static void compute_logits(const step_arguments *a, buffers *b, const linear_inp
         for (idx k = 0; tokens && k < group * a->best; k++) found[k] = tokens[found[k]];
     }
     for (idx r = 0; r < num_rows && a->best > 0; r++) {
-        const real log_sum = b->max_logits[r] + log(b->exp_sums[r]);
+        const real log_sum = b->max_logits[r] + log_of(b->exp_sums[r]);
         for (idx i = 0; i < a->best; i++) a->values[(first_row + r) * a->best + i] -= log_sum;
         if (a->log_sums) a->log_sums[first_row + r] = log_sum;
     }

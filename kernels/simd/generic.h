@@ -74,7 +74,7 @@ INLINE ivec add_dots(ivec sum, ivec a, ivec w) { return (void)a, (void)w, sum; }
 INLINE ivec add_products(ivec sum, ivec a, ivec w) {
 #pragma GCC unroll 4
     for (int i = 24; i >= 0; i -= 8)
-        sum += ((ivec)((uivec)a << i) >> 24) * ((ivec)((uivec)w << i) >> 24);
+        sum += ((ivec)((uvec)a << i) >> 24) * ((ivec)((uvec)w << i) >> 24);
     return sum;
 }
 #endif

@@ -19,18 +19,20 @@
 #ifdef REAL64
 typedef double real;
 typedef int64_t integer; /* as wide as `real` */
+typedef uint64_t natural;
 enum { MANTISSA = 52, BIAS = 1023 };
 #else
 typedef float real;
 typedef int32_t integer;
+typedef uint32_t natural;
 enum { MANTISSA = 23, BIAS = 127 };
 #endif
 
 enum { LANES = VECTOR_BYTES / sizeof(real) };
 typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
 typedef integer ivec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
-typedef uint32_t uivec __attribute__((vector_size(VECTOR_BYTES), may_alias));
-typedef uint16_t words __attribute__((vector_size(VECTOR_BYTES), may_alias));
+typedef natural uvec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
+typedef uint16_t words __attribute__((vector_size(VECTOR_BYTES), may_alias)); /* of signed sums that may wrap around */
 typedef real vec4 __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
 typedef ptrdiff_t idx;
 

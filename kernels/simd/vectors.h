@@ -94,7 +94,7 @@ INLINE void vecs_exp2(vec *x, const int count) {
 #pragma GCC unroll 16
     for (size_t k = 1; k < sizeof EXP2_COEFFICIENTS / sizeof *EXP2_COEFFICIENTS; k++)
         EACH y[i] = y[i] * x[i] + EXP2_COEFFICIENTS[k];
-    EACH x[i] = y[i] * (vec)((ivec)shifted[i] << MANTISSA);
+    EACH x[i] = y[i] * (vec)((uvec)shifted[i] << MANTISSA);
 #undef EACH
 }
 
@@ -103,17 +103,22 @@ INLINE vec vec_exp2(vec x) {
     return x;
 }
 
+/* Return 2^x as of a vector. The functions of C libraries differ from system to system. */
+INLINE real exp2_of(real x) { return vec_exp2(splat(x))[0]; }
+
 /* Return ln(x) for normal x > 0, or NaN for NaN and infinity. With x = 2^e m and s = (m - 1) / (m + 1), it is
    e ln 2 + 2 (s + s^3 / 3 + s^5 / 5 + ...), where |s| <= 0.172. */
 INLINE vec vec_log(vec x) {
-    const ivec sqrt_half = (ivec)splat((real)0.70710678118654752); /* m is in [sqrt(1/2), sqrt(2)) */
-    const ivec exponent = ((ivec)x - sqrt_half) >> MANTISSA;
-    const vec m = (vec)((ivec)x - (exponent << MANTISSA)), s = (m - 1) / (m + 1), square = s * s;
+    const uvec sqrt_half = (uvec)splat((real)0.70710678118654752); /* m is in [sqrt(1/2), sqrt(2)) */
+    const ivec exponent = (ivec)((uvec)x - sqrt_half) >> MANTISSA;
+    const vec m = (vec)((uvec)x - ((uvec)exponent << MANTISSA)), s = (m - 1) / (m + 1), square = s * s;
     const int terms = sizeof(real) == 8 ? 11 : 5;
     vec y = splat(0);
 #pragma GCC unroll 11
     for (int i = terms; i > 0; i--) y = y * square + (real)2 / (real)(2 * i - 1);
     return __builtin_convertvector(exponent, vec) * LN_2 + (y * s + (x - x));
 }
+
+INLINE real log_of(real x) { return vec_log(splat(x))[0]; }
 
 #endif

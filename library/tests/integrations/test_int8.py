@@ -258,6 +258,7 @@ def inference_layer():
         (lambda: damaged(0).to(torch.bfloat16), "float32 on the CPU, got bfloat16 on cpu for 0"),
         (inference_layer, "not made in inference mode, got 0"),
         (lambda: damaged(0).to("meta"), "float32 on the CPU, got float32 on meta for 0"),
+        (lambda: nn.Sequential(nn.Linear(133_153, 64)), "at most 133,144 inputs, got 133,153 for 0"),
     ],
 )
 def test_what_is_refused(model, message):

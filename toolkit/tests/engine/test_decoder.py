@@ -255,6 +255,20 @@ def test_weights_that_are_not_finite_are_named(scheme, name, number):
             NativeDecoder(model.config, model.vocab_sizes, weights, int8=int8)
 
 
+@pytest.mark.parametrize(
+    ("array", "dtype"),
+    [
+        (np.zeros(3), np.float32),
+        (np.zeros(3, np.float32), np.int64),
+        (np.zeros(3, np.int32), np.int64),
+        (np.zeros((4, 4), np.float32).T[1:], np.float32),
+    ],
+)
+def test_arrays_that_the_kernel_would_misread_are_refused(array, dtype):
+    with pytest.raises(TypeError, match=f"must have contiguous numbers of {np.dtype(dtype)}, got {array.dtype}"):
+        packing.address(array, dtype)
+
+
 def test_models_that_are_not_supported(monkeypatch):
     config = make_model().config
     assert unsupported_reason(config) is None

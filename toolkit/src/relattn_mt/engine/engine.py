@@ -17,6 +17,8 @@ from relattn_mt.search.engine import NextTokens
 from relattn_mt.search.types import Hypothesis, Request, SearchRules
 from relattn_mt.support.errors import InputError
 
+INTEGERS = {"tokens", "sources", "src_lengths", "candidates", "banned", "only"}  # arrays of a step in 64 bits
+
 
 @dataclass
 class NativeState:
@@ -162,7 +164,7 @@ class NativeEngine:
         arguments = self._pointed(state)
         inputs = {"tokens": integers(tokens), "sources": groups, "src_lengths": state.memory.src_lengths}
         for name, array in (inputs | arrays).items():
-            setattr(arguments, name, address(array))
+            setattr(arguments, name, address(array, np.int64 if name in INTEGERS else np.float32))
         for name, number in {"rows": len(rows), "per_source": per_source, **numbers}.items():
             setattr(arguments, name, number)
         self._decoder.call("step", arguments)
@@ -181,7 +183,7 @@ class NativeEngine:
         if len(rows) <= len(state.sources) and not np.isin(rows[changed], changed).any():
             if len(changed):
                 given, pointed = integers(rows[changed]), self._pointed(state)
-                addresses = ctypes.addressof(pointed), address(given), address(changed)
+                addresses = ctypes.addressof(pointed), address(given, np.int64), address(changed, np.int64)
                 self._decoder.functions["move"](*addresses, len(changed))
         else:
             blocks = [aligned(len(rows), self._decoder.cache_row) for _ in state.blocks]

@@ -48,14 +48,14 @@ class Packing:
         parts = "attention.u", "attention.v", "attention.distance.weight", "positions.bias.weight"
         self.distance_weights = {name: self.read(name).copy() for name in weights if name.endswith(parts)}
 
-    def keep(self, array: np.ndarray) -> int:
+    def keep(self, array: np.ndarray, dtype: Any = np.float32) -> int:
         """Keep an array alive, or an aligned copy, and return its address. The arrays of a file are not writeable."""
-        if address(array) % LINE or not (array.flags.c_contiguous and array.flags.writeable):
+        if array.ctypes.data % LINE or not (array.flags.c_contiguous and array.flags.writeable):
             copy = aligned(*array.shape, dtype=array.dtype)
             copy[...] = array
             array = copy
         self.kept.append(array)
-        return address(array)
+        return address(array, dtype)
 
     def read(self, name: str) -> np.ndarray:
         """Return a weight in float32. Raises InputError if it is not finite."""
@@ -87,8 +87,9 @@ class Packing:
         `end` is the bias of outputs that complete a panel.
         """
         arrays = [None if each is None else np.ascontiguousarray(each) for each in (weight, bias, scales)]
+        dtypes = (np.float32 if scales is None else np.int8, np.float32, np.float32)
         packing = self.structures["packing"](
-            *(None if each is None else address(each) for each in arrays),
+            *(None if x is None else address(x, dtype) for x, dtype in zip(arrays, dtypes, strict=True)),
             outputs=weight.shape[0],
             inputs=weight.shape[1],
             kernel=FLOAT if scales is None else self.kernel,
@@ -96,7 +97,7 @@ class Packing:
         )
         pack, pointer = self.kernels.functions["pack"], ctypes.addressof(packing)
         memory = aligned(pack(pointer), dtype=np.int8)
-        packing.buffer = address(memory)
+        packing.buffer = address(memory, np.int8)
         pack(pointer)
         return packing.map, memory
 
@@ -163,7 +164,7 @@ class Packing:
             if self.mixer.keys:
                 table = self.table_rows(f"{own}.attention.rel_key.weight", labels)
                 memory, packed.rel_key_head = self.panels(table)
-                packed.rel_key = self.keep(memory)
+                packed.rel_key = self.keep(memory, np.int8)
             if self.mixer.values:
                 table = self.table_rows(f"{own}.attention.rel_value.weight", labels)
                 packed.rel_value = self.keep(table)
@@ -219,7 +220,7 @@ class Packing:
         kept = []
         if table.shape[2] > 1:
             memory, own.rel_key_head = self.panels(self.pad(table[..., :-1], axis=2))
-            own.rel_key = address(memory)
+            own.rel_key = address(memory, np.int8)
             kept.append(memory)
         margins = (0, 0), (MARGIN, MARGIN + padded(labels) - labels)
         strips = np.ascontiguousarray(np.pad(table[..., -1] * self.scale, margins))
@@ -231,12 +232,14 @@ def aligned(*shape: int, dtype: Any = np.float32) -> np.ndarray:
     """Return a new array that begins at a multiple of LINE."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(size + LINE, np.uint8)
-    start = -address(memory) % LINE
+    start = -memory.ctypes.data % LINE
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def address(array: np.ndarray) -> int:
-    """Return the address of the first number of an array."""
+def address(array: np.ndarray, dtype: Any = np.float32) -> int:
+    """Return the address of the first number of an array, which must be as the kernel reads it."""
+    if array.dtype != dtype or not array.flags.c_contiguous:
+        raise TypeError(f"an array must have contiguous numbers of {np.dtype(dtype)}, got {array.dtype}")
     return array.ctypes.data
 
 

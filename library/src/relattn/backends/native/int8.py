@@ -13,6 +13,7 @@ from relattn.backends.native.loader import Kernels
 
 FLOAT, GENERIC, PAIRS, DOTS = range(4)  # kernels, as in `int8.h`
 GROUP, MOST_IN_PANEL = 16, 64  # inputs are padded to a multiple of the first, outputs to one of at most the second
+MOST_INPUTS = (2**31 - 1) // 127**2  # of a layer, so that its sums fit in 32 bits
 LARGEST, LARGEST_WIDE = 63, 127  # integers of weights: those that PAIRS supports, and those of 8 bits
 
 
@@ -96,4 +97,5 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None, factors: Tensor | Non
         kernel=weight.kernel,
         threads=torch.get_num_threads(),
     )
-    kernels.functions["linear"](ctypes.byref(arguments))
+    if kernels.functions["linear"](ctypes.byref(arguments)) != 0:
+        raise MemoryError(f"the workspace of a linear layer must fit in memory, got {weight.inputs} inputs")

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from relattn.backends.native import int8 as native_int8
 from relattn.backends.native import library
-from relattn.backends.native.int8 import GENERIC, LARGEST_WIDE, MOST_IN_PANEL, best_kernel
+from relattn.backends.native.int8 import GENERIC, LARGEST_WIDE, MOST_IN_PANEL, MOST_INPUTS, best_kernel
 from relattn.integrations.transformers.forward_patch import is_exporting
 
 LEAST = 64  # inputs and outputs; smaller layers gain nothing
@@ -116,6 +116,8 @@ def quantize(model: nn.Module, keep: Sequence[str] = ()) -> list[Int8Linear]:
         if weight.device.type != "cpu" or weight.dtype != torch.float32:
             dtype = str(weight.dtype).removeprefix("torch.")
             raise ValueError(f"int8 requires weights in float32 on the CPU, got {dtype} on {weight.device} for {name}")
+        if module.in_features > MOST_INPUTS:
+            raise ValueError(f"int8 requires at most {MOST_INPUTS:,} inputs, got {module.in_features:,} for {name}")
         if weight.is_inference():  # which hides its changes
             raise ValueError(f"int8 requires weights that were not made in inference mode, got {name}")
         if not bool(weight.isfinite().all()):
