@@ -248,7 +248,7 @@ static void backward_rows(const arguments *a, tile_info tile, idx num_rows, idx 
         const int sums_rows = a->d_bias.data && a->d_bias.row_stride == 0;
         if (sums_rows) memset(w->bias_sums, 0, sizeof(real) * KEYS);
         backward_tile(a, &tile, num_rows, position, w);
-        real *d_biases = w->d_biases + (sums_rows ? pair_offset(&a->d_bias, &tile, 0) : 0);
+        real *d_biases = sums_rows ? w->d_biases + pair_offset(&a->d_bias, &tile, 0) : NULL;
         for (idx v = 0; v < tile.num_vecs && sums_rows; v++) VEC(d_biases + v * LANES) += VEC(w->bias_sums + v * LANES);
         if (has_pos_query) add_key_sums(a, &w->strips, &tile, num_rows, position, w->ds);
         const matrix weights = {w->scores, KEYS}, ds = {w->ds, KEYS};

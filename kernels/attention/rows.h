@@ -17,9 +17,15 @@ enum { TASK_QUERIES = 8 * QUERIES };    /* queries of a task, for which the rows
 enum { PADDING = 16 };            /* of row lengths of buffers and table gradients, as in `library.py` */
 enum { REAL, BFLOAT16, FLOAT16 }; /* dtypes of arrays, as in `relattn.h` */
 
+#if defined(__clang__) && __clang_major__ < 15
+typedef __fp16 half; /* older versions have no _Float16 on x86-64 */
+#else
+typedef _Float16 half;
+#endif
+
 INLINE real load_real(const void *data, idx i, idx type) {
     if (type == REAL) return ((const real *)data)[i];
-    if (type == FLOAT16) return ((const _Float16 *)data)[i];
+    if (type == FLOAT16) return ((const half *)data)[i];
     const uint32_t bits = (uint32_t)((const uint16_t *)data)[i] << 16;
     float x;
     memcpy(&x, &bits, 4);
@@ -30,7 +36,7 @@ INLINE void store_real(void *data, idx i, real x, idx type) {
     if (type == REAL) {
         ((real *)data)[i] = x;
     } else if (type == FLOAT16) {
-        ((_Float16 *)data)[i] = (_Float16)x;
+        ((half *)data)[i] = (half)x;
     } else {
         const float narrow = (float)x;
         uint32_t bits;

@@ -10,7 +10,7 @@ mkdir -p "$1" && cd "$1" && rm -f ./*.o
 cc=${CC:-cc}
 flags="-std=gnu11 -g -O0 -Werror=vla -ffp-contract=fast -fno-math-errno -fno-trapping-math -Wno-psabi"
 watched="-fsanitize=address,undefined -fno-sanitize-recover=all"
-if [ "${2-}" = fuzz ]; then cc=${CC:-clang} watched="$watched -fsanitize=fuzzer-no-link" flags="$flags -O1"; fi
+if [ "${2-}" = fuzz ]; then cc=${CC:-clang} watched="$watched -fsanitize=fuzzer-no-link"; fi
 echo 'int main(void) { return 0; }' > trivial.c
 if $cc $watched trivial.c -o trivial 2> /dev/null && ./trivial; then flags="$flags $watched"
 else echo "the compiler $cc has no sanitizers: the tests run without"; fi
@@ -50,7 +50,7 @@ link() { # PROGRAM PART SOURCE...: a test with the parts of these names and the 
 extra=
 attention="$kernels/attention/open.c" engine="$kernels/engine/open.c" tests="$kernels/tests"
 if [ "${2-}" = fuzz ]; then
-    extra="-fsanitize=fuzzer -DLIBFUZZER"
+    extra="-fsanitize=fuzzer -DLIBFUZZER --rtlib=compiler-rt"
     link fuzz-attention attention "$tests/fuzz_attention.c" "$attention"
     link fuzz-engine engine "$tests/fuzz_engine.c" "$engine"
     for target in attention engine; do
