@@ -116,6 +116,7 @@ def test_wrong_arguments(relattn, tmp_path, monkeypatch, arguments, message):
 
 SYNTHESIS = "x --out y --data a b c"
 LISTS = {  # options whose values are lists, and a command with three values of each
+    ("import", "alignment_text"): "x --out y --alignment_text a b c",
     ("prepare", "exclude"): "--src x --tgt y --src_lang=en --tgt_lang=de --out z --exclude a b c",
     **{("distill", "data"): SYNTHESIS, ("distill", "exclude"): f"{SYNTHESIS} --exclude a b c"},
     **{("backtranslate", "data"): SYNTHESIS, ("backtranslate", "exclude"): f"{SYNTHESIS} --exclude a b c"},

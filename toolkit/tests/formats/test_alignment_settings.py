@@ -1,18 +1,21 @@
 """Where the word alignment of a model is: taken from the files of other toolkits, and written to theirs."""
 
+import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from relattn_mt.bundle import Bundle
+from relattn_mt.alignment_head import AttentionHead, measure
+from relattn_mt.bundle import Bundle, read_bundle
 from relattn_mt.formats.ctranslate2.model_bin import read_model
 from relattn_mt.formats.ctranslate2.read import read as read_ctranslate2
 from relattn_mt.formats.ctranslate2.write import export as export_ctranslate2
 from relattn_mt.formats.import_model import read
 from relattn_mt.formats.marian_export import export
 from relattn_mt.support.errors import InputError
+from relattn_mt.text.lexicon import lexicon
 
 from testing import firefox_models, marian_models, transformers_models
 from testing.foreign_bundles import FIXTURES, LINES, make_bundle, run_import
@@ -139,3 +142,31 @@ def test_exports_for_ctranslate2(tmp_path, layer, heads):
     written = tuple(int(tensors[f"decoder/alignment_{name}"]) for name in ("layer", "heads"))
     assert written == (-1 if layer == "assumed" else layer, heads or bundle.model.heads)
     assert settings(tmp_path / "out") == (layer, heads)
+
+
+def test_an_import_measures_on_a_text(relattn, tmp_path):
+    """The best place is that of the text's lexicon, which has the words that this place links."""
+    path = firefox(tmp_path / "model", "model.bin")
+    draw = random.Random(1)
+    words = list(dict.fromkeys("".join(draw.choices("aeinrst", k=4)) for _ in range(40)))
+    lines = [" ".join(draw.sample(words, 6)) for _ in range(200)]
+    for name, text in (("src", lines), ("tgt", lines)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in text))
+    files = [tmp_path / "src", tmp_path / "tgt"]
+    command = ["import", path, "--src_lang", "en", "--tgt_lang", "de", "--out"]
+    result = relattn(*command, tmp_path / "bundle", "--alignment_text", *files)
+    assert result.code == 0, result.err
+    assert "word alignment: " in result.out
+    assert "right for" in result.out
+    bundle = read_bundle(tmp_path / "bundle")
+    assert bundle.model.alignment_layer != "assumed"
+    pairs = list(zip(lines, lines, strict=True))
+    found = measure(bundle.translator(), bundle.model, pairs, lexicon(pairs))
+    layer, heads = bundle.model.alignment
+    chosen = AttentionHead(layer, 0 if heads == 1 else None)
+    assert found[chosen].right >= max(each.right for each in found.values()) * 0.9
+    files.pop()
+    assert "alignment_text must have two files" in relattn(*command, tmp_path / "x", "--alignment_text", *files).err
+    (tmp_path / "short").write_text("a\n")
+    result = relattn(*command, tmp_path / "x", "--alignment_text", tmp_path / "src", tmp_path / "short")
+    assert "as many lines in both files, got [200, 1]" in result.err

@@ -309,6 +309,24 @@ def test_log_equals_independent_measurements(finished, text, tmp_path, make_reci
     assert row.loss == pytest.approx(loss, rel=1e-5)
 
 
+def test_the_alignment_is_measured_at_the_end_unless_the_recipe_names_it(tmp_path, make_recipe):
+    """The model is the same but for the order of its heads."""
+    settings = {"decoder_layers": 2, "alignment_layer": "assumed"}
+    parts, named = (
+        bundle.read_bundle(train(make_recipe(tmp_path / str(number), model={**settings, **more}), show=False))
+        for number, more in enumerate(({}, {"alignment_layer": 1, "alignment_heads": 2}))
+    )
+    assert (named.model.alignment_layer, named.model.alignment_heads) == (1, 2)
+    assert "Word alignment: the first 2 heads of decoder layer 2." in named.card
+    assert parts.model.alignment_layer in (0, 1)
+    assert "words that a lexicon knows" in parts.card
+    for name, tensor in tensors_of(parts).items():
+        expected = tensors_of(named)[name]
+        if ".cross_attention." in name:
+            tensor, expected = (each.flatten().sort()[0] for each in (tensor, expected))
+        assert torch.equal(tensor, expected), name
+
+
 def test_finished_run_has_an_average_and_a_card(finished, text, tmp_path):
     out, states = Path(finished.out), [state_of(finished, step)["model"] for step in (2, 4, 6)]
     names = {"recipe.yaml", "tokenizer.model", "log.csv", "data", "checkpoints", "bundle"}

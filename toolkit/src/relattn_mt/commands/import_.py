@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from relattn_mt.commands.options import check_sample
+from relattn_mt.data.text_files import read_lines
 from relattn_mt.support.errors import require
 
 
@@ -16,6 +17,7 @@ def import_(
     tgt_lang: str = "",
     check_lines: str = "",
     check_count: int = 20,
+    alignment_text: list[str] = [],  # noqa: B006
     overwrite: bool = False,
 ) -> None:
     """Convert a model of another toolkit to a bundle: OPUS-MT, Firefox's, M2M-100, NLLB, mBART-50, Argos Translate etc.
@@ -33,10 +35,17 @@ def import_(
         tgt_lang: Target language, as for src_lang.
         check_lines: File of source lines for the check. By default, random text from the vocabulary.
         check_count: Number of lines for the check.
+        alignment_text: Two files, of sentences and their translations. The layer and the head that align words best are
+            chosen by a lexicon of this text. By default they are those that the model names, or assumed.
         overwrite: Replace the bundle in the output directory.
     """
     require(bool(out), "out must name a directory")
     sample = check_sample(check_lines, check_count)
+    count = len(alignment_text)
+    require(count in (0, 2), f"alignment_text must have two files, of sources and translations, got {count}")
+    sides = [list(read_lines(file)) for file in alignment_text]
+    lines = [len(side) for side in sides]
+    require(lines[:1] == lines[1:], f"alignment_text must have as many lines in both files, got {lines}")
 
     from relattn_mt.formats.import_model import import_model
     from relattn_mt.hub import fetch_foreign
@@ -50,6 +59,7 @@ def import_(
             src_lang=src_lang,
             tgt_lang=tgt_lang,
             sample=sample,
+            alignment_text=list(zip(*sides, strict=True)),
             overwrite=overwrite,
         )
     )

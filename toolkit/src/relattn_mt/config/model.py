@@ -36,7 +36,7 @@ class ModelConfig(PositionConfig):
         output_bias: Add a bias to the logits.
         norm_epsilon: Constant that layer normalization adds to the variance.
         alignment_layer: Decoder layer, counted from 0, whose attention to the source gives word alignments. "assumed":
-            unknown, and the last one is used.
+            unknown, and the last one is used; at the end of training, it is measured.
         alignment_heads: Number of heads of that layer, from the first on, whose mean attention gives word alignments.
             0: all.
     """

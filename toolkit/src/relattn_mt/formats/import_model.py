@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from relattn_mt import bundle
+from relattn_mt.alignment_head import with_best
 from relattn_mt.config import as_dict
 from relattn_mt.formats import argos, marian
 from relattn_mt.formats.ctranslate2 import read as ctranslate2
@@ -40,6 +41,7 @@ def import_model(
     src_lang: str,
     tgt_lang: str,
     sample: Sequence[str] | int,
+    alignment_text: Sequence[tuple[str, str]] = (),
     overwrite: bool = False,
 ) -> Report:
     """Write a bundle with a model of another toolkit, and report what it is.
@@ -55,6 +57,7 @@ def import_model(
         src_lang: Source language; empty takes the one in the model.
         tgt_lang: Target language; empty takes the one in the model.
         sample: Lines for the check, or the number of lines to draw from the vocabulary.
+        alignment_text: Pairs of sentences, by which the layer and the head are chosen that align words best.
         overwrite: Replace a bundle at `out`.
 
     Raises:
@@ -62,7 +65,9 @@ def import_model(
             unknown; the check fails; `out` is not empty, holds something else than a bundle or cannot be written.
     """
     bundle.require_writable(out, overwrite)
-    write = partial(_import, out=out, src_lang=src_lang, tgt_lang=tgt_lang, sample=sample)
+    write = partial(
+        _import, out=out, src_lang=src_lang, tgt_lang=tgt_lang, sample=sample, alignment_text=alignment_text
+    )
     if not (path.suffix == argos.SUFFIX or argos.is_package(path)):
         return write(path, read(path, tokenizer, tgt_tokenizer))
     with argos.unpacked(path) as (directory, metadata):
@@ -71,7 +76,14 @@ def import_model(
 
 
 def _import(
-    path: Path, foreign: ForeignModel, *, out: Path, src_lang: str, tgt_lang: str, sample: Sequence[str] | int
+    path: Path,
+    foreign: ForeignModel,
+    *,
+    out: Path,
+    src_lang: str,
+    tgt_lang: str,
+    sample: Sequence[str] | int,
+    alignment_text: Sequence[tuple[str, str]],
 ) -> Report:
     """Check and write a model that was read from a path."""
     src_lang, tgt_lang = src_lang or foreign.languages[0], tgt_lang or foreign.languages[1]
@@ -89,7 +101,7 @@ def _import(
         f"dim {config.dim}, feed-forward {config.feed_forward_dim:,}, {config.heads} heads; vocabularies of {sizes} "
         f"pieces; {sum(weight.size for weight in weights.values()):,} weights"
     )
-    summary = "\n\n".join([summary, config.alignment_note, *foreign.notes])
+    summary = "\n\n".join([summary, *foreign.notes])
     report = Report([summary], {})
     pairs, tokenizer = language_pairs(foreign.pairs, path), foreign.tokenizer
     shortlist = bundle.read_shortlist(foreign.shortlist, tokenizer) if foreign.shortlist else None
@@ -109,12 +121,16 @@ def _import(
     if (quantized := foreign.quantized(weights)) is not None:
         imported = replace(imported, state=quantized)
         report = replace(report, notes=[*report.notes, "weights: the integers of the model, in int8"])
+    note = config.alignment_note
+    if alignment_text:
+        imported, note = with_best(imported, alignment_text)
+    report = replace(report, notes=[*report.notes, note])
     card = (
         f"# {src_lang} → {tgt_lang}\n\n"
         f"A Transformer with {config.positions} positions, imported from {foreign.toolkit}.\n\n"
         "    relattn-mt translate PATH < in.txt > out.txt\n\n"
         "## Recipe\n\nTo continue training, use this model in a recipe, with this bundle as `train.init_from`:\n\n"
-        f"```yaml\n{yaml.safe_dump({'model': as_dict(config)}, sort_keys=False)}```\n\n## Import\n\n{report}\n"
+        f"```yaml\n{yaml.safe_dump({'model': as_dict(imported.model)}, sort_keys=False)}```\n\n## Import\n\n{report}\n"
     )
     imported.save(card)
     return report

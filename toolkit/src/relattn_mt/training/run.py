@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import numpy as np
 import torch
 
 from relattn_mt import bundle, hub
+from relattn_mt.alignment_head import LEXICON_PAIRS, with_best
 from relattn_mt.config import Recipe, as_dict, differences, dump
 from relattn_mt.config.positions import ClippedTables, DotProduct
 from relattn_mt.data.encode import TranslationData, load_data, open_data
+from relattn_mt.data.imported_tokenizer import AnyTokenizer
 from relattn_mt.evaluation import score
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import load_weights
@@ -90,12 +93,16 @@ def write_bundle(directory: RunDirectory, data: TranslationData, last: int, path
     pairs = data.languages if config.given_tokens else ()
     languages = config.src_lang, config.tgt_lang
     trained = bundle.Bundle(path, recipe.model, recipe.search, *languages, state, tokenizer, pairs)
+    note = recipe.model.alignment_note
+    if recipe.model.alignment_layer == "assumed":
+        trained, note = with_best(trained, list(_texts(data, tokenizer, config.given_tokens)))
     files = f"`{config.train_list}`" if config.train_list else f"`{config.train_src}` and `{config.train_tgt}`"
     card = (
         f"# {config.src_lang} → {config.tgt_lang}\n\n"
         f"A Transformer with {recipe.model.positions} positions, trained with relattn on {files}; "
         f"the mean of the weights after steps {', '.join(str(checkpoints.step_of(path)) for path in paths)}.\n\n"
         "    relattn-mt translate PATH < in.txt > out.txt\n\n"
+        f"{note[0].upper()}{note[1:]}.\n\n"
         "## Recipe\n\n```yaml\n" + dump(recipe) + "```\n"
     )
     if data.valid:
@@ -107,6 +114,15 @@ def write_bundle(directory: RunDirectory, data: TranslationData, last: int, path
         name = f" of {each.name}" if len(data.valid) > 1 else ""
         card += f"\nOn the {scores.sentences} validation sentences{name}:\n\n{scores}\n"
     trained.save(card)
+
+
+def _texts(data: TranslationData, tokenizer: AnyTokenizer, given: int) -> Iterator[tuple[str, str]]:
+    """Yield training pairs of the first direction: enough for a lexicon, from all parts of the text."""
+    pairs, begin = data.train.pairs, [*tokenizer.special.src_begin][:given]
+    for row in range(0, len(pairs.src), max(1, len(pairs.src) // LEXICON_PAIRS)):
+        src, tgt = (ids.tolist() for ids in pairs.row(row))
+        if src[:given] == begin:
+            yield tokenizer.decode_source(src[given:]), tokenizer.decode(tgt)
 
 
 def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool = False) -> None:
