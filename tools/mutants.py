@@ -1,0 +1,460 @@
+"""Apply single slips to shipped code, and run the tests that should notice each: `make mutants N=40 SEED=1`.
+
+    python -m tools.mutants --python 40 --c 8 --seed 1 [--show] [PATH ...]
+    python -m tools.mutants --map
+
+A mutant is a file with one change, such as `<` for `<=`, a condition that is negated, an argument that is left out, or
+a statement that is removed. Messages, annotations and docstrings are not changed. Mutants are drawn with a seed, from
+the paths that are given or from all shipped code.
+
+Mutants are applied to copies of the tree in a temporary directory, so the tree itself does not change. The tests of
+the mirrored file and folder run first, then the others of the distribution, until one fails. `--map` runs the whole suite once
+and records which tests execute which line (in .cache/mutants), after which only those tests run. A failure counts if the same
+test passes without the mutant. A survivor is to be read: it shows a test that is missing, or code that is not needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import os
+import random
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from kernels import build
+
+ROOT = Path(__file__).parents[1]
+MAP = ROOT / ".cache" / "mutants" / "coverage"
+SHIPPED = ("library/src", "toolkit/src", "kernels")
+COMPARISONS: dict[type, type] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+}  # fmt: skip
+ARITHMETIC: dict[type, type] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult,
+    ast.Mod: ast.FloorDiv, ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr,
+}  # fmt: skip
+NAMES = {
+    "min": "max", "max": "min", "any": "all", "all": "any", "startswith": "endswith", "endswith": "startswith",
+    "lstrip": "rstrip", "rstrip": "lstrip", "find": "rfind", "rfind": "find", "partition": "rpartition",
+    "start": "end", "end": "start",
+}  # fmt: skip
+C_SLIPS = [  # a pattern of a line of C, and what replaces it
+    (r" < ", " <= "), (r" <= ", " < "), (r" > ", " >= "), (r" >= ", " > "), (r" == ", " != "), (r" != ", " == "),
+    (r" \+ 1\b", ""), (r" - 1\b", ""), (r" \+ ", " - "), (r" - ", " + "), (r" \+= ", " = "), (r" && ", " || "),
+    (r" \|\| ", " && "), (r" \* ", " + "), (r"\bif \((?=[^()]*\) )", "if (!"), (r" = 0;", " = 1;"),
+    (r"\bMIN\(", "MAX("), (r"\bMAX\(", "MIN("), (r"(?<=[;{] )[a-z_]\w*(?:\[[^=;]*\])? [-+*]?= [^;{}]+;", ";"),
+    (r"^ +[a-z_]\w*(?:\[[^=;]*\])? [-+*]?= [^;{}]+;$", ";"), (r"^ +[a-z_]\w*\([^;{}]*\);$", ";"),
+]  # fmt: skip
+LIMIT = 300.0  # seconds of tests per mutant
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of a file: characters from `start` to `end` become `text`."""
+
+    path: str
+    start: int
+    end: int
+    text: str
+
+    def apply(self, source: str) -> str:
+        return source[: self.start] + self.text + source[self.end :]
+
+    def describe(self, source: str) -> str:
+        line = source.count("\n", 0, self.start) + 1
+        return f"{self.path}:{line}\n    - {source[self.start : self.end]}\n    + {self.text}"
+
+
+def python_mutants(path: str, source: str) -> list[list[Mutant]]:
+    """Return the mutants of a Python file, grouped by the place that they change."""
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line.encode()))
+    encoded = source.encode()
+
+    def offset(line: int, column: int) -> int:
+        return len(encoded[: starts[line - 1] + column].decode())
+
+    places = []
+    for node in shipped_nodes(ast.parse(source)):
+        end_line, end_column = getattr(node, "end_lineno", None), getattr(node, "end_col_offset", None)
+        if end_line is None or end_column is None:
+            continue
+        start, end = offset(node.lineno, node.col_offset), offset(end_line, end_column)  # type: ignore[attr-defined]
+        is_expression = isinstance(node, ast.expr) and not isinstance(node, ast.Constant)
+        texts = [f"({text})" if is_expression else text for text in map(ast.unparse, slips(node))]
+        if texts:
+            places.append([Mutant(path, start, end, text) for text in texts])
+    return places
+
+
+def shipped_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree that are executed and that are no messages."""
+    yield node
+    for name, value in ast.iter_fields(node):
+        is_skipped = name in ("annotation", "returns", "decorator_list", "msg", "exc", "args") and not (
+            name == "args" and isinstance(node, ast.Call)
+        )
+        for child in value if isinstance(value, list) else [value]:
+            if not isinstance(child, ast.AST) or isinstance(child, ast.JoinedStr | ast.Import | ast.ImportFrom):
+                continue
+            if not is_skipped:
+                yield from shipped_nodes(child)
+
+
+def slips(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield variants of a node, each with one slip."""
+
+    def variant(**fields: object) -> ast.AST:
+        other = copy.copy(node)
+        for name, value in fields.items():
+            setattr(other, name, value)
+        return other
+
+    def without(name: str) -> Iterator[ast.AST]:
+        items = getattr(node, name)
+        for i in range(len(items)):
+            yield variant(**{name: items[:i] + items[i + 1 :]})
+
+    match node:
+        case ast.Compare(ops=[operator]) if type(operator) in COMPARISONS:
+            yield variant(ops=[COMPARISONS[type(operator)]()])
+        case ast.BinOp(op=operator) if type(operator) in ARITHMETIC:
+            yield variant(op=ARITHMETIC[type(operator)]())
+            yield node.left
+        case ast.BoolOp(op=operator, values=values):
+            yield variant(op=ast.Or() if isinstance(operator, ast.And) else ast.And())
+            yield from without("values") if len(values) > 2 else iter(values)
+        case ast.UnaryOp(op=ast.Not() | ast.USub()):
+            yield node.operand
+        case ast.Constant(value=bool() as value):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int() as value):
+            yield ast.Constant(value + 1)
+        case ast.If() | ast.While() | ast.IfExp():
+            negated = ast.UnaryOp(ast.Not(), node.test)
+            if isinstance(node, ast.IfExp):
+                yield from (variant(test=negated), node.body, node.orelse)
+        case ast.Call(func=function, args=arguments):
+            yield from without("keywords")
+            if len(arguments) == 2 and all(isinstance(each, ast.Name | ast.Attribute) for each in arguments):
+                yield variant(args=arguments[::-1])
+            name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+            if name in NAMES and isinstance(function, ast.Name):
+                yield variant(func=ast.Name(NAMES[name]))
+            elif name in NAMES and isinstance(function, ast.Attribute):
+                yield variant(func=ast.Attribute(function.value, NAMES[name]))
+        case ast.Slice(lower=lower, upper=upper):
+            if lower is not None:
+                yield variant(lower=ast.BinOp(lower, ast.Add(), ast.Constant(1)))
+            if upper is not None:
+                yield variant(upper=None)
+        case ast.Tuple(elts=elements, ctx=ast.Load()) if len(elements) > 2:
+            yield from without("elts")
+        case ast.Set(elts=elements) | ast.List(elts=elements, ctx=ast.Load()) if len(elements) > 1:
+            yield from without("elts")
+        case ast.Break():
+            yield ast.Continue()
+        case ast.Continue():
+            yield ast.Pass()
+        case ast.AugAssign() | ast.Expr(value=ast.Call()):
+            yield ast.Pass()
+
+
+def conditions(path: str, source: str) -> list[list[Mutant]]:
+    """Return the mutants of a Python file that negate the condition of a statement."""
+    found = []
+    for match in re.finditer(r"^ +(?:el)?(?:if|while) (.+):$", source, re.MULTILINE):
+        if "TYPE_CHECKING" not in match[1]:
+            found.append([Mutant(path, *match.span(1), f"not ({match[1]})")])
+    return found
+
+
+def c_mutants(path: str, source: str) -> list[list[Mutant]]:
+    """Return the mutants of a C file, grouped by line."""
+    is_code = re.sub(r"/\*[^*]*(?:\*[^/][^*]*)*\*/|^#(?:.*\\\n)*.*$", lambda m: re.sub(r"[^\n]", "\0", m[0]), source, flags=re.M)
+    places, start = [], 0
+    for line in is_code.splitlines(keepends=True):
+        found = [
+            Mutant(path, start + match.start(), start + match.end(), text)
+            for pattern, text in C_SLIPS
+            for match in re.finditer(pattern, line.rstrip("\n"))
+        ]
+        if found:
+            places.append(found)
+        start += len(line)
+    return places
+
+
+def sample(paths: Sequence[str], count: int, is_c: bool, chance: random.Random) -> list[Mutant]:
+    """Draw mutants that can be parsed, at different places."""
+    places = []
+    for path in paths:
+        source = (ROOT / path).read_text(encoding="utf-8")
+        places += c_mutants(path, source) if is_c else python_mutants(path, source) + conditions(path, source)
+    chance.shuffle(places)
+    chosen: list[Mutant] = []
+    for place in places:
+        mutant = chance.choice(place)
+        if len(chosen) < count and (is_c or is_changed(mutant)):
+            chosen.append(mutant)
+    return chosen
+
+
+def is_changed(mutant: Mutant) -> bool:
+    """Return whether the file can still be parsed, and differs."""
+    source = (ROOT / mutant.path).read_text(encoding="utf-8")
+    try:
+        return ast.dump(ast.parse(mutant.apply(source))) != ast.dump(ast.parse(source))
+    except SyntaxError:
+        return False
+
+
+class Copy:
+    """A copy of the tree in which mutants are tried.
+
+    Args:
+        directory: Where the copy is made.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True,
+            check=True, text=True,
+        )  # fmt: skip
+        built = [str(path.relative_to(ROOT)) for package in SHIPPED[:2] for path in (ROOT / package).rglob("*.so")]
+        headers = [str(path.relative_to(ROOT)) for package in SHIPPED[:2] for path in (ROOT / package).rglob("*.h")]
+        for name in [*filter(None, listed.stdout.split("\0")), *built, *headers]:
+            if (ROOT / name).is_file():
+                (directory / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, directory / name)
+        paths = [str(directory / package) for package in SHIPPED[:2]]
+        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
+        self.objects: dict[Path, bytes] = {}  # built files of the engine's levels, without a mutant
+
+    def tests(self, tests: Sequence[str], seconds: float) -> tuple[str, str]:
+        """Return "passed", "failed" or "unfinished", and the first test that failed."""
+        options = ["-x", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "--timeout", "120"]
+        command = [sys.executable, "-m", "pytest", *options, *tests]
+        process = subprocess.Popen(
+            command, cwd=self.root, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            output, _ = process.communicate(timeout=max(1.0, seconds))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.communicate()
+            return "unfinished", ""
+        if process.returncode in (0, 5):
+            return "passed", ""
+        name = re.search(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - |$)", output, re.MULTILINE)
+        return "failed", name[1] if name else ""  # without a name: nothing could be imported, or a test did not end
+
+    def compile(self, path: str) -> bool:
+        """Compile the kernels of a source again, at the best level of this processor only. Return whether it can be."""
+        distribution = "toolkit" if Path(path).name in ENGINE_SOURCES else "library"
+        done = True
+        for root in (self.root / "library", self.root / "toolkit"):
+            if distribution == "library" or root.name == distribution:
+                done = done and self._compile(root)
+        return done
+
+    def _compile(self, root: Path) -> bool:
+        target = build.host_target()
+        if target is None:
+            raise SystemExit("mutants of C require a C compiler")
+        sources, build.SOURCES = build.SOURCES, self.root / "kernels"
+        try:
+            commands = build.all_commands(root, target)
+        finally:
+            build.SOURCES = sources
+        if root.name == "toolkit":
+            ((path, steps),) = commands.items()
+            missing = [step for step in steps[:-1] if not (path.parent / step[-1]).exists()]
+            wanted = [*dict.fromkeys(map(tuple, [steps[0], *missing])), tuple(steps[-1])]
+        else:
+            best = {path.stem.rpartition("-")[2]: path for path in reversed(commands)}
+            path = next(iter(commands))
+            wanted = [tuple(commands[each][-1]) for each in best.values()]
+        return all(subprocess.run(step, cwd=path.parent, capture_output=True).returncode == 0 for step in wanted)
+
+
+ENGINE_SOURCES = ("decoder.c", "int8.h", "linear.h", "products.h", "search.h", "threads.h", "levels.c", "relattn_mt.h")
+
+
+def mirrors(path: str) -> list[list[str]]:
+    """Return lists of tests to run one after the other: of the mirrored file, of its folder, of the distribution."""
+    distribution, _, inner = path.partition("/src/")
+    parts = Path(inner).with_suffix("").parts[1:]
+    tests = Path(distribution) / "tests"
+    files = [tests.joinpath(*parts[:-1], f"test_{parts[-1]}.py"), *(tests / f"test_{part}.py" for part in parts)]
+    folders = [tests.joinpath(*parts[:i]) for i in range(len(parts) - 1, 0, -1)]
+    first = [str(each) for each in files if (ROOT / each).exists()]
+    folder = [str(each) for each in folders if (ROOT / each).is_dir()][:1]
+    return [each for each in (first, folder, [str(tests)], ["tests"]) if each]
+
+
+def c_tests(path: str) -> list[list[str]]:
+    engine = ["toolkit/tests/engine", "toolkit/tests/search", "toolkit/tests/translate"]
+    attention = ["library/tests/test_native.py", "library/tests/test_levels.py", "library/tests"]
+    name = Path(path).name
+    shared = [attention[:1], engine[:1], attention[1:2], engine[1:], attention[2:]]
+    if name in ENGINE_SOURCES:
+        return [engine[:1], engine[1:], ["toolkit/tests"]]
+    return shared if name in ("vectors.h", "rows.h", "strips.h") else [attention[:1], attention[1:]]
+
+
+class Coverage:
+    """Which tests execute which line, if `--map` has recorded it."""
+
+    def __init__(self) -> None:
+        self.tests: dict[str, dict[int, list[str]]] = {}
+        self.seconds: dict[str, float] = {}
+        if not MAP.exists():
+            return
+        from coverage.numbits import numbits_to_nums
+
+        with sqlite3.connect(MAP) as file:
+            rows = file.execute(
+                "select path, context, numbits from line_bits join file on file.id = file_id "
+                "join context on context.id = context_id where context like '%|run'"
+            )
+            for path, context, numbits in rows:
+                lines = self.tests.setdefault(str(Path(path).relative_to(ROOT)), {})
+                for line in numbits_to_nums(numbits):
+                    lines.setdefault(line, []).append(context.removesuffix("|run"))
+
+    def of(self, mutant: Mutant) -> list[list[str]]:
+        """Return the tests that execute the lines of a mutant, those of the mirrored folder first."""
+        source = (ROOT / mutant.path).read_text(encoding="utf-8")
+        lines = range(source.count("\n", 0, mutant.start) + 1, source.count("\n", 0, mutant.end) + 2)
+        found = {test for line in lines for test in self.tests.get(mutant.path, {}).get(line, ())}
+        batches, groups = [], mirrors(mutant.path)
+        for group in groups:
+            near = sorted(test for test in found if test.startswith(tuple(group)))
+            found -= set(near)
+            batches += [near] if near else []
+        return [*batches, *([sorted(found)] if found else [])]
+
+
+def record_map() -> None:
+    MAP.parent.mkdir(parents=True, exist_ok=True)
+    configuration = MAP.parent / "coverage.ini"
+    configuration.write_text(f"[run]\nsource = {','.join(SHIPPED[:2])}\ndata_file = {MAP}\n")
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "2", "--cov", f"--cov-config={configuration}", "--cov-context=test",
+         "--cov-report=", "--timeout", "300"], cwd=ROOT,
+    )  # fmt: skip
+
+
+class Trials:
+    """Tries mutants in copies of the tree.
+
+    Args:
+        copies: The copies.
+        coverage: Which tests execute which line.
+    """
+
+    def __init__(self, copies: Sequence[Copy], coverage: Coverage) -> None:
+        self.copies: SimpleQueue[Copy] = SimpleQueue()
+        for each in copies:
+            self.copies.put(each)
+        self.coverage = coverage
+        self.passing: dict[str, bool] = {}  # whether a test passes without a mutant
+        self.lock = threading.Lock()
+
+    def run(self, mutant: Mutant) -> tuple[str, str]:
+        """Return "killed", "survived", "unfinished" or "not compiled", and the test that failed."""
+        tree = self.copies.get()
+        try:
+            return self._run(mutant, tree)
+        finally:
+            self.copies.put(tree)
+
+    def _run(self, mutant: Mutant, tree: Copy) -> tuple[str, str]:
+        source = (ROOT / mutant.path).read_text(encoding="utf-8")
+        is_c = mutant.path.startswith("kernels/")
+        end = time.monotonic() + LIMIT
+        batches = c_tests(mutant.path) if is_c else self.coverage.of(mutant) or mirrors(mutant.path)
+        (tree.root / mutant.path).write_text(mutant.apply(source), encoding="utf-8")
+        try:
+            if is_c and not tree.compile(mutant.path):
+                return "not compiled", ""
+            for batch in batches:
+                result, test = tree.tests(batch, end - time.monotonic())
+                if result == "unfinished":
+                    return result, ""
+                if result == "failed":
+                    break
+            else:
+                return "survived", ""
+        finally:
+            (tree.root / mutant.path).write_text(source, encoding="utf-8")
+        if is_c:
+            tree.compile(mutant.path)
+        if not test:
+            return "killed", "nothing could be imported, or a test did not end"
+        with self.lock:
+            passes = self.passing.get(test)
+        if passes is None:
+            passes = tree.tests([test], LIMIT)[0] == "passed"
+            with self.lock:
+                self.passing[test] = passes
+        return ("killed" if passes else "fails without a mutant"), test
+
+
+def shipped_files(paths: Sequence[str], suffixes: tuple[str, ...]) -> list[str]:
+    found: list[Path] = []
+    for path in paths:
+        whole = ROOT / path
+        found += [whole] if whole.is_file() else sorted(each for each in whole.rglob("*") if each.suffix in suffixes)
+    is_built = ("library/src/relattn/backends/native/arguments.h", "toolkit/src/relattn_mt/engine/relattn_mt.h")
+    names = [str(path.relative_to(ROOT)) for path in found if path.suffix in suffixes]
+    return [name for name in names if name not in is_built and name != "kernels/build.py"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="*", default=SHIPPED, help="files or folders that mutants are drawn from")
+    parser.add_argument("--python", type=int, default=40, help="number of mutants in Python (default: 40)")
+    parser.add_argument("--c", type=int, default=0, help="number of mutants in C (default: 0)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the sample (default: 1)")
+    parser.add_argument("--show", action="store_true", help="print the sample and run nothing")
+    parser.add_argument("--map", action="store_true", help="record which tests execute which line, and end")
+    options = parser.parse_args()
+    if options.map:
+        return record_map()
+    chance = random.Random(options.seed)
+    mutants = sample(shipped_files(options.paths, (".py",)), options.python, False, chance)
+    mutants += sample(shipped_files(options.paths, (".c", ".h")), options.c, True, chance)
+    described = {each: each.describe((ROOT / each.path).read_text(encoding="utf-8")) for each in mutants}
+    if options.show:
+        return print(*described.values(), sep="\n")
+    counts: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(2) as pool:
+        trials = Trials([Copy(Path(directory) / name) for name in "ab"], Coverage())
+        for mutant, (result, test) in zip(mutants, pool.map(trials.run, mutants), strict=True):
+            counts[result] = counts.get(result, 0) + 1
+            print(f"{result}: {described[mutant]}\n    {test}", flush=True)
+    print(", ".join(f"{count} {result}" for result, count in sorted(counts.items())))
+    return None
+
+
+if __name__ == "__main__":
+    main()
