@@ -1,12 +1,17 @@
 """Files of all kinds, made of random words."""
 
 import io
+import itertools
 import json
 import random
+import re
+import textwrap
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import Any
+
+from lxml import etree
 
 WORDS = ["one", "two", "Mr. Smith", "e.g. this", "3.5", "Über", "中文", "“so”", "5%", "-", "(x"]
 MORE_WORDS = [
@@ -83,17 +88,51 @@ class Maker:
             lambda: f"<ul>\n  <li>{inner()}{'</li>' if is_xml else '<li>'}</ul>",
             lambda: '<pre> no  x</pre><p translate="no">no</p>',
             lambda: "<script/>" if is_xml else "<script>x = '<b>'</script>",
+            lambda: f'<p><img src="a" alt="{self.words()}" title="{self.words()}"/> {inner()}</p>',
+            lambda: f'<p><input type="submit" value="{self.words()}" placeholder="{self.words()}"/></p>',
+            lambda: f'<p title="{self.words()}">{self.same("{} <i>{}</i>")}</p>',
+            lambda: f"<table><tr>{self.same('<td>{}</td><td>{}</td>')}</tr><tr><td/><th>{inner()}</th></tr></table>",
+            lambda: (
+                f'<div translate="no"><p>no</p><p translate="yes">{inner()}</p>no</div><p class="notranslate">no</p>'
+            ),
+            lambda: f"<dl><dt>{inner()}</dt><dd>{inner()}<br/>{inner()}</dd></dl><h2>{self.words()}</h2>",
+            lambda: f"<p>{self.words()} &amp; {self.words()} &lt;5&gt; <code>no &amp; no</code> {self.words()}</p>",
+            lambda: f"<select><option>{self.words()}</option><option>{self.words()}</option></select>",
         )
+
+    def same(self, template: str) -> str:
+        """Return a template with the same words in all places."""
+        return template.replace("{}", self.words())
 
     def subtitles(self, head: str = "", comma: str = ",") -> str:
         end = self.pick(["\n", "\r\n"])
 
         def line() -> str:
             text = self.words()
-            return self.pick([text, f"<i>{text}</i>", f"- {text}", f"{text} <b>{text}</b>"])
+            long = f"{text} {self.words()} {self.words()}"
+            lines = [text, f"<i>{text}</i>", f"- {text}", f"{text} <b>{text}</b>", text, f"{text}.", long, f"{long}?"]
+            return self.pick(lines)
 
-        times = [f"{i}{end}00:00:0{i}{comma}000 --> 00:00:0{i}{comma}900 X1:4{end}" for i in range(1, 5)]
-        return head + "".join(f"{time}{end.join(line() for _ in range(2))}{end}{end}" for time in times)
+        times = [f"{i}{end}00:00:0{i}{comma}000 --> 00:00:0{i}{comma}900 X1:4{end}" for i in range(1, 9)]
+        counts = [self.draw.randint(1, 3) for _ in times]
+        subtitles = zip(times, counts, strict=True)
+        return head + "".join(f"{time}{end.join(line() for _ in range(n))}{end}{end}" for time, n in subtitles)
+
+    def paragraphs(self) -> str:
+        """Return plain text with paragraphs, items and quotations, whose lines are broken to a width."""
+
+        def broken(begin: str, following: str) -> str:
+            words = " ".join(self.words() for _ in range(self.draw.randint(4, 9)))
+            return textwrap.fill(words, 60, initial_indent=begin, subsequent_indent=following) + "\n\n"
+
+        return self.some(
+            lambda: broken("", ""),
+            lambda: broken("- ", "  "),
+            lambda: broken("> ", "> "),
+            lambda: broken("> > ", "> > "),
+            lambda: broken("  7) ", "     "),
+            lambda: f"{self.words()}\n{self.words()}\t\n\n",
+        )
 
     def markdown(self) -> str:
         pieces = [
@@ -132,6 +171,13 @@ class Maker:
             lambda: f"| {self.words()} | {self.words()} |\n|---|:-:|\n| {self.words()} | `no` |\n\n",
             lambda: "```python\nno = 1\n```\n\n    no\n\n<div>\nno\n</div>\n\n",
             lambda: f"{self.words()}\n=====\n\n",
+            lambda: self.same("| {} | {} |\n|---|---|\n| {} | {} |\n") + f"| {self.words()} |  |\n\n",
+            lambda: f"|{self.words()}|{text()}|\n|:--|--:|\n| **{self.words()}** | {self.words()} |\n\n",
+            lambda: self.same("- {}\n- {}\n\n* {}\n\n{}\n---\n\n"),
+            lambda: f"**{self.words()} *{self.words()}* {self.words()}** ~~{self.words()}~~\n\n",
+            lambda: self.same("[{}](http://x.org/1) {} [{}](http://x.org/2)\n\n"),
+            lambda: f"{self.words()}[^2]\n\n[^2]: {self.words()}\n\n",
+            lambda: f"> [!NOTE]\n> {text()}\n\n<!-- no -->\n\n> {self.words()}\n> > {self.words()}\n\n",
         )
         return f"{front}{blocks}[ref]: http://x.org 'no'\n"
 
@@ -152,7 +198,10 @@ class Maker:
             return '"' + self.pick(strings).replace("{}", self.words()) + '"'
 
         def value() -> str:
-            return self.pick([string(), "1.50e5", "null", f"[{string()},\n {string()}]", f'{{ "no" :{string()} }}'])
+            choices = [string(), "1.50e5", "null", f"[{string()},\n {string()}]", f'{{ "no" :{string()} }}']
+            choices += [self.same('["{}", "{}",[]]'), f'{{"one": {{"two":[ {string()} ]}}}}']
+            choices += ['""', "[true,false]", f'"{self.words()} <br> {self.words()}"', f'" {self.words()}  "']
+            return self.pick(choices)
 
         return "{" + ",\r\n\t".join(f'"no {i}": {value()}' for i in range(5)) + "}\n"
 
@@ -163,9 +212,11 @@ class Maker:
             source, target = self.pair(lambda: self.words() + mark)  # noqa: B023
             target = target if is_filled else ""
             plural = f'msgid_plural "{source}"\nmsgstr[0] "{target}"\nmsgstr[1] "{target}"'
-            parts.append(
-                f'#: a.c:1\nmsgid ""\n"{source}"\n{self.pick([plural, f"msgstr {chr(34)}{target}{chr(34)}"])}\n\n'
-            )
+            partly = f'msgid_plural "{source}"\nmsgstr[0] ""\nmsgstr[1] "no"'
+            three = f'{plural}\nmsgstr[2] "{target}"'
+            forms = self.pick([plural, partly, three, f'msgstr "{target}"', 'msgstr ""\n"no"'])
+            context = self.pick(["", 'msgctxt "no"\n', '#| msgid "no"\n', "#, c-format\n"])
+            parts.append(f'#: a.c:1\n{context}msgid ""\n"{source}"\n{forms}\n\n')
         return known.join(parts)
 
     def xliff(self, *, is_filled: bool) -> str:
@@ -181,6 +232,12 @@ class Maker:
             )
             target = full.replace("{}", target) if is_filled else empty
             parts.append(f'<trans-unit id="1">\n <source>{source}</source>{target}\n <note>no</note></trans-unit>')
+            unit = '<trans-unit id="2"{}><source>no</source></trans-unit>'
+            parts.append(self.pick(["", f'<group translate="no">{unit.replace("{}", "")}</group>']))
+            parts.append(self.pick(["", unit.replace("{}", ' translate="no"')]))
+            inner = f'<trans-unit id="3" translate="yes">\n <source>{source}</source>{target}</trans-unit>'
+            parts.append(self.pick(["", f'<group translate="no">{unit.replace("{}", "")}{inner}</group>']))
+            parts.append(self.pick(["", '<trans-unit id="4"><source>no</source><target>no no</target></trans-unit>']))
         return f'<?xml version="1.0"?><xliff version="1.2"><file><body>{"".join(parts)}</body></file></xliff>'
 
     def pair(self, make: Callable[[], str]) -> tuple[str, str]:
@@ -195,14 +252,21 @@ class Maker:
 
     def office(self, suffix: str) -> bytes:
         """Return a document of Word, PowerPoint or Excel."""
-        name, main, parts, namespace, root, paragraph, run, others = OFFICE[suffix]
+        name, main, parts, namespace, root, paragraph, run, others, enclosing = OFFICE[suffix]
 
         def one_run() -> str:
             space = "" if suffix == ".pptx" else ' xml:space="preserve"'
-            return run.replace("$", self.pick(["", "<b/>", "<i/>"])).replace("{}", f"<t{space}>{self.xml_text()}</t>")
+            text = self.xml_text() + " " * self.is_exact  # words of two runs that touch would be one word
+            formats = ["", "<b/>", "<i/>", '<b/><sz val="20"/>']
+            return run.replace("$", self.pick(formats)).replace("{}", f"<t{space}>{text}</t>")
+
+        def around() -> str:
+            return self.pick(enclosing).replace("{}", one_run() + one_run())
 
         def element() -> str:
-            return paragraph.replace("{}", self.some(one_run, one_run, lambda: self.pick(others)))
+            objects = [each for each in others if not (self.is_exact and "proofErr" in each)]
+            makers = [one_run, one_run, lambda: self.pick(objects)]
+            return paragraph.replace("{}", self.some(*makers, *([around] if enclosing else [])))
 
         prefix = "application/vnd.openxmlformats-officedocument."
         names = [(f"/{name}", main), *((f"/{part}.xml", kind) for part, kind in parts)]
@@ -223,6 +287,12 @@ class Maker:
         parts = (
             "<text:tracked-changes><text:p>no</text:p></text:tracked-changes>",
             "<text:h>{}</text:h>\n<text:p>{}</text:p>",
+            "<table:table-row><table:table-cell><text:p>{}</text:p></table:table-cell>"
+            '<table:table-cell table:formula="no"><text:p>{}</text:p></table:table-cell></table:table-row>',
+            '<text:list><text:list-item><text:p text:style-name="a">{}</text:p></text:list-item></text:list>',
+            '<text:p><text:bookmark-start text:name="x"/>{}<text:bookmark-end text:name="x"/></text:p>',
+            "<draw:frame><draw:text-box><text:p/><text:p>{}</text:p></draw:text-box></draw:frame>",
+            '<text:p><text:span text:style-name="x"><text:span text:style-name="z">{}</text:span></text:span></text:p>',
         )
         body = self.some(lambda: self.pick(parts).replace("{}", inner()))
         kind = {".odt": "text", ".odp": "presentation", ".ods": "spreadsheet"}[suffix]
@@ -238,6 +308,8 @@ class Maker:
     def file(self, suffix: str, *, is_filled: bool = False) -> bytes:
         """Return a file of a kind; with `is_filled`, as its translation must be."""
         match suffix:
+            case ".txt" if self.is_exact:
+                return self.paragraphs().encode()
             case ".txt":
                 return self.text([*SPACES, *LINE_ENDS]).encode()
             case ".html" | ".htm":
@@ -251,7 +323,9 @@ class Maker:
             case ".json" | ".arb":
                 return self.json().encode()
             case ".jsonl":
-                return "".join(f"{json.dumps(json.loads(self.json()))}\n" for _ in range(2)).encode()
+                return "".join(
+                    f"{json.dumps(json.loads(self.json()), ensure_ascii=False)}\n" for _ in range(2)
+                ).encode()
             case ".xhtml":
                 return self.html(is_xml=True).encode()
             case ".po" | ".pot":
@@ -266,7 +340,7 @@ class Maker:
 
 
 S = "http://schemas.openxmlformats.org/{}/2006/main"
-OFFICE = {  # main part, its type, other parts and types, namespace, root, paragraph, run, objects
+OFFICE = {  # main part, its type, other parts and types, namespace, root, paragraph, run, objects, elements around runs
     ".docx": (
         *(
             "a.xml",
@@ -275,6 +349,14 @@ OFFICE = {  # main part, its type, other parts and types, namespace, root, parag
         ),
         *(S.format("wordprocessingml"), "hdr", "<p><pPr/>{}</p>", "<r><rPr>$</rPr>{}</r>"),
         ["<r><tab/></r>", '<bookmarkStart id="1"/>', "<r><drawing/></r>", "<proofErr/>"],
+        [
+            '<bookmarkStart id="2"/>{}<bookmarkEnd id="2"/>',
+            '<commentRangeStart id="3"/>{}<commentRangeEnd id="3"/>',
+            '<hyperlink anchor="x">{}</hyperlink>',
+            '<ins id="4">{}</ins>',
+            "<sdt><sdtPr/><sdtContent>{}</sdtContent></sdt>",
+            "<smartTag>{}</smartTag>",
+        ],
     ),
     ".pptx": (
         *(
@@ -284,11 +366,13 @@ OFFICE = {  # main part, its type, other parts and types, namespace, root, parag
         ),
         *(S.format("drawingml"), "sld", "<p><pPr/>{}<endParaRPr/></p>", "<r><rPr>$</rPr>{}</r>"),
         ["<br><rPr/></br>", '<fld id="x"><rPr/><t>7</t></fld>'],
+        [],
     ),
     ".xlsx": (
         *("w.xml", "spreadsheetml.sheet.main", [("s", "spreadsheetml.sharedStrings"), ("c", "spreadsheetml.comments")]),
         *(S.format("spreadsheetml"), "sst", "<si>{}</si>", "<r><rPr>$</rPr>{}</r>"),
         ["<rPh><t>no</t></rPh>"],
+        [],
     ),
 }
 
@@ -305,3 +389,40 @@ def members_of(content: bytes) -> dict[str, bytes]:
     """Return the members of an archive."""
     with zipfile.ZipFile(io.BytesIO(content)) as file:
         return {name: file.read(name) for name in file.namelist()}
+
+
+def shown(content: bytes) -> Any:
+    """Return the content of a part of Office as nested lists of words with formats, without spaces beside objects."""
+    if b"openxmlformats.org" not in content[:400] or content.startswith(b"<Types"):
+        return content
+    return _shown(etree.fromstring(content))
+
+
+def _shown(element: Any) -> Any:
+    parts: list[Any] = []
+    for child in element:
+        name = etree.QName(child).localname
+        if name == "r":
+            properties = b"".join(map(etree.tostring, child.iterfind("{*}rPr/*"))).decode()
+            for each in child:
+                if etree.QName(each).localname != "rPr":
+                    parts.append((properties, each.text or "") if each.tag.endswith("}t") else _shown(each))
+        else:
+            parts.append(_shown(child) if len(child) or not child.text else child.text)
+    joined: list[Any] = []
+    for part in itertools.chain.from_iterable(map(_words, parts)):
+        if part != " " or (joined and isinstance(joined[-1], tuple)):
+            if joined[-1:] == [" "] and not isinstance(part, tuple):
+                joined.pop()
+            joined.append(part)
+    if joined[-1:] == [" "]:
+        joined.pop()
+    return [etree.QName(element).localname, dict(element.attrib), *joined]
+
+
+def _words(part: Any) -> Iterator[Any]:
+    """Yield the words and spaces of a text; anything else as it is."""
+    if isinstance(part, tuple):
+        yield from (" " if each.isspace() else (part[0], each) for each in re.split("( +)", part[1]) if each)
+    else:
+        yield part

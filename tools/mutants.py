@@ -8,8 +8,8 @@ a statement that is removed. Messages, annotations and docstrings are not change
 the paths that are given or from all shipped code.
 
 Mutants are applied to copies of the tree in a temporary directory, so the tree itself does not change. The tests of
-the mirrored file and folder run first, then the others of the distribution, until one fails. `--map` runs the whole suite once
-and records which tests execute which line (in .cache/mutants), after which only those tests run. A failure counts if the same
+the mirrored file and folder run first, then the others of the distribution, until one fails. `--map` runs the whole
+suite once and records which tests execute which line, after which only those tests run. A failure counts if the same
 test passes without the mutant. A survivor is to be read: it shows a test that is missing, or code that is not needed.
 """
 
@@ -186,7 +186,9 @@ def conditions(path: str, source: str) -> list[list[Mutant]]:
 
 def c_mutants(path: str, source: str) -> list[list[Mutant]]:
     """Return the mutants of a C file, grouped by line."""
-    is_code = re.sub(r"/\*[^*]*(?:\*[^/][^*]*)*\*/|^#(?:.*\\\n)*.*$", lambda m: re.sub(r"[^\n]", "\0", m[0]), source, flags=re.M)
+    is_code = re.sub(
+        r"/\*[^*]*(?:\*[^/][^*]*)*\*/|^#(?:.*\\\n)*.*$", lambda m: re.sub(r"[^\n]", "\0", m[0]), source, flags=re.M
+    )
     places, start = [], 0
     for line in is_code.splitlines(keepends=True):
         found = [
