@@ -176,7 +176,7 @@ class Maker:
             lambda: self.same("- {}\n- {}\n\n* {}\n\n{}\n---\n\n"),
             lambda: f"**{self.words()} *{self.words()}* {self.words()}** ~~{self.words()}~~\n\n",
             lambda: self.same("[{}](http://x.org/1) {} [{}](http://x.org/2)\n\n"),
-            lambda: f"{self.words()}[^2]\n\n[^2]: {self.words()}\n\n",
+            lambda: f"{self.words()}[^2]\n\n[^2]: {self.words()}\n[^3]: {self.words()}\n\n",
             lambda: f"> [!NOTE]\n> {text()}\n\n<!-- no -->\n\n> {self.words()}\n> > {self.words()}\n\n",
         )
         return f"{front}{blocks}[ref]: http://x.org 'no'\n"

@@ -111,6 +111,7 @@ FILES = [  # kind, content, and what capitals make of it
     (".html", "<p>Read<a href=1>this</a>now", "<p>READ<a href=1>THIS</a>NOW"),
     (".vtt", VOICES, VOICES.replace("one", "ONE").replace("two", "TWO")),
     (".md", "a[^1]\n\n[^1]: the note\n", "A[^1]\n\n[^1]: THE NOTE\n"),
+    (".md", "a[^1][^2]\n\n[^1]: one\n[^2]: two three\n", "A[^1][^2]\n\n[^1]: ONE\n[^2]: TWO THREE\n"),
     (".json", '{"a":"see <0>one</0>, {n}\'s"}', '{"a":"SEE <0>ONE</0>, {n}\'s"}'),
     (".txt", "don't {0}'s {name}'s house", "DON'T {0}'s {name}'s HOUSE"),
     (".xlf", trans_unit("<g>One</g><g>Two</g>"), "<g>ONE</g><g>TWO</g>"),

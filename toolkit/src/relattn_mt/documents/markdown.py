@@ -35,7 +35,7 @@ _NOTE = re.compile(r"^([ \t]*)(?=(?:!!!|\?\?\?\+?|===)[ ]+[\w\x22])", re.MULTILI
 _INLINE = re.compile(
     rf"(?P<escape>{_ESCAPE.pattern})"
     rf"|(?P<break>(?:(?<! ) {{2,}}|\\)\n[ \t]*|\A{_ADMONITION}[^\n]*(?:\n|\Z)"
-    r"|\n:::[ \t]*\Z|\A\[\^[^\[\]\s]+\]:|\n[:~][ \t]+|\n(?=\*\[[^\[\]]+\]:)"
+    r"|\n:::[ \t]*\Z|(?:\A|\n)\[\^[^\[\]\s]+\]:|\n[:~][ \t]+|\n(?=\*\[[^\[\]]+\]:)"
     r"|(?:\A|\n)\{[{%<][^\n]*[}%>]\}[ \t]*(?:\n|\Z))"
     r"|(?P<single>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)"
     r"|\$\$[^$]+\$\$|\$(?![\s$])[^$\n]*(?<!\s)\$(?!\d)"
@@ -122,14 +122,15 @@ def _texts(content: str) -> Iterator[tuple[list[tuple[int, int]], set[str]]]:
     """Yield the lines of each text, as ranges in the file, and the names of the links that the file defines."""
     front = _FRONT.match(content)
     offset = front.end() if front else 0
-    lines = _LINE_ENDS.split(content[offset:])
+    source = content[offset:].replace("[^", "(^")  # a footnote is text, and not the definition of a link
+    lines = _LINE_ENDS.split(source)
     begins = [offset, *accumulate(map(len, lines), initial=offset)][1:]
     environment: dict[str, dict[str, object]] = {}
     parser = MarkdownIt("commonmark").enable("table").disable("inline")
     done: dict[int, int] = {}  # where the last cell of a line of a table ended
     before = ""
     # To the parser, a note is an item of a list, so that indented text after a blank line belongs to it.
-    for token in parser.parse(_NOTE.sub(r"\1-   ", content[offset:]), environment):
+    for token in parser.parse(_NOTE.sub(r"\1-   ", source), environment):
         kind, before = before, token.type
         if token.type != "inline" or token.map is None:
             continue

@@ -30,10 +30,8 @@ class Document(Protocol):
 
 
 _REFERENCES = (".html", ".htm", ".xhtml", ".xlf", ".xliff")  # which can have any character as a reference
-_PAGE, _LANGUAGE = (
-    re.compile(r"<html\s[^<>]*>", re.IGNORECASE),
-    re.compile(r"""(\blang\s*=\s*["']?)[\w-]+""", re.IGNORECASE),
-)
+_PAGE = re.compile(r"<html\s[^<>]*>", re.IGNORECASE)
+_LANGUAGE = re.compile(r"""(\blang\s*=\s*["']?)[\w-]+""", re.IGNORECASE)
 _READERS = {  # modules and classes, which are imported when they are needed
     ".txt": "plain_text:PlainText",
     **dict.fromkeys((".srt", ".vtt"), "subtitles:Subtitles"),
