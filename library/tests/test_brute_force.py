@@ -170,3 +170,38 @@ def test_positions_of_three_options_together(part: int) -> None:
     """Every clip with every window or chunk and every third option."""
     for number, case in enumerate(SPANS[part::8]):
         assert_equal_to_loops({**WITHOUT_TERMS, **case}, number, ("native", "dense"))
+
+
+VARIED = {
+    **POSITIONS,
+    **TERMS,
+    "tables": ["both", "keys"],
+    "sizes": [(13, 13), (5, 13)],
+    "packed": [False],
+    "rel_bias": ["no"],
+}
+BASES = [
+    {"clip": 1, "span": "window 3 1", "offset": "later", "lengths": "both"},
+    {"clip": (4, 4), "span": "chunk 4 1", "offset": "default", "lengths": "all", "is_causal": True},
+]
+
+
+@pytest.mark.parametrize("base", range(len(BASES)))
+@pytest.mark.parametrize("operator", ["relative", "relation"])
+@torch.no_grad()
+def test_a_call_that_differs_in_one_option_from_an_earlier_call_equals_loops(operator: str, base: int) -> None:
+    """Plans of calls are kept by what they depend on. Each form is called twice, the second time with other numbers."""
+    first = {**WITHOUT_TERMS, "sizes": (13, 13), "beyond": "zero", "is_causal": False, "packed": False, **BASES[base]}
+    forms = [first, *({**first, name: value} for name, values in VARIED.items() for value in values)]
+    for case in forms:
+        if operator == "relation":
+            case = {**case, "beyond": "relations"}
+        for seed in (2, 3) if is_valid(**case) else ():
+            inputs, options = values_of(case, seed)
+            attend = relation_attention if operator == "relation" else relative_attention
+            output, sums = attend(**inputs, **options, backend="native", return_lse=True)
+            want, lse = brute_force.attention(**inputs, **options)
+            assert_close({"output": output, "lse": sums}, {"output": want, "lse": lse})
+            assert torch.equal(attend(**inputs, **options, backend="native"), output)
+            apart = {name: x.mT.contiguous().mT for name, x in inputs.items()}  # other strides
+            assert_close(attend(**apart, **options, backend="native"), output)

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import random
 
 import pytest
 import torch
@@ -269,3 +270,40 @@ def test_what_is_refused(model, message):
         assert all(type(module) is nn.Linear for module in made.modules() if isinstance(module, nn.Linear))
     with pytest.raises(ValueError, match="linear must be 'float32' or 'int8', got 'int4'"):
         faster.enable(made, linear="int4")
+
+
+@pytest.mark.parametrize("seed", range(4))
+@torch.no_grad()
+def test_any_order_of_calls_gives_what_one_call_gives_a_new_model(deberta, seed):
+    """`enable` in parts, twice and after `disable`, with weights that change in between."""
+    draw = random.Random(seed)
+    ids = torch.randint(0, 100, (3, 21))
+    valid = (torch.arange(21) < torch.tensor([[21], [7], [13]])).long()
+    fresh = small_deberta()
+    settings: dict = {}
+    for _ in range(10):
+        match draw.choice(["plain", "unpad", "int8", "int8", "disable", "weights", "weights", "load"]):
+            case "plain":
+                faster.enable(deberta)
+                settings |= {"unpad": settings.get("unpad", False)}
+            case "unpad":
+                faster.enable(deberta, unpad=True)
+                settings |= {"unpad": True}
+            case "int8":
+                faster.enable(deberta, linear="int8")
+                settings |= {"linear": "int8"}
+            case "disable":
+                faster.disable(deberta)
+                settings = {}
+            case "weights":
+                for parameter in deberta.parameters():
+                    parameter.add_(0.01 * torch.randn(parameter.shape))
+            case "load":
+                deberta.load_state_dict({name: 0.9 * x for name, x in fresh.state_dict().items()})
+        faster.disable(fresh)
+        fresh.load_state_dict(deberta.state_dict())
+        if settings:
+            faster.enable(fresh, **settings)
+        got, want = (model(ids, attention_mask=valid).last_hidden_state for model in (deberta, fresh))
+        assert torch.equal(got, want), settings
+    faster.disable(fresh)

@@ -1,5 +1,6 @@
 """Tests of windows and chunks in models: the same results as the models' own code with a mask, in linear memory."""
 
+import random
 from typing import Any
 
 import pytest
@@ -199,3 +200,43 @@ def test_training_skips_as_many_layers_as_the_models_own_code(name):
         assert not torch.allclose(output(model.eval(), inputs).last_hidden_state, ours)
     torch.testing.assert_close(ours, own, rtol=0, atol=2e-5)
     assert not torch.allclose(own, evaluated)
+
+
+@pytest.mark.parametrize("name", ["wav2vec2-bert", "parakeet"])
+def test_any_order_of_windows_gives_what_one_call_gives_a_new_model(name):
+    """`enable` with and without a window, twice, with another one, in a block and after `disable`."""
+    draw = random.Random(1)
+    family = FAMILIES[name]
+    model, fresh, inputs = sharp(name), sharp(name), family.inputs(family.length // 2)
+    window: tuple[int, int] | None = None
+    is_enabled = False
+    for _ in range(14):
+        match draw.choice(["plain", "window", "window", "in a block", "disable", "weights"]):
+            case "plain":
+                faster.enable(model)
+                is_enabled = True
+            case "window" | "in a block" as call:
+                wanted = draw.choice([(5, 2), (0, 3)])
+                if is_enabled and window != wanted:
+                    with pytest.raises(ValueError, match="disable it first"):
+                        faster.enable(model, window=wanted)
+                elif call == "window" or is_enabled:
+                    faster.enable(model, window=wanted)
+                    window, is_enabled = wanted, True
+                else:
+                    with faster.enable(model, window=wanted), faster.enable(model):
+                        assert faster.report(model) != faster.report(fresh)
+            case "disable":
+                faster.disable(model)
+                window, is_enabled = None, False
+            case "weights":
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter.mul_(1.01)
+        faster.disable(fresh)
+        fresh.load_state_dict(model.state_dict())
+        if is_enabled:
+            faster.enable(fresh, window=window)
+        assert torch.equal(*(output(each, inputs).last_hidden_state for each in (model, fresh)))
+    faster.disable(model)
+    faster.disable(fresh)
