@@ -26,7 +26,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,7 +58,7 @@ C_SLIPS = [  # a pattern of a line of C, and what replaces it
     (r"\bMIN\(", "MAX("), (r"\bMAX\(", "MIN("), (r"(?<=[;{] )[a-z_]\w*(?:\[[^=;]*\])? [-+*]?= [^;{}]+;", ";"),
     (r"^ +[a-z_]\w*(?:\[[^=;]*\])? [-+*]?= [^;{}]+;$", ";"), (r"^ +[a-z_]\w*\([^;{}]*\);$", ";"),
 ]  # fmt: skip
-LIMIT = 300.0  # seconds of tests per mutant
+LIMIT = 600.0  # seconds of tests per mutant
 
 
 @dataclass(frozen=True)
@@ -247,11 +246,11 @@ class Copy:
                 shutil.copy2(ROOT / name, directory / name)
         paths = [str(directory / package) for package in SHIPPED[:2]]
         self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
-        self.objects: dict[Path, bytes] = {}  # built files of the engine's levels, without a mutant
 
-    def tests(self, tests: Sequence[str], seconds: float) -> tuple[str, str]:
-        """Return "passed", "failed" or "unfinished", and the first test that failed."""
+    def tests(self, tests: Sequence[str], seconds: float, without: Sequence[str] = ()) -> tuple[str, str]:
+        """Return "passed", "failed" or "unfinished", and the first test that failed, of some tests without others."""
         options = ["-x", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "--timeout", "120"]
+        options += [f"--deselect={test}" for test in without]
         command = [sys.executable, "-m", "pytest", *options, *tests]
         process = subprocess.Popen(
             command, cwd=self.root, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -328,8 +327,12 @@ class Coverage:
     def __init__(self) -> None:
         self.tests: dict[str, dict[int, list[str]]] = {}
         self.seconds: dict[str, float] = {}
+        self.changed: list[str] = []  # test files that are newer than the record
         if not MAP.exists():
             return
+        tests = [*ROOT.glob("library/tests/**/test_*.py"), *ROOT.glob("toolkit/tests/**/test_*.py")]
+        newer = [path for path in tests if path.stat().st_mtime > MAP.stat().st_mtime]
+        self.changed = [str(path.relative_to(ROOT)) for path in newer]
         from coverage.numbits import numbits_to_nums
 
         with sqlite3.connect(MAP) as file:
@@ -347,8 +350,12 @@ class Coverage:
         source = (ROOT / mutant.path).read_text(encoding="utf-8")
         lines = range(source.count("\n", 0, mutant.start) + 1, source.count("\n", 0, mutant.end) + 2)
         found = {test for line in lines for test in self.tests.get(mutant.path, {}).get(line, ())}
-        batches, groups = [], mirrors(mutant.path)
-        for group in groups:
+        if not self.tests:
+            return []
+        changed = {test for test in self.changed if test.startswith(mutant.path.partition("/")[0])}
+        found = {test for test in found if test.partition("::")[0] not in changed} | changed
+        batches = []
+        for group in mirrors(mutant.path):
             near = sorted(test for test in found if test.startswith(tuple(group)))
             found -= set(near)
             batches += [near] if near else []
@@ -379,7 +386,6 @@ class Trials:
             self.copies.put(each)
         self.coverage = coverage
         self.passing: dict[str, bool] = {}  # whether a test passes without a mutant
-        self.lock = threading.Lock()
 
     def run(self, mutant: Mutant) -> tuple[str, str]:
         """Return "killed", "survived", "unfinished" or "not compiled", and the test that failed."""
@@ -394,31 +400,28 @@ class Trials:
         is_c = mutant.path.startswith("kernels/")
         end = time.monotonic() + LIMIT
         batches = c_tests(mutant.path) if is_c else self.coverage.of(mutant) or mirrors(mutant.path)
-        (tree.root / mutant.path).write_text(mutant.apply(source), encoding="utf-8")
-        try:
+        while batches:
+            (tree.root / mutant.path).write_text(mutant.apply(source), encoding="utf-8")
             if is_c and not tree.compile(mutant.path):
-                return "not compiled", ""
-            for batch in batches:
-                result, test = tree.tests(batch, end - time.monotonic())
-                if result == "unfinished":
-                    return result, ""
-                if result == "failed":
-                    break
+                result, test = "not compiled", ""
             else:
-                return "survived", ""
-        finally:
+                failing = [test for test, passes in self.passing.items() if not passes]
+                result, test = tree.tests(batches[0], end - time.monotonic(), failing)
             (tree.root / mutant.path).write_text(source, encoding="utf-8")
-        if is_c:
-            tree.compile(mutant.path)
-        if not test:
-            return "killed", "nothing could be imported, or a test did not end"
-        with self.lock:
-            passes = self.passing.get(test)
-        if passes is None:
-            passes = tree.tests([test], LIMIT)[0] == "passed"
-            with self.lock:
-                self.passing[test] = passes
-        return ("killed" if passes else "fails without a mutant"), test
+            if is_c:
+                tree.compile(mutant.path)
+            if result == "passed":
+                del batches[0]
+            elif result != "failed":
+                return result, ""
+            elif not test:
+                return "killed", "nothing could be imported, or a test did not end"
+            else:
+                if test not in self.passing:
+                    self.passing[test] = tree.tests([test], LIMIT)[0] == "passed"
+                if self.passing[test]:
+                    return "killed", test
+        return "survived", ""
 
 
 def shipped_files(paths: Sequence[str], suffixes: tuple[str, ...]) -> list[str]:
@@ -437,6 +440,7 @@ def main() -> None:
     parser.add_argument("--python", type=int, default=40, help="number of mutants in Python (default: 40)")
     parser.add_argument("--c", type=int, default=0, help="number of mutants in C (default: 0)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the sample (default: 1)")
+    parser.add_argument("--jobs", type=int, default=2, help="number of mutants that are tried at a time (default: 2)")
     parser.add_argument("--show", action="store_true", help="print the sample and run nothing")
     parser.add_argument("--map", action="store_true", help="record which tests execute which line, and end")
     options = parser.parse_args()
@@ -449,8 +453,8 @@ def main() -> None:
     if options.show:
         return print(*described.values(), sep="\n")
     counts: dict[str, int] = {}
-    with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(2) as pool:
-        trials = Trials([Copy(Path(directory) / name) for name in "ab"], Coverage())
+    with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(options.jobs) as pool:
+        trials = Trials([Copy(Path(directory) / str(i)) for i in range(options.jobs)], Coverage())
         for mutant, (result, test) in zip(mutants, pool.map(trials.run, mutants), strict=True):
             counts[result] = counts.get(result, 0) + 1
             print(f"{result}: {described[mutant]}\n    {test}", flush=True)

@@ -20,6 +20,8 @@ from relattn_mt.search.types import Hypothesis, Request, SamplingOptions, Search
 from relattn_mt.support.errors import InputError
 from relattn_mt.translate.prefixes import Prefixes
 
+from testing.covering import pairwise as covered
+
 PAD, BOS, EOS, VOCAB = 0, 1, 2, 6
 WORDS = range(3, VOCAB)
 DEPTH = 5  # longest sequence, end of sentence included
@@ -204,6 +206,45 @@ def test_full_beam_finds_the_best_translations_that_begin_with_characters(prefix
 
 def begins(tokens: Sequence[int], text: str) -> bool:
     return b"".join(TEXTS[token] for token in tokens).startswith(text.encode())
+
+
+def is_complete(tokens: Sequence[int], phrases: Phrases, continuing: int | None) -> bool:
+    """Return whether all phrases occur, without overlaps, and none before a token that continues a word."""
+    places = [
+        [range(at, at + len(phrase)) for at in range(len(tokens)) if tuple(tokens[at : at + len(phrase)]) == phrase]
+        for phrase in phrases
+    ]
+    return any(
+        len({place for each in chosen for place in each}) == sum(map(len, phrases))
+        and all(tuple(tokens[each.stop : each.stop + 1]) != (continuing,) for each in chosen)
+        for chosen in product(*places)
+    )
+
+
+def is_possible(prefix: Sequence[int], given: int, phrases: Phrases, text: str, limit: int, **_: Any) -> bool:
+    return given <= len(prefix) and len(prefix) + len(text) + sum(map(len, phrases)) < limit
+
+
+@covered(
+    valid=is_possible, penalty=PENALTIES, n_best=[1, 7], prefix=[(), (4,), (3, 5)], given=[0, 1, 2],
+    phrases=[(), ((3,),), ((4, 5),), ((3,), (5,))], text=["", "a", "b", "ba"], continuing=[None, 4], limit=[4, DEPTH],
+)  # fmt: skip
+def test_pairs_of_options_equal_exhaustive_search(penalty, n_best, prefix, given, phrases, text, continuing, limit):
+    """All sequences that have a prefix, characters after it and phrases, by the score that the penalty gives."""
+    model, continues = Table(7), None if continuing is None else np.arange(VOCAB) == continuing
+    how = rules(FULL_BEAM, penalty, n_best, given=given, continues_word=continues)
+    spellings = [spell(text) if text else None]
+    (found,) = search_all(model, [limit], how, prefixes=[prefix], phrases=[phrases], spellings=spellings)
+    fitting = []
+    for count_of_words in range(limit):
+        for tokens in product(WORDS, repeat=count_of_words):
+            is_begun = tokens[: len(prefix)] == prefix and begins(tokens[len(prefix) :], text)
+            if is_begun and is_complete(tokens, phrases, continuing):
+                total = np.float32(0)
+                for i, token in enumerate((*tokens, EOS)):
+                    total += model.log_probs(0, tokens[:i])[token] * np.float32(i >= given)
+                fitting.append(Hypothesis(list(tokens), divide(total, how, len(tokens) + 1)))
+    assert_same(found, sorted(fitting, key=lambda one: -one.score)[:n_best])
 
 
 @settings(max_examples=60)
