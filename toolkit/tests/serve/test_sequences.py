@@ -49,7 +49,7 @@ def test_store_keeps_the_newest_files_of_each_client(part: int, monkeypatch: pyt
 def test_queue_gives_each_request_its_results(seed: int) -> None:
     """With requests of several clients, of which some are cancelled, refused, or fail in a batch with others."""
     draw = random.Random(seed)
-    limits = Limits(batch=4, waiting=24, sentences=1, pause=1.0)
+    limits = Limits(batch=16, waiting=24, sentences=1, pause=1.0)
     sizes: list[int] = []
 
     def work(batch: list[int]) -> list[int]:
