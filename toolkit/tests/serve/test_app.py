@@ -209,6 +209,24 @@ def test_description_has_every_answer(with_model, monkeypatch):
     assert described - by_connection == with_model.statuses - by_connection
 
 
+def test_a_glossary_and_alternatives_concern_the_last_model_of_a_pivot(monkeypatch):
+    asked = []
+    with client_of("de-en en-fr", pivot="en") as client:
+        for pair, engine in client.engines.items():
+            tokenizer, search = engine.tokenizer, engine.search
+
+            def recorded(requests, rules, pair=pair, tokenizer=tokenizer, search=search):
+                terms = [tokenizer.decode(phrase) for each in requests for phrase in each.phrases]
+                asked.append((pair, terms, rules.n_best))
+                return search(requests, rules)
+
+            monkeypatch.setattr(engine, "search", recorded)
+        glossary = {"katze": "wrong", "KATZE": "chat"}
+        answer = translate(client, q="eine katze", source="de", target="fr", glossary=glossary, alternatives=2)
+    assert answer.json()["alternatives"] == ["fr:EN:EINE KATZE'", "fr:EN:EINE KATZE''"]
+    assert asked == [(("de", "en"), [], 1), (("en", "fr"), ["chat"], 3)]
+
+
 def test_pivot_keys_and_origins(tmp_path, monkeypatch):
     monkeypatch.setattr(api, "WRONG_KEY_SECONDS", 0.2)
     keys, origin = tmp_path / "keys", {"Origin": "https://example.org"}

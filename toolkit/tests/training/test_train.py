@@ -255,6 +255,25 @@ def test_patience_ends_a_run_that_no_longer_improves(tmp_path, make_recipe):
     assert losses(other) == losses(recipe)
 
 
+def test_patience_and_the_best_loss_are_of_the_first_validation_set(tmp_path, make_recipe, text):
+    """One set is the training text, on which the loss falls. In the other, each source has a wrong word repeated."""
+    wrong = tmp_path / "wrong"
+    wrong.write_text(f"{'mat ' * 12}\n" * len(Path(text["valid_src"]).read_text(encoding="utf-8").splitlines()))
+    sets = [f"{text['train_src']}\t{text['train_tgt']}\n", f"{text['valid_src']}\t{wrong}\n"]
+    ended = []
+    for name, lines in (("falls", sets), ("rises", sets[::-1])):
+        (tmp_path / name).write_text("".join(lines))
+        data = {"valid_list": str(tmp_path / name), "valid_src": "", "valid_tgt": ""}
+        settings = {**EVERY_STEP, "steps": 30, "patience": 2, "learning_rate_factor": 3.0, "checkpoint_every": 30}
+        recipe = make_recipe(tmp_path / f"run {name}", data=data, train=settings)
+        train(recipe, show=False)
+        ended.append(len(losses(recipe)))
+        first = [loss for *_, loss in losses(recipe)]
+        best = first.index(min(first))
+        assert ended[-1] == min(30, best + 1 + 2)
+    assert ended[1] < ended[0]
+
+
 @pytest.mark.parametrize(("rate", "fact"), [(1e30, "loss .* nan in step 6"), (math.inf, "weights .* step 5")])
 def test_diverged_run_leaves_no_bundle(tmp_path, whole, monkeypatch, rate, fact):
     monkeypatch.setattr(loop, "learning_rate", lambda step, *_, **__: rate if step == 5 else 1e-3)
