@@ -116,6 +116,11 @@ def test_integers_may_have_any_dtype(backend):
     for clip in (None, numpy.int64(4), (numpy.uint8(4), 4), [4, numpy.int16(4)]):  # None: from the rows of the tables
         same = relative_attention(**inputs, clip=clip, query_offset=numpy.int32(0), backend=backend)
         assert torch.equal(same, whole)
+    for name, numbers in {"window": (3, 1), "chunk": (4, 1, 0)}.items():
+        pair = [relative_attention(**inputs, clip=4, backend=backend, **{name: tuple(map(kind, numbers))})
+                for kind in (int, numpy.int64, numpy.uint8)]  # fmt: skip
+        assert torch.equal(pair[0], pair[1])
+        assert torch.equal(pair[0], pair[2])
 
 
 @BACKENDS

@@ -139,3 +139,24 @@ def test_empty_translations_leave_a_file_of_its_kind(kind: str) -> None:
         wanted = Maker(seed, is_exact=True).file(kind, is_filled=True)
         before, after = words_of(wanted), words_of(got)
         assert {name: count["no"] for name, count in after.items()} == {name: n["no"] for name, n in before.items()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "expected"),
+    [
+        (".json", '["{x}: one two"]', '["{x}: two one"]'),
+        (".json", '["%s {y}, one two!"]', '["%s {y}, two! one"]'),
+        (".json", '["<b>x</b>: one two"]', '["two one <b>x</b>:"]'),
+        (".po", 'msgid "%d: one two"\nmsgstr ""\n', 'msgid "%d: one two"\nmsgstr "%d: two one"\n'),
+        (".html", "<p title='a b'>one <br>two three</p>", '<p title="b a">one <br>three two</p>'),
+    ],
+)
+def test_what_begins_a_string_stays_at_its_beginning(kind: str, content: str, expected: str) -> None:
+    def reverse(text: str) -> str:
+        return " ".join(text.split()[::-1])
+
+    def links(source: str, target: str) -> Links:
+        count = len(source.split())
+        return [(i, count - 1 - i) for i in range(count)]
+
+    assert translated(reverse, kind, content.encode(), links).decode() == expected
