@@ -7,7 +7,7 @@ export XDG_CACHE_HOME := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-c fuzz test-avx2 test-system check format site notebooks wheels clean
+.PHONY: demo test test-c fuzz test-avx2 test-system mutants check format site notebooks wheels clean
 
 demo: .venv/usable  ## train a Transformer with relative positions on the built-in corpus and show its translations
 	$(BIN)/python -m research demo
@@ -27,6 +27,9 @@ test-avx2: .venv/installed  ## run the tests of what depends on the processor's 
 
 test-system: .venv/wheels  ## run the system tests, which take minutes each, or a part: make test-system TESTS=tests/system/test_kills.py
 	$(BIN)/pytest --numprocesses auto --dist worksteal --durations 0 --timeout 1800 $(or $(TESTS),tests/system)
+
+mutants: .venv/installed  ## apply N single slips in Python and C in C to copies of the tree, and list those that no test notices: make mutants N=40 C=8 SEED=1
+	$(BIN)/python -m tools.mutants --python $(or $(N),40) --c $(or $(C),0) --seed $(or $(SEED),1)
 
 check: .venv/installed  ## format, lint, types
 	$(BIN)/ruff format --check --quiet

@@ -94,7 +94,7 @@ def python_mutants(path: str, source: str) -> list[list[Mutant]]:
         if end_line is None or end_column is None:
             continue
         start, end = offset(node.lineno, node.col_offset), offset(end_line, end_column)  # type: ignore[attr-defined]
-        is_expression = isinstance(node, ast.expr) and not isinstance(node, ast.Constant)
+        is_expression = isinstance(node, ast.expr) and not isinstance(node, ast.Constant | ast.Slice)
         texts = [f"({text})" if is_expression else text for text in map(ast.unparse, slips(node))]
         if texts:
             places.append([Mutant(path, start, end, text) for text in texts])
