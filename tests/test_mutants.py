@@ -7,6 +7,8 @@ from tools import mutants
 
 SOURCE = '''"""A module."""
 
+Pair = tuple[int, int, int]
+
 
 def f(x: int, *, twice: bool = False) -> int:
     """Return a number."""
@@ -28,16 +30,9 @@ def test_each_mutant_is_another_program() -> None:
         assert ast.dump(ast.parse(each)) != ast.dump(ast.parse(SOURCE))
         assert 'f"x must not be negative, got {x + 1}"' in each
         assert "x: int, *, twice: bool" in each
-    for part in (
-        "x <= 0",
-        "not (x < 0)",
-        "total = 1",
-        "pass",
-        "min(total",
-        "[:]",
-        "i // 2",
-        "twice: bool = True",
-    ):
+        assert "Pair = tuple[int, int, int]" in each
+    parts = ["x <= 0", "not (x < 0)", "total = 1", "pass", "min(total", "[:]", "i // 2", "twice: bool = True"]
+    for part in parts:
         assert any(part in ast.unparse(ast.parse(each)) or part in each for each in changed), part
     code = "/* a < b */\n#define A (1 < 2)\nint f(int a) {\n    a += 1;\n    return a < 2 && a > 0;\n}\n"
     changed = [mutant.apply(code) for place in mutants.c_mutants("a.c", code) for mutant in place]

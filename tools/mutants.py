@@ -111,6 +111,8 @@ def shipped_nodes(node: ast.AST) -> Iterator[ast.AST]:
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST) or isinstance(child, ast.JoinedStr | ast.Import | ast.ImportFrom):
                 continue
+            if isinstance(child, ast.Assign) and re.match(r"_?[A-Z]\w*[a-z]\w* = \w+[\[ ][^(]*$", ast.unparse(child)):
+                continue  # an alias of a type
             if not is_skipped:
                 yield from shipped_nodes(child)
 
@@ -415,7 +417,7 @@ class Trials:
             elif result != "failed":
                 return result, ""
             elif not test:
-                return "killed", "nothing could be imported, or a test did not end"
+                return "killed", "without the name of a test: nothing could be imported, or the process ended"
             else:
                 if test not in self.passing:
                     self.passing[test] = tree.tests([test], LIMIT)[0] == "passed"

@@ -26,6 +26,7 @@ def of_words(change: Change) -> Change:
 
 CHANGES = {
     "longer": of_words(lambda word: f"{word}ington"),
+    "capitals": str.upper,
     "shorter": of_words(lambda word: word[0]),
     "around": of_words(lambda word: f"x{word}x"),  # the source is found in its translation
     "two words": of_words(lambda word: f"{word} {word}"),
