@@ -105,9 +105,7 @@ def shipped_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a tree that are executed and that are no messages."""
     yield node
     for name, value in ast.iter_fields(node):
-        is_skipped = name in ("annotation", "returns", "decorator_list", "msg", "exc", "args") and not (
-            name == "args" and isinstance(node, ast.Call)
-        )
+        is_skipped = name in ("annotation", "returns", "decorator_list", "msg", "exc")
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST) or isinstance(child, ast.JoinedStr | ast.Import | ast.ImportFrom):
                 continue
