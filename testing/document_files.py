@@ -110,7 +110,17 @@ class Maker:
         def line() -> str:
             text = self.words()
             long = f"{text} {self.words()} {self.words()}"
-            lines = [text, f"<i>{text}</i>", f"- {text}", f"{text} <b>{text}</b>", text, f"{text}.", long, f"{long}?"]
+            lines = [
+                text,
+                f"<i>{text}</i>",
+                f"- {text}",
+                f"<c.no>{text}</c>",
+                f"{text} <b>{text}</b>",
+                text,
+                f"{text}.",
+                long,
+                f"{long}?",
+            ]
             return self.pick(lines)
 
         times = [f"{i}{end}00:00:0{i}{comma}000 --> 00:00:0{i}{comma}900 X1:4{end}" for i in range(1, 9)]
@@ -238,6 +248,15 @@ class Maker:
             inner = f'<trans-unit id="3" translate="yes">\n <source>{source}</source>{target}</trans-unit>'
             parts.append(self.pick(["", f'<group translate="no">{unit.replace("{}", "")}{inner}</group>']))
             parts.append(self.pick(["", '<trans-unit id="4"><source>no</source><target>no no</target></trans-unit>']))
+            others = [
+                '<trans-unit id="5"><alt-trans><source>no</source></alt-trans>\n <source>§</source>¶</trans-unit>',
+                "<unit><segment>\n <source>§</source>¶</segment><ignorable><source>no</source></ignorable></unit>",
+                '<unit id="7" translate="no"><segment><source>no</source></segment></unit>',
+                '<trans-unit id="8" xml:space="preserve">\n <source>§</source>¶</trans-unit>',
+                '<group xml:space="preserve"><trans-unit id="9">\n <source>§</source>¶</trans-unit></group>',
+                '<trans-unit id="10"><source>no</source><target state="translated">no</target></trans-unit>',
+            ]
+            parts.append(self.pick(others).replace("§", source).replace("¶", target))
         return f'<?xml version="1.0"?><xliff version="1.2"><file><body>{"".join(parts)}</body></file></xliff>'
 
     def pair(self, make: Callable[[], str]) -> tuple[str, str]:
@@ -302,8 +321,13 @@ class Maker:
     def epub(self) -> bytes:
         head = '<?xml version="1.0" encoding="UTF-8"?><!DOCTYPE html><html><head><title/></head><body>'
         pages = {f"b/{i}.xhtml": f"{head}{self.html(is_xml=True)}</body></html>" for i in range(2)}
-        contents = f"<ncx><navLabel><text>{self.xml_text()}</text></navLabel></ncx>"
-        return archive({"mimetype": "application/epub+zip", "b/x.css": "no", **pages, "b/toc.ncx": contents})
+        labels = "".join(f"<navLabel><text>{self.xml_text()}</text></navLabel>" for _ in range(2))
+        contents = f"<ncx><docTitle><text>{self.xml_text()}</text></docTitle>{labels}<meta content='no'/></ncx>"
+        links = "".join(f'<li><a href="{i}.xhtml">{self.xml_text()}</a></li>' for i in range(2))
+        pages["b/nav.xhtml"] = f"{head}<nav><ol>{links}</ol></nav></body></html>"
+        package = "<package><metadata><dc:title>no</dc:title></metadata></package>"
+        others = {"b/x.css": "no", "b/content.opf": package}
+        return archive({"mimetype": "application/epub+zip", **others, **pages, "b/toc.ncx": contents})
 
     def file(self, suffix: str, *, is_filled: bool = False) -> bytes:
         """Return a file of a kind; with `is_filled`, as its translation must be."""
@@ -317,7 +341,8 @@ class Maker:
             case ".srt":
                 return self.subtitles().encode()
             case ".vtt":
-                return self.subtitles("WEBVTT\n\nNOTE no\n\n", ".").encode()
+                style = self.pick(["", "STYLE\n::cue(.no) { color: red }\n\n", "REGION\nid:no\n\n"])
+                return self.subtitles(f"WEBVTT - no\n\n{style}NOTE no\n\n", ".").encode()
             case ".md" | ".markdown":
                 return self.markdown().encode()
             case ".json" | ".arb":

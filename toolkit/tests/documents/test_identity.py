@@ -17,7 +17,7 @@ from testing.document_files import LINE_ENDS, SPACES, Maker
 from testing.engines import TextEngine
 from testing.marked import Characters
 
-COUNT = 500  # texts and files
+COUNT = 400  # texts and files
 
 
 def source(change: Callable[[str], str]) -> Translator:
