@@ -431,7 +431,7 @@ def _shown(element: Any) -> Any:
             properties = b"".join(map(etree.tostring, child.iterfind("{*}rPr/*"))).decode()
             for each in child:
                 if etree.QName(each).localname != "rPr":
-                    parts.append((properties, each.text or "") if each.tag.endswith("}t") else _shown(each))
+                    parts.append((properties, _text(each)) if each.tag.endswith("}t") else _shown(each))
         else:
             parts.append(_shown(child) if len(child) or not child.text else child.text)
     joined: list[Any] = []
@@ -443,6 +443,13 @@ def _shown(element: Any) -> Any:
     if joined[-1:] == [" "]:
         joined.pop()
     return [etree.QName(element).localname, dict(element.attrib), *joined]
+
+
+def _text(element: Any) -> str:
+    """Return the text that a program shows: without spaces at its ends, unless it says that these are kept."""
+    keeps_space = "drawingml" in element.tag or "preserve" in element.attrib.values()
+    text = element.text or ""
+    return text if keeps_space else text.strip()
 
 
 def _words(part: Any) -> Iterator[Any]:

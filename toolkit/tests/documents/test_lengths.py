@@ -115,6 +115,17 @@ def test_subtitles_keep_their_times_with_words_of_other_lengths(kind: str, chang
         assert all(map(str.strip, time.split(after)[1:])), after  # no subtitle has lost its words
 
 
+def test_long_translations_of_a_sentence_in_several_subtitles_get_more_lines() -> None:
+    lines = ["I have never seen such a large house", "and the trees around it were large too"]
+    times = ["00:00:01,000 --> 00:00:03,000", "00:00:03,100 --> 00:00:05,000"]
+    content = "".join(f"{i}\n{time}\n{line}\n\n" for i, (time, line) in enumerate(zip(times, lines, strict=True), 1))
+    got = translated(CHANGES["two words"], ".srt", content.encode()).decode()
+    first, second = (block.split("\n")[2:] for block in got.strip().split("\n\n"))
+    assert " ".join(first + second) == CHANGES["two words"](" ".join(lines))
+    assert (len(first), len(second)) == (2, 2)
+    assert max(map(len, first + second)) <= 42
+
+
 @pytest.mark.parametrize("kind", ONE_OF_EACH)
 def test_words_in_another_order_are_all_there(kind: str) -> None:
     def reverse(text: str) -> str:
