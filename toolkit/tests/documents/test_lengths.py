@@ -160,6 +160,11 @@ def test_empty_translations_leave_a_file_of_its_kind(kind: str) -> None:
         (".json", '["%s {y}, one two!"]', '["%s {y}, two! one"]'),
         (".json", '["<b>x</b>: one two"]', '["two one <b>x</b>:"]'),
         (".po", 'msgid "%d: one two"\nmsgstr ""\n', 'msgid "%d: one two"\nmsgstr "%d: two one"\n'),
+        (
+            ".po",
+            'msgid "One file"\nmsgid_plural "%d big files"\nmsgstr[0] ""\nmsgstr[1] ""\n',
+            'msgid "One file"\nmsgid_plural "%d big files"\nmsgstr[0] "file One"\nmsgstr[1] "%d files big"\n',
+        ),
         (".html", "<p title='a b'>one <br>two three</p>", '<p title="b a">one <br>three two</p>'),
     ],
 )
