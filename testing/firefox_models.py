@@ -30,12 +30,27 @@ def train_vocabulary(path: Path, lines: list[str], pieces: int) -> Path:
 
 
 def random_model(
-    vocab: int, *, dim: int = 16, inner: int = 24, layers: tuple[int, int] = (2, 1), seed: int = 1, **options: Any
+    vocab: int,
+    *,
+    target_vocab: int | None = None,
+    dim: int = 16,
+    inner: int = 24,
+    layers: tuple[int, int] = (2, 1),
+    seed: int = 1,
+    **options: Any,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return weights in float32 by Marian's names, and options; names of `options` have underscores for hyphens."""
+    sizes = {"encoder_Wemb": vocab, "decoder_Wemb": vocab if target_vocab is None else target_vocab, "Wemb": vocab}
+    vocab = sizes["decoder_Wemb"]
     draw, tensors = np.random.default_rng(seed), dict[str, np.ndarray]()
     given = {name.replace("_", "-"): value for name, value in options.items()}
-    options = {**OPTIONS, **given, "dim-emb": dim, "dim-vocabs": [vocab, vocab], "transformer-dim-ffn": inner}
+    options = {
+        **OPTIONS,
+        **given,
+        "dim-emb": dim,
+        "dim-vocabs": [sizes["encoder_Wemb"], vocab],
+        "transformer-dim-ffn": inner,
+    }
     options |= {"enc-depth": layers[0], "dec-depth": layers[1]}
 
     def add(name: str, *shape: int, around: float = 0.0, scale: float = 0.2) -> None:
@@ -67,7 +82,7 @@ def random_model(
             norm(f"{stack}_emb", "_pre")
     joint = options["tied-embeddings-all"] or options["tied-embeddings-src"]
     for name in ("Wemb",) if joint else ("encoder_Wemb", "decoder_Wemb"):
-        add(name, vocab, dim, scale=dim**-0.5)
+        add(name, sizes[name], dim, scale=dim**-0.5)
     if not (options["tied-embeddings-all"] or options["tied-embeddings"]):
         add("decoder_ff_logit_out_Wt", vocab, dim, scale=dim**-0.5)
     add("decoder_ff_logit_out_b", 1, vocab, scale=1.0)
@@ -75,8 +90,14 @@ def random_model(
 
 
 def write_bin(path: Path, tensors: dict[str, np.ndarray], options: dict[str, Any], *, int8: bool = False) -> Path:
-    """Write a .bin. In int8, matrices have the largest weight at 127, and activations the multiplier 127 / 8."""
+    """Write a .bin. In int8, matrices have the largest weight at 127, and activations the multiplier 127 / 8.
+
+    As Marian does, the output layer's multiplier is that of none, and with two vocabularies also an integer, 127 with
+    the multiplier 127 / 8.
+    """
     items = []
+    if int8:
+        items.append(("none_QuantMultA", FLOAT32, (1, 1), np.float32(127 / 8).tobytes()))
     for name, tensor in tensors.items():
         if not int8 or "_W" not in f"_{name}" or "_ln_" in name:
             items.append((name, FLOAT32, tensor.shape, tensor.tobytes()))
@@ -85,7 +106,11 @@ def write_bin(path: Path, tensors: dict[str, np.ndarray], options: dict[str, Any
         integers = np.rint(tensor * multiplier).astype(np.int8)
         integers = integers if name.endswith(("Wemb", "Wt")) else integers.T
         items.append((name, INTGEMM8, tensor.shape, integers.tobytes() + multiplier.tobytes()))
-        items.append((f"{name}_QuantMultA", FLOAT32, (1, 1), np.float32(127 / 8).tobytes()))
+        scale = np.float32(127 / 8).tobytes()
+        if name == "decoder_Wemb":
+            items.append((f"{name}_QuantMultA", INTGEMM8, (1, 1), np.int8(127).tobytes() + scale))
+        elif name != "encoder_Wemb":
+            items.append((f"{name}_QuantMultA", FLOAT32, (1, 1), scale))
     text = "".join(f"{name}: {value!r}\n" for name, value in options.items()).encode() + b"\0"
     path.write_bytes(as_bin([*sorted(items), ("special:model.yml", INT8, (len(text),), text)]))
     return path

@@ -1,5 +1,6 @@
 """Models in Marian's own files: weights, translations of Bergamot, options, and damaged files."""
 
+import gzip
 import json
 import shutil
 import struct
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import zstandard
 from relattn_mt.bundle import Bundle, quantize_bundle, read_bundle
 from relattn_mt.config import ModelConfig
 from relattn_mt.data.tokenizer import load_model
@@ -33,25 +35,40 @@ from testing.firefox_models import (
     write_shortlist,
 )
 from testing.foreign_bundles import FIXTURES, LINES, SEARCH, bpe_pieces, make_bundle, run_import, tokenizer
+from testing.loopback import files_no_larger_than
 
 PIECES = 45  # of the vocabulary
 SELF_ATTENTION = {"transformer_decoder_autoreg": "self-attention", "transformer_ffn_activation": "gelu"}
 NORMED = {"transformer_postprocess_emb": "dn"}
 TIED = {"tied_embeddings_all": False, "tied_embeddings": True}
+TWO = {"two": True, "shortlist": {"first": 4}}
 CUT = TranslateOptions(copy=False, keep_literals=False)
 
 
 def directory(
-    path: Path, *, int8: bool = False, npz: bool = False, shortlist: dict[str, Any] | None = None, **options: Any
+    path: Path,
+    *,
+    int8: bool = False,
+    npz: bool = False,
+    shortlist: dict[str, Any] | None = None,
+    two: bool = False,
+    **options: Any,
 ) -> tuple[Path, dict[str, np.ndarray]]:
-    """Write a directory as Firefox has it, and return it with the weights."""
+    """Write a directory as Firefox has it, perhaps with two vocabularies, and return it with the weights."""
     path.mkdir()
+    if two:
+        own = {"srcvocab": [f"{line} {i}" for line in LINES for i in range(10)], "trgvocab": LINES * 10}
+        files = [train_vocabulary(path / f"{name}.ende.spm", lines, 40) for name, lines in own.items()]
+        sizes = [len(load_model(file.read_bytes())[1]) for file in files]
+        options |= {"vocab": sizes[0], "target_vocab": sizes[1], **TIED}
+        shortlist = shortlist and {"vocab": sizes[1], "offsets": sizes[0]}
     tensors, options = random_model(options.pop("vocab", PIECES), **options)
     if npz:
         write_npz(path / "model.npz", tensors, options)
     else:
         write_bin(path / "model.ende.intgemm.alphas.bin", tensors, options, int8=int8)
-    shutil.copy(FIXTURES / "sentencepiece.model", path / "vocab.ende.spm")
+    if not two:
+        shutil.copy(FIXTURES / "sentencepiece.model", path / "vocab.ende.spm")
     if shortlist is not None:
         write_shortlist(path / "lex.50.50.ende.s2t.bin", **{"vocab": PIECES, **shortlist})
     return path, tensors
@@ -73,6 +90,10 @@ BERGAMOT: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"seed": 23, **NORMED},
         ["apple " * 30, "ppppppppppppfelAAmpppppppp", "p" * 30,
          "ei apple apple applemmm apple apple apple apple apple apple appleei appleei apple apple applemei app"],
+    ),
+    "two vocabularies, a shortlist and narrow heads": (
+        {"seed": 5, "dim": 48, "inner": 64, "layers": (2, 2), "transformer_heads": 8, **TWO},
+        ["4ff4fff4f4fff4t14f4f4444444444444444", "Birnen" + " Birnen" * 41, "f" * 26, "eeeeee4fff44444opffff4of4fff"],
     ),
     "shortlist": (
         {"seed": 22, "shortlist": {}},
@@ -318,6 +339,56 @@ def test_a_missing_vocabulary(tmp_path, names):
         assert read(path, None, None).tokenizer.vocab_sizes == (PIECES + 1, PIECES + 1)
 
 
+@pytest.mark.parametrize("two", [False, True])
+def test_files_as_they_are_published(tmp_path, two):
+    """Compressed files give the same bundle as unpacked ones; .zst is read where there is no .gz."""
+    path, _ = directory(tmp_path / "model", int8=True, **(TWO if two else {"shortlist": {}}))
+    expected = run_import(path, tmp_path / "expected", "", "")
+    lists = next(path.glob("lex*"))
+    for suffix, compress in ((".gz", gzip.compress), (".zst", zstandard.compress)):
+        packed = tmp_path / f"packed{suffix}"
+        packed.mkdir()
+        for file in path.iterdir():
+            (packed / f"{file.name}{suffix}").write_bytes(compress(file.read_bytes()))
+        (packed / f"{next(path.glob('*vocab*')).name}.zst").write_bytes(zstandard.compress(b"not read, or the same"))
+        if suffix == ".zst":
+            name = next(path.glob("*vocab*"))
+            (packed / f"{name.name}.zst").write_bytes(b"".join(map(zstandard.compress, halves(name.read_bytes()))))
+        parts = run_import(packed, tmp_path / f"bundle{suffix}", "", "")
+        assert (parts.src_lang, parts.tgt_lang, parts.tokenizer.digest) == ("en", "de", expected.tokenizer.digest)
+        assert parts.is_quantized
+        assert parts.shortlist is not None
+        assert parts.shortlist.content == lists.read_bytes()
+        assert parts.state.keys() == expected.state.keys()
+        assert all(np.array_equal(parts.state[name], weight) for name, weight in expected.state.items())
+        whole = (packed / f"{lists.name}{suffix}").read_bytes()
+        (packed / f"{lists.name}{suffix}").write_bytes(whole[:-9])
+        refuse(packed, tmp_path, f"{lists.name}{suffix}: damaged: ")
+        (packed / f"{lists.name}{suffix}").write_bytes(b"text")
+        refuse(packed, tmp_path, f"{lists.name}{suffix}: ")
+        (packed / f"{lists.name}{suffix}").write_bytes(compress(b"text"))
+        refuse(packed, tmp_path, f"{lists.name}: not a binary shortlist")
+        with files_no_larger_than(1000):
+            refuse(packed, tmp_path, "cannot be written: File too large")
+
+
+def halves(content: bytes) -> tuple[bytes, bytes]:
+    return content[: len(content) // 2], content[len(content) // 2 :]
+
+
+def test_directories_of_hplt_and_bitextor(tmp_path):
+    """One vocabulary with the pair in its name, weights with the name of a score, and no settings."""
+    path, _ = directory(tmp_path / "model", npz=True)
+    expected = run_import(path, tmp_path / "expected", "en", "de")
+    (path / "model.npz").rename(path / "model.npz.best-chrf.npz")
+    (path / "vocab.ende.spm").rename(path / "model.en-zh_hant.spm")
+    for name in ("source.spm", "target.spm", "config.json", "model.npz.optimizer.npz"):
+        (path / name).write_bytes(b"of other programs")
+    parts = run_import(path, tmp_path / "bundle", "", "")
+    assert (parts.src_lang, parts.tgt_lang) == ("en", "zh_hant")
+    assert all(np.array_equal(parts.state[name], weight) for name, weight in expected.state.items())
+
+
 def test_codes_of_subword_nmt(tmp_path):
     path, _ = directory(tmp_path / "model", npz=True)
     (path / "vocab.ende.spm").unlink()
@@ -418,9 +489,6 @@ def test_damaged_files(tmp_path):
         shortlist.write_bytes(content)
         refuse(path, tmp_path, fact)
     shortlist.unlink()
-    vocabulary.rename(path / "vocab.ende.spm.gz")
-    refuse(path, tmp_path, "vocab.ende.spm.gz must be unpacked, with gunzip")
-    (path / "vocab.ende.spm.gz").rename(vocabulary)
     vocabulary.write_bytes(vocabulary.read_bytes()[:-40])
     refuse(path, tmp_path, "vocab.ende.spm: not a SentencePiece model, or a damaged one")
     vocabulary.unlink()

@@ -18,6 +18,7 @@ from relattn_mt.formats.ctranslate2 import read as ctranslate2
 from relattn_mt.formats.ctranslate2.directory import MODEL
 from relattn_mt.formats.ctranslate2.engine import CTranslate2Engine
 from relattn_mt.formats.foreign_model import ForeignModel
+from relattn_mt.formats.packed import unpacked
 from relattn_mt.formats.parity import Reference, Report, check_lines
 from relattn_mt.formats.transformers import directory as transformers
 from relattn_mt.formats.transformers import read as transformers_reader
@@ -28,8 +29,6 @@ _CONVERT = (
     "convert other models first, with ct2-opennmt-py-converter, python -m ctranslate2.converters.eole_ct2, "
     "ct2-marian-converter or ct2-fairseq-converter"
 )
-
-_PACKED = "*.bin.gz", "*.npz.gz", "*.spm.gz", "*vocab*.yml.gz"  # as Mozilla publishes files of Marian
 
 
 def import_model(
@@ -69,7 +68,8 @@ def import_model(
         _import, out=out, src_lang=src_lang, tgt_lang=tgt_lang, sample=sample, alignment_text=alignment_text
     )
     if not (path.suffix == argos.SUFFIX or argos.is_package(path)):
-        return write(path, read(path, tokenizer, tgt_tokenizer))
+        with unpacked(path) as directory:
+            return write(directory, read(directory, tokenizer, tgt_tokenizer))
     with argos.unpacked(path) as (directory, metadata):
         foreign = ctranslate2.read(directory, tokenizer, tgt_tokenizer)
         return write(directory, argos.with_metadata(foreign, metadata))
@@ -137,9 +137,7 @@ def _import(
 
 
 def read(path: Path, tokenizer: Path | None, tgt_tokenizer: Path | None) -> ForeignModel:
-    """Read the model at a path, of any toolkit. Arguments and errors are those of `import_model`."""
-    packed = sorted(file.name for kind in _PACKED for file in path.glob(kind) if not file.with_suffix("").exists())
-    require(not packed, f"{path}: {', '.join(packed)} must be unpacked, with gunzip")
+    """Read the model at a path, of any toolkit, without compressed files. Arguments and errors as of `import_model`."""
     if marian.weight_files(path):
         reader = marian.read
     elif (path / MODEL).is_file():

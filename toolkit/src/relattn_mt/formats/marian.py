@@ -1,7 +1,8 @@
 """Read a model in Marian's own format, as Firefox, translateLocally and OPUS-MT publish models: a directory.
 
     model.*.bin or *.npz             weights, and the options of the model, special:model.yml
-    vocab.*.spm                      SentencePiece model of both sides; or srcvocab.*.spm and trgvocab.*.spm
+    vocab.*.spm                      SentencePiece model of both sides; or srcvocab.*.spm and trgvocab.*.spm; in
+                                     models of HPLT and Bitextor, model.SRC-TGT.spm
     lex.*.bin                        lexical shortlist (`engine/shortlist.py`), optional
     *vocab*.yml                      in OPUS-MT, pieces by id, with source.spm and target.spm, or with *.bpe
     decoder.yml, MODEL.decoder.yml   names of the files above, and the search; optional; MODEL is that of the weights
@@ -55,6 +56,8 @@ _VERSION = struct.pack("<Q", 1)  # which a .bin begins with
 OPTIONS, MULTIPLIER = "special:model.yml", "_QuantMultA"  # of activations, which we quantize per row
 _MATRIX, EMBEDDING = re.compile(r"(^|_)W[^_]*$"), re.compile(r"Wemb$|_Wt$")
 _MOST_DIMENSIONS, _POSITIONS = 8, 1024
+_OPTIMIZER = ".optimizer.npz"  # end of the name of the file with which Marian continues a training
+_PAIR = re.compile(r"model\.([a-z]{2,3}(?:_[A-Za-z]+)?)-([a-z]{2,3}(?:_[A-Za-z]+)?)\.spm")  # HPLT's
 _SINUSOIDS = "sinusoids"  # name of the table that we add
 _SOURCE, _TARGET = re.compile("src|source"), re.compile("trg|tgt|target")  # in names of vocabularies
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "gelu": "gelu_sigmoid"}
@@ -93,6 +96,7 @@ _WITHOUT_EFFECT = re.compile(  # other options may only be off
 def weight_files(path: Path) -> list[Path]:
     """Return the files with weights in a directory."""
     files = sorted(file for suffix in ("npz", "bin") for file in path.glob(f"*.{suffix}") if file.is_file())
+    files = [file for file in files if not file.name.endswith(_OPTIMIZER)]
     return [file for file in files if file.suffix == ".npz" or _begins_with(file, _VERSION)]
 
 
@@ -363,7 +367,8 @@ def _settings(path: Path) -> tuple[Path | None, dict[str, Any]]:
 
 def _vocabulary(path: Path, settings: dict[str, Any]) -> tuple[dict[str, Any], tuple[Path | None, Path | None]]:
     """Return the fields of a `Vocabulary`, without the start, and the SentencePiece models of both sides."""
-    found = sorted(path.glob("*vocab*.spm")) or sorted(path.glob("*vocab*.yml"))  # srcvocab before trgvocab
+    found = sorted(path.glob("*vocab*.spm")) or sorted(path.glob("model.*-*.spm"))  # srcvocab before trgvocab
+    found = found or sorted(path.glob("*vocab*.yml"))
     files = _named(path, settings, "vocabs", found, 2)
     if not settings.get("vocabs") or len(files) == 1:
         _require_sides(path, files)
@@ -409,9 +414,9 @@ def _languages(path: Path) -> tuple[str, str]:
         tgt = metadata.get("trgTag") or metadata.get("targetLanguage")
         if isinstance(src, str) and isinstance(tgt, str):
             return src, tgt
-    match = next(
-        (m for file in weight_files(path) if (m := re.match(r"model\.([a-z]{2})([a-z]{2})\.", file.name))), None
-    )
+    matches = [re.match(r"model\.([a-z]{2})([a-z]{2})\.", file.name) for file in weight_files(path)]
+    matches += [_PAIR.fullmatch(file.name) for file in path.glob("*.spm")]
+    match = next((match for match in matches if match), None)
     return (match[1], match[2]) if match else ("", "")
 
 
