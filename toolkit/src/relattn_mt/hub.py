@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from relattn_mt.firefox.cache import bundles, is_name
 from relattn_mt.support.console import is_quiet, log_level
 from relattn_mt.support.errors import InputError, install_command
 from relattn_mt.version import __version__
@@ -24,18 +25,34 @@ _NAME = re.compile(r"(\w[\w.-]*/\w[\w.-]*)(?:@(\S+))?", re.ASCII)  # org/name, o
 
 
 def resolve(path: str | Path) -> Path:
-    """Return the directory of a bundle, which is downloaded if `path` is a name on the hub.
+    """Return the directory of a bundle, which is downloaded if `path` is a name on the hub or of a model of Firefox.
 
     Args:
         path: a directory, which takes precedence if it exists; or the name of a model of this package, such as
-            "everyday-en-de"; or `org/name`; or `org/name@revision` with a branch, tag or commit.
+            "everyday-en-de"; or `org/name`; or `org/name@revision` with a branch, tag or commit; or `firefox:en-de`.
 
     Returns:
         The directory, unchecked; `path` itself if it exists or is not a valid name.
 
     Raises:
-        InputError: The hub has no such model, denies access to it, or cannot be reached; or the model is not a bundle.
+        InputError: The hub has no such model, denies access to it, or cannot be reached; or the model is not a bundle;
+            or a model of Firefox cannot be had, or a pair requires two.
     """
+    directory, *others = resolve_route(path)
+    if others:
+        raise InputError(f"{path}: Firefox translates this pair with two models, through English; name one of them")
+    return directory
+
+
+def resolve_route(path: str | Path) -> list[Path]:
+    """Return the directory of a bundle, as `resolve`, or the two of a pair that Firefox translates through English."""
+    if is_name(path) and not Path(path).exists():
+        return bundles(str(path))
+    return [_resolve_bundle(path)]
+
+
+def _resolve_bundle(path: str | Path) -> Path:
+    """Return the directory of a bundle that is not a model of Firefox."""
     from relattn_mt.bundle import CONFIG, PACKAGED, TOKENIZER_FILES, WEIGHTS, packaged_models
 
     name, revision = name_on_hub(path)

@@ -9,7 +9,7 @@ import yaml
 
 from relattn_mt.config import TrainConfig
 from relattn_mt.formats.ctranslate2.directory import MODEL
-from relattn_mt.hub import resolve
+from relattn_mt.hub import resolve_route
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.support.files import file_digest
 from relattn_mt.support.processor import cores
@@ -32,7 +32,8 @@ def load(
 
     Args:
         path: Directory of a bundle; or ``"everyday-en-de"``, the model of this package; or the name of a bundle on the
-            Hugging Face hub: ``"org/name"`` or, with a branch, tag or commit, ``"org/name@v1.0"``.
+            Hugging Face hub: ``"org/name"`` or, with a branch, tag or commit, ``"org/name@v1.0"``; or a model of
+            Firefox: ``"firefox:en-de"``.
         device: Device to translate on: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
         precision: ``"fp32"``, ``"bf16"`` or ``"int8"``. By default ``"fp32"``, and ``"int8"`` for a quantized bundle on
             a CPU. bf16 requires a GPU.
@@ -47,7 +48,7 @@ def load(
     """
     if threads is not None:
         TrainConfig(threads=threads)  # checks the range
-    directory = resolve(path)
+    *earlier, directory = resolve_route(path)
     require(not (directory / MODEL).exists(), f"{path}: is for CTranslate2; convert it with `relattn-mt import`")
     from relattn_mt.bundle import read_bundle
 
@@ -60,6 +61,8 @@ def load(
 
         torch.set_num_threads(threads)
     translator.examples = _examples(directory)
+    if earlier:
+        translator = translator.after(load(earlier[0], device=device, precision=precision, threads=threads))
     return translator.with_languages(src_lang, tgt_lang)
 
 
@@ -89,7 +92,7 @@ def _examples(directory: Path) -> list[str]:
 
 
 def weights_digest(path: str) -> str:
-    """Return the SHA-256 of the weights of a bundle."""
+    """Return the SHA-256 of the weights of a bundle, or those of two."""
     from relattn_mt.bundle import WEIGHTS
 
-    return file_digest(resolve(path) / WEIGHTS)
+    return " ".join(file_digest(directory / WEIGHTS) for directory in resolve_route(path))

@@ -120,6 +120,7 @@ LISTS = {  # options whose values are lists, and a command with three values of 
     ("prepare", "exclude"): "--src x --tgt y --src_lang=en --tgt_lang=de --out z --exclude a b c",
     **{("distill", "data"): SYNTHESIS, ("distill", "exclude"): f"{SYNTHESIS} --exclude a b c"},
     **{("backtranslate", "data"): SYNTHESIS, ("backtranslate", "exclude"): f"{SYNTHESIS} --exclude a b c"},
+    ("models", "remove"): "--remove a b c",
     ("backtranslate", "parallel"): f"{SYNTHESIS} --parallel a b c",
     **{("serve", "cors"): "x --cors a b c", ("serve", "proxies"): "x --proxies a b c"},
     **{("serve", "languages"): "x --languages a b c", ("serve", "hosts"): "x --hosts a b c"},

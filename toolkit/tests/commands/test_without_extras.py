@@ -48,6 +48,8 @@ def test_each_command_works_or_names_its_extra(model: str, text: dict[str, str],
     (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
     (tmp_path / "in.jsonl").write_text('{"text": "one cat"}\n')
     (tmp_path / "in.zst").write_bytes(b"\x28\xb5\x2f\xfd")
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "model.bin.zst").touch()
     (tmp_path / "in.md").write_text("one cat\n")
     pair, out = ["--src_lang=en", "--tgt_lang=de"], str(tmp_path / "out")
     cases = {
@@ -58,6 +60,7 @@ def test_each_command_works_or_names_its_extra(model: str, text: dict[str, str],
             ["score", model, "--src", src, "--tgt", tgt],
             ["quantize", model, "--out", str(tmp_path / "int8")],
             ["recipe", model],
+            ["models"],
             ["import", str(published), "--out", str(tmp_path / "marian-bundle"), *pair],
             *([*name.split(), "--help"] for name in COMMANDS),
         ],
@@ -73,6 +76,7 @@ def test_each_command_works_or_names_its_extra(model: str, text: dict[str, str],
             ["export", "argos", model, "--out", str(tmp_path / "a.argosmodel")],
         ],
         "files": [["translate", model, "--input", str(tmp_path / "in.zst"), "--output", f"{out}.txt"]],
+        "firefox": [["import", str(tmp_path / "packed"), "--out", out]],
         "hub": [["translate", "org/name"]],
         "serve": [["serve", model]],
         "train": [

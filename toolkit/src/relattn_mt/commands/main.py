@@ -35,6 +35,7 @@ GROUPS = {
         "quantize": "Write a bundle with weights in 8 bits",
         "export": "Convert a bundle for CTranslate2, Argos Translate, ONNX or Marian",
         "import": "Convert a model of another toolkit, such as OPUS-MT, to a bundle",
+        "models": "List the models of Firefox in the cache or for download, or remove some",
     },
 }
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}

@@ -6,7 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from relattn_mt.commands.options import DeviceOptions, SearchOptions
-from relattn_mt.hub import name_on_hub, resolve
+from relattn_mt.firefox.cache import is_name
+from relattn_mt.firefox.registry import PIVOT
+from relattn_mt.hub import name_on_hub, resolve_route
 from relattn_mt.serve.access import check_access
 from relattn_mt.serve.limits import Limits
 from relattn_mt.support.errors import EXTRAS, install_command, require
@@ -34,8 +36,8 @@ def serve(
     translated end with an error.
 
     Args:
-        models: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub. One model
-            per language pair.
+        models: Directory of a bundle, or name of a model: everyday-en-de, org/name on the hub, or Firefox's, as
+            firefox:en-de. One model per language pair.
             A model of several languages serves all pairs among them, or among --languages.
         host: Address to listen on. 0.0.0.0 accepts connections from other machines.
         port: Port to listen on. 0 chooses a free port.
@@ -54,8 +56,13 @@ def serve(
     require(0 <= port <= 65535, f"port must be at least 0 and at most 65,535, got {port}")
     require(0 <= idle <= 1e6, f"idle must be at least 0 and at most 1,000,000 minutes, got {idle}")
     check_access(hosts, cors, proxies)
-    missing = [model for model in models if not name_on_hub(model)[0] and not resolve(model).exists()]
+    routes = {model: resolve_route(model) for model in models if not name_on_hub(model)[0]}
+    missing = [model for model, route in routes.items() if not route[0].exists()]
     require(not missing, f"{' '.join(missing)}: no such directory; a bundle is a directory")
+    for model in filter(is_name, [*models]):
+        paths = [str(path) for path in routes[model]]
+        models = [name for name in models if name not in (model, *paths)] + paths
+        pivot = pivot or (PIVOT if len(paths) > 1 else "")
     packages = *EXTRAS["documents"], *EXTRAS["serve"]
     lacking = [package for package in packages if find_spec(package) is None]  # some are imported when first needed
     require(not lacking, f"{' '.join(lacking)} cannot be imported: {install_command('serve')}")

@@ -42,6 +42,7 @@ def import_model(
     sample: Sequence[str] | int,
     alignment_text: Sequence[tuple[str, str]] = (),
     overwrite: bool = False,
+    origin: str = "",
 ) -> Report:
     """Write a bundle with a model of another toolkit, and report what it is.
 
@@ -58,6 +59,7 @@ def import_model(
         sample: Lines for the check, or the number of lines to draw from the vocabulary.
         alignment_text: Pairs of sentences, by which the layer and the head are chosen that align words best.
         overwrite: Replace a bundle at `out`.
+        origin: Where the model is from and its licence, for the bundle's card.
 
     Raises:
         InputError: a file is missing, damaged or not such a model; the model has unsupported features; a language is
@@ -65,7 +67,13 @@ def import_model(
     """
     bundle.require_writable(out, overwrite)
     write = partial(
-        _import, out=out, src_lang=src_lang, tgt_lang=tgt_lang, sample=sample, alignment_text=alignment_text
+        _import,
+        out=out,
+        src_lang=src_lang,
+        tgt_lang=tgt_lang,
+        sample=sample,
+        alignment_text=alignment_text,
+        origin=origin,
     )
     if not (path.suffix == argos.SUFFIX or argos.is_package(path)):
         with unpacked(path) as directory:
@@ -84,6 +92,7 @@ def _import(
     tgt_lang: str,
     sample: Sequence[str] | int,
     alignment_text: Sequence[tuple[str, str]],
+    origin: str,
 ) -> Report:
     """Check and write a model that was read from a path."""
     src_lang, tgt_lang = src_lang or foreign.languages[0], tgt_lang or foreign.languages[1]
@@ -132,6 +141,8 @@ def _import(
         "## Recipe\n\nTo continue training, use this model in a recipe, with this bundle as `train.init_from`:\n\n"
         f"```yaml\n{yaml.safe_dump({'model': as_dict(imported.model)}, sort_keys=False)}```\n\n## Import\n\n{report}\n"
     )
+    if origin:
+        card += f"\n## Source\n\n{origin}\n"
     imported.save(card)
     return report
 

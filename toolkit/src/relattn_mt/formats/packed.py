@@ -78,12 +78,8 @@ def _content(path: Path) -> Iterator[bytes]:
 def _zstd(file: BinaryIO) -> Iterator[bytes]:
     import zstandard
 
-    stream = None
+    stream = zstandard.ZstdDecompressor().decompressobj()
     while data := file.read(_ZSTD_BLOCK):
-        while data:
-            stream = stream or zstandard.ZstdDecompressor().decompressobj()
-            yield stream.decompress(data)
-            data = stream.unused_data
-            stream = None if stream.eof else stream
-    if stream is not None:
-        raise EOFError("it ends within a frame")
+        yield stream.decompress(data)
+    if not stream.eof:
+        raise EOFError("it ends within its frame")

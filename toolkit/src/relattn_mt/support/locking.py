@@ -15,18 +15,18 @@ LOCK = ".relattn.lock"  # file name; a killed process leaves it
 
 
 @contextmanager
-def locked(directory: Path, doing: str) -> Iterator[None]:
+def locked(directory: Path, doing: str, *, wait: bool = False) -> Iterator[None]:
     """Lock a directory until the block or the process ends, and remove files that a killed process left half-written.
 
     The directory is created if necessary, and removed at the end if it is empty.
 
     Raises:
-        InputError: Another process has locked it.
+        InputError: Another process has locked it, and `wait` is False.
     """
     created = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(directory / LOCK, timeout=0):
+        with FileLock(directory / LOCK, timeout=-1 if wait else 0):
             try:
                 for path in filter(is_leftover, [*directory.glob(".*"), *directory.glob("*/.*")]):
                     remove(path)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from typing import Any, final
@@ -66,6 +67,7 @@ class Translator:
         workers: int = 1,
     ) -> None:
         self.engine, self.tokenizer, self.search = engine, tokenizer, search
+        self._earlier: Translator | None = None
         self.src_lang, self.tgt_lang = languages
         self.examples, self._pairs = list(examples), list(pairs)
         self.preparation = Preparation(tokenizer, search, engine.max_length)
@@ -130,6 +132,18 @@ class Translator:
         languages, workers = (self.src_lang, self.tgt_lang), self.runner.workers
         options: dict[str, Any] = {"pairs": self._pairs, "examples": self.examples, "workers": workers}
         return Translator(engine, self.tokenizer, self.search, languages=languages, **options)
+
+    def after(self, earlier: Translator) -> Translator:
+        """Return a translator of the source language of another one, through the language between both.
+
+        The other one translates first, with its own search and without a glossary. Scores are those of this one.
+        """
+        translator = self.with_engine(self.engine)
+        translator._earlier, translator.examples = earlier, earlier.examples
+        translator.src_lang = earlier.src_lang
+        translator._pairs = [(earlier.src_lang, self.tgt_lang)]
+        vars(translator)["characters"] = earlier.characters
+        return translator
 
     @cached_property
     def characters(self) -> frozenset[str]:
@@ -234,6 +248,8 @@ class Translator:
         Raises:
             InputError: As `translate`.
         """
+        if self._earlier is not None:
+            sentences = self._between(self._earlier, sentences, first_line)
         numbered = dict(enumerate(sentences, start=first_line))
         for number, sentence in numbered.items():
             self.preparation.check(sentence, number, call)
@@ -251,6 +267,18 @@ class Translator:
 
         results = translate_with_literals(numbered, self.preparation, translate, call.sampling is not None)
         return [results[number] for number in numbered]
+
+    @staticmethod
+    def _between(earlier: Translator, sentences: Sequence[Sentence], first_line: int) -> list[Sentence]:
+        """Return sentences as another translator translates them, without a glossary and with its own search."""
+        if any(sentence.options.align for sentence in sentences):
+            raise InputError("align requires one model: the words of a source are not those between two models")
+        once = []
+        for each in sentences:
+            options = replace(each.options, n_best=1, search=None, sampling=None, glossary=None)
+            once.append(Sentence(each.text, options))
+        between = earlier.translate_sentences(once, first_line)
+        return [replace(each, text=best.marked) for each, (best, *_) in zip(sentences, between, strict=True)]
 
     def _translate(
         self, sentences: Mapping[int, Sentence], removed: Mapping[int, re.Pattern[str] | None], call: CallOptions
@@ -302,8 +330,11 @@ class Translator:
 
         Raises:
             InputError: a line is longer than the model can hold, or than LONGEST_LINE characters. The message has the
-                side and the line number, counted from 1. Results of earlier lines have been yielded, but for a few.
+                side and the line number, counted from 1. Results of earlier lines have been yielded, but for a few. Or
+                there are two models.
         """
+        if self._earlier is not None:
+            raise InputError("scores require one model: name those into and from the language between both")
         remaining = iter(enumerate(pairs, start=1))
         while chunk := list(islice(remaining, PAIRS)):
             src_ids, tgt_ids = self.encode_pairs(chunk)

@@ -1,0 +1,149 @@
+"""Loopback server with Mozilla's two lists of Firefox's models, and their files."""
+
+import gzip
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import zstandard
+from relattn_mt.firefox.registry import MIRROR
+
+from testing.firefox_models import random_model, train_vocabulary, write_bin, write_shortlist
+from testing.foreign_bundles import LINES
+
+REGISTRY, RECORDS = "db/models.json", "v1/buckets/main/collections/translations-models-v2/records"
+NAMES = {"model": "model", "lex": "lexicalShortlist", "vocab": "vocab", "srcvocab": "srcVocab", "trgvocab": "trgVocab"}
+
+
+def model_files(directory: Path, *, two: bool = False, seed: int = 1) -> dict[str, bytes]:
+    """Return the files of a small model by kind, with one vocabulary or two."""
+    directory.mkdir(exist_ok=True)
+    kinds = ("srcvocab", "trgvocab") if two else ("vocab",)
+    files = {kind: train_vocabulary(directory / f"{kind}.{seed}.spm", LINES * 5, 40) for kind in kinds}
+    pieces = 31
+    options = {"tied_embeddings_all": False, "tied_embeddings": True} if two else {}
+    tensors, settings = random_model(pieces, seed=seed, **options)  # type: ignore[arg-type]
+    files["model"] = write_bin(directory / "model.bin", tensors, settings, int8=True)
+    files["lex"] = write_shortlist(directory / "lex.bin", pieces)
+    return {kind: file.read_bytes() for kind, file in files.items()}
+
+
+class Mozilla(ThreadingHTTPServer):
+    """Server with lists that a test may change, a record of requests, and faults by a part of the path."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.registry: dict[str, Any] = {"generated": "2026-11-29", "baseUrl": "https://unused.invalid", "models": {}}
+        self.records: dict[str, Any] = {"data": []}
+        self.files: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        self.statuses: dict[str, int] = {}
+        self.redirects: dict[str, str] = {}
+        self.cuts: dict[str, int] = {}  # number of bytes at the end that are not sent
+        self.has_ranges = True
+
+    def add(
+        self,
+        pair: str,
+        files: dict[str, bytes],
+        *,
+        architecture: str = "base-memory",
+        status: str | None = "Release",
+        version: str = "3.0",
+    ) -> str:
+        """Add a model to both lists, as .gz to the registry and as .zst to the records. Return the weights' SHA-256."""
+        src, tgt = pair.split("-", 1)
+        digest = {kind: hashlib.sha256(content).hexdigest() for kind, content in files.items()}
+        entry: dict[str, Any] = {"architecture": architecture, "releaseStatus": status, "files": {}}
+        entry |= {"sourceLanguage": src, "targetLanguage": tgt, "metrics": {"flores200-plus": {"bleu": 38.8}}}
+        for kind, content in files.items():
+            path = f"models/{pair}/{architecture}_{digest['model'][:8]}/exported/{kind}.bin.gz"
+            self.files[path] = gzip.compress(content, mtime=0)
+            entry["files"][NAMES[kind]] = {"path": path}
+            packed = zstandard.compress(content)
+            location = f"main-workspace/translations-models-v2/{digest[kind][:16]}.zst"
+            self.files[location] = packed
+            attachment = {"location": location, "hash": hashlib.sha256(packed).hexdigest(), "size": len(packed)}
+            record = {"name": f"{kind}.bin", "sourceLanguage": src, "targetLanguage": tgt, "version": version}
+            record |= {"architecture": architecture, "fileType": kind, "attachment": attachment, "schema": 1}
+            record |= {"decompressedSize": len(content), "decompressedHash": digest[kind]}
+            self.records["data"].append({**record, "filter_expression": "" if status else "env.channel == 'nightly'"})
+        weights = {"uncompressedSize": len(files["model"]), "uncompressedHash": digest["model"]}
+        entry["files"]["model"] |= weights
+        self.registry["models"].setdefault(pair, []).append(entry)
+        return digest["model"]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Mozilla
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None: ...
+
+    def do_GET(self) -> None:
+        server, path = self.server, urlsplit(self.path).path.lstrip("/")  # of a proxy, a whole address
+        server.asked.append(path)
+        for part, url in server.redirects.items():
+            if part in path:
+                return self.reply(302, b"", {"Location": url})
+        for part, status in server.statuses.items():
+            if part in path:
+                return self.reply(status, b"as the test wants it")
+        lists = {REGISTRY: server.registry, RECORDS: server.records}
+        if path in lists:
+            content: Any = lists[path]
+            return self.reply(200, content if isinstance(content, bytes) else json.dumps(content).encode())
+        if path not in server.files:
+            return self.reply(404, b"")
+        content, begin = server.files[path], 0
+        if server.has_ranges and (given := self.headers["Range"]):
+            begin = int(given.removeprefix("bytes=").removesuffix("-"))
+            if begin >= len(content):
+                return self.reply(416, b"")
+        headers = {"Content-Range": f"bytes {begin}-{len(content) - 1}/{len(content)}"} if begin else {}
+        cut = next((count for part, count in server.cuts.items() if part in path), 0)
+        return self.reply(206 if begin else 200, content[begin:], headers, cut)
+
+    def reply(self, status: int, body: bytes, headers: dict[str, str] | None = None, cut: int = 0) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body[: len(body) - cut])
+        self.close_connection = self.close_connection or cut > 0
+
+
+@contextmanager
+def serving(cache: Path) -> Iterator[tuple[Mozilla, dict[str, str]]]:
+    """Run a server, and yield it with the variables by which a process uses it with an empty cache."""
+    with Mozilla() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server, {MIRROR: server.url, "XDG_CACHE_HOME": str(cache), "NO_PROXY": "127.0.0.1"}
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def start_import(name: str, variables: dict[str, str]) -> subprocess.Popen[str]:
+    """Start a process that imports a model."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "relattn_mt", "import", name],
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

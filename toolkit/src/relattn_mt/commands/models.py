@@ -1,0 +1,39 @@
+"""`relattn-mt models`"""
+
+from typing import Literal
+
+from relattn_mt.firefox.cache import PREFIX, cached, parse, root
+from relattn_mt.firefox.registry import fetch_models
+from relattn_mt.support.errors import require
+from relattn_mt.support.files import as_size
+from relattn_mt.support.files import remove as remove_directory
+
+
+def models(source: Literal["cached", "firefox"] = "cached", *, remove: list[str] = []) -> None:  # noqa: B006
+    """List the models of Firefox that are in the cache, with their sizes, or those that Mozilla offers.
+
+    A line of the offered ones has the name, the architecture, the status, the size, whether the cache has the model or
+    another one of the pair, and the scores on Flores.
+
+    Args:
+        source: cached, for what is in the cache; firefox, for what Mozilla offers.
+        remove: Names of models to remove from the cache: firefox:en-de, or of one version, firefox:en-de@3.0.
+    """
+    removed = [path for name in remove for path in cached(*parse(name)) or [root() / name]]
+    for path in removed:
+        require(path.is_dir(), f"{path.name}: there is no such model in the cache")
+    for path in removed:
+        remove_directory(path)
+        print(f"removed: {path}")
+    if source == "cached" and not remove:
+        for path in cached():
+            size = as_size(sum(file.stat().st_size for file in path.iterdir()))
+            print(f"{PREFIX}{path.parent.name}@{path.name.rpartition('-')[2]}\t{size}\t{path}")
+    elif not remove:
+        for model in fetch_models():
+            name = f"{PREFIX}{'-'.join(model.pair)}@{model.version}"
+            status = "released" if model.is_released else "pre-release"
+            size = as_size(sum(file.size for file in model.files.values()))
+            own = "cached" if cached(model.pair, model.version, model.architecture) else ""
+            state = own or ("another is cached" if cached(model.pair) else "")
+            print("\t".join([name, model.architecture, status, size, state, model.score]))

@@ -1,0 +1,185 @@
+"""Mozilla's lists of Firefox's models, in two forms.
+
+    db/models.json   registry of mozilla/translations: architecture, status and scores. Files are in .gz, and only the
+                     weights have a size and a hash.
+    records          of Firefox's Remote Settings: a record per file, in .zst, with version, size and hash.
+
+The registry comes first. Its models get versions, sizes and hashes from the records of the same weights. Fields that
+are not known are ignored, and so are entries that are malformed, with a warning.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+from relattn_mt.support.download import DownloadError, fetch_json
+from relattn_mt.support.errors import InputError, one_line, reading, require
+
+_log = logging.getLogger(__name__)
+
+MIRROR = "RELATTN_FIREFOX_MIRROR"  # variable with the address of a server with both lists and all files
+_BUCKET = "https://storage.googleapis.com/moz-fx-translations-data--303e-prod-translations-data"
+_SETTINGS = "https://firefox.settings.services.mozilla.com"
+_ATTACHMENTS = "https://firefox-settings-attachments.cdn.mozilla.net"
+_REGISTRY = "db/models.json"
+_RECORDS = "v1/buckets/main/collections/translations-models-v2/records"
+PIVOT = "en"
+ARCHITECTURES = ["base-memory", "base", "tiny"]  # best first
+_KINDS = {"lexicalShortlist": "lex", "srcVocab": "srcvocab", "trgVocab": "trgvocab"}
+LANGUAGE = "[a-z]{2,3}(?:-[a-z]{4})?"
+_FORMS = {  # of strings that become part of an address or a path
+    "path": re.compile(r"(?!.*\.\.)\w[\w./+=@~-]*", re.ASCII),
+    "language": re.compile(LANGUAGE),
+    "architecture": re.compile(r"\w[\w-]*", re.ASCII),
+    "version": re.compile(r"\w[\w.]*", re.ASCII),
+    "hash": re.compile(r"([0-9a-f]{64})?"),
+}
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a model: its address, and when it is unpacked its size, and its SHA-256, or 0 and "" if unknown."""
+
+    url: str
+    size: int
+    digest: str
+
+
+@dataclass
+class RemoteModel:
+    """A model in a list.
+
+    Attributes:
+        pair: Source and target language.
+        architecture: Size of the model, such as "base-memory".
+        version: Number of its version, or the first 8 digits of the SHA-256 of its weights.
+        is_released: Whether it is in released versions of Firefox.
+        score: Scores on Flores; empty if unknown.
+        files: Files by kind: model, vocab or srcvocab and trgvocab, and perhaps lex.
+    """
+
+    pair: tuple[str, str]
+    architecture: str
+    version: str
+    is_released: bool
+    score: str = ""
+    files: dict[str, RemoteFile] = field(default_factory=dict)
+
+
+def fetch_models() -> list[RemoteModel]:
+    """Download the lists, and return their models, the best of a pair first.
+
+    Raises:
+        InputError: Neither list can be had, or one is malformed.
+    """
+    mirror = os.environ.get(MIRROR, "").rstrip("/")
+    sources = (_BUCKET, _REGISTRY, _BUCKET), (_SETTINGS, _RECORDS, _ATTACHMENTS)
+    lists: list[list[RemoteModel]] = []
+    faults = []
+    for server, path, files in sources:
+        url = f"{mirror or server}/{path}"
+        try:
+            content = fetch_json(url)
+            with reading(url, "malformed"):
+                lists.append(_models(content, mirror or files))
+        except DownloadError as error:
+            faults.append(error)
+            lists.append([])
+    registry, records = lists
+    if not (registry or records) and faults:
+        raise faults[0]
+    by_weights = {model.files["model"].digest: model for model in records}
+    for model in registry:
+        if twin := by_weights.get(model.files["model"].digest):
+            model.version = twin.version
+            for kind in model.files.keys() & twin.files.keys():
+                model.files[kind] = replace(twin.files[kind], url=model.files[kind].url)
+    pairs = {model.pair for model in registry}
+    models = [*registry, *(model for model in records if model.pair not in pairs)]
+    return sorted(models, key=_rank)
+
+
+def _rank(model: RemoteModel) -> tuple[Any, ...]:
+    place = ARCHITECTURES.index(model.architecture) if model.architecture in ARCHITECTURES else len(ARCHITECTURES)
+    return model.pair, not model.is_released, place, [-int(number) for number in re.findall(r"\d+", model.version)]
+
+
+def route(models: Sequence[RemoteModel], pair: tuple[str, str], version: str, architecture: str) -> list[RemoteModel]:
+    """Return the best model of a pair, or the two that translate it through English.
+
+    Raises:
+        InputError: There is no such model.
+    """
+    own = [model for model in models if model.pair == pair]
+    legs = [pair] if own or version else [(pair[0], PIVOT), (PIVOT, pair[1])]
+    fitting = [m for m in models if version in ("", m.version) and architecture in ("", m.architecture)]
+    best = {model.pair: model for model in reversed(fitting)}
+    found = [best[leg] for leg in legs if leg in best]
+    if len(found) < len(legs):
+        known = [f"{model.architecture} {model.version}" for model in own] or sorted({"-".join(m.pair) for m in models})
+        raise InputError(f"there is no such model; there are: {', '.join(known)}")
+    return found
+
+
+def _models(content: Any, base: str) -> list[RemoteModel]:
+    """Return the models of a list that have weights with a digest and a vocabulary."""
+    models: dict[tuple[Any, ...], RemoteModel] = {}
+    is_registry = "models" in content
+    for entry in chain.from_iterable(content["models"].values()) if is_registry else content["data"]:
+        try:
+            model = _of_entry(entry, base) if is_registry else _of_record(entry, base)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            _log.warning("a malformed entry of Mozilla's list is left out: %s", one_line(repr(error), 200))
+            continue
+        key = model.pair, model.architecture, model.version
+        own = models.setdefault(key, model)
+        own.files = {**model.files, **own.files}
+    return [model for model in models.values() if _is_complete(model.files)]
+
+
+def _is_complete(files: dict[str, RemoteFile]) -> bool:
+    has_vocabulary = "vocab" in files or {"srcvocab", "trgvocab"} <= files.keys()
+    return has_vocabulary and "model" in files and files["model"].digest != ""
+
+
+def _of_entry(entry: Any, base: str) -> RemoteModel:
+    """Return the model of an entry of the registry."""
+    scores = entry.get("metrics", {}).get("flores200-plus", {})
+    model = _model(entry, entry["files"]["model"]["uncompressedHash"][:8])
+    model.is_released = str(entry.get("releaseStatus")).startswith("Release")
+    model.score = ", ".join(f"{name} {value:g}" for name, value in scores.items())
+    for name, file in entry["files"].items():
+        model.files[_KINDS.get(name, name)] = _file(base, file["path"], file, "uncompressed")
+    return model
+
+
+def _of_record(record: Any, base: str) -> RemoteModel:
+    """Return the model of a record, with its one file."""
+    model = _model(record, record["version"])
+    model.is_released = "channel" not in record.get("filter_expression", "") and "a" not in record["version"]
+    model.files[record["fileType"]] = _file(base, record["attachment"]["location"], record, "decompressed")
+    return model
+
+
+def _model(fields: dict[str, Any], version: str) -> RemoteModel:
+    src, tgt = (fields[f"{side}Language"].replace("_", "-").lower() for side in ("source", "target"))
+    pair = _checked("language", src), _checked("language", tgt)
+    return RemoteModel(pair, _checked("architecture", fields["architecture"]), _checked("version", version), False)
+
+
+def _file(base: str, path: str, fields: dict[str, Any], prefix: str) -> RemoteFile:
+    size = int(fields.get(f"{prefix}Size", 0))
+    require(size >= 0, f"a size must not be negative, got {size}")
+    return RemoteFile(f"{base}/{_checked('path', path)}", size, _checked("hash", fields.get(f"{prefix}Hash", "")))
+
+
+def _checked(name: str, value: str) -> str:
+    """Return a string. Raises InputError unless it has the form of a path, a language and so on."""
+    require(_FORMS[name].fullmatch(value) is not None, f"a {name} must have its form, got {one_line(value, 60)!r}")
+    return value
