@@ -26,7 +26,7 @@ def train_vocabulary(path: Path, lines: list[str], pieces: int) -> Path:
         sentence_iterator=iter(lines), model_prefix=str(path.with_suffix("")), vocab_size=pieces, pad_id=-1, bos_id=-1,
         eos_id=0, unk_id=1, hard_vocab_limit=False, minloglevel=2,
     )  # fmt: skip
-    return path.with_suffix(".model").rename(path)
+    return path.with_suffix(".model").replace(path)
 
 
 def random_model(

@@ -92,6 +92,7 @@ def fetch_foreign(path: str | Path) -> Path:
     with hub_errors(f"{path}: no such directory here, and from the hub") as api:
         commit = api.resolve_revision(name, revision=revision)
         found = {file.rfilename for file in api.model_info(name, revision=commit, files_metadata=True).siblings or []}
+        transformers.require_no_adapter(found, path)
         small = [file for file in transformers.SMALL_FILES if file in found or file == transformers.CONFIG]
         local = Path(api.hf_hub_download(name, transformers.CONFIG, revision=commit)).parent
         try:

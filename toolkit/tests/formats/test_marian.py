@@ -16,6 +16,7 @@ import zstandard
 from relattn_mt.bundle import Bundle, quantize_bundle, read_bundle
 from relattn_mt.config import ModelConfig
 from relattn_mt.data.tokenizer import load_model
+from relattn_mt.formats.ctranslate2 import write as ctranslate2
 from relattn_mt.formats.import_model import read
 from relattn_mt.formats.marian import _read
 from relattn_mt.formats.marian_export import export
@@ -189,6 +190,14 @@ def test_a_trained_student(tmp_path):
         export(parts, tmp_path / "export", int8=False, sample=LINES)
 
 
+def test_exports_of_a_model_with_ssru(tmp_path):
+    """The message of another format names the one that has it."""
+    path, _ = directory(tmp_path / "model")
+    parts = run_import(path, tmp_path / "bundle", src_lang="", tgt_lang="")
+    with pytest.raises(InputError, match=r"CTranslate2 does not support decoder_mixer ssru; .* exported to marian$"):
+        ctranslate2.export(parts, tmp_path / "out", quantization="float32", sample=LINES)
+
+
 def test_models_that_marian_does_not_represent(tmp_path):
     relative = make_bundle(tmp_path / "relative")
     with pytest.raises(InputError, match=r"relative positions .*; an embedding of the first .*; norm pre") as caught:
@@ -288,9 +297,11 @@ def test_files_that_settings_name(tmp_path):
         ("beam-size", "2.5"),
         ("beam-size", "true"),
         ("normalize", "9" * 400),
+        ("normalize", "6.0"),
+        ("max-length-factor", "-1.0"),
     ):
         (path / "config.yml").write_text(f"{names}{name}: {value}\n")
-        with pytest.raises(InputError, match=r"config\.yml: (beam.size|normalize) must be "):
+        with pytest.raises(InputError, match=rf"config\.yml: {name} must be "):
             read(path, None, None)
 
 
@@ -414,10 +425,10 @@ EDITS: list[tuple[Any, str]] = [  # of the weights and the options, and what the
     ({"enc-depth": 6}, "enc-depth must be 2"),
     ({"transformer-dim-ffn": 7}, "transformer-dim-ffn must be 24"),
     ({"dim-vocabs": [40, 45]}, "dim-vocabs must be [45, 45]"),
-    ({"tied-embeddings-all": False}, "encoder_Wemb must have two dimensions"),
+    ({"tied-embeddings-all": False}, "model.npz: has no encoder_Wemb"),
     ({"transformer-decoder-autoreg": "self-attention"}, "not supported: decoder_l1_rnn_W; "),
     (changed("Wemb", lambda x: x[:-1]), "the vocabularies must have [44, 44] pieces"),
-    (lambda tensors, options: tensors.pop("Wemb"), "Wemb must have two dimensions"),
+    (lambda tensors, options: tensors.pop("Wemb"), "model.npz: has no Wemb"),
     (changed("Wemb", lambda x: x[0, 0]), "model.npz: Wemb must have two dimensions, got shape (1,)"),
     (changed("Wemb", lambda x: x * np.nan), "Wemb must hold finite numbers"),
     (changed("encoder_l1_self_Wq", lambda x: x[:, :8]), "encoder_l1_self_Wq must have shape (16, 16), got (8, 16)"),

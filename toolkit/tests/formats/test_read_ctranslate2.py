@@ -15,6 +15,7 @@ import sentencepiece
 from ctranslate2.specs import TransformerSpec, common_spec, model_spec
 from relattn_mt import bundle
 from relattn_mt.config import SearchConfig
+from relattn_mt.data.imported_tokenizer import ImportedTokenizer
 from relattn_mt.engine import decoder
 from relattn_mt.formats import parity
 from relattn_mt.formats.ctranslate2.model_bin import TYPES, ModelFile, read_model
@@ -24,6 +25,7 @@ from relattn_mt.formats.names import CTRANSLATE2
 from relattn_mt.support.errors import InputError
 
 from testing.covering import pairwise
+from testing.firefox_models import train_vocabulary
 from testing.foreign_bundles import LINES, bpe_pieces, run_import
 
 DIM, HEADS, INNER, CLIP = 12, 3, 20, 2
@@ -329,3 +331,19 @@ def test_tables_next_to_relative_positions(tmp_path, tokenizers):
     require_agreement(
         path, run_import(path, tmp_path / "bundle", "en", "de", tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[1])
     )
+
+
+def test_tokenizers_of_the_other_side(tmp_path):
+    """Both swapped, and one for both sides where each has its own, are refused. One with both vocabularies is not."""
+    letters = " ".join(sorted({*"".join(LINES)} - {" "}))
+    sides = [*LINES[::2], letters], [*LINES[1::2], letters]
+    src, tgt = (train_vocabulary(tmp_path / f"{i}.model", lines * 9, 60) for i, lines in enumerate(sides))
+    path = write(tmp_path / "model", (src, tgt))
+    with pytest.raises(InputError, match=r"1\.model: must be the source's SentencePiece model, got the target's"):
+        read(path, tgt, src)
+    for model, side in ((src, "target"), (tgt, "source")):
+        with pytest.raises(InputError, match=rf"the {side}'s|is not the {side}'s"):
+            read(path, model, None)
+    both = train_vocabulary(tmp_path / "both.model", [*sides[0], *sides[1]] * 9, 90)
+    joint = write(tmp_path / "joint", (both, both), shared=("tgt", "out"))
+    assert isinstance(read(joint, both, None).tokenizer, ImportedTokenizer)

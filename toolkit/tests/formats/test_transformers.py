@@ -19,7 +19,7 @@ from relattn_mt.support.errors import InputError
 from relattn_mt.training.objective import summed_loss
 from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import TranslateOptions
-from transformers import M2M100ForConditionalGeneration
+from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer
 
 from testing import transformers_models as models
 from testing.bundles import tensors_of
@@ -229,3 +229,43 @@ def test_training_continues_with_given_first_tokens(multilingual):
             log_probs = theirs(input_ids=ids, labels=labels).logits.log_softmax(-1)[0, 1:]
         expected -= float(log_probs.gather(1, labels[0, 1:, None]).sum())
     assert summed_loss(model, batch).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_languages_that_were_added_to_m2m_100(multilingual, tmp_path):
+    """An added language has its token's id. Other added tokens, which divide a text, are refused."""
+    path, _ = multilingual
+    tokenizer = M2M100Tokenizer.from_pretrained(path)
+    tokenizer.add_tokens(["__kab__"], special_tokens=True)
+    copy = Path(shutil.copytree(path, tmp_path / "added"))
+    tokenizer.save_pretrained(copy)
+    for name in ("added_tokens.json", "tokenizer_config.json"):  # which both have it
+        added = Path(shutil.copytree(copy, tmp_path / f"from {name}"))
+        if name == "added_tokens.json":
+            settings = json.loads((added / "tokenizer_config.json").read_text())
+            del settings["added_tokens_decoder"]
+            (added / "tokenizer_config.json").write_text(json.dumps(settings))
+        else:
+            (added / "added_tokens.json").unlink()
+        parts = run_import(added, tmp_path / f"{name[:5]}.bundle", "en", "kab")
+        (begin,) = parts.tokenizer.special.tgt_begin
+        assert begin == tokenizer.convert_tokens_to_ids("__kab__")
+    tokenizer.add_tokens(["Birnen"])
+    tokenizer.save_pretrained(copy)
+    with pytest.raises(InputError, match=r"added tokens must be of languages, such as __en__, got 'Birnen'"):
+        run_import(copy, tmp_path / "other", "en", "de")
+    copy = tmp_path / "from added_tokens.json"
+    (copy / "added_tokens.json").write_text(json.dumps({"__kab__": 5}))
+    with pytest.raises(InputError, match=r"the added token '__kab__' must have an id after those of vocab.json, got 5"):
+        run_import(copy, tmp_path / "other", "en", "de")
+
+
+def test_an_adapter_is_refused(multilingual, tmp_path):
+    """Beside a model and alone."""
+    copy = Path(shutil.copytree(multilingual[0], tmp_path / "adapted"))
+    (copy / "adapter_config.json").write_text("{}")
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(copy / "adapter_config.json", alone)
+    for path in (copy, alone):
+        with pytest.raises(InputError, match=r"must have no adapter, got adapter_config\.json; .*merge_and_unload"):
+            run_import(path, tmp_path / "other", "en", "de")

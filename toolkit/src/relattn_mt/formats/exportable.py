@@ -45,5 +45,7 @@ def require_exportable(config: ModelConfig, format: str, source: str | Path) -> 
     """
     if unsupported := _reasons(format, config):
         formats = supporting_formats(config)
+        if config.decoder_mixer == "ssru":  # which only Marian has
+            formats.append("marian")
         hint = f"this model can be exported to {' and '.join(formats)}" if formats else "no export format supports them"
         raise InputError(f"{source}: {FORMATS[format]} does not support {'; '.join(unsupported)}; {hint}")

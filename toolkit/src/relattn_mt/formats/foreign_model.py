@@ -32,6 +32,7 @@ FAIRSEQ_LANGUAGES = (
     re.compile("([a-z]{2}_[A-Z]{2})"),
 )  # the last: mBART's
 MARIAN_LANGUAGE = re.compile(">>(.+)<<")
+_COVERED = 0.8  # fraction of a vocabulary that a SentencePiece model of both sides must have
 NEVER_GENERATED = -1e4  # bias of a token without probability: finite in all precisions, and exp(-1e4) is 0
 BPE = "bpe.model"  # name of the codes in a package for Argos Translate
 GUIDED = "transformer-align"  # OPUS-MT's name of a model that was trained with guided alignment
@@ -189,7 +190,24 @@ def read_tokenizer(
     for path in paths:
         with reading(path, "cannot be read"):
             files.append(path.read_bytes())
-    return ImportedTokenizer(files[0], files[1], vocabularies, paths)
+    tokenizer = ImportedTokenizer(files[0], files[1], vocabularies, paths)
+    if not bpe and vocabularies.source != vocabularies.target:
+        _require_sides(tokenizer, paths)
+    return tokenizer
+
+
+def _require_sides(tokenizer: ImportedTokenizer, paths: tuple[Path, Path]) -> None:
+    """Raise an InputError if SentencePiece models are swapped, or if one for both sides is that of one side only."""
+    source, target = (set(vocabulary) for vocabulary in tokenizer.vocabularies)
+    src_model, tgt_model = (set(spm_pieces(path)) for path in paths)
+    is_swapped = len(src_model & source) < len(src_model & target) and len(tgt_model & target) < len(tgt_model & source)
+    if is_swapped:
+        raise InputError(f"{paths[0]}: must be the source's SentencePiece model, got the target's, and {paths[1]}")
+    for side, vocabulary in (("source", source), ("target", target)):
+        known = len(src_model & vocabulary)
+        if src_model == tgt_model and known < _COVERED * len(vocabulary):
+            pieces = f"{len(vocabulary):,} pieces, got {known:,}; give the {side}'s own model"
+            raise InputError(f"{paths[0]}: a SentencePiece model for both sides must have the {side}'s {pieces}")
 
 
 def spm_pieces(path: Path) -> list[str]:

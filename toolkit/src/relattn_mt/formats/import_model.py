@@ -149,6 +149,7 @@ def _import(
 
 def read(path: Path, tokenizer: Path | None, tgt_tokenizer: Path | None) -> ForeignModel:
     """Read the model at a path, of any toolkit, without compressed files. Arguments and errors as of `import_model`."""
+    transformers.require_no_adapter([file.name for file in path.glob("*.json")], path)
     if marian.weight_files(path):
         reader = marian.read
     elif (path / MODEL).is_file():

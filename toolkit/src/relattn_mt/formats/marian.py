@@ -85,6 +85,7 @@ DEFAULTS: dict[str, Any] = {  # options that Marian requires, and which are the 
     **{"transformer-no-projection": False, "transformer-train-position-embeddings": False},
 }
 _STUDENT = re.compile(r"\.intgemm(8|\.alphas)?\.")  # in the names of files of Firefox and translateLocally
+_SETTINGS = {"alpha": "normalize", "beam_size": "beam-size", "max_length_ratio": "max-length-factor"}
 _OTHER_SEARCH = "word-penalty", "allow-unk", "output-sampling"  # settings that may change translations
 _SHOWN = {"dim-emb", "enc-depth", "dec-depth", "dim-vocabs", "transformer-dim-ffn", "transformer-heads", "dec-cell"}
 _WITHOUT_EFFECT = re.compile(  # other options may only be off
@@ -124,7 +125,8 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     tensors = {name: tensor for name, tensor in content.tensors.items() if not name.endswith(MULTIPLIER)}
     sizes = []
     for name in (names.shared[side] for side in ("src_embedding", "embedding")):
-        shape = tensors[name].shape if name in tensors else ()
+        require(name in tensors, f"{source}: has no {name}")
+        shape = tensors[name].shape
         require(len(shape) == 2, f"{source}: {name} must have two dimensions, got shape {shape}")
         sizes.append(shape[0])
     tensors |= {_SINUSOIDS: fairseq_sinusoids(_POSITIONS, shape[1])}
@@ -436,4 +438,5 @@ def _search(file: Path, settings: Mapping[str, Any]) -> SearchConfig:
             max_length_extra=math.ceil(ratio),
         )
     except InputError as error:
-        raise InputError(f"{file}: {error}") from error
+        message = re.sub("^alpha|^beam_size|^max_length_ratio", lambda match: _SETTINGS[match[0]], str(error))
+        raise InputError(f"{file}: {message}") from error

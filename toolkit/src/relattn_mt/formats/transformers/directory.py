@@ -29,6 +29,7 @@ DIRECTORY = "model of transformers"  # name of such a directory in messages
 WEIGHTS = "model.safetensors", "pytorch_model.bin"
 INDICES = tuple(f"{name}.index.json" for name in WEIGHTS)
 _MARIAN_FILES = "vocab.json", "source.spm", "target.spm"
+ADAPTER = "adapter_config.json"
 SHARED_MODEL = "sentencepiece.bpe.model"
 SMALL_FILES = (
     *(CONFIG, GENERATION, TOKENIZER, *INDICES, *_MARIAN_FILES, "target_vocab.json", SHARED_MODEL),
@@ -120,6 +121,12 @@ def read_config(path: Path) -> dict[str, Any]:
         got = one_line(json.dumps(architectures), 80)
         raise InputError(f"{path / CONFIG}: architectures must be {json.dumps(expected)}, got {got}")
     return config
+
+
+def require_no_adapter(names: Collection[str], path: str | Path) -> None:
+    """Raise an InputError if a directory with files of these names has an adapter, such as one of LoRA."""
+    advice = "merge it into its model with merge_and_unload of PEFT and save that, or remove it"
+    require(ADAPTER not in names, f"{path}: must have no adapter, got {ADAPTER}; {advice}")
 
 
 class Settings:

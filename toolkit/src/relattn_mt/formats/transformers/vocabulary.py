@@ -6,11 +6,19 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from relattn_mt.formats.foreign_model import MARIAN_LANGUAGE, NLLB_LANGUAGE, languages_of, read_json, spm_pieces
+from relattn_mt.formats.foreign_model import (
+    FAIRSEQ_LANGUAGES,
+    MARIAN_LANGUAGE,
+    NLLB_LANGUAGE,
+    languages_of,
+    read_json,
+    spm_pieces,
+)
 from relattn_mt.formats.transformers.directory import DIRECTORY, SHARED_MODEL, TOKENIZER, Settings, optional
 from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import require_files
 
+_UNUSED = "madeupword"  # start of the names of pieces that no text has
 _M2M_100_LANGUAGES = {  # by the setting language_codes of the tokenizer, in the order of their ids
     "m2m100": "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr "
     "ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps "
@@ -51,6 +59,7 @@ def read_vocabulary(
         require(known, f"{path / TOKENIZER}: language_codes must be m2m100 or wmt21, got {one_line(repr(codes), 40)}")
         languages = {code: f"__{code}__" for code in _M2M_100_LANGUAGES[codes].split()}
         pieces = _pieces(path / "vocab.json", sizes[0], [*languages.values()])
+        languages |= _add_languages(pieces, path, tokenizer)
     else:
         pieces = _pieces(path / "tokenizer.json", sizes[0])
         languages = languages_of(pieces, NLLB_LANGUAGE)
@@ -106,7 +115,30 @@ def _pieces(file: Path, size: int, more: Collection[str] = ()) -> list[str]:
     require(ids == [*range(len(content))], f"{file}: the ids of its pieces must be 0, 1, 2, …, each once")
     pieces = [*sorted(content, key=content.__getitem__), *more]
     require(len(pieces) <= size, f"{file}: must have at most {size:,} pieces, the vocab_size, got {len(pieces):,}")
-    return [*pieces, *(f"madeupword{number}" for number in range(size - len(pieces)))]
+    return [*pieces, *(f"{_UNUSED}{number}" for number in range(size - len(pieces)))]
+
+
+def _add_languages(pieces: list[str], path: Path, tokenizer: Mapping[str, Any]) -> dict[str, str]:
+    """Give the languages that were added to M2M-100 their ids among its pieces, and return their tokens by code.
+
+    Raises:
+        InputError: An added token is not that of a language, or has an id that the model has for another piece.
+    """
+    added = optional(path / "added_tokens.json")
+    with reading(path / TOKENIZER, "added_tokens_decoder must have the content of each id"):
+        decoder = dict(tokenizer.get("added_tokens_decoder") or {})
+        added |= {token["content"]: int(number) for number, token in decoder.items()}
+    new = {
+        token: number for token, number in added.items() if number not in range(len(pieces)) or pieces[number] != token
+    }
+    for token, number in new.items():
+        name = one_line(repr(token), 40)
+        is_language = FAIRSEQ_LANGUAGES[0].fullmatch(token) is not None
+        require(is_language, f"{path}: added tokens must be of languages, such as __en__, got {name}")
+        is_free = number in range(len(pieces)) and pieces[number].startswith(_UNUSED)
+        require(is_free, f"{path}: the added token {name} must have an id after those of vocab.json, got {number}")
+        pieces[number] = token
+    return languages_of(new, FAIRSEQ_LANGUAGES[0])
 
 
 def piece_of(pieces: list[str], number: int, path: Path) -> str:
