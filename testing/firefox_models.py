@@ -126,12 +126,21 @@ def as_bin(items: list[tuple[str, int, tuple[int, ...], bytes]]) -> bytes:
     return start + struct.pack("<Q", padding) + b"\0" * padding + b"".join(data for *_, data in items)
 
 
-def write_shortlist(path: Path, vocab: int, *, first: int = 4, offsets: int | None = None, seed: int = 1) -> Path:
-    """Write a lexical shortlist with at most five pieces for each piece."""
+def write_shortlist(
+    path: Path,
+    vocab: int,
+    *,
+    first: int = 4,
+    best: int = 5,
+    offsets: int | None = None,
+    seed: int = 1,
+    lists: list[np.ndarray] | None = None,
+) -> Path:
+    """Write a lexical shortlist, by default with at most five random pieces for each piece."""
     draw = np.random.default_rng(seed)
-    lists = [np.unique(draw.integers(0, vocab, draw.integers(0, 6))) for _ in range(offsets or vocab)]
+    lists = lists or [np.unique(draw.integers(0, vocab, draw.integers(0, 6))) for _ in range(offsets or vocab)]
     begins, ids = np.cumsum([0, *map(len, lists)]), np.concatenate(lists)
-    content = struct.pack("<4Q", first, 5, len(begins), len(ids)) + begins.astype("<u8").tobytes()
+    content = struct.pack("<4Q", first, best, len(begins), len(ids)) + begins.astype("<u8").tobytes()
     content += ids.astype("<u4").tobytes()
     checksum = 0
     for (number,) in struct.iter_unpack("<Q", content[: len(content) // 8 * 8]):

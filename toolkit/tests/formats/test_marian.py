@@ -190,6 +190,35 @@ def test_a_trained_student(tmp_path):
         export(parts, tmp_path / "export", int8=False, sample=LINES)
 
 
+@pytest.mark.parametrize("two", [False, True])
+def test_a_shortlist_from_lexical_probabilities(tmp_path, two):
+    """The file is the one that another writer makes of the likeliest pieces; the import and the export use it."""
+    path, _ = directory(tmp_path / "model", two=two, seed=3)
+    parts = run_import(path, tmp_path / "bundle", src_lang="", tgt_lang="")
+    vocabularies = [
+        [x for x in pieces if x != parts.tokenizer.vocabulary.start] for pieces in parts.tokenizer.vocabularies
+    ]
+    draw, lines, lists = np.random.default_rng(1), ["no such 0.9", "NULL ▁one 0.5"], []
+    for source in vocabularies[0]:
+        chosen = draw.permutation(len(vocabularies[1]))[: draw.integers(0, 7)]
+        lists.append(np.sort(chosen))
+        lines += [f"{vocabularies[1][target]} {source} {1 / (2 + rank):.7f}" for rank, target in enumerate(chosen)]
+    (tmp_path / "lex.s2t").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    report = export(parts, tmp_path / "export", int8=False, sample=LINES, lexicon=tmp_path / "lex.s2t")
+    assert report.parities["float32"].same == len(LINES)
+    expected = write_shortlist(tmp_path / "expected.bin", 0, first=50, best=50, lists=lists)
+    assert (tmp_path / "export" / "lex.s2t.bin").read_bytes() == expected.read_bytes()
+    again = run_import(tmp_path / "export", tmp_path / "again", src_lang="", tgt_lang="")
+    assert again.shortlist is not None
+    for content, fact in (
+        ("a b\n", "line 1 must be target, source, probability, got 'a b'"),
+        ("x y 0.5\n", "got none"),
+    ):
+        (tmp_path / "lex.s2t").write_text(content)
+        with pytest.raises(InputError, match=fact):
+            export(parts, tmp_path / "other", int8=False, sample=LINES, lexicon=tmp_path / "lex.s2t")
+
+
 def test_exports_of_a_model_with_ssru(tmp_path):
     """The message of another format names the one that has it."""
     path, _ = directory(tmp_path / "model")

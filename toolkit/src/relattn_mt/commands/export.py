@@ -17,6 +17,7 @@ def export(
     quantization: Quantization = "float32",
     check_lines: str = "",
     check_count: int = 100,
+    shortlist: str = "",
     src_lang: str = "",
     tgt_lang: str = "",
 ) -> None:
@@ -34,6 +35,8 @@ def export(
         quantization: Type of the weights. onnx supports float32 only, marian float32 and int8.
         check_lines: File of source lines for the check. By default, random text from the vocabulary.
         check_count: Number of lines for the check.
+        shortlist: For marian, a file of lexical probabilities to make a lexical shortlist from, which makes
+            translating faster: lines of a target piece, a source piece and the probability, as extract_lex writes them.
         src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
             other one if tgt_lang is that language.
         tgt_lang: Target language. The default is chosen as for src_lang.
@@ -42,6 +45,7 @@ def export(
     require(program != "onnx" or quantization == "float32", f"onnx supports float32 only, got {quantization}")
     known = program != "marian" or quantization in ("float32", "int8")
     require(known, f"marian supports float32 and int8, got {quantization}")
+    require(program == "marian" or not shortlist, f"--shortlist requires marian, got {program}")
     sample = check_sample(check_lines, check_count)
 
     from relattn_mt.bundle import read_bundle
@@ -60,7 +64,8 @@ def export(
     elif program == "marian":
         from relattn_mt.formats import marian_export
 
-        print(marian_export.export(source, Path(out), int8=quantization == "int8", sample=sample))
+        lexicon = Path(shortlist) if shortlist else None
+        print(marian_export.export(source, Path(out), int8=quantization == "int8", sample=sample, lexicon=lexicon))
     else:
         write = ctranslate2.export if program == "ctranslate2" else argos.export
         print(write(source, Path(out), quantization=quantization, sample=sample))

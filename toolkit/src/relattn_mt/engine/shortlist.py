@@ -66,6 +66,14 @@ class Shortlist:
         return np.flatnonzero(mask)
 
 
+def packed(lists: Sequence[Sequence[int]], first: int, best: int) -> bytes:
+    """Return the content of a file with the target ids of each source id, of at most `best` each."""
+    offsets, ids = np.cumsum([0, *map(len, lists)]), np.concatenate(lists)
+    header = struct.pack("<4Q", first, best, len(offsets), len(ids))
+    rest = header + offsets.astype("<u8").tobytes() + ids.astype("<u4").tobytes()
+    return struct.pack("<2Q", _MAGIC, _checksum(rest)) + rest
+
+
 def _checksum(content: bytes) -> int:
     """Return Marian's hash of numbers in uint64, as it combines them. A rest of less than 8 bytes does not count."""
     seed, most = 0, (1 << 64) - 1
