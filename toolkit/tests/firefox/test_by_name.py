@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from relattn_mt import load
 from relattn_mt.bundle import read_bundle
 from relattn_mt.firefox.cache import bundles, cached, root
 from relattn_mt.support.errors import InputError
+from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import TranslateOptions
 
 from testing.commands import assert_refused
@@ -175,6 +177,9 @@ def test_a_pair_goes_through_english(mozilla, monkeypatch):
     (best,), (between,) = translator.n_best(LINES[:1], CUT)[0], into.n_best(LINES[:1], CUT)[0]
     (last,) = out.n_best([between.text], CUT)[0]
     assert best == last
+    terms = TranslateOptions(glossary=Glossary([(1, "apple", "Apfel")]), copy=False)
+    plain = replace(terms, glossary=None)
+    assert translator.translate(LINES, terms) == out.translate(into.translate(LINES, plain), terms)
     with pytest.raises(InputError, match="align requires one model"):
         translator.translate(LINES, TranslateOptions(align=True))
     with pytest.raises(InputError, match="scores require one model"):
@@ -232,8 +237,16 @@ FAULTS: dict[str, tuple[Callable[[Mozilla], object], str]] = {
         "x.exe: must end in .gz or .zst",
     ),
     "a number": (lambda s: edit(s, lambda e: e.update(files=7)), ABSENT),
-    "no digest": (lambda s: edit(s, lambda e: e["files"]["model"].update(uncompressedHash="0x")), ABSENT),
-    "a size": (lambda s: edit(s, lambda e: e["files"]["model"].update(uncompressedSize=-1)), ABSENT),
+    "no digest": (lambda s: edit(s, lambda e: e["files"]["model"].update(uncompressedHash="../x")), ABSENT),
+    "another digest": (
+        lambda s: edit(s, lambda e: e["files"]["model"].update(uncompressedHash="0123456789")),
+        "model.bin.gz: must have SHA-256 0123456789 unpacked",
+    ),
+    "a size": (lambda s: edit(s, lambda e: e["files"]["model"].update(uncompressedSize="x")), ABSENT),
+    "a negative size": (
+        lambda s: edit(s, lambda e: e["files"]["model"].update(uncompressedSize=-1)),
+        "must have -1 bytes",
+    ),
     "no model": (lambda s: edit(s, lambda e: e["files"].pop("model")), ABSENT),
     "no vocabulary": (lambda s: edit(s, lambda e: e["files"].pop("vocab")), ABSENT),
 }  # fmt: skip
@@ -243,7 +256,7 @@ FAULTS: dict[str, tuple[Callable[[Mozilla], object], str]] = {
 def test_faults(mozilla, name):
     """Each is one line that names what is wrong; nothing stays behind; other pairs are not concerned."""
     cause, fact = FAULTS[name]
-    if fact == ABSENT:  # or the records have the model
+    if fact == ABSENT or "digest" in name or "size" in name:  # or the records have it
         mozilla.statuses[RECORDS] = 404
     cause(mozilla)
     message = refusal("firefox:en-de")
@@ -295,6 +308,16 @@ def test_a_part_of_another_file_is_not_used(mozilla, expected):
     shutil.rmtree(root())
     part.parent.mkdir(parents=True)
     part.write_bytes(content + b"!" * 20)  # longer than the file: the server answers 416, and it is sent anew
+    assert load("firefox:en-de").translate(LINES, CUT) == expected
+
+
+def test_a_part_without_a_digest_is_not_used(mozilla, expected):
+    mozilla.statuses[RECORDS] = 500
+    mozilla.cuts["vocab"] = 10
+    error_of(load, "firefox:en-de")
+    (part,) = root().rglob("vocab.spm.gz")
+    part.write_bytes(b"!" * 20)
+    mozilla.cuts.clear()
     assert load("firefox:en-de").translate(LINES, CUT) == expected
 
 

@@ -33,13 +33,7 @@ PIVOT = "en"
 ARCHITECTURES = ["base-memory", "base", "tiny"]  # best first
 _KINDS = {"lexicalShortlist": "lex", "srcVocab": "srcvocab", "trgVocab": "trgvocab"}
 LANGUAGE = "[a-z]{2,3}(?:-[a-z]{4})?"
-_FORMS = {  # of strings that become part of an address or a path
-    "path": re.compile(r"(?!.*\.\.)\w[\w./+=@~-]*", re.ASCII),
-    "language": re.compile(LANGUAGE),
-    "architecture": re.compile(r"\w[\w-]*", re.ASCII),
-    "version": re.compile(r"\w[\w.]*", re.ASCII),
-    "hash": re.compile(r"([0-9a-f]{64})?"),
-}
+_PATH = r"(?!.*\.\.)\w[\w./+=@~-]*"
 
 
 @dataclass(frozen=True)
@@ -169,17 +163,17 @@ def _of_record(record: Any, base: str) -> RemoteModel:
 
 def _model(fields: dict[str, Any], version: str) -> RemoteModel:
     src, tgt = (fields[f"{side}Language"].replace("_", "-").lower() for side in ("source", "target"))
-    pair = _checked("language", src), _checked("language", tgt)
-    return RemoteModel(pair, _checked("architecture", fields["architecture"]), _checked("version", version), False)
+    pair = _checked(src, LANGUAGE), _checked(tgt, LANGUAGE)
+    architecture = _checked(fields["architecture"], r"\w[\w-]*")
+    return RemoteModel(pair, architecture, _checked(version, r"\w[\w.]*"), is_released=False)
 
 
 def _file(base: str, path: str, fields: dict[str, Any], prefix: str) -> RemoteFile:
     size = int(fields.get(f"{prefix}Size", 0))
-    require(size >= 0, f"a size must not be negative, got {size}")
-    return RemoteFile(f"{base}/{_checked('path', path)}", size, _checked("hash", fields.get(f"{prefix}Hash", "")))
+    return RemoteFile(f"{base}/{_checked(path, _PATH)}", size, str(fields.get(f"{prefix}Hash", "")))
 
 
-def _checked(name: str, value: str) -> str:
-    """Return a string. Raises InputError unless it has the form of a path, a language and so on."""
-    require(_FORMS[name].fullmatch(value) is not None, f"a {name} must have its form, got {one_line(value, 60)!r}")
+def _checked(value: str, pattern: str) -> str:
+    """Return what becomes part of an address or a path. Raises InputError unless it matches a pattern."""
+    require(re.fullmatch(pattern, value, re.ASCII) is not None, f"unexpected: {one_line(value, 60)!r}")
     return value
