@@ -82,7 +82,7 @@ def disconnect(server: Mozilla, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELATTN_FIREFOX_MIRROR", "http://127.0.0.1:9")
 
 
-def test_a_model_is_downloaded_once_and_used_without_a_network(mozilla, expected, monkeypatch, caplog):
+def test_a_model_is_downloaded_once_and_used_without_a_network(mozilla, expected, monkeypatch, caplog, relattn):
     caplog.set_level("INFO")
     translator = load("firefox:en-de")
     assert (translator.src_lang, translator.tgt_lang) == ("en", "de")
@@ -105,6 +105,7 @@ def test_a_model_is_downloaded_once_and_used_without_a_network(mozilla, expected
     assert "must be in the cache" in str(error_of(bundles, "firefox:fr-en", offline=True))
     monkeypatch.setenv("RELATTN_OFFLINE", "1")
     assert "must be in the cache" in str(error_of(load, "firefox:fr-en"))
+    assert_refused(relattn("models", "firefox"), "RELATTN_OFFLINE must not be set")
     assert mozilla.asked == []
 
 

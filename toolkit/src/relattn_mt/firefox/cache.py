@@ -13,7 +13,7 @@ import os
 import re
 from pathlib import Path
 
-from relattn_mt.firefox.registry import LANGUAGE, PIVOT, RemoteModel, fetch_models, route
+from relattn_mt.firefox.registry import LANGUAGE, PIVOT, RemoteModel, fetch_models, is_offline, route
 from relattn_mt.support.download import ConnectionFailed, download
 from relattn_mt.support.errors import InputError, one_line, require, require_installed
 from relattn_mt.support.files import as_size, file_digest, remove
@@ -21,7 +21,7 @@ from relattn_mt.support.locking import locked
 
 _log = logging.getLogger(__name__)
 
-PREFIX, OFFLINE = "firefox:", "RELATTN_OFFLINE"
+PREFIX = "firefox:"
 LICENCE = "MPL-2.0"
 _NAME = re.compile(rf"{PREFIX}({LANGUAGE})-({LANGUAGE})(?:@(\w[\w.]*))?", re.ASCII | re.IGNORECASE)
 _FILES = {  # names by kind
@@ -73,7 +73,7 @@ def bundles(name: str, *, architecture: str = "", offline: bool = False, update:
             not have its size or hash, or cannot be imported. Nothing of it stays but what a later call continues.
     """
     pair, version = parse(name)
-    offline = offline or os.environ.get(OFFLINE, "0") not in ("", "0")
+    offline = offline or is_offline()
     if offline or not update:
         legs = [(pair[0], PIVOT), (PIVOT, pair[1])] if not version else []
         for needed in ([pair], legs):

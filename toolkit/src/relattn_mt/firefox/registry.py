@@ -23,6 +23,7 @@ from relattn_mt.support.errors import InputError, one_line, reading, require
 
 _log = logging.getLogger(__name__)
 
+OFFLINE = "RELATTN_OFFLINE"  # variable that forbids to use the network, unless it is empty or 0
 MIRROR = "RELATTN_FIREFOX_MIRROR"  # variable with the address of a server with both lists and all files
 _BUCKET = "https://storage.googleapis.com/moz-fx-translations-data--303e-prod-translations-data"
 _SETTINGS = "https://firefox.settings.services.mozilla.com"
@@ -70,8 +71,9 @@ def fetch_models() -> list[RemoteModel]:
     """Download the lists, and return their models, the best of a pair first.
 
     Raises:
-        InputError: Neither list can be had, or one is malformed.
+        InputError: Neither list can be had, or one is malformed, or the network must not be used.
     """
+    require(not is_offline(), f"{OFFLINE} must not be set for Mozilla's lists")
     mirror = os.environ.get(MIRROR, "").rstrip("/")
     sources = (_BUCKET, _REGISTRY, _BUCKET), (_SETTINGS, _RECORDS, _ATTACHMENTS)
     lists: list[list[RemoteModel]] = []
@@ -97,6 +99,11 @@ def fetch_models() -> list[RemoteModel]:
     pairs = {model.pair for model in registry}
     models = [*registry, *(model for model in records if model.pair not in pairs)]
     return sorted(models, key=_rank)
+
+
+def is_offline() -> bool:
+    """Return whether the network must not be used."""
+    return os.environ.get(OFFLINE, "0") not in ("", "0")
 
 
 def _rank(model: RemoteModel) -> tuple[Any, ...]:
