@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relattn_mt.firefox.cache import bundles, is_name
+from relattn_mt.firefox import is_name
 from relattn_mt.support.console import is_quiet, log_level
 from relattn_mt.support.errors import InputError, install_command
 from relattn_mt.version import __version__
@@ -47,6 +47,8 @@ def resolve(path: str | Path) -> Path:
 def resolve_route(path: str | Path) -> list[Path]:
     """Return the directory of a bundle, as `resolve`, or the two of a pair that Firefox translates through English."""
     if is_name(path) and not Path(path).exists():
+        from relattn_mt.firefox.cache import bundles
+
         return bundles(str(path))
     return [_resolve_bundle(path)]
 

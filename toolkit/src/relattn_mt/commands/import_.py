@@ -5,7 +5,7 @@ from pathlib import Path
 
 from relattn_mt.commands.options import check_sample
 from relattn_mt.data.text_files import read_lines
-from relattn_mt.firefox.cache import bundles, is_name
+from relattn_mt.firefox import is_name
 from relattn_mt.support.errors import require
 
 
@@ -79,6 +79,8 @@ def import_(
 
 def _import_firefox(name: str, out: str, *, overwrite: bool, architecture: str, offline: bool) -> None:
     """Bring a model of Firefox into the cache, and copy it to a directory if one is given."""
+    from relattn_mt.firefox.cache import bundles
+
     paths = bundles(name, architecture=architecture, offline=offline, update=True)
     if out:
         from relattn_mt import bundle

@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from relattn_mt.firefox.cache import PREFIX, cached, parse, root
+from relattn_mt.firefox import PREFIX
+from relattn_mt.firefox.cache import cached, parse, root
 from relattn_mt.firefox.registry import fetch_models
 from relattn_mt.support.errors import require
 from relattn_mt.support.files import as_size

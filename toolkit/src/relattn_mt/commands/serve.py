@@ -6,8 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from relattn_mt.commands.options import DeviceOptions, SearchOptions
-from relattn_mt.firefox.cache import is_name
-from relattn_mt.firefox.registry import PIVOT
+from relattn_mt.firefox import PIVOT, is_name
 from relattn_mt.hub import name_on_hub, resolve_route
 from relattn_mt.serve.access import check_access
 from relattn_mt.serve.limits import Limits

@@ -13,7 +13,8 @@ import os
 import re
 from pathlib import Path
 
-from relattn_mt.firefox.registry import LANGUAGE, PIVOT, RemoteModel, fetch_models, is_offline, route
+from relattn_mt.firefox import PIVOT, PREFIX
+from relattn_mt.firefox.registry import LANGUAGE, RemoteModel, fetch_models, is_offline, route
 from relattn_mt.support.download import ConnectionFailed, download
 from relattn_mt.support.errors import InputError, one_line, require, require_installed
 from relattn_mt.support.files import as_size, file_digest, remove
@@ -21,7 +22,6 @@ from relattn_mt.support.locking import locked
 
 _log = logging.getLogger(__name__)
 
-PREFIX = "firefox:"
 LICENCE = "MPL-2.0"
 _NAME = re.compile(rf"{PREFIX}({LANGUAGE})-({LANGUAGE})(?:@(\w[\w.]*))?", re.ASCII | re.IGNORECASE)
 _FILES = {  # names by kind
@@ -29,11 +29,6 @@ _FILES = {  # names by kind
     **{"srcvocab": "srcvocab.spm", "trgvocab": "trgvocab.spm"},
 }
 _MOST = 1 << 30  # bytes of a file whose size is unknown
-
-
-def is_name(path: str | Path) -> bool:
-    """Return whether a path is the name of a model of Firefox."""
-    return str(path).startswith(PREFIX)
 
 
 def root() -> Path:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
+from relattn_mt.firefox import PIVOT
 from relattn_mt.support.download import DownloadError, fetch_json
 from relattn_mt.support.errors import InputError, one_line, reading, require
 
@@ -30,7 +31,6 @@ _SETTINGS = "https://firefox.settings.services.mozilla.com"
 _ATTACHMENTS = "https://firefox-settings-attachments.cdn.mozilla.net"
 _REGISTRY = "db/models.json"
 _RECORDS = "v1/buckets/main/collections/translations-models-v2/records"
-PIVOT = "en"
 ARCHITECTURES = ["base-memory", "base", "tiny"]  # best first
 _KINDS = {"lexicalShortlist": "lex", "srcVocab": "srcvocab", "trgVocab": "trgvocab"}
 LANGUAGE = "[a-z]{2,3}(?:-[a-z]{4})?"
