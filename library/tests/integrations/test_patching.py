@@ -454,6 +454,36 @@ def test_a_block_restores_the_earlier_setting(earlier):
     assert "forward" not in vars(model)
 
 
+@pytest.mark.parametrize("options", BLOCKS)
+def test_what_is_enabled_again_inside_a_block_stays(options):
+    """Also with a call between that asks for less, and a block that ends while another is still open."""
+    wide = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
+    model = build(FAMILIES["wav2vec2-bert"], **wide)
+    own = settings_of(model)
+    for calls in ([options], [{}, options], [options, {}], [{}, options, options]):
+        with faster.enable(model, **options):
+            for call in calls:
+                faster.enable(model, **call)
+            within = settings_of(model)
+        assert settings_of(model) == within
+        faster.disable(model)
+        assert settings_of(model) == own
+    first = faster.enable(model, **options).__enter__()
+    faster.enable(model)
+    second = faster.enable(model, **options).__enter__()
+    within = settings_of(model)
+    first.__exit__(None, None, None)
+    assert settings_of(model) == within
+    second.__exit__(None, None, None)
+    assert {*settings_of(model)} == {"relattn"}
+    with faster.enable(model, **({} if "window" in options else options)):
+        faster.disable(model)
+        faster.enable(model, **options)
+        within = settings_of(model)
+    assert settings_of(model) == within
+    faster.disable(model)
+
+
 def test_blocks_that_end_in_another_order():
     model, inputs = build(FAMILIES["parakeet"]), features(90)
     own = settings_of(model)

@@ -31,6 +31,13 @@ def path_of(module_type: type) -> str:
     return f"{module_type.__module__.removeprefix(f'{PACKAGE}.')}.{module_type.__qualname__}"
 
 
+@dataclass(eq=False)
+class Scope:
+    """What one call of `enable` changed lasts until the end of a block, or until `disable`."""
+
+    is_block: bool = False
+
+
 @dataclass(frozen=True)
 class ForwardPatch:
     """A replacement for the forward method of one class.

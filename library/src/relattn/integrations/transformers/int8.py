@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from relattn.backends.native import int8 as native_int8
 from relattn.backends.native import library
 from relattn.backends.native.int8 import GENERIC, LARGEST_WIDE, MOST_IN_PANEL, MOST_INPUTS, best_kernel
-from relattn.integrations.transformers.forward_patch import is_exporting
+from relattn.integrations.transformers.forward_patch import Scope, is_exporting
 
 LEAST = 64  # inputs and outputs; smaller layers gain nothing
 MOST_SMOOTHED = 12  # logarithm of the largest power of two that a column is multiplied with
@@ -63,6 +63,12 @@ class Int8Linear(nn.Linear):
     """
 
     _integers: Integers | None = None  # also of the layers with which it was computed
+    scopes: tuple[Scope, ...] = ()  # of the calls that need it in int8; a copy has none, and stays as it is
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it still computes in int8 when all blocks have ended."""
+        return not self.scopes or any(not scope.is_block for scope in self.scopes)
 
     def forward(self, input: Tensor) -> Tensor:
         if is_exporting() or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
@@ -84,11 +90,11 @@ class Int8Linear(nn.Linear):
         return outputs[layers.index(self)]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_integers"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_integers", "scopes")}
 
 
-def quantize(model: nn.Module, keep: Sequence[str] = ()) -> list[Int8Linear]:
-    """Let the linear layers of a model compute in int8, and return those that did not do so before.
+def quantize(model: nn.Module, keep: Sequence[str] = (), scope: Scope | None = None) -> list[Int8Linear]:
+    """Let the linear layers of a model compute in int8, and return those that would not do so without `scope`.
 
     Layers with fewer than 64 inputs or outputs, the layer of the output embeddings, and the modules named in `keep`
     with all their parts keep float32.
@@ -125,18 +131,29 @@ def quantize(model: nn.Module, keep: Sequence[str] = ()) -> list[Int8Linear]:
     if product() == GENERIC:
         _log.warning("linear layers keep float32: int8 is not faster on this processor, or there are no kernels for it")
         return []
-    changed = [module for module in found.values() if not isinstance(module, Int8Linear)]
+    changed = [module for module in found.values() if not (isinstance(module, Int8Linear) and module.lasts)]
     for module in changed:
-        module.__class__ = Int8Linear
-        _integers_of((module,))
+        if not isinstance(module, Int8Linear):
+            module.__class__ = Int8Linear
+            _integers_of((module,))
+        module.scopes = (*module.scopes, scope or Scope())
     return changed
+
+
+def withdraw(layer: Int8Linear, scope: Scope) -> None:
+    """Undo one call of `quantize` for a layer. Does nothing if that was done."""
+    if scope in layer.__dict__.get("scopes", ()):
+        layer.scopes = tuple(each for each in layer.scopes if each is not scope)
+        if not layer.scopes:
+            restore(layer)
 
 
 def restore(module: nn.Module) -> None:
     """Let a layer compute in float32 again."""
     if isinstance(module, Int8Linear):
         module.__class__ = nn.Linear  # type: ignore[assignment]
-        module.__dict__.pop("_integers", None)
+        for name in ("_integers", "scopes"):
+            module.__dict__.pop(name, None)
 
 
 def product() -> int | None:

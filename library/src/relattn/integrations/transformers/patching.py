@@ -21,7 +21,7 @@ from torch import nn
 from relattn.checks import check_window
 from relattn.functional import Window
 from relattn.integrations.transformers import comparison, int8
-from relattn.integrations.transformers.forward_patch import SETTING, ForwardPatch, load_class, path_of
+from relattn.integrations.transformers.forward_patch import SETTING, ForwardPatch, Scope, load_class, path_of
 
 if TYPE_CHECKING:
     from relattn.integrations.transformers.family import Family  # imports transformers
@@ -36,18 +36,18 @@ class Setting:
         owner: The patched class.
         is_check: Whether it is for the check of a family, where an unknown argument is an error.
         previous: The setting under it, which is used again when this one is withdrawn, or None.
-        is_of_block: Whether it is withdrawn at the end of a block.
+        scope: How long it lasts.
         has_rebound: Whether references of the module to its forward were exchanged.
     """
 
     def __init__(
-        self, owner: PatchedClass, window: Window, unpad: bool = False, is_check: bool = False,
-        previous: Setting | None = None,
+        self, owner: PatchedClass, window: Window, unpad: bool, is_check: bool = False,
+        previous: Setting | None = None, scope: Scope | None = None,
     ) -> None:  # fmt: skip
         self.owner = owner
         self.is_check = is_check
         self.previous = previous
-        self.is_of_block = False
+        self.scope = scope or Scope()
         self.has_rebound: bool = previous is not None and previous.has_rebound
         self._window = window
         self._unpad = unpad
@@ -56,12 +56,26 @@ class Setting:
     @property
     def window(self) -> Window:
         """The sliding window, of this setting or of one under it."""
-        return self._window if self._window is not None or self.previous is None else self.previous.window
+        return next((setting._window for setting in self._stack() if setting._window is not None), None)
 
     @property
     def unpad(self) -> bool:
         """Whether padding is left out, by this setting or by one under it."""
-        return self._unpad or (self.previous is not None and self.previous.unpad)
+        return any(setting._unpad for setting in self._stack())
+
+    def lasts(self, has_window: bool, unpad: bool) -> bool:
+        """Return whether relattn is still used, with what is asked for, when all blocks have ended."""
+        lasting = [setting for setting in self._stack() if not setting.scope.is_block]
+        lacks_window = has_window and all(setting._window is None for setting in lasting)
+        lacks_unpad = unpad and not any(setting._unpad for setting in lasting)
+        return bool(lasting) and not lacks_window and not lacks_unpad
+
+    def _stack(self) -> Iterator[Setting]:
+        """Yield this setting and those under it."""
+        setting: Setting | None = self
+        while setting is not None:
+            yield setting
+            setting = setting.previous
 
     def __reduce__(self) -> Any:
         """Copies and pickled models patch the class again, in their own process."""
@@ -108,11 +122,11 @@ class PatchedClass:
             self.module_type.forward = self.original  # type: ignore[method-assign, assignment]
 
     def enable(
-        self, owner: type[nn.Module] | nn.Module, window: Window = None, unpad: bool = False, is_check: bool = False
+        self, owner: type[nn.Module] | nn.Module, window: Window, unpad: bool, is_check: bool, scope: Scope
     ) -> Setting:
         """Enable the class or one of its modules, and return its new setting."""
         self.install()
-        setting = Setting(self, window, unpad, is_check, owner.__dict__.get(SETTING))
+        setting = Setting(self, window, unpad, is_check, owner.__dict__.get(SETTING), scope)
         setattr(owner, SETTING, setting)
         if isinstance(owner, nn.Module):
             setting.has_rebound |= self._rebind(owner, self.original, self.forward)
@@ -174,6 +188,7 @@ class Enabled:
     """The classes or modules that one call of `enable` changed. As a context manager, it restores these on exit."""
 
     def __init__(self) -> None:
+        self.scope = Scope()
         self.changed: list[tuple[PatchedClass, type[nn.Module] | nn.Module, Setting]] = []
         self.in_int8: list[int8.Int8Linear] = []
 
@@ -182,11 +197,10 @@ class Enabled:
         is_check: bool = False,
     ) -> None:  # fmt: skip
         """Enable a class or one of its modules."""
-        self.changed.append((patched, owner, patched.enable(owner, window, unpad, is_check)))
+        self.changed.append((patched, owner, patched.enable(owner, window, unpad, is_check, self.scope)))
 
     def __enter__(self) -> Enabled:
-        for _, _, setting in self.changed:
-            setting.is_of_block = True
+        self.scope.is_block = True
         return self
 
     def __exit__(
@@ -195,7 +209,7 @@ class Enabled:
         for patched, owner, setting in self.changed:
             patched.withdraw(owner, setting)
         for layer in self.in_int8:
-            int8.restore(layer)
+            int8.withdraw(layer, self.scope)
 
 
 def enable(
@@ -253,20 +267,20 @@ def enable(
             raise ValueError(f"window must be given with a model, because it changes the outputs, got window={window}")
         for patched in _patched_classes().values():
             setting = patched.module_type.__dict__.get(SETTING)
-            if _mismatch_reason(patched.family) is None and (setting is None or setting.is_of_block):
+            if _mismatch_reason(patched.family) is None and not (setting and setting.lasts(False, False)):
                 enabled.add(patched, patched.module_type)
         return enabled
     modules = _units(model)
     if window is not None:
         _check_model_takes_window(model, modules, window)
     if linear == "int8":
-        enabled.in_int8 = int8.quantize(model, keep)
+        enabled.in_int8 = int8.quantize(model, keep, enabled.scope)
     elif not modules:
         _log.warning("%s has no module of a class that relattn supports", type(model).__name__)
     for module, patched in modules:
         is_own = window is not None or unpad  # what the class has does not count
         setting = module.__dict__.get(SETTING) if is_own else getattr(module, SETTING, None)
-        stays = setting is not None and not setting.is_of_block and setting.unpad >= unpad
+        stays = setting is not None and setting.lasts(window is not None, unpad)
         if not (stays and patched.is_reached(module)) and patched.unsupported_reason(module) is None:
             enabled.add(patched, module, window, unpad)
     return enabled
