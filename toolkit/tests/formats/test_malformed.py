@@ -216,6 +216,12 @@ def published(tmp_path_factory) -> dict[str, Path]:
         ),
         ("m2m_100", "tokenizer_config.json", {"tokenizer_class": "NllbTokenizer"}, ["must be M2M100Tokenizer, got"]),
         ("m2m_100", "tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["a.B", None]}}, ["have no auto_map"]),
+        (
+            "marian",
+            "config.json",
+            {"auto_map": {"AutoTokenizer": ["a.B", None]}},
+            ["config.json: must have no auto_map"],
+        ),
         ("nllb", "tokenizer_config.json", {"tokenizer_class": "M2M100Tokenizer"}, ["must be NllbTokenizer, got 'M2M"]),
         ("marian", "tokenizer_config.json", {"tokenizer_class": "NllbTokenizer"}, ["must be MarianTokenizer, got 'N"]),
         ("nllb", "tokenizer.json", {"added_tokens": None}, ["tokenizer.json: must have model.vocab and added_tokens"]),

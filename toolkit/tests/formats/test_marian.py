@@ -423,6 +423,27 @@ def test_directories_of_hplt_and_bitextor(tmp_path):
     assert all(np.array_equal(parts.state[name], weight) for name, weight in expected.state.items())
 
 
+@pytest.mark.parametrize(
+    "names",
+    [["vocab.spm"], ["vocab.srcs.spm"], ["vocab.trgl.spm"], ["opensource.vocab.yml"], ["vocab.src-trg.spm"],
+     ["srcvocab.srcs.spm", "trgvocab.srcs.spm"], ["vocab.src.spm", "vocab.trg.spm"], ["source-vocab.yml",
+     "target-vocab.yml"], ["vocab_SRC.yml", "vocab_TGT.yml"], ["opus.src.vocab.yml", "opus.trg.vocab.yml"]],
+)  # fmt: skip
+def test_names_of_vocabularies(tmp_path, names):
+    """Also with codes of languages that begin as the name of a side: Serbian and Czech, Turkish and Galician."""
+    path, _ = directory(tmp_path / "model", **TIED)
+    content = (path / "vocab.ende.spm").read_bytes()
+    (path / "vocab.ende.spm").unlink()
+    pieces = ["</s>", "<unk>", *bpe_pieces()[-PIECES + 2 :]]
+    for name in names:
+        (path / name).write_bytes(content)
+        if name.endswith(".yml"):
+            (path / name).write_text("".join(f'"{piece}": {i}\n' for i, piece in enumerate(pieces)))
+    for side in ("source", "target"):
+        shutil.copy(FIXTURES / "bpe.model", path / f"{side}.bpe")
+    assert read(path, None, None).tokenizer.vocab_sizes == (PIECES + 1, PIECES + 1)
+
+
 def test_codes_of_subword_nmt(tmp_path):
     path, _ = directory(tmp_path / "model", npz=True)
     (path / "vocab.ende.spm").unlink()

@@ -59,7 +59,7 @@ _MOST_DIMENSIONS, _POSITIONS = 8, 1024
 _OPTIMIZER = ".optimizer.npz"  # end of the name of the file with which Marian continues a training
 _PAIR = re.compile(r"model\.([a-z]{2,3}(?:_[A-Za-z]+)?)-([a-z]{2,3}(?:_[A-Za-z]+)?)\.spm")  # HPLT's
 _SINUSOIDS = "sinusoids"  # name of the table that we add
-_SOURCE, _TARGET = re.compile("src|source"), re.compile("trg|tgt|target")  # in names of vocabularies
+_SIDES = {"source": {"src", "source"}, "target": {"trg", "tgt", "target"}}  # words in names of vocabularies
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "gelu": "gelu_sigmoid"}
 _SUPPORTED: dict[str, tuple[Any, ...]] = {  # values of the options that change the computation, the default first
     "type": ("transformer",),
@@ -387,10 +387,17 @@ def _vocabulary(path: Path, settings: dict[str, Any]) -> tuple[dict[str, Any], t
 
 def _require_sides(path: Path, files: list[Path]) -> None:
     """Raise an InputError unless the names of vocabularies show that they are all, and which side each is of."""
-    sides = ["source" if _SOURCE.search(file.name) else "target" if _TARGET.search(file.name) else "" for file in files]
+    sides = [_side(file.name) for file in files]
     names = ", ".join(file.name for file in files)
     rule = "must have one vocabulary, or srcvocab and trgvocab, unless decoder.yml names them in vocabs"
     require(sides in ([""], ["source", "target"]), f"{path}: {rule}, got {names}")
+
+
+def _side(name: str) -> str:
+    """Return the side that the name of a vocabulary has; empty if it has none or both."""
+    words = set(re.split(r"[^a-z]+|vocab", name.lower()))  # vocab.srcs.spm is of Serbian and Czech
+    sides = [side for side, names in _SIDES.items() if words & names]
+    return sides[0] if len(sides) == 1 else ""
 
 
 def _pieces(file: Path) -> list[str]:

@@ -82,8 +82,8 @@ def _require_known_tokenizer(path: Path, kind: str, tokenizer: Mapping[str, Any]
         name = expected
     known = name in (expected, f"{expected}Fast")
     require(known, f"{path / TOKENIZER}: tokenizer_class must be {expected}, got {one_line(repr(name), 40)}")
-    own = tokenizer.get("auto_map")
-    require(not own, f"{path / TOKENIZER}: must have no auto_map, which names code, got {one_line(repr(own), 80)}")
+    for file, own in ((path / TOKENIZER, tokenizer.get("auto_map")), (settings.file, settings["auto_map"])):
+        require(not own, f"{file}: must have no auto_map, which names code, got {one_line(repr(own), 80)}")
 
 
 def _pieces(file: Path, size: int, more: Collection[str] = ()) -> list[str]:
