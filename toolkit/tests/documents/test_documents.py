@@ -764,6 +764,14 @@ def test_strings_of_json_with_nul_stay() -> None:
     assert document.fill(["eins"]) == '["eins", "two \\u0000"]'
 
 
+@pytest.mark.parametrize("escape", ["\\0", "\\000", "\\x00"])
+def test_entries_of_po_with_nul_stay_empty(escape: str) -> None:
+    pattern = 'msgid "two {}"\nmsgstr ""\n\nmsgid "one"\nmsgstr "{}"\n'
+    document = read("a.po", pattern.format(escape, "").encode())
+    assert document.texts == ["one"]
+    assert document.fill(["eins"]) == pattern.format(escape, "eins")
+
+
 @pytest.mark.parametrize("name", ["a.pdf", "", "a.docx.exe"])
 def test_other_suffixes_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="end in"):

@@ -118,7 +118,7 @@ class Po:
             if plural and (not others or (takes_number and literals(source) != literals(plural))):
                 first, others = [], [*first, *others]
             for places, text in ((first, source), (others, plural)):
-                if places and text:
+                if places and text and "\0" not in text:  # which is not text
                     self._fills.append((places, Message(text, MARKUP)))
         self.texts = [text for _, message in self._fills for text in message.texts]
 
