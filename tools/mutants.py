@@ -33,8 +33,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from kernels import build
-
 ROOT = Path(__file__).parents[1]
 MAP = ROOT / ".cache" / "mutants" / "coverage"
 SHIPPED = ("library/src", "toolkit/src", "kernels")
@@ -239,8 +237,8 @@ class Copy:
             check=True, text=True,
         )  # fmt: skip
         built = [str(path.relative_to(ROOT)) for package in SHIPPED[:2] for path in (ROOT / package).rglob("*.so")]
-        headers = [str(path.relative_to(ROOT)) for package in SHIPPED[:2] for path in (ROOT / package).rglob("*.h")]
-        for name in [*filter(None, listed.stdout.split("\0")), *built, *headers]:
+        built += [str(Path(name).with_suffix(suffix)) for name in built for suffix in (".h", ".json")]
+        for name in [*filter(None, listed.stdout.split("\0")), *built]:
             if (ROOT / name).is_file():
                 (directory / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, directory / name)
@@ -268,35 +266,24 @@ class Copy:
         return "failed", name[1] if name else ""  # without a name: nothing could be imported, or a test did not end
 
     def compile(self, path: str) -> bool:
-        """Compile the kernels of a source again, at the best level of this processor only. Return whether it can be."""
-        distribution = "toolkit" if Path(path).name in ENGINE_SOURCES else "library"
-        done = True
-        for root in (self.root / "library", self.root / "toolkit"):
-            if distribution == "library" or root.name == distribution:
-                done = done and self._compile(root)
-        return done
-
-    def _compile(self, root: Path) -> bool:
-        target = build.host_target()
-        if target is None:
-            raise SystemExit("mutants of C require a C compiler")
-        sources, build.SOURCES = build.SOURCES, self.root / "kernels"
-        try:
-            commands = build.all_commands(root, target)
-        finally:
-            build.SOURCES = sources
-        if root.name == "toolkit":
-            ((path, steps),) = commands.items()
-            missing = [step for step in steps[:-1] if not (path.parent / step[-1]).exists()]
-            wanted = [*dict.fromkeys(map(tuple, [steps[0], *missing])), tuple(steps[-1])]
-        else:
-            best = {path.stem.rpartition("-")[2]: path for path in reversed(commands)}
-            path = next(iter(commands))
-            wanted = [tuple(commands[each][-1]) for each in best.values()]
-        return all(subprocess.run(step, cwd=path.parent, capture_output=True).returncode == 0 for step in wanted)
+        """Compile the libraries of a source again, at this processor's best level. Return whether it can be."""
+        distributions = [name for name, folder in FOLDERS.items() if path.startswith(folder)] or list(FOLDERS)
+        command = [sys.executable, "-c", COMPILE, *distributions]
+        return subprocess.run(command, cwd=self.root, env=self.environment, capture_output=True).returncode == 0
 
 
-ENGINE_SOURCES = ("decoder.c", "int8.h", "linear.h", "products.h", "search.h", "threads.h", "levels.c", "relattn_mt.h")
+FOLDERS = {"library": "kernels/attention/", "toolkit": "kernels/engine/"}  # other sources are in both libraries
+COMPILE = """
+import sys
+from pathlib import Path
+best = {kernels.level.removesuffix("_vnni").removesuffix("_dotprod") for kernels in KERNELS.values()}
+levels = build.levels
+build.levels = lambda target: {name: level for name, level in levels(target).items() if name in best}
+for name in sys.argv[1:]:
+    library = build.ATTENTION if name == "library" else build.ENGINE
+    if build.build(library, build.host_target(), Path(name) / library.folder):
+        sys.exit(1)
+"""
 
 
 def mirrors(path: str) -> list[list[str]]:
@@ -314,11 +301,11 @@ def mirrors(path: str) -> list[list[str]]:
 def c_tests(path: str) -> list[list[str]]:
     engine = ["toolkit/tests/engine", "toolkit/tests/search", "toolkit/tests/translate"]
     attention = ["library/tests/test_native.py", "library/tests/test_levels.py", "library/tests"]
-    name = Path(path).name
-    shared = [attention[:1], engine[:1], attention[1:2], engine[1:], attention[2:]]
-    if name in ENGINE_SOURCES:
+    if path.startswith(FOLDERS["toolkit"]):
         return [engine[:1], engine[1:], ["toolkit/tests"]]
-    return shared if name in ("vectors.h", "rows.h", "strips.h") else [attention[:1], attention[1:]]
+    if path.startswith(FOLDERS["library"]):
+        return [attention[:1], attention[1:]]
+    return [attention[:1], engine[:1], attention[1:2], engine[1:], attention[2:]]
 
 
 class Coverage:
@@ -429,9 +416,11 @@ def shipped_files(paths: Sequence[str], suffixes: tuple[str, ...]) -> list[str]:
     for path in paths:
         whole = ROOT / path
         found += [whole] if whole.is_file() else sorted(each for each in whole.rglob("*") if each.suffix in suffixes)
-    is_built = ("library/src/relattn/backends/native/arguments.h", "toolkit/src/relattn_mt/engine/relattn_mt.h")
+    is_built = ("library/src/relattn/backends/native/relattn.h", "toolkit/src/relattn_mt/engine/relattn_mt.h")
     names = [str(path.relative_to(ROOT)) for path in found if path.suffix in suffixes]
-    return [name for name in names if name not in is_built and name != "kernels/build.py"]
+    return [
+        name for name in names if name not in is_built and not name.startswith(("kernels/build.py", "kernels/tests/"))
+    ]
 
 
 def main() -> None:
