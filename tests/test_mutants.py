@@ -3,7 +3,7 @@
 import ast
 import random
 
-from tools import mutants
+from tools import mutants, slips
 
 SOURCE = '''"""A module."""
 
@@ -23,7 +23,7 @@ def f(x: int, *, twice: bool = False) -> int:
 
 def test_each_mutant_is_another_program() -> None:
     """Annotations, messages and docstrings stay; operators, conditions, numbers and statements change."""
-    places = mutants.python_mutants("a.py", SOURCE) + mutants.conditions("a.py", SOURCE)
+    places = slips.python_mutants("a.py", SOURCE) + slips.conditions("a.py", SOURCE)
     changed = [mutant.apply(SOURCE) for place in places for mutant in place]
     assert len({*map(ast.dump, map(ast.parse, changed))}) == len({*changed})
     for each in changed:
@@ -35,7 +35,7 @@ def test_each_mutant_is_another_program() -> None:
     for part in parts:
         assert any(part in ast.unparse(ast.parse(each)) or part in each for each in changed), part
     code = "/* a < b */\n#define A (1 < 2)\nint f(int a) {\n    a += 1;\n    return a < 2 && a > 0;\n}\n"
-    changed = [mutant.apply(code) for place in mutants.c_mutants("a.c", code) for mutant in place]
+    changed = [mutant.apply(code) for place in slips.c_mutants("a.c", code) for mutant in place]
     assert all("/* a < b */\n#define A (1 < 2)\nint f(int a) {" in each for each in changed)
     assert any("a <= 2 &&" in each for each in changed)
     assert any("a < 2 || a" in each for each in changed)
