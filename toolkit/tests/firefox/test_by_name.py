@@ -396,6 +396,8 @@ def test_commands(mozilla, relattn, tmp_path, files):
         relattn("export", "ctranslate2", "firefox:fr-de", "--quiet", "--out", tmp_path / "x"), "with two models"
     )
     assert_refused(relattn("import", "firefox:en-fr", "--offline"), "firefox:en-fr: must be in the cache")
+    for option in ("--tokenizer", "--src_lang", "--check_lines", "--alignment_text"):
+        assert_refused(relattn("import", "firefox:en-de", option, "x"), f"got {option}")
     assert_refused(relattn("import", "directory", "--offline", "--out", tmp_path / "y"), "require a model such as")
     assert_refused(relattn("import", "directory"), "out must name a directory")
 

@@ -48,6 +48,10 @@ def import_(
         offline: Take a model of Firefox from the cache only.
     """
     if is_name(path):
+        own = {"tokenizer": tokenizer, "tgt_tokenizer": tgt_tokenizer, "src_lang": src_lang, "tgt_lang": tgt_lang}
+        others = {**own, "check_lines": check_lines, "alignment_text": alignment_text}
+        without_effect = " ".join(f"--{name}" for name, value in others.items() if value)
+        require(not without_effect, f"{path} has its own files and languages; got {without_effect}")
         _import_firefox(path, out, overwrite=overwrite, architecture=architecture, offline=offline)
         return
     require(not (architecture or offline), "--architecture and --offline require a model such as firefox:en-de")
