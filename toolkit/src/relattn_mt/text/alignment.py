@@ -19,6 +19,7 @@ import numpy as np
 
 from relattn_mt.data.tokenizer import BYTE, SpecialTokens, word_indices
 
+_SPACE, _NOT_COUNTED = -1, -2  # instead of the word of a piece
 LEAST_WEIGHT = 0.05  # of a target word on a source word, so that it may be its translation
 Links = list[tuple[int, int]]  # (source word, target word), counted from 0, ordered by target word
 
@@ -44,30 +45,38 @@ def align_words(
     weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[str], special: SpecialTokens
 ) -> WordAlignment:
     """Return the alignment of words. Arguments are those of `links`."""
-    source, target = word_indices(src_pieces), word_indices(tgt_pieces)
-    no_word = len(source)
-    columns = [no_word] * len(special.src_begin)
-    columns += [no_word if word is None else word for word in source]
-    columns += [no_word] * len(special.src_end)
-    factors = np.ones(len(columns))
-    factors[len(special.src_begin) :][: len(source)] = _are_counted(src_pieces, source)
-    are_counted = _are_counted(tgt_pieces, target)
-    rows = [row for row, word in enumerate(target) if are_counted[row] and word is not None]
-    totals = np.zeros((max((word for word in target if word is not None), default=-1) + 1, no_word + 1))
-    words = np.array([target[row] for row in rows], dtype=int)
-    np.add.at(totals, (words[:, None], np.array(columns, dtype=int)), weights[rows] * factors)
-    count = max((word for word in source if word is not None), default=-1) + 1
-    if not len(totals):
+    source, target = _counted_words(src_pieces), _counted_words(tgt_pieces)
+    count, rows_count = (max(words, default=-1) + 1 for words in (source, target))
+    no_word = count
+    not_counted = count + 1
+    inner = [not_counted if word == _NOT_COUNTED else no_word if word == _SPACE else word for word in source]
+    columns = [no_word] * len(special.src_begin) + inner + [no_word] * len(special.src_end)
+    rows = [row for row, word in enumerate(target) if word >= 0]
+    if not rows:
         return WordAlignment([], [None] * count)
-    best = [(int(word), at) for at, word in enumerate(totals.argmax(1)) if word < no_word]
+    cells = np.array([target[row] for row in rows])[:, None] * (count + 2) + np.array(columns)
+    totals = np.bincount(cells.ravel(), weights[rows].ravel(), rows_count * (count + 2)).reshape(rows_count, -1)
+    best = [(word, at) for at, word in enumerate(totals[:, : count + 1].argmax(1).tolist()) if word < no_word]
+    if not count:
+        return WordAlignment(best, [])
     looking = zip(totals[:, :count].argmax(0).tolist(), totals[:, :count].max(0).tolist(), strict=True)
     return WordAlignment(best, [target if weight >= LEAST_WEIGHT else None for target, weight in looking])
 
 
-def _are_counted(pieces: Sequence[str], words: Sequence[int | None]) -> list[bool]:
-    """Return whether each piece counts: not if it is punctuation, and its word has letters or digits."""
-    with_letters = {word for piece, word in zip(pieces, words, strict=True) if _has_letter(piece)}
-    return [_has_letter(piece) or word not in with_letters for piece, word in zip(pieces, words, strict=True)]
+def _counted_words(pieces: Sequence[str]) -> list[int]:
+    """Return the word of each piece, or a negative number for a space, and for punctuation that does not count.
+
+    Punctuation does not count in a word that has letters or digits.
+    """
+    words = word_indices(pieces)
+    have_letters = list(map(_has_letter, pieces))
+    if all(have_letters):
+        return [_SPACE if word is None else word for word in words]
+    with_letters = {word for word, has_letter in zip(words, have_letters, strict=True) if has_letter}
+    return [
+        _SPACE if word is None else word if has_letter or word not in with_letters else _NOT_COUNTED
+        for word, has_letter in zip(words, have_letters, strict=True)
+    ]
 
 
 @lru_cache(1 << 16)

@@ -66,6 +66,24 @@ def _damaged(stripped: StrippedText, translation: str, text: str) -> list[str]:
     return list((line & (line + alone - found)).elements())
 
 
+@dataclass
+class _PlacedTag(Tag):
+    """A tag at a word of the line.
+
+    Attributes:
+        word: Index of the word before which it stands, or in which; the number of words at the end.
+        cut: Number of characters of that word before it; 0 if it does not stand in the word.
+    """
+
+    word: int = 0
+    cut: int = 0
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its word and its cut, which order places in a line."""
+        return self.word, self.cut
+
+
 @dataclass(eq=False)
 class _Element:
     """A pair of tags or a single tag, and its place in the translation.
@@ -114,7 +132,12 @@ class _Placing:
             if likely is not None:
                 self.aligned.setdefault(source, [likely])
         self.aligned = dict(sorted(self.aligned.items()))
-        self.tags = list(stripped.tags)
+        starts, ends = [word.start() for word in self.source], [word.end() for word in self.source]
+        self.tags = []
+        for tag in stripped.tags:
+            word = bisect_right(ends, tag.at)
+            cut = max(0, tag.at - starts[word]) if word < len(starts) else 0
+            self.tags.append(_PlacedTag(**vars(tag), word=word, cut=cut))
         self.guessed: list[str] = []
         self.takers = [0] * len(self.target)  # number of pairs that enclose each target word
         self.root = _Element(-1, -1, end=len(translation))
@@ -240,7 +263,7 @@ class _Placing:
         if not opening.right and self.translation[: pair.begin].endswith(SPACE):
             pair.begin -= 1
 
-    def _in_span(self, tag: Tag, span: Span) -> int:
+    def _in_span(self, tag: _PlacedTag, span: Span) -> int:
         """Return the offset of the opening or the closing tag of a pair that encloses a span."""
         is_open = tag.kind == "open"
         begin, end = self.target[span[0]].start(), self.target[span[1]].end()
@@ -283,7 +306,7 @@ class _Placing:
         self.tags[single.first] = tag
         single.move(at, at)
 
-    def _at_end(self, tag: Tag) -> tuple[int, bool] | None:
+    def _at_end(self, tag: _PlacedTag) -> tuple[int, bool] | None:
         """Return what `_beside` does for a symbol at the beginning or the end of the line."""
         is_symbol = not tag.content.marks and not _HAS_WORD.search(tag.content.text)
         is_first, is_last = tag.place == (0, 0), tag.word == len(self.source)
@@ -291,7 +314,7 @@ class _Placing:
             return None
         return (0 if is_first else len(self.translation.rstrip())), True
 
-    def _in_list(self, tag: Tag) -> tuple[int, bool] | None:
+    def _in_list(self, tag: _PlacedTag) -> tuple[int, bool] | None:
         """Return what `_beside` does for an item of a list that has as many separators in the translation."""
         if tag.content.tail in SEPARATORS and tag.place == (0, 0):
             return 0, True
@@ -313,7 +336,7 @@ class _Placing:
         sides = self.stripped.line, self.translation
         return [[(match[0], match.start()) for match in _SEPARATOR.finditer(side)] for side in sides]
 
-    def _beside(self, tag: Tag) -> tuple[int, bool]:
+    def _beside(self, tag: _PlacedTag) -> tuple[int, bool]:
         """Return the offset of a tag beside the nearest aligned word, and whether that is its neighbour."""
         before = tag.word - (tag.cut == 0)
         follows = not (tag.right and not tag.left)  # whether it belongs to the word before it

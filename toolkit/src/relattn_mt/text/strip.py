@@ -42,8 +42,7 @@ class Tag:
     Attributes:
         content: The tag as it is written, or the marks.
         kind: "open", "close" or, if it is not one of a pair, "single".
-        word: Index of the word of the line before which it stands, or in which; the number of words at the end.
-        cut: Number of characters of that word before it; 0 if it does not stand in the word.
+        at: Number of characters before it in the stripped line.
         left: Whether a word stood directly before it, without a space; of a closing tag, whether no space did.
         right: Whether a word stood directly after it, without a space; of an opening tag, whether no space did.
         divides: Whether the line has a space in its place.
@@ -51,8 +50,7 @@ class Tag:
 
     content: Marked
     kind: Kind
-    word: int = 0
-    cut: int = 0
+    at: int = 0
     left: bool = False
     right: bool = False
     divides: bool = False
@@ -61,11 +59,6 @@ class Tag:
     def visible(self) -> str:
         """Its text without markup."""
         return _MARKUP.sub("", self.content.text)
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Its word and its cut, which order places in a line."""
-        return self.word, self.cut
 
 
 @dataclass(frozen=True)
@@ -154,11 +147,8 @@ class _Line:
             self.places.append(len(self.text))
             self.text += SPACE * tags[-1].divides
         self._add(self.texts[-1], is_last=True)
-        words = list(WORD.finditer(self.text))
-        starts, ends = [word.start() for word in words], [word.end() for word in words]
         for tag, place in zip(tags, self.places, strict=True):
-            tag.word = bisect_right(ends, place)
-            tag.cut = max(0, place - starts[tag.word]) if tag.word < len(words) else 0
+            tag.at = place
         return self.text, tags
 
     def _add(self, text: str, *, is_last: bool = False) -> None:
