@@ -90,8 +90,7 @@ typedef struct {
     float *encoded;
     /* (rows, vocab), or NULL */
     float *logits;
-    /* (rows, src_len) mean weights of the first `attention_heads` heads of the cross-attention of layer `attention_layer`,
-       or NULL */
+    /* (rows, src_len) mean weights of the first `attention_heads` heads of a layer's cross-attention, or NULL */
     float *attention;
     /* (rows, best) log-probabilities in descending order; (rows,) log-sums of the logits, or NULL; (rows, best) tokens */
     float *values, *log_sums;
@@ -100,11 +99,10 @@ typedef struct {
     const int64_t *banned, *only;
     /* workspace of the size that `space` returns */
     float *space;
-    ptrdiff_t rows, per_source, position, src_len, vocab, dim, heads, head_dim, rotary_dim, layer_count;
-    ptrdiff_t attention_layer, attention_heads, best;
+    ptrdiff_t rows, per_source, position, src_len, vocab, dim, heads, head_dim, rotary_dim, layer_count, best;
     /* label `left` is distance 0, and left + right is the last; with `clips`, it is also that of keys farther to the right,
        and label 0 that of keys farther to the left */
-    ptrdiff_t left, right, clips, banned_count, pre_norm, activation, ssru;
+    ptrdiff_t left, right, clips, banned_count, pre_norm, activation, ssru, attention_layer, attention_heads;
     float embedding_scale, epsilon;
 } relattn_mt_step;
 
