@@ -275,9 +275,9 @@ class Translator:
             raise InputError("align requires one model: the words of a source are not those between two models")
         once = []
         for each in sentences:
-            options = replace(each.options, n_best=1, search=None, sampling=None, glossary=None)
+            options = replace(each.options, n_best=1, glossary=None)
             once.append(Sentence(each.text, options))
-        between = earlier.translate_sentences(once, first_line)
+        between = earlier.translate_sentences(once, first_line=first_line)
         return [replace(each, text=best.marked) for each, (best, *_) in zip(sentences, between, strict=True)]
 
     def _translate(
