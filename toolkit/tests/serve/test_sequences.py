@@ -12,7 +12,7 @@ from relattn_mt.serve.queue import CLIENT, BatchQueue, QueueFull
 
 @pytest.mark.parametrize("part", range(4))
 def test_store_keeps_the_newest_files_of_each_client(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client with more than half of the store loses its own oldest files; a file is kept for half an hour."""
+    """A client with more than half of the store loses its own oldest files to one that is kept, for half an hour."""
     now = 0.0
     monkeypatch.setattr(files.time, "monotonic", lambda: now)
     for seed in range(part, 200, 4):
@@ -27,17 +27,18 @@ def test_store_keeps_the_newest_files_of_each_client(part: int, monkeypatch: pyt
             kept = [entry for entry in kept if entry[3] >= now]
             gone += [key for key, *_ in expired]
             client, content = draw.choice("abc"), bytes([number]) * draw.randint(0, 7)
+            rest = list(kept)
             own = [entry for entry in kept if entry[2] == client]
             while own and len(content) + sum(len(entry[1]) for entry in own) > size // 2:
-                gone.append(own[0][0])
-                kept.remove(own.pop(0))
-            if len(content) + sum(len(entry[1]) for entry in kept) > size:
+                rest.remove(own.pop(0))
+            if len(content) + sum(len(entry[1]) for entry in rest) > size:
                 with pytest.raises(QueueFull):
                     store.add(content, "a.txt", ".txt", client)
             else:
                 key = store.add(content, f"{number}.txt", ".txt", client)
                 assert key.endswith(".txt")
-                kept.append((key, content, client, now + 1800.0))
+                gone += [entry[0] for entry in kept if entry not in rest]
+                kept = [*rest, (key, content, client, now + 1800.0)]
             for key, held, _, _ in kept:
                 file = store.get(key)
                 assert file is not None
