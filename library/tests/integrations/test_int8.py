@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 from relattn.backends.native import library
-from relattn.backends.native.int8 import DOTS, GENERIC, best_kernel
+from relattn.backends.native.int8 import GENERIC
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import int8
 from torch import nn
@@ -20,12 +20,14 @@ def test_sums_are_exact():
     assert_sums_are_exact()
 
 
-@pytest.mark.skipif(
-    best_kernel(library.KERNELS[torch.float32]) != DOTS, reason="not used: it adds pairs in 16 bits there"
-)
-def test_sums_are_exact_with_onednn(monkeypatch):
-    """As on processors with AMX."""
-    monkeypatch.setattr(int8, "product", lambda: None)
+@pytest.fixture
+def amx(monkeypatch):
+    """The choice of products as on processors with AMX."""
+    monkeypatch.setitem(library.KERNELS, torch.bfloat16, library.KERNELS[torch.float32]._replace(level="amx"))
+
+
+def test_sums_are_exact_with_amx(amx):
+    """Also if a variable limits oneDNN to AVX2, where its own sums saturate."""
     assert_sums_are_exact()
 
 
@@ -126,12 +128,12 @@ def test_weights_that_change_are_quantized_again():
     assert layers[0](input.double()).dtype == torch.float64
 
 
-@pytest.mark.parametrize("kernel", ["native", "onednn"])
+@pytest.mark.parametrize("has_amx", [False, True])
 @pytest.mark.parametrize("bias", [True, False])
 @torch.no_grad()
-def test_layers_that_share_an_input_give_what_each_gives(bias, kernel, monkeypatch):
-    if kernel == "onednn":
-        monkeypatch.setattr(int8, "product", lambda: None)
+def test_layers_that_share_an_input_give_what_each_gives(bias, has_amx, request):
+    if has_amx:
+        request.getfixturevalue("amx")
     model = nn.Sequential(*(nn.Linear(96, 128, bias=bias) for _ in range(3)))
     for layer in model:
         layer.weight.data[:, 7] /= 30.0

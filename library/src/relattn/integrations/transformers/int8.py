@@ -163,9 +163,17 @@ def product() -> int | None:
     """
     kernels = library.KERNELS.get(torch.float32)
     pairs = library.KERNELS.get(torch.bfloat16)
-    if pairs is not None and pairs.level == "amx":  # such processors multiply 8-bit integers in tiles too
+    has_amx = pairs is not None and pairs.level == "amx"  # such processors multiply 8-bit integers in tiles too
+    if has_amx and onednn_is_exact():
         return None
     return GENERIC if kernels is None else best_kernel(kernels)
+
+
+@functools.cache
+def onednn_is_exact() -> bool:
+    """Return whether oneDNN's sums of integers are exact. If its instructions are limited to AVX2, they saturate."""
+    largest = torch.full((64, 64), 127, dtype=torch.int8, device="cpu")
+    return bool((torch._int_mm(largest, largest) == 64 * 127 * 127).all())
 
 
 def smoothed(weight: Tensor) -> tuple[Tensor, Tensor | None]:
