@@ -38,14 +38,19 @@ static int may_use_matrix_tiles(void) {
 }
 
 #define CPUID(leaf, subleaf, at, bit) cpuid_bit(leaf, subleaf, at, bit)
-#define AVX2 (keeps_registers(0x6) && CPUID(1, 0, ECX, 12) /* FMA */ && CPUID(7, 0, EBX, 5))
+/* AVX2 and AVX512 are all that compilers may use for x86-64-v3 and x86-64-v4. A virtual machine may lack some of it. */
+#define AVX2                                                                                                           \
+    (keeps_registers(0x6) && CPUID(7, 0, EBX, 5) && CPUID(1, 0, ECX, 12) /* FMA */ && CPUID(1, 0, ECX, 22) /* MOVBE */ && \
+     CPUID(1, 0, ECX, 29) /* F16C */ && CPUID(7, 0, EBX, 3) /* BMI1 */ && CPUID(7, 0, EBX, 8) /* BMI2 */ &&            \
+     CPUID(0x80000001, 0, ECX, 5) /* LZCNT */)
 #define AVX_VNNI CPUID(7, 1, EAX, 4)
 #define AVX512                                                                                                         \
     (AVX2 && keeps_registers(0xE0) && CPUID(7, 0, EBX, 16) /* F */ && CPUID(7, 0, EBX, 17) /* DQ */ &&                 \
-     CPUID(7, 0, EBX, 30) /* BW */ && CPUID(7, 0, EBX, 31) /* VL */)
+     CPUID(7, 0, EBX, 28) /* CD */ && CPUID(7, 0, EBX, 30) /* BW */ && CPUID(7, 0, EBX, 31) /* VL */)
 #define AVX512_VNNI CPUID(7, 0, ECX, 11)
 #define AVX512_BF16 CPUID(7, 1, EAX, 5)
-#define AMX_BF16 (keeps_registers(0x60000) && CPUID(7, 0, EDX, 22) && may_use_matrix_tiles())
+#define AMX_BF16                                                                                                       \
+    (keeps_registers(0x60000) && CPUID(7, 0, EDX, 22) && CPUID(7, 0, EDX, 24) /* TILE */ && may_use_matrix_tiles())
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #include <sys/prctl.h>
