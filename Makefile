@@ -53,7 +53,7 @@ wheels: .venv/wheels  ## build the source distribution and the wheels for all sy
 clean:  ## remove everything that these commands made, except runs
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache build dist
 
-.venv/usable: $(wildcard *.toml */pyproject.toml */hatch_build.py kernels/* kernels/*/*) constraints.txt
+.venv/usable: $(wildcard *.toml */pyproject.toml */hatch_build.py kernels/*.* $(foreach part,simd attention engine,kernels/$(part)/*)) constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "relattn needs Python >= 3.11; name one with: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip setuptools hatchling editables

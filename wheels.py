@@ -1,7 +1,7 @@
 """Build both distributions for a package index into dist/: their sources, and a wheel per target (`make wheels`).
 
-A wheel must contain the kernels of its target and no other compiled files. On Linux, `auditwheel` must confirm that the
-objects run with the C library of the wheel's tag. `twine` must accept all distributions.
+A wheel must contain the library of its target and no other compiled files. On Linux, `auditwheel` must confirm that the
+library runs with the C library of the wheel's tag. `twine` must accept all distributions.
 """
 
 import os
@@ -38,7 +38,7 @@ def build(format_flag: str, source: Path, target: str = "") -> Path:
 
 
 def check_objects(wheel: Path, target_name: str) -> list[str]:
-    """Return the object files of a wheel; exit with an error if they or its tag are not the target's."""
+    """Return the compiled files of a wheel; exit with an error if they or its tag are not the target's."""
     target = parse_target(target_name)
     tag = target.tag if target else "any"
     expected = [f"{wheel.name.partition('-')[0]}.so"] if target else []
@@ -78,7 +78,7 @@ def main() -> None:
             wheel = build("--wheel", source, target)
             objects = check_objects(wheel, target)
             platform = f"; auditwheel: {audit_platform(wheel)}" if "linux" in target else ""
-            report(wheel, f"{len(objects)} objects{platform}")
+            report(wheel, f"{', '.join(objects) or 'no kernels'}{platform}")
     names = sorted(path.name for path in DIST.iterdir())
     subprocess.run([sys.executable, "-m", "twine", "--no-color", "check", "--strict", *names], cwd=DIST, check=True)
 

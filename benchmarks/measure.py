@@ -272,7 +272,8 @@ def processor() -> str:
     and RELATTN_LEVEL that of our kernels. They must agree.
     """
     capability = torch.backends.cpu.get_cpu_capability()
-    if (capability == "AVX512") != (KERNELS[torch.float32].level == "avx512"):
+    kernels = KERNELS.get(torch.float32)
+    if kernels and (capability == "AVX512") != (kernels.level == "avx512"):
         raise SystemExit("ATEN_CPU_CAPABILITY and RELATTN_LEVEL must select the same instruction set")
     lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.exists() else []
     fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}

@@ -56,13 +56,13 @@ class Target(NamedTuple):
 
 def levels(target: Target) -> dict[str, tuple[list[str], list[str]]]:
     """Return the dtypes and the compiler flags of the levels of a machine, best first. Apple's have no SVE."""
-    lines = re.findall(r'^(\w+)\((\w+), (\w+), .*, "(.*)"\)$', (SOURCES / "levels.h").read_text("utf-8"), re.MULTILINE)
-    kind = target.machine.upper() if target.machine in ("x86_64", "aarch64") else "OTHER"
-    if "ziglang" in target.compiler:  # its processor names have _ instead of -
-        lines = [
-            (*line[:3], re.sub(r"(?<=-march=)\S+", lambda name: name[0].replace("-", "_"), line[3])) for line in lines
-        ]
-    found = {level: (DTYPES[dtypes], flags.split()) for of, level, dtypes, flags in lines if of == kind}
+    table = (SOURCES / "levels.h").read_text("utf-8")
+    macro = target.machine.upper() if target.machine in ("x86_64", "aarch64") else "OTHER"
+    found = {}
+    for level, dtypes, flags in re.findall(rf'^{macro}\((\w+), (\w+), .*, "(.*)"\)$', table, re.MULTILINE):
+        if "ziglang" in target.compiler:  # its processor names have _ instead of -
+            flags = re.sub(r"(?<=-march=)\S+", lambda match: match[0].replace("-", "_"), flags)
+        found[level] = DTYPES[dtypes], flags.split()
     if target.tag.startswith("macosx"):
         found.pop("sve256", None)
     return found
@@ -128,7 +128,8 @@ def part_commands(library: Library, target: Target) -> dict[tuple[str, str], lis
 def build(library: Library, target: Target, folder: Path) -> list[tuple[str, str]]:
     """Write a library, its header and its structures into a folder. Return the parts that could not be compiled."""
     commands = part_commands(library, target)
-    source, path = SOURCES / library.kernels, folder / f"{library.name}.so"
+    source = SOURCES / library.kernels
+    path = folder / f"{library.name}.so"
 
     def run(command: list[str]) -> bool:  # with names of outputs, since macOS writes them into libraries
         return subprocess.run(command, cwd=folder).returncode == 0
@@ -140,14 +141,15 @@ def build(library: Library, target: Target, folder: Path) -> list[tuple[str, str
     names = "-DPARTS=" + " ".join(f"PART({level}, {dtype})" for level, dtype in parts)
     objects = [str(SOURCES / "levels.c"), str(source.with_name("open.c")), *(f"{'-'.join(part)}.o" for part in parts)]
     end = ["-lm", "-ldl", "-lpthread", "-o", path.name]
-    if not parts or not run([*target.compiler, *FLAGS, names, "-shared", *objects, *end]):
+    is_linked = bool(parts) and run([*target.compiler, *FLAGS, names, "-shared", *objects, *end])
+    for part in parts:
+        (folder / f"{'-'.join(part)}.o").unlink()
+    if not is_linked:
         return list(commands)
     header = source.with_name(f"{library.name}.h")
     data = {"crc32": zlib.crc32(path.read_bytes()), "structures": structures(header.read_text("utf-8"))}
     path.with_suffix(".json").write_text(json.dumps(data), encoding="utf-8")
     shutil.copy(header, folder)
-    for part in parts:
-        (folder / f"{'-'.join(part)}.o").unlink()
     return [part for part in commands if part not in parts]
 
 
@@ -155,7 +157,8 @@ class CompileKernels(BuildHookInterface):
     """Compile the library of a distribution. Parts that fail are left out for this machine, and errors for a target."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        root, target_name = Path(self.root), os.environ.get("RELATTN_TARGET", "")
+        root = Path(self.root)
+        target_name = os.environ.get("RELATTN_TARGET", "")
         target = parse_target(target_name) if target_name else host_target()
         if target is None:
             if not target_name:

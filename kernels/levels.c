@@ -1,8 +1,8 @@
-/* The choice of the processor level, for the libraries of both packages. PARTS has PART(level, dtype) for each object of
-   kernels that a library is linked of.
+/* The choice of the processor level, for the libraries of both packages. PARTS has PART(level, dtype) for each object that
+   is linked into a library.
 
-   RELATTN_LEVEL is a level, or its name with DOTS. It allows this level and those below it. A level without DOTS in its
-   name forbids the instructions of its int8 kernel DOTS, not those of the levels below. The lowest level is "default". */
+   RELATTN_LEVEL is the name of a level, or its name with DOTS. It allows this level and those below it. The name of a level
+   without DOTS forbids the int8 kernel DOTS at this level, but not at those below. The lowest level is "default". */
 
 #include "levels.h"
 

@@ -2,14 +2,15 @@
 
        MACHINE(level, dtypes, requirement, name with DOTS or "", requirement of DOTS, flags of GCC and Clang)
 
-   EXACT are float32 and float64. Calls in bfloat16 use a level of BFLOAT16 if the processor has one, else that of float32.
+   EXACT means float32 and float64. Calls in bfloat16 use a level of BFLOAT16 if the processor has one, and otherwise the
+   level of float32.
    `levels.c` evaluates the requirements, and `build.py` reads the lines. */
 
 #ifndef RELATTN_LEVELS_H
 #define RELATTN_LEVELS_H
 
 enum { LEVEL_FLOAT32, LEVEL_FLOAT64, LEVEL_BFLOAT16 }; /* what kernels compute in */
-enum { FLOAT, GENERIC, PAIRS, DOTS };                   /* kernels of linear layers, see `int8.h` */
+enum { FLOAT, GENERIC, PAIRS, DOTS };                  /* kernels of linear layers, see `int8.h` */
 
 /* Return the kernels of this library for a dtype and this processor, or NULL and an error in `message`, which has at least
    256 bytes; it is empty if there are none for the dtype. `value` replaces RELATTN_LEVEL unless it is NULL. */

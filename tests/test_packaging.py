@@ -88,6 +88,18 @@ def test_a_library_without_any_part_is_left_out(tmp_path, capfd):
     assert not [*tmp_path.rglob("*.so")]
 
 
+def test_a_library_that_cannot_be_linked_is_left_out(tmp_path, monkeypatch, capfd):
+    """Its objects do not remain, since a wheel would contain them."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text('#!/bin/sh\ncase " $* " in *" -shared "*) exit 1 ;; esac\nexec cc "$@"\n', encoding="utf-8")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", f"'{compiler}'")
+    data, warnings = compile_kernels(tmp_path, "")
+    assert data == {"artifacts": []}
+    assert len(warnings) == PARTS
+    assert not [*tmp_path.rglob("*.so"), *tmp_path.rglob("*.o")]
+
+
 def test_a_target_needs_all_of_its_kernels(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("RELATTN_TARGET", "a target")
     monkeypatch.setattr(build, "parse_target", lambda target: build.host_target())

@@ -1,7 +1,8 @@
 /* The compiled kernels of relattn: attention forward and backward, and linear layers in 8 bits, on CPUs.
 
    `relattn_open` chooses the kernels for this processor and a dtype. The caller owns all memory; the kernels allocate
-   workspaces while they run. Every line of a structure must be `type names;`, since `build.py` reads them for Python. */
+   workspaces while they run. `build.py` reads this file for Python, so every line of a structure is `type names;` or a
+   function. */
 
 #ifndef RELATTN_H
 #define RELATTN_H
@@ -25,7 +26,8 @@ typedef struct {
 /* The arguments of attention: those of relattn.call.Call, with the same names, and sizes and results. `real` is float, in
    float64 double. */
 typedef struct {
-    /* (batch, heads, rows, dim) of dtype `type`, 0 for `real`, 1 for bfloat16, 2 for float16; key and value have key_heads heads; data of rel_query may be NULL */
+    /* (batch, heads, rows, dim) of dtype `type`: 0 for `real`, 1 for bfloat16, 2 for float16. The keys and values have
+       key_heads heads. data of rel_query may be NULL */
     relattn_array query, key, value, rel_query, output, grad, d_query, d_key, d_value, d_rel_query;
     /* (1, heads, labels, rel_dim, value_dim or dim) of dtype `type`; head_stride is 0 if heads share a table; data is
        NULL without a table */

@@ -13,9 +13,9 @@ typedef relattn_array array;
 typedef relattn_attention arguments;
 
 enum { QUERIES = 64, KEYS = 64 };    /* queries and keys of a tile */
-enum { TASK_QUERIES = 8 * QUERIES };    /* queries of a task, for which the rows of the tables are loaded once */
-enum { PADDING = 16 };            /* of row lengths of buffers and table gradients, as in `library.py` */
-enum { REAL, BFLOAT16, FLOAT16 }; /* dtypes of arrays, as in `relattn.h` */
+enum { TASK_QUERIES = 8 * QUERIES }; /* queries of a task, for which the rows of the tables are loaded once */
+enum { PADDING = 16 };               /* of row lengths of buffers and table gradients, as in `operators.py` */
+enum { REAL, BFLOAT16, FLOAT16 };    /* dtypes of arrays, as in `relattn.h` */
 
 #if defined(__clang__) && __clang_major__ < 15
 typedef __fp16 half; /* older versions have no _Float16 on x86-64 */

@@ -12,8 +12,8 @@
    only: not on the rest of the batch, to the last bit.
 
    head_dim, the outputs of maps and the row lengths of all buffers are padded to multiples of 16. The padding of weights,
-   biases and values is zero, so that it does not change sums. `engine/library.py` reads this file, so every line of a
-   structure is `type names;`, and a change to one changes RELATTN_MT_INTERFACE. */
+   biases and values is zero, so that it does not change sums. `build.py` reads this file for Python, so every line of a
+   structure is `type names;` or a function. A change to a structure changes RELATTN_MT_INTERFACE. */
 
 #ifndef RELATTN_MT_H
 #define RELATTN_MT_H

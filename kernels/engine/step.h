@@ -7,7 +7,7 @@
 
 /* Return the input of a sub-layer, whose first map is w: x, normalized with pre-norm. */
 static linear_input sublayer_input(const step_arguments *a, const sizes *s, buffers *b, const norm *n, const map *w,
-                              idx num_rows) {
+                                   idx num_rows) {
     if (a->pre_norm) normalize(b->y, s->padded_dim, b->x, n, num_rows, s->padded_dim, a->dim, a->epsilon);
     return operand_of(a->pre_norm ? b->y : b->x, s->padded_dim, w, num_rows, b->codes, b->scales);
 }

@@ -2,11 +2,12 @@
 
    Rows of activations are quantized when they are used: x = scale * code with codes from -127 to 127. Weights have a scale
    per output. Their codes are from -63 to 63 if we quantized them, and may be from -127 to 127 if another toolkit did.
-   Sums are exact, in any order: at most 127 * 127 * MAX_INPUTS < 2^31. So all kernels give the same integers.
+   Sums of at most 133144 inputs are exact, in any order, since 127 * 127 * 133144 < 2^31. So all kernels give the same
+   integers.
 
    Before this file is included, `map` must be a structure with the fields weight, bias, scales, sums, inputs, outputs and
-   kernel, as in `relattn_mt.h`. Weights are in panels of PANEL outputs, (inputs / 8, 2, PANEL, 4): the codes of four inputs lie next to each other.
-   There are three kernels:
+   kernel, as in `relattn_mt.h`. Weights are in panels of PANEL outputs, (inputs / 8, 2, PANEL, 4): the codes of four inputs
+   lie next to each other. There are three kernels:
 
    DOTS     instructions that add four products. On x86, they multiply unsigned by signed bytes. So 128 is added to the
             codes of activations, and `sums` has -128 times the sum of the weights of each output.
@@ -27,9 +28,9 @@
 #include "../levels.h"
 #include "products.h"
 
-enum { EIGHTS = -1 };                 /* PAIRS with sums of eight products */
-enum { GROUP = 16 };                  /* inputs are padded to a multiple of this */
-enum { LARGEST_PAIRS = 63 };          /* largest code of a weight for PAIRS */
+enum { EIGHTS = -1 };        /* PAIRS with sums of eight products */
+enum { GROUP = 16 };         /* inputs are padded to a multiple of this */
+enum { LARGEST_PAIRS = 63 }; /* largest code of a weight for PAIRS */
 
 enum { INT8_KERNELS = 1 << GENERIC | HAS_PAIRS << PAIRS | 1 << DOTS }; /* where the processor has the instructions of DOTS */
 
@@ -84,7 +85,7 @@ static linear_input operand_of(const real *x, idx ldx, const map *w, idx m, void
 
 INLINE linear_input operand_rows(const linear_input *a, idx first) {
     return (linear_input){a->x + first * a->ldx, a->ldx, a->codes + first * a->codes_row, a->scales + 2 * first,
-                     a->codes_row};
+                          a->codes_row};
 }
 
 /* ---- products ---- */
@@ -209,6 +210,7 @@ static void int8_panel(real *c, idx ldc, const linear_input *a, const map *w, id
     else if (HAS_PAIRS && w->kernel == PAIRS) panel_kernel(PAIRS, 4, c, ldc, a, w, j, num_vecs, m, add);
     else panel_kernel(GENERIC, 4, c, ldc, a, w, j, num_vecs, m, add);
 }
+
 /* ---- packing ---- */
 
 /* Return the size in bytes of codes in panels. */

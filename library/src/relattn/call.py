@@ -237,7 +237,7 @@ def casts(device: str) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
-DRAWS = 2**24  # range of the kernels' random numbers for dropout, as in `kernels/strips.h` and `triton/pairs.py`
+DRAWS = 2**24  # range of the random numbers for dropout, as in `kernels/attention/strips.h` and `triton/pairs.py`
 
 
 def keep_threshold(dropout_p: float) -> int:

@@ -46,7 +46,8 @@ def load(folder: Path, name: str, number: int, level: str | None = None) -> Kern
     for structure, fields in data["structures"].items():
         members = [(key, type_of(kind, types)) for key, kind in fields]
         types[structure] = type(structure, (ctypes.Structure,), {"_fields_": members})
-    message, chosen = ctypes.create_string_buffer(256), types[structure]()  # the last structure
+    message = ctypes.create_string_buffer(256)
+    chosen = types[structure]()  # the last structure
     value = None if level is None else os.fsencode(level)
     if getattr(ctypes.CDLL(str(path)), f"{name}_open")(number, value, ctypes.byref(chosen), message):
         text = os.fsdecode(message.value)

@@ -1,4 +1,4 @@
-"""Fused attention for CPUs, forward and backward, compiled from `attention.c`: no queries × keys array in memory.
+"""Fused attention for CPUs, forward and backward, compiled from `kernels/attention`: no queries × keys array in memory.
 
 It supports every option of both operators, including arbitrary relations, masks and dropout. Half types are computed in
 float32. On processors with bfloat16 instructions, the products of queries, keys, values and probabilities use them and

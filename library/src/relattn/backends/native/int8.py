@@ -73,7 +73,8 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None, factors: Tensor | Non
 
     The rows of x · factors, (rows, inputs), are quantized.
     """
-    kernels, rows = library.KERNELS[torch.float32], len(x)
+    kernels = library.KERNELS[torch.float32]
+    rows = len(x)
     x = x if x.stride(1) == 1 else x.contiguous()
     padded = torch.zeros_like(weight.scales)
     if bias is not None:

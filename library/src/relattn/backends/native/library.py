@@ -19,7 +19,8 @@ def load(real: torch.dtype, level: str | None = None, folder: Path = FOLDER) -> 
 
 def load_all(folder: Path = FOLDER) -> tuple[dict[torch.dtype, Kernels], dict[torch.dtype, str]]:
     """Return the kernels per dtype, and why those for float32 or float64 are missing."""
-    kernels, missing = dict[torch.dtype, Kernels](), dict[torch.dtype, str]()
+    kernels: dict[torch.dtype, Kernels] = {}
+    missing: dict[torch.dtype, str] = {}
     for real in REALS:
         try:
             kernels[real] = load(real, folder=folder)

@@ -84,7 +84,8 @@ class Layout:
     def __init__(self, structure: type[ctypes.Structure]) -> None:
         fields: list[tuple[str, Any]] = [(field[0], field[1]) for field in structure._fields_]
         numbers = [name for name, field_type in fields if CODES.get(field_type, ARRAY)[0] != "P"]
-        codes, self.positions = "", dict[str, int]()
+        codes = ""
+        self.positions: dict[str, int] = {}
         for name, field_type in fields:
             self.positions[name] = len(codes)
             codes += CODES.get(field_type, ARRAY)
