@@ -46,6 +46,8 @@ static model *read_model(const char *path, const relattn_mt_engine *engine) {
     if (size < (long)sizeof *m || fread(bytes, 1, size, file) != (size_t)size || memcmp(m->magic, "relattn1", 8))
         fail(path, "must be a file of flat_model.py");
     if (strcmp(m->level, engine->level) || m->panel != engine->panel) fail(path, "was written for another processor level");
+    const ptrdiff_t kernel = m->search.step.output.kernel;
+    if (kernel != RELATTN_MT_FLOAT && !(engine->int8_kernels >> kernel & 1)) fail(path, "was written for another int8 kernel");
     const int64_t *places = (int64_t *)(bytes + m->pointers);
     for (int64_t i = 0; i < m->pointer_count; i++) *(char **)(bytes + places[i]) += (size_t)bytes;
     fclose(file);

@@ -146,3 +146,20 @@ def test_a_program_in_c_finds_what_python_finds(level, tmp_path):
     model.write_bytes(model.read_bytes()[:100])
     refused = subprocess.run([program, engine, model], capture_output=True, text=True)
     assert refused.stderr == f"translate: {model}: must be a file of flat_model.py\n"
+
+
+@pytest.mark.parametrize("level", [name for name in levels() if name.endswith(("_vnni", "_dotprod"))])
+def test_the_program_in_c_refuses_instructions_that_the_processor_lacks(level, tmp_path):
+    """A level has processors with and without dot products of int8."""
+    program, model = tmp_path / "program", tmp_path / "model"
+    examples = Path(example.__file__).parent
+    compiler = ["cc", "-std=gnu11", f"-I{library.FOLDER}", examples / "translate.c", "-ldl", "-lm", "-o", program]
+    subprocess.run(compiler, check=True)
+    with_dots = {**os.environ, "RELATTN_LEVEL": level}
+    writer = [sys.executable, examples / "flat_model.py", PACKAGED / "everyday-en-de", model]
+    subprocess.run(writer, env=with_dots, check=True)
+    without = {**os.environ, "RELATTN_LEVEL": level.partition("_")[0].replace("neon", "default")}
+    command = [program, library.FOLDER / "relattn_mt.so", model]
+    refused = subprocess.run(command, env=without, capture_output=True, text=True, input="")
+    assert refused.returncode == 1
+    assert refused.stderr == f"translate: {model}: was written for another int8 kernel\n"
