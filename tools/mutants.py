@@ -116,7 +116,9 @@ FOLDERS = {"library": "kernels/attention/", "toolkit": "kernels/engine/"}  # oth
 COMPILE = """
 import sys
 from pathlib import Path
-best = {kernels.level.removesuffix("_vnni").removesuffix("_dotprod") for kernels in KERNELS.values()}
+from relattn.backends.native.library import KERNELS
+from kernels import build
+best = {kernels.level for kernels in KERNELS.values()}
 levels = build.levels
 build.levels = lambda target: {name: level for name, level in levels(target).items() if name in best}
 for name in sys.argv[1:]:
