@@ -2,6 +2,7 @@
 
 import ast
 import random
+from pathlib import Path
 
 from tools import mutants, slips
 
@@ -45,14 +46,16 @@ def test_samples_are_the_same_for_a_seed() -> None:
     paths = mutants.shipped_files(["toolkit/src/relattn_mt/search"], (".py",))
     one, same, other = (mutants.sample(paths, 9, False, random.Random(seed)) for seed in (1, 1, 2))
     assert one == same != other
-    assert (
-        len(
-            {
-                mutant.path
-                for mutant in mutants.sample(
-                    mutants.shipped_files(["kernels"], (".c", ".h")), 9, True, random.Random(1)
-                )
-            }
-        )
-        > 2
-    )
+    in_c = mutants.sample(mutants.shipped_files(["kernels"], (".c", ".h")), 9, True, random.Random(1))
+    assert len({mutant.path for mutant in in_c}) > 2
+
+
+def test_the_library_of_a_mutant_in_c_is_compiled_again(tmp_path: Path) -> None:
+    tree = mutants.Copy(tmp_path)
+    library = tmp_path / "toolkit/src/relattn_mt/engine/relattn_mt.so"
+    before = library.read_bytes()
+    (tmp_path / "kernels/engine/engine.c").write_text("const void *const PART = 0;\n", encoding="utf-8")
+    assert tree.compile("kernels/engine/engine.c")
+    assert library.read_bytes() != before
+    (tmp_path / "kernels/engine/engine.c").write_text("#error\n", encoding="utf-8")
+    assert not tree.compile("kernels/engine/engine.c")
