@@ -23,7 +23,7 @@ from kernels import build
 ROOT = Path(__file__).parents[1]
 HOST = build.host_target()
 LEVELS = build.levels(HOST)
-PYTHON_NODES = 247_194  # of the syntax trees of what is shipped: lower it to the measured number when that has fallen
+PYTHON_NODES = 247_179  # of the syntax trees of what is shipped: lower it to the measured number when that has fallen
 OTHER_LINES = 5_300  # limit on shipped C and JavaScript
 FAILS = "#ifdef REAL64\n#error as in a compiler that lacks something\n#endif"
 
