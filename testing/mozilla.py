@@ -4,17 +4,24 @@ import gzip
 import hashlib
 import json
 import os
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import zstandard
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from relattn_mt.firefox.registry import MIRROR
 
 from testing.firefox_models import random_model, train_vocabulary, write_bin, write_shortlist
@@ -37,6 +44,23 @@ def model_files(directory: Path, *, two: bool = False, seed: int = 1) -> dict[st
     return {kind: file.read_bytes() for kind, file in files.items()}
 
 
+def self_signed(address: str) -> bytes:
+    """Return a new certificate for an IP address, signed by itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, address)])
+    start = datetime(2020, 1, 1)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), start, datetime(2120, 1, 1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(address))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return private + certificate.public_bytes(serialization.Encoding.PEM)
+
+
 class Mozilla(ThreadingHTTPServer):
     """Server with lists that a test may change, a record of requests, and faults by a part of the path."""
 
@@ -53,6 +77,14 @@ class Mozilla(ThreadingHTTPServer):
         self.redirects: dict[str, str] = {}
         self.cuts: dict[str, int] = {}  # number of bytes at the end that are not sent
         self.has_ranges = True
+
+    def encrypt(self, certificate: Path) -> None:
+        """Serve over HTTPS from now on, with a new certificate for 127.0.0.1 and its key, which are written to a file."""
+        certificate.write_bytes(self_signed("127.0.0.1"))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+        self.url = self.url.replace("http:", "https:")
 
     def add(
         self,

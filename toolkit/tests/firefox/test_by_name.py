@@ -222,6 +222,7 @@ FAULTS: dict[str, tuple[Callable[[Mozilla], object], str]] = {
     "not compressed": (lambda s: change_file(s, "model.bin", lambda x: b"<html>"), "model.bin.gz: "),
     "damaged": (lambda s: change_file(s, "model.bin", lambda x: x[:-20]), "model.bin.gz: damaged"),
     "to a file": (lambda s: s.redirects.update({"model.bin": "file:///etc/passwd"}), "HTTP status 302"),
+    "to FTP": (lambda s: s.redirects.update({"model.bin": "ftp://127.0.0.1:9/model.bin"}), "HTTP status 302"),
     "in a circle": (lambda s: s.redirects.update({"models/": f"{s.url}/models/"}), "HTTP status 302"),
     "no list": (lambda s: s.statuses.update({"models.json": 404, "records": 404}), "db/models.json: HTTP status 404"),
     "not JSON": (lambda s: setattr(s, "registry", b"<html>"), "db/models.json: not JSON"),
@@ -272,6 +273,29 @@ def test_redirects_are_followed(mozilla, expected):
             mozilla.files[f"elsewhere/{Path(path).name}"] = mozilla.files[path]
             mozilla.redirects[path] = f"{mozilla.url}/elsewhere/{Path(path).name}"
     assert load("firefox:en-de").translate(LINES, CUT) == expected
+
+
+def test_https(mozilla, expected, monkeypatch, tmp_path):
+    """A certificate of a company is accepted if it is named, and a redirect never leads away from HTTPS."""
+    certificate = tmp_path / "certificate.pem"
+    mozilla.encrypt(certificate)
+    monkeypatch.setenv("RELATTN_FIREFOX_MIRROR", mozilla.url)
+    assert "SSL_CERT_FILE" in refusal("firefox:en-de")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert load("firefox:en-de").translate(LINES, CUT) == expected
+    with serving(root()) as (plain, _):
+        plain.files = mozilla.files
+        (path,) = [path for path in mozilla.files if path.startswith("models/fr-en") and "model.bin" in path]
+        mozilla.redirects[path] = f"{plain.url}/{path}"
+        message = str(error_of(bundles, "firefox:fr-en"))
+        assert "HTTP status 302: must redirect to https, got http:" in message
+        assert plain.asked == []
+
+
+@pytest.mark.parametrize("address", ["file:///etc", "data:,", "127.0.0.1/x", "ftp://127.0.0.1:9"])
+def test_addresses_of_other_protocols(mozilla, monkeypatch, address):
+    monkeypatch.setenv("RELATTN_FIREFOX_MIRROR", address)
+    assert "must begin with https: or http:" in refusal("firefox:en-de")
 
 
 @pytest.mark.parametrize("has_ranges", [True, False])
@@ -346,9 +370,6 @@ def test_a_proxy_is_used(mozilla, expected, monkeypatch):
     assert load("firefox:en-de").translate(LINES, CUT) == expected
     monkeypatch.setenv("SSL_CERT_FILE", __file__)
     assert f"{__file__}: " in refusal_beside("firefox:fr-en")
-    monkeypatch.delenv("SSL_CERT_FILE")
-    monkeypatch.setenv("RELATTN_FIREFOX_MIRROR", "models.invalid")
-    assert "models.invalid/db/models.json: cannot be reached: unknown url type" in refusal_beside("firefox:fr-en")
 
 
 def test_unknown_fields_are_ignored(mozilla, expected):

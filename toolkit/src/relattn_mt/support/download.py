@@ -1,4 +1,4 @@
-"""Download over HTTP. A download that was cut short is continued.
+"""Download over HTTP or HTTPS. A download that was cut short is continued.
 
 The usual variables are obeyed: HTTPS_PROXY, HTTP_PROXY and NO_PROXY; SSL_CERT_FILE or REQUESTS_CA_BUNDLE, a file with
 the certificates of a company.
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.request import HTTPSHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from relattn_mt.support.console import progress_bar, shows_progress
 from relattn_mt.support.errors import InputError, one_line, reading, reason, require
@@ -31,6 +31,15 @@ class DownloadError(InputError):
 
 class ConnectionFailed(DownloadError):
     """A server cannot be reached, or ends its answer early."""
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follows redirects to HTTPS, or from HTTP to HTTP."""
+
+    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
+        if not newurl.startswith(("https:", f"{req.type}:")):
+            raise HTTPError(newurl, code, f"must redirect to {req.type}, got {newurl}", headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def fetch_json(url: str) -> Any:
@@ -84,12 +93,13 @@ def _blocks(url: str, response: http.client.HTTPResponse, most: int) -> Iterator
 
 def _open(url: str, begin: int) -> http.client.HTTPResponse:
     """Ask for a file from a byte on. A server that cannot continue it, status 416, is asked for the whole file."""
+    require(url.lower().startswith(("https:", "http:")), f"{url}: must begin with https: or http:")
     context = ssl.create_default_context()
     for certificates in filter(None, map(os.environ.get, _CERTIFICATES)):
         with reading(certificates, "not certificates"):
             context.load_verify_locations(certificates)
     headers = {"User-Agent": "relattn-mt"} | ({"Range": f"bytes={begin}-"} if begin else {})
-    opener = build_opener(HTTPSHandler(context=context))
+    opener = build_opener(HTTPSHandler(context=context), _Redirects)
     try:
         response: http.client.HTTPResponse = opener.open(Request(url, headers=headers), timeout=_SECONDS)
     except HTTPError as error:
