@@ -410,6 +410,17 @@ def test_files_as_they_are_published(tmp_path, two):
             refuse(packed, tmp_path, "cannot be written: File too large")
 
 
+def test_a_broken_link_beside_a_compressed_file(tmp_path):
+    """Where a link leads that has the name of an unpacked file, nothing is written."""
+    path, _ = directory(tmp_path / "model", int8=True)
+    weights = next(path.glob("*.bin"))
+    (path / f"{weights.name}.gz").write_bytes(gzip.compress(weights.read_bytes()))
+    weights.unlink()
+    weights.symlink_to(tmp_path / "elsewhere")
+    run_import(path, tmp_path / "bundle", "", "")
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_directories_of_hplt_and_bitextor(tmp_path):
     """One vocabulary with the pair in its name, weights with the name of a score, and no settings."""
     path, _ = directory(tmp_path / "model", npz=True)

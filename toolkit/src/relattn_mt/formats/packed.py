@@ -37,7 +37,8 @@ def unpacked(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         for file in path.iterdir():
-            (directory / file.name).symlink_to(file.resolve())
+            if file.name not in packed:  # a broken link, through which `unpack` would write
+                (directory / file.name).symlink_to(file.resolve())
         try:
             for name, file in packed.items():
                 unpack(file, directory / name)
