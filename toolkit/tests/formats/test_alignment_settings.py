@@ -169,4 +169,4 @@ def test_an_import_measures_on_a_text(relattn, tmp_path):
     assert "alignment_text must have two files" in relattn(*command, tmp_path / "x", "--alignment_text", *files).err
     (tmp_path / "short").write_text("a\n")
     result = relattn(*command, tmp_path / "x", "--alignment_text", tmp_path / "src", tmp_path / "short")
-    assert "as many lines in both files, got [200, 1]" in result.err
+    assert "must have the same number of lines, got 200 and 1" in result.err

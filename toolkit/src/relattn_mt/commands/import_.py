@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from relattn_mt.commands.options import check_sample
-from relattn_mt.data.text_files import read_lines
+from relattn_mt.data.text_files import read_parallel
 from relattn_mt.firefox import is_name
 from relattn_mt.support.errors import require
 
@@ -59,9 +59,7 @@ def import_(
     sample = check_sample(check_lines, check_count)
     count = len(alignment_text)
     require(count in (0, 2), f"alignment_text must have two files, of sources and translations, got {count}")
-    sides = [list(read_lines(file)) for file in alignment_text]
-    lines = [len(side) for side in sides]
-    require(lines[:1] == lines[1:], f"alignment_text must have as many lines in both files, got {lines}")
+    pairs = list(read_parallel(*alignment_text)) if alignment_text else []
 
     from relattn_mt.formats.import_model import import_model
     from relattn_mt.hub import fetch_foreign
@@ -75,7 +73,7 @@ def import_(
             src_lang=src_lang,
             tgt_lang=tgt_lang,
             sample=sample,
-            alignment_text=list(zip(*sides, strict=True)),
+            alignment_text=pairs,
             overwrite=overwrite,
         )
     )
