@@ -61,7 +61,7 @@ clean:  ## remove everything that these commands made, except runs
 	touch $@
 
 .venv/installed: .venv/usable  # what tests and checks need
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable ./library --editable './toolkit[export,firefox,serve,train]' --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable ./library --editable './toolkit[export,serve,train]' --group dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps espnet  # one of its classes is tested against
 	touch $@
 

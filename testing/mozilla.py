@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import zstandard
+import pyarrow
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -79,7 +79,7 @@ class Mozilla(ThreadingHTTPServer):
         self.has_ranges = True
 
     def encrypt(self, certificate: Path) -> None:
-        """Serve over HTTPS from now on, with a new certificate for 127.0.0.1 and its key, which are written to a file."""
+        """Serve over HTTPS from now on, with a new certificate for 127.0.0.1; it is written to a file, with its key."""
         certificate.write_bytes(self_signed("127.0.0.1"))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
@@ -104,7 +104,7 @@ class Mozilla(ThreadingHTTPServer):
             path = f"models/{pair}/{architecture}_{digest['model'][:8]}/exported/{kind}.bin.gz"
             self.files[path] = gzip.compress(content, mtime=0)
             entry["files"][NAMES[kind]] = {"path": path}
-            packed = zstandard.compress(content)
+            packed = pyarrow.compress(content, "zstd", asbytes=True)
             location = f"main-workspace/translations-models-v2/{digest[kind][:16]}.zst"
             self.files[location] = packed
             attachment = {"location": location, "hash": hashlib.sha256(packed).hexdigest(), "size": len(packed)}

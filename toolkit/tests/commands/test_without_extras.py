@@ -49,7 +49,7 @@ def test_each_command_works_or_names_its_extra(model: str, text: dict[str, str],
     (tmp_path / "in.jsonl").write_text('{"text": "one cat"}\n')
     (tmp_path / "in.zst").write_bytes(b"\x28\xb5\x2f\xfd")
     (tmp_path / "packed").mkdir()
-    (tmp_path / "packed" / "model.bin.zst").touch()
+    (tmp_path / "packed" / "model.bin.zst").write_bytes(b"\x28\xb5\x2f\xfd")
     (tmp_path / "in.md").write_text("one cat\n")
     pair, out = ["--src_lang=en", "--tgt_lang=de"], str(tmp_path / "out")
     cases = {
@@ -75,8 +75,10 @@ def test_each_command_works_or_names_its_extra(model: str, text: dict[str, str],
             ["export", "ctranslate2", model, "--out", str(exported)],
             ["export", "argos", model, "--out", str(tmp_path / "a.argosmodel")],
         ],
-        "files": [["translate", model, "--input", str(tmp_path / "in.zst"), "--output", f"{out}.txt"]],
-        "firefox": [["import", str(tmp_path / "packed"), "--out", out]],
+        "files": [
+            ["translate", model, "--input", str(tmp_path / "in.zst"), "--output", f"{out}.txt"],
+            ["import", str(tmp_path / "packed"), "--out", out],
+        ],
         "hub": [["translate", "org/name"]],
         "serve": [["serve", model]],
         "train": [

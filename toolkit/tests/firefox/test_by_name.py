@@ -220,7 +220,7 @@ FAULTS: dict[str, tuple[Callable[[Mozilla], object], str]] = {
         "model.bin.gz: must have SHA-256",
     ),
     "not compressed": (lambda s: change_file(s, "model.bin", lambda x: b"<html>"), "model.bin.gz: "),
-    "damaged": (lambda s: change_file(s, "model.bin", lambda x: x[:-20]), "model.bin.gz: damaged"),
+    "damaged": (lambda s: change_file(s, "model.bin", lambda x: x[:-20]), "model.bin.gz: cannot be read: "),
     "to a file": (lambda s: s.redirects.update({"model.bin": "file:///etc/passwd"}), "HTTP status 302"),
     "to FTP": (lambda s: s.redirects.update({"model.bin": "ftp://127.0.0.1:9/model.bin"}), "HTTP status 302"),
     "in a circle": (lambda s: s.redirects.update({"models/": f"{s.url}/models/"}), "HTTP status 302"),

@@ -25,8 +25,11 @@ _log = logging.getLogger(__name__)
 LICENCE = "MPL-2.0"
 _NAME = re.compile(rf"{PREFIX}({LANGUAGE})-({LANGUAGE})(?:@(\w[\w.]*))?", re.ASCII | re.IGNORECASE)
 _FILES = {  # names by kind
-    **{"model": "model.bin", "lex": "lex.s2t.bin", "vocab": "vocab.spm"},
-    **{"srcvocab": "srcvocab.spm", "trgvocab": "trgvocab.spm"},
+    "model": "model.bin",
+    "lex": "lex.s2t.bin",
+    "vocab": "vocab.spm",
+    "srcvocab": "srcvocab.spm",
+    "trgvocab": "trgvocab.spm",
 }
 _MOST = 1 << 30  # bytes of a file whose size is unknown
 
@@ -118,7 +121,7 @@ def _import(model: RemoteModel, path: Path, downloads: Path) -> None:
         suffix = Path(file.url).suffix
         require(suffix in SUFFIXES, f"{file.url}: must end in {' or '.join(SUFFIXES)}")
         if suffix == ".zst":
-            require_installed("firefox", "zstandard")
+            require_installed("files")
         packed = target.with_name(f"{target.name}{suffix}")
         if not file.digest:
             remove(packed)  # a part of it, which could not be checked

@@ -20,7 +20,6 @@ EXTRAS = {  # imported names of packages that are not always installed, by the e
     "evaluate": ("sacrebleu",),
     "export": ("babel", "ctranslate2", "onnx", "onnxruntime", "onnxscript"),
     "files": ("pyarrow",),
-    "firefox": ("zstandard",),
     "hub": ("huggingface_hub",),
     "serve": (
         *("anyio", "babel", "prometheus_client", "py3langid", "python_multipart", "starlette", "uvicorn"),
