@@ -409,6 +409,7 @@ def test_commands(mozilla, relattn, tmp_path, files):
     assert_refused(
         relattn("models", "--remove", "firefox:en-de", "firefox:en-fr"), "firefox:en-fr: there is no such model"
     )
+    assert_refused(relattn("models", "firefox", "--remove", "firefox:en-de"), "--remove must be without firefox")
     assert len(cached()) == 1
     assert relattn("models", "--remove", "firefox:en-de@3.0").out.startswith("removed: ")
     assert relattn("models").out == ""
@@ -419,6 +420,7 @@ def test_commands(mozilla, relattn, tmp_path, files):
     assert_refused(relattn("import", "firefox:en-fr", "--offline"), "firefox:en-fr: must be in the cache")
     for option in ("--tokenizer", "--src_lang", "--check_lines", "--alignment_text"):
         assert_refused(relattn("import", "firefox:en-de", option, "x"), f"got {option}")
+    assert_refused(relattn("import", "firefox:en-de", "--check_count", "5"), "got --check_count")
     assert_refused(relattn("import", "directory", "--offline", "--out", tmp_path / "y"), "require a model such as")
     assert_refused(relattn("import", "directory"), "out must name a directory")
 

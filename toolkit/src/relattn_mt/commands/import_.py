@@ -8,6 +8,8 @@ from relattn_mt.data.text_files import read_parallel
 from relattn_mt.firefox import is_name
 from relattn_mt.support.errors import require
 
+_CHECK_COUNT = 20
+
 
 def import_(
     path: str,
@@ -18,7 +20,7 @@ def import_(
     src_lang: str = "",
     tgt_lang: str = "",
     check_lines: str = "",
-    check_count: int = 20,
+    check_count: int = _CHECK_COUNT,
     alignment_text: list[str] = [],  # noqa: B006
     overwrite: bool = False,
     architecture: str = "",
@@ -49,7 +51,12 @@ def import_(
     """
     if is_name(path):
         own = {"tokenizer": tokenizer, "tgt_tokenizer": tgt_tokenizer, "src_lang": src_lang, "tgt_lang": tgt_lang}
-        others = {**own, "check_lines": check_lines, "alignment_text": alignment_text}
+        others = {
+            **own,
+            "check_lines": check_lines,
+            "check_count": check_count != _CHECK_COUNT,
+            "alignment_text": alignment_text,
+        }
         without_effect = " ".join(f"--{name}" for name, value in others.items() if value)
         require(not without_effect, f"{path} has its own files and languages; got {without_effect}")
         _import_firefox(path, out, overwrite=overwrite, architecture=architecture, offline=offline)

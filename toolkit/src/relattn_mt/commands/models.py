@@ -1,9 +1,10 @@
 """`relattn-mt models`"""
 
+from itertools import chain
 from typing import Literal
 
 from relattn_mt.firefox import PREFIX
-from relattn_mt.firefox.cache import cached, parse, root
+from relattn_mt.firefox.cache import cached, parse
 from relattn_mt.firefox.registry import fetch_models
 from relattn_mt.support.errors import require
 from relattn_mt.support.files import as_size
@@ -20,21 +21,25 @@ def models(source: Literal["cached", "firefox"] = "cached", *, remove: list[str]
         source: cached, for what is in the cache; firefox, for what Mozilla offers.
         remove: Names of models to remove from the cache: firefox:en-de, or of one version, firefox:en-de@3.0.
     """
-    removed = [path for name in remove for path in cached(*parse(name)) or [root() / name]]
-    for path in removed:
-        require(path.is_dir(), f"{path.name}: there is no such model in the cache")
-    for path in removed:
+    removed = {name: cached(*parse(name)) for name in remove}
+    for name, paths in removed.items():
+        require(bool(paths), f"{name}: there is no such model in the cache")
+    require(not (remove and source == "firefox"), "--remove must be without firefox, since it prints no list")
+    for path in chain.from_iterable(removed.values()):
         remove_directory(path)
+        require(not path.exists(), f"{path}: cannot be removed")
         print(f"removed: {path}")
-    if source == "cached" and not remove:
+    if remove:
+        return
+    if source == "cached":
         for path in cached():
             size = as_size(sum(file.stat().st_size for file in path.iterdir()))
             print(f"{PREFIX}{path.parent.name}@{path.name.rpartition('-')[2]}\t{size}\t{path}")
-    elif not remove:
-        for model in fetch_models():
-            name = f"{PREFIX}{'-'.join(model.pair)}@{model.version}"
-            status = "released" if model.is_released else "pre-release"
-            size = as_size(sum(file.size for file in model.files.values()))
-            own = "cached" if cached(model.pair, model.version, model.architecture) else ""
-            state = own or ("another is cached" if cached(model.pair) else "")
-            print("\t".join([name, model.architecture, status, size, state, model.score]))
+        return
+    for model in fetch_models():
+        name = f"{PREFIX}{'-'.join(model.pair)}@{model.version}"
+        status = "released" if model.is_released else "pre-release"
+        size = as_size(sum(file.size for file in model.files.values()))
+        own = "cached" if cached(model.pair, model.version, model.architecture) else ""
+        state = own or ("another is cached" if cached(model.pair) else "")
+        print("\t".join([name, model.architecture, status, size, state, model.score]))
