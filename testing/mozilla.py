@@ -108,7 +108,12 @@ class Mozilla(ThreadingHTTPServer):
             location = f"main-workspace/translations-models-v2/{digest[kind][:16]}.zst"
             self.files[location] = packed
             attachment = {"location": location, "hash": hashlib.sha256(packed).hexdigest(), "size": len(packed)}
-            record = {"name": f"{kind}.bin", "sourceLanguage": src, "targetLanguage": tgt, "version": version}
+            record: dict[str, Any] = {
+                "name": f"{kind}.bin",
+                "sourceLanguage": src,
+                "targetLanguage": tgt,
+                "version": version,
+            }
             record |= {"architecture": architecture, "fileType": kind, "attachment": attachment, "schema": 1}
             record |= {"decompressedSize": len(content), "decompressedHash": digest[kind]}
             self.records["data"].append({**record, "filter_expression": "" if status else "env.channel == 'nightly'"})

@@ -62,9 +62,7 @@ def measure(
     found = {}
     for place, weights in _attention(translator, config, *sides):
         links = [each.links for each in translator.runner.alignments(*sides, weights)]
-        found[place] = sum(
-            (agreement(sources, *pair, each) for pair, each in zip(lines, links, strict=True)), Agreement()
-        )
+        found[place] = agreement(sources, lines, links)
     return found
 
 

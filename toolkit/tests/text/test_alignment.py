@@ -16,7 +16,7 @@ from relattn_mt.data.tokenizer import SpecialTokens, word_indices
 from relattn_mt.model.torch_engine import TorchEngine, cross_attention
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.errors import InputError
-from relattn_mt.text.alignment import links
+from relattn_mt.text.alignment import align_words
 from relattn_mt.translate.output_formats import format_lines, header_lines, pharaoh
 from relattn_mt.translate.translation import Translation
 
@@ -60,11 +60,11 @@ def test_a_word_is_linked_to_the_word_with_the_most_weight():
             [0.0, 1.0, 0.0, 0.0, 0.0, 0.0],  # end of sentence
         ]
     )
-    found = links(weights, source, target, SpecialTokens(src_begin=(1,)))
+    found = align_words(weights, source, target, SpecialTokens(src_begin=(1,))).links
     assert found == [(1, 0), (2, 2)]
     assert pharaoh(found) == "1-0 2-2"
-    assert links(weights[:1, 4:], [], [], SpecialTokens(src_begin=(1,))) == []
-    assert links(weights[:, 4:], [], target, SpecialTokens(src_begin=(1,))) == []
+    assert align_words(weights[:1, 4:], [], [], SpecialTokens(src_begin=(1,))).links == []
+    assert align_words(weights[:, 4:], [], target, SpecialTokens(src_begin=(1,))).links == []
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_word_is_linked_to_the_word_with_the_most_weight():
 )  # fmt: skip
 def test_punctuation_does_not_decide_for_a_word_with_letters(source, target, rows, expected):
     rest = np.zeros((len(rows), 1))  # the end of the source
-    assert links(np.hstack([np.array(rows), rest]), source, target, SpecialTokens()) == expected
+    assert align_words(np.hstack([np.array(rows), rest]), source, target, SpecialTokens()).links == expected
 
 
 def make_model(seed: int, **changes: object) -> Transformer:

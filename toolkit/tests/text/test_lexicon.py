@@ -35,10 +35,10 @@ def test_a_word_with_two_equal_translations_is_sure_of_one_at_most():
 
 def test_agreement_counts_words_that_occur_once_on_each_side():
     sources = {"hund": "dog", "katze": "cat", "haus": "house", "und": "and"}
-    source, target = "A dog and a cat, dog!", "Der Hund und die (Katze) Haus"
-    assert agreement(sources, source, target, [(2, 2), (5, 4)]) == Agreement(1, 1, 0)
-    assert agreement(sources, source, target, [(4, 4)]) == Agreement(1, 0, 1)
-    assert agreement(sources, source, target, []) == Agreement(0, 0, 2)
-    assert Agreement(1, 2, 3) + Agreement(1, 0, 1) == Agreement(2, 2, 4)
+    pair = [("A dog and a cat, dog!", "Der Hund und die (Katze) Haus")]
+    assert agreement(sources, pair, [[(2, 2), (5, 4)]]) == Agreement(1, 1, 0)
+    assert agreement(sources, pair, [[(4, 4)]]) == Agreement(1, 0, 1)
+    assert agreement(sources, pair, [[]]) == Agreement(0, 0, 2)
+    assert agreement(sources, pair * 2, [[(2, 2), (5, 4)], []]) == Agreement(1, 1, 2)
     assert Agreement(3, 1, 0).accuracy == 0.75
     assert Agreement().accuracy == 0

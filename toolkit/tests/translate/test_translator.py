@@ -19,7 +19,7 @@ from relattn_mt.model.torch_engine import cross_attention
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.search.types import SamplingOptions
 from relattn_mt.support.errors import Diverged, InputError
-from relattn_mt.text.alignment import WordAlignment, links
+from relattn_mt.text.alignment import WordAlignment, align_words
 from relattn_mt.text.marked import Mark, Marked
 from relattn_mt.text.patterns import TAG
 from relattn_mt.text.place import place
@@ -162,7 +162,7 @@ def expected(model) -> list[list[Translation]]:
                 model, batch.src, batch.src_lengths, batch.tgt_in, model.config.alignment
             ).numpy()
             sides = [pieces[i] for i in src], [pieces[i] for i in h.tokens]
-            assert h.alignment == links(weights, *sides, WordTokenizer.special)
+            assert h.alignment == align_words(weights, *sides, WordTokenizer.special).links
     assert len({two[0].text for two in found}) > 10
     assert sum(len(two[0].alignment) for two in found) > 60
     assert found[0] == found[-2] == [Translation("", 0.0, [])]

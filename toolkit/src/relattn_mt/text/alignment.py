@@ -36,15 +36,17 @@ class WordAlignment(NamedTuple):
     likeliest: list[int | None]
 
 
-def links(weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[str], special: SpecialTokens) -> Links:
-    """Return the links between words, from weights (target pieces and the end, source pieces with special tokens)."""
-    return align_words(weights, src_pieces, tgt_pieces, special).links
-
-
 def align_words(
     weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[str], special: SpecialTokens
 ) -> WordAlignment:
-    """Return the alignment of words. Arguments are those of `links`."""
+    """Return the alignment of words.
+
+    Args:
+        weights: Attention weights (target pieces and the end, source pieces with special tokens).
+        src_pieces: Pieces of the source.
+        tgt_pieces: Pieces of the translation.
+        special: The special tokens.
+    """
     source, target = _counted_words(src_pieces), _counted_words(tgt_pieces)
     count, rows_count = (max(words, default=-1) + 1 for words in (source, target))
     no_word = count

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -29,10 +29,6 @@ class Agreement(NamedTuple):
     right: int = 0
     wrong: int = 0
     unlinked: int = 0
-
-    def __add__(self, other: object) -> Agreement:
-        assert isinstance(other, Agreement)
-        return Agreement(*(a + b for a, b in zip(self, other, strict=True)))
 
     @property
     def accuracy(self) -> float:
@@ -72,25 +68,21 @@ def lexicon(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {targets[t]: sources[s] for s, t in zip(ids[0][are_best], ids[1][are_best], strict=True)}
 
 
-def agreement(sources: Mapping[str, str], source: str, target: str, links: Links) -> Agreement:
-    """Compare the links of a sentence with a lexicon: of its words that occur once on each side.
+def agreement(sources: Mapping[str, str], pairs: Iterable[tuple[str, str]], links: Iterable[Links]) -> Agreement:
+    """Compare links with a lexicon, for the words that occur once on each side of their pair.
 
     Args:
         sources: Source word of each target word, as `lexicon` returns it.
-        source: The sentence, of which words are separated by spaces.
-        target: Its translation.
-        links: Word alignment.
+        pairs: Sentences and their translations, of which words are separated by spaces.
+        links: Word alignment of each pair.
     """
-    source_words, target_words = words_of(source), words_of(target)
-    linked = {target_index: source_index for source_index, target_index in links}
-    found: Counter[str] = Counter()
-    for index, word in enumerate(target_words):
-        expected = sources.get(word)
-        if expected is not None and _are_unique(expected, source_words, word, target_words):
-            at = linked.get(index)
-            found["unlinked" if at is None else "right" if source_words[at] == expected else "wrong"] += 1
-    return Agreement(**found)
-
-
-def _are_unique(source: str, source_words: Sequence[str], target: str, target_words: Sequence[str]) -> bool:
-    return source_words.count(source) == 1 == target_words.count(target)
+    counts: Counter[str] = Counter()
+    for (source, target), own in zip(pairs, links, strict=True):
+        source_words, target_words = words_of(source), words_of(target)
+        linked = {target_index: source_words[source_index] for source_index, target_index in own}
+        for index, word in enumerate(target_words):
+            expected = sources.get(word)
+            if expected is not None and source_words.count(expected) == 1 == target_words.count(word):
+                found = linked.get(index)
+                counts["unlinked" if found is None else "right" if found == expected else "wrong"] += 1
+    return Agreement(**counts)
