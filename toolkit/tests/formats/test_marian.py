@@ -214,6 +214,8 @@ def test_a_shortlist_from_lexical_probabilities(tmp_path, two):
     for content, fact in (
         ("a b\n", "line 1 must be target, source, probability, got 'a b'"),
         ("x y 0.5\n", "got none"),
+        ("x y nan\n", "line 1 must have a probability"),
+        ("x y 7\n", "line 1 must have a probability"),
     ):
         (tmp_path / "lex.s2t").write_text(content)
         with pytest.raises(InputError, match=fact):

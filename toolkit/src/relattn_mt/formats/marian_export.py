@@ -156,6 +156,8 @@ def _shortlist(bundle: Bundle, lexicon: Path) -> Shortlist:
             raise InputError(
                 f"{lexicon}: line {number} must be target, source, probability, got {line!r:.60}"
             ) from error
+        is_valid = 0 <= likelihood <= 1
+        require(is_valid, f"{lexicon}: line {number} must have a probability in [0, 1], got {probability!r:.60}")
         if source in src_ids and target in tgt_ids:
             likely[src_ids[source]][tgt_ids[target]] = likelihood
     require(any(likely), f"{lexicon}: must have pieces of the vocabularies, got none")
