@@ -247,8 +247,9 @@ FAULTS: dict[str, tuple[Callable[[Mozilla], object], str]] = {
     "a size": (lambda s: edit(s, lambda e: e["files"]["model"].update(uncompressedSize="x")), ABSENT),
     "a negative size": (
         lambda s: edit(s, lambda e: e["files"]["model"].update(uncompressedSize=-1)),
-        "must have -1 bytes",
+        ABSENT,
     ),
+    "a huge size": (lambda s: edit(s, lambda e: e["files"]["model"].update(uncompressedSize=1 << 50)), ABSENT),
     "no model": (lambda s: edit(s, lambda e: e["files"].pop("model")), ABSENT),
     "no vocabulary": (lambda s: edit(s, lambda e: e["files"].pop("vocab")), ABSENT),
 }  # fmt: skip
@@ -379,6 +380,13 @@ def test_unknown_fields_are_ignored(mozilla, expected):
     mozilla.registry["models"].update({"en-xx": [None, 7, {"files": []}]})
     mozilla.records["data"] += [None, {"name": 7}, {"attachment": {"location": 1}}]
     assert load("firefox:en-de").translate(LINES, CUT) == expected
+
+
+def test_names_of_scores_are_printed_in_one_line(mozilla, relattn):
+    edit(mozilla, lambda entry: entry.update(metrics={"flores200-plus": {"\x1b[2J\n\tbleu": 1.5}}))
+    lines = relattn("models", "firefox").out.splitlines()
+    assert len(lines) == 3
+    assert [line.split("\t")[5] for line in lines] == [r"\x1b[2J bleu 1.5", "bleu 38.8", "bleu 38.8"]
 
 
 def refusal_beside(name: str) -> str:

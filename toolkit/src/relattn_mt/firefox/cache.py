@@ -15,7 +15,7 @@ from pathlib import Path
 
 from relattn_mt.firefox import PIVOT, PREFIX
 from relattn_mt.firefox.registry import LANGUAGE, RemoteModel, fetch_models, is_offline, route
-from relattn_mt.support.download import ConnectionFailed, download
+from relattn_mt.support.download import MOST, ConnectionFailed, download
 from relattn_mt.support.errors import InputError, one_line, require, require_installed
 from relattn_mt.support.files import as_size, file_digest, remove
 from relattn_mt.support.locking import locked
@@ -31,7 +31,6 @@ _FILES = {  # names by kind
     "srcvocab": "srcvocab.spm",
     "trgvocab": "trgvocab.spm",
 }
-_MOST = 1 << 30  # bytes of a file whose size is unknown
 
 
 def root() -> Path:
@@ -127,7 +126,7 @@ def _import(model: RemoteModel, path: Path, downloads: Path) -> None:
             remove(packed)  # a part of it, which could not be checked
         download(file.url, packed)
         unpacked = target.with_name(f"{target.name}.unpacked")
-        unpack(packed, unpacked, file.size or _MOST)
+        unpack(packed, unpacked, file.size or MOST)
         digest = file_digest(unpacked)
         require(file.digest in ("", digest), f"{file.url}: must have SHA-256 {file.digest} unpacked, got {digest}")
         unpacked.replace(target)

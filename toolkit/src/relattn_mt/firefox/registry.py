@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Any
 
 from relattn_mt.firefox import PIVOT
-from relattn_mt.support.download import DownloadError, fetch_json
+from relattn_mt.support.download import MOST, DownloadError, fetch_json
 from relattn_mt.support.errors import InputError, one_line, reading, require
 
 _log = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ def _of_entry(entry: Any, base: str) -> RemoteModel:
     scores = entry.get("metrics", {}).get("flores200-plus", {})
     model = _model(entry, entry["files"]["model"]["uncompressedHash"][:8])
     model.is_released = str(entry.get("releaseStatus")).startswith("Release")
-    model.score = ", ".join(f"{name} {value:g}" for name, value in scores.items())
+    model.score = one_line(", ".join(f"{name} {value:g}" for name, value in scores.items()), 200)
     for name, file in entry["files"].items():
         model.files[_KINDS.get(name, name)] = _file(base, file["path"], file, "uncompressed")
     return model
@@ -177,6 +177,7 @@ def _model(fields: dict[str, Any], version: str) -> RemoteModel:
 
 def _file(base: str, path: str, fields: dict[str, Any], prefix: str) -> RemoteFile:
     size = int(fields.get(f"{prefix}Size", 0))
+    require(0 <= size <= MOST, f"unexpected size: {size:,}")
     return RemoteFile(f"{base}/{_checked(path, _PATH)}", size, str(fields.get(f"{prefix}Hash", "")))
 
 

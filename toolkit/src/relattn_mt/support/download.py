@@ -22,7 +22,7 @@ from relattn_mt.support.errors import InputError, one_line, reading, reason, req
 _CERTIFICATES = "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"
 _SECONDS = 30  # without data, after which a connection has failed
 _BLOCK = 1 << 18  # bytes per read
-_MOST, _MOST_JSON = 1 << 30, 1 << 26  # bytes
+MOST, _MOST_JSON = 1 << 30, 1 << 26  # bytes per file
 
 
 class DownloadError(InputError):
@@ -66,7 +66,7 @@ def download(url: str, target: Path) -> None:
             target.open("ab" if begin else "wb") as file,
             progress_bar(total, "B", shown=shows_progress(), initial=begin) as advance,
         ):
-            for block in _blocks(url, response, _MOST):
+            for block in _blocks(url, response, MOST):
                 file.write(block)
                 advance(len(block))
     except OSError as error:
