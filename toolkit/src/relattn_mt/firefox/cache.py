@@ -72,11 +72,12 @@ def bundles(name: str, *, architecture: str = "", offline: bool = False, update:
     pair, version = parse(name)
     offline = offline or is_offline()
     if offline or not update:
-        legs = [(pair[0], PIVOT), (PIVOT, pair[1])] if not version else []
-        for needed in ([pair], legs):
-            found = [cached(leg, version, architecture)[:1] for leg in needed]
-            if needed and all(found):
-                return [path for (path,) in found]
+        if direct := cached(pair, version, architecture):
+            return direct[:1]
+        first = cached((pair[0], PIVOT), architecture=architecture)
+        second = cached((PIVOT, pair[1]), architecture=architecture)
+        if first and second and not version:
+            return [first[0], second[0]]
         require(not offline, f"{name}: must be in the cache to be used offline, and is not in {root()}")
     try:
         return [_ensure(model) for model in route(fetch_models(), pair, version, architecture)]
