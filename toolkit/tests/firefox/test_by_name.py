@@ -5,7 +5,10 @@ import hashlib
 import json
 import re
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from relattn_mt import load
 from relattn_mt.bundle import read_bundle
 from relattn_mt.firefox.cache import bundles, cached, root
 from relattn_mt.support.errors import InputError
+from relattn_mt.support.locking import locked
 from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import TranslateOptions
 
@@ -363,6 +367,24 @@ def test_two_processes_import_a_model_once(mozilla, tmp_path):
     (path,) = cached()
     assert [out.strip() for out, _ in outputs] == [str(path)] * 2
     assert sum("model.bin.gz" in path for path in mozilla.asked) == 1
+
+
+def test_a_process_that_waits_imports_what_another_one_could_not(mozilla):
+    """The first leaves an empty directory, in which the second was waiting."""
+    directory = root() / "en-de"
+    is_locked = threading.Event()
+
+    def fail() -> None:
+        with locked(directory, "importing a model", wait=True):
+            is_locked.set()
+            time.sleep(0.5)  # for the other one to ask for the lock
+
+    with ThreadPoolExecutor(1) as pool:
+        failing = pool.submit(fail)
+        is_locked.wait()
+        assert bundles("firefox:en-de") == cached()
+        failing.result()
+    assert len(cached()) == 1
 
 
 def test_a_proxy_is_used(mozilla, expected, monkeypatch):

@@ -18,12 +18,13 @@ LOCK = ".relattn.lock"  # file name; a killed process leaves it
 def locked(directory: Path, doing: str, *, wait: bool = False) -> Iterator[None]:
     """Lock a directory until the block or the process ends, and remove files that a killed process left half-written.
 
-    The directory is created if necessary, and removed at the end if it is empty.
+    The directory is created if necessary. With `wait`, a process waits until the directory is free. Without it, the
+    directory is removed at the end if it was created and is empty.
 
     Raises:
         InputError: Another process has locked it, and `wait` is False.
     """
-    created = [path for path in (directory, *directory.parents) if not path.exists()]
+    created = [] if wait else [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(directory / LOCK, timeout=-1 if wait else 0):
