@@ -80,7 +80,7 @@ class ModelConfig(PositionConfig):
 
     @property
     def alignment_note(self) -> str:
-        """Where the word alignment is, in a line for people."""
+        """Description of the layer and the heads that align words, in one line."""
         layer, heads = self.alignment
         which = "all heads" if heads == self.heads else "the first head" if heads == 1 else f"the first {heads} heads"
         note = f"word alignment: {which} of decoder layer {layer + 1}"

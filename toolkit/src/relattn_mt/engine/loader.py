@@ -1,4 +1,4 @@
-"""The loader of a compiled library. It chooses a processor level itself; the build wrote its structures beside it."""
+"""Load a compiled library. The library chooses its processor level; its structures are in a JSON file beside it."""
 
 import ctypes
 import json

@@ -33,7 +33,7 @@ def path_of(module_type: type) -> str:
 
 @dataclass(eq=False)
 class Scope:
-    """What one call of `enable` changed lasts until the end of a block, or until `disable`."""
+    """How long the changes of one call of `enable` last: until the end of a block, or until `disable`."""
 
     is_block: bool = False
 
