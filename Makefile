@@ -60,8 +60,8 @@ clean:  ## remove everything that these commands made, except runs
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable ./library --editable './toolkit[train]' matplotlib num2words
 	touch $@
 
-.venv/installed: .venv/usable  # what tests and checks need
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable ./library --editable './toolkit[export,serve,train]' --group dev
+.venv/installed: .venv/usable  # what tests and checks need; both packages are installed, so their kernels are not compiled again
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt 'relattn-mt[export,serve,train]' --group dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps espnet  # one of its classes is tested against
 	touch $@
 
