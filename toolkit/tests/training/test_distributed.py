@@ -91,6 +91,23 @@ def test_micro_batches_must_divide_among_processes(tmp_path, make_recipe, monkey
         train(make_recipe(tmp_path / "run", train={"accumulate": 3}), show=False)
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_process_ends_if_torchrun_was_lost_before_the_run_began(tmp_path, make_recipe, monkeypatch, rank):
+    """Otherwise it would wait for 30 minutes for the addresses of the others, and keep the directory locked."""
+    recipe = make_recipe(tmp_path / "run", train={"accumulate": 2})
+    train(replace(recipe, train=replace(recipe.train, steps=2)), show=False)
+    variables = {"TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "127.0.0.1"}
+    variables |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank}
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # does not listen, so connections are refused
+        variables["MASTER_PORT"] = str(bound.getsockname()[1])
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(distributed.time, "sleep", lambda seconds: None)  # of an error that torchrun would report
+        with pytest.raises(InputError, match="torchrun must accept connections on 127"):
+            train(recipe, resume=True, show=False)
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_error_that_a_lost_process_may_have_caused_waits_for_the_agent(monkeypatch, waits):
     sleeps: list[float] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +13,12 @@ from lightning_fabric import Fabric
 from lightning_fabric.plugins import MixedPrecision, Precision
 
 from relattn_mt.config import TrainConfig
-from relattn_mt.support.errors import require
+from relattn_mt.support.errors import InputError, require
 from relattn_mt.training.run_directory import RunDirectory
 from relattn_mt.training.stop import Stop
 
 _GRACE = 5.0  # seconds in which torchrun ends a process whose partner was lost
+_CONNECT = 60.0  # seconds in which torchrun must accept a connection
 
 
 def is_first_process() -> bool:
@@ -60,6 +62,17 @@ def fabric_of(directory: RunDirectory) -> Fabric:
     )
 
 
+def _require_agent() -> None:
+    """Require the agent of torchrun, which has the addresses of the others: joining would wait 30 minutes for it."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
+    address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    try:
+        socket.create_connection(address, timeout=_CONNECT).close()
+    except OSError as error:
+        raise InputError(f"torchrun must accept connections on {address[0]}:{address[1]}, got {error}") from error
+
+
 @contextmanager
 def joined(fabric: Fabric, train: TrainConfig, stop: Stop) -> Iterator[None]:
     """Join the other processes of the run, if there are several, and leave them at the end.
@@ -71,6 +84,7 @@ def joined(fabric: Fabric, train: TrainConfig, stop: Stop) -> Iterator[None]:
     try:
         if fabric.world_size > 1:
             stop.switch("kill")  # nothing would be lost, and no other handler runs while this process waits for others
+            _require_agent()
         fabric.launch()
         if train.threads is not None:
             torch.set_num_threads(train.threads)
