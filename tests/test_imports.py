@@ -22,7 +22,7 @@ PATHS = {
     for package, folder in FOLDERS.items()
     for path in folder.rglob("*.py")
 }
-HEAVY = ("babel", "datasets", "lightning_fabric", "matplotlib", "num2words", "sacrebleu", "safetensors")
+HEAVY = ("babel", "datasets", "matplotlib", "num2words", "sacrebleu", "safetensors")
 HEAVY += ("sentencepiece", "tqdm", "transformers", "triton", "yaml", "relattn_mt", "relattn.integrations")
 # Packages that the files of a directory import, and no other file.
 OPTIONAL = {"relattn.backends.triton": "triton", "relattn.integrations.transformers": "transformers"}
@@ -129,7 +129,7 @@ def test_what_translates_imports_neither_torch_nor_what_trains():
             imported = imports_of(PATHS[waiting.pop()], when_loaded=True) - reached
             reached |= imported
             waiting += imported & PATHS.keys()
-        assert not {name for name in reached if name.partition(".")[0] in ("torch", "relattn", "lightning_fabric")}, (
+        assert not {name for name in reached if name.partition(".")[0] in ("torch", "relattn")}, (
             module
         )
         assert not {name for name in reached if is_in(name, TRAINING)}, module

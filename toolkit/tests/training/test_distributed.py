@@ -16,7 +16,6 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from lightning_fabric import Fabric
 from relattn_mt.config import TrainConfig, dump
 from relattn_mt.data.batching import Step, collate
 from relattn_mt.model import transformer
@@ -25,6 +24,7 @@ from relattn_mt.training import checkpoints, distributed
 from relattn_mt.training.loop import set_up, take_step
 from relattn_mt.training.stop import Stop
 from relattn_mt.training.train import train
+from relattn_mt.training.worker import worker_of
 
 from testing.processes import family
 from testing.training_states import SRC, TGT, assert_same, layout, loss_values, losses, make_model, state_of
@@ -113,8 +113,8 @@ def test_error_that_a_lost_process_may_have_caused_waits_for_the_agent(monkeypat
     sleeps: list[float] = []
     monkeypatch.setattr(distributed.time, "sleep", sleeps.append)
     error = RuntimeError("connection closed") if waits else InputError("disk full")  # the first process reports errors
-    fabric = SimpleNamespace(world_size=2, launch=lambda: None)
-    with pytest.raises(type(error)), Stop() as stop, distributed.joined(fabric, TrainConfig(), stop):
+    worker = SimpleNamespace(world_size=2, is_first=True, launch=lambda: None)
+    with pytest.raises(type(error)), Stop() as stop, distributed.joined(worker, TrainConfig(), stop):
         raise error
     assert len(sleeps) == waits
 
@@ -140,20 +140,20 @@ def test_mixed_precision_keeps_weights_in_float32(tmp_path, make_recipe, finishe
 @pytest.mark.parametrize("clip", [0.0, 0.5])
 def test_float16_step_whose_gradients_overflow_is_skipped(make_recipe, tmp_path, clip):
     recipe = make_recipe(tmp_path, train={"precision": "fp16-mixed", "gradient_clip": clip})
-    fabric = Fabric(accelerator="cpu", devices=1, plugins=distributed.precision_of(recipe.train))
+    worker = worker_of(replace(recipe.train, accelerator="cpu"))
     model = make_model()
-    called, optimizer = set_up(fabric, model, recipe.train)
-    scaler = fabric.strategy.precision.scaler
+    called, optimizer = set_up(worker, model, recipe.train)
+    scaler = worker.scaler
     batch = collate(SRC, TGT)
     step = Step(0, 0, 0, [batch], [0], batch.target_tokens)
     before = deepcopy(model.state_dict())
     scaler.load_state_dict({**scaler.state_dict(), "scale": 2.0**30})
-    assert take_step(fabric, called, optimizer, step, recipe.train, rate=1e-3, key=(1, 0)).isfinite()
+    assert take_step(worker, called, optimizer, step, recipe.train, rate=1e-3, key=(1, 0)).isfinite()
     assert scaler.get_scale() == 2.0**29
     assert_same(model.state_dict(), before)
     assert not optimizer.state_dict()["state"]
     scaler.load_state_dict({**scaler.state_dict(), "scale": 2.0**4})
-    take_step(fabric, called, optimizer, step, recipe.train, rate=1e-3, key=(1, 0))
+    take_step(worker, called, optimizer, step, recipe.train, rate=1e-3, key=(1, 0))
     norm = torch.stack([parameter.grad.square().sum() for parameter in model.parameters()]).sum().sqrt()
     assert not torch.equal(model.embedding, before["embedding"])
     if clip:

@@ -7,19 +7,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning_fabric import Fabric
+from relattn_mt.config import TrainConfig
 from relattn_mt.data.batching import Step
 from relattn_mt.support.console import log_to_stderr
 from relattn_mt.support.errors import Diverged, InputError
 from relattn_mt.training import journal as module
 from relattn_mt.training.journal import Journal, Progress, Row, Validated, read_log
+from relattn_mt.training.worker import worker_of
 
 HEADER = "step,loss,tokens_per_second,learning_rate,seconds,valid_loss,valid_bleu\n"
 
 
 def make_journal(tmp_path: Path, *, step: int = 0) -> Journal:
-    fabric = Fabric(accelerator="cpu", devices=1)
-    return Journal(fabric, tmp_path, Progress(step), steps=2)
+    return Journal(worker_of(TrainConfig(accelerator="cpu")), tmp_path, Progress(step), steps=2)
 
 
 @pytest.fixture(autouse=True)

@@ -12,18 +12,18 @@ from relattn_mt.training.stop import Stop
 
 def test_signal_during_the_exchange_is_reported_by_the_next_one(monkeypatch):
     """The other of two processes gets no signal. `during` runs while they exchange theirs."""
-    fabric = SimpleNamespace(world_size=2, during=lambda: signal.raise_signal(signal.SIGTERM))
+    worker = SimpleNamespace(world_size=2, during=lambda: signal.raise_signal(signal.SIGTERM))
     monkeypatch.setattr(torch.distributed, "new_group", lambda backend: backend)
 
     def all_reduce(number: torch.Tensor, operation: object, group: str) -> None:
-        fabric.during()
+        worker.during()
         number *= operation == torch.distributed.ReduceOp.MAX  # the number of the other process is 0
 
     monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
     with Stop() as stop:
-        assert not stop.agreed(fabric)  # the other process does not know yet
-        fabric.during = lambda: None
-        assert stop.agreed(fabric)
+        assert not stop.agreed(worker)  # the other process does not know yet
+        worker.during = lambda: None
+        assert stop.agreed(worker)
         with pytest.raises(Interrupted, match="the end") as caught:
             stop.switch("raise", "the end")
     assert caught.value.number == signal.SIGTERM

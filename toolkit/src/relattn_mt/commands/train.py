@@ -13,8 +13,8 @@ def train(recipe: Recipe, *, resume: bool = False) -> None:
         recipe: YAML file.
         resume: Continue from the newest checkpoint in the run's directory.
     """
-    from relattn_mt.training.distributed import is_first_process
     from relattn_mt.training.train import train as run
+    from relattn_mt.training.worker import is_first_process
 
     path = run(recipe, resume=resume)
     if is_first_process():

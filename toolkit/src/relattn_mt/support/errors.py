@@ -25,7 +25,7 @@ EXTRAS = {  # imported names of packages that are not always installed, by the e
         *("anyio", "babel", "prometheus_client", "py3langid", "python_multipart", "starlette", "uvicorn"),
         "wordfreq",
     ),
-    "train": ("lightning_fabric", "relattn", "torch"),
+    "train": ("relattn", "torch"),
 }
 STOPPING_SIGNALS = [signal.SIGINT, signal.SIGTERM]  # Ctrl-C, `kill` and schedulers, the end of a terminal's session
 if sys.platform != "win32":

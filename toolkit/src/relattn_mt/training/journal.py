@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from relattn_mt.support.errors import Diverged, InputError, reading, reason
 from relattn_mt.support.files import as_csv, write_atomically
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric
+    from relattn_mt.training.worker import Worker
 
 LOG, VALID = "log.csv", "valid.csv"
 _log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Journal:
     Each process has one, because the loss of a step is a sum over processes. Only the first process writes.
     """
 
-    fabric: Fabric
+    worker: Worker
     out: Path  # directory of the run
     progress: Progress  # updated in place
     steps: int  # of the run
@@ -100,7 +100,7 @@ class Journal:
     @contextmanager
     def opened(self, *, show: bool) -> Iterator[None]:
         """Open the log, and remove rows after the current step. With `show`, show a progress bar on a terminal."""
-        step, first = self.progress.step, self.fabric.is_global_zero
+        step, first = self.progress.step, self.worker.is_first
         if first:
             if (self.out / LOG).exists():
                 read_log(self.out / LOG)  # refuses a file that is not a log
@@ -136,7 +136,7 @@ class Journal:
         progress = self.progress
         if self._unsettled:
             shares = torch.stack([loss for loss, _ in self._unsettled])
-            losses = cast(Tensor, self.fabric.all_reduce(shares, reduce_op="sum")).tolist()
+            losses = self.worker.sum(shares).tolist()
             first = progress.step - len(losses) + 1
             for number, (loss, (_, step)) in enumerate(zip(losses, self._unsettled, strict=True), start=first):
                 if not math.isfinite(loss):
@@ -159,7 +159,7 @@ class Journal:
         loss, speed = progress.loss / progress.tokens, progress.tokens / elapsed
         row = Row(progress.step, loss, speed, rate, progress.seconds, *valid)
         progress.loss, progress.tokens, progress.seconds_at_row = 0.0, 0, progress.seconds
-        if self.fabric.is_global_zero:
+        if self.worker.is_first:
             _append(self.out / LOG, _COLUMNS, [astuple(row)])
             if len(validated) > 1:
                 _append(self.out / VALID, _VALID_COLUMNS, [(row.step, *astuple(result)) for result in validated])
@@ -170,7 +170,7 @@ class Journal:
 
     def log(self, message: str, level: int = logging.INFO) -> None:
         """Log a message in the first process."""
-        if self.fabric.is_global_zero:
+        if self.worker.is_first:
             _log.log(level, message)
 
 

@@ -10,13 +10,12 @@ the same units as one.
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any, cast
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.wrappers import _FabricModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -33,12 +32,13 @@ from relattn_mt.training.run import Run
 from relattn_mt.training.run_directory import CHECKPOINTS
 from relattn_mt.training.stop import Stop
 from relattn_mt.training.validation import validate
+from relattn_mt.training.worker import Worker
 
 _TIMED = 4  # steps of a session that are timed to estimate the rest
 _STEPS_PER_RETURN = 100  # of freed memory; the next step then takes about twice as long
 
 
-def fit(fabric: Fabric, run: Run, stop: Stop, *, show: bool) -> int:
+def fit(worker: Worker, run: Run, stop: Stop, *, show: bool) -> int:
     """Train to the last step, or until patience or a signal ends the run, and return the number of steps.
 
     The current step is finished, and a checkpoint is written, before a signal ends the run.
@@ -49,15 +49,15 @@ def fit(fabric: Fabric, run: Run, stop: Stop, *, show: bool) -> int:
     """
     recipe, data, model = run.directory.recipe, run.data, run.model
     train = recipe.train
-    called, optimizer = set_up(fabric, model, train)
-    progress = Progress() if run.checkpoint is None else _restore(run.checkpoint, fabric, run, optimizer)
+    called, optimizer = set_up(worker, model, train)
+    progress = Progress() if run.checkpoint is None else _restore(run.checkpoint, worker, run, optimizer)
     if _finished(progress, train):
         return progress.step
-    journal = Journal(fabric, run.directory.path, progress, steps=train.steps)
+    journal = Journal(worker, run.directory.path, progress, steps=train.steps)
     split = {
-        "accumulate": train.accumulate // fabric.world_size,
-        "ranks": fabric.world_size,
-        "rank": fabric.global_rank,
+        "accumulate": train.accumulate // worker.world_size,
+        "ranks": worker.world_size,
+        "rank": worker.rank,
     }
     timer: list[float] = []
     with journal.opened(show=show):
@@ -66,7 +66,7 @@ def fit(fabric: Fabric, run: Run, stop: Stop, *, show: bool) -> int:
             number, factor = progress.step + 1, train.learning_rate_factor
             rate = learning_rate(number, model.config.dim, train.warmup_steps, factor=factor)
             key = (recipe.seed, progress.step)
-            loss = take_step(fabric, called, optimizer, step.to(fabric.device), train, rate=rate, key=key)
+            loss = take_step(worker, called, optimizer, step.to(worker.device), train, rate=rate, key=key)
             progress.step, progress.epoch, progress.index = number, step.epoch, step.index + 1
             journal.add(loss, step)
             if len(timer) < _TIMED:
@@ -79,16 +79,16 @@ def fit(fabric: Fabric, run: Run, stop: Stop, *, show: bool) -> int:
             validating = number % train.valid_every == 0 or number >= train.steps
             if number % train.log_every == 0 or validating:
                 journal.settle()
-                results = [validate(run, valid, fabric.device) for valid in data.valid if validating]
+                results = [validate(run, valid, worker.device) for valid in data.valid if validating]
                 if results:
                     progress.waited = 0 if results[0].loss < progress.best else progress.waited + 1
                     progress.best = min(progress.best, results[0].loss)
                 journal.row(rate, results)
 
-            ending = stop.agreed(fabric) or _finished(progress, train)
+            ending = stop.agreed(worker) or _finished(progress, train)
             if number % train.checkpoint_every == 0 or ending:
                 journal.settle()
-                _save(fabric, run, progress, optimizer)
+                _save(worker, run, progress, optimizer)
             if ending:
                 break
             if number % _STEPS_PER_RETURN == 0:
@@ -101,19 +101,19 @@ def _finished(progress: Progress, train: TrainConfig) -> bool:
     return progress.step >= train.steps or 0 < train.patience <= progress.waited
 
 
-def set_up(fabric: Fabric, model: Transformer, train: TrainConfig) -> tuple[_FabricModule, Optimizer]:
-    """Return the module to call for a forward pass in the precision and strategy of `fabric`, and the optimizer."""
+def set_up(worker: Worker, model: Transformer, train: TrainConfig) -> tuple[nn.Module, Optimizer]:
+    """Return the module to call for a forward pass on the device of `worker`, and the optimizer."""
     model.recompute = train.activation_checkpointing
     options: dict[str, Any] = {"fallback_random": True}  # dropout is drawn as it is without compiling
     called = cast(nn.Module, torch.compile(model, dynamic=True, options=options)) if train.compile else model
-    module = fabric.setup_module(called)
+    module = worker.wrap(called)
     fused = train.precision != "fp16-mixed"  # a fused optimizer unscales gradients itself, which is after clipping
     return module, torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
 
 
 def take_step(
-    fabric: Fabric,
-    model: _FabricModule,
+    worker: Worker,
+    model: nn.Module,
     optimizer: Optimizer,
     step: Step,
     train: TrainConfig,
@@ -127,18 +127,22 @@ def take_step(
     and the number of steps before this one.
     """
     optimizer.zero_grad()
-    total = torch.zeros((), device=fabric.device)
+    total = torch.zeros((), device=worker.device)
     for place, batch in zip(step.places, step.micro_batches, strict=True):
         seed_dropout(*key, place)
-        with fabric.no_backward_sync(model, enabled=place != step.places[-1]):  # gradients are exchanged once per step
-            loss = summed_loss(model, batch, train.label_smoothing) / step.target_tokens
-            fabric.backward(loss * fabric.world_size)
+        is_last = place == step.places[-1]
+        with nullcontext() if is_last else worker.no_exchange(model):  # gradients are exchanged once per step
+            with worker.autocast():
+                loss = summed_loss(model, batch, train.label_smoothing) / step.target_tokens
+            worker.scaler.scale(loss * worker.world_size).backward()
         total += loss.detach()
     if train.gradient_clip > 0:
-        fabric.clip_gradients(model, optimizer, max_norm=train.gradient_clip, error_if_nonfinite=False)
+        worker.scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), train.gradient_clip)
     for group in optimizer.param_groups:
         group["lr"] = rate
-    fabric.strategy.optimizer_step(optimizer)
+    worker.scaler.step(optimizer)
+    worker.scaler.update()
     return total
 
 
@@ -148,15 +152,15 @@ def seed_dropout(*key: int) -> None:
     torch.manual_seed((int(high) << 31) ^ int(low))
 
 
-def _save(fabric: Fabric, run: Run, progress: Progress, optimizer: Optimizer) -> None:
+def _save(worker: Worker, run: Run, progress: Progress, optimizer: Optimizer) -> None:
     """Write a checkpoint in the first process. In all of them, raise an error if a weight is not finite."""
     if not all(bool(parameter.isfinite().all()) for parameter in run.model.parameters()):
         raise Diverged(f"training diverged: weights must be finite, but step {progress.step} made some NaN or infinite")
-    if fabric.is_global_zero:
+    if worker.is_first:
         content = {
             "recipe": as_dict(run.directory.recipe),
             "progress": asdict(progress),
-            "scaler": fabric.strategy.precision.state_dict(),
+            "scaler": worker.scaler.state_dict(),
             "model": run.model.state_dict(),
             "optimizer": optimizer.state_dict(),
         }
@@ -164,12 +168,12 @@ def _save(fabric: Fabric, run: Run, progress: Progress, optimizer: Optimizer) ->
         checkpoints.save(directory, progress.step, content, keep=train.keep, every=train.checkpoint_every)
 
 
-def _restore(state: dict[str, Any], fabric: Fabric, run: Run, optimizer: Optimizer) -> Progress:
+def _restore(state: dict[str, Any], worker: Worker, run: Run, optimizer: Optimizer) -> Progress:
     """Load the content of a checkpoint."""
     try:
         run.model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
-        fabric.strategy.precision.load_state_dict(state["scaler"])
+        worker.scaler.load_state_dict(state["scaler"])
         return Progress(**state["progress"])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         place = f"{run.directory.path}: the checkpoint of step {state['step']}"

@@ -9,9 +9,9 @@ from types import FrameType
 from typing import Any, Literal, Self
 
 import torch
-from lightning_fabric import Fabric
 
 from relattn_mt.support.errors import STOPPING_SIGNALS, Interrupted
+from relattn_mt.training.worker import Worker
 
 Mode = Literal["record", "raise", "kill"]
 
@@ -60,12 +60,12 @@ class Stop:
         if self.signal is not None and mode == "raise":
             raise Interrupted(message, self.signal)
 
-    def agreed(self, fabric: Fabric) -> bool:
+    def agreed(self, worker: Worker) -> bool:
         """Return whether any process received a signal. All processes return the same.
 
         Processes ask each other through the CPU, so none of them waits for its GPU.
         """
-        if fabric.world_size == 1:
+        if worker.world_size == 1:
             return self.signal is not None
         if self._group is None:
             self._group = torch.distributed.new_group(backend="gloo")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,13 +11,13 @@ import torch
 
 from relattn_mt.config import Recipe
 from relattn_mt.support.allocation import freed_memory_kept
-from relattn_mt.support.console import log_level
 from relattn_mt.support.errors import one_line
-from relattn_mt.training.distributed import fabric_of, is_first_process, joined
+from relattn_mt.training.distributed import joined
 from relattn_mt.training.loop import fit
 from relattn_mt.training.run import Run, open_run, write_bundle
 from relattn_mt.training.run_directory import BUNDLE, RunDirectory
 from relattn_mt.training.stop import Stop
+from relattn_mt.training.worker import worker_of
 
 _log = logging.getLogger(__name__)
 
@@ -40,9 +39,9 @@ def train(
     """
     directory = RunDirectory(recipe)
     path = directory.path / BUNDLE
-    with _settings_kept(), freed_memory_kept():
-        fabric = fabric_of(directory)
-        first = is_first_process()
+    with _threads_kept(), freed_memory_kept():
+        worker = worker_of(recipe.train)
+        first = worker.is_first
         with Stop() as stop:
             command = f"{again} continues it" if resume else "the same command starts again"
             stop.switch("raise" if first else "kill", f"stopped before the first step; {command}")
@@ -52,8 +51,8 @@ def train(
                 if first:
                     directory.require_space(run.model)
                     _log_run(run)
-                with joined(fabric, recipe.train, stop):
-                    steps = fit(fabric, run, stop, show=show and first)
+                with joined(worker, recipe.train, stop):
+                    steps = fit(worker, run, stop, show=show and first)
                 if first:
                     stop.switch("raise", f"stopped after step {steps}; {again} continues from there")
                     write_bundle(directory, run.data, recipe.train.average, path)
@@ -73,12 +72,10 @@ def _log_run(run: Run) -> None:
 
 
 @contextmanager
-def _settings_kept() -> Iterator[None]:
-    """Hide Lightning's messages about its own setup, and restore the number of threads at the end."""
+def _threads_kept() -> Iterator[None]:
+    """Restore the number of threads at the end."""
     threads = torch.get_num_threads()
     try:
-        with warnings.catch_warnings(), log_level(logging.ERROR, "lightning_fabric"):
-            warnings.filterwarnings("ignore", module="lightning_fabric")
-            yield
+        yield
     finally:
         torch.set_num_threads(threads)
