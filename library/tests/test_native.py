@@ -8,6 +8,7 @@ import subprocess
 import sys
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -374,6 +375,16 @@ def test_later_calls_of_a_form_equal_the_first(case, monkeypatch):
         for got, (given, more) in zip(planned, runs, strict=True):
             expected = operator(**given, **more, backend="native", return_lse=True)
             assert all(map(torch.equal, got, expected))
+
+
+@torch.no_grad()
+def test_numbers_of_numpy_with_equal_bytes_have_other_results():
+    inputs = make_inputs(Shape(2, 2, 1, 5, 300, dim=3, value_dim=3, left=2, right=2), dtype=torch.float32)
+    for offset in (np.int8(-3), np.uint8(253), np.int16(-3)):
+        for _ in range(2):
+            got = relative_attention(**inputs, clip=2, query_offset=offset, backend="native")
+            expected = relative_attention(**inputs, clip=2, query_offset=int(offset), backend="reference")
+            torch.testing.assert_close(got, expected)
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 import copy
 import pickle
 import random
+import warnings
 
 import pytest
 import torch
@@ -173,6 +174,40 @@ def test_outlier_channels_change_no_more_than_others():
     assert errors[1] < 1.5 * errors[0]
 
 
+@pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.parametrizations.weight_norm])
+def test_weight_that_is_computed_from_parameters_is_exact(norm):
+    """The layer keeps float32, and `disable` leaves the class that belongs to the parametrization."""
+    model = nn.Sequential(nn.Linear(96, 80), nn.Linear(80, 64)).requires_grad_(False)
+    x = torch.randn(5, 96)
+    faster.enable(model, linear="int8")
+    with warnings.catch_warnings(action="ignore"):
+        norm(model[0])
+    model.requires_grad_(False)
+    with torch.inference_mode():
+        for _ in range(2):
+            got = model[0](x)
+            assert torch.equal(got, nn.functional.linear(x, model[0].weight, model[0].bias))
+            for parameter in model[0].parameters():
+                parameter.data[3] += 1.0
+        faster.disable(model)
+        assert torch.equal(model[0](x), nn.functional.linear(x, model[0].weight, model[0].bias))
+    assert not any(isinstance(module, int8.Int8Linear) for module in model.modules())
+
+
+@torch.inference_mode()
+def test_enable_converts_weights_again():
+    """A row that is changed through `.data` is not counted by PyTorch, and may be none of those that are compared."""
+    with torch.inference_mode(False):
+        model = nn.Sequential(nn.Linear(96, 80)).requires_grad_(False)
+    x = torch.randn(5, 96)
+    faster.enable(model, linear="int8")
+    model(x)
+    model[0].weight.data[1:9] *= -1.0
+    faster.enable(model, linear="int8")
+    exact = nn.functional.linear(x, model[0].weight, model[0].bias)
+    assert float((model(x) - exact).norm() / exact.norm()) < 0.03
+
+
 def test_kept_layers_and_the_report_of_a_call(deberta):
     kept = "encoder.layer.1.attention"
     inputs = {"input_ids": torch.randint(0, 100, (2, 21)), "attention_mask": torch.ones(2, 21, dtype=torch.long)}
@@ -181,20 +216,28 @@ def test_kept_layers_and_the_report_of_a_call(deberta):
         faster.enable(deberta, linear="int8", keep=[kept, "encoder.layer.9"])
     with pytest.raises(ValueError, match="keep must be given with linear='int8'"):
         faster.enable(deberta, keep=[kept])
+    with pytest.raises(ValueError, match=f"keep must be a sequence of names, got the string '{kept}'"):
+        faster.enable(deberta, linear="int8", keep=kept)
     faster.enable(deberta, linear="int8", keep=[kept])
+    with pytest.raises(
+        ValueError, match=r"keep must have names of modules in float32, got encoder\.layer\.0.* in int8"
+    ):
+        faster.enable(deberta, linear="int8", keep=["encoder.layer.0"])
     layers = {name: module for name, module in deberta.named_modules() if isinstance(module, nn.Linear)}
     assert {name for name, layer in layers.items() if type(layer) is nn.Linear} == {
         f"{kept}.{part}" for part in ("self.query_proj", "self.key_proj", "self.value_proj", "output.dense")
     }
     with torch.inference_mode():
         expected = deberta(**inputs).last_hidden_state
-        lines = faster.report(deberta, inputs).splitlines()
+        lines = faster.report(deberta.train(), inputs).splitlines()
+        assert all(module.training for module in deberta.modules())
+        deberta.eval()  # with dropout, reports would show its differences
         assert torch.equal(deberta(**inputs).last_hidden_state, expected)  # the model is as it was
         faster.disable(deberta)
         own = deberta(**inputs).last_hidden_state
     valid = inputs["attention_mask"] != 0
     difference = float((expected - own)[valid].norm() / own[valid].norm())
-    assert f"last_hidden_state: differs by {difference:.1e}" in lines
+    assert f"last_hidden_state: differs by {difference:.1e} (root mean square, relative)" in lines
     of_layers = [line.split(": int8 differs by ") for line in lines if "int8 differs by" in line]
     assert {name for name, _ in of_layers} == {name for name in layers if not name.startswith(kept)}
     assert all(1e-3 < float(size) < 0.1 for _, size in of_layers)

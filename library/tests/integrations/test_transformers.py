@@ -500,9 +500,8 @@ def test_layers_without_padding(name):
         states = [x[valid].detach() for x in result.hidden_states or [result.last_hidden_state]]
         return [*states, *(x.grad.clone() for x in model.parameters() if x.grad is not None)]
 
-    def call(called=model, **options):
-        options |= {} if name == "wav2vec2-bert" else {"output_hidden_states": True}  # there with padding
-        return called(inputs, attention_mask=valid.long(), **options)
+    def call(called=model):
+        return called(inputs, attention_mask=valid.long(), output_hidden_states=True)
 
     own, reference = run(), copy.deepcopy(model)
     faster.enable(reference)
@@ -526,6 +525,42 @@ def test_layers_without_padding(name):
             with torch.no_grad():
                 padded = call(reference).last_hidden_state
                 assert torch.equal(call().last_hidden_state, padded)
+
+
+HEADS = "CTC", "SequenceClassification", "AudioFrameClassification", "XVector"
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("is_weighted", [False, True])
+@torch.inference_mode()
+def test_heads_of_wav2vec2_bert_leave_padding_out(head, is_weighted):
+    """Some collect the states of all layers."""
+    sizes = {"num_labels": 3, "classifier_proj_size": 8, "tdnn_dim": (8, 8, 8, 8, 16), "xvector_output_dim": 8}
+    config = bert().config
+    config.update({**sizes, "vocab_size": 30, "use_weighted_layer_sum": is_weighted})
+    with torch.inference_mode(False):
+        torch.manual_seed(1)
+        model = getattr(transformers, f"Wav2Vec2BertFor{head}")(config).eval()
+        for parameter in model.parameters():
+            parameter.data += torch.randn_like(parameter) * 0.1  # outputs of new heads are near zero
+    features = torch.randn(3, 40, config.feature_projection_input_dim)
+    valid = torch.arange(40) < torch.tensor([40, 27, 33])[:, None]
+    rows = []
+    linear = next(module for name, module in model.named_modules() if name.endswith("layers.0.ffn1.intermediate_dense"))
+    linear.register_forward_hook(lambda module, given, output: rows.append(given[0].shape[:2].numel()))
+
+    def call():
+        result = model(input_features=features, attention_mask=valid.long(), output_hidden_states=True)
+        logits = result.logits[valid] if result.logits.shape[:2] == valid.shape else result.logits
+        return [logits, *(states[valid] for states in result.hidden_states)]
+
+    own = call()
+    with faster.enable(model, unpad=True):
+        assert "relattn, without padding" in faster.report(model)
+        got = call()
+    assert rows == [3 * 40, int(valid.sum())]
+    for x, y in zip(got, own, strict=True):
+        assert float((x - y).abs().max()) <= 2e-5 * max(1.0, float(y.abs().max()))
 
 
 @pytest.mark.parametrize(

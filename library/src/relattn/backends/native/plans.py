@@ -77,7 +77,10 @@ def form_of(sources: Sources, options: tuple[Any, ...]) -> Form | None:
     form: list[Any] = [torch.get_num_threads()]
     records = torch.is_grad_enabled()
     try:
-        form.append(marshal.dumps(options, 2))  # tells 1 from True and 1.0, and refuses tensors
+        written = marshal.dumps(options, 2)  # tells 1 from True and 1.0, and refuses tensors
+        if marshal.loads(written) != options:  # a number of NumPy, of which it writes the bytes without the type
+            return None
+        form.append(written)
         for x in sources:
             if x is None:
                 form.append(None)

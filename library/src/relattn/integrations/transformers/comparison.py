@@ -16,7 +16,11 @@ SHOWN = 10  # layers in int8 with the largest differences
 
 
 def compare(model: nn.Module, own: nn.Module, inputs: Mapping[str, Any]) -> list[str]:
-    """Return lines about the times and outputs of a model and of its copy with its own code, and each layer in int8."""
+    """Return lines about the times and outputs of a model and of its copy with its own code, and each layer in int8.
+
+    Both are called in evaluation mode, since dropout would make them differ.
+    """
+    modes = {module: module.training for module in model.modules()}
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Int8Linear)}
     differences: dict[str, float] = {}
 
@@ -26,24 +30,28 @@ def compare(model: nn.Module, own: nn.Module, inputs: Mapping[str, Any]) -> list
 
     handles = [layer.register_forward_hook(partial(watch, name)) for name, layer in layers.items()]
     seconds = []
-    with torch.inference_mode():
-        try:
-            model(**inputs)
-        finally:
+    try:
+        with torch.inference_mode():
+            model.eval()(**inputs)
             for handle in handles:
                 handle.remove()
-        own(**inputs)
-        for each in (model, own):
-            start = time.perf_counter()
-            outputs = tensors_of(each(**inputs))
-            seconds.append((time.perf_counter() - start, outputs))
+            own.eval()(**inputs)
+            for each in (model, own):
+                start = time.perf_counter()
+                outputs = tensors_of(each(**inputs))
+                seconds.append((time.perf_counter() - start, outputs))
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, is_training in modes.items():
+            module.training = is_training
     (here, ours), (there, exact) = seconds
     lines, mask = [f"{here:.3g} s, own code {there:.3g} s"], inputs.get("attention_mask")
     for name, x in exact.items():
         pair = ours[name], x
         if isinstance(mask, Tensor) and mask.dim() == 2 and x.shape[:2] == mask.shape:
             pair = pair[0][mask != 0], pair[1][mask != 0]  # outputs at padding mean nothing
-        line = f"{name}: differs by {difference(*pair):.1e}"
+        line = f"{name}: differs by {difference(*pair):.1e} (root mean square, relative)"
         if "logits" in name:
             changed = pair[0].argmax(-1) != pair[1].argmax(-1)
             line += f", {int(changed.sum())} of {changed.numel()} labels change"

@@ -79,6 +79,7 @@ class Int8Linear(nn.Linear):
             return _shared.outputs[layers.index(self)]
         parameters = [x for layer in layers for x in (layer.weight, layer.bias) if x is not None]
         is_plain = all(x.dtype == torch.float32 and x.is_cpu for x in (input, *parameters))
+        is_plain = is_plain and all("weight" in layer._parameters for layer in layers)  # not computed from parameters
         if torch.is_grad_enabled() and any(x.requires_grad for x in (input, *parameters)):
             _warn_of_gradients()
             is_plain = False
@@ -100,21 +101,23 @@ def quantize(model: nn.Module, keep: Sequence[str] = (), scope: Scope | None = N
     with all their parts keep float32.
 
     Raises:
-        ValueError: a name in `keep` is of no module; a weight is not finite, not in float32, not on the CPU, or was
-            made in inference mode; or the model has no such layer. Nothing is changed.
+        ValueError: `keep` is a string, or has a name of no module or of one in int8; a weight is not finite, not in
+            float32, not on the CPU, or was made in inference mode; or the model has no such layer. Nothing is changed.
     """
+    if isinstance(keep, str):
+        raise ValueError(f"keep must be a sequence of names, got the string {keep!r}")
     find_head: Any = getattr(model, "get_output_embeddings", lambda: None)
     head = find_head()
     if unknown := set(keep) - {name for name, _ in model.named_modules()}:
         raise ValueError(f"keep must have names of model.named_modules(), got {', '.join(sorted(unknown))}")
-    found = {
-        name: module
-        for name, module in model.named_modules()
-        if type(module) in (nn.Linear, Int8Linear)
-        and min(module.in_features, module.out_features) >= LEAST
-        and module is not head
-        and not any(f"{name}.".startswith(f"{kept}.") for kept in keep)
-    }
+    found = {}
+    for name, module in model.named_modules():
+        is_kept = any(f"{name}.".startswith(f"{kept}.") for kept in keep)
+        if is_kept and isinstance(module, Int8Linear):
+            raise ValueError(f"keep must have names of modules in float32, got {name} in int8; disable it first")
+        is_large = type(module) in (nn.Linear, Int8Linear) and min(module.in_features, module.out_features) >= LEAST
+        if is_large and not is_kept and module is not head:
+            found[name] = module
     if not found:
         raise ValueError(f"int8 requires a linear layer of at least {LEAST} by {LEAST}, got {type(model).__name__}")
     for name, module in found.items():
@@ -131,6 +134,8 @@ def quantize(model: nn.Module, keep: Sequence[str] = (), scope: Scope | None = N
     if product() == GENERIC:
         _log.warning("linear layers keep float32: int8 is not faster on this processor, or there are no kernels for it")
         return []
+    for module in found.values():
+        module.__dict__.pop("_integers", None)  # a weight may have changed in a way that PyTorch does not count
     changed = [module for module in found.values() if not (isinstance(module, Int8Linear) and module.lasts)]
     for module in changed:
         if not isinstance(module, Int8Linear):
@@ -151,7 +156,10 @@ def withdraw(layer: Int8Linear, scope: Scope) -> None:
 def restore(module: nn.Module) -> None:
     """Let a layer compute in float32 again."""
     if isinstance(module, Int8Linear):
-        module.__class__ = nn.Linear  # type: ignore[assignment]
+        if type(module) is Int8Linear:
+            module.__class__ = nn.Linear  # type: ignore[assignment]
+        else:  # the class that a parametrization has made for this layer
+            type(module).__bases__ = (nn.Linear,)
         for name in ("_integers", "scopes"):
             module.__dict__.pop(name, None)
 

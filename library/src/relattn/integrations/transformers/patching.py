@@ -199,6 +199,9 @@ class Enabled:
         """Enable a class or one of its modules."""
         self.changed.append((patched, owner, patched.enable(owner, window, unpad, is_check, self.scope)))
 
+    def __repr__(self) -> str:
+        return f"<{len(self.changed)} modules or classes with relattn, {len(self.in_int8)} linear layers in int8>"
+
     def __enter__(self) -> Enabled:
         self.scope.is_block = True
         return self
@@ -229,10 +232,12 @@ def enable(
             input is longer than the window. Default: the model's own attention.
         linear: "int8" also lets the linear layers of one model compute in int8 on a CPU, in inference, if the model is
             not compiled or exported. It changes the outputs slightly. Layers with fewer than 64 inputs or outputs and
-            that of the output embeddings keep float32.
+            that of the output embeddings keep float32. A weight that changes is converted again. Where a part of it
+            changes through `.data` or NumPy, which PyTorch does not count, call `enable` again.
         unpad: Pack the valid tokens of a padded batch once, and compute all layers of one model on these only. Outputs
             at padding are then zeros. Batches that are not padded on the right are computed as without it.
-        keep: Names of modules, as in `model.named_modules()`, whose linear layers keep float32.
+        keep: Names of modules, as in `model.named_modules()`, whose linear layers keep float32. They must not be in
+            int8 already.
 
     Returns:
         A context manager. Leaving its block undoes what this call changed, and what was enabled before is used again.
@@ -243,8 +248,8 @@ def enable(
         ValueError: `unpad` is given without a model that has such an encoder, or with one that reads padding; the
             window has no valid form, is given without a model, or is not supported by a part of the model; `model` is a
             part of a stack whose layers exchange positions; or int8 is given without a model, with a model that has
-            other weights than finite ones in float32 on the CPU; or `keep` has a name of no module, or is given without
-            int8.
+            other weights than finite ones in float32 on the CPU; or `keep` is a string, has a name of no module or of
+            one that is in int8, or is given without int8.
     """
     try:
         import transformers  # noqa: F401
@@ -350,7 +355,8 @@ def report(model: nn.Module, inputs: Mapping[str, Any] | None = None) -> str:
     Returns:
         One line per module of a supported class: its name, its class, and "relattn", with its window, or why it does
         not; and the number of linear layers in int8, if there are any. With `inputs` also the times of both calls,
-        the difference of their outputs, that of each layer in int8 from float32 on its own inputs, and how to undo it.
+        the difference of their outputs, that of each layer in int8 from float32 on its own inputs, and how to undo it;
+        both models are called in evaluation mode.
         Differences are root mean squares, relative to those of the values.
     """
     lines = []

@@ -113,12 +113,15 @@ def bert_encoder(
     if module.embed_positions is not None:
         nearest = states[:, : farthest_distance(states.shape[1], window) + 1]
         kwargs["relative_position_embeddings"] = module.embed_positions(nearest)
-    packing = packing_of(mask, len(states), unpad and "hidden_states" not in (captured() or ()))
+    packing = packing_of(mask, len(states), unpad)
     is_packed = packing.places is not None
     if is_bert:
         kwargs["conv_attention_mask"] = packing if is_packed else attention_mask
     kwargs["attention_mask"] = packing.cu_seqlens if is_packed else mask
+    collected = (captured() or {}).get("hidden_states", [])  # gets the output of each layer
+    start = len(collected)
     states = packing.unpack(run_layers(module, packing.pack(states), module.config.layerdrop, **kwargs))
+    collected[start:] = map(packing.unpack, collected[start:])
     return BaseModelOutput(last_hidden_state=states if is_bert else module.layer_norm(states))
 
 
