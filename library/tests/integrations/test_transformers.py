@@ -527,6 +527,17 @@ def test_layers_without_padding(name):
                 assert torch.equal(call().last_hidden_state, padded)
 
 
+@torch.inference_mode()
+def test_batch_with_little_padding_is_not_packed():
+    """Packing costs copies, and one call of the operator per length."""
+    model, ids = build(FAMILIES["deberta-v3"]), torch.randint(1, 20, (8, 11))
+    valid = torch.arange(11) < torch.tensor([10, 11] * 4)[:, None]
+    with faster.enable(model):
+        padded = model(ids, attention_mask=valid.long()).last_hidden_state
+    with faster.enable(model, unpad=True):
+        assert torch.equal(model(ids, attention_mask=valid.long()).last_hidden_state, padded)
+
+
 HEADS = "CTC", "SequenceClassification", "AudioFrameClassification", "XVector"
 
 

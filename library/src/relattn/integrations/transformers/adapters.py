@@ -26,6 +26,7 @@ from relattn.positions import is_valid
 
 _log = logging.getLogger(__name__)
 _warned_modules: set[str] = set()  # Python modules whose classes have already caused the warning below
+LEAST_PADDING = 0.1  # share of a batch from which packing is worth its copies
 _last_mask = threading.local()  # of `mask_options`, since the layers of a model share one: reading it waits for a GPU
 
 
@@ -173,12 +174,22 @@ def packed_options(mask: Tensor | None, states: Tensor) -> tuple[dict[str, Any] 
 
 
 def packing_of(mask: Tensor | None, batch: int, unpad: bool) -> Packing:
-    """Return the packing of a batch by its mask, as in `mask_options`; all positions if a text is empty."""
+    """Return the packing of a batch by its mask, as in `mask_options`, with texts of the same length side by side.
+
+    Returns:
+        All positions if a text is empty, since models read its first position, or if there is little padding.
+    """
     lengths = (mask_options(mask, batch) or {}).get("key_lengths") if unpad else None
-    if mask is None or lengths is None or not bool(lengths.all()):  # models read the first position of an empty text
+    if mask is None or lengths is None:
         return Packing()
-    length, ends = mask.shape[-1], nn.functional.pad(lengths.cumsum(0), (1, 0))
-    return Packing(is_valid(length, lengths).flatten().nonzero()[:, 0], ends, batch, length)
+    length = mask.shape[-1]
+    shortest, tokens = torch.stack([lengths.amin(), lengths.sum()]).tolist()
+    if shortest == 0 or tokens > (1 - LEAST_PADDING) * batch * length:
+        return Packing()
+    lengths, order = lengths.sort()
+    places = torch.arange(batch * length, device=mask.device).view(batch, length)[order]
+    ends = nn.functional.pad(lengths.cumsum(0), (1, 0))
+    return Packing(places[is_valid(length, lengths)], ends, batch, length)
 
 
 def run_layers(module: Any, states: Tensor, layerdrop: float, **options: Any) -> Tensor:

@@ -235,7 +235,8 @@ def enable(
             that of the output embeddings keep float32. A weight that changes is converted again. Where a part of it
             changes through `.data` or NumPy, which PyTorch does not count, call `enable` again.
         unpad: Pack the valid tokens of a padded batch once, and compute all layers of one model on these only. Outputs
-            at padding are then zeros. Batches that are not padded on the right are computed as without it.
+            at padding are then zeros. Batches that are not padded on the right, or of which less than a tenth is
+            padding, are computed as without it.
         keep: Names of modules, as in `model.named_modules()`, whose linear layers keep float32. They must not be in
             int8 already.
 
