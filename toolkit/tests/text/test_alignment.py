@@ -4,7 +4,6 @@ import json
 import math
 import random
 import re
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from relattn_mt.config import ModelConfig
 from relattn_mt.data.batching import collate
 from relattn_mt.data.tokenizer import SpecialTokens, word_indices
-from relattn_mt.model.torch_engine import TorchEngine, cross_attention
+from relattn_mt.model.torch_engine import TorchEngine
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.alignment import align_words
@@ -113,7 +112,7 @@ def test_attention_is_that_of_the_layer_and_the_heads_of_the_configuration(
     """Compare with PyTorch's attention in that layer, whose values are replaced by unit vectors, on both engines."""
     model = make_model(1, norm=norm, decoder_layers=layers, **settings)
     batch = collate([[5, 6, 7], [8]], [[9, 10], [11, 12, 13, 14]])
-    found = cross_attention(model, batch.src, batch.src_lengths, batch.tgt_in, model.config.alignment)
+    logits, found = model(batch.src, batch.src_lengths, batch.tgt_in, model.config.alignment)
     seen = []
     sdpa = F.scaled_dot_product_attention
 
@@ -124,7 +123,7 @@ def test_attention_is_that_of_the_layer_and_the_heads_of_the_configuration(
         return sdpa(query, key, value, *arguments, **options)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
-    model(batch.src, batch.src_lengths, batch.tgt_in)
+    assert torch.equal(model(batch.src, batch.src_lengths, batch.tgt_in), logits)
     assert len(seen) == layers
     layer, heads = expected
     torch.testing.assert_close(found, seen[layer][:, :heads].mean(1))
@@ -147,22 +146,6 @@ def test_attention_is_that_of_the_layer_and_the_heads_of_the_configuration(
 def test_other_layers_and_heads_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         make_model(1, **settings)
-
-
-def test_attention_ignores_other_threads():
-    """Another thread uses the model at the same time."""
-    model, batch, other = make_model(1), collate([[5, 6, 7]], [[9, 10]]), collate([[8, 9, 11]], [[12, 13]])
-    expected = cross_attention(model, batch.src, batch.src_lengths, batch.tgt_in, model.config.alignment)
-
-    def use(*_: object) -> None:
-        hook.remove()
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(model, other.src, other.src_lengths, other.tgt_in).result()
-
-    hook = model.encoder[0].register_forward_pre_hook(use)
-    torch.testing.assert_close(
-        cross_attention(model, batch.src, batch.src_lengths, batch.tgt_in, model.config.alignment), expected
-    )
 
 
 TWO = [

@@ -101,7 +101,8 @@ class DecoderLayer(nn.Module):
         memory: Tensor | tuple[Tensor, Tensor],
         src_lengths: Tensor,
         cache: MixerCache | None = None,
-    ) -> tuple[Tensor, MixerCache | None]:
+        heads: int = 0,
+    ) -> tuple[Tensor, MixerCache | None, Tensor | None]:
         """Apply the layer. Target padding needs no mask: it is on the right, where causal layers do not look.
 
         Args:
@@ -109,11 +110,14 @@ class DecoderLayer(nn.Module):
             memory: (sources, src_len, dim), or its keys and values from `cross_attention.project`.
             src_lengths: (sources,) valid source positions.
             cache: Cache of the token mixer.
+            heads: Number of heads whose attention to the source is returned too.
 
         Returns:
-            (rows, length, dim), and the new cache if one was given, else None.
+            (rows, length, dim); the new cache if one was given, else None; and the mean attention probabilities of the
+            first heads, (rows, length, src_len), or None without heads.
         """
         projected = self.cross_attention.project(memory) if isinstance(memory, Tensor) else memory
+        weights = None
 
         def mix(y: Tensor) -> Tensor:
             nonlocal cache
@@ -122,6 +126,12 @@ class DecoderLayer(nn.Module):
             mixed, cache = self.self_attention(y, cache=cache)
             return mixed
 
+        def attend(y: Tensor) -> Tensor:
+            nonlocal weights
+            if heads:
+                weights = self.cross_attention.weights(y, projected, src_lengths, heads)
+            return self.cross_attention(y, projected, src_lengths)
+
         x = self.residuals[0](x, mix)
-        x = self.residuals[1](x, lambda y: self.cross_attention(y, projected, src_lengths))
-        return self.residuals[2](x, self.feed_forward), cache
+        x = self.residuals[1](x, attend)
+        return self.residuals[2](x, self.feed_forward), cache, weights

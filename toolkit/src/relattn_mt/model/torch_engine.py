@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from threading import get_ident
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from relattn_mt.model.attention import CrossAttention
 from relattn_mt.model.transformer import Cache, Transformer
 from relattn_mt.search import beam
 from relattn_mt.search.engine import NextTokens
@@ -88,8 +85,8 @@ class TorchEngine:
     def align(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[np.ndarray]:
         src, lengths = self._padded(sources)
         tgt, _ = self._padded(targets)
-        weights = cross_attention(self.model, src, lengths, tgt[:, :-1], self.alignment).cpu().numpy()
-        rows = zip(weights, sources, targets, strict=True)
+        _, weights = self.model(src, lengths, tgt[:, :-1], self.alignment)
+        rows = zip(weights.cpu().numpy(), sources, targets, strict=True)
         return [row[: len(target) - 1, : len(source)] for row, source, target in rows]
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
@@ -99,22 +96,3 @@ class TorchEngine:
         """Return sequences (rows, length), padded on the right with any token, and their lengths (rows,)."""
         rows = [self._tensor(each) for each in sequences]
         return pad_sequence(rows, batch_first=True), self._tensor([len(each) for each in sequences])
-
-
-@torch.inference_mode()
-def cross_attention(
-    model: Transformer, src: Tensor, src_lengths: Tensor, tgt_in: Tensor, alignment: tuple[int, int]
-) -> Tensor:
-    """Return the mean attention weights (rows, tgt_len, src_len) of `ModelConfig.alignment`: a layer's first heads."""
-    weights: list[Tensor] = []
-    thread = get_ident()
-    number, heads = alignment
-
-    def record(module: CrossAttention, arguments: tuple[Any, ...]) -> None:
-        if get_ident() == thread:  # other threads may use the model at the same time
-            weights.append(module.weights(*arguments)[:, :heads].mean(1))
-
-    layer: Any = model.decoder[number]
-    with layer.cross_attention.register_forward_pre_hook(record):
-        model(src, src_lengths, tgt_in)
-    return weights[0].float()

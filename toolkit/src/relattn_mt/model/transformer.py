@@ -141,7 +141,7 @@ class Transformer(nn.Module):
             embedded = embedded * self.config.dim**0.5
         return self.dropout(positions.embed(embedded, start))
 
-    def _run(self, layer: nn.Module, *args: Tensor) -> Any:
+    def _run(self, layer: nn.Module, *args: Any) -> Any:
         """Return the output of a layer, whose activations are recomputed in the backward pass if so configured."""
         if self.recompute and torch.is_grad_enabled():
             return checkpoint(layer, *args, use_reentrant=False)
@@ -190,26 +190,37 @@ class Transformer(nn.Module):
         x = self.embed(tokens, self.embedding, self.tgt_positions, cache.length)
         layers = []
         for layer, memory, before in zip(self.decoder, cache.memory, cache.layers, strict=True):
-            x, after = layer(x, memory, cache.src_lengths, before)
+            x, after, _ = layer(x, memory, cache.src_lengths, before)
             layers.append(after)
         return self.logits(self.decoder_norm(x)), replace(cache, layers=tuple(layers))
 
-    def forward(self, src: Tensor, src_lengths: Tensor, tgt_in: Tensor) -> Tensor:
+    def forward(
+        self, src: Tensor, src_lengths: Tensor, tgt_in: Tensor, alignment: tuple[int, int] | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Compute all logits at once, with teacher forcing.
 
         Args:
             src: (rows, src_len) source pieces, padded on the right.
             src_lengths: (rows,) valid source positions.
             tgt_in: (rows, tgt_len) target pieces, padded on the right.
+            alignment: A decoder layer, and the number of its first heads whose attention is returned too, as in
+                `ModelConfig.alignment`.
 
         Returns:
-            Logits (rows, tgt_len, vocab) of the piece after each of `tgt_in`.
+            Logits (rows, tgt_len, vocab) of the piece after each of `tgt_in`. With `alignment`, a pair of them and the
+            mean attention weights (rows, tgt_len, src_len) of these heads, float32.
         """
+        number, heads = alignment or (0, 0)
         memory = self.encode(src, src_lengths)
         x = self.embed(tgt_in, self.embedding, self.tgt_positions, 0)
-        for layer in self.decoder:
-            x, _ = self._run(layer, x, memory, src_lengths)
-        return self.logits(self.decoder_norm(x))
+        weights = None
+        for index, layer in enumerate(self.decoder):
+            if index == number:
+                x, _, weights = self._run(layer, x, memory, src_lengths, None, heads)
+            else:
+                x, _, _ = self._run(layer, x, memory, src_lengths)
+        logits = self.logits(self.decoder_norm(x))
+        return logits if weights is None else (logits, weights)
 
 
 def _embedding(pieces: int, dim: int) -> nn.Parameter:
