@@ -46,12 +46,13 @@ os._exit(code)
 
 
 def test_two_processes_stop_at_a_signal_and_equal_one(tmp_path, make_recipe):
-    """With dropout, and micro-batches that are accumulated, some of them empty.
+    """With dropout, guided alignment, and micro-batches that are accumulated, some of them empty.
 
     SIGTERM to one process stops both after the same step. One process continues from there.
     """
     settings = {**STEPS, "steps": 3000, "checkpoint_every": 3000, "learning_rate_factor": 0.1, "accumulate": 4}
-    two = make_recipe(tmp_path / "run", data={"max_tokens": 16}, train=settings)
+    settings["guided_alignment"] = 0.5
+    two = make_recipe(tmp_path / "run", model={"alignment_heads": 1}, data={"max_tokens": 16}, train=settings)
     (tmp_path / "recipe.yaml").write_text(dump(two))
     with socket.create_server(("127.0.0.1", 0)) as free:
         environment = {**os.environ, "MASTER_PORT": str(free.getsockname()[1])}

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from relattn_mt.config import Recipe
-from relattn_mt.data.batching import collate
+from relattn_mt.data.batching import Batch, collate
 from relattn_mt.data.encode import load_data
+from relattn_mt.data.tokenizer import SpecialTokens
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.training import checkpoints, loop
 from relattn_mt.training.loop import seed_dropout
-from relattn_mt.training.objective import learning_rate, summed_loss
+from relattn_mt.training.objective import alignment_loss, learning_rate, summed_loss
 from relattn_mt.training.train import train
 from torch import Tensor
 
@@ -36,6 +37,37 @@ def test_loss_is_the_smoothed_cross_entropy_without_padding(epsilon):
     assert loss == pytest.approx(smoothed_cross_entropy(logits.double(), batch.tgt_out, epsilon).item(), rel=1e-6)
     alone = [summed_loss(model, collate([src], [tgt]), epsilon).item() for src, tgt in zip(SRC, TGT, strict=True)]
     assert loss == pytest.approx(sum(alone), rel=1e-6)
+
+
+def guided_cross_entropy(attention: Tensor, batch: Batch) -> Tensor:
+    """Chen et al. (2016): each target piece with links has the probability 1 / links at each of them."""
+    links: dict[tuple[int, int], list[int]] = {}
+    for sentence, target, source in batch.links.tolist():
+        links.setdefault((sentence, target), []).append(source)
+    pieces = [-sum(attention[piece][source].log() for source in own) / len(own) for piece, own in links.items()]
+    return torch.stack(pieces).sum()
+
+
+def test_loss_of_the_alignment_is_the_cross_entropy_of_pieces_with_links():
+    """With special tokens around the source, and a second one before the target, as in imported models."""
+    special = SpecialTokens(src_begin=(4,), tgt_begin=(5,))
+    batch, model = collate(SRC, TGT, special), make_model(alignment_layer=1, alignment_heads=1).eval()
+    batch = replace(batch, links=torch.tensor([[0, 0, 1], [0, 0, 3], [0, 1, 2], [1, 3, 0], [2, 0, 5]]))
+    logits, attention = model(batch.src, batch.src_lengths, batch.tgt_in, (1, 1))
+    assert torch.equal(logits, model(batch.src, batch.src_lengths, batch.tgt_in))
+    plain = smoothed_cross_entropy(logits[:, 1:].double(), batch.tgt_out, 0.1).item()
+    expected = plain + 3 * guided_cross_entropy(attention[:, 1:], batch).item()
+    assert summed_loss(model, batch, 0.1, (3.0, (1, 1))).item() == pytest.approx(expected, rel=1e-6)
+    unlinked = collate(SRC, TGT, special)
+    assert summed_loss(model, unlinked, 0.1, (3.0, (1, 1))).item() == pytest.approx(plain, rel=1e-6)
+
+
+def test_attention_that_is_zero_at_a_link_gives_a_finite_loss():
+    attention = torch.tensor([[[0.0, 1.0]]], requires_grad=True)
+    loss = alignment_loss(attention, torch.tensor([[0, 0, 0]]))
+    loss.backward()
+    assert loss.isfinite()
+    assert attention.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
@@ -87,8 +119,11 @@ def trained_in_float64(recipe: Recipe) -> tuple[dict[str, Tensor], dict[str, Ten
     mean, square = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
     for t, step in enumerate(islice(data.train.steps(), STEPS), start=1):
         (batch,) = step.micro_batches
-        logits = model(batch.src, batch.src_lengths, batch.tgt_in)
-        loss = smoothed_cross_entropy(logits, batch.tgt_out, recipe.train.label_smoothing) / (batch.tgt_out != 0).sum()
+        logits, attention = model(batch.src, batch.src_lengths, batch.tgt_in, (0, 1))
+        loss = smoothed_cross_entropy(logits, batch.tgt_out, recipe.train.label_smoothing)
+        if recipe.train.guided_alignment > 0:
+            loss = loss + recipe.train.guided_alignment * guided_cross_entropy(attention, batch)
+        loss = loss / (batch.tgt_out != 0).sum()
         gradients = torch.autograd.grad(loss, parameters)
         norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
         scale = min(1.0, recipe.train.gradient_clip / norm.item()) if recipe.train.gradient_clip > 0 else 1.0
@@ -111,14 +146,14 @@ def errors(a: tuple[dict[str, Tensor], ...], b: tuple[dict[str, Tensor], ...]) -
     return found | {n: (v - b[0][n]).abs().max().item() for n, v in a[0].items() if "key.bias" not in n}
 
 
-@pytest.mark.parametrize(("clip", "accumulate"), [(0.0, 2), (0.5, 4)])
-def test_step_equals_float64_however_it_is_split(tmp_path, make_recipe, clip, accumulate):
+@pytest.mark.parametrize(("clip", "accumulate", "guided"), [(0.0, 2, 0.0), (0.5, 4, 2.0)])
+def test_step_equals_float64_however_it_is_split(tmp_path, make_recipe, clip, accumulate, guided):
     """The error allowed for several micro-batches is a few times the largest error of a single one.
 
     The error of one parameter says little, because Adam scales up a gradient that is nearly zero.
     """
-    settings = {"steps": STEPS, "gradient_clip": clip, "valid_bleu_lines": 0}
-    no_dropout = {"dropout": 0.0, "attention_dropout": 0.0}
+    settings = {"steps": STEPS, "gradient_clip": clip, "valid_bleu_lines": 0, "guided_alignment": guided}
+    no_dropout = {"dropout": 0.0, "attention_dropout": 0.0, "alignment_heads": 1}
     one = make_recipe(tmp_path / "one", model=no_dropout, data={"max_tokens": 512}, train=settings)
     unsplit, exact = trained(one), trained_in_float64(one)
     allowed = 4 * max(errors(unsplit, exact).values())

@@ -40,8 +40,9 @@ EVERY_STEP = {"steps": 9, "valid_every": 1, "checkpoint_every": 1, "keep": 9, "v
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, make_recipe) -> Recipe:
-    """A run with dropout and accumulated gradients that was not interrupted."""
-    recipe = make_recipe(tmp_path_factory.mktemp("whole") / "run", train={**EVERY_STEP, "accumulate": 2})
+    """A run with dropout, accumulated gradients and guided alignment that was not interrupted."""
+    settings = {**EVERY_STEP, "accumulate": 2, "guided_alignment": 0.5}
+    recipe = make_recipe(tmp_path_factory.mktemp("whole") / "run", model={"alignment_heads": 1}, train=settings)
     train(recipe, show=False)
     return recipe
 

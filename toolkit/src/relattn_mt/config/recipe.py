@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 import yaml
@@ -24,6 +24,9 @@ class TrainConfig(Config):
         warmup_steps: Number of steps over which the learning rate rises. After that it falls as step^-0.5.
         learning_rate_factor: Factor on the schedule d^-0.5 · min(step^-0.5, step · warmup^-1.5).
         label_smoothing: Probability mass that is spread over the vocabulary.
+        guided_alignment: Weight of a second loss, by which the first head of the last decoder layer learns the word
+            alignment of the training text: the cross entropy of its attention per target token, in nats. Pairs that
+            data.augment has changed have none. 0 disables it.
         gradient_clip: Maximum gradient norm. 0 disables clipping.
         precision: Precision of the forward and backward passes; weights stay in fp32. "fp16-mixed" scales the loss. A
             step with infinite gradients is skipped, and the scale is halved.
@@ -47,6 +50,7 @@ class TrainConfig(Config):
     warmup_steps: int = number(4000, "[1, 1e9]")
     learning_rate_factor: float = number(1.0, "(0, 1e6]")
     label_smoothing: float = number(0.1, "[0, 1)")
+    guided_alignment: float = number(0.0, "[0, 1000]")
     gradient_clip: float = number(0.0, "[0, 1e9]")
     precision: Literal["fp32", "bf16-mixed", "fp16-mixed"] = "fp32"
     activation_checkpointing: bool = False
@@ -127,6 +131,20 @@ class Recipe(Config):
         require(not weighted or bool(self.data.train_list), "weights of a stage require data.train_list")
         apart = not self.stages or self.data.augment == AugmentConfig()
         require(apart, "data.augment must not be set together with stages, of which each has its own augment")
+        if self.train.guided_alignment > 0:
+            self._guide()
+
+    def _guide(self) -> None:
+        """Name the head that guided alignment trains as the one that aligns words."""
+        layer, heads = self.model.alignment_layer, self.model.alignment_heads
+        wanted = "model.alignment_heads 1, or model.alignment_layer assumed"
+        fits = heads == 1 or (heads == 0 and layer == "assumed")
+        require(fits, f"train.guided_alignment trains one head: it requires {wanted}, got {heads} and {layer}")
+        last, _ = self.model.alignment
+        object.__setattr__(self, "model", replace(self.model, alignment_layer=last, alignment_heads=1))
+        largest = max(share for augment in self.augments for share in asdict(augment).values())
+        message = "train.guided_alignment needs pairs without augmentation: shares of data.augment must be below 1"
+        require(largest < 1, f"{message}, got {largest:g}")
 
     @property
     def augments(self) -> list[AugmentConfig]:

@@ -7,7 +7,7 @@ start anywhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import islice
 
@@ -35,6 +35,7 @@ class Batch:
             tokens after bos; tgt_in is longer than tgt_out by their number.
         tgt_out: (sentences, tgt_len), rows of pieces + [eos], which it must predict.
         tgt_lengths: (sentences,), eos included.
+        links: (links, 3), a sentence, a position in tgt_out, and the position in src of what it translates.
     """
 
     src: torch.Tensor
@@ -42,6 +43,7 @@ class Batch:
     tgt_in: torch.Tensor
     tgt_out: torch.Tensor
     tgt_lengths: torch.Tensor
+    links: torch.Tensor = field(default_factory=lambda: torch.zeros((0, 3), dtype=torch.long))
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on a device. Copies to a GPU overlap with its computations."""
@@ -53,6 +55,14 @@ class Batch:
     def logits(self, model: Callable[..., torch.Tensor]) -> torch.Tensor:
         """Return a model's logits (sentences, tgt_len, vocab) of the tokens in tgt_out."""
         return model(self.src, self.src_lengths, self.tgt_in)[:, -self.tgt_out.shape[1] :]
+
+    def logits_and_attention(
+        self, model: Callable[..., tuple[torch.Tensor, torch.Tensor]], alignment: tuple[int, int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return `logits` and the attention (sentences, tgt_len, src_len) of the alignment while they are computed."""
+        length = self.tgt_out.shape[1]
+        logits, attention = model(self.src, self.src_lengths, self.tgt_in, alignment)
+        return logits[:, -length:], attention[:, -length:]
 
     @property
     def target_tokens(self) -> int:
@@ -126,6 +136,7 @@ class TrainingText:
         special: Ids of the special tokens.
         max_tokens: Maximum padded tokens of the longer side in a micro-batch.
         seed: Random seed of the order.
+        links: Positions in the source and in the target of each pair that are linked; None without guided alignment.
     """
 
     pairs: Pairs
@@ -134,6 +145,7 @@ class TrainingText:
     special: SpecialTokens
     max_tokens: int
     seed: int
+    links: Pairs | None = None
 
     def epoch(self, epoch: int, *, stage: int = 0, parts: int = 1) -> Epoch:
         """Return the plan of an epoch, whose steps have `parts` micro-batches."""
@@ -181,12 +193,25 @@ class TrainingText:
                     split = micro_batches(rows, *plan.lengths, max_tokens=self.max_tokens, parts=parts)
                     # Larger batches come first, so a rank's last batch is empty only if the first one has sentences.
                     places = [index for index in range(rank, len(split), ranks) if len(split[index - rank])]
-                    batches = [_gather(plan.pairs, split[index], self.special) for index in places]
+                    batches = [self._gather(plan.pairs, split[index]) for index in places]
                     yield Step(epoch, number, stage, batches, places, int(plan.lengths[1][rows].sum()))
                     done += 1
                     if done == part.end:
                         break
                 epoch, index = epoch + 1, 0
+
+    def _gather(self, pairs: Pairs | AugmentedPairs, rows: np.ndarray) -> Batch:
+        src_ids, tgt_ids = zip(*map(pairs.row, rows.tolist()), strict=True) if len(rows) else ((), ())
+        batch = collate(src_ids, tgt_ids, self.special)
+        if self.links is None:
+            return batch
+        begin = len(self.special.src_begin)
+        links = [np.zeros((0, 3), dtype=np.int64)]
+        for index, row in enumerate(rows.tolist()):
+            if isinstance(pairs, Pairs) or not pairs.changes[row]:  # text that augmentation has changed has no links
+                src, tgt = self.links.row(row)
+                links.append(np.stack([np.full_like(src, index, np.int64), tgt, src + begin], axis=1))
+        return replace(batch, links=torch.from_numpy(np.concatenate(links)))
 
 
 def collate(src_ids: Rows, tgt_ids: Rows, special: SpecialTokens = OURS) -> Batch:
@@ -220,8 +245,3 @@ def eval_batches(src_ids: Rows, tgt_ids: Rows, max_tokens: int, special: Special
     longest = np.maximum(row_lengths(src_ids, special.per_source), row_lengths(tgt_ids, special.per_target))
     for indices in batch_by_size(np.argsort(longest, kind="stable"), longest, max_tokens):
         yield collate([src_ids[i] for i in indices.tolist()], [tgt_ids[i] for i in indices.tolist()], special)
-
-
-def _gather(pairs: Pairs | AugmentedPairs, rows: np.ndarray, special: SpecialTokens) -> Batch:
-    src_ids, tgt_ids = zip(*map(pairs.row, rows.tolist()), strict=True) if len(rows) else ((), ())
-    return collate(src_ids, tgt_ids, special)

@@ -2,7 +2,8 @@
 
     tokenizer.model     trained on both sides of the training text, unless one is given, which may have more files
     data/train.arrow    encoded training text, one corpus after the other
-    data/text.json      written last: the corpora, digests of their files and of train.arrow, numbers of dropped pairs
+    data/links.arrow    word alignment of the encoded training text, with train.guided_alignment
+    data/text.json      written last: the corpora, digests of their files and of data/, numbers of dropped pairs
 
 A run continues with these files. It is refused if the text has changed since; the files may have been moved.
 """
@@ -22,6 +23,7 @@ from relattn_mt.config import DataConfig, Recipe, StageConfig
 from relattn_mt.data.augmentation import Augmentation, sample_perturbed
 from relattn_mt.data.batching import Batch, Stage, TrainingText, eval_batches
 from relattn_mt.data.imported_tokenizer import AnyTokenizer, tokenizer_in
+from relattn_mt.data.links import LINKS, write_links
 from relattn_mt.data.mixture import CorpusFiles, Mixture, read_corpus_list
 from relattn_mt.data.storage import open_pairs, write_pairs
 from relattn_mt.data.text_files import ParallelFiles, has_text
@@ -76,6 +78,7 @@ class TextRecord:
     Attributes:
         tokenizer: Digest of the tokenizer.
         encoded: Digest of data/train.arrow.
+        links: Digest of data/links.arrow; "" without that file.
         train: `Corpus.record` of each training corpus.
         valid: The same of each validation set.
         dropped: Number of training pairs that were dropped, by reason.
@@ -86,6 +89,7 @@ class TextRecord:
     train: list[dict[str, Any]]
     valid: list[dict[str, Any]]
     dropped: Counter[str]
+    links: str = ""
 
 
 @dataclass(frozen=True)
@@ -152,8 +156,9 @@ def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: b
     data = open_data(recipe)
     if check:
         record = _read_record(directory)
-        is_same = file_digest(directory / ENCODED) == record.encoded
-        require(is_same, f"{directory / ENCODED}: damaged: it must be as this run has written it")
+        for name, digest in ((ENCODED, record.encoded), (LINKS, record.links)):
+            is_same = not digest or file_digest(directory / name) == digest
+            require(is_same, f"{directory / name}: damaged: it must be as this run has written it")
         _require_same_text("train", train, record.train)
         _require_same_text("valid", valid, record.valid)
     encoder = _Encoder(data.tokenizer, config)
@@ -192,6 +197,7 @@ def open_data(recipe: Recipe) -> TranslationData:
         special=tokenizer.special,
         max_tokens=config.max_tokens,
         seed=recipe.seed,
+        links=open_pairs(directory / LINKS, sum(sizes)) if record.links else None,
     )
     languages = dict.fromkeys(tuple(corpus["languages"]) for corpus in record.train)
     return TranslationData(tokenizer, text, [], record.dropped, list(languages))
@@ -288,6 +294,10 @@ def _write_data(recipe: Recipe, train: list[Corpus], valid: list[Corpus], tokeni
     encoder = _Encoder(tokenizer, config)
     record = encoder.training_text(train, directory / ENCODED)
     record = replace(record, encoded=file_digest(directory / ENCODED))
+    if recipe.train.guided_alignment > 0:
+        encoded = open_pairs(directory / ENCODED)
+        write_links(directory / LINKS, encoded, config.given_tokens, tokenizer.vocab_sizes)
+        record = replace(record, links=file_digest(directory / LINKS))
     for corpus in valid:
         record.valid.append(corpus.record(sum(1 for _ in encoder.pairs(corpus, Counter()))))
     write_atomically(directory / TEXT, json.dumps(vars(record)).encode())

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from relattn_mt.data.aligner import associations
 from relattn_mt.text.alignment import Links
 
 LEAST, SURE = 5, 0.3
@@ -44,20 +45,14 @@ def words_of(line: str) -> list[str]:
 def lexicon(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the source word of each target word whose translation is sure, from pairs of sentences."""
     numbers: tuple[dict[str, int], dict[str, int]] = ({}, {})  # of the words of each side
-    together = []
     sentences: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])  # the words of each sentence
     for pair in pairs:
         for line, known, found in zip(pair, numbers, sentences, strict=True):
             words = dict.fromkeys(word for word in words_of(line) if word and not _CONTRACTED.search(word))
             found.append(np.array([known.setdefault(word, len(known)) for word in words], dtype=np.int64))
-        together.append((sentences[0][-1][:, None] << 32 | sentences[1][-1]).ravel())
-    if not together:
+    if not sentences[0]:
         return {}
-    keys, counts = np.unique(np.concatenate(together), return_counts=True)
-    keys, counts = keys[counts >= LEAST], counts[counts >= LEAST]
-    ids = keys >> 32, keys & 0xFFFFFFFF
-    frequencies = [np.bincount(np.concatenate(each)) for each in sentences]
-    association = 2 * counts / (frequencies[0][ids[0]] + frequencies[1][ids[1]])
+    ids, association = associations(*sentences, LEAST)
     order = np.argsort(association, kind="stable")
     are_best = association >= SURE
     for side in ids:

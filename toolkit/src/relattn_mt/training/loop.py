@@ -128,12 +128,14 @@ def take_step(
     """
     optimizer.zero_grad()
     total = torch.zeros((), device=worker.device)
+    config: Any = getattr(model, "module", model).config  # a module of several processes wraps the model
+    guidance = (train.guided_alignment, config.alignment) if train.guided_alignment else None
     for place, batch in zip(step.places, step.micro_batches, strict=True):
         seed_dropout(*key, place)
         is_last = place == step.places[-1]
         with nullcontext() if is_last else worker.no_exchange(model):  # gradients are exchanged once per step
             with worker.autocast():
-                loss = summed_loss(model, batch, train.label_smoothing) / step.target_tokens
+                loss = summed_loss(model, batch, train.label_smoothing, guidance) / step.target_tokens
             worker.scaler.scale(loss * worker.world_size).backward()
         total += loss.detach()
     if train.gradient_clip > 0:

@@ -25,9 +25,42 @@ def learning_rate(step: int, dim: int, warmup_steps: int, *, factor: float = 1.0
     return factor * dim**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
-def summed_loss(model: nn.Module, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-    """Return the cross entropy summed over the target tokens of a batch, in nats, a scalar."""
-    logits = batch.logits(model).float().flatten(0, 1)
+def summed_loss(
+    model: nn.Module, batch: Batch, label_smoothing: float = 0.0, guidance: tuple[float, tuple[int, int]] | None = None
+) -> Tensor:
+    """Return the cross entropy summed over the target tokens of a batch, in nats, a scalar.
+
+    Args:
+        model: The model.
+        batch: Sentence pairs.
+        label_smoothing: Probability mass that is spread over the vocabulary.
+        guidance: Weight of `alignment_loss`, which is added, and `ModelConfig.alignment`.
+    """
+    if guidance is None:
+        return _token_loss(batch.logits(model), batch, label_smoothing)
+    weight, alignment = guidance
+    logits, attention = batch.logits_and_attention(model, alignment)
+    return _token_loss(logits, batch, label_smoothing) + weight * alignment_loss(attention, batch.links)
+
+
+def alignment_loss(attention: Tensor, links: Tensor) -> Tensor:
+    """Return the cross entropy of attention weights summed over the target pieces that have links, a scalar.
+
+    The links of a piece share its weight equally (Chen et al. 2016).
+
+    Args:
+        attention: (sentences, tgt_len, src_len).
+        links: `Batch.links`.
+    """
+    sentence, target, source = links.unbind(1)
+    piece = sentence * attention.shape[1] + target
+    share = 1 / piece.bincount()[piece]
+    likelihood = attention[sentence, target, source].clamp(min=torch.finfo(attention.dtype).tiny)
+    return -(share * likelihood.log()).sum()
+
+
+def _token_loss(logits: Tensor, batch: Batch, label_smoothing: float) -> Tensor:
+    logits = logits.float().flatten(0, 1)
     positions = torch.arange(batch.tgt_out.shape[1], device=logits.device)
     targets = batch.tgt_out.masked_fill(positions >= batch.tgt_lengths[:, None], _PADDING).flatten()
     if logits.is_cpu:
