@@ -50,12 +50,12 @@ def test_samples_are_the_same_for_a_seed() -> None:
     assert len({mutant.path for mutant in in_c}) > 2
 
 
-def test_the_library_of_a_mutant_in_c_is_compiled_again(tmp_path: Path) -> None:
-    tree = mutants.Copy(tmp_path)
+def test_a_mutant_in_c_is_compiled_and_undone(tmp_path: Path) -> None:
+    tree, path = mutants.Copy(tmp_path), "kernels/engine/engine.c"
     library = tmp_path / "toolkit/src/relattn_mt/engine/relattn_mt.so"
-    before = library.read_bytes()
-    (tmp_path / "kernels/engine/engine.c").write_text("const void *const PART = 0;\n", encoding="utf-8")
-    assert tree.compile("kernels/engine/engine.c")
-    assert library.read_bytes() != before
-    (tmp_path / "kernels/engine/engine.c").write_text("#error\n", encoding="utf-8")
-    assert not tree.compile("kernels/engine/engine.c")
+    files = {name: name.read_bytes() for name in (library, tmp_path / path)}
+    assert tree.change(path, "const void *const PART = 0;\n")
+    assert library.read_bytes() != files[library]
+    assert not tree.change(path, "#error\n")
+    tree.restore(path)
+    assert {name: name.read_bytes() for name in files} == files

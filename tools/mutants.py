@@ -8,9 +8,10 @@ a statement that is removed. Messages, annotations and docstrings are not change
 the paths that are given or from all shipped code.
 
 Mutants are applied to copies of the tree in a temporary directory, so the tree itself does not change. The tests of
-the mirrored file and folder run first, then the others of the distribution, until one fails. `--map` runs the whole
-suite once and records which tests execute which line, after which only those tests run. A failure counts if the same
-test passes without the mutant. A survivor is to be read: it shows a test that is missing, or code that is not needed.
+the mirrored file and folder run first, then the others of the distribution, until one fails; for C, also `make test-c`.
+`--map` runs the whole suite once and records which tests execute which line, after which only those tests run. A
+failure counts if the same test passes without the mutant. A survivor is to be read: it shows a test that is missing, or
+code that is not needed.
 """
 
 from __future__ import annotations
@@ -76,9 +77,9 @@ class Copy:
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True,
             check=True, text=True,
         )  # fmt: skip
-        built = [str(path.relative_to(ROOT)) for package in SHIPPED[:2] for path in (ROOT / package).rglob("*.so")]
-        built += [str(Path(name).with_suffix(suffix)) for name in built for suffix in (".h", ".json")]
-        for name in [*filter(None, listed.stdout.split("\0")), *built]:
+        self.built = [str(path.relative_to(ROOT)) for package in SHIPPED[:2] for path in (ROOT / package).rglob("*.so")]
+        self.built += [str(Path(name).with_suffix(suffix)) for name in self.built for suffix in (".h", ".json")]
+        for name in [*filter(None, listed.stdout.split("\0")), *self.built]:
             if (ROOT / name).is_file():
                 (directory / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, directory / name)
@@ -105,6 +106,21 @@ class Copy:
         name = re.search(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - |$)", output, re.MULTILINE)
         return "failed", name[1] if name else ""  # without a name: nothing could be imported, or a test did not end
 
+    def change(self, path: str, content: str) -> bool:
+        """Write a file, and compile the libraries of a source in C. Return whether they can be."""
+        (self.root / path).write_text(content, encoding="utf-8")
+        return not path.startswith("kernels/") or self.compile(path)
+
+    def restore(self, path: str) -> None:
+        """Undo a change."""
+        for name in [path, *(self.built if path.startswith("kernels/") else [])]:
+            shutil.copy2(ROOT / name, self.root / name)
+
+    def passes_c_tests(self) -> bool:
+        """Return whether the tests in C pass, which find accesses beside an array."""
+        command = ["sh", "kernels/tests/run.sh", str(self.root / "build" / "test-c")]
+        return subprocess.run(command, cwd=self.root, capture_output=True).returncode == 0
+
     def compile(self, path: str) -> bool:
         """Compile the libraries of a source again, at this processor's best level. Return whether it can be."""
         distributions = [name for name, folder in FOLDERS.items() if path.startswith(folder)] or list(FOLDERS)
@@ -118,6 +134,7 @@ import sys
 from pathlib import Path
 from relattn.backends.native.library import KERNELS
 from kernels import build
+build.FLAGS[0] = "-O1"  # takes a third of the time
 best = {kernels.level for kernels in KERNELS.values()}
 levels = build.levels
 build.levels = lambda target: {name: level for name, level in levels(target).items() if name in best}
@@ -191,13 +208,13 @@ class Coverage:
         return [*batches, *([sorted(found)] if found else [])]
 
 
-def record_map() -> None:
+def record_map(processes: int) -> None:
     MAP.parent.mkdir(parents=True, exist_ok=True)
-    configuration = MAP.parent / "coverage.ini"
+    configuration = MAP.parent / "settings.ini"
     configuration.write_text(f"[run]\nsource = {','.join(SHIPPED[:2])}\ndata_file = {MAP}\n")
     subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "2", "--cov", f"--cov-config={configuration}", "--cov-context=test",
-         "--cov-report=", "--timeout", "300"], cwd=ROOT,
+        [sys.executable, "-m", "pytest", "-n", str(processes), "--timeout", "300",
+         "--cov", f"--cov-config={configuration}", "--cov-context=test", "--cov-report="], cwd=ROOT,
     )  # fmt: skip
 
 
@@ -205,11 +222,13 @@ class Trials:
     """Tries mutants in copies of the tree.
 
     Args:
+        clean: A copy that has no mutant.
         copies: The copies.
         coverage: Which tests execute which line.
     """
 
-    def __init__(self, copies: Sequence[Copy], coverage: Coverage) -> None:
+    def __init__(self, clean: Copy, copies: Sequence[Copy], coverage: Coverage) -> None:
+        self.clean = clean
         self.copies: SimpleQueue[Copy] = SimpleQueue()
         for each in copies:
             self.copies.put(each)
@@ -226,31 +245,36 @@ class Trials:
 
     def _run(self, mutant: Mutant, tree: Copy) -> tuple[str, str]:
         source = (ROOT / mutant.path).read_text(encoding="utf-8")
-        is_c = mutant.path.startswith("kernels/")
+        try:
+            if not tree.change(mutant.path, mutant.apply(source)):
+                return "not compiled", ""
+            if not mutant.path.startswith("kernels/"):
+                return self._test(self.coverage.of(mutant) or mirrors(mutant.path), tree)
+            result, test = self._test(c_tests(mutant.path), tree)
+            if result == "survived" and not tree.passes_c_tests():
+                return "killed", "make test-c"
+            return result, test
+        finally:
+            tree.restore(mutant.path)
+
+    def _test(self, batches: Sequence[Sequence[str]], tree: Copy) -> tuple[str, str]:
         end = time.monotonic() + LIMIT
-        batches = c_tests(mutant.path) if is_c else self.coverage.of(mutant) or mirrors(mutant.path)
-        while batches:
-            (tree.root / mutant.path).write_text(mutant.apply(source), encoding="utf-8")
-            if is_c and not tree.compile(mutant.path):
-                result, test = "not compiled", ""
-            else:
+        for tests in batches:
+            is_known = False
+            while not is_known:
                 failing = [test for test, passes in self.passing.items() if not passes]
-                result, test = tree.tests(batches[0], end - time.monotonic(), failing)
-            (tree.root / mutant.path).write_text(source, encoding="utf-8")
-            if is_c:
-                tree.compile(mutant.path)
-            if result == "passed":
-                del batches[0]
-            elif result != "failed":
+                result, test = tree.tests(tests, end - time.monotonic(), failing)
+                is_known = not test or self._passes_without(test)
+            if result == "failed":
+                return "killed", test or "without the name of a test: nothing could be imported, or the process ended"
+            if result == "unfinished":
                 return result, ""
-            elif not test:
-                return "killed", "without the name of a test: nothing could be imported, or the process ended"
-            else:
-                if test not in self.passing:
-                    self.passing[test] = tree.tests([test], LIMIT)[0] == "passed"
-                if self.passing[test]:
-                    return "killed", test
         return "survived", ""
+
+    def _passes_without(self, test: str) -> bool:
+        if test not in self.passing:
+            self.passing[test] = self.clean.tests([test], LIMIT)[0] == "passed"
+        return self.passing[test]
 
 
 def shipped_files(paths: Sequence[str], suffixes: tuple[str, ...]) -> list[str]:
@@ -270,12 +294,12 @@ def main() -> None:
     parser.add_argument("--python", type=int, default=40, help="number of mutants in Python (default: 40)")
     parser.add_argument("--c", type=int, default=0, help="number of mutants in C (default: 0)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the sample (default: 1)")
-    parser.add_argument("--jobs", type=int, default=2, help="number of mutants that are tried at a time (default: 2)")
+    parser.add_argument("--jobs", type=int, default=2, help="number of mutants, or processes, at a time (default: 2)")
     parser.add_argument("--show", action="store_true", help="print the sample and run nothing")
     parser.add_argument("--map", action="store_true", help="record which tests execute which line, and end")
     options = parser.parse_args()
     if options.map:
-        return record_map()
+        return record_map(options.jobs)
     chance = random.Random(options.seed)
     mutants = sample(shipped_files(options.paths, (".py",)), options.python, False, chance)
     mutants += sample(shipped_files(options.paths, (".c", ".h")), options.c, True, chance)
@@ -284,7 +308,8 @@ def main() -> None:
         return print(*described.values(), sep="\n")
     counts: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(options.jobs) as pool:
-        trials = Trials([Copy(Path(directory) / str(i)) for i in range(options.jobs)], Coverage())
+        clean, *copies = (Copy(Path(directory) / str(i)) for i in range(options.jobs + 1))
+        trials = Trials(clean, copies, Coverage())
         for mutant, (result, test) in zip(mutants, pool.map(trials.run, mutants), strict=True):
             counts[result] = counts.get(result, 0) + 1
             print(f"{result}: {described[mutant]}\n    {test}", flush=True)

@@ -5,6 +5,7 @@ time, on more shapes.
 """
 
 import contextlib
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -291,11 +292,11 @@ def test_one_program_may_do_several_sequences(monkeypatch, rel_dim):
     assert {made.sequences for made in plans} == {2}
 
 
-@pytest.mark.parametrize(("program", "rel_dim"), [("tiles", 5), ("whole", None)])
+@pytest.mark.parametrize(("program", "rel_dim"), [("tiles", 5), ("whole", None), ("split", 5)])
 def test_nothing_outside_a_tensor_is_read_or_written(monkeypatch, program, rel_dim):
     """Inputs are surrounded by NaN, and results by values that must not change."""
-    configure(monkeypatch, program=program)
-    sizes = Shape(batch=1, heads=1, key_heads=1, queries=19, keys=23, dim=17, value_dim=19, left=4, right=3)
+    plans = configure(monkeypatch, program=program)
+    sizes = Shape(batch=1, heads=1, key_heads=1, queries=19, keys=37, dim=17, value_dim=19, left=4, right=3)
     inputs = make_inputs(sizes, dtype=torch.float32, rel_dim=rel_dim)
     options = {"clip": (4, 3), "query_offset": 2, "backend": "triton"}
     want = outputs_and_gradients(relative_attention, inputs, **options)
@@ -322,6 +323,7 @@ def test_nothing_outside_a_tensor_is_read_or_written(monkeypatch, program, rel_d
         got = outputs_and_gradients(relative_attention, surrounded, **options)
     assert all(error(got[name], want[name]) == 0.0 for name in want)
     assert len(buffers) >= 7
+    assert {(made.whole, made.splits) for made in plans} == {(program == "whole", 3 if program == "split" else 1)}
     for buffer, count in buffers:
         assert bool((buffer[:500] == 7.0).all())
         assert bool((buffer[count + 500 :] == 7.0).all())
@@ -393,10 +395,36 @@ def test_calls_that_are_not_supported_are_refused(monkeypatch):
     assert "interpreter" in triton.installation()
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     assert "no GPU" in triton.installation()
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
-    old = SimpleNamespace(query=SimpleNamespace(device=torch.device("cuda")))
-    assert "Tesla T4 is no NVIDIA GPU" in triton.unavailable_reason(old)
+    with FakeTensorMode():
+        x = torch.empty(1, 1, 4, 16, device="cuda")
+    for capability in ((7, 5), (8, 0), (10, 0)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, capability=capability: capability)
+        reason = triton.unavailable_reason(Call(x, x, x))
+        assert (reason is None) == (capability >= (8, 0)), reason
+        assert reason is None or "Tesla T4 is no NVIDIA GPU" in reason
+
+
+def test_the_tiles_of_all_gpus_can_be_compiled():
+    """Triton requires powers of two. Each of more than 4 warps has 16 rows of a product, or none is left to do."""
+    options = itertools.product(
+        (torch.float16, torch.float32), (64, 128, 256), (1, 70, 700), (None, 2, 200), (0, 1), (0, 1)
+    )
+    for dtype, dim, length, clip, has_rel_query, has_pos_query in options:
+        x = torch.empty(2, 2, length, dim, dtype=dtype, device="meta")
+        table = None if clip is None else x.new_empty(2 * clip + 1, dim)
+        call = Call(x, x, x, table, left=clip or 0, right=clip or 0)
+        if table is not None:
+            call = call._replace(rel_query=x if has_rel_query else None, pos_query=table if has_pos_query else None)
+        for generation in (8, 9, 10, 12):
+            made = plan.plan_of(call, generation=generation)
+            assert made.options.CHUNK.value in (16, 32)
+            for kernel, (rows, cols, near, warps, stages) in made.tiles.items():
+                assert {rows, cols, near} <= {16, 32, 64, 128}
+                assert near <= max(rows, cols)
+                assert warps in (4, 8)
+                assert warps <= max(4, (cols if kernel == "backward_key" else rows) // 16)
+                assert 1 <= stages <= 3
 
 
 def test_nothing_is_read_from_the_device():

@@ -1,5 +1,6 @@
 """The commands translate and score."""
 
+import io
 import json
 import re
 import sys
@@ -112,6 +113,31 @@ def test_lines_are_translated_in_order(relattn, reading, model, monkeypatch):
     result = relattn("translate", model)
     assert result.out.count("\n") == 2
     assert "2line" in result.err  # the progress bar of a terminal
+
+
+class Pipe(io.RawIOBase):
+    """A pipe that records what each write delivers."""
+
+    def __init__(self) -> None:
+        self.delivered: list[str] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: memoryview) -> int:
+        self.delivered.append(bytes(data).decode())
+        return len(data)
+
+
+@pytest.mark.parametrize("split", [(), ("--split",)])
+def test_each_translation_is_delivered_at_once(relattn, reading, model, monkeypatch, split):
+    """A program at the other end of a pipe, where Python collects 8 KB, gets each line before it writes the next."""
+    reading(b"one cat\ntwo\nmat\n")
+    pipe = Pipe()
+    with monkeypatch.context() as patched, io.TextIOWrapper(io.BufferedWriter(pipe), encoding="utf-8") as out:
+        patched.setattr(sys, "stdout", out)
+        assert relattn("translate", model, *split).code in (None, 0)
+    assert [each.count("\n") for each in pipe.delivered] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

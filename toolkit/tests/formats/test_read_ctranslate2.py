@@ -346,4 +346,8 @@ def test_tokenizers_of_the_other_side(tmp_path):
             read(path, model, None)
     both = train_vocabulary(tmp_path / "both.model", [*sides[0], *sides[1]] * 9, 90)
     joint = write(tmp_path / "joint", (both, both), shared=("tgt", "out"))
-    assert isinstance(read(joint, both, None).tokenizer, ImportedTokenizer)
+    for found in ("tokenizer.model", "source.spm", "target.spm"):  # those that are given have precedence
+        (joint / found).write_bytes(src.read_bytes())
+    tokenizer = read(joint, both, None).tokenizer
+    assert isinstance(tokenizer, ImportedTokenizer)
+    assert {tokenizer.files["tokenizer.model"]} == {both.read_bytes()}

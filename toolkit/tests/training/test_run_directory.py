@@ -213,6 +213,11 @@ def test_run_is_not_resumed_with_another_recipe_text_or_process(tmp_path, finish
         train(changed, resume=True, show=False)
     with pytest.raises(InputError, match=r"train\.steps must be at least 6, .*, got 5$"):
         train(with_train(recipe, steps=5), resume=True, show=False)
+    (tmp_path / "sets").write_text(f"{text['valid_src']}\t{text['valid_tgt']}\n")
+    for sets in ("", str(tmp_path / "sets")):  # no validation, and a list of the same set
+        data = replace(recipe.data, valid_src="", valid_tgt="", valid_list=sets)
+        with pytest.raises(InputError, match=r"must be as when the run started: data\.valid_\w+: "):
+            train(replace(recipe, data=data), resume=True, show=False)
     copy = tmp_path / "copy.src"
     copy.write_text(Path(text["train_src"]).read_text().replace("one", "One"))
     other = replace(recipe, data=replace(recipe.data, train_src=str(copy)))

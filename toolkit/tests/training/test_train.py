@@ -257,21 +257,23 @@ def test_patience_ends_a_run_that_no_longer_improves(tmp_path, make_recipe):
 
 
 def test_patience_and_the_best_loss_are_of_the_first_validation_set(tmp_path, make_recipe, text):
-    """One set is the training text, on which the loss falls. In the other, each source has a wrong word repeated."""
-    wrong = tmp_path / "wrong"
-    wrong.write_text(f"{'mat ' * 12}\n" * len(Path(text["valid_src"]).read_text(encoding="utf-8").splitlines()))
-    sets = [f"{text['train_src']}\t{text['train_tgt']}\n", f"{text['valid_src']}\t{wrong}\n"]
+    """On the training text the loss falls, on a repeated wrong word it rises, on a repeated right one it is lowest."""
+    count = len(Path(text["valid_src"]).read_text(encoding="utf-8").splitlines())
+    (tmp_path / "wrong").write_text(f"{'mat ' * 12}\n" * count)
+    (tmp_path / "easy").write_text(f"{'Katze ' * 12}\n" * count)
+    falls = f"{text['train_src']}\t{text['train_tgt']}\n"
+    rises, lowest = (f"{text['valid_src']}\t{tmp_path / name}\n" for name in ("wrong", "easy"))
     ended = []
-    for name, lines in (("falls", sets), ("rises", sets[::-1])):
-        (tmp_path / name).write_text("".join(lines))
+    for name, sets in (("falls", (falls, lowest, rises)), ("rises", (rises, lowest, falls))):
+        (tmp_path / name).write_text("".join(sets))
         data = {"valid_list": str(tmp_path / name), "valid_src": "", "valid_tgt": ""}
-        settings = {**EVERY_STEP, "steps": 30, "patience": 2, "learning_rate_factor": 3.0, "checkpoint_every": 30}
+        settings = {**EVERY_STEP, "steps": 30, "patience": 4, "learning_rate_factor": 3.0, "checkpoint_every": 30}
         recipe = make_recipe(tmp_path / f"run {name}", data=data, train=settings)
         train(recipe, show=False)
         ended.append(len(losses(recipe)))
         first = [loss for *_, loss in losses(recipe)]
         best = first.index(min(first))
-        assert ended[-1] == min(30, best + 1 + 2)
+        assert ended[-1] == best + 1 + 4
     assert ended[1] < ended[0]
 
 
