@@ -120,11 +120,13 @@ def test_model_that_the_hub_does_not_give(held, model, monkeypatch):
     assert hub.resolve("org/name").is_dir()
     monkeypatch.delenv("HF_TOKEN")
     held.repositories["org/private"] = Repository(private=True)
-    assert LOG_IN in refusal(hub.resolve, "org/private")
-    held.gated = True
-    assert LOG_IN in refusal(hub.resolve, "org/name")
+    refusals = [refusal(hub.resolve, "org/private")]
+    held.repositories["org/name"].private, held.gated = False, True
+    refusals.append(refusal(hub.resolve, "org/name"))
     held.failing["/api/models/"] = 401
-    assert LOG_IN in refusal(hub.resolve, "org/name")
+    refusals.append(refusal(hub.resolve, "org/name"))
+    assert all(LOG_IN in each for each in refusals)
+    assert ["no such model" in each for each in refusals] == [True, False, False]
 
 
 @pytest.mark.filterwarnings("default")

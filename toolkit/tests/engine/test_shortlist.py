@@ -24,7 +24,7 @@ def content_of(lists: list[list[int]], first: int) -> bytes:
     return struct.pack("<2Q", 0xF11A48D5013417F5, seed) + rest
 
 
-@pairwise(is_shared=[False, True], targets=[20, 31, 64], first=[0, 3, 90], source=[[], [5], [2, 2, 19, 7], [4, 25]],
+@pairwise(is_shared=[False, True], targets=[20, 31, 64], first=[0, 3, 90], source=[[], [5], [2, 2, 19, 7], [4, 20, 25]],
           needed=[(0,), (3, 30)], banned=[(), (1,), (7, 19)])  # fmt: skip
 def test_allowed_pieces_are_those_of_the_source(is_shared, targets, first, source, needed, banned):
     """The first ones, those in the lists, with one vocabulary the source pieces too, and last ones up to eights."""
