@@ -192,6 +192,16 @@ def test_parts_of_the_gradient_of_pos_query_have_the_labels_that_a_block_of_keys
         assert {made.part_rows - 2 * (beyond == "clip") for made in plans} == {96}
 
 
+@pytest.mark.parametrize("offset", [60, -60])  # all keys are before the clipping range, or all after it
+@pytest.mark.parametrize(("queries", "keys"), [(17, 33), (33, 17), (1, 1)])
+def test_the_last_tile_may_have_one_row(monkeypatch, offset, queries, keys):
+    configure(monkeypatch)
+    sizes = Shape(batch=1, heads=1, key_heads=1, queries=queries, keys=keys, dim=5, value_dim=7, left=4, right=3)
+    inputs = make_inputs(sizes, dtype=torch.float32)
+    inputs["pos_query"] = make_inputs(sizes, dtype=torch.float32, seed=2)["rel_key"]
+    assert_within_budget(relative_attention, inputs, "triton", clip=(4, 3), query_offset=offset)
+
+
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("offset", [20, 0])  # some queries are far after the padding, or far before it
 def test_padding_has_no_infinite_share_of_the_gradient_of_pos_query(monkeypatch, offset):

@@ -737,6 +737,13 @@ def test_files_keep_their_encoding(name: str, encoding: str, mark: bytes) -> Non
         assert unescape(filled.decode(encoding)).endswith("<p>中ö</p>")
 
 
+def test_a_charset_counts_at_the_beginning_of_a_page() -> None:
+    """Where browsers look for it too: in the first 1,024 bytes."""
+    for before, letter in ((b"", "Ã©"), (b" " * 1024, "é")):
+        (text,) = read("a.html", before + b"<meta charset=latin1><p>\xc3\xa9</p>").texts
+        assert text == letter
+
+
 def test_unknown_charset_is_refused() -> None:
     for content, message in (
         (b"<meta charset=x-none>a", "unknown charset: x-none"),
