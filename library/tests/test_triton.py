@@ -257,20 +257,38 @@ def test_windows_around_the_ends_of_tiles(monkeypatch, limits, clip, offset, pro
 
 @pytest.mark.parametrize("limits", [{"chunk": (8, 2)}, {"window": (20, None), "is_causal": True}])
 def test_work_and_memory_of_a_window_are_linear_in_the_length(monkeypatch, limits):
-    plans, loaded = configure(monkeypatch), Counter()
-    for module in (forward, backward):
-        load_rows = module.load_rows
-
-        def counted(x, *rest, load_rows=load_rows):
-            loaded[length] += 1
-            return load_rows(x, *rest)
-
-        monkeypatch.setattr(module, "load_rows", counted)
-    for length in (48, 64, 80):
-        sizes = Shape(batch=1, heads=1, key_heads=1, queries=length, keys=length, dim=3, value_dim=3, left=4, right=4)
-        outputs_and_gradients(relative_attention, make_inputs(sizes, dtype=torch.float32), backend="triton", **limits)
-    assert loaded[80] - loaded[64] == loaded[64] - loaded[48] > 0
+    plans = configure(monkeypatch)
+    loads = [count_loads(monkeypatch, length, length, **limits) for length in (48, 64, 80)]
+    assert loads[2] - loads[1] == loads[1] - loads[0] > 0
     assert len({made.part_rows for made in plans}) == 1
+
+
+def count_loads(monkeypatch, queries: int, keys: int, **options) -> int:
+    """Return how often rows are loaded in a call and its backward pass."""
+    count = 0
+
+    def counted(x, *rest, load_rows):
+        nonlocal count
+        count += 1
+        return load_rows(x, *rest)
+
+    with monkeypatch.context() as patched:
+        for module in (forward, backward):
+            patched.setattr(module, "load_rows", partial(counted, load_rows=module.load_rows))
+        sizes = Shape(batch=1, heads=1, key_heads=1, queries=queries, keys=keys, dim=3, value_dim=3, left=4, right=4)
+        outputs_and_gradients(relative_attention, make_inputs(sizes, dtype=torch.float32), backend="triton", **options)
+    return count
+
+
+def test_queries_in_padding_visit_no_keys(monkeypatch):
+    """What they cost does not depend on the number of keys."""
+    configure(monkeypatch)
+    costs = set()
+    for keys in (16, 48):
+        lengths = {"query_lengths": torch.tensor([16]), "key_lengths": torch.tensor([keys]), "query_offset": 0}
+        padded_loads, loads = (count_loads(monkeypatch, queries, 48, **lengths) for queries in (64, 16))
+        costs.add(padded_loads - loads)
+    assert len(costs) == 1
 
 
 @pytest.mark.parametrize(
