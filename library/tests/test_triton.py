@@ -455,6 +455,19 @@ def test_the_tiles_of_all_gpus_can_be_compiled():
                 assert 1 <= stages <= 3
 
 
+@pytest.mark.parametrize("given", [{"rel_key", "rel_query"}, {"rel_value", "pos_query"}])
+def test_fake_results_have_the_shapes_of_results(monkeypatch, given):
+    """Those of gradients too. Gradients of tensors that are not given are empty."""
+    configure(monkeypatch)
+    x, table = torch.randn(1, 1, 5, 4), torch.randn(3, 4)
+    tensors = {name: x if name == "rel_query" else table for name in given}
+    call = Call(x, x, x, left=1, right=1)._replace(**tensors)
+    results = operators.attention_forward(*call)
+    torch.library.opcheck(operators.attention_forward, call, test_utils="test_faketensor")
+    arguments = (torch.ones_like(results[0]), *results, *call)
+    torch.library.opcheck(operators.attention_backward, arguments, test_utils="test_faketensor")
+
+
 def test_nothing_is_read_from_the_device():
     """Calls can be captured in a CUDA graph. Fake tensors would raise if their values were read."""
 
