@@ -57,8 +57,8 @@ static ptrdiff_t linear(const map *a) {
     return is_out_of_memory || run_threads(a, a->threads, multiply_worker) ? RELATTN_NO_MEMORY : 0;
 }
 
-static ptrdiff_t pack(int8_t *panels, int32_t *sums, const int8_t *codes, idx outputs, idx inputs, idx kernel) {
-    pack_codes(panels, sums, codes, outputs, inputs, kernel);
+static ptrdiff_t pack(int8_t *panels, int32_t *sums, const int8_t *codes, idx outputs, idx inputs) {
+    pack_codes(panels, sums, codes, outputs, inputs);
     return 0;
 }
 

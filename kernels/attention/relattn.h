@@ -90,7 +90,7 @@ typedef struct {
     /* in float32 only */
     ptrdiff_t (*linear)(const relattn_linear *);
     /* pack codes of weights (outputs, inputs), as `int8.h` describes */
-    ptrdiff_t (*pack)(int8_t *panels, int32_t *sums, const int8_t *codes, ptrdiff_t outputs, ptrdiff_t inputs, ptrdiff_t kernel);
+    ptrdiff_t (*pack)(int8_t *panels, int32_t *sums, const int8_t *codes, ptrdiff_t outputs, ptrdiff_t inputs);
 } relattn_kernels;
 
 #ifdef __cplusplus

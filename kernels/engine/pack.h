@@ -5,10 +5,9 @@
 
 #include "workspace.h"
 
-/* Return the number of rows of four bytes that the panels of a map have: an input in float32, four in 8 bits, and the
-   numbers to subtract of PAIRS. */
+/* Return the number of rows of four bytes that the panels of a map have: an input in float32, or four in 8 bits. */
 INLINE idx panel_rows_of(const map *w) {
-    return w->kernel == FLOAT ? w->inputs : round_up(w->inputs, GROUP) / 8 * (w->kernel == PAIRS ? 3 : 2);
+    return w->kernel == FLOAT ? w->inputs : round_up(w->inputs, GROUP) / 4;
 }
 
 /* Copy some outputs of a map to `buffer`, and return the map of them. */
@@ -22,9 +21,7 @@ static map select_outputs(const map *w, const int64_t *outputs, idx count, char 
         const int32_t *from = (const int32_t *)w->weight + outputs[o] / PANEL * PANEL * depth + outputs[o] % PANEL;
         int32_t *to = panels + o / PANEL * PANEL * depth + o % PANEL;
         for (idx k = 0; k < depth; k++) to[k * PANEL] = from[k * PANEL];
-        bias[o] = w->bias[outputs[o]], scales[o] = w->scales[outputs[o]];
-        if (w->kernel != PAIRS) sums[o] = w->sums[outputs[o]];
-        else if (w->sums[outputs[o] / PANEL] > sums[o / PANEL]) sums[o / PANEL] = w->sums[outputs[o] / PANEL];
+        bias[o] = w->bias[outputs[o]], scales[o] = w->scales[outputs[o]], sums[o] = w->sums[outputs[o]];
     }
     *buffer += 4 * depth * padded + 3 * bytes;
     return (map){panels, bias, scales, sums, w->inputs, round_up(count, PADDING), w->kernel};
@@ -44,7 +41,7 @@ static idx relattn_pack(relattn_mt_packing *p) {
     for (idx i = 0; kernel == PAIRS && i < p->outputs * p->inputs; i++)
         if (codes[i] > LARGEST_PAIRS || codes[i] < -LARGEST_PAIRS) kernel = GENERIC;
     const idx padded = round_up(p->outputs, PANEL), bytes = sizeof(float) * padded,
-              size = kernel == FLOAT ? bytes * p->inputs : packed_size(kernel, p->outputs, p->inputs),
+              size = kernel == FLOAT ? bytes * p->inputs : packed_size(p->outputs, p->inputs),
               total = round_up(size, 64) + 3 * round_up(bytes, 64);
     if (!p->buffer) return total;
     char *buffer = p->buffer;
@@ -61,7 +58,7 @@ static idx relattn_pack(relattn_mt_packing *p) {
             ((float *)buffer)[(o / PANEL * p->inputs + k) * PANEL + o % PANEL] =
                 o < p->outputs ? weight[o * p->inputs + k] : 0;
     }
-    if (kernel != FLOAT) pack_codes((int8_t *)buffer, sums, codes, p->outputs, p->inputs, kernel);
+    if (kernel != FLOAT) pack_codes((int8_t *)buffer, sums, codes, p->outputs, p->inputs);
     p->map = (map){buffer, bias, scales, sums, p->inputs, round_up(p->outputs, PADDING), kernel};
     return total;
 }

@@ -29,6 +29,7 @@ enum { /* error codes */
     RELATTN_MT_NOT_FINITE = -2, /* a weight */
     RELATTN_MT_WRONG_INTERFACE = -3,
     RELATTN_MT_WRONG_LEVEL = -4,
+    RELATTN_MT_NO_KERNELS = -5, /* for this processor */
 };
 
 /* y = x W + b */

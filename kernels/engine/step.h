@@ -26,7 +26,7 @@ static void add_attention(const step_arguments *a, const sizes *s, buffers *b, c
 
 /* Write the weights of an output to `to`: the embedding of a token, if outputs are tokens. */
 static void read_output(real *to, const map *w, idx output) {
-    const idx record = (w->kernel == PAIRS ? 12 : 8) * PANEL, records = round_up(w->inputs, GROUP) / 8;
+    const idx record = 8 * PANEL, records = round_up(w->inputs, GROUP) / 8;
     const int8_t *weight = (const int8_t *)w->weight + output / PANEL * records * record + output % PANEL * 4;
     const real scale = w->scales[output];
     for (idx k = 0; k < w->inputs; k++) to[k] = weight[k / 8 * record + k % 8 / 4 * (4 * PANEL) + k % 4] * scale;

@@ -31,11 +31,10 @@ INLINE void convert_codes(uint8_t *to, const real *x, real inverse, int offset) 
     _mm_storeu_si128((__m128i *)to, _mm_xor_si128(bytes, _mm_set1_epi8((char)offset)));
 }
 
-/* Return sums of two products per 16 bits. */
-INLINE words add_two(ivec a, ivec w) { return (words)_mm256_maddubs_epi16((__m256i)a, (__m256i)w); }
-
-/* Return the sums of both halves of each lane. */
-INLINE ivec add_halves(words x) { return (ivec)_mm256_madd_epi16((__m256i)x, _mm256_set1_epi16(1)); }
+#define HAS_ADD_PAIRS
+INLINE ivec add_pairs(ivec sum, ivec a, ivec w) {
+    return sum + (ivec)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)a, (__m256i)w), _mm256_set1_epi16(1));
+}
 
 #define HAS_ADD_DOTS
 /* Add four products per lane. Intrinsics would need functions that are compiled for these processors only. */

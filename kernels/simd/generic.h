@@ -56,13 +56,9 @@ INLINE void convert_codes(uint8_t *to, const real *x, real inverse, int offset) 
 }
 #endif
 
-#ifndef HAS_MAX_SQUARE
+#ifndef HAS_ADD_PAIRS
 enum { HAS_PAIRS = 0, CODE_OFFSET = 0 };
-#define HOLD_IN_REGISTERS(x)
-/* Of the kernel PAIRS, which is never called. */
-INLINE real max_square(const uint8_t *codes, idx count) { return (void)codes, (void)count, 0; }
-INLINE words add_two(ivec a, ivec w) { return (words)(a + w); }
-INLINE ivec add_halves(words x) { return (ivec)x; }
+INLINE ivec add_pairs(ivec sum, ivec a, ivec w) { return (void)a, (void)w, sum; } /* never called */
 #endif
 
 #ifndef HAS_ADD_DOTS

@@ -32,7 +32,6 @@ enum { LANES = VECTOR_BYTES / sizeof(real) };
 typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
 typedef integer ivec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
 typedef natural uvec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
-typedef uint16_t words __attribute__((vector_size(VECTOR_BYTES), may_alias)); /* of signed sums that may wrap around */
 typedef real vec4 __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
 typedef ptrdiff_t idx;
 

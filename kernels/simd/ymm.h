@@ -29,22 +29,7 @@ INLINE void transpose_block(real *to, idx to_row, const real *from, idx from_row
     }
 }
 
-#define HAS_MAX_SQUARE
 enum { HAS_PAIRS = 1, CODE_OFFSET = 128 };
-/* Return the largest sum of the squares of eight codes that PAIRS adds. */
-static real max_square(const uint8_t *codes, idx count) {
-    __m256i largest = _mm256_setzero_si256();
-    for (idx k = 0; k < count; k += 16) {
-        const __m128i bytes = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(codes + k)), _mm_set1_epi8((char)128));
-        const __m256i wide = _mm256_cvtepi8_epi16(bytes), pairs = _mm256_madd_epi16(wide, wide),
-                      fours = _mm256_add_epi32(pairs, _mm256_permute2x128_si256(pairs, pairs, 1));
-        largest = _mm256_max_epi32(largest, _mm256_add_epi32(fours, _mm256_shuffle_epi32(fours, 0x4E)));
-    }
-    const int even = _mm256_extract_epi32(largest, 0), odd = _mm256_extract_epi32(largest, 1);
-    return (real)(even > odd ? even : odd);
-}
-
-#define HOLD_IN_REGISTERS(x) __asm__("" : "+x"(x)) /* for all rows of a panel */
 #endif
 
 #endif

@@ -264,5 +264,11 @@ int main(int argc, char **argv) {
     char message[256];
     CHECK(relattn_open(0, "no level", &kernels, message) == RELATTN_WRONG_LEVEL, "%s", message);
     CHECK(relattn_open(7, NULL, &kernels, message) == RELATTN_NO_KERNELS, "%s", message);
+    CHECK(relattn_open(RELATTN_FLOAT32, NULL, &kernels, message) == 0, "%s", message);
+    const relattn_attention large = {.batch = 1, .heads = 1, .key_heads = 1, .queries = 8, .dim = 16, .value_dim = 16, .labels = 1,
+                                     .keys = (idx)1 << TOO_MANY_BITS, .window_left = -1, .window_right = -1, .chunk = 1,
+                                     .threads = 2, .splits = 1, .scale = 1, .keep_scale = 1, .keep_threshold = 1 << 24};
+    CHECK(kernels.forward(&large) == RELATTN_NO_MEMORY, "of the forward pass");
+    CHECK(kernels.backward(&large) == RELATTN_NO_MEMORY, "of the backward pass");
     return 0;
 }

@@ -111,6 +111,17 @@ static void test_refusals(void) {
     CHECK(*relattn_mt_message(RELATTN_MT_NO_MEMORY) && !*relattn_mt_message(1), "messages");
 }
 
+static void test_large_search(void) {
+    CHECK(new_model(&tiny, 0, random_real), "a model");
+    const int64_t length = 1, limit = LIMIT;
+    float penalty = 1, score;
+    relattn_mt_search s = {.step = new_step(&tiny, 1), .limits = &limit, .penalties = &penalty, .scores = &score, .sentences = 1,
+                           .capacity = (idx)1 << TOO_MANY_BITS, .beam = 1, .best = 1, .bos = BOS, .eos = EOS};
+    s.step.src_lengths = &length, s.step.src_len = 1;
+    CHECK(tiny.engine.search(&s) == RELATTN_MT_NO_MEMORY, "of a search");
+    free_model(&tiny);
+}
+
 int main(void) {
     int count = 0;
     for (int v = 0; v < VALUES; v++) {
@@ -124,6 +135,7 @@ int main(void) {
                 count++;
             }
         test_refusals();
+        test_large_search();
         printf("engine at %s: ok\n", values[v]);
     }
     CHECK(count > 0, "no level runs");

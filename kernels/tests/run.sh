@@ -60,9 +60,10 @@ if [ "${2-}" = fuzz ]; then
     exit
 fi
 $cc $flags "$tests/levels.c" -o levels-test
+$cc $flags -DPARTS= "$tests/errors.c" "$kernels/levels.c" "$attention" "$engine" -lpthread -ldl -o errors-test
 link parts part "$tests/parts.c"
 link attention attention "$tests/attention.c" "$attention"
 link fuzz-attention attention "$tests/fuzz_attention.c" "$attention"
 link engine engine "$tests/engine.c" "$engine"
 link fuzz-engine engine "$tests/fuzz_engine.c" "$engine"
-for program in levels-test parts attention engine fuzz-attention fuzz-engine; do ./$program; done
+for program in levels-test errors-test parts attention engine fuzz-attention fuzz-engine; do ./$program; done

@@ -21,7 +21,7 @@ class Weight(NamedTuple):
     """The weight of a linear layer in 8 bits, for a kernel.
 
     Attributes:
-        panels, sums: Codes in panels, and the numbers of each output or panel, as `int8.h` describes.
+        panels, sums: Codes in panels, and the number of each output, as `int8.h` describes.
         scales: Scale of each output, up to the end of the last panel.
         inputs, outputs: Sizes of the layer.
         kernel: The kernel.
@@ -37,9 +37,11 @@ class Weight(NamedTuple):
     def part(self, start: int, outputs: int) -> Weight:
         """Return some outputs; `start` is a multiple of `MOST_IN_PANEL`."""
         per_output = self.panels.numel() // self.scales.numel()
-        sums = self.sums[start // panel_size() if self.kernel == PAIRS else start :]
         return self._replace(
-            panels=self.panels[start * per_output :], sums=sums, scales=self.scales[start:], outputs=outputs
+            panels=self.panels[start * per_output :],
+            sums=self.sums[start:],
+            scales=self.scales[start:],
+            outputs=outputs,
         )
 
 
@@ -60,11 +62,10 @@ def quantize(weight: Tensor, kernel: int) -> Weight:
     scales = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny * largest) / largest
     codes = (weight / scales[:, None]).round_().to(torch.int8)
     padded = outputs + -outputs % panel_size()
-    codes_in_panels = padded * (inputs + -inputs % GROUP) // 8 * (12 if kernel == PAIRS else 8)
-    panels = torch.empty(codes_in_panels, dtype=torch.int8, device="cpu")
+    panels = torch.empty(padded * (inputs + -inputs % GROUP), dtype=torch.int8, device="cpu")
     sums = torch.empty(padded, dtype=torch.int32, device="cpu")
     addresses = (array.data_ptr() for array in (panels, sums, codes))
-    library.KERNELS[torch.float32].functions["pack"](*addresses, outputs, inputs, kernel)
+    library.KERNELS[torch.float32].functions["pack"](*addresses, outputs, inputs)
     return Weight(panels, sums, nn.functional.pad(scales, (0, padded - outputs)), inputs, outputs, kernel)
 
 
