@@ -7,7 +7,7 @@ export XDG_CACHE_HOME := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-c fuzz test-avx2 test-system mutants check format site notebooks wheels clean
+.PHONY: demo test test-c fuzz test-avx2 test-system mutants check format size site notebooks wheels clean
 
 demo: .venv/usable  ## train a Transformer with relative positions on the built-in corpus and show its translations
 	$(BIN)/python -m research demo
@@ -40,6 +40,9 @@ check: .venv/installed  ## format, lint, types
 format: .venv/installed  ## format the code
 	$(BIN)/ruff format --quiet
 	$(BIN)/ruff check --fix --quiet
+
+size: .venv/installed  ## print the size of the shipped Python by package, and the words of the documentation by page
+	$(BIN)/python -m tools.size
 
 site: .venv/site  ## build the documentation in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

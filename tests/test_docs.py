@@ -17,7 +17,7 @@ from relattn_mt.commands import main as cli
 from relattn_mt.commands import parser
 
 from research import __main__ as research
-from tools import pictures, reference, tables
+from tools import pictures, reference, size, tables
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -29,6 +29,7 @@ TEXTS = {
         *(path for path in DOCS.rglob("*.md") if path.parent.parent != DOCS / "results"),  # written by a command
     ]
 }
+WORDS = 47_413  # outside of tables, of all pages: lower it to the measured number when that has fallen
 PACKAGES = ("relattn", "relattn_mt", "benchmarks", "tools")
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 # By test_family.py, integrations/test_elsewhere.py and a test below.
@@ -98,6 +99,14 @@ def test_tables_show_the_current_results():
 def test_reference_pages_are_current():
     for path, text in reference.written().items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m tools.reference"
+
+
+def test_pages_do_not_grow():
+    """2 % is room for contributions."""
+    words = sum(size.page_words().values())
+    most = round(1.02 * WORDS)
+    advice = "shorten pages, or raise WORDS in a change that says what readers need the words for (make size)"
+    assert words <= most, f"pages must have at most {most:,} words outside of tables, got {words:,}: {advice}"
 
 
 def test_links_resolve():
