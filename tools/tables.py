@@ -50,16 +50,25 @@ def commits(rows: Sequence[Row]) -> str:
     return ", ".join(dict.fromkeys(row["commit"][:8] + "+" * row["commit"].endswith("+") for row in rows))
 
 
-def by_length(name: str, lines: Lines, column: str) -> str:
-    """Return a table of one column of a CSV file, a line per processor and choice of rows, a column per length n."""
+def by_length(name: str, lines: Lines, column: str, some: Sequence[int] = ()) -> str:
+    """Return a table of one column of a CSV file, a line per processor and choice of rows, a column per length n.
+
+    With `some` lengths, the table has these alone, and no commits.
+    """
     chosen = [row for row in read(RESULTS / name) if any(choice.items() <= row.items() for _, choice in lines)]
-    lengths = sorted({int(row["n"]) for row in chosen})
-    table = [["processor", "n", *(f"{n:,}" for n in lengths), "commit"]]
+    lengths = some or sorted({int(row["n"]) for row in chosen})
+    table = [["processor", "n", *(f"{n:,}" for n in lengths)]]
+    if not some:
+        table[0].append("commit")
     for processor, rows in by_processor(chosen):
         for label, choice in lines:
             cells = {int(row["n"]): row for row in rows if choice.items() <= row.items()}
             values = [number(cells[n][column]) if n in cells else "–" for n in lengths]
-            table += [[processor, label, *values, commits(list(cells.values()))]] * bool(cells)
+            if not cells:
+                continue
+            table.append([processor, label, *values])
+            if not some:
+                table[-1].append(commits(list(cells.values())))
     return markdown(table) + conditions(chosen)
 
 
@@ -276,6 +285,7 @@ WINDOWS: Lines = [
 ]
 TABLES: dict[str, Callable[[], str]] = {
     "attention-time": lambda: by_length("attention-cpu.csv", TIMES, "time ratio"),
+    "attention-summary": lambda: by_length("attention-cpu.csv", TIMES[:2], "time ratio", (32, 128, 512, 1024, 4096)),
     "peers-time": lambda: by_length("attention-cpu.csv", PEER_TIMES, "time ratio"),
     "attention-memory": lambda: by_length("attention-cpu.csv", MEMORY, "peak MiB"),
     "anchors": lambda: by_length("anchors-cpu.csv", ANCHORS, "time ratio"),
