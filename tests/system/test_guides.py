@@ -28,8 +28,7 @@ PUBLISHED = "Helsinki-NLP/opus-mt-en-de"  # downloaded at full length; else a sm
 SHORTER = {
     r"(STEPS.*?) = \d+": r"\1 = 3", r"steps: \d+": "steps: 4", r"steps \d+": "steps 4", r"_every: \d+": "_every: 2",
     r"corpus phrases": "corpus phrases --train 300 --valid 20 --test 20", r"\(20, 60, 300\)": "(4, 8)",
-    r"100 \* 120": "100",
-    r"hour\.py \d+": "hour.py 4", r"16_000, 24": "16_000, 1", r"\(20, 256\)": "(20, 9)", r"layers=6": "layers=1",
+    r"hour\.py \d+": "hour.py 4", r"16_000, 24": "16_000, 1",
 }  # fmt: skip
 
 
