@@ -44,8 +44,7 @@ def write(scale: Scale, out: Path, texts: Mapping[str, Pairs]) -> Path:
         _claims(models, texts),
         *(_table(TABLES[name], members, first, texts) for name, members in models.items()),
         f"## Losses\n\n![Validation loss by step, and loss by target position in long lines]({scale.name}.png)\n\n"
-        f"Left: loss on the validation text during training. Right: loss by target position in long lines "
-        f"({scale.long_name}). Each token is predicted from the source and the reference before it.",
+        f"Left: loss during training. Right: loss by target position in long lines ({scale.long_name}).",
     ]
     picture = draw({TABLES[name].title: members for name, members in models.items()}, scale.long_name)
     write_atomically(page.with_suffix(".png"), picture)
@@ -58,22 +57,23 @@ def _about(scale: Scale, row: Row, texts: Mapping[str, Pairs]) -> str:
     model, data, train, search = (row.recipe[name] for name in ("model", "data", "train", "search"))
     conditions, scores = row.conditions, row.scores[next(iter(texts))]
     lines = ", ".join(f"{name} ({len(pairs):,} lines)" for name, pairs in texts.items())
-    return (
-        f"- Model: {model['encoder_layers']} + {model['decoder_layers']} layers, dimension {model['dim']}, "
+    known = {
+        "model": f"{model['encoder_layers']} + {model['decoder_layers']} layers, dimension {model['dim']}, "
         f"feed-forward dimension {model['feed_forward_dim']}, {model['heads']} heads, dropout {model['dropout']}, "
-        f"vocabulary: at most {data['vocab_size']:,} tokens.\n"
-        f"- Training: {train['steps']:,} steps, warm-up: {train['warmup_steps']:,} steps, batches of at most "
-        f"{train['accumulate']} × {data['max_tokens']:,} tokens with padding, {train['precision']}. The last "
-        f"{train['average']} checkpoints are averaged; there is one every {train['checkpoint_every']:,} steps.\n"
-        f"- Translation: {lines}; beam size {search['beam_size']}, length penalty {search['length_penalty']}, "
-        f"alpha {search['alpha']}.\n"
-        f"- Conditions: relattn {conditions['relattn']} (code {conditions['code']}), torch {conditions['torch']}, "
-        f"Python {conditions['python']}, {conditions['processor']}; threads per run: {conditions['threads']}.\n"
-        f"- Figures are means over seeds, with the range in brackets. BLEU: `{scores['bleu_signature']}`. "
-        f"Validation loss: nats per token of {scale.valid_name}.\n"
-        f"- p: p-value of a difference in BLEU for each seed, by sacreBLEU's paired bootstrap with 1,000 samples. A "
-        f"difference with p ≤ {LEVEL} is significant."
-    )
+        f"vocabulary: at most {data['vocab_size']:,} tokens",
+        "training": f"{train['steps']:,} steps, warm-up: {train['warmup_steps']:,} steps, batches of at most "
+        f"{train['accumulate']} × {data['max_tokens']:,} tokens with padding, {train['precision']}; mean of the last "
+        f"{train['average']} checkpoints, one every {train['checkpoint_every']:,} steps",
+        "translation": f"{lines}; beam size {search['beam_size']}, length penalty {search['length_penalty']}, "
+        f"alpha {search['alpha']}",
+        "conditions": f"relattn {conditions['relattn']} (code {conditions['code']}), torch {conditions['torch']}, "
+        f"Python {conditions['python']}, {conditions['processor']}; threads per run: {conditions['threads']}",
+        "figures": f"means over seeds (range); validation loss: nats per token of {scale.valid_name}",
+        "p": "p-value of a difference in BLEU for each seed, by sacreBLEU's paired bootstrap with 1,000 samples; "
+        f"significant if p ≤ {LEVEL}",
+    }
+    table = markdown_table([{"what": name, "value": text} for name, text in known.items()])
+    return f"{table}\n\nBLEU: `{scores['bleu_signature']}`."
 
 
 def _claims(models: Mapping[str, Sequence[Model]], texts: Mapping[str, Pairs]) -> str:
