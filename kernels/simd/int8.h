@@ -179,12 +179,15 @@ static void pack_codes(int8_t *panels, int32_t *sums, const int8_t *codes, idx o
     const idx record = 8 * PANEL, records = round_up(inputs, GROUP) / 8;
     memset(panels, 0, packed_size(outputs, inputs));
     memset(sums, 0, sizeof *sums * round_up(outputs, PANEL));
-    for (idx o = 0; o < outputs; o++, codes += inputs)
-        for (idx k = 0; k < inputs; k++) {
-            const idx place = (o / PANEL * records + k / 8) * record + k % 8 / 4 * (4 * PANEL);
-            panels[place + o % PANEL * 4 + k % 4] = codes[k];
-            sums[o] -= 128 * codes[k];
-        }
+    for (idx o = 0; o < outputs; o++, codes += inputs) {
+        int8_t *to = panels + o / PANEL * records * record + o % PANEL * 4;
+        int32_t total = 0;
+        for (idx k = 0; k < inputs; k++) total += codes[k];
+        sums[o] = -128 * total;
+        idx k = 0;
+        for (; k + 4 <= inputs; k += 4) memcpy(to + k * PANEL, codes + k, 4);
+        memcpy(to + k * PANEL, codes + k, inputs - k);
+    }
 }
 
 #endif

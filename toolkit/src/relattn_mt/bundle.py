@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import safetensors.numpy
 import yaml
 
 from relattn_mt.config import ModelConfig, SearchConfig, as_dict
@@ -149,6 +148,8 @@ class Bundle:
             InputError: `path` is neither a bundle, an empty directory nor free, or writing fails. What was there is
                 kept.
         """
+        from safetensors.numpy import save
+
         path = self.path.resolve()
         require_replaceable(path)
         description = _Description(
@@ -167,7 +168,7 @@ class Bundle:
             if self.shortlist is not None:
                 (directory / SHORTLIST).write_bytes(self.shortlist.content)
             (directory / CARD).write_text(card, encoding="utf-8")
-            content = safetensors.numpy.save(dict(self.state), metadata={_TOKENIZER_OF: self.tokenizer.digest})
+            content = save(dict(self.state), metadata={_TOKENIZER_OF: self.tokenizer.digest})
             (directory / WEIGHTS).write_bytes(content)
 
     def _translator(self, engine: Engine, workers: int = 1) -> Translator:
@@ -252,11 +253,13 @@ def read_bundle(path: str | Path) -> Bundle:
     require_files(path, CONFIG, WEIGHTS, TOKENIZER, what="bundle")
     config = _read_description(path / CONFIG)
     require_files(path, *TOKENIZER_FILES[config.tokenizer], what="bundle")
-    tokenizer = Tokenizer.load(path / TOKENIZER) if config.tokenizer == "own" else ImportedTokenizer.load(path)
-    tokenizer = tokenizer.with_languages(config.src_lang, config.tgt_lang)
     state, metadata = read_weights(path / WEIGHTS)
-    if metadata.get(_TOKENIZER_OF) != tokenizer.digest:
+    digest = metadata.get(_TOKENIZER_OF, "")
+    is_own = config.tokenizer == "own"
+    tokenizer = Tokenizer.load(path / TOKENIZER, digest) if is_own else ImportedTokenizer.load(path, digest)
+    if tokenizer.digest != digest:
         raise InputError(f"{path / TOKENIZER}: damaged, or not the one these weights were trained with")
+    tokenizer = tokenizer.with_languages(config.src_lang, config.tgt_lang)
     require_fit(config.model, tokenizer.vocab_sizes, state, path / WEIGHTS)
     require_valid(state, path / WEIGHTS)
     return Bundle(

@@ -7,8 +7,6 @@ from typing import Any
 
 import yaml
 
-from relattn_mt.config import TrainConfig
-from relattn_mt.formats.ctranslate2.directory import MODEL
 from relattn_mt.hub import resolve_route
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.support.files import file_digest
@@ -16,6 +14,8 @@ from relattn_mt.support.processor import cores
 from relattn_mt.translate import Precision
 from relattn_mt.translate.translator import Translator
 
+MOST_THREADS = 1024
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml if PyYAML has it, which is faster
 _CARD, _MAX_CARD = "README.md", 1 << 20  # characters
 
 
@@ -46,10 +46,10 @@ def load(
         InputError: a model is missing, damaged, of another version, cannot be downloaded, or does not
             translate these languages, or the device cannot be used.
     """
-    if threads is not None:
-        TrainConfig(threads=threads)  # checks the range
+    require(threads is None or 1 <= threads <= MOST_THREADS, f"threads must be in [1, {MOST_THREADS}], got {threads}")
     *earlier, directory = resolve_route(path)
-    require(not (directory / MODEL).exists(), f"{path}: is for CTranslate2; convert it with `relattn-mt import`")
+    is_foreign = (directory / "model.bin").exists()
+    require(not is_foreign, f"{path}: is for CTranslate2 or Marian; convert it with `relattn-mt import`")
     from relattn_mt.bundle import read_bundle
 
     if device != "cpu":
@@ -83,7 +83,7 @@ def _examples(directory: Path) -> list[str]:
         with open(directory / _CARD, encoding="utf-8") as file:
             card = file.read(_MAX_CARD)
         head, is_complete, _ = card.removeprefix("---\n").partition("\n---\n")
-        metadata: Any = yaml.safe_load(head) if card.startswith("---\n") and is_complete else None
+        metadata: Any = yaml.load(head, _LOADER) if card.startswith("---\n") and is_complete else None
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return []
     items = metadata.get("widget") if isinstance(metadata, dict) else None

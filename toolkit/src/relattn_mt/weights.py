@@ -127,15 +127,23 @@ def require_fit(
     errors = [f"{name} is missing" for name in table if name not in state]
     errors += [f"{one_line(name, 80)} is not in the model" for name in state if name not in table]
     for name in table.keys() & state.keys():
-        (shape, kind), weight = table[name], state[name]
-        if weight.shape != shape:
-            errors.append(f"{name} must be {shape}, got {weight.shape}")
-        elif weight.dtype != np.int8 if kind == "int8" else weight.dtype.kind != "f":
-            errors.append(f"{name} must be {kind}, got {weight.dtype}")
+        shape, kind = table[name]
+        own_shape, dtype = _shape_and_dtype(state, name)
+        if own_shape != shape:
+            errors.append(f"{name} must be {shape}, got {own_shape}")
+        elif dtype != np.int8 if kind == "int8" else dtype.kind != "f":
+            errors.append(f"{name} must be {kind}, got {dtype}")
     if errors:
         listed = sorted(errors)[:_MAX_LISTED]
         omitted = f"; and {len(errors) - len(listed)} more" if len(errors) > len(listed) else ""
         raise InputError(f"{source}: the weights do not fit the model: {'; '.join(listed)}{omitted}")
+
+
+def _shape_and_dtype(state: Mapping[str, np.ndarray], name: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Return the shape and the dtype of a weight, which is not read for it from a file."""
+    if isinstance(state, FileWeights):
+        return state.shape_and_dtype(name)
+    return state[name].shape, state[name].dtype
 
 
 def from_bfloat16(bits: np.ndarray) -> np.ndarray:
@@ -157,11 +165,23 @@ class FileWeights(Mapping[str, np.ndarray]):
         weakref.finalize(self, file.close)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        dtype, shape, (first, last) = (self._entries[name][key] for key in ("dtype", "shape", "data_offsets"))
+        entry = self._entries[name]
+        first, last = entry["data_offsets"]
+        content = np.empty(last - first, np.uint8)
         self._file.seek(self._begin + first)
-        kind = np.dtype(_DTYPES[dtype])
-        tensor = np.fromfile(self._file, kind, (last - first) // kind.itemsize).reshape(shape)
-        return from_bfloat16(tensor) if dtype == "BF16" else tensor
+        if self._file.readinto(content) != len(content):
+            raise InputError(f"{self._file.name}: must not change while it is read")
+        tensor = content.view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+        return from_bfloat16(tensor) if entry["dtype"] == "BF16" else tensor
+
+    def __contains__(self, name: object) -> bool:  # without reading it
+        return name in self._entries
+
+    def shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
+        """Return the shape and the dtype of a weight without reading it."""
+        entry = self._entries[name]
+        kind = "F32" if entry["dtype"] == "BF16" else entry["dtype"]
+        return tuple(entry["shape"]), np.dtype(_DTYPES[kind])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -184,5 +204,6 @@ def read_weights(path: Path) -> tuple[FileWeights, dict[str, str]]:
             entries = json.loads(file.read(size))
         entries.pop("__metadata__", None)
         for name, entry in entries.items():
-            require(entry["dtype"] in _DTYPES, f"{path}: {one_line(name, 80)} has dtype {entry['dtype']}")
+            if entry["dtype"] not in _DTYPES:
+                raise InputError(f"{path}: {one_line(name, 80)} must have a dtype of NumPy, got {entry['dtype']}")
         return FileWeights(path.open("rb"), 8 + size, entries), metadata

@@ -16,7 +16,7 @@ import pytest
 import torch
 from relattn_mt.bundle import Bundle, quantize_bundle, read_bundle
 from relattn_mt.config import ModelConfig
-from relattn_mt.data.tokenizer import load_model
+from relattn_mt.data.tokenizer import pieces_of, processor
 from relattn_mt.formats.ctranslate2 import write as ctranslate2
 from relattn_mt.formats.import_model import read
 from relattn_mt.formats.marian import _read
@@ -61,7 +61,7 @@ def directory(
     if two:
         own = {"srcvocab": [f"{line} {i}" for line in LINES for i in range(10)], "trgvocab": LINES * 10}
         files = [train_vocabulary(path / f"{name}.ende.spm", lines, 40) for name, lines in own.items()]
-        sizes = [len(load_model(file.read_bytes())[1]) for file in files]
+        sizes = [processor(file.read_bytes()).get_piece_size() for file in files]
         options |= {"vocab": sizes[0], "target_vocab": sizes[1], **TIED}
         shortlist = shortlist and {"vocab": sizes[1], "offsets": sizes[0]}
     tensors, options = random_model(options.pop("vocab", PIECES), **options)
@@ -126,7 +126,7 @@ def test_an_export_has_the_weights_of_the_file(tmp_path, options):
     report = export(parts, tmp_path / "export", int8=False, sample=LINES)
     assert report.parities["float32"].same == len(LINES)
     written = _read(tmp_path / "export" / "model.bin")
-    unknown = load_model((path / "vocab.ende.spm").read_bytes())[1].index("<unk>")
+    unknown = pieces_of(processor((path / "vocab.ende.spm").read_bytes())).index("<unk>")
     tensors["decoder_ff_logit_out_b"][0, unknown] = -1e4
     theirs = _read(write_npz(tmp_path / "expected.npz", tensors, {}))
     assert written.tensors.keys() == theirs.tensors.keys()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from relattn_mt.data.normalization import normalize
 from relattn_mt.text.marked import Mark, Marked
-from relattn_mt.text.patterns import LITERAL, TAG
+from relattn_mt.text.patterns import literal_pattern, tag_pattern
 from relattn_mt.text.place import place
 from relattn_mt.text.strip import StrippedText, strip
 
@@ -22,7 +22,7 @@ TAGS = [
 
 
 def strip_tags(line: str) -> StrippedText:
-    return strip(Marked(line), TAG)
+    return strip(Marked(line), tag_pattern())
 
 
 def restore_tags(stripped: StrippedText, translation: str, links: list[tuple[int, int]]) -> tuple[str, list[str]]:
@@ -166,7 +166,7 @@ def test_time_is_linear_in_the_length_of_a_line_and_the_number_of_marks():
         restore_tags(stripped, stripped.line, identity(stripped.line))
         assert time.process_time() - start < 0.5, part
     start = time.process_time()
-    place(strip(Marked("a {x} ", tuple(Mark(6, "single", i) for i in range(8000))), TAG), "x", [(0, 0)])
+    place(strip(Marked("a {x} ", tuple(Mark(6, "single", i) for i in range(8000))), tag_pattern()), "x", [(0, 0)])
     assert time.process_time() - start < 1
 
 
@@ -242,7 +242,7 @@ def test_pairs_of_tags_do_not_overlap(cuts, shape, words, sources):
     ],
 )
 def test_literals_stay_whole_with_the_marks_in_them(text, left, literals):
-    stripped = strip(marked(text), LITERAL)
+    stripped = strip(marked(text), literal_pattern())
     assert stripped.line == left
     words = left.upper().split()
     order = list(range(len(words)))

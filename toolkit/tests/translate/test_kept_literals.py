@@ -9,7 +9,7 @@ from relattn_mt import load
 from relattn_mt.search.types import SamplingOptions
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.marked import Marked
-from relattn_mt.text.patterns import LITERAL, literals
+from relattn_mt.text.patterns import literal_pattern, literals, may_have_tags, tag_pattern
 from relattn_mt.text.strip import strip
 from relattn_mt.translate.options import CallOptions, SentenceOptions, TranslateOptions
 from relattn_mt.translate.prepare import Sentence
@@ -61,12 +61,24 @@ TRANSLATED += ["½", "©", "5 × 3", "@ 5", "#7", "C#", "&#x27;", "10 %", "…",
 
 @pytest.mark.parametrize("text", KEPT)
 def test_what_is_kept(text):
-    assert [tag.content.text for tag in strip(Marked(f"one {text}, two"), LITERAL).tags] == [text]
+    assert [tag.content.text for tag in strip(Marked(f"one {text}, two"), literal_pattern()).tags] == [text]
 
 
 @pytest.mark.parametrize("text", TRANSLATED)
 def test_what_is_left_to_the_model(text):
-    assert not strip(Marked(f"one {text}, two"), LITERAL).tags
+    assert not strip(Marked(f"one {text}, two"), literal_pattern()).tags
+
+
+def test_a_text_without_their_signs_has_none():
+    parts = ["abcdefab", "abcd", "abcdefabcdef", "www", "a", "É", " ", "-", "--", ".", "..", "…", "(", ")", "'", "–"]
+    parts += ["❶", "①", "½", "🄀", "_", "7", ":", "<", ">", "@"]
+    source = random.Random(1)
+    texts = ["abcdefab-abcd-abcd-abcd-abcdefabcdef", *("".join(source.choices(parts, k=6)) for _ in range(20_000))]
+    for text in texts:
+        has_tags = any(pattern().search(text) for pattern in (tag_pattern, literal_pattern))
+        assert may_have_tags(text) or not has_tags
+    plain = [text for text in texts if not may_have_tags(text)]
+    assert len(plain) > 200
 
 
 @pytest.mark.parametrize("options", [TranslateOptions(n_best=2), TranslateOptions(keep_tags=True, n_best=2)])

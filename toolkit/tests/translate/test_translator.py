@@ -21,7 +21,7 @@ from relattn_mt.search.types import SamplingOptions
 from relattn_mt.support.errors import Diverged, InputError
 from relattn_mt.text.alignment import WordAlignment, align_words
 from relattn_mt.text.marked import Mark, Marked
-from relattn_mt.text.patterns import TAG
+from relattn_mt.text.patterns import tag_pattern
 from relattn_mt.text.place import place
 from relattn_mt.text.strip import strip
 from relattn_mt.training.validation import engine_of
@@ -399,7 +399,7 @@ def test_tags_are_restored_by_the_alignment(model, caplog, monkeypatch):
     plain = translate.n_best(lines, TranslateOptions(n_best=2, align=True))
     found = translate.n_best([*with_tags, "{x}", "<b>5</b> 6"], TranslateOptions(n_best=2, keep_tags=True))
     for line, before, after in zip(with_tags, plain, found, strict=False):
-        source = strip(Marked(line), TAG)
+        source = strip(Marked(line), tag_pattern())
         src_ids = [translate.tokenizer.encode(source.line)] * len(before)
         alignments = translate.runner.align_words(src_ids, [h.tokens for h in before])
         assert [each.links for each in alignments] == [h.alignment for h in before]

@@ -7,20 +7,39 @@ line (``--model.clip 8``). Values are checked when a dataclass is made. Importin
 from __future__ import annotations
 
 from dataclasses import asdict as as_dict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from relattn_mt.config.base import differences
-from relattn_mt.config.data import (
-    MOST_WEIGHT,
-    AugmentConfig,
-    CleaningConfig,
-    DataConfig,
-    Normalization,
-    SyntheticCleaningConfig,
-)
-from relattn_mt.config.model import ModelConfig
-from relattn_mt.config.positions import OPTION_NAMES, SCHEMES, Positions, PositionSpec
-from relattn_mt.config.recipe import Recipe, StageConfig, TrainConfig, dump
-from relattn_mt.config.search import SearchConfig
+if TYPE_CHECKING:
+    from relattn_mt.config.base import differences
+    from relattn_mt.config.data import (
+        MOST_WEIGHT,
+        AugmentConfig,
+        CleaningConfig,
+        DataConfig,
+        Normalization,
+        SyntheticCleaningConfig,
+    )
+    from relattn_mt.config.model import ModelConfig
+    from relattn_mt.config.positions import OPTION_NAMES, SCHEMES, Positions, PositionSpec
+    from relattn_mt.config.recipe import Recipe, StageConfig, TrainConfig, dump
+    from relattn_mt.config.search import SearchConfig
+
+_MODULES = {  # imported when a name is used: translating needs no recipes
+    "base": ["differences"],
+    "data": [
+        "MOST_WEIGHT",
+        "AugmentConfig",
+        "CleaningConfig",
+        "DataConfig",
+        "Normalization",
+        "SyntheticCleaningConfig",
+    ],
+    "model": ["ModelConfig"],
+    "positions": ["OPTION_NAMES", "SCHEMES", "PositionSpec", "Positions"],
+    "recipe": ["Recipe", "StageConfig", "TrainConfig", "dump"],
+    "search": ["SearchConfig"],
+}
 
 __all__ = [
     "MOST_WEIGHT",
@@ -42,3 +61,10 @@ __all__ = [
     "differences",
     "dump",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

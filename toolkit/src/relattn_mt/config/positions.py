@@ -37,7 +37,6 @@ class Signal(Part):
 
 
 @final
-@dataclass(frozen=True)
 class Sinusoids(Signal):
     """Sinusoids of the position (Vaswani et al. 2017, section 3.5)."""
 
@@ -57,13 +56,11 @@ class LearnedVectors(Signal):
     fixed: bool = False
 
 
-@dataclass(frozen=True)
 class Mixer(Part):
     """Base class of the first sub-layer of a layer, in which positions see each other."""
 
 
 @final
-@dataclass(frozen=True)
 class DotProduct(Mixer):
     """Self-attention without a position term: e_ij = q_i · k_j / √head_dim, z_i = Σ_j α_ij v_j."""
 
@@ -90,7 +87,6 @@ class ClippedTables(Mixer):
     beyond: Literal["clip", "zero"]
 
 
-@dataclass(frozen=True)
 class DistanceBias(Mixer):
     """Attention with a bias per head and distance: e_ij = q_i · k_j / √head_dim + b_(j−i), z_i = Σ_j α_ij v_j.
 
@@ -99,7 +95,6 @@ class DistanceBias(Mixer):
 
 
 @final
-@dataclass(frozen=True)
 class BucketBias(DistanceBias):
     """T5's bias: a learned number per bucket of distances, which all layers share."""
 
@@ -108,13 +103,11 @@ class BucketBias(DistanceBias):
 
 
 @final
-@dataclass(frozen=True)
 class SlopeBias(DistanceBias):
     """ALiBi's bias: −m |j − i|, with a constant slope m per head."""
 
 
 @final
-@dataclass(frozen=True)
 class DistanceVectors(Mixer):
     """Transformer-XL's attention: e_ij = ((q_i + u) · k_j + (q_i + v) · W R_(i−j)) / √head_dim, R are sinusoids."""
 
@@ -122,7 +115,6 @@ class DistanceVectors(Mixer):
 
 
 @final
-@dataclass(frozen=True)
 class Rotation(Mixer):
     """Self-attention with rotated queries and keys (Su et al. 2021)."""
 

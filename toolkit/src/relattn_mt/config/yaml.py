@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -17,7 +18,6 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 import yaml
 
 from relattn_mt.config.base import arguments_from, setting_types
-from relattn_mt.config.recipe import StageConfig
 from relattn_mt.support.errors import InputError, one_line, reading, require, unknown
 from relattn_mt.support.files import require_regular
 
@@ -25,6 +25,7 @@ _C = TypeVar("_C")
 # Value of each setting by its full name, such as "model.clip": text, a list of text, or the stages of a recipe. None
 # stands for any other list.
 Settings = dict[str, Any]
+_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # with libyaml if PyYAML has it, which is faster
 _MAX_BYTES = 1 << 20  # per file
 _BEGINS_AS_NUMBER = re.compile(r"[-+.]?\d")  # in any notation
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*|(?=\.))(\.[0-9]*)?([eE][-+]?[0-9]+)?")
@@ -46,7 +47,7 @@ def read_yaml(path: str | Path) -> Settings:
 
 def parse_yaml(text: str, path: str | Path) -> Settings:
     """Return the settings in a text of YAML. `path` is for messages."""
-    root = yaml.compose(text, Loader=yaml.BaseLoader)
+    root = yaml.compose(text, Loader=_LOADER)
     if root is None or not root.value:
         raise InputError(f"{path}: must have settings, got an empty file")
     return _settings(root, path)
@@ -65,6 +66,8 @@ def _settings(root: yaml.Node, path: str | Path, *, in_stage: bool = False) -> S
         if isinstance(node, yaml.ScalarNode):
             settings[name] = Quoted(node.value) if node.style else node.value
         elif isinstance(node, yaml.SequenceNode) and name == "stages" and not in_stage:
+            from relattn_mt.config.recipe import StageConfig
+
             items = [(f"{path}: stage {number}", each) for number, each in enumerate(node.value, start=1)]
             settings[name] = [to_config(StageConfig, _settings(each, at, in_stage=True), at) for at, each in items]
         elif isinstance(node, yaml.SequenceNode) and all(isinstance(each, yaml.ScalarNode) for each in node.value):
@@ -134,7 +137,7 @@ def _parsed(value: Any, kind: Any) -> Any:
                 return _parsed(value, choice)
     elif isinstance(value, list) and get_origin(kind) in (list, tuple):
         return get_origin(kind)(_parsed(each, choices[0]) for each in value)
-    elif isinstance(value, StageConfig) and kind is StageConfig:
+    elif is_dataclass(kind) and type(value) is kind:  # a stage
         return value
     elif isinstance(value, str):
         if kind is str or (get_origin(kind) is Literal and value in choices):
@@ -156,5 +159,6 @@ def _describe(kind: Any, notation: str) -> str:
     if get_origin(kind) in (list, tuple):
         return f"a list, each of {_describe(choices[0], notation)}"
     names = {int: f"a whole number{notation}", float: f"a number{notation}", bool: "true or false"}
-    names[StageConfig] = "the settings of a stage"
+    if is_dataclass(kind):
+        return "the settings of a stage"
     return " or ".join(_describe(each, notation) for each in choices) or names.get(kind, "text")

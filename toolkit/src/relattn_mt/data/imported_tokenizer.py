@@ -16,8 +16,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
@@ -28,9 +28,10 @@ from relattn_mt.data.tokenizer import (
     TOKENIZER,
     SpecialTokens,
     Tokenizer,
-    load_model,
     normalized,
     piece_texts,
+    pieces_of,
+    processor,
     text_ids,
 )
 from relattn_mt.support.errors import InputError, one_line, reading, require, unknown
@@ -75,17 +76,17 @@ class Vocabulary:
         for name, annotation in get_type_hints(Vocabulary).items():
             value, kind = getattr(self, name), get_origin(annotation) or annotation
             strings = [*value, *value.values()] if isinstance(value, dict) else value if kind is list else [value]
-            valid = type(value) is kind and all(isinstance(piece, str) for piece in strings)
+            valid = type(value) is kind and {*map(type, strings)} <= {str}
             require(valid, f"a vocabulary's {name} must be {kinds[annotation]}")
         for side, pieces, special in (
             ("source", self.source, [self.unknown, *self.source_begin, *self.source_end]),
             ("target", self.target, [self.unknown, self.start, self.end, *self.target_begin]),
         ):
-            repeated = [piece for piece, count in Counter(pieces).items() if count > 1]
-            missing = [piece for piece in special if piece not in pieces]
-            if repeated:
-                raise InputError(f"the {side} vocabulary must have {one_line(repeated[0], 40)!r} only once")
-            if missing:
+            known = {*pieces}
+            if len(known) < len(pieces):
+                (repeated, _), *_ = Counter(pieces).most_common(1)
+                raise InputError(f"the {side} vocabulary must have {one_line(repeated, 40)!r} only once")
+            if missing := [piece for piece in special if piece not in known]:
                 raise InputError(f"the {side} vocabulary must have {one_line(missing[0], 40)!r}")
 
     @property
@@ -125,6 +126,7 @@ class ImportedTokenizer:
         tgt_model: The same of the target.
         vocabulary: Vocabularies and special tokens.
         paths: Files of both in messages.
+        is_checked: Whether it was checked before that the models belong to the vocabularies, which takes long.
 
     Attributes:
         special: Ids of the special tokens.
@@ -133,7 +135,6 @@ class ImportedTokenizer:
         vocabularies: Pieces of the source and of the target by id, special tokens included.
         vocab_sizes: Number of pieces of the source and of the target.
         unknown_piece: Piece that stands for unknown pieces.
-        target_texts: UTF-8 text of each target piece by id, with spaces for marks; special tokens have none.
         longest_piece: Maximum characters of a piece; infinite, because normalization may shorten a text.
 
     Raises:
@@ -143,27 +144,48 @@ class ImportedTokenizer:
     longest_piece = math.inf
 
     def __init__(
-        self, src_model: bytes, tgt_model: bytes, vocabulary: Vocabulary, paths: Sequence[Path] = _FILES
+        self,
+        src_model: bytes,
+        tgt_model: bytes,
+        vocabulary: Vocabulary,
+        paths: Sequence[Path] = _FILES,
+        is_checked: bool = False,
     ) -> None:
         self.vocabulary = vocabulary
         self.vocabularies = vocabulary.source, vocabulary.target
         self.vocab_sizes = len(vocabulary.source), len(vocabulary.target)
         self.unknown_piece = vocabulary.unknown
         self._contents = src_model, tgt_model
-        sides = zip(paths, ("source", "target"), self._contents, self.vocabularies, strict=True)
-        source, target = (_load_side(*side, vocabulary.bpe) for side in sides)
-        self.models = source[0], target[0]
-        self._src_ids, self._tgt_ids, self._text = source[1], target[1], source[2]
+        self._src_ids = {piece: i for i, piece in enumerate(vocabulary.source)}
+        self._tgt_ids = self._src_ids
+        if vocabulary.target is not vocabulary.source:
+            self._tgt_ids = {piece: i for i, piece in enumerate(vocabulary.target)}
+        source = _load_model(paths[0], src_model, vocabulary.bpe)
+        target = source if tgt_model == src_model else _load_model(paths[1], tgt_model, vocabulary.bpe)
+        self.models = source, target
+        if not is_checked:
+            for path, side, model, ids in zip(
+                paths, ("source", "target"), self.models, (self._src_ids, self._tgt_ids), strict=True
+            ):
+                _require_known(path, side, model, ids)
         self.special = self._special_tokens()
         eos, unknown = self.special.eos, self._tgt_ids[vocabulary.unknown]
         languages = (self._tgt_ids[piece] for piece in vocabulary.languages.values() if piece in self._tgt_ids)
         self._not_text = {*self.special.banned, eos, unknown, *languages}
-        texts = {each: piece_text(each).replace(SPACE_MARK, " ").encode() for each in vocabulary.target}
-        if not vocabulary.bpe:
-            texts = piece_texts(self.models[1])
-        self.target_texts = [
-            b"" if i in self._not_text else texts.get(piece, b"") for i, piece in enumerate(vocabulary.target)
-        ]
+        self._texts = cache(self._make_texts)  # when they are needed, once for all copies
+
+    def _make_texts(self) -> list[bytes]:
+        target = self.vocabulary.target
+        if self.vocabulary.bpe:
+            texts = {piece: piece_text(piece).replace(SPACE_MARK, " ").encode() for piece in target}
+        else:
+            texts = dict(zip(pieces_of(self.models[1]), piece_texts(self.models[1]), strict=True))
+        return [b"" if i in self._not_text else texts.get(piece, b"") for i, piece in enumerate(target)]
+
+    @property
+    def target_texts(self) -> list[bytes]:
+        """UTF-8 text of each target piece by id, with spaces for marks; special tokens have none."""
+        return self._texts()
 
     def _special_tokens(self) -> SpecialTokens:
         """Return the ids of the special tokens of the vocabulary."""
@@ -186,32 +208,43 @@ class ImportedTokenizer:
     @cached_property
     def files(self) -> dict[str, bytes]:
         """Content of the tokenizer's files by name."""
-        content = json.dumps(asdict(self.vocabulary), ensure_ascii=False, indent=1).encode() + b"\n"
+        content = json.dumps(vars(self.vocabulary), ensure_ascii=False, indent=1).encode() + b"\n"
         return {**dict(zip((TOKENIZER, TGT_TOKENIZER), self._contents, strict=True)), VOCABULARY: content}
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the files, which identifies the tokenizer of encoded text and of weights."""
-        digests = [hashlib.sha256(content).digest() for content in self.files.values()]
-        return hashlib.sha256(b"".join(digests)).hexdigest()
+        return _digest(self.files.values())
 
     @classmethod
-    def load(cls, directory: Path) -> ImportedTokenizer:
-        """Read a tokenizer. Raise InputError if a file is missing, damaged or does not belong to the others."""
-        models, paths = [], [directory / TOKENIZER, directory / TGT_TOKENIZER]
+    def load(cls, directory: Path, checked_digest: str = "") -> ImportedTokenizer:
+        """Read a tokenizer, which is not checked completely if its digest is that of one that was checked before.
+
+        Raises:
+            InputError: A file is missing, damaged or does not belong to the others.
+        """
+        paths = [directory / name for name in (TOKENIZER, TGT_TOKENIZER, VOCABULARY)]
+        contents = []
         for path in paths:
             with reading(path, "cannot be read"):
-                models.append(path.read_bytes())
-        with reading(directory / VOCABULARY, "not JSON"):
-            content = json.loads((directory / VOCABULARY).read_bytes())
+                contents.append(path.read_bytes())
+        with reading(paths[2], "not JSON"):
+            fields = json.loads(contents[2])
+            if fields.get("source") == fields.get("target"):
+                fields["target"] = fields.get("source")  # one list takes half the memory
         try:
-            vocabulary = Vocabulary(**content)
+            vocabulary = Vocabulary(**fields)
         except (InputError, TypeError) as error:
-            raise InputError(f"{directory / VOCABULARY}: {one_line(error)}") from error
-        return cls(models[0], models[1], vocabulary, paths)
+            raise InputError(f"{paths[2]}: {one_line(error)}") from error
+        digest = _digest(contents)
+        tokenizer = cls(contents[0], contents[1], vocabulary, paths[:2], digest == checked_digest)
+        tokenizer.digest = digest
+        return tokenizer
 
     def with_languages(self, src_lang: str, tgt_lang: str) -> ImportedTokenizer:
         """Return a tokenizer for another direction of the same model. Raises InputError as `Vocabulary` does."""
+        if not self.languages:
+            return self
         other = copy(self)
         other.vocabulary = self.vocabulary.with_languages(src_lang, tgt_lang)
         other.special = other._special_tokens()
@@ -223,7 +256,8 @@ class ImportedTokenizer:
 
     def frequencies(self) -> dict[str, float]:
         """Return the source pieces that are text, all with the same weight."""
-        return dict.fromkeys(self._text, 1.0)
+        known = sorted(_text_pieces(self.models[0]) & self._src_ids.keys())
+        return dict.fromkeys(map(piece_text, known) if self.vocabulary.bpe else known, 1.0)
 
     def normalize(self, text: str) -> str:
         """Return a source line as the model reads it."""
@@ -274,30 +308,37 @@ def tokenizer_in(directory: Path) -> AnyTokenizer:
     return Tokenizer.load(directory / TOKENIZER)
 
 
-def _load_side(
-    path: Path, side: str, content: bytes, vocabulary: list[str], bpe: str
-) -> tuple[Any, dict[str, int], list[str]]:
-    """Return the model of a side, the ids of its vocabulary, and the pieces that are text in both.
+def _digest(contents: Iterable[bytes]) -> str:
+    digests = [hashlib.sha256(content).digest() for content in contents]
+    return hashlib.sha256(b"".join(digests)).hexdigest()
 
-    Raises:
-        InputError: The model is damaged, or most of its pieces are not in the vocabulary.
-    """
-    ids = {piece: i for i, piece in enumerate(vocabulary)}
-    model: Any
+
+def _load_model(path: Path, content: bytes, bpe: str) -> Any:
+    """Return the SentencePiece model of a side, or its codes. Raises InputError."""
     try:
-        if bpe:
-            model = BpeModel(content, bpe).with_language("en")
-            text = {*model.pieces}
-            needed = min(len(text), len(ids))  # codes may be of both sides, and so may a vocabulary
-        else:
-            model, pieces = load_model(content)
-            text = {pieces[i] for i in text_ids(model)}
-            needed = len(text)
+        return BpeModel(content, bpe).with_language("en") if bpe else processor(content)
     except (InputError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {one_line(error)}") from error
-    known = sorted(text & ids.keys())
-    if len(known) < MIN_KNOWN_FRACTION * needed:
+
+
+def _text_pieces(model: Any) -> set[str]:
+    """Return the pieces of a SentencePiece model, or of codes, that are text."""
+    if isinstance(model, BpeModel):
+        return {*model.pieces}
+    pieces = pieces_of(model)
+    return {pieces[i] for i in text_ids(model)}
+
+
+def _require_known(path: Path, side: str, model: Any, ids: dict[str, int]) -> None:
+    """Raise an InputError if most pieces of a side's model are not in its vocabulary."""
+    try:
+        text = _text_pieces(model)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    is_bpe = isinstance(model, BpeModel)
+    needed = min(len(text), len(ids)) if is_bpe else len(text)  # codes may be of both sides, and so may a vocabulary
+    known = len(text & ids.keys())
+    if known < MIN_KNOWN_FRACTION * needed:
         joined = " (which marks joined pieces with ￭, unlike SentencePiece)" if any("￭" in p for p in ids) else ""
-        what = f"the {'set of codes' if bpe else 'SentencePiece model'} is not the {side}'s"
-        raise InputError(f"{path}: {what}: {len(known):,} of its {len(text):,} pieces are in the vocabulary{joined}")
-    return model, ids, [*map(piece_text, known)] if bpe else known
+        what = f"the {'set of codes' if is_bpe else 'SentencePiece model'} is not the {side}'s"
+        raise InputError(f"{path}: {what}: {known:,} of its {len(text):,} pieces are in the vocabulary{joined}")

@@ -11,11 +11,12 @@ from __future__ import annotations
 import unicodedata
 from functools import cache
 from itertools import permutations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sentencepiece
 
-from relattn_mt.config import Normalization
+if TYPE_CHECKING:
+    from relattn_mt.config import Normalization
 
 CONTROL = frozenset(map(chr, (*range(0x01, 0x09), *range(0x0E, 0x20), *range(0x7F, 0x85), *range(0x86, 0xA0))))
 SPACES = "\t\n\v\f\r\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029"

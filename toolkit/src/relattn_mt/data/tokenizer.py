@@ -13,16 +13,19 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
+from functools import cache, partial
+from itertools import takewhile
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import sentencepiece
 
-from relattn_mt.config import Normalization
-from relattn_mt.data.normalization import trainer_options
 from relattn_mt.support.errors import InputError, reading, require, unknown
 from relattn_mt.support.processor import cores
+
+if TYPE_CHECKING:
+    from relattn_mt.config import Normalization
 
 # SentencePiece writes a space as U+2581, so it would decode a real U+2581 as a space. That character is encoded as a
 # noncharacter instead, which becomes four byte pieces, and these are then replaced by the bytes of U+2581.
@@ -74,15 +77,14 @@ class Tokenizer:
 
     Args:
         model_bytes: Serialized SentencePiece model.
+        checked_digest: SHA-256 of a model that was checked before. It is not checked again, which takes long.
 
     Attributes:
         special: Ids of the special tokens.
         languages: Token of each language by its code, in a model of several pairs of languages.
-        vocabularies: Pieces of the source and of the target by id, special tokens included.
         vocab_size: Number of pieces.
         vocab_sizes: Number of pieces of the source and of the target.
         unknown_piece: Piece that stands for unknown pieces.
-        longest_piece: Maximum characters of a piece.
         files: Content of the tokenizer's files by name.
         digest: SHA-256 of the model, which identifies the tokenizer of encoded text and of weights.
 
@@ -92,39 +94,49 @@ class Tokenizer:
 
     special = SpecialTokens()
 
-    def __init__(self, model_bytes: bytes) -> None:
+    def __init__(self, model_bytes: bytes, checked_digest: str = "") -> None:
         self.model_bytes = model_bytes
-        self._model, pieces = load_model(model_bytes)
+        self.digest = hashlib.sha256(model_bytes).hexdigest()
+        self._model = processor(model_bytes)
+        size = self._model.get_piece_size()
+        if self.digest != checked_digest:
+            self._check()
+        controls = takewhile(self._model.is_control, range(_UNKNOWN + 1, size))
+        tokens = map(self._model.id_to_piece, controls)
+        self.languages = {match[1]: match[0] for match in map(_LANGUAGE.fullmatch, tokens) if match}
+        self.vocab_size = size
+        self.vocab_sizes = size, size
+        self.unknown_piece = self._model.id_to_piece(_UNKNOWN)
+        self.files = {TOKENIZER: model_bytes}
+        self._pieces = cache(partial(pieces_of, self._model))  # made when they are needed, once for all copies
+        self._texts = cache(partial(piece_texts, self._model))
+
+    def _check(self) -> None:
+        """Raise an InputError unless the model is as this toolkit trains them."""
         ids = self._model.pad_id(), self._model.bos_id(), self._model.eos_id(), self._model.unk_id()
         require(ids == (0, 1, 2, 3), f"a SentencePiece model must have pad, bos, eos, unk at 0, 1, 2, 3, got {ids}")
-        spelled = "".join(pieces).replace(SPACE_MARK, " ")
+        spelled = "".join(pieces_of(self._model)).replace(SPACE_MARK, " ")
         probe = f"  {spelled}  {spelled[::-1]} {bytes(range(128)).decode()}{_STAND_IN} "
         restored = self._model.decode(self._model.encode(probe))
         require(
             restored == normalized(self._model, probe),
             "not a SentencePiece model as this toolkit trains them, or a damaged one",
         )
-        self.languages = {
-            match[1]: match[0]
-            for i, piece in enumerate(pieces)
-            if self._model.is_control(i) and (match := _LANGUAGE.fullmatch(piece))
-        }
-        self.vocabularies = pieces, pieces
-        self.vocab_size = len(pieces)
-        self.vocab_sizes = len(pieces), len(pieces)
-        self.unknown_piece = pieces[_UNKNOWN]
-        self.longest_piece = max(map(len, pieces))
-        self._texts: list[list[bytes]] = []  # `target_texts`, which copies for other languages share
-        self.files = {TOKENIZER: model_bytes}
-        self.digest = hashlib.sha256(model_bytes).hexdigest()
+
+    @property
+    def vocabularies(self) -> tuple[list[str], list[str]]:
+        """Pieces of the source and of the target by id, special tokens included."""
+        return self._pieces(), self._pieces()
+
+    @property
+    def longest_piece(self) -> int:
+        """Maximum characters of a piece."""
+        return max(map(len, self.vocabularies[0]))
 
     @property
     def target_texts(self) -> list[bytes]:
         """UTF-8 text of each target piece by id, with spaces for marks; special tokens have none."""
-        if not self._texts:
-            texts = piece_texts(self._model)
-            self._texts.append([texts.get(piece, b"") for piece in self.vocabularies[1]])
-        return self._texts[0]
+        return self._texts()
 
     @classmethod
     def train(
@@ -144,6 +156,8 @@ class Tokenizer:
         Raises:
             InputError: The text is empty, or has more distinct characters than vocab_size allows.
         """
+        from relattn_mt.data.normalization import trainer_options
+
         model = io.BytesIO()
         # read before training, because SentencePiece hides errors in reading
         sample = list(lines) if max_lines is None else _sample(lines, max_lines, Random(seed))
@@ -175,12 +189,12 @@ class Tokenizer:
         return cls(model.getvalue())
 
     @classmethod
-    def load(cls, path: str | Path) -> Tokenizer:
+    def load(cls, path: str | Path, checked_digest: str = "") -> Tokenizer:
         """Read a model from a file. Raise InputError if it is missing, unreadable or damaged."""
         with reading(path, "cannot be read"):
             model_bytes = Path(path).read_bytes()
         try:
-            return cls(model_bytes)
+            return cls(model_bytes, checked_digest)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
 
@@ -246,12 +260,20 @@ class Tokenizer:
         return self.decode(ids)
 
 
-def load_model(content: bytes) -> tuple[sentencepiece.SentencePieceProcessor, list[str]]:
-    """Return a SentencePiece model and its pieces by id. Raise InputError if the bytes are not a model."""
+def processor(content: bytes) -> sentencepiece.SentencePieceProcessor:
+    """Return a SentencePiece model. Raise InputError if the bytes are not one."""
     model = sentencepiece.SentencePieceProcessor()
     try:
         model.LoadFromSerializedProto(content)
-        return model, [model.id_to_piece(i) for i in range(model.get_piece_size())]
+    except Exception as error:
+        raise InputError("not a SentencePiece model, or a damaged one") from error
+    return model
+
+
+def pieces_of(model: sentencepiece.SentencePieceProcessor) -> list[str]:
+    """Return the pieces of a SentencePiece model by id. Raise InputError if one is not text."""
+    try:
+        return list(map(model.id_to_piece, range(model.get_piece_size())))
     except Exception as error:
         raise InputError("not a SentencePiece model, or a damaged one") from error
 
@@ -261,17 +283,20 @@ def normalized(model: sentencepiece.SentencePieceProcessor, text: str) -> str:
     return model.normalize(text).replace(SPACE_MARK, " ").removeprefix(" ")
 
 
-def piece_texts(model: sentencepiece.SentencePieceProcessor) -> dict[str, bytes]:
-    """Return the UTF-8 text of each piece that is text or a byte, with spaces instead of marks.
+def piece_texts(model: sentencepiece.SentencePieceProcessor) -> list[bytes]:
+    """Return the UTF-8 text of each piece that is text or a byte, by id, with spaces instead of marks, and else b"".
 
     A byte that is also the text of another piece is left out, because no text is encoded with it.
     """
-    pieces = {model.id_to_piece(i): i for i in range(model.get_piece_size())}
-    special = {piece for piece, i in pieces.items() if model.is_control(i) or model.is_unknown(i) or model.is_byte(i)}
-    texts = {piece: piece.replace(SPACE_MARK, " ").encode() for piece in pieces if piece not in special}
-    spelled = set(texts.values())
-    bytes_of = {piece: bytes([int(piece[3:5], 16)]) for piece, i in pieces.items() if model.is_byte(i)}
-    return texts | {piece: byte for piece, byte in bytes_of.items() if byte not in spelled}
+    pieces = pieces_of(model)
+    texts = [b""] * len(pieces)
+    for i in text_ids(model):
+        texts[i] = pieces[i].replace(SPACE_MARK, " ").encode()
+    spelled = set(texts)
+    for i in filter(model.is_byte, range(len(pieces))):
+        byte = bytes([int(pieces[i][3:5], 16)])
+        texts[i] = b"" if byte in spelled else byte
+    return texts
 
 
 def text_ids(model: sentencepiece.SentencePieceProcessor) -> list[int]:

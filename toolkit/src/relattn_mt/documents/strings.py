@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from relattn_mt.documents.tokens import Message
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.marked import Marked
-from relattn_mt.text.patterns import MARKUP, literals
+from relattn_mt.text.patterns import literals, markup_pattern
 
 _STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
 _JSON = re.compile(rf"({_STRING})(\s*:)?")
@@ -57,7 +57,7 @@ class Json:
                 _, end = json.JSONDecoder().raw_decode(content, value)
             text = json.loads(found[1]) if found[2] is None else ""
             if text and not re.search("[\0\ud800-\udfff]", text):  # NUL and half of a character are not text
-                message = Message(text, MARKUP)
+                message = Message(text, markup_pattern())
                 self._strings.append((*found.span(1), text, message))
         self.texts = [text for *_, message in self._strings for text in message.texts]
 
@@ -119,7 +119,7 @@ class Po:
                 first, others = [], [*first, *others]
             for places, text in ((first, source), (others, plural)):
                 if places and text and "\0" not in text:  # which is not text
-                    self._fills.append((places, Message(text, MARKUP)))
+                    self._fills.append((places, Message(text, markup_pattern())))
         self.texts = [text for _, message in self._fills for text in message.texts]
 
     def fill(self, translations: Sequence[Marked]) -> str:

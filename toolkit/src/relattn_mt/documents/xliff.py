@@ -10,7 +10,7 @@ from relattn_mt.documents.html import MAX_TAGS, Markup, Rules, Token, characters
 from relattn_mt.documents.tokens import Message
 from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Marked
-from relattn_mt.text.patterns import MARKUP
+from relattn_mt.text.patterns import markup_pattern
 
 _RULES = Rules(paragraphs=frozenset({"source"}), inline=frozenset({"g", "pc", "mrk"}), spaces=frozenset({"x", "ph"}))
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>|&#?\w+;")
@@ -75,7 +75,7 @@ class Xliff:
         tokens = self._tokens[begin + 1 : end - 1]
         text = "".join(characters(token.source) for token in tokens)
         if _TAG.search(text) and all(token.is_text for token in tokens):
-            return Message(text, MARKUP)
+            return Message(text, markup_pattern())
         source = "".join(token.source for token in self._tokens[begin:end])
         return Markup(source, _RULES, keeps_space=keeps_space)
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from relattn_mt.config import ModelConfig
 from relattn_mt.config.positions import (
@@ -32,6 +31,9 @@ from relattn_mt.engine.quantization import quantize
 from relattn_mt.engine.terms import TERMS, angles, sinusoids
 from relattn_mt.search.types import NEVER, Hypothesis, SearchRules
 from relattn_mt.weights import is_quantized
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 BLOCK = 16  # as in `workspace.h`
 MOST_POSITIONS = 8192  # of a search: its memory per step and hypothesis grows with the limit

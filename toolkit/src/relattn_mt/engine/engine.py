@@ -12,7 +12,6 @@ import numpy as np
 from relattn_mt.engine.decoder import BLOCK, MOST_POSITIONS, Memory, NativeDecoder, integers
 from relattn_mt.engine.packing import address, aligned
 from relattn_mt.engine.shortlist import Shortlist
-from relattn_mt.search import beam
 from relattn_mt.search.engine import NextTokens
 from relattn_mt.search.types import Hypothesis, Request, SearchRules
 from relattn_mt.support.errors import InputError
@@ -68,7 +67,7 @@ class NativeEngine:
             for each in requests
         ]
         plain, others = ([i for i, each in enumerate(constrained) if each == kind] for kind in (False, True))
-        for chosen, run in ((plain, self._search), (others, lambda *given: beam.search(self, *given))):
+        for chosen, run in ((plain, self._search), (others, self._search_by_steps)):
             if chosen:
                 found = run([requests[i] for i in chosen], rules)
                 for i, hypotheses in zip(chosen, found, strict=True):
@@ -86,6 +85,12 @@ class NativeEngine:
             needed = rules.eos, *given[: rules.given]
             shortlists = [self._shortlist.pieces(each.src_ids, needed, rules.banned) for each in requests]
         return self._decoder.search(memory, lengths, limits, rules, given, shortlists)
+
+    def _search_by_steps(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
+        """Search with constraints."""
+        from relattn_mt.search import beam
+
+        return beam.search(self, requests, rules)
 
     def _require_held(self, capacity: int) -> None:
         if capacity > MOST_POSITIONS:

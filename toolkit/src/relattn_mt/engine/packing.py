@@ -113,7 +113,7 @@ class Packing:
         if f"{prefix}.weight" not in self.weights:
             return self.structures["norm"]()
         vectors = (self.read(f"{prefix}.{leaf}") for leaf in ("weight", "bias"))
-        return self.structures["norm"](*(self.keep(np.pad(each, (0, -len(each) % PADDING))) for each in vectors))
+        return self.structures["norm"](*(self.keep(with_zeros(each, 0, -len(each) % PADDING)) for each in vectors))
 
     def to_heads(self, prefix: str, times: float = 1.0) -> list[np.ndarray]:
         """Return the rows of a map to heads, times a factor, with the dimension of each head padded."""
@@ -130,9 +130,7 @@ class Packing:
 
     def pad(self, array: np.ndarray, axis: int) -> np.ndarray:
         """Return an array with zeros after the dimension of heads, on an axis."""
-        widths = [(0, 0)] * array.ndim
-        widths[axis] = 0, self.padded - self.head_dim
-        return np.pad(array, widths)
+        return with_zeros(array, axis, self.padded - self.head_dim)
 
     def layer(self, stack: str, number: int) -> Any:
         """Pack a layer of the encoder or the decoder. `distance_terms` adds the terms of distances."""
@@ -226,6 +224,13 @@ class Packing:
         strips = np.ascontiguousarray(np.pad(table[..., -1] * self.scale, margins))
         own.rel_bias = address(strips)
         return [*kept, strips]
+
+
+def with_zeros(array: np.ndarray, axis: int, count: int) -> np.ndarray:
+    """Return an array with `count` zeros after it on an axis; the array itself without any."""
+    widths = [(0, 0)] * array.ndim
+    widths[axis] = 0, count
+    return np.pad(array, widths) if count else array
 
 
 def aligned(*shape: int, dtype: Any = np.float32) -> np.ndarray:

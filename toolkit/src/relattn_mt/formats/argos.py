@@ -26,7 +26,7 @@ from typing import Any
 from relattn_mt.bundle import CARD, Bundle
 from relattn_mt.config import SearchConfig
 from relattn_mt.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
-from relattn_mt.data.tokenizer import SPACE_MARK, TOKENIZER, load_model
+from relattn_mt.data.tokenizer import SPACE_MARK, TOKENIZER, pieces_of, processor
 from relattn_mt.formats.ctranslate2 import write as ctranslate2
 from relattn_mt.formats.ctranslate2.directory import Quantization
 from relattn_mt.formats.foreign_model import BPE, ForeignModel
@@ -167,7 +167,8 @@ def _sentencepiece_model(tokenizer: AnyTokenizer, source: Path) -> bytes:
         InputError: The model decodes pieces of the target otherwise than the target's own. `source` names the bundle.
     """
     content = tokenizer.files[TOKENIZER]
-    (model, pieces), (target, _) = load_model(content), load_model(tokenizer.files.get(TGT_TOKENIZER, content))
+    model, target = processor(content), processor(tokenizer.files.get(TGT_TOKENIZER, content))
+    pieces = pieces_of(model)
     vocabulary = tokenizer.vocabularies[1]
     text = [["x", piece] for piece, text in zip(vocabulary, tokenizer.target_texts, strict=True) if text]
     both = zip(text, model.decode(text), target.decode(text), strict=True)

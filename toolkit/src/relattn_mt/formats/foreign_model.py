@@ -15,7 +15,7 @@ import numpy as np
 
 from relattn_mt.config import ModelConfig, SearchConfig
 from relattn_mt.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer, Vocabulary
-from relattn_mt.data.tokenizer import load_model
+from relattn_mt.data.tokenizer import pieces_of, processor
 from relattn_mt.engine.quantization import quantize
 from relattn_mt.formats.names import Names
 from relattn_mt.support.errors import InputError, one_line, reading, require, require_installed
@@ -215,7 +215,7 @@ def spm_pieces(path: Path) -> list[str]:
     with reading(path, "cannot be read"):
         content = path.read_bytes()
     try:
-        return load_model(content)[1]
+        return pieces_of(processor(content))
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 

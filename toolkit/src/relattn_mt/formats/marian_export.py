@@ -26,7 +26,7 @@ from relattn_mt.bundle import CARD, Bundle
 from relattn_mt.config.positions import DotProduct, LearnedVectors
 from relattn_mt.data.imported_tokenizer import ImportedTokenizer
 from relattn_mt.data.text_files import read_lines
-from relattn_mt.data.tokenizer import load_model
+from relattn_mt.data.tokenizer import pieces_of, processor
 from relattn_mt.engine.decoder import NativeDecoder
 from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.engine.shortlist import Shortlist, packed
@@ -134,10 +134,10 @@ def _models(bundle: Bundle) -> list[bytes]:
     for side, content in enumerate((files[0], files[-1])):
         vocabulary = bundle.tokenizer.vocabularies[side]
         try:
-            count = len(pieces := load_model(content)[1])
+            pieces = pieces_of(processor(content))
         except InputError:  # codes of BPE
             return []
-        if vocabulary[:count] != pieces or len(vocabulary) > count + _added(bundle):
+        if vocabulary[: len(pieces)] != pieces or len(vocabulary) > len(pieces) + _added(bundle):
             return []
     return files
 
@@ -145,7 +145,7 @@ def _models(bundle: Bundle) -> list[bytes]:
 def _shortlist(bundle: Bundle, lexicon: Path) -> Shortlist:
     """Return the shortlist of the likeliest targets of each source piece, from lines "target source probability"."""
     vocabularies = bundle.tokenizer.vocabularies
-    sizes = [len(load_model(content)[1]) for content in _models(bundle)]
+    sizes = [processor(content).get_piece_size() for content in _models(bundle)]
     src_ids, tgt_ids = ({piece: i for i, piece in enumerate(pieces)} for pieces in vocabularies)
     likely: list[dict[int, float]] = [{} for _ in range(sizes[0])]
     for number, line in enumerate(read_lines(lexicon), start=1):
@@ -169,7 +169,8 @@ def _shortlist(bundle: Bundle, lexicon: Path) -> Shortlist:
 def _write(out: Path, bundle: Bundle, multipliers: Mapping[str, float]) -> None:
     """Write all files but the card. With multipliers of activations, by our names, the weights are in int8."""
     files, search = _models(bundle), bundle.search
-    (out / "model.bin").write_bytes(_model(bundle, [len(load_model(x)[1]) for x in (files[0], files[-1])], multipliers))
+    sizes = [processor(content).get_piece_size() for content in (files[0], files[-1])]
+    (out / "model.bin").write_bytes(_model(bundle, sizes, multipliers))
     vocabularies = ["vocab.spm"] if files[0] == files[-1] else ["srcvocab.spm", "trgvocab.spm"]
     for name, content in zip(vocabularies, (files[0], files[-1]), strict=False):
         (out / name).write_bytes(content)

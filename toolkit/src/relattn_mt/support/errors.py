@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import signal
 import sys
@@ -125,10 +124,12 @@ def language_pairs(pairs: Iterable[str], path: Path) -> list[tuple[str, str]]:
 
 def unknown(what: str, name: str, names: Collection[str]) -> InputError:
     """Return the error for a name that is not one of `names`. It suggests the nearest name or lists them all."""
+    from difflib import get_close_matches
+
     message = f"unknown {what} '{one_line(name, 40)}'"
     words = {part: each for each in names for part in (each.rpartition(".")[2].lstrip("-"), each.lstrip("-"))}
     bare = name.lstrip("-")
-    if close := difflib.get_close_matches(bare, words, n=1) or [each for each in words if each.startswith(bare)]:
+    if close := get_close_matches(bare, words, n=1) or [each for each in words if each.startswith(bare)]:
         message += f"; did you mean {words[close[0]]}?"
     elif len(names) <= _MOST_CHOICES:
         message += f"; choose from {', '.join(names)}"

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import stat
-import uuid
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,7 +31,7 @@ def putting(path: Path) -> Iterator[Path]:
         InputError: Writing failed (a full disk, no permission); what was at `path` before is kept.
     """
     given, path = path, Path(os.path.realpath(path)) if path.is_symlink() else path
-    name = f".relattn-{uuid.uuid4().hex[:16]}"  # short, even if the name of `path` has the maximum length
+    name = f".relattn-{os.urandom(8).hex()}"  # short, even if the name of `path` has the maximum length
     aside, old = path.with_name(f"{name}.part"), path.with_name(f"{name}.old")
     try:
         yield aside

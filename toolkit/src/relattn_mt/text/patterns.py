@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import cache
 
 UNITS = (
     "km/h|m/s|km|cm|mm|nm|m|ft|mi|kg|mg|g|lb|oz|ml|cl|l|kB|MB|GB|TB|Hz|kHz|MHz|GHz|kWh|kW|MW|W|mV|V|mA|A|dB|px|pt"
@@ -49,21 +50,8 @@ _LITERALS = (
     rf"[{_SYMBOLS}][{_SYMBOLS}\u200d\ufe0e\ufe0f\U000e0020-\U000e007f]*|[0-9#*]\ufe0f?\u20e3",
 )
 SYMBOL = re.compile(_LITERALS[-1])
-MARKUP = re.compile("|".join((*_LITERALS, r"</?(?:[A-Za-z][^<>]*|\d+/?)>|&(?:\w+|#\w+);")))  # of strings of programs
-LITERAL = re.compile("|".join((*_LITERALS, _LONG_NUMBER)))
-TAG = re.compile(
-    "|".join(
-        (
-            r"(?P<close></[A-Za-z][^<>]*>)",
-            r"(?P<single><[A-Za-z][^<>]*/>|<!--(?:(?!<!--).)*?-->)",
-            r"(?P<open><[A-Za-z][^<>]*>)",
-            *_LITERALS,
-            rf"(?<![\w.,]){_NUMBER}[ \u00a0]?(?:{UNITS})(?!\w)",
-            rf"(?<!\w)[€£¥$]{_NUMBER}(?!\w|[.,]\d)",
-            _LONG_NUMBER,
-        )
-    )
-)
+# What every literal and every tag has: plain words with punctuation are not searched for them.
+_SIGN = re.compile(rf"[^\w\s.,;!?'\"()–—-]|[\d_{_SYMBOLS}]|([.-])\1|www\.|(?:-\w{{4}}){{3}}")
 # Tags of elements that end a sentence.
 BLOCK = re.compile(
     r"</?(?:br|hr|p|div|li|[uod]l|d[td]|h[1-6]|table|t[rhd]|thead|tbody|blockquote|section|article|header|footer|nav"
@@ -73,6 +61,41 @@ BLOCK = re.compile(
 )
 
 
+@cache
+def literal_pattern() -> re.Pattern[str]:
+    """Return the pattern of literals. Compiling it takes milliseconds."""
+    return re.compile("|".join((*_LITERALS, _LONG_NUMBER)))
+
+
+@cache
+def tag_pattern() -> re.Pattern[str]:
+    """Return the pattern of tags, numbers with a unit, and literals."""
+    return re.compile(
+        "|".join(
+            (
+                r"(?P<close></[A-Za-z][^<>]*>)",
+                r"(?P<single><[A-Za-z][^<>]*/>|<!--(?:(?!<!--).)*?-->)",
+                r"(?P<open><[A-Za-z][^<>]*>)",
+                *_LITERALS,
+                rf"(?<![\w.,]){_NUMBER}[ \u00a0]?(?:{UNITS})(?!\w)",
+                rf"(?<!\w)[€£¥$]{_NUMBER}(?!\w|[.,]\d)",
+                _LONG_NUMBER,
+            )
+        )
+    )
+
+
+@cache
+def markup_pattern() -> re.Pattern[str]:
+    """Return the pattern of tags and literals in strings of programs."""
+    return re.compile("|".join((*_LITERALS, r"</?(?:[A-Za-z][^<>]*|\d+/?)>|&(?:\w+|#\w+);")))
+
+
+def may_have_tags(text: str) -> bool:
+    """Return False if a text surely has no tag, no number and no literal. This is fast."""
+    return _SIGN.search(text) is not None
+
+
 def literals(text: str) -> Counter[str]:
     """Return how often each literal occurs in a text."""
-    return Counter(match[0] for match in LITERAL.finditer(text))
+    return Counter(match[0] for match in literal_pattern().finditer(text)) if may_have_tags(text) else Counter()

@@ -10,8 +10,7 @@ import numpy as np
 
 from relattn_mt.data.text_files import has_text
 from relattn_mt.text.marked import Marked
-from relattn_mt.text.patterns import TAG
-from relattn_mt.text.strip import strip
+from relattn_mt.text.patterns import may_have_tags, tag_pattern
 
 EMPTY, REPETITION, NUMBERS, TAGS, LENGTH = "empty", "repetition", "numbers", "tags", "length"
 _TIMES, _LONGEST_PART, _SHORTEST_REPETITION = 4, 60, 11  # of a repetition: parts in a row, and characters
@@ -104,5 +103,9 @@ def _has_numbers(text: str, other: str) -> bool:
 
 def _tags(text: str) -> Counter[str]:
     """Return the tags of a text. Numbers with a unit may be written in another way."""
-    tags = (tag.content.text for tag in strip(Marked(text), TAG).tags)
+    if not may_have_tags(text):
+        return Counter()
+    from relattn_mt.text.strip import strip
+
+    tags = (tag.content.text for tag in strip(Marked(text), tag_pattern()).tags)
     return Counter(tag for tag in tags if not re.search(r"\d", tag) or tag[0] in "<{%")

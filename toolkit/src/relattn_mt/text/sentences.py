@@ -16,7 +16,7 @@ import sentencex
 
 from relattn_mt.data.text_files import has_text
 from relattn_mt.text.marked import Mark, Marked, join
-from relattn_mt.text.patterns import LITERAL
+from relattn_mt.text.patterns import literal_pattern
 
 _WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spaces between words
 LONGEST = 1000  # characters per sentence; longer ones are cut, at a space if possible
@@ -32,7 +32,7 @@ _WITH_ORDINALS = re.compile("(bs|cs|da|de|et|fi|fo|hr|hu|is|lv|nb|nn|no|pl|sk|sl
 _LINE_ENDS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _SEPARATOR = re.compile("[ \t\u00a0]*[|·•][ \t\u00a0]*")  # between links
 _SPACE = re.compile(r"\s")
-_BRACKETED_LITERAL = re.compile(rf"[(\[<\"'„“‘«]*(?:{LITERAL.pattern})")
+_BRACKETED_LITERAL = re.compile(rf"[(\[<\"'„“‘«]*(?:{literal_pattern().pattern})")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from relattn_mt.text.patterns import LITERAL, SYMBOL, literals
+from relattn_mt.text.patterns import SYMBOL, literal_pattern, literals
 from relattn_mt.translate.prepare import Preparation, Sentence
 from relattn_mt.translate.translation import Translation
 
@@ -40,7 +40,8 @@ def translate_with_literals(
     results = translate(read, removed)
     kept = {number: [literals(each.text) == own[number] for each in results.get(number, ())] for number in own}
     lost = {number: sentences[number] for number in own if number in too_long or not all(kept[number])}
-    for number, others in translate(lost, dict.fromkeys(lost, LITERAL)).items():
+    without = translate(lost, dict.fromkeys(lost, literal_pattern())) if lost else {}
+    for number, others in without.items():
         translations = list(zip(results.get(number, ()), kept[number], strict=True))
         results[number] = _replaced(translations, others) if are_drawn else _merged(translations, others)
     return results

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from relattn_mt.config import SearchConfig
 from relattn_mt.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer
@@ -13,10 +14,12 @@ from relattn_mt.data.text_files import has_text, require_no_nul
 from relattn_mt.search.types import Request
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.text.marked import Marked
-from relattn_mt.text.patterns import LITERAL, TAG
-from relattn_mt.text.strip import StrippedText, strip
+from relattn_mt.text.patterns import literal_pattern, tag_pattern
 from relattn_mt.translate.options import DEFAULTS, CallOptions, SentenceOptions, require_compatible
 from relattn_mt.translate.prefixes import Prefixes
+
+if TYPE_CHECKING:
+    from relattn_mt.text.strip import StrippedText
 
 LONGEST_LINE = 1 << 14  # characters per line; the time of attention grows with the square of the length
 
@@ -46,8 +49,8 @@ class Sentence:
     def removed(self) -> re.Pattern[str] | None:
         """Pattern of what the model does not read, besides marks; None if it reads all."""
         if self.options.keep_tags:
-            return TAG
-        return LITERAL if self.text.marks and self.options.keep_literals else None
+            return tag_pattern()
+        return literal_pattern() if self.text.marks and self.options.keep_literals else None
 
     @property
     def may_lose_literals(self) -> bool:
@@ -150,6 +153,8 @@ class Preparation:
         """
         stripped = None
         if not sentence.prefix and (sentence.text.marks or removed is not None):
+            from relattn_mt.text.strip import strip  # few sentences have marks, and importing it takes milliseconds
+
             found = strip(sentence.text, removed)
             stripped = found if found.tags else None
         line = stripped.line if stripped else self.tokenizer.normalize(sentence.text.text)

@@ -13,7 +13,6 @@ from relattn_mt.search.types import Hypothesis
 from relattn_mt.support.errors import one_line
 from relattn_mt.text.alignment import WordAlignment
 from relattn_mt.text.marked import Mark, Marked
-from relattn_mt.text.place import place
 from relattn_mt.text.plausibility import implausibilities
 from relattn_mt.translate.prepare import Preparation, Prepared, search_limit
 
@@ -98,6 +97,8 @@ def _with_marks(translation: Translation, prepared: Prepared, alignment: WordAli
     """Return a translation with what was removed from its sentence, and warn about marks whose place is a guess."""
     if prepared.stripped is None:
         return translation
+    from relattn_mt.text.place import place
+
     words = WordAlignment([], []) if alignment is None else alignment
     placed, guessed = place(prepared.stripped, translation.text, *words)
     if guessed:
