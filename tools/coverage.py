@@ -100,12 +100,9 @@ def page() -> str:
     counts = f"{enabled} are enabled by `enable()`, {expressible} are expressible as a call of the operator"
     return f"""# Coverage of transformers
 
-`python -m tools.coverage` writes this page for the installed version, here {transformers.__version__}. It searches the
-sources of all models for attention with a relative term. Rotary positions are not among them: they add no term.
-
-Of {len(rows)} classes, {counts}, and {others} are not. Where
-sequences are short, as in the windows of an image, a call gains little time. [Models](../models.md) has measurements of
-the models that are enabled. Of T5 and models like it, only the encoders are enabled.
+Classes of transformers {transformers.__version__} with a relative term in attention, written by
+`python -m tools.coverage`. Of {len(rows)}, {counts}, and {others} are not.
+Of T5 and related models, only the encoders are enabled.
 
 | model | class | status |
 |---|---|---|

@@ -35,15 +35,12 @@ def commands() -> str:
     parts = [
         GENERATED,
         "# Command line\n",
-        "`relattn-mt help COMMAND` and `relattn-mt COMMAND --help` print the same options. Every command also has "
-        "`--version`, and `--quiet`, which leaves only warnings and errors on standard error. Progress bars are shown "
-        "only if standard error is a terminal. The names of options may be written with hyphens or underscores. A flag "
-        "has no value. A list takes several values after its name, and may be given in several parts. Any other "
-        "option may be given once.\n",
-        "Names of files are taken literally: a shell expands `~` and `$HOME`, the commands do not. An output file that "
-        "is a device, a pipe or a link is written directly. Others are written at the end, completely or not at all, "
-        "and replace a file that exists. `translate --output` replaces nothing, and a bundle or an export only another "
-        "one.\n",
+        "`relattn-mt help COMMAND` prints the same. Every command has `--version`, and `--quiet`, which leaves only "
+        "warnings and errors on standard error. Names of options may be written with hyphens. A flag has no value, a "
+        "list takes several, and any other option may be given once.\n",
+        "Names of files are taken literally. An output is complete or absent, and replaces a file that exists, unless"
+        " it is a device, a pipe or a link. `translate --output` replaces nothing, and a bundle or an export only "
+        "another one.\n",
         "The exit code is 0 after success, 2 after a user error, 130 after Ctrl-C, 143 after SIGTERM and 129 after "
         "SIGHUP, but 0 from `serve` after both signals.\n",
     ]
@@ -107,10 +104,10 @@ def recipe() -> str:
     parts = [
         GENERATED,
         "# Settings of a recipe\n",
-        "A recipe is a YAML file. It needs only the settings that differ from their defaults. A setting of a group is "
-        "a line below the name of the group (`clip: 8` below `model:`), or an option of `relattn-mt train` "
-        "(`--model.clip 8`). `null` stands for no value. Brackets after a type give its range: `[0, 1)` includes 0 and "
-        "excludes 1. `relattn-mt recipe BUNDLE` prints a complete recipe.\n",
+        "A recipe is a YAML file with the settings that differ from their defaults. A setting of a group is a line "
+        "below its name (`clip: 8` below `model:`), or an option of `relattn-mt train` (`--model.clip 8`). `null` is "
+        "no value. Brackets give the range: `[0, 1)` includes 0 and excludes 1. `relattn-mt recipe BUNDLE` prints a "
+        "recipe.\n",
         settings(Recipe),
     ]
     for name, kind in groups.items():
@@ -214,10 +211,9 @@ def schemes() -> str:
     return "\n".join(
         [
             (DOCS / "schemes.md").read_text(encoding="utf-8").partition(TABLE)[0] + TABLE,
-            "Every scheme trains and translates in PyTorch. The last columns are the other parts of the toolkit that "
-            "support it with its default options. The other parts refuse it: a translation runs in PyTorch, "
-            "and `relattn-mt translate --verbose` says why. CTranslate2 and Argos packages support neither "
-            "`beyond: zero` nor `tables_per_head`.\n",
+            "Every scheme trains and translates in PyTorch. The last columns are other parts of the toolkit, with the "
+            "scheme's default options; what does not support a scheme refuses it. CTranslate2 and Argos packages "
+            "support neither `beyond: zero` nor `tables_per_head`.\n",
             markdown([head, *rows]),
         ]
     )
