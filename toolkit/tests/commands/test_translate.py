@@ -226,15 +226,20 @@ def test_documents(relattn, tmp_path, monkeypatch, model):
     translator = load(model)
     Path("a.HTML").write_text("<p>one <b>cat</b>. two</p>", encoding="utf-8")
     Path("a.txt").write_text("one cat. two\n", encoding="utf-8")
-    assert relattn("translate", model, "--input", "a.HTML", "--output", "b.html") == (0, "", "")
+    code, out, err = relattn("translate", model, "--input", "a.HTML", "--output", "b.html")
+    assert (code, out, "b.html: " in err, "of 2 sentences have warnings" in err) == (0, "", True, True)
     wanted = translate_document(translator, "a.html", Path("a.HTML").read_bytes(), DEFAULTS)
-    assert Path("b.html").read_bytes() == wanted
+    assert Path("b.html").read_bytes() == wanted.content
     first, second = translator.translate(["one cat.", "two"])
     assert relattn("translate", model, "--input", "a.txt", "--output", "b.txt", "--document").code == 0
     assert Path("b.txt").read_text(encoding="utf-8") == f"{first} {second}\n"
     Path("a.csv").write_text("a,b\n", encoding="utf-8")
     for flags, message in (
         ("--input a.HTML --output b.html", "exists"),
+        ("--output c.html", "--output requires --input"),
+        ("--input a.txt --output c.txt --report c.tsv", "--report requires --input with a document"),
+        ("--input a.HTML --output c.html --report a.HTML", "must not replace an input"),
+        ("--input a.HTML --output c.html --report c.html", "must not replace an input"),
         ("--input a.HTML --output c.txt", "the output must be .html"),
         ("--input a.HTML --output c.html --n_best 2", "do not work with a document"),
         ("--input no.docx --output c.docx", "no.docx"),
@@ -246,3 +251,30 @@ def test_documents(relattn, tmp_path, monkeypatch, model):
     ):
         assert_refused(relattn("translate", model, *flags.split()), message)
     assert not list(tmp_path.glob("c.*"))
+
+
+def test_document_without_an_output_and_its_report(relattn, tmp_path, monkeypatch, model):
+    """The report has the sentences in order, with what the translator says of each, in one line each."""
+    monkeypatch.chdir(tmp_path)
+    translator = load(model)
+    Path("my.page.html").write_text("<p>one\t<b>cat</b>\nsat. two 1234 cats</p><p>sat on</p>", encoding="utf-8")
+    name = f"my.page.{translator.tgt_lang or 'translated'}.html"
+    code, _, err = relattn("translate", model, "--input", "my.page.html", "--report", "report.tsv")
+    assert code == 0
+    segments = translate_document(translator, "a.html", Path("my.page.html").read_bytes(), DEFAULTS).segments
+    rows = [line.split("\t") for line in Path("report.tsv").read_text(encoding="utf-8").splitlines()]
+    assert rows[0] == ["sentence", "source", "score", "confidence", "translation", "warnings"]
+    assert [row[1] for row in rows[1:]] == ["one cat sat.", "two 1234 cats", "sat on"]
+    for number, (row, segment) in enumerate(zip(rows[1:], segments, strict=True), start=1):
+        assert row[0] == str(number)
+        assert row[3:] == [
+            str(round(segment.translation.confidence, 4)),
+            segment.translation.text,
+            " ".join(segment.translation.warnings),
+        ]
+    count = sum(bool(segment.translation.warnings) for segment in segments)
+    assert count > 0
+    assert f"{name}: {count} of 3 sentences have warnings; see report.tsv" in err
+    assert Path(name).exists()
+    assert_refused(relattn("translate", model, "--input", "my.page.html"), f"{name}: exists")
+    assert relattn("translate", model, "--input", "my.page.html", "--output", "b.html", "--quiet").err == ""

@@ -142,4 +142,4 @@ def test_the_command_gives_the_bytes_of_the_server() -> None:
     for (kind, content), wanted in zip(inputs, translated(str.upper, inputs), strict=True):
         translator = source(str.upper)
         translator.src_lang, translator.tgt_lang = "en", "de"
-        assert translate_document(translator, f"a{kind}", content, DEFAULTS) == wanted, (kind, content)
+        assert translate_document(translator, f"a{kind}", content, DEFAULTS).content == wanted, (kind, content)

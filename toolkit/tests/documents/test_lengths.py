@@ -51,7 +51,7 @@ def translated(change: Change, kind: str, content: bytes, links: Callable[[str, 
     tokenizer: Any = Characters()
     engine = TextEngine(tokenizer, change, links or in_order(change))
     translator = Translator(engine, tokenizer, SearchConfig(beam_size=1))  # type: ignore[arg-type]
-    return translate_document(translator, f"a{kind}", content, DEFAULTS)
+    return translate_document(translator, f"a{kind}", content, DEFAULTS).content
 
 
 def readable(content: bytes) -> Any:

@@ -196,7 +196,7 @@ def measured(request, model) -> tuple[str, Parts, list[str], list[str], int]:
     try:
         for number, (name, make, find) in enumerate(KINDS.values()):
             own = parts[number * share : (number + 1) * share]
-            found = find(translate_document(translator, name, make(own), DEFAULTS))
+            found = find(translate_document(translator, name, make(own), DEFAULTS).content)
             assert len(found) == len(own), name
             inner += found
     finally:
@@ -255,7 +255,7 @@ def fake(change: Callable[[str], str], links: Callable[[str, str], list[tuple[in
 
 
 def translated(translator: Translator, text: str) -> Marked:
-    (found,) = translate_texts(translator, [marked(text)], DEFAULTS)
+    (found,) = translate_texts(translator, [marked(text)], DEFAULTS).texts
     return found
 
 

@@ -1,7 +1,10 @@
 """`relattn-mt translate`"""
 
+import logging
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from relattn_mt.commands.options import DeviceOptions, SamplingFlags, SearchOptions, require_new_output
 from relattn_mt.config import as_dict
@@ -11,6 +14,11 @@ from relattn_mt.support.errors import InputError, reading, require, require_inst
 from relattn_mt.support.files import require_regular, write_atomically
 from relattn_mt.translate import Format
 
+if TYPE_CHECKING:
+    from relattn_mt.translate.options import TranslateOptions
+    from relattn_mt.translate.translator import Translator
+
+_log = logging.getLogger(__name__)
 _UNSUPPORTED = "csv tsv parquet pdf doc rtf tex yaml yml xml tmx properties strings resx"
 
 
@@ -35,21 +43,22 @@ def translate(
     draws: SamplingFlags,
     document: bool = False,
     split: bool = False,
+    report: str = "",
     verbose: bool = False,
     search: SearchOptions,
     device: DeviceOptions,
 ) -> None:
     """Translate standard input to standard output, a sentence per line: relattn-mt translate BUNDLE < in.txt > out.txt
 
-    With --input and --output, translate a file: text, a column of a table, or a document such as .docx or .html. The
-    output is complete or absent. After an interruption, the same command continues text and tables.
+    With --input, translate a file: text, a column of a table, or a document such as .docx or .html. The output is
+    complete or absent. After an interruption, the same command continues text and tables.
 
     Args:
         bundle: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub.
         input: File to translate: a table, .jsonl, a document as the server translates it, or else text, one
             sentence per line. Text and .jsonl may be compressed. The columns score, confidence, translation and
             warnings are added to a table.
-        output: File to write, in the format of the input.
+        output: File to write, in the format of the input. By default, letter.docx is translated to letter.de.docx.
         column: Column of a table to translate. By default text.
         shard: Translate only the i-th of n shards of the input: i/n, with i from 1 on. --output out.jsonl --shard 3/8
             writes out-00003-of-00008.jsonl. All shards in order are the output of one run.
@@ -74,6 +83,8 @@ def translate(
         sampling: Draw translations at random instead of searching for the best.
         document: Translate a .txt file as a document, with any number of sentences per line.
         split: Divide each line of standard input into sentences, as the server does. By default a line is one sentence.
+        report: File to write for a document, with a row per sentence, separated by tabs: the source, score, confidence,
+            translation and warnings. How many sentences have warnings is always printed to standard error.
         verbose: Print to standard error which implementation of the search runs, and why a faster one does not.
     """
     from relattn_mt.data.text_files import read_lines, stream_lines
@@ -81,38 +92,33 @@ def translate(
     from relattn_mt.translate.options import TranslateOptions
     from relattn_mt.translate.output_formats import format_lines, header_lines
 
-    require(bool(input) == bool(output), "--input and --output must be given together")
-    for flag, value in (("column", column), ("shard", shard)):
-        require(not value or bool(input), f"--{flag} requires --input and --output")
+    for flag, value in (("output", output), ("column", column), ("shard", shard)):
+        require(not value or bool(input), f"--{flag} requires --input")
     require(not (input and prefix), "--prefix does not work with --input")
-    kind = file_suffix(input)
-    is_document = document or (kind in FORMATS and kind not in (".txt", ".jsonl"))
-    others = "convert a table to .jsonl and name its --column, and anything else to a kind of document"
-    require(kind.lstrip(".") not in _UNSUPPORTED.split(), f"{input}: {kind} is not supported; {others}")
-    require(not document or kind in FORMATS, f"--document requires --input in {', '.join(FORMATS)}")
+    is_document = _is_document(input, document)
+    require(not report or is_document, "--report requires --input with a document; a table has these columns anyway")
     require(not (split and input), "--split does not work with --input: a document is always divided into sentences")
-    if is_document:
-        require(file_suffix(output) == kind, f"{output}: the output must be {kind}, as the input")
-        require(not Path(output).exists(), f"{output}: exists; choose another name")
     if is_document or split:
         require_installed("documents")
         is_plain = n_best is None and format == "text" and not (align or prefix or column or shard or keep_tags)
         others = "--n_best, --format, --align, --keep_tags, --prefix, --column and --shard"
         require(is_plain, f"{others} do not work with {'a document' if input else '--split'}")
-    require_new_output(output, [input, glossary], [bundle])
-    shards = None
-    if input:
-        from relattn_mt.bulk import parse_shard, source_of, translate_file  # needs more packages
-        from relattn_mt.loading import weights_digest
-
-        shards = parse_shard(shard) if shard else None
+    _check_output(input, output, [input, glossary, report], bundle, is_document)
+    require_new_output(report, [input, glossary], [bundle])
     if sys.stdin is None and not input:
         raise InputError("standard input is closed")
+    if shard:
+        from relattn_mt.bulk import parse_shard
+
+        parse_shard(shard)  # before a model is read
     drawn = draws.options(sampling, search)
     terms = Glossary.read(glossary) if glossary else None
     translator = device.load(bundle, src_lang=src_lang, tgt_lang=tgt_lang)
     if verbose:
         print(f"search: {translator.engine.name}", file=sys.stderr)
+    if input and not output:
+        output = str(Path(input).with_suffix(f".{translator.tgt_lang or 'translated'}{Path(input).suffix}"))
+        _check_output(input, output, [input, glossary, report], bundle, is_document)
     options = TranslateOptions(
         n_best=1 if n_best is None else n_best,
         search=search.override(translator.search),
@@ -124,23 +130,13 @@ def translate(
         align=align,
     )
     if is_document:
-        from relattn_mt.translate.documents import translate_document
+        _translate_document(translator, input, output, options, report)
+    elif split:
+        _translate_split_lines(translator, stream_lines(sys.stdin.fileno()), options)
+    elif input:
+        from relattn_mt.bulk import parse_shard, source_of, translate_file  # needs more packages
+        from relattn_mt.loading import weights_digest
 
-        require_regular(input)
-        with reading(input, "cannot be read"):
-            content = Path(input).read_bytes()
-        translated = translate_document(translator, input, content, options, progress=shows_progress())
-        write_atomically(Path(output), translated)
-        return
-    if split:
-        from relattn_mt.text.marked import Marked
-        from relattn_mt.translate.documents import translate_texts
-
-        for chunk in stream_lines(sys.stdin.fileno()):
-            for text in translate_texts(translator, [Marked(line) for line in chunk], options):
-                print(text.text, flush=True)
-        return
-    if input:
         source = source_of(Path(input), Path(output), options, column=column, style=format, n_best=n_best is not None)
         settings = {
             "model": weights_digest(bundle),
@@ -154,16 +150,65 @@ def translate(
                 "glossary": None if terms is None else terms.translations,
             },
         }
-        print(translate_file(translator, source, Path(output), settings, shards))
-        return
-    results = translator.stream(
-        stream_lines(sys.stdin.fileno()),
-        options,
-        prefixes=read_lines(prefix) if prefix else None,
-        progress=shows_progress(),
-    )
-    for line in header_lines(format, align=align):
-        print(line)
-    for number, translations in enumerate(results, start=1):
-        lines = format_lines(format, number, translations, n_best=n_best is not None, align=align)
-        print("\n".join(lines), flush=True)
+        print(translate_file(translator, source, Path(output), settings, parse_shard(shard) if shard else None))
+    else:
+        results = translator.stream(
+            stream_lines(sys.stdin.fileno()),
+            options,
+            prefixes=read_lines(prefix) if prefix else None,
+            progress=shows_progress(),
+        )
+        for line in header_lines(format, align=align):
+            print(line)
+        for number, translations in enumerate(results, start=1):
+            lines = format_lines(format, number, translations, n_best=n_best is not None, align=align)
+            print("\n".join(lines), flush=True)
+
+
+def _is_document(input: str, document: bool) -> bool:
+    """Return whether a file is translated as a document, and refuse a kind of file that is not supported."""
+    kind = file_suffix(input)
+    others = "convert a table to .jsonl and name its --column, and anything else to a kind of document"
+    require(kind.lstrip(".") not in _UNSUPPORTED.split(), f"{input}: {kind} is not supported; {others}")
+    require(not document or kind in FORMATS, f"--document requires --input in {', '.join(FORMATS)}")
+    return document or (kind in FORMATS and kind not in (".txt", ".jsonl"))
+
+
+def _check_output(input: str, output: str, inputs: list[str], bundle: str, is_document: bool) -> None:
+    """Refuse to write over an input, into the bundle, or a document that exists or has another kind."""
+    require_new_output(output, inputs, [bundle])
+    if is_document and output:
+        kind = file_suffix(input)
+        require(file_suffix(output) == kind, f"{output}: the output must be {kind}, as the input")
+        require(not Path(output).exists(), f"{output}: exists; choose another name with --output")
+
+
+def _translate_document(
+    translator: "Translator", input: str, output: str, options: "TranslateOptions", report: str
+) -> None:
+    """Translate a document, write the report, and log how many sentences have warnings."""
+    from relattn_mt.translate.documents import translate_document
+    from relattn_mt.translate.output_formats import report_lines
+
+    require_regular(input)
+    with reading(input, "cannot be read"):
+        content = Path(input).read_bytes()
+    translated = translate_document(translator, input, content, options, progress=shows_progress())
+    if report:
+        lines = report_lines(translated.segments)
+        write_atomically(Path(report), "".join(f"{line}\n" for line in lines).encode())
+    write_atomically(Path(output), translated.content)
+    count = sum(bool(segment.translation.warnings) for segment in translated.segments)
+    place = f"see {report}" if report else "--report FILE.tsv lists them"
+    needed = f"{count:,} of {len(translated.segments):,} sentences have warnings"
+    _log.info("%s: %s", output, f"{needed}; {place}" if count else needed)
+
+
+def _translate_split_lines(translator: "Translator", chunks: Iterable[list[str]], options: "TranslateOptions") -> None:
+    """Print the translation of each line, sentence by sentence."""
+    from relattn_mt.text.marked import Marked
+    from relattn_mt.translate.documents import translate_texts
+
+    for chunk in chunks:
+        for text in translate_texts(translator, [Marked(line) for line in chunk], options).texts:
+            print(text.text, flush=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from relattn_mt.translate import Format
+from relattn_mt.translate.documents import Segment
 from relattn_mt.translate.translation import Translation
 
 
@@ -38,6 +39,14 @@ def format_lines(
         parts = [str(number - 1), translation.text, f"{translation.score:.4f}"] if n_best else [translation.text]
         lines.append(" ||| ".join([*parts, pharaoh(translation.alignment)] if align else parts))
     return lines
+
+
+def report_lines(segments: Sequence[Segment]) -> list[str]:
+    """Return a table of the sentences of a document, separated by tabs, with their numbers from 1."""
+    rows: list[list[Any]] = [["sentence", "source", *columns(Translation("", 0.0, []), align=False)]]
+    for number, segment in enumerate(segments, start=1):
+        rows.append([number, segment.source, *columns(segment.translation, align=False).values()])
+    return ["\t".join(" ".join(str(value).split()) for value in row) for row in rows]
 
 
 def columns(translation: Translation, *, align: bool) -> dict[str, Any]:
