@@ -7,7 +7,10 @@ export XDG_CACHE_HOME := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-c fuzz test-avx2 test-system mutants check format size site notebooks wheels clean
+.PHONY: help demo test test-c fuzz test-avx2 test-system mutants check format size site notebooks wheels clean
+
+help:  ## list these commands
+	@awk -F ':[^#]*## ' '/^[a-z0-9-]+:.*## / {printf "%-13s %s\n", $$1, $$2}' Makefile
 
 demo: .venv/usable  ## train a Transformer with relative positions on the built-in corpus and show its translations
 	$(BIN)/python -m research demo

@@ -1,4 +1,4 @@
-"""Attention classes of other packages, unmodified, and the calls of docs/reference/packages.md that replace them.
+"""Attention classes of other packages, unmodified, and our calls: examples/other_packages.py and docs/family.md.
 
 They need a separate environment. `packages.txt` has their versions and those of what they import:
 
@@ -21,7 +21,7 @@ from functools import cache, partial
 from importlib import import_module
 from itertools import product
 from pathlib import Path
-from types import CodeType, SimpleNamespace
+from types import CodeType
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -31,8 +31,9 @@ from torch import Tensor, nn
 
 from benchmarks.measure import alternate, command
 
+other_packages: Any = import_module("examples.other_packages")
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE, PACKAGES_PAGE = ((DOCS / name).read_text(encoding="utf-8") for name in ("family.md", "reference/packages.md"))
+PAGE = (DOCS / "family.md").read_text(encoding="utf-8")
 TOLERANCE = 1e-5
 # Imported by the packages, and not used by their attention.
 UNUSED = (
@@ -74,16 +75,6 @@ def blocks(section: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
 
 
-def functions() -> SimpleNamespace:
-    """Return the functions of docs/reference/packages.md."""
-    names: dict[str, Any] = {"torch": torch, "relative_attention": relative_attention}
-    exec("".join(blocks(PACKAGES_PAGE)), names)
-    return SimpleNamespace(**names)
-
-
-FUNCTIONS = functions()
-
-
 @cache
 def scheme(heading: str) -> CodeType:
     """Return the code below the heading of a scheme on the page."""
@@ -112,7 +103,7 @@ def positions(size: Size) -> Tensor:
 def espnet_or_funasr(size: Size, module: str) -> Pair:
     own = import_module(module).RelPositionMultiHeadedAttention(size.heads, size.dim, 0.0)
     pos_emb, mask = positions(size), None if size.lengths is None else size.mask[:, None]
-    return own, lambda x: FUNCTIONS.espnet(own, x, pos_emb, size.lengths), lambda x: own(x, x, x, pos_emb, mask)
+    return own, lambda x: other_packages.espnet(own, x, pos_emb, size.lengths), lambda x: own(x, x, x, pos_emb, mask)
 
 
 def funasr_chunks(size: Size) -> Pair:
@@ -138,7 +129,7 @@ def speechbrain(size: Size, vbias: bool) -> Pair:
     own, pos_embs = RelPosMHAXL(size.dim, size.heads, vbias=vbias), positions(size)
     options = {"key_padding_mask": None if size.lengths is None else ~size.mask, "return_attn_weights": False}
     theirs = partial(own, pos_embs=pos_embs, **options)
-    return own, lambda x: FUNCTIONS.speechbrain(own, x, pos_embs, size.lengths), lambda x: theirs(x, x, x)
+    return own, lambda x: other_packages.speechbrain(own, x, pos_embs, size.lengths), lambda x: theirs(x, x, x)
 
 
 def x_transformers(size: Size, bias: str, is_causal: bool, flash: bool) -> Pair:
@@ -166,7 +157,7 @@ def x_transformers(size: Size, bias: str, is_causal: bool, flash: bool) -> Pair:
                 is_causal=is_causal, key_lengths=size.lengths,
             )  # fmt: skip
         else:
-            out = FUNCTIONS.x_transformers(rel_pos, *inputs, size.lengths, is_causal)
+            out = other_packages.x_transformers(rel_pos, *inputs, size.lengths, is_causal)
         return own.to_out(own.merge_heads(out))  # type: ignore[no-any-return]
 
     modules = nn.ModuleList([own] if rel_pos is None else [own, rel_pos])

@@ -1,4 +1,4 @@
-"""The calls of docs/reference/packages.md against the classes, installed here. Needs the package index.
+"""The calls of examples/other_packages.py against the classes, installed here. Needs the package index.
 
 PyTorch and what else fits come from this environment.
 """

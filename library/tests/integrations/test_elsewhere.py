@@ -1,7 +1,7 @@
-"""Tests of the functions for other packages in docs/reference/packages.md.
+"""Tests of examples/other_packages.py.
 
-ESPnet's function is compared with the class of ESPnet. For the others, modules with the names that the page uses get
-the weights of classes that transformers has of the same models, or the bias that the page describes.
+ESPnet's function is compared with the class of ESPnet. For the others, modules with the names that they use get
+the weights of classes that transformers has of the same models, or the bias that they describe.
 `tests/system/test_packages.py` compares with the classes of the other packages.
 """
 
@@ -15,7 +15,7 @@ from transformers.models.parakeet import modeling_parakeet as parakeet
 from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import SeamlessM4Tv2ConformerSelfAttention
 from transformers.models.vits.modeling_vits import VitsAttention
 
-from benchmarks.packages import FUNCTIONS as PAGE
+from examples import other_packages
 
 N, DIM, HEADS = 14, 24, 3
 LENGTHS = torch.tensor([N, 9])
@@ -43,8 +43,8 @@ def test_espnet(x):
 
     own, positions = RelPositionMultiHeadedAttention(HEADS, DIM, 0.0).eval(), torch.randn(1, 2 * N - 1, DIM)
     plain, masked = (own(x, x, x, positions, mask) for mask in (None, VALID[:, None]))
-    close(PAGE.espnet(own, x, positions), plain)
-    close(PAGE.espnet(own, x, positions, LENGTHS), masked)
+    close(other_packages.espnet(own, x, positions), plain)
+    close(other_packages.espnet(own, x, positions, LENGTHS), masked)
     assert float((masked - plain).abs().max()) > 1e-3
 
 
@@ -71,11 +71,11 @@ def test_speechbrain(x, nemo):
     )  # fmt: skip
     nemo.scaling = theirs.scale
     positions = parakeet.ParakeetEncoderRelPositionalEncoding(nemo.config)(x)
-    close(PAGE.speechbrain(theirs, x, positions[:1]), nemo(x, positions)[0])
+    close(other_packages.speechbrain(theirs, x, positions[:1]), nemo(x, positions)[0])
     nemo.v_proj.bias = nn.Parameter(torch.randn(DIM))
     theirs.vbias, theirs.value_bias_weight = True, nemo.v_proj.bias
     mask = (VALID[:, None] & VALID[:, :, None])[:, None]
-    close(PAGE.speechbrain(theirs, x, positions[:1], LENGTHS)[VALID], nemo(x, positions, mask)[0][VALID])
+    close(other_packages.speechbrain(theirs, x, positions[:1], LENGTHS)[VALID], nemo(x, positions, mask)[0][VALID])
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -98,7 +98,7 @@ def test_x_transformers(is_causal, max_distance):
     for lengths, keys in ((None, torch.ones(2, 1, 1, N).bool()), (LENGTHS, VALID[:, None, None])):
         scores = query @ key.mT * (DIM // HEADS) ** -0.5 + rel_pos(N, N)
         want = scores.masked_fill(~(seen & keys), -torch.inf).softmax(-1) @ value
-        got = PAGE.x_transformers(rel_pos, query, key, value, lengths, is_causal=is_causal)
+        got = other_packages.x_transformers(rel_pos, query, key, value, lengths, is_causal=is_causal)
         close(got, want)
         close(*(torch.autograd.grad(out.square().sum(), inputs, retain_graph=True)[0] for out in (got, want)))
 
@@ -113,14 +113,14 @@ def test_fairseq2(x):
     query, key, value = split(x, own.linear_q, own.linear_k, own.linear_v)
     for names, lengths, mask in (({}, None, None), ({"rel_v_embed": None}, LENGTHS, MASK)):  # WeNet, fairseq2
         vars(theirs).update(names)
-        out = PAGE.fairseq2(theirs, query, key, value, lengths)
+        out = other_packages.fairseq2(theirs, query, key, value, lengths)
         close(own.linear_out(out.transpose(1, 2).flatten(2)), own(x, mask)[0])
     theirs.rel_v_embed = table
     distance = (torch.arange(N) - torch.arange(N)[:, None]).clamp(-5, 2) + 5
     scores = query @ key.mT + torch.einsum("nhsk,stk->nhst", query, own.distance_embedding(distance))
     weights = (scores * (DIM // HEADS) ** -0.5).softmax(-1)
     want = weights @ value + torch.einsum("nhst,stk->nhsk", weights, table(distance))
-    close(PAGE.fairseq2(theirs, query, key, value), want)
+    close(other_packages.fairseq2(theirs, query, key, value), want)
 
 
 def test_rvc(x):
@@ -137,5 +137,5 @@ def test_rvc(x):
         emb_rel_v=own.emb_rel_v, n_heads=HEADS, drop=nn.Dropout(0.1), training=False,
     )  # fmt: skip
     mask = torch.where(MASK, 0.0, torch.finfo(torch.float32).min)
-    close(PAGE.rvc(theirs, x.mT).mT, own(x)[0])
-    close(PAGE.rvc(theirs, x.mT, LENGTHS).mT, own(x, attention_mask=mask)[0])
+    close(other_packages.rvc(theirs, x.mT).mT, own(x)[0])
+    close(other_packages.rvc(theirs, x.mT, LENGTHS).mT, own(x, attention_mask=mask)[0])
