@@ -65,6 +65,16 @@ def test_links_do_not_depend_on_other_pairs_and_unknown_pieces_have_none():
     assert links_of(aligner, [np.array([48, 47])], [np.array([68])]) == [set()]
 
 
+def test_pieces_that_share_two_pairs_can_be_linked():
+    sources, targets, _ = shuffled_text(200)
+    for source, target, count in ((45, 65, 1), (46, 66, 2)):
+        sources += [np.array([source])] * count
+        targets += [np.array([target])] * count
+    aligner = Aligner(sources, targets, VOCAB)
+    assert links_of(aligner, [np.array([45])], [np.array([65])]) == [set()]
+    assert links_of(aligner, [np.array([46])], [np.array([66])]) == [{(0, 0)}]
+
+
 def expected_links(sources: list[list[int]], targets: list[list[int]], passes: int) -> list[set[tuple[int, int]]]:
     """Return the links by the formulas of the module, one number at a time."""
     pairs = list(zip(sources, targets, strict=True))

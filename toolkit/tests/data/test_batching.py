@@ -119,6 +119,25 @@ def test_a_stream_resumes_anywhere():
     assert all(tensor.is_meta for batch in moved.micro_batches for tensor in vars(batch).values())
 
 
+def test_links_are_at_the_pieces_of_their_sentences():
+    """With tokens before the source, as in imported models. Piece 100 · i + 2 · k of a source has a link."""
+    source_lengths, target_lengths = random_lengths(40)
+    sources = [[100 * i + k for k in range(length)] for i, length in enumerate(source_lengths)]
+    targets = [[10_000 + 100 * i + k for k in range(length)] for i, length in enumerate(target_lengths)]
+    linked = [range(min(a, b) // 2) for a, b in zip(source_lengths, target_lengths, strict=True)]
+    links = [[step * np.arange(len(own)) for own in linked] for step in (2, 1)]
+    special = Tokenizer.special._replace(src_begin=(4, 5))
+    stage = Stage(Mixture((40,), (40,)))
+    text = TrainingText(Pairs(sources, targets), ("text",), (stage,), special, 256, 5, Pairs(*links))
+    found = []
+    steps = len(text.epoch(0, parts=2).steps)
+    for step in itertools.islice(text.steps(accumulate=2), steps):
+        for batch in step.micro_batches:
+            for sentence, target, source in batch.links.tolist():
+                found.append((int(batch.src[sentence, source]), int(batch.tgt_out[sentence, target])))
+    assert sorted(found) == [(100 * i + 2 * k, 10_000 + 100 * i + k) for i, own in enumerate(linked) for k in own]
+
+
 def test_several_ranks_compute_the_same_as_one():
     """Micro-batches and their places in the step do not depend on the number of ranks. A text may be one sentence."""
     for src, tgt in (random_lengths(53), ([3], [4])):
