@@ -1,11 +1,18 @@
-"""One process of `benchmarks.engines`. Only the package of an engine is imported, in the environment of that engine.
+"""One process of `benchmarks.engines` or `benchmarks.firefox`. Only the package of one engine is imported.
 
-    python engine_process.py ENGINE MODEL LINES BEAM THREADS
+    python engine_process.py ENGINE MODEL LINES BEAM THREADS [ALONE]
 
-An engine translates the first line, then all, and prints the time of the first translation in seconds since the epoch,
-the source words per second and the peak memory in MiB. With LINES "serve", a server is started on the port BEAM.
+An engine translates the first line, then if ALONE is given so many lines one by one, and then all lines in one call. It
+prints one line of JSON. With LINES "serve", a server is started on the port BEAM.
+
+    first        time of the first translation, in seconds since the epoch
+    processor    processor time until then, in seconds
+    alone        of lines one by one: source words and words of translations per second, and peak memory in MiB
+    together     the same of all lines in one call; missing for an engine that translates single lines
+    translations of the lines one by one, or else of all lines in one call
 """
 
+import json
 import os
 import site
 import sys
@@ -19,7 +26,7 @@ from typing import Any
 Translate = Callable[[list[str]], list[str]]
 BERGAMOT = """
 models: [{weights}]
-vocabs: [{vocabulary}, {vocabulary}]
+vocabs: [{source}, {target}]
 beam-size: {beam}
 normalize: 1.0
 mini-batch: 64
@@ -33,17 +40,25 @@ skip-cost: true
 cpu-threads: 0
 quiet: true
 quiet-translation: true
-gemm-precision: int8shiftAlphaAll
+gemm-precision: {precision}
 """
 
 
+def marian_files(model: str) -> tuple[Path, Path, Path, Path | None]:
+    """Return the weights, the vocabularies and the shortlist, which may be missing, in a directory of Marian."""
+    folder = Path(model).resolve()
+    vocabularies = sorted(folder.glob("*.spm"))  # srcvocab before trgvocab
+    return folder / "model.bin", vocabularies[0], vocabularies[-1], next(folder.glob("lex*.bin"), None)
+
+
 def relattn_mt(model: str, beam: int, threads: int) -> Translate:
+    from dataclasses import replace
+
     import relattn_mt as package
-    from relattn_mt.config import SearchConfig
     from relattn_mt.translate.options import TranslateOptions
 
     translator = package.load(model, threads=threads)
-    options = TranslateOptions(search=SearchConfig(beam_size=beam))
+    options = TranslateOptions(search=replace(translator.search, beam_size=beam))
     return lambda lines: translator.translate(lines, options)
 
 
@@ -68,15 +83,27 @@ def bergamot(model: str, beam: int, threads: int) -> Translate:
     sys.modules["bergamot"] = package
     import bergamot._bergamot as native
 
-    weights, vocabulary = (next(Path(model).resolve().glob(name)) for name in ("*.bin", "*.spm"))
+    weights, source, target, shortlist = marian_files(model)
+    settings = "".join(file.read_text() for file in weights.parent.glob("config*.yml"))
+    precision = "float32" if "gemm-precision: float32" in settings else "int8shiftAlphaAll"
+    config = BERGAMOT.format(weights=weights, source=source, target=target, beam=beam, precision=precision)
     service = native.Service(native.ServiceConfig(numWorkers=threads, cacheSize=0, logLevel="warn"))
-    translator = service.modelFromConfig(BERGAMOT.format(weights=weights, vocabulary=vocabulary, beam=beam))
+    translator = service.modelFromConfig(config + (f"shortlist: [{shortlist}, false]\n" if shortlist else ""))
 
     def translate(lines: list[str]) -> list[str]:
         found = service.translate(translator, native.VectorString(lines), native.ResponseOptions())
         return [each.target.text for each in found]
 
     return translate
+
+
+def fxtranslate(model: str, beam: int, threads: int) -> Translate:
+    from fxtranslate import Translator
+
+    weights, source, target, shortlist = marian_files(model)
+    parts = [file.read_bytes() for file in (weights, source, target)]
+    translator = Translator(*parts, shortlist.read_bytes() if shortlist else None)
+    return lambda lines: [translator.translate(line) for line in lines]
 
 
 def install_argos(model: str, threads: int, beam: int) -> Any:
@@ -119,22 +146,40 @@ def serve(engine: str, model: str, port: str, threads: str) -> None:
         command()
 
 
+def measure(translate: Translate, calls: list[list[str]]) -> tuple[dict[str, float], list[str]]:
+    """Return the words per second of source and translation and the peak memory in MiB, and the translations."""
+    start = time.perf_counter()
+    translations = [translation for call in calls for translation in translate(call)]
+    seconds = time.perf_counter() - start
+    sources = [line for call in calls for line in call]
+    assert len(translations) == len(sources)
+    words, written = (sum(len(line.split()) for line in side) for side in (sources, translations))
+    status = Path("/proc/self/status").read_text().splitlines()
+    peak = next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
+    return {"words": words / seconds, "written": written / seconds, "peak": peak}, translations
+
+
 def main() -> None:
-    engine, model, text, beam, threads = sys.argv[1:]
+    engine, model, text, beam, threads, *alone = sys.argv[1:]
     if text == "serve":
         serve(engine, model, beam, threads)
         return
-    engines = {"relattn-mt": relattn_mt, "ctranslate2": ctranslate2, "bergamot": bergamot, "argos": argos}
+    engines = {
+        "relattn-mt": relattn_mt,
+        "ctranslate2": ctranslate2,
+        "bergamot": bergamot,
+        "fxtranslate": fxtranslate,
+        "argos": argos,
+    }
     translate = engines[engine](model, int(beam), int(threads))
     lines = Path(text).read_text(encoding="utf-8").splitlines()
     translate(lines[:1])
-    first, start = time.time(), time.perf_counter()
-    answers = translate(lines)
-    speed = sum(len(line.split()) for line in lines) / (time.perf_counter() - start)
-    assert len(answers) == len(lines)
-    status = Path("/proc/self/status").read_text().splitlines()
-    peak = next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
-    print(first, speed, peak)
+    result: dict[str, Any] = {"first": time.time(), "processor": time.process_time()}
+    if engine != "fxtranslate":
+        result["together"], result["translations"] = measure(translate, [lines])
+    if alone:
+        result["alone"], result["translations"] = measure(translate, [[line] for line in lines[: int(alone[0])]])
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import time
 import urllib.request
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measure import Row, command, field_in_bytes, parse, record
 
@@ -35,13 +36,18 @@ SERVERS = "relattn-mt", "libretranslate"
 Figures = tuple[float, ...]  # seconds to the first answer, source words per second, peak MiB
 
 
-def engine(python: Path, name: str, model: Path, lines: Path, beam: int, threads: int) -> Figures:
+def run(python: Path, *arguments: object) -> dict[str, Any]:
+    """Run a process of an engine and return what it prints, with the seconds to the first answer as `first`."""
     start = time.time()
-    line = [str(part) for part in (python, PROCESS, name, model, lines, beam, threads)]
-    first, speed, peak = map(
-        float, subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()[-3:]
-    )
-    return first - start, speed, peak
+    line = [str(part) for part in (python, PROCESS, *arguments)]
+    output = subprocess.run(line, check=True, capture_output=True, text=True).stdout
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return {**result, "first": result["first"] - start}
+
+
+def engine(python: Path, name: str, model: Path, lines: Path, beam: int, threads: int) -> Figures:
+    result = run(python, name, model, lines, beam, threads)
+    return result["first"], result["together"]["words"], result["together"]["peak"]
 
 
 def server(python: Path, name: str, model: Path, lines: list[str], threads: int) -> Figures:

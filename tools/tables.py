@@ -32,6 +32,12 @@ PROGRAMS = {
     "argos": "Argos Translate 1.11.0",
     "libretranslate": "LibreTranslate 1.9.6",
 }
+FIREFOX_PROGRAMS = {
+    "bergamot": "Bergamot 0.4.5",
+    "fxtranslate": "fxtranslate 0.5.0",
+    "relattn-mt": "relattn-mt",
+    "relattn-mt 7 bits": "relattn-mt, 7 bits",
+}
 BOTH, FORWARD = {"pass": "forward + backward"}, {"pass": "forward"}
 FULL, CAUSAL = {"causal": "False"}, {"causal": "True"}
 Lines = Sequence[tuple[str, Row]]  # label of a line, and the values of columns that choose its rows
@@ -154,6 +160,38 @@ def engines() -> str:
             start = [label, size, one["seconds_to_first"]]
             cells = [f"{int(here[key]['words_per_second']):,}" if key in here else "–" for key in speeds]
             table.append([processor, *start, one["peak_mib"], *cells, commits(list(here.values()))])
+    return markdown(table) + conditions(rows)
+
+
+def firefox() -> str:
+    """Return start, memory and speed with models of Firefox's sizes, a line per model and program."""
+    rows = read(RESULTS / "firefox-cpu.csv")
+    head = ["model", "program", "first line, s of processor time", "peak, MiB", "line by line", "in a batch"]
+    table = [["processor", *head, "in a batch, 2 threads", "commit"]]
+    for processor, those in by_processor(rows):
+        for model, shortlist, engine in dict.fromkeys((row["model"], row["shortlist"], row["engine"]) for row in those):
+            case = {"model": model, "shortlist": shortlist, "engine": engine}
+            here = {row["threads"]: row for row in those if case.items() <= row.items()}
+            one, two = here["1"], here.get("2")
+            speeds = [one["pieces_per_second_alone"], one["pieces_per_second_together"]]
+            speeds.append(two["pieces_per_second_together"] if two else "")
+            cells = [f"{int(speed):,}" if speed else "–" for speed in speeds]
+            label = f"{model}, shortlist" if shortlist == "True" else model
+            start = [processor, label, FIREFOX_PROGRAMS[engine], one["processor_to_first"], one["peak_mib_alone"]]
+            table.append([*start, *cells, commits(list(here.values()))])
+    return markdown(table) + conditions(rows)
+
+
+def equal_texts() -> str:
+    """Return how many translations of students equal Bergamot's, a line per student and program."""
+    rows = read(RESULTS / "firefox-equal-cpu.csv")
+    table = [
+        ["processor", "student", "program", "lines", "equal", "others within 0.01 nats", "largest, nats", "commit"]
+    ]
+    for processor, those in by_processor(rows):
+        for row in those:
+            cells = [row[name] for name in ("lines", "equal", "within_0.01_nats", "largest_nats")]
+            table.append([processor, row["student"], FIREFOX_PROGRAMS[row["engine"]], *cells, commits([row])])
     return markdown(table) + conditions(rows)
 
 
@@ -301,6 +339,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "int8-encoders": int8_encoders,
     "encoders": encoders,
     "engines": engines,
+    "firefox": firefox,
+    "firefox-equal": equal_texts,
     "training": training,
 }
 

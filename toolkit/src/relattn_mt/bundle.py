@@ -49,8 +49,8 @@ CONFIG, WEIGHTS, CARD = "config.yaml", "model.safetensors", "README.md"
 TOKENIZER_FILES = {"own": (TOKENIZER,), "imported": (TOKENIZER, TGT_TOKENIZER, VOCABULARY)}
 _MODEL_FILES = (WEIGHTS, SHORTLIST, *TOKENIZER_FILES["imported"])  # besides config.yaml; some bundles have fewer
 
-# Metadata of the weights: the SHA-256 of the tokenizer that they were trained with. It is the only entry, because
-# safetensors writes entries in any order, and equal models must give equal files.
+# Metadata of the weights: the SHA-256 of the tokenizer that they were trained with, and that of a shortlist. It is the
+# only entry, because safetensors writes entries in any order, and equal models must give equal files.
 _TOKENIZER_OF = "tokenizer"
 
 
@@ -168,7 +168,10 @@ class Bundle:
             if self.shortlist is not None:
                 (directory / SHORTLIST).write_bytes(self.shortlist.content)
             (directory / CARD).write_text(card, encoding="utf-8")
-            content = save(dict(self.state), metadata={_TOKENIZER_OF: self.tokenizer.digest})
+            digests = (
+                self.tokenizer.digest if self.shortlist is None else f"{self.tokenizer.digest} {self.shortlist.digest}"
+            )
+            content = save(dict(self.state), metadata={_TOKENIZER_OF: digests})
             (directory / WEIGHTS).write_bytes(content)
 
     def _translator(self, engine: Engine, workers: int = 1) -> Translator:
@@ -254,7 +257,7 @@ def read_bundle(path: str | Path) -> Bundle:
     config = _read_description(path / CONFIG)
     require_files(path, *TOKENIZER_FILES[config.tokenizer], what="bundle")
     state, metadata = read_weights(path / WEIGHTS)
-    digest = metadata.get(_TOKENIZER_OF, "")
+    digest, _, shortlist_digest = metadata.get(_TOKENIZER_OF, "").partition(" ")
     is_own = config.tokenizer == "own"
     tokenizer = Tokenizer.load(path / TOKENIZER, digest) if is_own else ImportedTokenizer.load(path, digest)
     if tokenizer.digest != digest:
@@ -262,6 +265,7 @@ def read_bundle(path: str | Path) -> Bundle:
     tokenizer = tokenizer.with_languages(config.src_lang, config.tgt_lang)
     require_fit(config.model, tokenizer.vocab_sizes, state, path / WEIGHTS)
     require_valid(state, path / WEIGHTS)
+    shortlist = path / SHORTLIST
     return Bundle(
         path=path,
         model=config.model,
@@ -271,11 +275,11 @@ def read_bundle(path: str | Path) -> Bundle:
         pairs=language_pairs(config.pairs, path / CONFIG),
         state=state,
         tokenizer=tokenizer,
-        shortlist=read_shortlist(path / SHORTLIST, tokenizer) if (path / SHORTLIST).exists() else None,
+        shortlist=read_shortlist(shortlist, tokenizer, shortlist_digest) if shortlist.exists() else None,
     )
 
 
-def read_shortlist(file: Path, tokenizer: AnyTokenizer) -> Shortlist:
+def read_shortlist(file: Path, tokenizer: AnyTokenizer, checked_digest: str = "") -> Shortlist:
     """Read a shortlist of Marian, whose vocabularies do not have the last piece that starts the decoder.
 
     Raises:
@@ -286,6 +290,6 @@ def read_shortlist(file: Path, tokenizer: AnyTokenizer) -> Shortlist:
     with reading(file, "cannot be read"):
         content = file.read_bytes()
     try:
-        return Shortlist(content, (len(source) - is_shared, len(target) - 1), is_shared)
+        return Shortlist(content, (len(source) - is_shared, len(target) - 1), is_shared, checked_digest)
     except InputError as error:
         raise InputError(f"{file}: {error}") from error

@@ -17,7 +17,7 @@ def export(
     quantization: Quantization = "float32",
     check_lines: str = "",
     check_count: int = 100,
-    shortlist: str = "",
+    shortlist: list[str] = [],  # noqa: B006
     src_lang: str = "",
     tgt_lang: str = "",
 ) -> None:
@@ -35,8 +35,9 @@ def export(
         quantization: Type of the weights. onnx supports float32 only, marian float32 and int8.
         check_lines: File of source lines for the check. By default, random text from the vocabulary.
         check_count: Number of lines for the check.
-        shortlist: For marian, a file of lexical probabilities to make a lexical shortlist from, which makes
-            translating faster: lines of a target piece, a source piece and the probability, as extract_lex writes them.
+        shortlist: For marian, files to make a lexical shortlist from, which makes translating faster: two files of
+            sentences and their translations, such as the training text; or one file of lexical probabilities, with
+            lines of a target piece, a source piece and the probability, as extract_lex writes them.
         src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
             other one if tgt_lang is that language.
         tgt_lang: Target language. The default is chosen as for src_lang.
@@ -64,7 +65,7 @@ def export(
     elif program == "marian":
         from relattn_mt.formats import marian_export
 
-        lexicon = Path(shortlist) if shortlist else None
+        lexicon = [Path(file) for file in shortlist]
         print(marian_export.export(source, Path(out), int8=quantization == "int8", sample=sample, lexicon=lexicon))
     else:
         write = ctranslate2.export if program == "ctranslate2" else argos.export

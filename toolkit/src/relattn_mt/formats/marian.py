@@ -23,7 +23,7 @@ import math
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +150,9 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         decoder_mixer="ssru" if options.get("transformer-decoder-autoreg") == "rnn" else "scheme",
         **_alignment(source, options, names.layers(tensors, "decoder")),
     )
+    config = replace(
+        config, positions="marian", max_positions=None
+    )  # which training keeps, so it can be exported again
     lists = _named(path, settings, "shortlist", sorted(path.glob("lex*.bin"))[:1], 1, 0)
     layers = zip(("enc-depth", "dec-depth"), (config.encoder_layers, config.decoder_layers), strict=True)
     inner = ("transformer-dim-ffn", config.feed_forward_dim)
@@ -430,7 +433,10 @@ def _languages(path: Path) -> tuple[str, str]:
 
 
 def _search(file: Path, settings: Mapping[str, Any]) -> SearchConfig:
-    """Return the search that the settings name, by default Firefox's. Marian's limit counts the end of the source."""
+    """Return the search that the settings name, by default Firefox's.
+
+    Marian's limit counts the end of the source, and not that of the translation.
+    """
     beam, alpha, ratio = (
         typed(file, name, settings.get(name, default), type(default))
         for name, default in (("beam-size", 1), ("normalize", 1.0), ("max-length-factor", 2.0))
@@ -442,7 +448,7 @@ def _search(file: Path, settings: Mapping[str, Any]) -> SearchConfig:
             alpha=alpha,
             early_stopping=True,
             max_length_ratio=ratio,
-            max_length_extra=math.ceil(ratio),
+            max_length_extra=math.ceil(ratio) + 1,
         )
     except InputError as error:
         message = re.sub("^alpha|^beam_size|^max_length_ratio", lambda match: _SETTINGS[match[0]], str(error))

@@ -25,30 +25,28 @@ import yaml
 from relattn_mt.bundle import CARD, Bundle
 from relattn_mt.config.positions import DotProduct, LearnedVectors
 from relattn_mt.data.imported_tokenizer import ImportedTokenizer
-from relattn_mt.data.text_files import read_lines
 from relattn_mt.data.tokenizer import pieces_of, processor
 from relattn_mt.engine.decoder import NativeDecoder
 from relattn_mt.engine.engine import NativeEngine
-from relattn_mt.engine.shortlist import Shortlist, packed
 from relattn_mt.formats import marian
 from relattn_mt.formats.foreign_model import NEVER_GENERATED
+from relattn_mt.formats.marian_shortlist import make_shortlist
 from relattn_mt.formats.parity import Reference, Report, check_lines
 from relattn_mt.formats.transformers.directory import fairseq_sinusoids
-from relattn_mt.support.errors import InputError, require
+from relattn_mt.support.errors import InputError
 from relattn_mt.support.files import putting, require_outside, require_replaceable
 from relattn_mt.weights import SCALE
 
 _CONFIG, _INFO, _SHORTLIST = "config.intgemm8bitalpha.yml", "model_info.json", "lex.s2t.bin"
 _FILES = _CONFIG, "model.bin", "vocab.spm", "srcvocab.spm", "trgvocab.spm", _SHORTLIST, _INFO, CARD
 _SHORTLISTED = "none"  # Marian's name of the rows of the output layer that a shortlist selects
-_FIRST, _BEST = 50, 50  # pieces that are always there, and of each source piece, as in Firefox's models
 _INNER, _OUTER = 64, 8  # intgemm: what inputs and outputs must be multiples of
 _ALIGNMENT = 256  # of data in bytes
 _ROUNDING = 1e-3  # of sines of angles up to 1,023 in float32
 
 
 def export(
-    bundle: Bundle, out: Path, *, int8: bool, sample: Sequence[str] | int, lexicon: Path | None = None
+    bundle: Bundle, out: Path, *, int8: bool, sample: Sequence[str] | int, lexicon: Sequence[Path] = ()
 ) -> Report:
     """Write a bundle in Marian's format, and check that its import agrees with the bundle.
 
@@ -58,7 +56,7 @@ def export(
         int8: Whether matrices are in int8. The multipliers of activations are those of the sample's translations,
             which requires PyTorch.
         sample: Lines for the check and the multipliers, or the number of lines to draw from the vocabulary.
-        lexicon: File of lexical probabilities, for a shortlist; None takes the bundle's, if it has one.
+        lexicon: Files to make a shortlist from, as `make_shortlist` reads them; none takes the bundle's, if it has one.
 
     Raises:
         InputError: The lexicon is malformed. Marian cannot represent the model, or the import disagrees. `out` holds
@@ -68,8 +66,8 @@ def export(
     if unsupported := list(_unsupported(bundle, int8)):
         raise InputError(f"{bundle.path}: Marian does not support {'; '.join(unsupported)}")
     require_replaceable(out, _FILES, "Marian export")
-    if lexicon is not None:
-        bundle = replace(bundle, shortlist=_shortlist(bundle, lexicon))
+    if lexicon:
+        bundle = replace(bundle, shortlist=make_shortlist(bundle, lexicon, _sizes(bundle)))
     bias = np.array(bundle.state.get("output_bias", np.zeros(bundle.tokenizer.vocab_sizes[1])), np.float32)
     unknown = bundle.tokenizer.vocabularies[1].index(bundle.tokenizer.unknown_piece)
     bias[[*bundle.tokenizer.special.banned, unknown]] = NEVER_GENERATED  # Marian bans the unknown piece only
@@ -142,35 +140,15 @@ def _models(bundle: Bundle) -> list[bytes]:
     return files
 
 
-def _shortlist(bundle: Bundle, lexicon: Path) -> Shortlist:
-    """Return the shortlist of the likeliest targets of each source piece, from lines "target source probability"."""
-    vocabularies = bundle.tokenizer.vocabularies
-    sizes = [processor(content).get_piece_size() for content in _models(bundle)]
-    src_ids, tgt_ids = ({piece: i for i, piece in enumerate(pieces)} for pieces in vocabularies)
-    likely: list[dict[int, float]] = [{} for _ in range(sizes[0])]
-    for number, line in enumerate(read_lines(lexicon), start=1):
-        try:
-            target, source, probability = line.split(" ")
-            likelihood = float(probability)
-        except ValueError as error:
-            raise InputError(
-                f"{lexicon}: line {number} must be target, source, probability, got {line!r:.60}"
-            ) from error
-        is_valid = 0 <= likelihood <= 1
-        require(is_valid, f"{lexicon}: line {number} must have a probability in [0, 1], got {probability!r:.60}")
-        if source in src_ids and target in tgt_ids:
-            likely[src_ids[source]][tgt_ids[target]] = likelihood
-    require(any(likely), f"{lexicon}: must have pieces of the vocabularies, got none")
-    lists = [sorted(sorted(each, key=each.__getitem__)[-_BEST:]) for each in likely]
-    is_shared = vocabularies[0] == vocabularies[1]
-    return Shortlist(packed(lists, _FIRST, _BEST), (sizes[0], sizes[-1]), is_shared)
+def _sizes(bundle: Bundle) -> list[int]:
+    """Return the number of source and of target pieces that Marian knows."""
+    return [processor(content).get_piece_size() for content in (_models(bundle)[0], _models(bundle)[-1])]
 
 
 def _write(out: Path, bundle: Bundle, multipliers: Mapping[str, float]) -> None:
     """Write all files but the card. With multipliers of activations, by our names, the weights are in int8."""
     files, search = _models(bundle), bundle.search
-    sizes = [processor(content).get_piece_size() for content in (files[0], files[-1])]
-    (out / "model.bin").write_bytes(_model(bundle, sizes, multipliers))
+    (out / "model.bin").write_bytes(_model(bundle, _sizes(bundle), multipliers))
     vocabularies = ["vocab.spm"] if files[0] == files[-1] else ["srcvocab.spm", "trgvocab.spm"]
     for name, content in zip(vocabularies, (files[0], files[-1]), strict=False):
         (out / name).write_bytes(content)
