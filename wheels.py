@@ -17,6 +17,8 @@ from kernels.build import parse_target
 ROOT = Path(__file__).parent
 DISTRIBUTIONS = ("library", "toolkit")  # their folders
 DIST = ROOT / "dist"
+WEB = ["relaxed.wasm", "simd.wasm"]  # in all wheels of the toolkit
+COMPILED = ".so", ".dylib", ".pyd", ".wasm"
 TARGETS = ("x86_64-linux-gnu.2.28", "aarch64-linux-gnu.2.28", "aarch64-macos.11.0", "none")  # values of RELATTN_TARGET
 
 
@@ -41,10 +43,13 @@ def check_objects(wheel: Path, target_name: str) -> list[str]:
     """Return the compiled files of a wheel; exit with an error if they or its tag are not the target's."""
     target = parse_target(target_name)
     tag = target.tag if target else "any"
-    expected = [f"{wheel.name.partition('-')[0]}.so"] if target else []
+    name = wheel.name.partition("-")[0]
+    expected = [f"{name}.so"] if target else []
+    if name == "relattn_mt":
+        expected += WEB
     with zipfile.ZipFile(wheel) as archive:
-        objects = sorted(Path(name).name for name in archive.namelist() if name.endswith((".so", ".dylib", ".pyd")))
-    if not wheel.name.endswith(f"-py3-none-{tag}.whl") or objects != expected:
+        objects = sorted(Path(name).name for name in archive.namelist() if name.endswith(COMPILED))
+    if not wheel.name.endswith(f"-py3-none-{tag}.whl") or objects != sorted(expected):
         raise SystemExit(
             f"a wheel for {target_name} must have the tag {tag} and {expected}, got {wheel.name}, {objects}"
         )

@@ -44,6 +44,7 @@ class Library(NamedTuple):
 
 ATTENTION = Library("relattn", Path("src/relattn/backends/native"), "attention/attention.c", list(DEFINES))
 ENGINE = Library("relattn_mt", Path("src/relattn_mt/engine"), "engine/engine.c", ["float32"])
+WEB = Path("src/relattn_mt/web")  # of the toolkit
 
 
 class Target(NamedTuple):
@@ -153,18 +154,33 @@ def build(library: Library, target: Target, folder: Path) -> list[tuple[str, str
     return [part for part in commands if part not in parts]
 
 
+def build_web(folder: Path) -> list[Path]:
+    """Write the engine in WebAssembly into a folder, and return its files. Without `ziglang`, there are none."""
+    if not find_spec("ziglang"):
+        return []
+    for path in folder.glob("*.wasm"):
+        path.unlink()
+    subprocess.run([sys.executable, str(SOURCES / "web.py"), str(folder)], check=True)
+    return sorted(folder.glob("*.wasm"))
+
+
 class CompileKernels(BuildHookInterface):
-    """Compile the library of a distribution. Parts that fail are left out for this machine, and errors for a target."""
+    """Compile the library of a distribution. Parts that fail are left out for this machine, and errors for a target.
+
+    For a target, also compile the engine in WebAssembly.
+    """
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)
         target_name = os.environ.get("RELATTN_TARGET", "")
         target = parse_target(target_name) if target_name else host_target()
+        library = ATTENTION if (root / ATTENTION.folder).is_dir() else ENGINE
+        if target_name and library is ENGINE:
+            build_data["artifacts"] += [f"/{path.relative_to(root)}" for path in build_web(root / WEB)]
         if target is None:
             if not target_name:
                 self.app.display_warning("relattn: no C compiler for the kernels; building without them")
             return
-        library = ATTENTION if (root / ATTENTION.folder).is_dir() else ENGINE
         files = [library.folder / f"{library.name}.{suffix}" for suffix in ("so", "json", "h")]
         for file in files:
             (root / file).unlink(missing_ok=True)

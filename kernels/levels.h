@@ -4,7 +4,8 @@
 
    EXACT means float32 and float64. Calls in bfloat16 use a level of BFLOAT16 if the processor has one, and otherwise the
    level of float32.
-   `levels.c` evaluates the requirements, and `build.py` reads the lines. */
+   `levels.c` evaluates the requirements, and `build.py` reads the lines. WebAssembly has no line: `simd/wasm.h` becomes two
+   files, and the page chooses. */
 
 #ifndef RELATTN_LEVELS_H
 #define RELATTN_LEVELS_H

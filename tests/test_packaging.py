@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 HOST = build.host_target()
 LEVELS = build.levels(HOST)
 PYTHON_NODES = 247_179  # of the syntax trees of what is shipped: lower it to the measured number when that has fallen
-OTHER_LINES = 5_300  # limit on shipped C and JavaScript
+OTHER_LINES = 5_900  # limit on shipped C, JavaScript and TypeScript: 640 are translation in WebAssembly
 FAILS = "#ifdef REAL64\n#error as in a compiler that lacks something\n#endif"
 
 
@@ -43,6 +43,7 @@ def compile_kernels(directory: Path, source: str) -> tuple[dict[str, Any], list[
     shutil.copy(build.SOURCES / "levels.h", sources)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "SOURCES", sources)
+        patch.setattr(build, "build_web", lambda folder: [])
         for library in (build.ATTENTION, build.ENGINE):
             root = directory / library.name
             (root / library.folder).mkdir(parents=True)
@@ -212,4 +213,4 @@ def test_shipped_python_does_not_grow():
 
 def test_shipped_c_and_javascript_do_not_grow():
     """An addition names what it removes."""
-    assert lines("c", "h", "js") <= OTHER_LINES
+    assert lines("c", "h", "js", "mjs", "ts") <= OTHER_LINES

@@ -4,7 +4,9 @@
 #define RELATTN_MEMORY_H
 
 #include <stdlib.h>
+#ifndef __wasm__
 #include <sys/mman.h>
+#endif
 
 #include "linear.h"
 

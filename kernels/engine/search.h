@@ -35,7 +35,11 @@ typedef struct {
 } search_state;
 
 static void *allocate_large_pages(idx bytes) {
+#ifdef MADV_HUGEPAGE
     const idx page = bytes < LARGE_PAGE ? 64 : LARGE_PAGE;
+#else
+    const idx page = 64;
+#endif
     void *memory = aligned_alloc(page, round_up(bytes, page));
     if (memory) advise_large_pages(memory, round_up(bytes, page));
     return memory;

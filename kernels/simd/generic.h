@@ -61,6 +61,11 @@ enum { HAS_PAIRS = 0, CODE_OFFSET = 0 };
 INLINE ivec add_pairs(ivec sum, ivec a, ivec w) { return (void)a, (void)w, sum; } /* never called */
 #endif
 
+#ifndef HAS_ROW_NUMBER
+/* Return a number of a row of codes that is subtracted from its sums of PAIRS. */
+INLINE integer row_number(const uint8_t *codes, idx count) { return (void)codes, (void)count, 0; }
+#endif
+
 #ifndef HAS_ADD_DOTS
 INLINE ivec add_dots(ivec sum, ivec a, ivec w) { return (void)a, (void)w, sum; } /* never called */
 #endif

@@ -31,7 +31,7 @@ typedef struct { /* input of a linear layer, also quantized if its weights are *
     const real *x;
     idx ldx;
     const uint8_t *codes;
-    const real *scales; /* per row its scale, and the number that `row_number` returns */
+    const real *scales; /* per row its scale, and in the same bits the integer that `row_number` returns */
     idx codes_row;
 } linear_input;
 
@@ -71,6 +71,8 @@ static linear_input operand_of(const real *x, idx ldx, const map *w, idx m, void
     for (idx r = 0; r < m && w->kernel != FLOAT; r++) {
         uint8_t *row = (uint8_t *)codes + r * a.codes_row;
         scales[2 * r] = quantize_row(row, x + r * ldx, w->inputs, CODE_OFFSET);
+        const integer number = w->kernel == PAIRS ? row_number(row, w->inputs) : 0;
+        memcpy(scales + 2 * r + 1, &number, sizeof number);
     }
     return a;
 }
@@ -108,12 +110,16 @@ INLINE void panel_rows(const int kernel, const int num_rows, real *c, idx ldc, c
     const uint8_t *codes = a->codes + row * a->codes_row;
     ivec sums[6][MICRO_VECS][2];
 #pragma GCC unroll 6
-    for (int r = 0; r < num_rows; r++)
+    for (int r = 0; r < num_rows; r++) {
+        integer number;
+        memcpy(&number, a->scales + 2 * (row + r) + 1, sizeof number);
 #pragma GCC unroll 4
         for (int v = 0; v < MICRO_VECS; v++) {
             sums[r][v][0] = sums[r][v][1] = (ivec){0};
             if (kernel != GENERIC && CODE_OFFSET) sums[r][v][0] = IVEC(w->sums + j + v * LANES);
+            if (kernel == PAIRS && !CODE_OFFSET) sums[r][v][0] -= number;
         }
+    }
     for (idx k = 0; k < records; k += num_sums)
 #pragma GCC unroll 2
         for (int s = 0; s < num_sums; s++, weight += record, codes += 8)

@@ -10,7 +10,7 @@ from relattn_mt.support.errors import require
 
 
 def export(
-    program: Literal["ctranslate2", "argos", "onnx", "marian"],
+    program: Literal["ctranslate2", "argos", "onnx", "marian", "web"],
     bundle: str,
     *,
     out: str,
@@ -28,8 +28,10 @@ def export(
     differ: the number of equal ones is printed.
 
     Args:
-        program: Format to write: ctranslate2, argos (a package for Argos Translate and LibreTranslate), onnx or
-            marian (Firefox, translateLocally).
+        program: Format to write: ctranslate2, argos (a package for Argos Translate and LibreTranslate), onnx,
+            marian (Firefox, translateLocally) or web (an ES module for Node.js and browsers, in WebAssembly; it
+            computes in the precision of the bundle, and its scores are those of the level default, so nothing is
+            checked).
         bundle: Directory of a bundle, or its name on the hub.
         out: Output directory; for argos, output file.
         quantization: Type of the weights. onnx supports float32 only, marian float32 and int8.
@@ -46,6 +48,7 @@ def export(
     require(program != "onnx" or quantization == "float32", f"onnx supports float32 only, got {quantization}")
     known = program != "marian" or quantization in ("float32", "int8")
     require(known, f"marian supports float32 and int8, got {quantization}")
+    require(program != "web" or quantization == "float32", "web keeps the weights of the bundle: `relattn-mt quantize`")
     require(program == "marian" or not shortlist, f"--shortlist requires marian, got {program}")
     sample = check_sample(check_lines, check_count)
 
@@ -62,6 +65,10 @@ def export(
         from relattn_mt.formats import onnx
 
         print(onnx.export(source, Path(out), sample=sample))
+    elif program == "web":
+        from relattn_mt.web.export import export as export_web
+
+        print(export_web(source, Path(out)))
     elif program == "marian":
         from relattn_mt.formats import marian_export
 

@@ -64,12 +64,6 @@ def unsupported_reason(config: ModelConfig, device: str = "cpu", dtype: str = "f
     return None
 
 
-def int8_kernel() -> int:
-    """Return the best kernel for maps in int8 on this processor. With PAIRS, maps beyond its range get GENERIC."""
-    assert KERNELS is not None
-    return KERNELS.int8_kernels[-1]
-
-
 def supports_positions(config: ModelConfig) -> bool:
     """Return whether the compiled decoder computes the position scheme of a model."""
     return config.position_spec.consists_of(*SUPPORTED)
@@ -102,22 +96,32 @@ class NativeDecoder:
         weights: Weights by name, as in `weight_table`. They must not change afterwards. Those in 8 bits are dequantized
             unless `int8`.
         int8: Whether to compute in int8. Weights in float32 are then quantized.
+        kernels: Kernels to pack for; by default those of this processor.
 
     Raises:
         InputError: Weights are not finite.
     """
 
     def __init__(
-        self, config: ModelConfig, vocab_sizes: tuple[int, int], weights: Mapping[str, np.ndarray], *, int8: bool
+        self,
+        config: ModelConfig,
+        vocab_sizes: tuple[int, int],
+        weights: Mapping[str, np.ndarray],
+        *,
+        int8: bool,
+        kernels: loader.Kernels | None = None,
     ) -> None:
-        assert KERNELS is not None
-        self.config, self.functions, self.types = config, KERNELS.functions, KERNELS.types
-        self.name = f"compiled decoder for {KERNELS.level}" + (f", int8 {INT8_KERNELS[int8_kernel()]}" if int8 else "")
+        kernels = kernels or KERNELS
+        assert kernels is not None
+        best_int8 = kernels.int8_kernels[-1]  # with PAIRS, maps beyond its range get GENERIC
+        self.config, self.functions, self.types = config, kernels.functions, kernels.types
+        self.name = f"compiled decoder for {kernels.level}" + (f", int8 {INT8_KERNELS[best_int8]}" if int8 else "")
         self.precision = "int8" if int8 else "fp32"
         if int8 and not is_quantized(weights):
             weights = quantize(weights)
-        kernel, self.vocab_size = int8_kernel() if int8 else FLOAT, vocab_sizes[1]
-        pack = self.pack = Packing(KERNELS, config, weights, kernel)
+        kernel = best_int8 if int8 else FLOAT
+        self.vocab_size = vocab_sizes[1]
+        pack = self.pack = Packing(kernels, config, weights, kernel)
         self.spec = config.position_spec
         self.memory_map = pack.memory_map(config.decoder_layers)  # first, since packing it needs most memory
         output_name = "output_weight" if "output_weight" in weights else "embedding"

@@ -1,0 +1,73 @@
+"""`relattn-mt export web` without a compiler; tests/system/test_web.py translates with what it writes."""
+
+import hashlib
+import json
+from dataclasses import replace
+
+import pytest
+from relattn_mt.bundle import Bundle
+from relattn_mt.engine import decoder
+from relattn_mt.support.errors import InputError
+from relattn_mt.web import build, export, model_file
+
+from testing.foreign_bundles import make_bundle
+
+pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
+ENGINES = {"simd": b"one engine", "relaxed": b"another engine"}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return make_bundle(tmp_path_factory.mktemp("web") / "bundle", dim=24, feed_forward_dim=40)
+
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch):
+    monkeypatch.setattr(export, "engines", lambda: ENGINES)
+
+
+def test_files_have_their_hash_and_the_manifest_lists_them(bundle, tmp_path):
+    export.export(bundle, tmp_path / "site")
+    first = {path.name: path.read_bytes() for path in (tmp_path / "site").iterdir()}
+    manifest = json.loads(first["model.json"])
+    entries = [*manifest["engines"].values(), manifest["model"], manifest["tokenizer"]]
+    for entry in entries:
+        content = first.pop(entry["file"])
+        assert len(content) == entry["bytes"]
+        assert hashlib.sha256(content).hexdigest()[:12] in entry["file"]
+    assert {*first} == {*export.MODULE, "model.json"}
+    assert manifest["src_end"] == [2]
+    assert manifest["pairs"] == [{"from": bundle.src_lang, "to": bundle.tgt_lang, "src_begin": []}]
+    other = replace(bundle, search=replace(bundle.search, beam_size=7))
+    export.export(other, tmp_path / "site")  # replaces the earlier model
+    assert len([*(tmp_path / "site").glob("model-*.bin")]) == 1
+    assert model_file.model_file(bundle) == model_file.model_file(bundle) != model_file.model_file(other)
+
+
+def test_a_directory_with_other_files_is_kept(bundle, tmp_path):
+    export.export(bundle, tmp_path)
+    (tmp_path / "mine.html").touch()
+    with pytest.raises(InputError, match=r"mine\.html"):
+        export.export(bundle, tmp_path)
+    assert (tmp_path / "mine.html").exists()
+
+
+def test_rules_against_repetition_are_refused(bundle, tmp_path):
+    search = replace(bundle.search, no_repeat_ngram=2)
+    with pytest.raises(InputError, match="no_repeat_ngram"):
+        export.export(replace(bundle, search=search), tmp_path / "site")
+    assert not (tmp_path / "site").exists()
+
+
+def test_a_clone_without_a_compiler_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "FOLDER", tmp_path)
+    monkeypatch.setattr(build, "find_spec", lambda _: None)
+    compiler = tmp_path / "web.py"
+    with pytest.raises(InputError, match="wheel of relattn-mt"):
+        build.engines(compiler)
+    compiler.write_text("raise SystemExit('a broken source')", encoding="utf-8")
+    with pytest.raises(InputError, match="pip install ziglang"):
+        build.engines(compiler)
+    monkeypatch.setattr(build, "find_spec", lambda _: True)
+    with pytest.raises(InputError, match="a broken source"):
+        build.engines(compiler)
