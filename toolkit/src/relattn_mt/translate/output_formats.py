@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relattn_mt.translate import Format
-from relattn_mt.translate.documents import Segment
 from relattn_mt.translate.translation import Translation
+
+if TYPE_CHECKING:
+    from relattn_mt.translate.documents import Segment  # requires the extra
 
 
 def header_lines(style: Format, *, align: bool) -> list[str]:
