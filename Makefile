@@ -67,7 +67,7 @@ clean:  ## remove everything that these commands made, except runs
 	touch $@
 
 .venv/installed: .venv/usable  # what tests and checks need; both packages are installed, so their kernels are not compiled again
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt 'relattn-mt[export,serve,train]' --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt 'relattn-mt[export,files,serve,train]' --group dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps espnet  # one of its classes is tested against
 	touch $@
 

@@ -8,8 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
-from datasets import Dataset
-from relattn_mt.data.storage import open_pairs
 from relattn_mt.data.tokenizer import Tokenizer
 
 from research.corpus import builtin
@@ -77,9 +75,6 @@ def test_data_do_not_depend_on_the_process(tmp_path):
         outputs.add(subprocess.run(command, env=changed, cwd=tmp_path, stdout=subprocess.PIPE, check=True).stdout)
     assert len(outputs) == 1
     assert ascii(builtin("long", lines=30, seed=4)).encode() in outputs.pop()
-    path = tmp_path / "1" / "data" / "train.arrow"
-    src, tgt = open_pairs(path)
-    assert Dataset.from_file(str(path))[9] == {"src": src[9].tolist(), "tgt": tgt[9].tolist()}
 
 
 def test_training_lines_are_longer_than_the_clip_and_long_lines_longer_than_those_of_training():

@@ -109,7 +109,7 @@ def test_a_corpus_with_nothing_to_keep_is_refused(files, tmp_path):
 @pytest.mark.parametrize("pieces", [2**16, 2**16 + 1])
 def test_stored_pairs_come_back_across_chunks(tmp_path, monkeypatch, pieces):
     monkeypatch.setattr(storage, "_ROWS_PER_CHUNK", 3)
-    last, path = pieces - 11, tmp_path / "pairs.arrow"
+    last, path = pieces - 11, tmp_path / "pairs.pairs"
     pairs = [([last + i] * (i % 4), [i, i + 1]) for i in range(11)]
     write_pairs(path, iter(pairs), vocab_size=pieces)
     src, tgt = open_pairs(path)

@@ -145,8 +145,8 @@ def test_guidance_changes_the_run(tmp_path, make_recipe, finished):
     recipe = make_recipe(tmp_path / "run", model=NAMED, train=GUIDED)
     train(recipe, show=False)
     assert not torch.equal(state_of(recipe)["model"]["embedding"], state_of(finished)["model"]["embedding"])
-    assert (tmp_path / "run/data/links.arrow").exists()
-    assert not Path(finished.out, "data/links.arrow").exists()
+    assert (tmp_path / "run/data/links.pairs").exists()
+    assert not Path(finished.out, "data/links.pairs").exists()
 
 
 @pytest.mark.parametrize(
@@ -179,10 +179,10 @@ def test_run_continues_with_the_same_weight_and_the_same_links(tmp_path, make_re
     for weight in (0.0, 0.5):
         message = refusal(train, with_train(more, guided_alignment=weight), resume=True, show=False)
         assert f"train.guided_alignment: 1.0 → {weight}" in message
-    links = tmp_path / "run/data/links.arrow"
+    links = tmp_path / "run/data/links.pairs"
     pairs = open_pairs(links)
     rows = [[side[:0].tolist() for side in pairs.row(row)] for row in range(len(pairs.src))]
     write_pairs(links, rows, vocab_size=300)
-    assert "links.arrow: damaged" in refusal(train, more, resume=True, show=False)
+    assert "links.pairs: damaged" in refusal(train, more, resume=True, show=False)
     links.unlink()
-    assert "links.arrow" in refusal(train, more, resume=True, show=False)
+    assert "links.pairs" in refusal(train, more, resume=True, show=False)

@@ -104,7 +104,7 @@ def test_run_without_disk_space_is_not_started(tmp_path, make_recipe, finished, 
     free = used
     train(recipe, resume=True, show=False)
     model, free = Transformer(recipe.model, 300), 0
-    for name in ("data/train.arrow", "checkpoints/step-00000001.ckpt"):
+    for name in ("data/train.pairs", "checkpoints/step-00000001.ckpt"):
         os.truncate(tmp_path / "run" / name, used)
         with nullcontext() if name.startswith("checkpoints") else pytest.raises(InputError, match="the disk must have"):
             run_directory.RunDirectory(recipe).require_space(model)
@@ -132,18 +132,18 @@ def writes(name: str, content: str) -> Callable[[Path], object]:
 
 
 def truncates(size: int) -> Callable[[Path], object]:
-    return lambda out: os.truncate(out / "data/train.arrow", size)
+    return lambda out: os.truncate(out / "data/train.pairs", size)
 
 
 def change_ids(out: Path) -> None:
-    path = out / "data/train.arrow"
+    path = out / "data/train.pairs"
     pairs = open_pairs(path)
     rows = [[side[::-1].tolist() for side in pairs.row(i)] for i in range(len(pairs.src))]
     write_pairs(path, rows, vocab_size=300)
 
 
 def lose_a_pair(out: Path) -> None:
-    path = out / "data/train.arrow"
+    path = out / "data/train.pairs"
     pairs = open_pairs(path)
     write_pairs(path, [tuple(map(list, pairs.row(0)))], vocab_size=300)
 
@@ -163,9 +163,9 @@ def repeat_an_entry(out: Path) -> None:
         (rewrite_checkpoint(optimizer=3), "checkpoint of step 6 .*"),
         (rewrite_checkpoint(progress={"epochs": 1}), "checkpoint of step 6 .*"),
         (repeat_an_entry, r"step-00000006\.ckpt: damaged: it must have each entry once.*"),
-        *((truncates(size), r"train\.arrow: .*") for size in (0, 4, 100, 1000)),
-        (change_ids, r"train\.arrow: damaged: .*"),
-        (lose_a_pair, r"train\.arrow: .* must have 48 pairs, got 1"),
+        *((truncates(size), r"train\.pairs: .*") for size in (0, 4, 100, 1000)),
+        (change_ids, r"train\.pairs: damaged: .*"),
+        (lose_a_pair, r"train\.pairs: .* must have 48 pairs, got 1"),
         (replace_tokenizer, r"tokenizer\.model must be the tokenizer that this run started with.*"),
         (writes("data/text.json", "{"), r"text\.json: .*"),
         (writes("data/text.json", '{"digests": 3}'), r"text\.json: .*"),

@@ -1,8 +1,8 @@
 """Data of a run: encode the text that a recipe names, keep it on disk, and open it again.
 
     tokenizer.model     trained on both sides of the training text, unless one is given, which may have more files
-    data/train.arrow    encoded training text, one corpus after the other
-    data/links.arrow    word alignment of the encoded training text, with train.guided_alignment
+    data/train.pairs    encoded training text, one corpus after the other
+    data/links.pairs    word alignment of the encoded training text, with train.guided_alignment
     data/text.json      written last: the corpora, digests of their files and of data/, numbers of dropped pairs
 
 A run continues with these files. It is refused if the text has changed since; the files may have been moved.
@@ -31,7 +31,7 @@ from relattn_mt.data.tokenizer import LONGEST_PIECE, TOKENIZER, SpecialTokens, T
 from relattn_mt.support.errors import InputError, one_line, reading, require
 from relattn_mt.support.files import file_digest, require_regular, write_atomically
 
-ENCODED, TEXT = "data/train.arrow", "data/text.json"
+ENCODED, TEXT = "data/train.pairs", "data/text.json"
 _CHUNK = 5000  # pairs that are encoded at once
 _log = logging.getLogger(__name__)
 
@@ -77,8 +77,8 @@ class TextRecord:
 
     Attributes:
         tokenizer: Digest of the tokenizer.
-        encoded: Digest of data/train.arrow.
-        links: Digest of data/links.arrow; "" without that file.
+        encoded: Digest of data/train.pairs.
+        links: Digest of data/links.pairs; "" without that file.
         train: `Corpus.record` of each training corpus.
         valid: The same of each validation set.
         dropped: Number of training pairs that were dropped, by reason.

@@ -12,7 +12,7 @@ from relattn_mt.data.aligner import Aligner, Sentences
 from relattn_mt.data.storage import Pairs, write_pairs
 from relattn_mt.support.errors import require
 
-LINKS = "data/links.arrow"
+LINKS = "data/links.pairs"
 _CELLS = 30_000_000  # source pieces × target pieces of the sentence pairs that the aligner learns from
 _ROWS = 50_000  # sentence pairs that are aligned at once
 _log = logging.getLogger(__name__)

@@ -1,22 +1,29 @@
-"""Store encoded sentence pairs as an Arrow stream, which is written row by row and read through a memory map.
+"""Store encoded sentence pairs in a file, which is written row by row and read through a memory map.
 
-A file has two columns of integer lists, ``src`` and ``tgt``. Opening it does not read it, so a corpus may be larger
-than memory. ``datasets.Dataset.from_file`` opens it too.
+A file has these parts, in the byte order of the machine:
+
+    values     pieces of the source and of the target of each row, uint16 or int32
+    ends       0, and the number of values before the end of each source and each target, int64
+    trailer    number of rows, number of values and bytes per value, int64
+
+A corpus may be larger than memory.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from relattn_mt.support.errors import reading
 from relattn_mt.support.files import putting
 
+_TRAILER = 24  # bytes
 _ROWS_PER_CHUNK = 100_000
 
 
@@ -24,26 +31,25 @@ class IdColumn:
     """A column of id lists. Each row is a view (pieces,) of the mapped file.
 
     Args:
-        column: Arrow column of integer lists.
+        values: Pieces of all rows.
+        begins: (rows,) number of values before each row.
+        ends: (rows,) number of values before the end of each row.
     """
 
-    def __init__(self, column: pa.ChunkedArray) -> None:
-        # pairs of (values, offsets), not copied: row r of a chunk is values[offsets[r] : offsets[r + 1]]
-        self._chunks = [(chunk.values.to_numpy(), chunk.offsets.to_numpy()) for chunk in column.chunks]
-        self._starts = np.cumsum([0, *(len(offsets) - 1 for _, offsets in self._chunks)])
+    def __init__(self, values: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> None:
+        self._values = values
+        self._begins = begins
+        self._ends = ends
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return len(self._ends)
 
     def lengths(self) -> np.ndarray:
         """(rows,) number of pieces of each row, int32."""
-        return np.concatenate([np.diff(offsets) for _, offsets in self._chunks])
+        return (self._ends - self._begins).astype(np.int32)
 
     def __getitem__(self, index: int, /) -> np.ndarray:
-        chunk = int(np.searchsorted(self._starts, index, side="right")) - 1
-        values, offsets = self._chunks[chunk]
-        row = index - self._starts[chunk]
-        return values[offsets[row] : offsets[row + 1]]
+        return self._values[self._begins[index] : self._ends[index]]
 
 
 class Pairs(NamedTuple):
@@ -67,12 +73,27 @@ def write_pairs(path: Path, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]
 
     Ids take two bytes for at most 65,536 pieces, otherwise four.
     """
-    ids = pa.list_(pa.uint16() if vocab_size <= 1 << 16 else pa.int32())
-    schema = pa.schema({"src": ids, "tgt": ids})
-    rows = iter(pairs)
-    with putting(path) as aside, open(aside, "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-        while chunk := list(islice(rows, _ROWS_PER_CHUNK)):
-            writer.write_batch(pa.record_batch(list(zip(*chunk, strict=True)), schema=schema))
+    dtype = np.uint16 if vocab_size <= 1 << 16 else np.int32
+    remaining = iter(pairs)
+    rows = values = 0
+    with putting(path) as aside, open(aside, "wb") as file, TemporaryFile(dir=aside.parent) as ends:
+        ends.write(bytes(8))
+        while chunk := list(islice(remaining, _ROWS_PER_CHUNK)):
+            sides = list(chain.from_iterable(chunk))
+            file.write(np.fromiter(chain.from_iterable(sides), dtype=dtype).tobytes())
+            chunk_ends = values + np.cumsum([len(side) for side in sides])
+            ends.write(chunk_ends.tobytes())
+            rows += len(chunk)
+            values = int(chunk_ends[-1])
+        file.write(bytes(_padding(file.tell())))
+        ends.seek(0)
+        shutil.copyfileobj(ends, file)
+        file.write(np.array([rows, values, np.dtype(dtype).itemsize], dtype=np.int64).tobytes())
+
+
+def _padding(size: int) -> int:
+    """Return the number of bytes between the values and the ends, which are aligned."""
+    return -size % 8
 
 
 def open_pairs(path: Path, rows: int | None = None) -> Pairs:
@@ -81,9 +102,19 @@ def open_pairs(path: Path, rows: int | None = None) -> Pairs:
     Raises:
         InputError: The file is missing, truncated or damaged, or has another number of rows than `rows`.
     """
-    with reading(path, "truncated or damaged"), pa.memory_map(str(path)) as file:
-        table = pa.ipc.open_stream(file).read_all()
-        table.validate(full=True)
-        if rows is not None and len(table) != rows:
-            raise ValueError(f"it must have {rows:,} pairs, got {len(table):,}")
-    return Pairs(IdColumn(table.column("src")), IdColumn(table.column("tgt")))
+    with reading(path, "truncated or damaged"):
+        if path.stat().st_size < _TRAILER:
+            raise ValueError(f"it must have at least {_TRAILER} bytes, got {path.stat().st_size}")
+        content = np.memmap(path, mode="r").view(np.ndarray)  # whose slices take less time
+        count, total, size = content[-_TRAILER:].view(np.int64).tolist()
+        begin = total * size + _padding(total * size)
+        expected = begin + 8 * (2 * count + 1) + _TRAILER
+        if size not in (2, 4) or min(count, total) < 0 or len(content) != expected:
+            raise ValueError(f"it must have the size that it names, got {len(content):,} bytes")
+        ends = content[begin:-_TRAILER].view(np.int64)
+        if ends[0] != 0 or ends[-1] != total or bool((ends[1:] < ends[:-1]).any()):
+            raise ValueError(f"its rows must be in order, with {total:,} values")
+        if rows is not None and count != rows:
+            raise ValueError(f"it must have {rows:,} pairs, got {count:,}")
+        values = content[: total * size].view(np.uint16 if size == 2 else np.int32)
+    return Pairs(IdColumn(values, ends[:-1:2], ends[1::2]), IdColumn(values, ends[1::2], ends[2::2]))
