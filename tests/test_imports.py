@@ -22,7 +22,7 @@ PATHS = {
     for package, folder in FOLDERS.items()
     for path in folder.rglob("*.py")
 }
-HEAVY = ("babel", "datasets", "matplotlib", "num2words", "sacrebleu", "safetensors")
+HEAVY = ("babel", "matplotlib", "num2words", "sacrebleu", "safetensors")
 HEAVY += ("sentencepiece", "tqdm", "transformers", "triton", "yaml", "relattn_mt", "relattn.integrations")
 # Packages that the files of a directory import, and no other file.
 OPTIONAL = {"relattn.backends.triton": "triton", "relattn.integrations.transformers": "transformers"}

@@ -5,6 +5,7 @@ from collections import Counter
 from itertools import islice, takewhile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from relattn_mt.config import AugmentConfig, DataConfig, Recipe
 from relattn_mt.data import storage, text_files
@@ -115,6 +116,20 @@ def test_stored_pairs_come_back_across_chunks(tmp_path, monkeypatch, pieces):
     src, tgt = open_pairs(path)
     assert [(src[i].tolist(), tgt[i].tolist()) for i in range(len(src))] == pairs
     assert src.lengths().tolist() == [len(row) for row, *_ in pairs]
+
+
+@pytest.mark.parametrize("place", range(-8, 0))
+def test_stored_pairs_with_other_numbers_are_refused(tmp_path, place):
+    """Each number after the values: rows, values and bytes per value, and before them the ends of sentences."""
+    path = tmp_path / "pairs"
+    write_pairs(path, [([1, 2, 3, 4], [5]), ([6, 7], [8])], vocab_size=9)  # 8 values, and 5 ends
+    content = path.read_bytes()
+    for number in (-1, 1 << 40, 6 if place == -7 else 3):
+        numbers = np.frombuffer(content, dtype=np.int64).copy()
+        numbers[place] = number
+        path.write_bytes(numbers.tobytes())
+        with pytest.raises(InputError, match="truncated or damaged: it"):
+            open_pairs(path)
 
 
 # Mixtures
