@@ -79,21 +79,23 @@ def test_stripped_lines_and_their_restoration(line, left):
         ("I saw <b>him</b>.", "ihn. sah ich", "210", "<b>ihn</b>. sah ich", []),
         ("put {x} down", "ab legen", "-0", "ab legen {x}", []),
         ("the {x}-file is", "ist die Datei", "201", "ist die {x}Datei", []),
-        # a word without alignment between two of a pair is enclosed; one that is aligned elsewhere is not
+        # a word without alignment between two of a pair is enclosed, and one that is aligned elsewhere if it is alone
         ("<b>a b</b> c", "A x B C", "0-12", "<b>A x B</b> C", []),
-        ("<b>a b</b> c", "A C B", "021", "<b>A</b> C B", []),
+        ("<b>a b</b> c", "A C B", "021", "<b>A C B</b>", []),
+        ("<b>a b</b> c d", "A C D B", "0231", "<b>A</b> C D B", []),
+        ("<b>a b</b> <i>c</i>", "A C B", "021", "<b>A</b> <i>C</i> B", []),
         ("<b>a</b> <i>b</i>", "B A B", "101", "<i>B</i> <b>A</b> B", []),
         # outer tags enclose all that inner tags do
         ("<b>a <i>b</i> c d</b> e", "B E A C D", "14023", "<b><i>B</i> E A C D</b>", []),
         ("a {x} b", "A B A", "010", "A B A {x}", []),
-        ("<b>a <i>b</i></b> c", "B C A", "120", "<b><i>B</i></b> C A", []),
+        ("<b>a <i>b</i></b> c", "B C A", "120", "<b><i>B</i> C A</b>", []),
         # as much punctuation stays within a pair as in the line
         ("a <b>(b)</b>. <i>“c</i>”, d", "A (B). “C”; D", "0123", "A <b>(B)</b>. <i>“C</i>”; D", []),
         ("a (<b>“b” c</b>). d", "A („B“ C). D", "0123", "A (<b>„B“ C</b>). D", []),
         # a literal between two words without spaces
         ("a→b c", "B A C", "102", "B A→C", []),
         # neighbours without alignment
-        ("a {x} b", "A B", "--", "A B {x}", ["{x}"]),
+        ("a {x} b", "A B", "--", "A {x} B", ["{x}"]),
         ('"https://x.org/(b)“ a', "A", "0", "https://x.org/(b) A", []),
         ("a b {x} c d", "A D", "03", "A {x} D", ["{x}"]),
         ("{x} a b", "A B", "--", "{x} A B", ["{x}"]),
@@ -104,11 +106,12 @@ def test_stripped_lines_and_their_restoration(line, left):
         ("a <b>c</b> d", "A D", "02", "A <b>D</b>", ["<b>"]),
         ("{x} <b>{y}</b>", "", "", "{x} <b>{y}</b>", []),
         # a pair that encloses nothing stays in the pair around it
-        ("<b>a<i></i></b> b", "A B A", "010", "<b>A<i></i></b> B A", []),
+        ("<b>a<i></i></b> b", "B A", "10", "B <b>A<i></i></b>", []),
         # tags within a word: the part before or after them is the same in the translation
         ("<b>H<sub>2</sub>O</b> a", "A H2O", "10", "A <b>H<sub>2</sub>O</b>", []),
         ("12.5<b>xy</b>", "12,5 xy", "00", "12,5 <b>xy</b>", []),
         ("<i>12.5</i><b>xy</b>.", "12,5 xy.", "00", "<i>12,5</i> <b>xy</b>.", []),
+        ("a<b>b<i></i><u> c</u></b>d", "AB", "0", "A<b><i></i><u>B</u></b>", ["<u>"]),
         ("un<b>wise</b> a", "A dumm", "10", "A <b>dumm</b>", []),
         ("<u>p</u><b>qr</b> a", "A xyz", "10", "A <u><b>xyz</b></u>", []),
         # numbers and placeholders keep their distance and their pair, and items of a list their place
@@ -122,11 +125,12 @@ def test_stripped_lines_and_their_restoration(line, left):
         ("{x}{y} a 12", "12 A", "10", "12 {x}{y} A", []),
         ("a12 <b>5 km</b>", "12a", "-", "12a <b>5 km</b>", ["<b>5 km</b>"]),
         ("$5%s: a", "16:08: A", "01", "$5 16:08: A", []),
-        ("a <b>b $5 c</b> d", "A1 D", "03", "A1 <b>$5 D</b>", ["<b>", "$5"]),
+        ("a <b>b $5 c</b> d", "A1 D", "03", "<b>A1 $5</b> D", ["<b>", "$5"]),
         ("12<b>b 5 km</b> c", "C12 B", "10", "C12 <b>B 5 km</b>", []),
         # spaces and punctuation in a pair
         ("<u>a </u><b>b</b>, c", "B A C", "102", "<b>B</b> <u>A </u>C", []),
-        ("a<b> b</b><i>, c</i>", "A B, C", "012", "A<b> B</b>, <i>C</i>", []),
+        ("a<b> b</b><i>, c</i>", "A B, C", "012", "A<b> B</b><i>, C</i>", []),
+        ("a<b> b</b><i>, c</i>", "C A B,", "201", "<i>C</i> A<b> B</b>,", []),
         ("<u>a </u><b>b </b>c", "B A C", "102", "<b>B </b><u>A </u>C", []),
     ],
 )
@@ -147,10 +151,31 @@ def test_words_are_those_of_the_tokenizer(space):
     assert normalize(restore_tags(stripped, plain.line, identity(plain.line))[0]) == normalize(line)
 
 
+@pytest.mark.parametrize("character", ["\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"])
+def test_characters_that_are_none_stay_in_the_text(character):
+    stripped = strip_tags(f"a{character} {{x}} b")
+    text, _ = restore_tags(stripped, "A B", [(0, 0), (1, 1)])
+    assert text.replace(character, "") == "A {x} B"
+    assert text.count(character) == 1
+
+
 def test_pairs_of_tags():
+    """Tags of which one begins or ends within another pair, or that have no other one, are single."""
     assert strip_tags("un<b>believ</b>able").line == "unbelievable"
-    assert strip_tags("<b><i>x</b> y</b> z</i>").opening == {2: 0}
-    assert strip_tags("<b><b>x</b><br>y</b> <I>z</i></u>").opening == {2: 1, 4: 0, 6: 5}
+
+    def kinds(line: str) -> list[str]:
+        return [tag.kind for tag in strip_tags(line).tags]
+
+    assert kinds("<b><i>x</b> y</b> z</i>") == ["open", "single", "close", "single", "single"]
+    assert kinds("<b><b>x</b><br>y</b> <I>z</i></u>") == [
+        "open",
+        "open",
+        "close",
+        "single",
+        "close",
+        *kinds("<I>z</i></u>"),
+    ]
+    assert kinds("<I>z</i></u>") == ["open", "close", "single"]
 
 
 PARTS = [
@@ -209,7 +234,7 @@ WORDS = "ab cd, efg (h) i"
     st.lists(st.none() | st.integers(0, 4), min_size=5, max_size=5),
 )
 def test_pairs_of_tags_do_not_overlap(cuts, shape, words, sources):
-    """Pairs that are nested or apart in a line are so in its translation, wherever they begin and end."""
+    """Pairs are nested in a translation, and none with a letter is empty, wherever they begin and end in the line."""
     tags, opened = [], []
     for name in re.findall(r"[biu]|\)", shape if shape[0] == "(" else f"({shape})"):
         if name == ")":
@@ -221,7 +246,14 @@ def test_pairs_of_tags_do_not_overlap(cuts, shape, words, sources):
     for tag, cut in zip(tags, sorted(cuts), strict=True):
         line, begin = line + WORDS[begin:cut] + tag, cut
     links = [(source, place) for place, source in enumerate(sources) if source is not None]
-    text, _ = restore_tags(strip_tags(line + WORDS[begin:]), " ".join(words), links)
+    line += WORDS[begin:]
+    text, _ = restore_tags(strip_tags(line), " ".join(words), links)
+    for name in "biu":
+        inner = [
+            found.group(1) if (found := re.search(f"<{name}>(.*)</{name}>", each)) else "" for each in (line, text)
+        ]
+        before, after = (re.search(r"\w", re.sub("<[^>]*>", "", each)) for each in inner)
+        assert after or not before
     for tag in re.findall(r"</?[biu]>", text):
         if tag.startswith("</"):
             assert opened.pop() == tag[2]

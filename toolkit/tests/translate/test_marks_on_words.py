@@ -324,6 +324,8 @@ def test_no_element_is_empty_if_a_word_is_dropped(text, dropped):
         ("<m0>o</m0><m1>ne</m1>", "Xyz", [(0, 0)], "<m0><m1>Xyz</m1></m0>", False),
         # an element in another one stays there
         ("<m0>one <m1>two</m1></m0> three", "Drei Eins", [(0, 1), (2, 0)], "Drei <m0><m1>Eins</m1></m0>", True),
+        # a sign is no word
+        ("one <m0>two</m0> three", "– Drei", [(1, 0), (2, 1)], "– <m0>Drei</m0>", True),
         # an element without a letter or digit may be empty
         ("one <m0>–</m0> two", "Eins Zwei", [(0, 0), (2, 1)], "Eins<m0></m0> Zwei", False),
     ],

@@ -415,7 +415,7 @@ def test_tags_are_restored_by_the_alignment(model, caplog, monkeypatch):
     monkeypatch.setattr(translate.runner, "align_words", lambda src_ids, _: [nothing] * len(src_ids))
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        assert translate.translate(["", "5 {x} 6"], options)[1].endswith("{x}")
+        assert translate.translate(["", "5 {x} 6"], options)[1].count("{x}") == 1
     (message,) = caplog.messages
     assert message.startswith("line 2: the place of {x}")
 

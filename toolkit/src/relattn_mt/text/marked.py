@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["open", "close", "single", "space"]
@@ -56,7 +56,7 @@ class Marked:
 
     def part(self, begin: int, end: int, first: int, stop: int) -> Marked:
         """Return the characters from `begin` to before `end` with the marks from `first` to before `stop`."""
-        marks = (replace(mark, at=mark.at - begin) for mark in self.marks[first:stop])
+        marks = (Mark(mark.at - begin, mark.kind, mark.item) for mark in self.marks[first:stop])
         return Marked(self.text[begin:end], tuple(marks))
 
 
@@ -67,7 +67,7 @@ def join(parts: Iterable[Marked | str]) -> Marked:
     length = 0
     for part in parts:
         if isinstance(part, Marked):
-            marks += [replace(mark, at=mark.at + length) for mark in part.marks]
+            marks += [Mark(mark.at + length, mark.kind, mark.item) for mark in part.marks]
             part = part.text
         texts.append(part)
         length += len(part)
