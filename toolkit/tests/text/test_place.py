@@ -132,6 +132,9 @@ def test_stripped_lines_and_their_restoration(line, left):
         ("a<b> b</b><i>, c</i>", "A B, C", "012", "A<b> B</b><i>, C</i>", []),
         ("a<b> b</b><i>, c</i>", "C A B,", "201", "<i>C</i> A<b> B</b>,", []),
         ("<u>a </u><b>b </b>c", "B A C", "102", "<b>B </b><u>A </u>C", []),
+        # a word is in a pair with more than its punctuation
+        ("<b>a (</b>b) c", "(B) A C", "102", "(B) <b>A</b> C", []),
+        ("a (b<b>) c</b>", "C A (B)", "201", "<b>C</b> A (B)", []),
     ],
 )
 def test_tags_follow_their_words(line, translation, sources, expected, guessed):
