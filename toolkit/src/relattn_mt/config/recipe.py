@@ -24,9 +24,9 @@ class TrainConfig(Config):
         warmup_steps: Number of steps over which the learning rate rises. After that it falls as step^-0.5.
         learning_rate_factor: Factor on the schedule d^-0.5 · min(step^-0.5, step · warmup^-1.5).
         label_smoothing: Probability mass that is spread over the vocabulary.
-        guided_alignment: Weight of a second loss, by which the first head of the last decoder layer learns the word
-            alignment of the training text: the cross entropy of its attention per target token, in nats. Pairs that
-            data.augment has changed have none. 0 disables it.
+        guided_alignment: Weight of a second loss, by which the first head of the last decoder layer, or of
+            model.alignment_layer, learns the word alignment of the training text: the cross entropy of its attention
+            per target token, in nats. Pairs that data.augment has changed have none. 0 disables it.
         gradient_clip: Maximum gradient norm. 0 disables clipping.
         precision: Precision of the forward and backward passes; weights stay in fp32. "fp16-mixed" scales the loss. A
             step with infinite gradients is skipped, and the scale is halved.

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from relattn_mt.data.batching import Batch
 
 _PADDING = -100  # target that is ignored
+_LEAST = 1e-30  # attention whose logarithm is taken, so that gradients are finite, also times the scale of a loss
 _CACHED = 1 << 19  # logits that are computed with at one time: 2 MiB
 
 
@@ -55,7 +56,7 @@ def alignment_loss(attention: Tensor, links: Tensor) -> Tensor:
     sentence, target, source = links.unbind(1)
     piece = sentence * attention.shape[1] + target
     share = 1 / piece.bincount()[piece]
-    likelihood = attention[sentence, target, source].clamp(min=torch.finfo(attention.dtype).tiny)
+    likelihood = attention[sentence, target, source].clamp(min=_LEAST)
     return -(share * likelihood.log()).sum()
 
 
