@@ -67,28 +67,29 @@ class Aligner:
 
     def __init__(self, sources: Sentences, targets: Sentences, vocab_sizes: tuple[int, int]) -> None:
         src_distinct, tgt_distinct = ([np.unique(ids).astype(np.int64) for ids in side] for side in (sources, targets))
-        given, dice = associations(src_distinct, tgt_distinct, _LEAST)
-        self.keys = np.append(given[0] << 32 | given[1], np.iinfo(np.int64).max)  # the last one is for all others
+        conditions, dice = associations(src_distinct, tgt_distinct, _LEAST)
+        src_ids, tgt_ids = conditions
+        self.keys = np.append(src_ids << 32 | tgt_ids, np.iinfo(np.int64).max)  # the last one is for all others
         self.tables = np.tile(np.append(dice, 0.0), (2, 1))  # p(target | source) and p(source | target) of each key
         self.src_shares, self.tgt_shares = map(_shares, (sources, targets), vocab_sizes)
         groups = list(self._groups(sources, targets))
         for _ in range(_PASSES):
             counts = np.zeros_like(self.tables)
             for group in groups:
-                for own, probabilities in zip(counts, self._probabilities(group), strict=True):
-                    np.add.at(own, group.entries, probabilities)
-            for table, own, ids in zip(self.tables, counts, given, strict=True):
-                totals = np.bincount(ids, own[:-1])
-                table[:-1] = own[:-1] / np.maximum(totals, 1e-9)[ids]
+                for expected, probabilities in zip(counts, self._probabilities(group), strict=True):
+                    np.add.at(expected, group.entries, probabilities)
+            for table, expected, condition in zip(self.tables, counts, conditions, strict=True):
+                totals = np.bincount(condition, expected[:-1])
+                table[:-1] = expected[:-1] / np.maximum(totals, 1e-9)[condition]
 
     def links(self, sources: Sentences, targets: Sentences) -> list[tuple[np.ndarray, ...]]:
         """Return the source positions and the target positions of the links of each sentence pair."""
-        found: list[tuple[np.ndarray, ...]] = [()] * len(sources)
+        links: list[tuple[np.ndarray, ...]] = [()] * len(sources)
         for group in self._groups(sources, targets):
             forward, backward = self._probabilities(group)
             for row, are_linked in zip(group.rows, forward * backward >= SURE**2, strict=True):
-                found[row] = np.nonzero(are_linked)
-        return found
+                links[row] = np.nonzero(are_linked)
+        return links
 
     def _probabilities(self, group: _Group) -> tuple[np.ndarray, np.ndarray]:
         """Return (pairs, I, J) how probably a target piece comes from a source piece, and the reverse."""
