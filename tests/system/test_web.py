@@ -275,6 +275,7 @@ DAMAGE = [
     ("*.bin", partial(overwrite, 0, b"x"), "damaged"),
     ("*.bin", partial(overwrite, -4, b"\xff\xff\xff\x7f"), "damaged"),
     ("*.bin", partial(overwrite, 8, b"\x63"), "version"),
+    ("*.model", cut, "damaged"),
     ("*.wasm", partial(overwrite, 100, b"\xff" * 400), "damaged"),
     ("model.json", partial(overwrite, 0, b"x"), "damaged"),
     ("model.json", lambda path: path.write_text('{"format": 2}'), "version"),

@@ -63,7 +63,7 @@ def test_contents(dist, tmp_path):
         command = ["git", "ls-files", folder, "kernels"]
         tracked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
         assert {file.removeprefix(f"{folder}/") for file in tracked if (ROOT / file).exists()} <= names
-        assert not any(file.endswith((".so", ".o")) for file in names)
+        assert not any(file.endswith((".so", ".o", ".wasm")) for file in names)
         package = {file.removeprefix("src/") for file in names if file.startswith("src/") and "." in Path(file).name}
         project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         built = sorted(dist.glob(f"{name}-*.whl"))
@@ -73,7 +73,7 @@ def test_contents(dist, tmp_path):
                 files = {file: archive.read(file) for file in archive.namelist()}
             (info,) = {file.partition("/")[0] for file in files if ".dist-info/" in file}
             inside = {file for file in files if not file.startswith(info)}
-            assert {file for file in inside if not file.endswith((".so", ".h", ".json"))} == package
+            assert {file for file in inside if not file.endswith((".so", ".h", ".json", ".wasm"))} == package
             assert any(file.endswith(".h") for file in inside) != wheel.name.endswith("-any.whl")
             assert f"{info}/licenses/LICENSE" in files
             programs = files.get(f"{info}/entry_points.txt", b"").decode()
@@ -106,6 +106,8 @@ def test_the_toolkit_translates_without_pytorch(dist, tmp_path):
     find = "import importlib.util as u; print(*map(u.find_spec, ('torch', 'relattn')))"
     assert run(bin_ / "python", "-I", "-c", find).stdout == "None None\n"
     assert run(bin_ / "relattn-mt", "translate", "everyday-en-de", input=LINE).stdout == TRANSLATED
+    assert run(bin_ / "relattn-mt", "export", "web", "everyday-en-de", "--out", "site").returncode == 0
+    assert len([*(tmp_path / "site").glob("*.wasm")]) == 2
     (pure,) = dist.glob("relattn_mt-*-any.whl")
     run(*install, "--force-reinstall", "--no-deps", pure, check=True)
     done = run(bin_ / "relattn-mt", "translate", "everyday-en-de", input=LINE)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -70,4 +71,15 @@ def test_a_clone_without_a_compiler_says_what_to_install(monkeypatch, tmp_path):
         build.engines(compiler)
     monkeypatch.setattr(build, "find_spec", lambda _: True)
     with pytest.raises(InputError, match="a broken source"):
+        build.engines(compiler)
+    script = "from pathlib import Path\nimport sys\nfor name in 'simd', 'relaxed':\n"
+    script += "    Path(sys.argv[1], name + '.wasm').write_text(name)"
+    compiler.write_text(script, encoding="utf-8")
+    assert build.engines(compiler) == {"simd": b"simd", "relaxed": b"relaxed"}
+    compiler.write_text("raise SystemExit('compiled again')", encoding="utf-8")
+    assert len(build.engines(compiler)) == 2
+    source = tmp_path / "engine.c"
+    source.touch()
+    os.utime(source, (2e9, 2e9))
+    with pytest.raises(InputError, match="compiled again"):
         build.engines(compiler)

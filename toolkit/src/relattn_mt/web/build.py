@@ -1,4 +1,4 @@
-"""The engine in WebAssembly. Wheels have it; a clone compiles it when it is needed first."""
+"""The engine in WebAssembly. Wheels have it; a clone compiles it when it is needed, and when its sources change."""
 
 import subprocess
 import sys
@@ -12,13 +12,14 @@ ENGINES = "simd", "relaxed"  # names of the files, and in a manifest
 
 
 def engines(compiler: Path = FOLDER.parents[3] / "kernels/web.py") -> dict[str, bytes]:
-    """Return the files of the engine by name. `compiler` is a script of the sources, which compiles missing ones.
+    """Return the files of the engine by name. `compiler` is a script beside the sources, which compiles them.
 
     Raises:
         InputError: They are missing, and there are no sources or no compiler, or it fails.
     """
     paths = {name: FOLDER / f"{name}.wasm" for name in ENGINES}
-    if not all(path.exists() for path in paths.values()):
+    changed = max((path.stat().st_mtime for path in compiler.parent.rglob("*.[ch]")), default=0.0)
+    if not all(path.exists() and path.stat().st_mtime >= changed for path in paths.values()):
         require(
             compiler.exists(), "this installation has no WebAssembly: install a wheel of relattn-mt, or use a clone"
         )
