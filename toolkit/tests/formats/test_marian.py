@@ -280,6 +280,22 @@ def test_a_shortlist_from_text(tmp_path, two):
         export(parts, tmp_path / "other", int8=False, sample=2, lexicon=[*paths, paths[0]])
 
 
+@pytest.mark.parametrize("options", [{}, TWO])
+def test_an_import_is_trained_and_exported_again(tmp_path, options):
+    """Training keeps Marian's sinusoids, and the first target token without an embedding."""
+    path, _ = directory(tmp_path / "model", **options)
+    parts = run_import(path, tmp_path / "bundle", src_lang="", tgt_lang="")
+    model, special = parts.make_model(), parts.tokenizer.special
+    src = torch.tensor([[*parts.tokenizer.encode(LINES[0]), *special.src_end]])
+    tgt = torch.tensor([[special.bos, *parts.tokenizer.encode_target(LINES[1])]])
+    model(src, torch.tensor([src.shape[1]]), tgt).square().mean().backward()
+    torch.optim.Adam(model.parameters(), 1e-3).step()
+    trained = replace(parts, state=arrays_of(model))
+    assert not np.array_equal(trained.state["embedding"], parts.state["embedding"])
+    report = export(trained, tmp_path / "export", int8=False, sample=LINES)
+    assert report.parities["float32"].same == len(LINES)
+
+
 def test_exports_of_a_model_with_ssru(tmp_path):
     """The message of another format names the one that has it."""
     path, _ = directory(tmp_path / "model")

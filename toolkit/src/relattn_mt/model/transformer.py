@@ -113,9 +113,8 @@ class Transformer(nn.Module):
         if isinstance(spec.signal, LearnedVectors) and spec.signal.fixed:
             with torch.no_grad():
                 self.embedding[_BOS] = 0
-            self.embedding.register_hook(
-                lambda gradient: gradient.index_fill(0, torch.tensor(_BOS).to(gradient.device), 0)
-            )
+            # The first target token stays without an embedding. In an imported model it is another one than _BOS.
+            self.embedding.register_hook(lambda gradient: gradient * self.embedding.detach().any(1, keepdim=True))
         self.dropout, self.max_length = Dropout(config.dropout), spec.max_length
         self.recompute = False
 
