@@ -17,6 +17,7 @@ Bergamot's. The difference of two texts is that of their mean log-probabilities 
 
 import argparse
 import statistics
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from itertools import product
@@ -129,7 +130,11 @@ def equal(given: argparse.Namespace) -> None:
             for name in ("bergamot", "fxtranslate", "relattn-mt"):
                 path = bundle if name == "relattn-mt" else student
                 python = python_of(given.environments, name)
-                result = run(python, name, path, given.lines, 1, given.threads, len(lines))
+                try:
+                    result = run(python, name, path, given.lines, 1, given.threads, len(lines))
+                except subprocess.CalledProcessError as error:
+                    print(f"{name} does not run {student.name}: {error.stderr.splitlines()[-1]}")
+                    continue
                 texts[name] = result["translations"]
             scorer = load(bundle, precision="fp32")
             reference = texts.pop("bergamot")
