@@ -241,7 +241,9 @@ def markdown(table: Sequence[Sequence[str]]) -> str:
 
 
 def conditions(rows: Sequence[Row]) -> str:
-    """Return a paragraph with the dates of rows, and what differs from the usual conditions."""
+    """Return a paragraph with the dates of rows, and what differs from the usual conditions; none without rows."""
+    if not rows:
+        return ""
     dates = sorted({row["date"] for row in rows if row.get("date")})
     parts = [" to ".join(dict.fromkeys((dates[0], dates[-1])))] if dates else []
     for name, usual in (("threads", "2"), ("torch", "2.13.0")):
