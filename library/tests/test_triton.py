@@ -475,13 +475,15 @@ def test_tiles_on_hopper_are_the_fastest_that_were_measured(shape):
         assert times[kernel][made.tiles[kernel][:4]] <= 1.03 * min(times[kernel].values()), kernel
 
 
-@pytest.mark.parametrize("given", [{"rel_key", "rel_query"}, {"rel_value", "pos_query"}])
-def test_fake_results_have_the_shapes_of_results(monkeypatch, given):
+@pytest.mark.parametrize(
+    ("given", "clip"), [({"rel_key", "rel_query"}, 1), ({"rel_value", "pos_query"}, 1), ({"rel_key", "pos_query"}, 0)]
+)
+def test_fake_results_have_the_shapes_of_results(monkeypatch, given, clip):
     """Those of gradients too. Gradients of tensors that are not given are empty."""
     configure(monkeypatch)
-    x, table = torch.randn(1, 1, 5, 4), torch.randn(3, 4)
+    x, table = torch.randn(1, 1, 5, 4), torch.randn(2 * clip + 1, 4)
     tensors = {name: x if name == "rel_query" else table for name in given}
-    call = Call(x, x, x, left=1, right=1)._replace(**tensors)
+    call = Call(x, x, x, left=clip, right=clip)._replace(**tensors)
     results = operators.attention_forward(*call)
     torch.library.opcheck(operators.attention_forward, call, test_utils="test_faketensor")
     arguments = (torch.ones_like(results[0]), *results, *call)
