@@ -76,8 +76,9 @@ def prepare(models: Path, text: Sequence[Path]) -> None:
 
 def imported(marian: Path, out: Path) -> Path:
     """Write the bundle of a model in Marian's format."""
-    languages = {"src_lang": "en", "tgt_lang": "de"}
-    import_model(marian, out, tokenizer=None, tgt_tokenizer=None, sample=1, overwrite=True, **languages)
+    import_model(
+        marian, out, tokenizer=None, tgt_tokenizer=None, src_lang="en", tgt_lang="de", sample=1, overwrite=True
+    )
     return out
 
 
@@ -144,7 +145,7 @@ def equal(given: argparse.Namespace) -> None:
                 for side in (own, reference):
                     scores = scorer.score([(lines[i], side[i]) for i in others])
                     means.append([sum(score for _, score in row) / len(row) for row in scores])
-                gaps = np.abs(np.subtract(*means))
+                gaps = np.abs(np.array(means[0]) - np.array(means[1]))
                 row: Row = {"student": student.name, "engine": name, "lines": len(lines)}
                 row |= {"equal": len(lines) - len(others), "within_0.01_nats": int((gaps <= NEAR).sum())}
                 row |= {"largest_nats": f"{gaps.max(initial=0):.4f}"}

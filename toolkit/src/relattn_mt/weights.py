@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
@@ -160,7 +161,7 @@ class FileWeights(Mapping[str, np.ndarray]):
         entries: Header of the file: dtype, shape and place of each tensor.
     """
 
-    def __init__(self, file: BinaryIO, begin: int, entries: Mapping[str, Any]) -> None:
+    def __init__(self, file: BufferedReader, begin: int, entries: Mapping[str, Any]) -> None:
         self._file, self._begin, self._entries = file, begin, entries
         weakref.finalize(self, file.close)
 
@@ -169,7 +170,7 @@ class FileWeights(Mapping[str, np.ndarray]):
         first, last = entry["data_offsets"]
         content = np.empty(last - first, np.uint8)
         self._file.seek(self._begin + first)
-        if self._file.readinto(content) != len(content):
+        if self._file.readinto(memoryview(content)) != len(content):
             raise InputError(f"{self._file.name}: must not change while it is read")
         tensor = content.view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
         return from_bfloat16(tensor) if entry["dtype"] == "BF16" else tensor

@@ -14,8 +14,8 @@ from relattn_mt.support.files import remove as remove_directory
 def models(source: Literal["cached", "firefox"] = "cached", *, remove: list[str] = []) -> None:  # noqa: B006
     """List the models of Firefox that are in the cache, with their sizes, or those that Mozilla offers.
 
-    A line of the offered ones has the name, the architecture, the status, the size, whether the cache has the model or
-    another one of the pair, and the scores on Flores.
+    A line of the offered ones has the name, the architecture, the status, the size, whether the cache has the model,
+    and the scores on Flores.
 
     Args:
         source: cached, for what is in the cache; firefox, for what Mozilla offers.
@@ -23,7 +23,7 @@ def models(source: Literal["cached", "firefox"] = "cached", *, remove: list[str]
     """
     removed = {name: cached(*parse(name)) for name in remove}
     for name, paths in removed.items():
-        require(bool(paths), f"{name}: there is no such model in the cache")
+        require(bool(paths), f"--remove must name a model in the cache, got {name}")
     require(not (remove and source == "firefox"), "--remove must be without firefox, since it prints no list")
     for path in chain.from_iterable(removed.values()):
         remove_directory(path)
@@ -40,6 +40,5 @@ def models(source: Literal["cached", "firefox"] = "cached", *, remove: list[str]
         name = f"{PREFIX}{'-'.join(model.pair)}@{model.version}"
         status = "released" if model.is_released else "pre-release"
         size = as_size(sum(file.size for file in model.files.values()))
-        own = "cached" if cached(model.pair, model.version, model.architecture) else ""
-        state = own or ("another is cached" if cached(model.pair) else "")
+        state = "cached" if cached(model.pair, model.version, model.architecture) else ""
         print("\t".join([name, model.architecture, status, size, state, model.score]))

@@ -66,8 +66,8 @@ def bundles(name: str, *, architecture: str = "", offline: bool = False, update:
         update: Look for a newer model first. By default, a model in the cache is used without a network.
 
     Raises:
-        InputError: The name is invalid; there is no such model; it is not in the cache and cannot be downloaded, does
-            not have its size or hash, or cannot be imported. Nothing of it stays but what a later call continues.
+        InputError: The name is invalid; Mozilla's lists do not have it; it is not in the cache and cannot be had; its
+            size or hash is wrong, or it cannot be imported. Nothing of it stays but what a later call continues.
     """
     pair, version = parse(name)
     offline = offline or is_offline()

@@ -115,7 +115,7 @@ def route(models: Sequence[RemoteModel], pair: tuple[str, str], version: str, ar
     """Return the best model of a pair, or the two that translate it through English.
 
     Raises:
-        InputError: There is no such model.
+        InputError: The lists do not have it.
     """
     own = [model for model in models if model.pair == pair]
     legs = [pair] if own or version else [(pair[0], PIVOT), (PIVOT, pair[1])]
@@ -124,7 +124,8 @@ def route(models: Sequence[RemoteModel], pair: tuple[str, str], version: str, ar
     found = [best[leg] for leg in legs if leg in best]
     if len(found) < len(legs):
         known = [f"{model.architecture} {model.version}" for model in own] or sorted({"-".join(m.pair) for m in models})
-        raise InputError(f"there is no such model; there are: {', '.join(known)}")
+        wanted = f"{architecture} {version}".strip() if own else "-".join(pair)
+        raise InputError(f"must be one of {', '.join(known)}, got {wanted}")
     return found
 
 

@@ -49,7 +49,7 @@ def make_shortlist(bundle: Bundle, files: Sequence[Path], sizes: Sequence[int]) 
     ranks = np.arange(len(sources)) - np.searchsorted(sources, sources)
     sources, targets = sources[ranks < _BEST], targets[ranks < _BEST]
     ends = np.searchsorted(sources, np.arange(sizes[0]), side="right")
-    lists = [np.sort(part) for part in np.split(targets, ends)[: sizes[0]]]
+    lists = [sorted(part.tolist()) for part in np.split(targets, ends)[: sizes[0]]]
     is_shared = bundle.tokenizer.vocabularies[0] == bundle.tokenizer.vocabularies[1]
     return Shortlist(packed(lists, _FIRST, _BEST), (sizes[0], sizes[-1]), is_shared)
 

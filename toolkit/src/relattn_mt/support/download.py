@@ -1,25 +1,23 @@
 """Download over HTTP or HTTPS. A download that was cut short is continued.
 
-The usual variables are obeyed: HTTPS_PROXY, HTTP_PROXY and NO_PROXY; SSL_CERT_FILE or REQUESTS_CA_BUNDLE, a file with
-the certificates of a company.
+The usual variables are obeyed: HTTPS_PROXY, HTTP_PROXY and NO_PROXY; SSL_CERT_FILE, a file with the certificates that
+are trusted, which OpenSSL reads.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-import os
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from relattn_mt.support.console import progress_bar, shows_progress
 from relattn_mt.support.errors import InputError, one_line, reading, reason, require
 
-_CERTIFICATES = "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"
 _SECONDS = 30  # without data, after which a connection has failed
 _BLOCK = 1 << 18  # bytes per read
 MOST, _MOST_JSON = 1 << 30, 1 << 26  # bytes per file
@@ -94,12 +92,8 @@ def _blocks(url: str, response: http.client.HTTPResponse, most: int) -> Iterator
 def _open(url: str, begin: int) -> http.client.HTTPResponse:
     """Ask for a file from a byte on. A server that cannot continue it, status 416, is asked for the whole file."""
     require(url.lower().startswith(("https:", "http:")), f"{url}: must begin with https: or http:")
-    context = ssl.create_default_context()
-    for certificates in filter(None, map(os.environ.get, _CERTIFICATES)):
-        with reading(certificates, "not certificates"):
-            context.load_verify_locations(certificates)
     headers = {"User-Agent": "relattn-mt"} | ({"Range": f"bytes={begin}-"} if begin else {})
-    opener = build_opener(HTTPSHandler(context=context), _Redirects)
+    opener = build_opener(_Redirects)
     try:
         response: http.client.HTTPResponse = opener.open(Request(url, headers=headers), timeout=_SECONDS)
     except HTTPError as error:
