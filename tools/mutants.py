@@ -103,8 +103,8 @@ class Copy:
             return "unfinished", ""
         if process.returncode in (0, 5):
             return "passed", ""
-        name = re.search(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - |$)", output, re.MULTILINE)
-        return "failed", name[1] if name else ""  # without a name: nothing could be imported, or a test did not end
+        name = re.search(r"^(?:FAILED|ERROR) (\S+\.py\b.*?)(?: - |$)", output, re.MULTILINE)
+        return "failed", name[1] if name else ""  # without a name: the process ended, or a test did not end
 
     def change(self, path: str, content: str) -> bool:
         """Write a file, and compile the libraries of a source in C. Return whether they can be."""
@@ -122,7 +122,7 @@ class Copy:
         return subprocess.run(command, cwd=self.root, capture_output=True).returncode == 0
 
     def compile(self, path: str) -> bool:
-        """Compile the libraries of a source again, at this processor's best level. Return whether it can be."""
+        """Compile the libraries of a source again. Return whether it can be."""
         distributions = [name for name, folder in FOLDERS.items() if path.startswith(folder)] or list(FOLDERS)
         command = [sys.executable, "-c", COMPILE, *distributions]
         return subprocess.run(command, cwd=self.root, env=self.environment, capture_output=True).returncode == 0
@@ -132,12 +132,8 @@ FOLDERS = {"library": "kernels/attention/", "toolkit": "kernels/engine/"}  # oth
 COMPILE = """
 import sys
 from pathlib import Path
-from relattn.backends.native.library import KERNELS
 from kernels import build
 build.FLAGS[0] = "-O1"  # takes a third of the time
-best = {kernels.level for kernels in KERNELS.values()}
-levels = build.levels
-build.levels = lambda target: {name: level for name, level in levels(target).items() if name in best}
 for name in sys.argv[1:]:
     library = build.ATTENTION if name == "library" else build.ENGINE
     if build.build(library, build.host_target(), Path(name) / library.folder):
@@ -264,9 +260,11 @@ class Trials:
             while not is_known:
                 failing = [test for test, passes in self.passing.items() if not passes]
                 result, test = tree.tests(tests, end - time.monotonic(), failing)
+                if test in failing:  # a file that cannot be imported, with or without the mutant
+                    return "unfinished", test
                 is_known = not test or self._passes_without(test)
             if result == "failed":
-                return "killed", test or "without the name of a test: nothing could be imported, or the process ended"
+                return "killed", test or "without the name of a test: the process ended"
             if result == "unfinished":
                 return result, ""
         return "survived", ""
