@@ -129,9 +129,7 @@ def test_what_translates_imports_neither_torch_nor_what_trains():
             imported = imports_of(PATHS[waiting.pop()], when_loaded=True) - reached
             reached |= imported
             waiting += imported & PATHS.keys()
-        assert not {name for name in reached if name.partition(".")[0] in ("torch", "relattn")}, (
-            module
-        )
+        assert not {name for name in reached if name.partition(".")[0] in ("torch", "relattn")}, module
         assert not {name for name in reached if is_in(name, TRAINING)}, module
         of_torch = {name for name in imports_of(PATHS[module]) if name == "torch" or is_in(name, TRAINING)}
         assert is_in(module, WITH_TORCH) or not of_torch, module
