@@ -190,9 +190,8 @@ static void pack_codes(int8_t *panels, int32_t *sums, const int8_t *codes, idx o
         int32_t total = 0;
         for (idx k = 0; k < inputs; k++) total += codes[k];
         sums[o] = -128 * total;
-        idx k = 0;
-        for (; k + 4 <= inputs; k += 4) memcpy(to + k * PANEL, codes + k, 4);
-        memcpy(to + k * PANEL, codes + k, inputs - k);
+        for (idx k = 0; k + 4 <= inputs; k += 4) memcpy(to + k * PANEL, codes + k, 4);
+        for (idx k = inputs / 4 * 4; k < inputs; k++) to[inputs / 4 * 4 * PANEL + k % 4] = codes[k];
     }
 }
 

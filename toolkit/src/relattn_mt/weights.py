@@ -170,7 +170,7 @@ class FileWeights(Mapping[str, np.ndarray]):
         first, last = entry["data_offsets"]
         content = np.empty(last - first, np.uint8)
         self._file.seek(self._begin + first)
-        if self._file.readinto(memoryview(content)) != len(content):
+        if self._file.readinto(content.data) != len(content):
             raise InputError(f"{self._file.name}: must not change while it is read")
         tensor = content.view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
         return from_bfloat16(tensor) if entry["dtype"] == "BF16" else tensor

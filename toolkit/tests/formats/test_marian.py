@@ -280,6 +280,16 @@ def test_a_shortlist_from_text(tmp_path, two):
         export(parts, tmp_path / "other", int8=False, sample=2, lexicon=[*paths, paths[0]])
 
 
+def test_a_damaged_shortlist_in_a_bundle(tmp_path):
+    path, _ = directory(tmp_path / "model", shortlist={})
+    assert run_import(path, tmp_path / "bundle", src_lang="", tgt_lang="").shortlist is not None
+    file = tmp_path / "bundle" / "shortlist.bin"
+    content = file.read_bytes()
+    file.write_bytes(content[:-12] + bytes([content[-12] ^ 1]) + content[-11:])
+    with pytest.raises(InputError, match=r"shortlist\.bin: the checksum of the shortlist is wrong"):
+        read_bundle(tmp_path / "bundle")
+
+
 @pytest.mark.parametrize("options", [{}, TWO])
 def test_an_import_is_trained_and_exported_again(tmp_path, options):
     """Training keeps Marian's sinusoids, and the first target token without an embedding."""
