@@ -20,7 +20,7 @@
     } while (0)
 
 /* Let the allocator of AddressSanitizer return NULL for too much memory, as that of the system does. */
-const char *__asan_default_options(void);
+__attribute__((weak)) const char *__asan_default_options(void);
 const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
 enum { TOO_MANY_BITS = 45 }; /* 2^45 numbers do not fit in memory */
 
