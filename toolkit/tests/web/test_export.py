@@ -36,7 +36,7 @@ def test_files_have_their_hash_and_the_manifest_lists_them(bundle, tmp_path):
         content = first.pop(entry["file"])
         assert len(content) == entry["bytes"]
         assert hashlib.sha256(content).hexdigest()[:12] in entry["file"]
-    assert {*first} == {*export.MODULE, "model.json"}
+    assert {*first} == {*export.MODULE, *export.PAGE, "model.json", "page.css", "service.js"}
     assert manifest["src_end"] == [2]
     assert manifest["pairs"] == [{"from": bundle.src_lang, "to": bundle.tgt_lang, "src_begin": []}]
     other = replace(bundle, search=replace(bundle.search, beam_size=7))

@@ -1,4 +1,4 @@
-"""Write a directory that Node.js and browsers translate with: the module, the engine, a model and its tokenizer."""
+"""Write a site that translates: a page for browsers, and a module, the engine, a model and its tokenizer for others."""
 
 import hashlib
 import json
@@ -13,7 +13,10 @@ from relattn_mt.web.build import FOLDER, engines
 from relattn_mt.web.model_file import model_file
 
 MODULE = ("relattn.mjs", "relattn.d.ts", "engine.mjs", "errors.mjs", "sentencepiece.mjs")
+PAGE = ("index.html", "page.mjs", "worker.mjs", "icon.svg", "site.webmanifest")
+STYLE = FOLDER.parent / "serve/page/page.css"  # that of the server's page
 MANIFEST = "model.json"
+SERVICE = "service.js"
 
 
 def export(bundle: Bundle, out: Path) -> str:
@@ -29,10 +32,11 @@ def export(bundle: Bundle, out: Path) -> str:
         raise InputError("export web supports models of this toolkit's tokenizer, got an imported model")
     require_outside(out, bundle.path)
     hashed = [path.name for path in out.glob("*-????????????.*")]
-    require_replaceable(out, [MANIFEST, *MODULE, *hashed], "site")
+    require_replaceable(out, [MANIFEST, SERVICE, STYLE.name, *MODULE, *PAGE, *hashed], "site")
     model = model_file(bundle)
     tokenizer = bundle.tokenizer.files[TOKENIZER]
-    files = {name: (FOLDER / name).read_bytes() for name in MODULE}
+    files = {name: (FOLDER / name).read_bytes() for name in (*MODULE, *PAGE)}
+    files[STYLE.name] = STYLE.read_bytes()
 
     def named(name: str, content: bytes) -> dict[str, Any]:
         """Add a file under its name and hash, and return its entry in the manifest."""
@@ -52,6 +56,9 @@ def export(bundle: Bundle, out: Path) -> str:
         "max_length_extra": bundle.search.max_length_extra,
     }
     files[MANIFEST] = json.dumps(manifest, indent=1).encode()
+    version = hashlib.sha256(b"".join(files.values())).hexdigest()[:12]
+    listed = f"const VERSION = {json.dumps(version)}, FILES = {json.dumps([*files])};\n"
+    files[SERVICE] = listed.encode() + (FOLDER / SERVICE).read_bytes()
     with putting(out) as aside:
         aside.mkdir()
         for name, content in files.items():
