@@ -47,7 +47,8 @@ from relattn.backends.native import library
 from relattn.integrations.transformers import int8
 from relattn_mt.engine import decoder
 from testing.integer_sums import assert_sums_are_exact
-print(*sorted({kernels.level for kernels in library.KERNELS.values()}), decoder.KERNELS.level, decoder.int8_kernel())
+engine = decoder.KERNELS
+print(*sorted({kernels.level for kernels in library.KERNELS.values()}), engine.level, engine.int8_kernels[-1])
 quantized = int8.quantize(torch.nn.Linear(64, 64))
 print(int8.product(), len(quantized))
 if quantized:
