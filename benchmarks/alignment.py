@@ -16,9 +16,9 @@ from pathlib import Path
 
 from relattn_mt.alignment_head import MEASURED_PAIRS, AttentionHead, measure
 from relattn_mt.bundle import Bundle, read_bundle
-from relattn_mt.data.text_files import read_lines
 from relattn_mt.hub import resolve
 from relattn_mt.text.lexicon import Agreement, lexicon
+from relattn_mt.tokens.text_files import read_lines
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.translator import Translator
 

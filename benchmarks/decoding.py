@@ -32,15 +32,15 @@ import numpy as np
 import torch
 from relattn_mt import bundle, load
 from relattn_mt.config import ModelConfig, SearchConfig
-from relattn_mt.data.imported_tokenizer import AnyTokenizer, tokenizer_in
-from relattn_mt.data.text_files import read_lines
-from relattn_mt.data.tokenizer import Tokenizer
 from relattn_mt.formats.ctranslate2.directory import Quantization, read_settings
 from relattn_mt.formats.ctranslate2.engine import CTranslate2Engine
 from relattn_mt.formats.ctranslate2.write import export
 from relattn_mt.formats.transformers.read import read
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import arrays_of
+from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, tokenizer_in
+from relattn_mt.tokens.text_files import read_lines
+from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.runner import MAX_SENTENCES
 from relattn_mt.translate.translator import Translator

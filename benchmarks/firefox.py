@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from relattn_mt import load
 from relattn_mt.bundle import quantize_bundle, read_bundle
-from relattn_mt.data.text_files import read_lines
-from relattn_mt.data.tokenizer import SPACE_MARK, pieces_of, processor
 from relattn_mt.formats.import_model import import_model
+from relattn_mt.tokens.text_files import read_lines
+from relattn_mt.tokens.tokenizer import SPACE_MARK, pieces_of, processor
 
 from benchmarks.engines import installed, run
 from benchmarks.measure import Row, command, parse, record

@@ -21,8 +21,8 @@ def train_and_translate(positions: str, steps: int, text: Path, out: Path, devic
     """Train a model, translate both texts, and return a row per text. Write the log and translations below `out`."""
     from relattn_mt import load
     from relattn_mt.config import DataConfig, Recipe, TrainConfig
-    from relattn_mt.data.text_files import read_lines
     from relattn_mt.evaluation import score
+    from relattn_mt.tokens.text_files import read_lines
     from relattn_mt.training.train import train
 
     from benchmarks.train_step import SIZES

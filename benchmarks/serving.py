@@ -25,7 +25,7 @@ from typing import IO
 
 import httpx2
 from relattn_mt import load
-from relattn_mt.data.text_files import read_lines
+from relattn_mt.tokens.text_files import read_lines
 
 from benchmarks.measure import command, parse, record
 

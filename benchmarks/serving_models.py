@@ -17,8 +17,8 @@ from typing import Any
 
 from libretranslatepy import LibreTranslateAPI
 from relattn_mt.bundle import WEIGHTS
-from relattn_mt.data.text_files import read_lines
 from relattn_mt.formats.import_model import import_model
+from relattn_mt.tokens.text_files import read_lines
 
 from benchmarks.measure import Row, command, parse, record
 from benchmarks.serving import serving, usage

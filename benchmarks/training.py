@@ -24,7 +24,7 @@ from argparse import Namespace
 from itertools import product
 from pathlib import Path
 
-from relattn_mt.data.text_files import read_lines
+from relattn_mt.tokens.text_files import read_lines
 from sentencepiece import SentencePieceProcessor
 
 from benchmarks.measure import Row, command, parse, record

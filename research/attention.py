@@ -29,12 +29,12 @@ from relattn_mt.config.positions import (
     Sinusoids,
 )
 from relattn_mt.data.batching import collate
-from relattn_mt.data.text_files import has_text
 from relattn_mt.model.attention import CrossAttention
 from relattn_mt.model.positions.distance_terms import DistanceAttention
 from relattn_mt.model.torch_engine import TorchEngine
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.errors import InputError, require
+from relattn_mt.text.patterns import has_text
 from relattn_mt.translate.options import DEFAULTS, TranslateOptions
 from relattn_mt.translate.prepare import require_readable
 from relattn_mt.translate.translator import Translator

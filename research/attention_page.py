@@ -10,8 +10,8 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from relattn_mt.data.tokenizer import BYTE, SPACE_MARK
 from relattn_mt.support.errors import InputError, one_line
+from relattn_mt.tokens.tokenizer import BYTE, SPACE_MARK
 from relattn_mt.translate.options import DEFAULTS, TranslateOptions
 from relattn_mt.translate.translator import Translator
 from torch import Tensor

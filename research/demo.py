@@ -17,9 +17,9 @@ from typing import Any
 
 from relattn_mt import bundle
 from relattn_mt.config import SCHEMES, Positions
-from relattn_mt.data.text_files import read_parallel
 from relattn_mt.support.errors import Diverged
 from relattn_mt.support.files import as_csv, write_atomically
+from relattn_mt.tokens.text_files import read_parallel
 
 from research import corpus
 from research.drawing import aligned, png

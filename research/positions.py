@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import torch.nn.functional as F
 from relattn_mt.data.batching import eval_batches
-from relattn_mt.data.text_files import has_text
 from relattn_mt.support.errors import InputError
+from relattn_mt.text.patterns import has_text
 from relattn_mt.translate.translator import Translator
 
 from research.attention import model_of

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from relattn_mt.config import SCHEMES, DataConfig, ModelConfig, Positions, Recipe, TrainConfig
 from relattn_mt.config.yaml import read_yaml, to_config
-from relattn_mt.data.text_files import read_parallel
+from relattn_mt.tokens.text_files import read_parallel
 
 Pairs = list[tuple[str, str]]
 JOINED = 6  # lines of the validation text per long line

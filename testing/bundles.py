@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from relattn_mt import bundle
 from relattn_mt.config import ModelConfig, SearchConfig
-from relattn_mt.data.tokenizer import Tokenizer
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import arrays_of
+from relattn_mt.tokens.tokenizer import Tokenizer
 from torch import Tensor
 
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]

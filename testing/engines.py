@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from relattn_mt.config import SearchConfig
-from relattn_mt.data.tokenizer import word_indices
 from relattn_mt.engine.decoder import NativeDecoder
 from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.model.torch_engine import TorchEngine
@@ -13,6 +12,7 @@ from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import arrays_of
 from relattn_mt.search.engine import Engine
 from relattn_mt.search.types import Hypothesis, Request, SearchRules
+from relattn_mt.tokens.tokenizer import word_indices
 from relattn_mt.translate.translator import Translator
 
 Links = list[tuple[int, int]]

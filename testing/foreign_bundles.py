@@ -11,14 +11,14 @@ import torch
 from ctranslate2.converters import OpenNMTPyConverter
 from relattn_mt import bundle
 from relattn_mt.config import ModelConfig, SearchConfig
-from relattn_mt.data.imported_tokenizer import tokenizer_in
-from relattn_mt.data.tokenizer import Tokenizer
 from relattn_mt.formats.ctranslate2.directory import read_settings
 from relattn_mt.formats.ctranslate2.engine import CTranslate2Engine
 from relattn_mt.formats.import_model import import_model
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import arrays_of
 from relattn_mt.support.errors import language_pairs
+from relattn_mt.tokens.imported_tokenizer import tokenizer_in
+from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.translate.translator import Translator
 
 FIXTURES = Path(__file__).parent / "fixtures"

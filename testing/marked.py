@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from relattn_mt.data.tokenizer import SPACE_MARK, SpecialTokens
 from relattn_mt.text.marked import Kind, Mark, Marked
+from relattn_mt.tokens.tokenizer import SPACE_MARK, SpecialTokens
 
 MARK = re.compile(r"<(/?)m(\d+)(/?)>")
 

@@ -11,9 +11,9 @@ from unittest.mock import Mock
 import pytest
 from filelock import FileLock
 from relattn_mt.config import as_dict
-from relattn_mt.data.text_files import read_parallel
 from relattn_mt.evaluation import score
 from relattn_mt.support.errors import InputError
+from relattn_mt.tokens.text_files import read_parallel
 
 from research import report, reproduce, rows
 from research.significance import paired_bootstrap

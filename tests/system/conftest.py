@@ -10,9 +10,9 @@ from playwright.sync_api import Browser, sync_playwright
 from relattn_mt import bundle, load
 from relattn_mt.config import ModelConfig, SearchConfig
 from relattn_mt.data.batching import collate
-from relattn_mt.data.tokenizer import Tokenizer
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import arrays_of
+from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.translate.translator import Translator
 
 from testing.pages import BROWSER

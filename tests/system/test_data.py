@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
-from relattn_mt.data.tokenizer import Tokenizer
+from relattn_mt.tokens.tokenizer import Tokenizer
 
 from research.corpus import builtin
 from testing.environments import ROOT

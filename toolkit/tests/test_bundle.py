@@ -12,11 +12,11 @@ import torch
 import yaml
 from relattn_mt import bundle, load
 from relattn_mt.config import SCHEMES, ModelConfig, SearchConfig
-from relattn_mt.data.tokenizer import Tokenizer
 from relattn_mt.model import weights
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import arrays_of
 from relattn_mt.support.errors import InputError
+from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.translate.options import TranslateOptions
 from torch import Tensor
 

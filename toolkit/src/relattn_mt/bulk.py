@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from relattn_mt.config import differences
-from relattn_mt.data.text_files import read_lines
 from relattn_mt.documents.read import FORMATS
 from relattn_mt.support.console import progress_bar, shows_progress
 from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import putting, remove, require_regular, write_atomically
 from relattn_mt.support.locking import locked
 from relattn_mt.text.marked import Marked
+from relattn_mt.tokens.text_files import read_lines
 from relattn_mt.translate import Format
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.output_formats import columns, format_lines, header_lines

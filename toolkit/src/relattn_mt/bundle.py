@@ -5,7 +5,7 @@
     tokenizer.model     SentencePiece model of both sides
     README.md           card for readers: training data, scores, commands
 
-The bundle of an imported model has two more files for its tokenizer (`data/imported_tokenizer.py`), and it may have a
+The bundle of an imported model has two more files for its tokenizer (`tokens/imported_tokenizer.py`), and it may have a
 lexical shortlist, shortlist.bin (`engine/shortlist.py`).
 
 A bundle is written to a temporary directory, synced, and renamed, so a bundle that is visible is complete.
@@ -22,8 +22,6 @@ import yaml
 
 from relattn_mt.config import ModelConfig, SearchConfig, as_dict
 from relattn_mt.config.yaml import read_yaml, to_config
-from relattn_mt.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
-from relattn_mt.data.tokenizer import TOKENIZER, Tokenizer
 from relattn_mt.engine.decoder import NativeDecoder, unsupported_reason
 from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.engine.library import LARGEST
@@ -34,6 +32,8 @@ from relattn_mt.support import files
 from relattn_mt.support.allocation import return_freed_memory
 from relattn_mt.support.errors import InputError, install_command, language_pairs, one_line, reading, require
 from relattn_mt.support.files import as_size, putting, require_files, require_outside
+from relattn_mt.tokens.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
+from relattn_mt.tokens.tokenizer import TOKENIZER, Tokenizer
 from relattn_mt.translate import Precision
 from relattn_mt.translate.translator import Translator
 from relattn_mt.weights import SCALE, is_quantized, read_weights, require_fit

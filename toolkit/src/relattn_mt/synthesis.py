@@ -28,11 +28,12 @@ from relattn_mt.corpus.filters import split_words
 from relattn_mt.corpus.pipeline import prepare
 from relattn_mt.corpus.report import FilterStats
 from relattn_mt.corpus.sources import file_names
-from relattn_mt.data.normalization import normalize
-from relattn_mt.data.text_files import has_text, read_lines, read_parallel
 from relattn_mt.loading import weights_digest
 from relattn_mt.support.errors import escape, require, require_language
 from relattn_mt.support.files import require_regular, write_atomically
+from relattn_mt.text.patterns import has_text
+from relattn_mt.tokens.normalization import normalize
+from relattn_mt.tokens.text_files import read_lines, read_parallel
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.prepare import LONGEST_LINE
 from relattn_mt.translate.translation import Translation

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from relattn_mt import load
-from relattn_mt.data.text_files import read_parallel
 from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.evaluation import score
+from relattn_mt.tokens.text_files import read_parallel
 
 from testing.commands import assert_refused
 

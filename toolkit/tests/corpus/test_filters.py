@@ -15,7 +15,7 @@ from relattn_mt.corpus import filters
 from relattn_mt.corpus.dedup import SeenPairs, digest
 from relattn_mt.corpus.filters import Cleaner, script_share, split_words
 from relattn_mt.corpus.overlap import HeldOutText
-from relattn_mt.data.normalization import normalize
+from relattn_mt.tokens.normalization import normalize
 
 CONFIG = CleaningConfig(max_words=7, max_characters=60, max_ratio=2.0, ngram=5)
 HELD_OUT = ["one two three four five six", "eins zwei drei vier"]

@@ -24,8 +24,8 @@ from relattn_mt.corpus.filters import REASONS, Cleaner
 from relattn_mt.corpus.pipeline import prepare
 from relattn_mt.corpus.report import FilterStats
 from relattn_mt.corpus.sources import OwnFiles
-from relattn_mt.data.normalization import normalize
 from relattn_mt.support.errors import InputError, escape
+from relattn_mt.tokens.normalization import normalize
 
 from testing.commands import assert_refused, refusal
 from testing.loopback import files_no_larger_than

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from relattn_mt.data.batching import Stage, TrainingText, collate, eval_batches
 from relattn_mt.data.mixture import Mixture
-from relattn_mt.data.planning import batch_by_size, micro_batches, plan_epoch
 from relattn_mt.data.storage import Pairs
-from relattn_mt.data.tokenizer import Tokenizer
+from relattn_mt.tokens.planning import batch_by_size, micro_batches, plan_epoch
+from relattn_mt.tokens.tokenizer import Tokenizer
 
 PAD, BOS, EOS = Tokenizer.special[:3]
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from relattn_mt.config import AugmentConfig, DataConfig, Recipe
-from relattn_mt.data import storage, text_files
+from relattn_mt.data import storage
 from relattn_mt.data.encode import load_data
 from relattn_mt.data.mixture import Mixture, read_corpus_list
 from relattn_mt.data.storage import open_pairs, write_pairs
 from relattn_mt.support.errors import InputError
+from relattn_mt.tokens import text_files
 
 SRC = [f"the cat number {i} sat on the mat" for i in range(40)] + ["", "short", " \u200b ", "long " * 62, "a b", "c d"]
 TGT = [f"die Katze Nummer {i} saß auf der Matte" for i in range(40)]

@@ -7,9 +7,9 @@ from bs4 import BeautifulSoup
 from bs4.element import NavigableString
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from relattn_mt.data.text_files import has_text
 from relattn_mt.documents.html import MAX_TAGS, Markup
 from relattn_mt.support.errors import InputError
+from relattn_mt.text.patterns import has_text
 
 from testing.marked import Notated
 

@@ -13,11 +13,11 @@ import sentencepiece
 from ctranslate2.converters import TransformersConverter
 from relattn_mt import bundle
 from relattn_mt.config import SearchConfig
-from relattn_mt.data.bpe import BpeModel
-from relattn_mt.data.imported_tokenizer import ImportedTokenizer
 from relattn_mt.formats import argos
 from relattn_mt.formats.import_model import import_model
 from relattn_mt.support.errors import InputError
+from relattn_mt.tokens.bpe import BpeModel
+from relattn_mt.tokens.imported_tokenizer import ImportedTokenizer
 from relattn_mt.translate.options import TranslateOptions
 
 from testing import transformers_models as models

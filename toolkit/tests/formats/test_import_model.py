@@ -11,13 +11,13 @@ import pytest
 import torch
 from relattn_mt import bundle
 from relattn_mt.config import DataConfig, Recipe, SearchConfig, TrainConfig
-from relattn_mt.data.imported_tokenizer import ImportedTokenizer
-from relattn_mt.data.tokenizer import Tokenizer
 from relattn_mt.formats import argos, onnx
 from relattn_mt.formats.ctranslate2 import write as ctranslate2
 from relattn_mt.formats.import_model import import_model
 from relattn_mt.formats.parity import Report
 from relattn_mt.support.errors import InputError
+from relattn_mt.tokens.imported_tokenizer import ImportedTokenizer
+from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.training.train import train
 
 from research.positions import by_position

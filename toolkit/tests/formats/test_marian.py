@@ -17,7 +17,6 @@ import pytest
 import torch
 from relattn_mt.bundle import Bundle, quantize_bundle, read_bundle
 from relattn_mt.config import ModelConfig
-from relattn_mt.data.tokenizer import pieces_of, processor
 from relattn_mt.formats.ctranslate2 import write as ctranslate2
 from relattn_mt.formats.import_model import read
 from relattn_mt.formats.marian import _read
@@ -25,6 +24,7 @@ from relattn_mt.formats.marian_export import export
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import arrays_of
 from relattn_mt.support.errors import InputError
+from relattn_mt.tokens.tokenizer import pieces_of, processor
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.weights import SCALE
 

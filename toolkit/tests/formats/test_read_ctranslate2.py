@@ -15,7 +15,6 @@ import sentencepiece
 from ctranslate2.specs import TransformerSpec, common_spec, model_spec
 from relattn_mt import bundle
 from relattn_mt.config import SearchConfig
-from relattn_mt.data.imported_tokenizer import ImportedTokenizer
 from relattn_mt.engine import decoder
 from relattn_mt.formats import parity
 from relattn_mt.formats.ctranslate2.model_bin import TYPES, ModelFile, read_model
@@ -23,6 +22,7 @@ from relattn_mt.formats.ctranslate2.read import read
 from relattn_mt.formats.import_model import import_model
 from relattn_mt.formats.names import CTRANSLATE2
 from relattn_mt.support.errors import InputError
+from relattn_mt.tokens.imported_tokenizer import ImportedTokenizer
 
 from testing.covering import pairwise
 from testing.firefox_models import train_vocabulary

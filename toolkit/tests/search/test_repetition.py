@@ -6,11 +6,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from relattn_mt.config import ModelConfig, SearchConfig
-from relattn_mt.data.tokenizer import Tokenizer
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.search.repetition import restrain
 from relattn_mt.search.types import SamplingOptions
 from relattn_mt.support.errors import InputError
+from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.translator import Translator

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import pytest
 from relattn_mt import load
 from relattn_mt.bundle import read_bundle
-from relattn_mt.data.tokenizer import Tokenizer
 from relattn_mt.serve import idle
 from relattn_mt.serve.app import make_app
 from relattn_mt.serve.idle import IdleEngine, load_with_release
 from relattn_mt.serve.queue import ModelUnavailable
 from relattn_mt.serve.routing import Router
+from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.translate.translator import Translator
 from starlette.testclient import TestClient
 

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from relattn_mt.config import ModelConfig
 from relattn_mt.data.batching import collate
-from relattn_mt.data.tokenizer import SpecialTokens, word_indices
 from relattn_mt.model.torch_engine import TorchEngine
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.alignment import align_words
+from relattn_mt.tokens.tokenizer import SpecialTokens, word_indices
 from relattn_mt.translate.output_formats import format_lines, header_lines, pharaoh
 from relattn_mt.translate.translation import Translation
 

@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from relattn_mt.data.normalization import normalize
 from relattn_mt.text.marked import Mark, Marked
 from relattn_mt.text.patterns import literal_pattern, tag_pattern
 from relattn_mt.text.place import place
 from relattn_mt.text.strip import StrippedText, strip
+from relattn_mt.tokens.normalization import normalize
 
 from testing.marked import marked, notation
 

@@ -13,7 +13,7 @@ from relattn_mt.alignment_head import AttentionHead, measure
 from relattn_mt.config import AugmentConfig, Recipe
 from relattn_mt.data.encode import load_data
 from relattn_mt.data.storage import open_pairs, write_pairs
-from relattn_mt.data.text_files import read_parallel
+from relattn_mt.tokens.text_files import read_parallel
 from relattn_mt.training.train import train
 
 from testing.commands import refusal

@@ -9,8 +9,8 @@ import torch
 from relattn_mt.config import Recipe
 from relattn_mt.data.batching import Batch, collate
 from relattn_mt.data.encode import load_data
-from relattn_mt.data.tokenizer import SpecialTokens
 from relattn_mt.model.transformer import Transformer
+from relattn_mt.tokens.tokenizer import SpecialTokens
 from relattn_mt.training import checkpoints, loop
 from relattn_mt.training.loop import seed_dropout
 from relattn_mt.training.objective import alignment_loss, learning_rate, summed_loss

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from filelock import FileLock
 from relattn_mt.data.storage import open_pairs, write_pairs
-from relattn_mt.data.tokenizer import Tokenizer
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.errors import InputError
+from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.training import checkpoints, run_directory
 from relattn_mt.training.run import average_run
 from relattn_mt.training.train import train

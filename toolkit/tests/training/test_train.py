@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from relattn_mt import bundle
 from relattn_mt.commands import main as cli
 from relattn_mt.config import AugmentConfig, Recipe, StageConfig, dump
-from relattn_mt.data.text_files import read_parallel
-from relattn_mt.data.tokenizer import Tokenizer
 from relattn_mt.evaluation import score
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.errors import Diverged, InputError
+from relattn_mt.tokens.text_files import read_parallel
+from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.training import checkpoints, journal, loop
 from relattn_mt.training import train as module
 from relattn_mt.training.checkpoints import average

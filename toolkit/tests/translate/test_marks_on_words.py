@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from relattn_mt.bundle import PACKAGED, read_bundle
 from relattn_mt.config import SearchConfig
-from relattn_mt.data.tokenizer import SpecialTokens
 from relattn_mt.text.alignment import align_words
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.place import place
 from relattn_mt.text.strip import strip
+from relattn_mt.tokens.tokenizer import SpecialTokens
 from relattn_mt.translate.documents import translate_document, translate_texts
 from relattn_mt.translate.options import DEFAULTS
 from relattn_mt.translate.translator import Translator

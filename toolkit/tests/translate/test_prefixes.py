@@ -11,10 +11,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from relattn_mt.config import ModelConfig, SearchConfig
-from relattn_mt.data.imported_tokenizer import ImportedTokenizer, Vocabulary
-from relattn_mt.data.tokenizer import Tokenizer
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.search.types import SamplingOptions
+from relattn_mt.tokens.imported_tokenizer import ImportedTokenizer, Vocabulary
+from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.prefixes import Prefixes

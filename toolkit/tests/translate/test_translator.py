@@ -13,8 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from relattn_mt.config import SCHEMES, ModelConfig, SearchConfig
 from relattn_mt.data.batching import collate
-from relattn_mt.data.text_files import stream_lines
-from relattn_mt.data.tokenizer import SpecialTokens
 from relattn_mt.model.torch_engine import cross_attention
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.search.types import SamplingOptions
@@ -24,6 +22,8 @@ from relattn_mt.text.marked import Mark, Marked
 from relattn_mt.text.patterns import tag_pattern
 from relattn_mt.text.place import place
 from relattn_mt.text.strip import strip
+from relattn_mt.tokens.text_files import stream_lines
+from relattn_mt.tokens.tokenizer import SpecialTokens
 from relattn_mt.training.validation import engine_of
 from relattn_mt.translate import prepare, runner
 from relattn_mt.translate import translator as module

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from relattn_mt.commands.options import check_sample
-from relattn_mt.data.text_files import read_parallel
 from relattn_mt.firefox import is_name
 from relattn_mt.support.errors import require
+from relattn_mt.tokens.text_files import read_parallel
 
 _CHECK_COUNT = 20
 

@@ -117,7 +117,7 @@ class ReferenceText:
 
     def pairs(self) -> list[tuple[str, str]]:
         """Read the lines and their references."""
-        from relattn_mt.data.text_files import read_parallel
+        from relattn_mt.tokens.text_files import read_parallel
 
         return list(read_parallel(self.src, self.ref))
 
@@ -189,7 +189,7 @@ def check_sample(path: str, count: int) -> list[str] | int:
     """
     from itertools import islice
 
-    from relattn_mt.data.text_files import read_lines
+    from relattn_mt.tokens.text_files import read_lines
 
     require(1 <= count <= 10**6, f"check_count must be at least 1 and at most 1,000,000, got {count}")
     return list(islice(read_lines(path), count)) if path else count

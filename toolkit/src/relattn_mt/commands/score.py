@@ -24,7 +24,7 @@ def score(
         tgt_lang: Target language. The default is chosen as for src_lang.
         tokens: Also print each token with its log-probability, after a tab each.
     """
-    from relattn_mt.data.text_files import read_parallel
+    from relattn_mt.tokens.text_files import read_parallel
 
     translator = device.load(bundle, src_lang=src_lang, tgt_lang=tgt_lang)
     _, pieces = translator.tokenizer.vocabularies

@@ -87,7 +87,7 @@ def translate(
             translation and warnings. How many sentences have warnings is always printed to standard error.
         verbose: Print to standard error which implementation of the search runs, and why a faster one does not.
     """
-    from relattn_mt.data.text_files import read_lines, stream_lines
+    from relattn_mt.tokens.text_files import read_lines, stream_lines
     from relattn_mt.translate.glossary import Glossary
     from relattn_mt.translate.options import TranslateOptions
     from relattn_mt.translate.output_formats import format_lines, header_lines

@@ -18,8 +18,8 @@ import numpy as np
 from relattn_mt.corpus.dedup import digest
 from relattn_mt.corpus.filters import Cleaner
 from relattn_mt.corpus.report import FilterStats
-from relattn_mt.data.normalization import normalize
 from relattn_mt.support.errors import STOPPING_SIGNALS, InputError
+from relattn_mt.tokens.normalization import normalize
 
 _PAIRS, _CHARACTERS = 2000, 1 << 22  # limits of a chunk
 _PENDING = 3  # chunks under way per process

@@ -10,7 +10,7 @@ from babel.core import get_global
 
 from relattn_mt.config import CleaningConfig, SyntheticCleaningConfig
 from relattn_mt.corpus.overlap import HeldOutText
-from relattn_mt.data.text_files import has_text
+from relattn_mt.text.patterns import has_text
 
 REASONS = {  # in the order of the checks; a pair is dropped for the first reason that applies
     "empty": "a side has no visible character",

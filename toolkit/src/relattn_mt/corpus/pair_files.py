@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from relattn_mt.data.text_files import blocks, read_lines
 from relattn_mt.support.errors import InputError, reading, require, require_installed, same_language
+from relattn_mt.tokens.text_files import blocks, read_lines
 
 _NAMES = ("src", "source"), ("tgt", "target")  # of columns, besides the codes of the languages
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"

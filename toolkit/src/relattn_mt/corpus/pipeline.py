@@ -33,11 +33,11 @@ from relattn_mt.corpus.filter_pool import FilteredChunk, filter_pool, split_chun
 from relattn_mt.corpus.filters import REASONS, Cleaner, has_known_script
 from relattn_mt.corpus.report import FilterStats, data_card
 from relattn_mt.corpus.sources import Source
-from relattn_mt.data.text_files import read_lines
 from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import InputError, reading, require, same_language
 from relattn_mt.support.files import file_digest, putting, remove, write_atomically
 from relattn_mt.support.locking import LOCK, locked
+from relattn_mt.tokens.text_files import read_lines
 
 CARD, RECORD = "README.md", "prepared.json"
 _WORK = ".relattn-preparing"

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from relattn_mt.corpus.filter_pool import ScoredPair
 from relattn_mt.corpus.pair_files import read_pairs
-from relattn_mt.data.text_files import read_parallel, text_digest
 from relattn_mt.support.errors import require
 from relattn_mt.support.files import require_regular
+from relattn_mt.tokens.text_files import read_parallel, text_digest
 
 _ESCAPED = re.compile(r"&(?:quot|apos|#91|#93|#124);| @-@ ")
 _log = logging.getLogger(__name__)

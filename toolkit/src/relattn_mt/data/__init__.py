@@ -1,1 +1,1 @@
-"""Data of a run: from text to tokens to batches."""
+"""Data of a training run: encoded text, its mixture, augmentation and batches."""

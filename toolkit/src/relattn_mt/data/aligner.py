@@ -17,34 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from relattn_mt.text.lexicon import associations
+
 UNLINKED, DIAGONAL, SURE = 0.1, 4.0, 0.3
 _PASSES = 4  # over the text
 _LEAST = 2  # sentence pairs that two pieces must share to be linked
 _CELLS = 1 << 19  # source pieces × target pieces that are computed at once
 
 Sentences = Sequence[np.ndarray]  # ids of each sentence
-
-
-def associations(
-    sources: Sentences, targets: Sentences, least: int
-) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
-    """Return pairs of ids that share sentence pairs, and their Dice coefficients, 2·c(s, t) / (c(s) + c(t)).
-
-    Args:
-        sources: Different ids of each source.
-        targets: Different ids of its translation.
-        least: Minimum number of sentence pairs that two ids share.
-
-    Returns:
-        (entries,) ids of the source side and of the target side, sorted, and (entries,) the coefficients.
-    """
-    together = [(src[:, None] << 32 | tgt).ravel() for src, tgt in zip(sources, targets, strict=True)]
-    keys, counts = np.unique(np.concatenate(together), return_counts=True)
-    is_kept = counts >= least
-    keys, counts = keys[is_kept], counts[is_kept]
-    ids = keys >> 32, keys & 0xFFFFFFFF
-    src_counts, tgt_counts = (np.bincount(np.concatenate(side)) for side in (sources, targets))
-    return ids, 2 * counts / (src_counts[ids[0]] + tgt_counts[ids[1]])
 
 
 class _Group(NamedTuple):

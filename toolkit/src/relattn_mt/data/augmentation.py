@@ -20,8 +20,8 @@ import numpy as np
 
 from relattn_mt.config import AugmentConfig
 from relattn_mt.data import copied_text
-from relattn_mt.data.imported_tokenizer import AnyTokenizer
 from relattn_mt.data.storage import Pairs
+from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
 
 SentencePair = tuple[str, str]
 Pieces = Sequence[int] | np.ndarray

@@ -16,9 +16,9 @@ import torch
 
 from relattn_mt.data.augmentation import Augmentation, AugmentedPairs
 from relattn_mt.data.mixture import Mixture
-from relattn_mt.data.planning import batch_by_size, micro_batches, plan_epoch
 from relattn_mt.data.storage import IdColumn, Pairs
-from relattn_mt.data.tokenizer import SpecialTokens
+from relattn_mt.tokens.planning import batch_by_size, micro_batches, plan_epoch
+from relattn_mt.tokens.tokenizer import SpecialTokens
 
 OURS = SpecialTokens()  # of models that are trained here
 Rows = Sequence[Sequence[int] | np.ndarray]  # sentences as piece ids, without special tokens

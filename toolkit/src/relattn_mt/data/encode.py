@@ -22,14 +22,15 @@ from typing import Any, Self
 from relattn_mt.config import DataConfig, Recipe, StageConfig
 from relattn_mt.data.augmentation import Augmentation, sample_perturbed
 from relattn_mt.data.batching import Batch, Stage, TrainingText, eval_batches
-from relattn_mt.data.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn_mt.data.links import LINKS, write_links
 from relattn_mt.data.mixture import CorpusFiles, Mixture, read_corpus_list
 from relattn_mt.data.storage import open_pairs, write_pairs
-from relattn_mt.data.text_files import ParallelFiles, has_text
-from relattn_mt.data.tokenizer import LONGEST_PIECE, TOKENIZER, SpecialTokens, Tokenizer
 from relattn_mt.support.errors import InputError, one_line, reading, require
 from relattn_mt.support.files import file_digest, require_regular, write_atomically
+from relattn_mt.text.patterns import has_text
+from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, tokenizer_in
+from relattn_mt.tokens.text_files import ParallelFiles
+from relattn_mt.tokens.tokenizer import LONGEST_PIECE, TOKENIZER, SpecialTokens, Tokenizer
 
 ENCODED, TEXT = "data/train.pairs", "data/text.json"
 _CHUNK = 5000  # pairs that are encoded at once

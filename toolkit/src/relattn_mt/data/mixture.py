@@ -21,9 +21,10 @@ from typing import NamedTuple
 import numpy as np
 
 from relattn_mt.config import MOST_WEIGHT
-from relattn_mt.data.text_files import has_text, read_lines
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.support.files import require_regular
+from relattn_mt.text.patterns import has_text
+from relattn_mt.tokens.text_files import read_lines
 
 _CODE = re.compile(r"[A-Za-z0-9]+([-_][A-Za-z0-9]+)*")  # of a language, such as de, zh-Hant or deu_Latn
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import codecs
 import re
 
-from relattn_mt.data.text_files import require_no_nul, wide_encoding
 from relattn_mt.support.errors import InputError
+from relattn_mt.tokens.text_files import require_no_nul, wide_encoding
 
 _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _HTML = re.compile(rb"<meta[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from relattn_mt.data.text_files import has_text
-from relattn_mt.documents.tokens import FORMATS, INVALID, TokenText, divided
+from relattn_mt.documents.lexer import FORMATS, INVALID, TokenText, divided
 from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Marked, pair_tags
+from relattn_mt.text.patterns import has_text
 
 MAX_TAGS = 50_000  # checked before parsing
 _CODE = "code", "kbd", "samp", "var"

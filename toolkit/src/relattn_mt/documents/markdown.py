@@ -19,7 +19,7 @@ from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
 
 from relattn_mt.documents.html import MAX_TAGS
-from relattn_mt.documents.tokens import TokenText, divided
+from relattn_mt.documents.lexer import TokenText, divided
 from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Marked, pair_tags
 from relattn_mt.text.patterns import BLOCK, WEB_ADDRESS

@@ -20,12 +20,12 @@ from typing import Any
 
 from lxml import etree
 
-from relattn_mt.data.text_files import has_text
 from relattn_mt.documents.archives import Archive
 from relattn_mt.documents.html import MAX_TAGS
-from relattn_mt.documents.tokens import INVALID, Message, TokenText, divided
+from relattn_mt.documents.lexer import INVALID, Message, TokenText, divided
 from relattn_mt.support.errors import reading, require
 from relattn_mt.text.marked import Marked
+from relattn_mt.text.patterns import has_text
 
 _LANGUAGES = "wordprocessingml", "drawingml", "spreadsheetml"
 _NAMESPACES = tuple(

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
-from relattn_mt.documents.tokens import Message
+from relattn_mt.documents.lexer import Message
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import literals, markup_pattern

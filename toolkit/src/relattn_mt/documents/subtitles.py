@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from relattn_mt.data.text_files import has_text
-from relattn_mt.documents.tokens import Message
+from relattn_mt.documents.lexer import Message
 from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Marked
+from relattn_mt.text.patterns import has_text
 
 _TIME = r"(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})(?:[.,](\d{1,3}))?"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s.*)?")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from relattn_mt.documents.html import MAX_TAGS, Markup, Rules, Token, characters, escape, tokens_of
-from relattn_mt.documents.tokens import Message
+from relattn_mt.documents.lexer import Message
 from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import markup_pattern

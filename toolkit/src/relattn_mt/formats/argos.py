@@ -25,14 +25,14 @@ from typing import Any
 
 from relattn_mt.bundle import CARD, Bundle
 from relattn_mt.config import SearchConfig
-from relattn_mt.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
-from relattn_mt.data.tokenizer import SPACE_MARK, TOKENIZER, pieces_of, processor
 from relattn_mt.formats.ctranslate2 import write as ctranslate2
 from relattn_mt.formats.ctranslate2.directory import Quantization
 from relattn_mt.formats.foreign_model import BPE, ForeignModel
 from relattn_mt.formats.parity import Report
 from relattn_mt.support.errors import InputError, one_line, reading, require, require_installed
 from relattn_mt.support.files import output, require_outside
+from relattn_mt.tokens.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
+from relattn_mt.tokens.tokenizer import SPACE_MARK, TOKENIZER, pieces_of, processor
 
 _METADATA, _SENTENCEPIECE = "metadata.json", "sentencepiece.model"
 SUFFIX = ".argosmodel"

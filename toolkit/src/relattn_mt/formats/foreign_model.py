@@ -14,12 +14,12 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from relattn_mt.config import ModelConfig, SearchConfig
-from relattn_mt.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer, Vocabulary
-from relattn_mt.data.tokenizer import pieces_of, processor
 from relattn_mt.engine.quantization import quantize
 from relattn_mt.formats.names import Names
 from relattn_mt.support.errors import InputError, one_line, reading, require, require_installed
 from relattn_mt.support.files import require_unique_entries
+from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, ImportedTokenizer, Vocabulary
+from relattn_mt.tokens.tokenizer import pieces_of, processor
 from relattn_mt.weights import is_quantizable, weight_table
 
 # CTranslate2's defaults, with a wider beam. The models of other toolkits do not contain a search.

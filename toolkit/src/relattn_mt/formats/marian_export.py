@@ -24,8 +24,6 @@ import yaml
 
 from relattn_mt.bundle import CARD, Bundle
 from relattn_mt.config.positions import DotProduct, LearnedVectors
-from relattn_mt.data.imported_tokenizer import ImportedTokenizer
-from relattn_mt.data.tokenizer import pieces_of, processor
 from relattn_mt.engine.decoder import NativeDecoder
 from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.formats import marian
@@ -35,6 +33,8 @@ from relattn_mt.formats.parity import Reference, Report, check_lines
 from relattn_mt.formats.transformers.directory import fairseq_sinusoids
 from relattn_mt.support.errors import InputError
 from relattn_mt.support.files import putting, require_outside, require_replaceable
+from relattn_mt.tokens.imported_tokenizer import ImportedTokenizer
+from relattn_mt.tokens.tokenizer import pieces_of, processor
 from relattn_mt.weights import SCALE
 
 _CONFIG, _INFO, _SHORTLIST = "config.intgemm8bitalpha.yml", "model_info.json", "lex.s2t.bin"

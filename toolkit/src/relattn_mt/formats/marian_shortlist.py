@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from relattn_mt.bundle import Bundle
-from relattn_mt.data.text_files import read_lines, read_parallel
 from relattn_mt.engine.shortlist import Shortlist, packed
 from relattn_mt.support.errors import InputError, require
+from relattn_mt.tokens.text_files import read_lines, read_parallel
 
 _FIRST, _BEST = 50, 50  # pieces that are always there, and of each source piece, as in Firefox's models
 _PASSES = 5  # of expectation maximization

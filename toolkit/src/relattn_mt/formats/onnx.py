@@ -37,7 +37,6 @@ from tqdm import tqdm
 from relattn_mt.bundle import CARD, TOKENIZER_FILES, Bundle
 from relattn_mt.config import as_dict
 from relattn_mt.data.batching import collate
-from relattn_mt.data.tokenizer import SpecialTokens
 from relattn_mt.formats.exportable import require_exportable
 from relattn_mt.formats.parity import Reference, Report, check_lines
 from relattn_mt.model.layers import DecoderLayer
@@ -45,6 +44,7 @@ from relattn_mt.model.transformer import Cache, Transformer
 from relattn_mt.support.console import log_level, shows_progress
 from relattn_mt.support.errors import require_installed
 from relattn_mt.support.files import putting, require_outside, require_replaceable
+from relattn_mt.tokens.tokenizer import SpecialTokens
 
 ENCODER, DECODER, CONFIG = "encoder.onnx", "decoder.onnx", "config.json"
 FILES = CONFIG, ENCODER, DECODER, *TOKENIZER_FILES["imported"], CARD

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from relattn_mt.data.text_files import blocks
 from relattn_mt.support.errors import InputError, reason
+from relattn_mt.tokens.text_files import blocks
 
 SUFFIXES = ".gz", ".zst"  # the first is taken if a file is there with both: it needs no other package
 _PATTERNS = "*.bin", "*.npz", "*.spm", "*vocab*.yml"  # of files that an import reads

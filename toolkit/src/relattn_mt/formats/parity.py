@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from relattn_mt.config import SearchConfig
-from relattn_mt.data.text_files import has_text
-from relattn_mt.data.tokenizer import SPACE_MARK
 from relattn_mt.search.length_penalty import length_penalty
 from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import InputError, require
+from relattn_mt.text.patterns import has_text
+from relattn_mt.tokens.tokenizer import SPACE_MARK
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.translator import Translator
 

@@ -20,11 +20,11 @@ from torch.utils.checkpoint import checkpoint
 
 from relattn_mt.config import ModelConfig
 from relattn_mt.config.positions import LearnedVectors
-from relattn_mt.data.tokenizer import SpecialTokens
 from relattn_mt.model.dropout import Dropout
 from relattn_mt.model.layers import DecoderLayer, EncoderLayer
 from relattn_mt.model.mixers import MixerCache
 from relattn_mt.model.positions.stack import StackPositions
+from relattn_mt.tokens.tokenizer import SpecialTokens
 from relattn_mt.weights import require_vocab_sizes
 
 _BOS = SpecialTokens().bos

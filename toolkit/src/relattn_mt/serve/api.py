@@ -19,7 +19,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from relattn_mt.data.text_files import read_lines
 from relattn_mt.documents.read import FORMATS, file_suffix
 from relattn_mt.serve.files import FileStore
 from relattn_mt.serve.languages import Detector, language_name, served_code
@@ -29,6 +28,7 @@ from relattn_mt.serve.progress import FileProgress
 from relattn_mt.serve.queue import CLIENT, QueueFull
 from relattn_mt.serve.routing import Router, ScoredText
 from relattn_mt.support.errors import reading, require
+from relattn_mt.tokens.text_files import read_lines
 from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import SentenceOptions
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from relattn_mt.config import SearchConfig
-from relattn_mt.data.imported_tokenizer import marked_pieces
-from relattn_mt.data.tokenizer import word_indices
 from relattn_mt.serve.queue import BatchQueue
 from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import separator_in
+from relattn_mt.tokens.imported_tokenizer import marked_pieces
+from relattn_mt.tokens.tokenizer import word_indices
 from relattn_mt.translate.options import DEFAULTS, CallOptions, SentenceOptions
 from relattn_mt.translate.prepare import Sentence
 from relattn_mt.translate.translation import Translation

@@ -17,7 +17,6 @@ from itertools import chain
 from typing import Any
 
 from relattn_mt.config import SearchConfig
-from relattn_mt.data.text_files import require_no_nul
 from relattn_mt.documents.html import fill_pages, page_texts
 from relattn_mt.serve import parsing
 from relattn_mt.serve.idle import IdleEngine
@@ -28,6 +27,7 @@ from relattn_mt.serve.queue import RECENT, BatchQueue, ModelUnavailable, QueueFu
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import SplitText, split
+from relattn_mt.tokens.text_files import require_no_nul
 from relattn_mt.translate.options import DEFAULTS, SentenceOptions
 from relattn_mt.translate.translation import Translation
 from relattn_mt.translate.translator import Translator

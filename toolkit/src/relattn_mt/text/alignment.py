@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from relattn_mt.data.tokenizer import BYTE, SpecialTokens, word_indices
+from relattn_mt.tokens.tokenizer import BYTE, SpecialTokens, word_indices
 
 _SPACE, _NOT_COUNTED = -1, -2  # instead of the word of a piece
 LEAST_WEIGHT = 0.05  # of a target word on a source word, so that it may be its translation

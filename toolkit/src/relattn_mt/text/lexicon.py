@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from relattn_mt.data.aligner import associations
 from relattn_mt.text.alignment import Links
 
 LEAST, SURE = 5, 0.3
@@ -81,3 +80,25 @@ def agreement(sources: Mapping[str, str], pairs: Iterable[tuple[str, str]], link
                 found = linked.get(index)
                 counts["unlinked" if found is None else "right" if found == expected else "wrong"] += 1
     return Agreement(**counts)
+
+
+def associations(
+    sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], least: int
+) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+    """Return pairs of ids that share sentence pairs, and their Dice coefficients, 2·c(s, t) / (c(s) + c(t)).
+
+    Args:
+        sources: Different ids of each source.
+        targets: Different ids of its translation.
+        least: Minimum number of sentence pairs that two ids share.
+
+    Returns:
+        (entries,) ids of the source side and of the target side, sorted, and (entries,) the coefficients.
+    """
+    together = [(src[:, None] << 32 | tgt).ravel() for src, tgt in zip(sources, targets, strict=True)]
+    keys, counts = np.unique(np.concatenate(together), return_counts=True)
+    is_kept = counts >= least
+    keys, counts = keys[is_kept], counts[is_kept]
+    ids = keys >> 32, keys & 0xFFFFFFFF
+    src_counts, tgt_counts = (np.bincount(np.concatenate(side)) for side in (sources, targets))
+    return ids, 2 * counts / (src_counts[ids[0]] + tgt_counts[ids[1]])

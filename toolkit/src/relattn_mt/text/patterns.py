@@ -59,6 +59,12 @@ BLOCK = re.compile(
     r"(?:\s[^<>]*)?/?>",
     re.IGNORECASE,
 )
+_VISIBLE = (
+    re.compile(  # except white space, Unicode's Default_Ignorable_Code_Point, a blank in Braille, annotation marks
+        r"[^\s\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
+        r"\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    )
+)
 
 
 @cache
@@ -99,3 +105,8 @@ def may_have_tags(text: str) -> bool:
 def literals(text: str) -> Counter[str]:
     """Return how often each literal occurs in a text."""
     return Counter(match[0] for match in literal_pattern().finditer(text)) if may_have_tags(text) else Counter()
+
+
+def has_text(line: str) -> bool:
+    """Return whether a line has a visible character. White space, zero-width characters and soft hyphens are not."""
+    return _VISIBLE.search(line) is not None

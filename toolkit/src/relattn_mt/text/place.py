@@ -21,10 +21,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, pairwise, starmap
 
-from relattn_mt.data.text_files import has_text
 from relattn_mt.text.alignment import Links
 from relattn_mt.text.marked import Marked, join
-from relattn_mt.text.patterns import UNITS
+from relattn_mt.text.patterns import UNITS, has_text
 from relattn_mt.text.strip import CLOSING_MARKS, OPENING_MARKS, SEPARATORS, SPACE, WORD, StrippedText, Tag
 
 _BEGINS_WORD, _ENDS_WORD = re.compile(r"\w|[€£¥$]\d"), re.compile(rf"\w$|\d ?(?:{UNITS})$|(?:://|www\.)\S*$")

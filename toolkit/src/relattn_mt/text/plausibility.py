@@ -8,9 +8,8 @@ from operator import itemgetter
 
 import numpy as np
 
-from relattn_mt.data.text_files import has_text
 from relattn_mt.text.marked import Marked
-from relattn_mt.text.patterns import may_have_tags, tag_pattern
+from relattn_mt.text.patterns import has_text, may_have_tags, tag_pattern
 
 EMPTY, REPETITION, NUMBERS, TAGS, LENGTH = "empty", "repetition", "numbers", "tags", "length"
 _TIMES, _LONGEST_PART, _SHORTEST_REPETITION = 4, 60, 11  # of a repetition: parts in a row, and characters

@@ -14,9 +14,8 @@ from itertools import accumulate, pairwise
 
 import sentencex
 
-from relattn_mt.data.text_files import has_text
 from relattn_mt.text.marked import Mark, Marked, join
-from relattn_mt.text.patterns import literal_pattern
+from relattn_mt.text.patterns import has_text, literal_pattern
 
 _WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spaces between words
 LONGEST = 1000  # characters per sentence; longer ones are cut, at a space if possible

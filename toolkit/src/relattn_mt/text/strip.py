@@ -17,9 +17,9 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import pairwise
 
-from relattn_mt.data.normalization import CONTROL, INVISIBLE, SPACES
 from relattn_mt.text.marked import Kind, Marked, pair_tags
 from relattn_mt.text.patterns import BLOCK
+from relattn_mt.tokens.normalization import CONTROL, INVISIBLE, SPACES
 
 SPACE = " "
 OPENING_MARKS, CLOSING_MARKS = "([{«„“‘¿¡\"'", ".,;:!?)]}»”’…\"'"

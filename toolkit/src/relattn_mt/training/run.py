@@ -15,11 +15,11 @@ from relattn_mt.alignment_head import LEXICON_PAIRS, with_best
 from relattn_mt.config import Recipe, as_dict, differences, dump
 from relattn_mt.config.positions import ClippedTables, DotProduct
 from relattn_mt.data.encode import TranslationData, load_data, open_data
-from relattn_mt.data.imported_tokenizer import AnyTokenizer
 from relattn_mt.evaluation import score
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import load_weights
 from relattn_mt.support.errors import require
+from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
 from relattn_mt.training import checkpoints
 from relattn_mt.training.run_directory import CHECKPOINTS, RunDirectory, read_recipe
 from relattn_mt.weights import require_fit, weight_table

@@ -13,10 +13,11 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from relattn_mt.data.normalization import normalize
-from relattn_mt.data.text_files import has_text, read_lines, require_no_nul
-from relattn_mt.data.tokenizer import BYTE, SPACE_MARK
 from relattn_mt.support.errors import InputError, one_line
+from relattn_mt.text.patterns import has_text
+from relattn_mt.tokens.normalization import normalize
+from relattn_mt.tokens.text_files import read_lines, require_no_nul
+from relattn_mt.tokens.tokenizer import BYTE, SPACE_MARK
 
 
 class Glossary:

@@ -16,8 +16,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from relattn_mt.data.imported_tokenizer import AnyTokenizer
 from relattn_mt.search.types import Request, Spelling
+from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
 
 _MOST_SPELLED = 200  # bytes; time and memory grow with the length that is spelled
 

@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from relattn_mt.config import SearchConfig
-from relattn_mt.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer
-from relattn_mt.data.text_files import has_text, require_no_nul
 from relattn_mt.search.types import Request
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.text.marked import Marked
-from relattn_mt.text.patterns import literal_pattern, tag_pattern
+from relattn_mt.text.patterns import has_text, literal_pattern, tag_pattern
+from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, ImportedTokenizer
+from relattn_mt.tokens.text_files import require_no_nul
 from relattn_mt.translate.options import DEFAULTS, CallOptions, SentenceOptions, require_compatible
 from relattn_mt.translate.prefixes import Prefixes
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from relattn_mt.config import SearchConfig
-from relattn_mt.data.imported_tokenizer import AnyTokenizer, marked_pieces
-from relattn_mt.data.planning import batch_by_size
 from relattn_mt.search.engine import Engine
 from relattn_mt.search.types import DIVERGED, Hypothesis, Request, SamplingOptions, SearchRules
 from relattn_mt.support.errors import Diverged, require
 from relattn_mt.text.alignment import Links, WordAlignment, align_words
+from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, marked_pieces
+from relattn_mt.tokens.planning import batch_by_size
 from relattn_mt.translate.glossary import continue_words
 
 MAX_SENTENCES = 128  # per batch, before the beam: enough to keep a GPU busy

@@ -18,12 +18,12 @@ from typing import Any, final
 import numpy as np
 
 from relattn_mt.config import SearchConfig
-from relattn_mt.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer
 from relattn_mt.search.engine import Engine
 from relattn_mt.search.types import Hypothesis
 from relattn_mt.support.console import progress_bar
 from relattn_mt.support.errors import InputError, one_line, same_language, unknown
 from relattn_mt.text.marked import Marked
+from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, ImportedTokenizer
 from relattn_mt.translate.literals import translate_with_literals
 from relattn_mt.translate.options import DEFAULTS, CallOptions, TranslateOptions
 from relattn_mt.translate.prepare import Preparation, Prepared, Sentence, require_readable

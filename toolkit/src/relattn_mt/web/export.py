@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from relattn_mt.bundle import Bundle
-from relattn_mt.data.tokenizer import TOKENIZER, Tokenizer
 from relattn_mt.support.errors import InputError
 from relattn_mt.support.files import as_size, putting, require_outside, require_replaceable
+from relattn_mt.tokens.tokenizer import TOKENIZER, Tokenizer
 from relattn_mt.web.build import FOLDER, engines
 from relattn_mt.web.model_file import model_file
 

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from relattn_mt.data.imported_tokenizer import AnyTokenizer
 from relattn_mt.formats.ctranslate2.directory import CONFIG, MODEL, read_vocabularies
 from relattn_mt.formats.foreign_model import read_json
 from relattn_mt.search.types import Hypothesis, Request, SearchRules
 from relattn_mt.support.errors import InputError, reading, require, require_installed
+from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
 from relattn_mt.translate.runner import MAX_TOKENS
 
 

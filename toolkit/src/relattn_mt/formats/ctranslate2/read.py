@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from relattn_mt.data.imported_tokenizer import AnyTokenizer, tokenizer_in
-from relattn_mt.data.tokenizer import TOKENIZER
 from relattn_mt.formats.ctranslate2.directory import (
     CONFIG,
     DIRECTORY,
@@ -44,6 +42,8 @@ from relattn_mt.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
 from relattn_mt.formats.transformers.directory import fairseq_sinusoids
 from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import require_files
+from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, tokenizer_in
+from relattn_mt.tokens.tokenizer import TOKENIZER
 
 _KINDS = {"TransformerSpec": 0, "TransformerBase": 8, "TransformerBig": 16}  # and their heads before revision 3
 _ACTIVATIONS = {number: name for name, number in CTRANSLATE2_ACTIVATIONS.items()}

@@ -24,7 +24,6 @@ import numpy as np
 from relattn_mt.bundle import CARD, TOKENIZER_FILES, Bundle
 from relattn_mt.config import ModelConfig, SearchConfig, as_dict
 from relattn_mt.config.positions import ClippedTables, LearnedVectors, Sinusoids
-from relattn_mt.data.imported_tokenizer import AnyTokenizer
 from relattn_mt.engine.library import LARGEST
 from relattn_mt.engine.terms import sinusoids
 from relattn_mt.formats.ctranslate2.directory import (
@@ -45,6 +44,7 @@ from relattn_mt.formats.parity import Reference, Report, check_lines
 from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import require, require_installed
 from relattn_mt.support.files import putting, require_outside, require_replaceable
+from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
 from relattn_mt.translate.translator import Translator
 
 FILES = CONFIG, MODEL, *(f"{name}.json" for name in (SHARED, SOURCE, TARGET)), *TOKENIZER_FILES["imported"], CARD

@@ -8,9 +8,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 
-from relattn_mt.data.text_files import has_text
 from relattn_mt.text.marked import Kind, Mark, Marked, join, pair_tags
-from relattn_mt.text.patterns import BLOCK
+from relattn_mt.text.patterns import BLOCK, has_text
 
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
 _NAME = re.compile(r"[<\[](/?)(\w[\w:-]*)")

@@ -14,9 +14,10 @@ import pytest
 import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
-from relattn_mt.data import text_files
-from relattn_mt.data.text_files import ParallelFiles, has_text, read_lines, read_parallel, stream_lines
 from relattn_mt.support.errors import InputError
+from relattn_mt.text.patterns import has_text
+from relattn_mt.tokens import text_files
+from relattn_mt.tokens.text_files import ParallelFiles, read_lines, read_parallel, stream_lines
 
 
 def zstd(content):

@@ -4,7 +4,7 @@ import itertools
 import unicodedata
 
 import pytest
-from relattn_mt.data.normalization import normalizer
+from relattn_mt.tokens.normalization import normalizer
 
 CHARACTERS = [chr(code) for code in range(0x20, 0x30000) if not 0xD800 <= code < 0xE000]
 CLEAN = "Ein naiver Süßwaren-Händler (42 %)"

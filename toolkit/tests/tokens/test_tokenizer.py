@@ -7,8 +7,8 @@ import pytest
 import sentencepiece
 from hypothesis import example, given
 from hypothesis import strategies as st
-from relattn_mt.data.tokenizer import Tokenizer
 from relattn_mt.support.errors import InputError
+from relattn_mt.tokens.tokenizer import Tokenizer
 
 LINES = ["the cat sat on 1,204 mats", "die Katze saß auf 1.204 Matten", "a dog runs", "ein Hund läuft"] * 20
 TEXTS = [

@@ -14,8 +14,8 @@ from copy import copy
 from itertools import pairwise
 from typing import Any
 
-from relattn_mt.data.tokenizer import SPACE_MARK
 from relattn_mt.support.errors import one_line, require, require_installed
+from relattn_mt.tokens.tokenizer import SPACE_MARK
 
 RULES = "argos", "opus-mt"  # who prepares text
 _END, _CONTINUED = "</w>", "@@"

@@ -156,7 +156,7 @@ class Tokenizer:
         Raises:
             InputError: The text is empty, or has more distinct characters than vocab_size allows.
         """
-        from relattn_mt.data.normalization import trainer_options
+        from relattn_mt.tokens.normalization import trainer_options
 
         model = io.BytesIO()
         # read before training, because SentencePiece hides errors in reading

@@ -26,12 +26,6 @@ from relattn_mt.support.errors import InputError, reading, require_installed
 _BLOCK = 1 << 16  # bytes per read, the capacity of a pipe on Linux
 _CHUNK = 1024  # lines that `stream_lines` yields at once
 _LONGEST_LINE = 1 << 26  # bytes
-_VISIBLE = (
-    re.compile(  # except white space, Unicode's Default_Ignorable_Code_Point, a blank in Braille, annotation marks
-        r"[^\s\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
-        r"\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-    )
-)
 _CONTROL = rb"[\0-\x08\x0e-\x1a\x1c-\x1f]"  # not in UTF-8 text; upper bytes of many scripts
 _ENCODINGS = {  # patterns of the first bytes of text: a byte order mark, or two characters
     "UTF-32LE": rb"\xff\xfe\0\0|(?!\0{4})(..[\0-\x03]\0){2}",
@@ -51,11 +45,6 @@ _FORMATS = {  # patterns of the first bytes of files that are not text
     "7z": rb"7z\xbc\xaf\x27\x1c",
     "Parquet": rb"PAR1",
 }
-
-
-def has_text(line: str) -> bool:
-    """Return whether a line has a visible character. White space, zero-width characters and soft hyphens are not."""
-    return _VISIBLE.search(line) is not None
 
 
 def wide_encoding(start: bytes) -> str | None:

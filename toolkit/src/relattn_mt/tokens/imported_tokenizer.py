@@ -22,8 +22,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
-from relattn_mt.data.bpe import BpeModel, piece_text
-from relattn_mt.data.tokenizer import (
+from relattn_mt.support.errors import InputError, one_line, reading, require, unknown
+from relattn_mt.tokens.bpe import BpeModel, piece_text
+from relattn_mt.tokens.tokenizer import (
     SPACE_MARK,
     TOKENIZER,
     SpecialTokens,
@@ -34,7 +35,6 @@ from relattn_mt.data.tokenizer import (
     processor,
     text_ids,
 )
-from relattn_mt.support.errors import InputError, one_line, reading, require, unknown
 
 TGT_TOKENIZER, VOCABULARY = "tokenizer.target.model", "vocabulary.json"
 _FILES = Path(TOKENIZER), Path(TGT_TOKENIZER)

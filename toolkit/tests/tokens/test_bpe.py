@@ -3,9 +3,9 @@
 import sys
 
 import pytest
-from relattn_mt.data.bpe import BpeModel
-from relattn_mt.data.imported_tokenizer import ImportedTokenizer, Vocabulary, marked_pieces
 from relattn_mt.support.errors import InputError
+from relattn_mt.tokens.bpe import BpeModel
+from relattn_mt.tokens.imported_tokenizer import ImportedTokenizer, Vocabulary, marked_pieces
 
 from testing.foreign_bundles import FIXTURES, LINES, bpe_pieces
 

@@ -7,10 +7,10 @@ import pytest
 import sentencepiece
 import torch
 from relattn_mt.config import ModelConfig, SearchConfig
-from relattn_mt.data.imported_tokenizer import ImportedTokenizer, Vocabulary, tokenizer_in
-from relattn_mt.data.tokenizer import SpecialTokens
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.errors import InputError
+from relattn_mt.tokens.imported_tokenizer import ImportedTokenizer, Vocabulary, tokenizer_in
+from relattn_mt.tokens.tokenizer import SpecialTokens
 
 from testing.bundles import LINES
 from testing.engines import translator_of

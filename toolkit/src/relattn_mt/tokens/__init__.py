@@ -1,0 +1,1 @@
+"""Tokenizers, normalization, lines of text files and batches by size: what translation needs of them."""
