@@ -88,7 +88,8 @@ class AttentionCache:
         elif self.appended or self.buffers[0].dtype != key.dtype:  # the dtype differs under autocast
             buffers = self._copy(self.capacity, key.dtype)
         else:
-            buffers, self.appended = self.buffers, True
+            buffers = self.buffers
+            self.appended = True
         for buffer, new in zip(buffers, (key, value), strict=True):
             if self.lengths is None:
                 buffer[:, :, self.length : end] = new
@@ -112,7 +113,8 @@ class AttentionCache:
         shortest = int(positions.min()) if isinstance(positions, Tensor) and len(positions) > 0 else self.length
         if as_integer(count) is None or not 0 <= count <= shortest:
             raise ValueError(f"count must be in [0, {shortest}], the positions of the shortest sequence, got {count!r}")
-        buffers, appended = (self.buffers[0][:, :, count:], self.buffers[1][:, :, count:]), self.appended
+        buffers = (self.buffers[0][:, :, count:], self.buffers[1][:, :, count:])
+        appended = self.appended
         self.appended = True
         lengths = None if self.lengths is None else self.lengths - count
         return AttentionCache(buffers, self.length - count, lengths, appended, self.dropped + count)

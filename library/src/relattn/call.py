@@ -196,7 +196,8 @@ def with_bias(
     enough in float32 and float64; half types need two. Without a table, the query is a view of these numbers. So no
     backend needs code for this bias.
     """
-    rest, factors = 1.0 / scale, []
+    rest = 1.0 / scale
+    factors = []
     for _ in range(2 if accumulation_dtype(query.dtype) != query.dtype else 1):
         factors.append(torch.full((1, 1, 1, 1), rest, dtype=query.dtype, device=query.device))
         rest -= rounded(rest, query.dtype)

@@ -55,7 +55,8 @@ def check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 def check_dtypes(operands: dict[str, Any]) -> None:
     """Check that all tensors given have one floating-point dtype."""
-    dtype, agrees = operands["query"].dtype, True
+    dtype = operands["query"].dtype
+    agrees = True
     for x in operands.values():
         if x is not None and x.dtype != dtype:
             agrees = False
@@ -67,7 +68,8 @@ def check_dtypes(operands: dict[str, Any]) -> None:
 
 def check_devices(arguments: dict[str, Any]) -> None:
     """Check that all tensors given are on one device; arguments that are no tensors are ignored."""
-    device, agrees = arguments["query"].device, True
+    device = arguments["query"].device
+    agrees = True
     for x in arguments.values():
         if x is not None and isinstance(x, Tensor) and x.device != device:
             agrees = False
@@ -253,7 +255,8 @@ def check_packed(cu_seqlens: Any, rows: dict[str, Tensor | None], options: dict[
     if not all(len(shape) == 4 and shape[::2] == (1, shapes["query"][2]) for shape in shapes.values()):
         listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
         raise ValueError(f"cu_seqlens must be used with a batch of 1 and as many queries as keys, got {listed}")
-    ends, length = as_signed("cu_seqlens", cu_seqlens).flatten().tolist(), shapes["query"][2]
+    ends = as_signed("cu_seqlens", cu_seqlens).flatten().tolist()
+    length = shapes["query"][2]
     lengths = [end - start for start, end in pairwise(ends)]
     if not lengths or ends[0] != 0 or ends[-1] != length or min(lengths) < 0:
         raise ValueError(f"cu_seqlens must increase from 0 to {length}, the number of positions, got {ends}")

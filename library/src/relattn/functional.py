@@ -217,7 +217,8 @@ def attend(
     if form is not None and (plan := plans.PLANS.get(form)) is not None and (result := plan.run(sources)) is not None:
         return result
     call = pairs.without_unread_rows(Call.from_arguments(*tensors, **options))
-    device, chosen = call.query.device.type, backends.choose(backend, call)
+    device = call.query.device.type
+    chosen = backends.choose(backend, call)
     if form is not None and chosen is backends.native:
         plan = plans.add(form, sources, call, options["check"], return_lse)
         if plan is not None and (result := plan.run(sources)) is not None:

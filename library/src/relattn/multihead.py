@@ -86,7 +86,8 @@ class RelativeMultiheadAttention(nn.Module):
                 raise ValueError(f"{name} must be False, since an added key has no position, got {option!r}")
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
-        self.dropout, self.batch_first = dropout, batch_first
+        self.dropout = dropout
+        self.batch_first = batch_first
         self.bias_k = self.bias_v = None
         self.add_zero_attn = False
 

@@ -116,8 +116,10 @@ class RelativeAttention(nn.Module):
         check_beyond(beyond)
         check_dropout("dropout", dropout)
         backends.check_name(backend)
-        self.clip, self.beyond = clipping_range(clip), beyond
-        self.dropout, self.backend = dropout, backend
+        self.clip = clipping_range(clip)
+        self.beyond = beyond
+        self.dropout = dropout
+        self.backend = backend
 
         def table(wanted: bool) -> RelativePositionTable | None:
             return RelativePositionTable(clip, head_dim, heads, device=device, dtype=dtype) if wanted else None
@@ -180,17 +182,25 @@ class SelfAttention(nn.Module):
         chunk: Chunk = None,
     ) -> None:
         super().__init__()
-        self.num_heads, self.head_dim, self.is_causal = num_heads, query.out_features // num_heads, is_causal
+        self.num_heads = num_heads
+        self.head_dim = query.out_features // num_heads
+        self.is_causal = is_causal
         self.num_key_heads = num_heads if num_key_heads is None else num_key_heads
         self.limits: Options = {}
-        (left, right), size = check_window(window), 1
+        left, right = check_window(window)
+        size = 1
         if window is not None:
             self.limits["window"] = window
         if chunk is not None:
             size, left, right = check_chunk(chunk, window)
             self.limits["chunk"] = chunk
-        self.window_left, self.window_right, self.chunk_size = left, right, size
-        self.query, self.key, self.value, self.out = query, key, value, out
+        self.window_left = left
+        self.window_right = right
+        self.chunk_size = size
+        self.query = query
+        self.key = key
+        self.value = value
+        self.out = out
         self.attention = attention
 
     def empty_cache(self, batch: int, capacity: int = 0) -> AttentionCache:
@@ -256,7 +266,9 @@ class SelfAttention(nn.Module):
         if cache is not None:
             offset = cache.next_position
             cache = cache.append(key, value, None if lengths is None else lengths - cache.dropped)
-            key, value, held = cache.key, cache.value, cache.lengths
+            key = cache.key
+            value = cache.value
+            held = cache.lengths
             queries = None if held is None else held - offset
             options = {**self.limits, "query_offset": offset, "key_lengths": held, "query_lengths": queries}
             cache = self._without_past(cache)

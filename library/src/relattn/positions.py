@@ -59,7 +59,8 @@ def reached_range(
 ) -> tuple[int, int]:  # fmt: skip
     """Return the part of a clipping range (left, right) that pairs which attend reach; it contains distance 0."""
     if farthest is not None:
-        left, right = min(left, farthest[0]), min(right, farthest[1])
+        left = min(left, farthest[0])
+        right = min(right, farthest[1])
     if window_left is not None:
         left = min(left, window_left + chunk - 1)
     return left, right if window_right is None else min(right, window_right)

@@ -20,7 +20,9 @@ from relattn_mt.text.lexicon import Agreement, agreement, lexicon
 from relattn_mt.translate.translator import Translator
 from relattn_mt.weights import SCALE
 
-LEXICON_PAIRS, MEASURED_PAIRS = 100_000, 500  # sentence pairs for the lexicon, and to align
+# sentence pairs for the lexicon, and to align
+LEXICON_PAIRS = 100_000
+MEASURED_PAIRS = 500
 LEAST_WORDS = 100  # that must be measured before anything is chosen
 
 
@@ -52,9 +54,11 @@ def measure(
         pairs: Sources and translations.
         sources: Source word of each target word, as `lexicon.lexicon` returns it.
     """
-    tokenizer, held = translator.tokenizer, []
+    tokenizer = translator.tokenizer
+    held = []
     for source, target in pairs:
-        src_ids, tgt_ids = tokenizer.encode(source), tokenizer.encode_target(target)
+        src_ids = tokenizer.encode(source)
+        tgt_ids = tokenizer.encode_target(target)
         if src_ids and tgt_ids and translator.preparation.holds(src_ids, tgt_ids):
             held.append((src_ids, tgt_ids))
     sides = [src for src, _ in held], [tgt for _, tgt in held]

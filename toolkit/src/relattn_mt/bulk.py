@@ -43,7 +43,10 @@ class TextSource:
     """A file of text, one sentence per line. The output has lines in a format, or in that of n-best lists."""
 
     def __init__(self, path: Path, options: TranslateOptions, style: Format = "text", n_best: bool = False) -> None:
-        self.path, self.options, self.style, self.n_best = path, options, style, n_best
+        self.path = path
+        self.options = options
+        self.style = style
+        self.n_best = n_best
 
     def check(self) -> tuple[int, str]:
         """Read the whole file, and return its number of lines and its digest.
@@ -51,7 +54,8 @@ class TextSource:
         Raises:
             InputError: The file cannot be read, or a line cannot be translated.
         """
-        digest, number = hashlib.sha256(), 0
+        digest = hashlib.sha256()
+        number = 0
         for number, line in enumerate(read_lines(self.path, digest.update), start=1):
             self.check_line(line, f"{self.path}: line {number}")
         return number, digest.hexdigest()
@@ -89,7 +93,8 @@ class JsonSource(TextSource):
         with reading(where, "must be a JSON object"):
             row = json.loads(line)
         require(isinstance(row, dict), f"{where} must be a JSON object, got {one_line(line, 40)!r}")
-        given, name = one_line(", ".join(row) or "none", 200), one_line(self.column, 40)
+        given = one_line(", ".join(row) or "none", 200)
+        name = one_line(self.column, 40)
         require(self.column in row, f"{where} must have a column {name!r}, got {given}")
         taken = [key for key in columns(Translation("", 0.0, []), align=self.options.align) if key in row]
         require(not taken, f"{where} must not have a column {', '.join(taken)}, because translations add it; rename it")
@@ -160,7 +165,8 @@ def translate_file(
     settings = {**settings, "input": digest, "shard": f"{i}/{n}", "rows per part": PART}
     settings = json.loads(json.dumps(settings))
     parts = -(-rows // PART)
-    first, last = parts * (i - 1) // n, parts * i // n
+    first = parts * (i - 1) // n
+    last = parts * i // n
     work = out.with_name(f".{out.name}.relattn")
     with locked(work, "writing this output"):
         record = work / "settings.json"

@@ -45,7 +45,9 @@ PRECISIONS: dict[Precision, str] = {"fp32": "float32", "bf16": "bfloat16", "int8
 FORMAT = "relattn bundle"
 VERSION = 1
 PACKAGED = Path(__file__).with_name("models")  # a bundle per directory
-CONFIG, WEIGHTS, CARD = "config.yaml", "model.safetensors", "README.md"
+CONFIG = "config.yaml"
+WEIGHTS = "model.safetensors"
+CARD = "README.md"
 TOKENIZER_FILES = {"own": (TOKENIZER,), "imported": (TOKENIZER, TGT_TOKENIZER, VOCABULARY)}
 _MODEL_FILES = (WEIGHTS, SHORTLIST, *TOKENIZER_FILES["imported"])  # besides config.yaml; some bundles have fewer
 

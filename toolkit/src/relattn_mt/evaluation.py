@@ -31,7 +31,8 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
         InputError: The numbers of translations and references differ, or are 0.
     """
     require_pairs(hypotheses, references)
-    bleu, chrf = BLEU(), CHRF()
+    bleu = BLEU()
+    chrf = CHRF()
     return Scores(
         bleu=bleu.corpus_score(hypotheses, [references]).score,
         chrf=chrf.corpus_score(hypotheses, [references]).score,

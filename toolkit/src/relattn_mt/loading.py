@@ -16,7 +16,9 @@ from relattn_mt.translate.translator import Translator
 
 MOST_THREADS = 1024
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml if PyYAML has it, which is faster
-_CARD, _MAX_CARD = "README.md", 1 << 20  # characters
+# characters
+_CARD = "README.md"
+_MAX_CARD = 1 << 20
 
 
 def load(

@@ -79,7 +79,8 @@ class SyntheticText:
         require_regular(*self.files, *self.exclude)
         roles = {f"monolingual {number}": path for number, path in enumerate(self.files, start=1)}
         roles |= {f"excluded {number}": path for number, path in enumerate(self.exclude, start=1)}
-        digests, lines = {}, 0
+        digests = {}
+        lines = 0
         for role, path in roles.items():
             digest = hashlib.sha256()
             count = sum(1 for _ in read_lines(path, digest.update))
@@ -105,7 +106,8 @@ class SyntheticText:
     def pairs(self, start: int) -> Iterator[ScoredPair]:
         """Yield the pairs from an index on, which is a multiple of the number of pairs per part."""
         n_best = self.options.n_best
-        first, total = start // n_best, self.identity["pairs"] // n_best
+        first = start // n_best
+        total = self.identity["pairs"] // n_best
         for i, chunk in enumerate(self._chunks(first, total)):
             lines = [line if self._is_read(line) else "" for line in chunk]
             results = self.translator.stream([lines], self.options, first_line=first + 1 + PART * i)
@@ -135,7 +137,8 @@ class SyntheticText:
 
     def _is_long(self, line: str) -> bool:
         """Return whether the rules drop a line because it is long."""
-        words, characters = self.cleaning.max_words, self.cleaning.max_characters
+        words = self.cleaning.max_words
+        characters = self.cleaning.max_characters
         too_many_words = words is not None and len(split_words(line)) > words
         return too_many_words or (characters is not None and len(line) > characters)
 
@@ -143,7 +146,8 @@ class SyntheticText:
         """Return whether a line is translated. One that the model cannot read is dropped as empty."""
         if self._is_long(line) or len(line) > LONGEST_LINE:
             return False
-        longest, special = self.translator.preparation.max_length, self.translator.tokenizer.special.per_source
+        longest = self.translator.preparation.max_length
+        special = self.translator.tokenizer.special.per_source
         return longest is None or len(self.translator.tokenizer.encode(line)) + special <= longest
 
 

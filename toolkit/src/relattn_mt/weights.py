@@ -58,7 +58,10 @@ def weight_table(config: ModelConfig, vocab_sizes: tuple[int, int], *, quantized
         if is_int8:
             add(f"{name}{SCALE}", shape[0])
 
-    (source, target), dim, shared, spec = vocab_sizes, config.dim, config.shared_embeddings, config.position_spec
+    source, target = vocab_sizes
+    dim = config.dim
+    shared = config.shared_embeddings
+    spec = config.position_spec
     add("embedding", target, dim)
     if shared not in ("all", "inputs"):
         add("src_embedding", source, dim)
@@ -89,7 +92,10 @@ def is_quantizable(name: str, shape: tuple[int, ...]) -> bool:
 
 def _layer(config: ModelConfig, is_causal: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the name and the shape of each weight of a layer."""
-    dim, heads, inner, mixer = config.dim, config.heads, config.feed_forward_dim, config.position_spec.mixer
+    dim = config.dim
+    heads = config.heads
+    inner = config.feed_forward_dim
+    mixer = config.position_spec.mixer
     linear = {"feed_forward.0": (inner, dim), "feed_forward.3": (dim, inner)}
     sublayers = ["self_attention", "cross_attention"] if is_causal else ["self_attention"]
     own = "self_attention.attention"
@@ -162,7 +168,9 @@ class FileWeights(Mapping[str, np.ndarray]):
     """
 
     def __init__(self, file: BufferedReader, begin: int, entries: Mapping[str, Any]) -> None:
-        self._file, self._begin, self._entries = file, begin, entries
+        self._file = file
+        self._begin = begin
+        self._entries = entries
         weakref.finalize(self, file.close)
 
     def __getitem__(self, name: str) -> np.ndarray:

@@ -31,7 +31,8 @@ def differentiable(
     differentiated = inputs
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.results, ctx.options = len(output) - unread, inputs[tensors:]
+        ctx.results = len(output) - unread
+        ctx.options = inputs[tensors:]
         ctx.save_for_backward(*output[unread:], *inputs[:tensors])
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)

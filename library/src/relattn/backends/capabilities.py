@@ -81,7 +81,8 @@ def is_exporting() -> bool:
 
 def is_set(call: Call, name: str) -> bool:
     """Return whether a field of a call has another value than its default."""
-    value, default = getattr(call, name), call._field_defaults.get(name)
+    value = getattr(call, name)
+    default = call._field_defaults.get(name)
     return value is not default and (isinstance(value, torch.Tensor) or bool(value != default))
 
 

@@ -40,7 +40,8 @@ def register(
     Returns:
         The differentiable operator, the forward operator and the backward operator, functions of a call's fields.
     """
-    saved, gradients = "Tensor grad, Tensor output, Tensor lse, Tensor stats", ", ".join(["Tensor"] * INPUTS)
+    saved = "Tensor grad, Tensor output, Tensor lse, Tensor stats"
+    gradients = ", ".join(["Tensor"] * INPUTS)
     define(name, f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor)", lambda *fields: forward(Call(*fields)))
     define(
         f"{name}_backward",

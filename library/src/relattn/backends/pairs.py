@@ -24,7 +24,9 @@ def visible(call: Call) -> Tensor | None:
 
     Rows of padding queries, those from `query_lengths` on, are False throughout.
     """
-    queries, keys, device = call.query.shape[2], call.key.shape[2], call.query.device
+    queries = call.query.shape[2]
+    keys = call.key.shape[2]
+    device = call.query.device
     masks = [] if call.mask is None else [call.mask]
     if call.bias is not None:
         masks.append(call.bias != -torch.inf)
@@ -78,7 +80,8 @@ def without_unread_rows(call: Call) -> Call:
     tables = {name: getattr(call, name) for name in names}
     if not may_skip_rows(call) or all(not can_read(table) or is_finite(table) for table in tables.values()):
         return call
-    label, shown = labels_of_pairs(call), visible(call)
+    label = labels_of_pairs(call)
+    shown = visible(call)
     label = label if shown is None else label.masked_fill(~shown, -1)
     for name, table in tables.items():
         read = torch.zeros(table.shape[-2] + 1, 1, dtype=torch.bool, device=table.device)

@@ -39,7 +39,8 @@ GROUPS = {
     },
 }
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
-_HELP, _VERSION = ("-h", "--help"), "--version"
+_HELP = ("-h", "--help")
+_VERSION = "--version"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -106,7 +106,8 @@ class _Parser(ArgumentParser):
 
     def add_settings(self, kind: type, prefix: str = "", title: str = "") -> None:
         """Add the fields of a dataclass as flags whose names begin with `prefix`."""
-        group, (description, helps) = self.add_argument_group(), documentation(kind)
+        group = self.add_argument_group()
+        description, helps = documentation(kind)
         group.title = title or description.rstrip(".")
         for name, argument in _own_arguments(kind).items():
             if argument.is_group:
@@ -133,7 +134,9 @@ class _Help(HelpFormatter):
 
 def _options(name: str, argument: Argument) -> dict[str, Any]:
     """Return the arguments of `add_argument` for a positional argument, or for an option with a value."""
-    kind, text, default = argument.kind, argument.help.replace("%", "%%"), argument.default
+    kind = argument.kind
+    text = argument.help.replace("%", "%%")
+    default = argument.default
     if not (argument.required or default in (None, "", (), [])):
         values = default if isinstance(default, (list, tuple)) else [default]
         shown = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
@@ -218,7 +221,8 @@ def _normalized(argv: Sequence[str], types: dict[str, Any], command: str) -> lis
         InputError: The command has no such option, or one that is not a list is given twice.
     """
     end = argv.index("--") if "--" in argv else len(argv)
-    options, normalized = Counter[str](), list[str]()
+    options = Counter[str]()
+    normalized = list[str]()
     for word in argv[:end]:
         if option := _OPTION.fullmatch(word):
             name = option[1].replace("-", "_")
@@ -245,7 +249,8 @@ def arguments_of(function: Callable[..., Any]) -> dict[str, Argument]:
 
 
 def _own_arguments(function: Callable[..., Any]) -> dict[str, Argument]:
-    hints, (_, helps) = get_type_hints(function), documentation(function)
+    hints = get_type_hints(function)
+    _, helps = documentation(function)
     return {
         key: Argument(hints[key], each.default, each.kind is not each.KEYWORD_ONLY, helps.get(key, ""))
         for key, each in signature(function).parameters.items()

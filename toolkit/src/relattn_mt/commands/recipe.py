@@ -2,7 +2,9 @@
 
 from relattn_mt.config import DataConfig, Recipe, TrainConfig, dump
 
-_WARMUP, _RATE = 200, 1e-4  # steps and highest learning rate of fine-tuning
+# steps and highest learning rate of fine-tuning
+_WARMUP = 200
+_RATE = 1e-4
 
 
 def recipe(bundle: str) -> None:
@@ -19,7 +21,8 @@ def recipe(bundle: str) -> None:
     from relattn_mt.hub import resolve
 
     initial = read_bundle(resolve(bundle))
-    longest, special = initial.model.position_spec.max_length, initial.tokenizer.special
+    longest = initial.model.position_spec.max_length
+    special = initial.tokenizer.special
     max_length = (longest or 1 << 20) - special.per_source - special.per_target
     tuned = Recipe(
         out="runs/tuned",

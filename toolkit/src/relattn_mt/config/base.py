@@ -31,7 +31,8 @@ class Config:
 
     def __post_init__(self) -> None:
         for setting in fields(self):
-            name, value = setting.name, getattr(self, setting.name)
+            name = setting.name
+            value = getattr(self, setting.name)
             interval = setting.metadata.get("interval")
             if interval and value is not None:
                 require(_contains(interval, value), f"{name} must be in {interval}, got {one_line(value, 40)}")
@@ -80,7 +81,8 @@ def differences(old: dict, new: dict, prefix: str = "") -> list[str]:
     """Return a line "name: old → new" for every setting that differs between two configurations as dictionaries."""
     lines = []
     for name in sorted(old.keys() | new.keys()):
-        a, b = old.get(name), new.get(name)
+        a = old.get(name)
+        b = new.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
             lines += differences(a, b, f"{prefix}{name}.")
         elif a != b:

@@ -63,7 +63,8 @@ class ModelConfig(PositionConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.dim % self.heads == 0, f"heads must divide dim, got heads {self.heads} and dim {self.dim}")
-        layer, last = self.alignment_layer, self.decoder_layers - 1
+        layer = self.alignment_layer
+        last = self.decoder_layers - 1
         is_valid = layer == "assumed" or 0 <= layer <= last
         require(is_valid, f"alignment_layer must be in [0, {last}], the decoder layers, or assumed, got {layer}")
         heads = self.alignment_heads

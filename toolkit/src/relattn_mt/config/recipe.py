@@ -136,7 +136,8 @@ class Recipe(Config):
 
     def _guide(self) -> None:
         """Name the head that guided alignment trains as the one that aligns words."""
-        layer, heads = self.model.alignment_layer, self.model.alignment_heads
+        layer = self.model.alignment_layer
+        heads = self.model.alignment_heads
         wanted = "model.alignment_heads 1, or model.alignment_layer assumed"
         fits = heads == 1 or (heads == 0 and layer == "assumed")
         require(fits, f"train.guided_alignment trains one head: it requires {wanted}, got {heads} and {layer}")

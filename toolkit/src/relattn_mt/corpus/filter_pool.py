@@ -21,7 +21,9 @@ from relattn_mt.corpus.report import FilterStats
 from relattn_mt.support.errors import STOPPING_SIGNALS, InputError
 from relattn_mt.tokens.normalization import normalize
 
-_PAIRS, _CHARACTERS = 2000, 1 << 22  # limits of a chunk
+# limits of a chunk
+_PAIRS = 2000
+_CHARACTERS = 1 << 22
 _PENDING = 3  # chunks under way per process
 
 ScoredPair = tuple[str, str] | tuple[str, str, float]  # with the score of a synthetic side
@@ -56,7 +58,9 @@ def split_chunks(pairs: Iterable[ScoredPair], first: int) -> Iterator[Chunk]:
         characters += len(pair[0]) + len(pair[1])
         if len(chunk) == _PAIRS or characters > _CHARACTERS:
             yield first, chunk
-            first, chunk, characters = first + len(chunk), [], 0
+            first = first + len(chunk)
+            chunk = []
+            characters = 0
     if chunk:
         yield first, chunk
 
@@ -64,7 +68,10 @@ def split_chunks(pairs: Iterable[ScoredPair], first: int) -> Iterator[Chunk]:
 def filter_chunk(cleaner: Cleaner, chunk: Chunk) -> FilteredChunk:
     """Normalize the pairs of a chunk, and drop pairs by a cleaner's rules."""
     stats = FilterStats()
-    numbers, src_lines, tgt_lines, digests = [], [], [], []
+    numbers = []
+    src_lines = []
+    tgt_lines = []
+    digests = []
     first, pairs = chunk
     for number, pair in enumerate(pairs, start=first):
         src, tgt = map(normalize, pair[:2])
@@ -72,7 +79,8 @@ def filter_chunk(cleaner: Cleaner, chunk: Chunk) -> FilteredChunk:
         if reason is not None:
             stats.drop(reason, number, src, tgt)
             continue
-        src_bytes, tgt_bytes = src.encode(), tgt.encode()
+        src_bytes = src.encode()
+        tgt_bytes = tgt.encode()
         numbers.append(number)
         src_lines.append(src_bytes + b"\n")
         tgt_lines.append(tgt_bytes + b"\n")

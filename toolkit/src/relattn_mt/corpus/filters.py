@@ -89,7 +89,8 @@ def _likely_script(language: str) -> str | None:
     for subtag in subtags:
         if len(subtag) == 4 and subtag.isalpha():
             return subtag.title()
-    likely, aliases = get_global("likely_subtags"), get_global("language_aliases")
+    likely = get_global("likely_subtags")
+    aliases = get_global("language_aliases")
     name = aliases.get(name.lower(), name)  # of three letters
     for code in (*(f"{name.lower()}_{subtag.upper()}" for subtag in subtags), name.lower()):
         if code in likely and name.lower() != "und":
@@ -119,14 +120,16 @@ class Cleaner:
 
         `score` is the mean log-probability per token of a synthetic side, in nats.
         """
-        config, held_out = self.config, self._held_out
+        config = self.config
+        held_out = self._held_out
         if not (has_text(src) and has_text(tgt)):
             return "empty"
         if _CONTROL.search(src) or _CONTROL.search(tgt):
             return "control"
         if config.max_characters is not None and max(len(src), len(tgt)) > config.max_characters:
             return "long"
-        src_words, tgt_words = split_words(src), split_words(tgt)
+        src_words = split_words(src)
+        tgt_words = split_words(tgt)
         min_count, max_count = sorted((len(src_words), len(tgt_words)))
         if config.max_words is not None and max_count > config.max_words:
             return "long"

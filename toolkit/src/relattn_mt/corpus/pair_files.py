@@ -88,7 +88,8 @@ def _objects(rows: Iterable[Any], path: str, languages: tuple[str, str]) -> Iter
 
 def _units(path: str, languages: tuple[str, str]) -> Iterator[Sequence[str]]:
     parser: Any = ElementTree.XMLPullParser(("start", "end"))
-    body, count = None, 0
+    body = None
+    count = 0
     for block in blocks(path):
         parser.feed(block)
         for event, element in parser.read_events():

@@ -39,7 +39,8 @@ from relattn_mt.support.files import file_digest, putting, remove, write_atomica
 from relattn_mt.support.locking import LOCK, locked
 from relattn_mt.tokens.text_files import read_lines
 
-CARD, RECORD = "README.md", "prepared.json"
+CARD = "README.md"
+RECORD = "prepared.json"
 _WORK = ".relattn-preparing"
 _SETTINGS_FIELDS = "settings", "origin"  # fields of settings.json, and the first of prepared.json
 _LEVEL = 5  # of gzip: nearly the size of the highest level, in a third of the time
@@ -70,7 +71,8 @@ def prepare(
     require(different, f"the source and the target must have different languages, got {src_lang} and {tgt_lang}")
     require(out.is_dir() or not out.exists(), f"{out}: the output must be a directory, got a file")
     with locked(out, "preparing this directory"):
-        record, work = _read_record(out / RECORD, *_SETTINGS_FIELDS, "stats", "files"), out / _WORK
+        record = _read_record(out / RECORD, *_SETTINGS_FIELDS, "stats", "files")
+        work = out / _WORK
         progress = record or _read_record(work / "settings.json", *_SETTINGS_FIELDS)
         if progress is None and (other_files := {entry.name for entry in out.iterdir()} - {LOCK, _WORK}):
             raise InputError(f"{out}: the output must be an empty directory, got one with {min(other_files)}")
@@ -118,7 +120,9 @@ def _write_parts(
     corpus: Source, work: Path, make_cleaner: partial[Cleaner], seen: SeenPairs | None, processes: int, part: int
 ) -> FilterStats:
     """Write the parts that do not exist yet, and return the statistics of all."""
-    stats, finished_parts, total = FilterStats(), _parts(work), corpus.identity["pairs"]
+    stats = FilterStats()
+    finished_parts = _parts(work)
+    total = corpus.identity["pairs"]
     for path in finished_parts:
         stats.add(_read_part(path, seen))
     with (
@@ -145,7 +149,8 @@ def _parts(work: Path) -> list[Path]:
 
 def _write_part(path: Path, chunks: Iterable[FilteredChunk], seen: SeenPairs | None) -> FilterStats:
     """Write a part without duplicates, which are kept if `seen` is None, and return its statistics."""
-    stats, digests = FilterStats(), [np.array([], dtype=np.uint64)]
+    stats = FilterStats()
+    digests = [np.array([], dtype=np.uint64)]
     with putting(path) as aside:
         aside.mkdir()
         src_file, tgt_file = (
@@ -155,7 +160,8 @@ def _write_part(path: Path, chunks: Iterable[FilteredChunk], seen: SeenPairs | N
             for chunk in chunks:
                 new = np.ones(len(chunk.digests), dtype=bool) if seen is None else seen.add(chunk.digests)
                 for row in np.flatnonzero(~new):
-                    src, tgt = chunk.src[row].decode(), chunk.tgt[row].decode()
+                    src = chunk.src[row].decode()
+                    tgt = chunk.tgt[row].decode()
                     chunk.stats.drop("duplicate", chunk.numbers[row], src, tgt)
                 stats.add(chunk.stats)
                 stats.kept += int(new.sum())
@@ -177,7 +183,8 @@ def _read_part(path: Path, seen: SeenPairs | None) -> FilterStats:
 
 def _finish(out: Path, record: dict[str, Any]) -> None:
     """Join the parts, and write the other files of a finished directory, prepared.json last."""
-    lines, kept = {}, record["stats"]["kept"]
+    lines = {}
+    kept = record["stats"]["kept"]
     set_aside = set(random.Random(1).sample(range(kept), record["settings"].get("valid", 0)))
     for side, language in zip(("src", "tgt"), record["settings"]["languages"], strict=True):
         name = f"train.{language}.gz"

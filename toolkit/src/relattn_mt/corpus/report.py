@@ -68,7 +68,8 @@ def _shortened(text: str) -> str:
 
 def data_card(record: dict[str, Any]) -> str:
     """Return the data card as Markdown: origin of the text, rules, statistics, and checksums of the files."""
-    settings, stats = record["settings"], FilterStats(**record["stats"])
+    settings = record["settings"]
+    stats = FilterStats(**record["stats"])
     src, tgt = settings["languages"]
     sections = [f"# Parallel text: {src} to {tgt}, prepared"]
     sections.append(_origin(settings, record["origin"]))

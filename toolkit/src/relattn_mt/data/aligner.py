@@ -19,7 +19,9 @@ import numpy as np
 
 from relattn_mt.text.lexicon import associations
 
-UNLINKED, DIAGONAL, SURE = 0.1, 4.0, 0.3
+UNLINKED = 0.1
+DIAGONAL = 4.0
+SURE = 0.3
 _PASSES = 4  # over the text
 _LEAST = 2  # sentence pairs that two pieces must share to be linked
 _CELLS = 1 << 19  # source pieces × target pieces that are computed at once

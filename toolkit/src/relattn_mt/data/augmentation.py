@@ -161,7 +161,10 @@ class AugmentedPairs:
     def __init__(
         self, augmentation: Augmentation, pairs: Pairs, epoch: int, changes: np.ndarray, chosen: np.ndarray
     ) -> None:
-        self.augmentation, self.pairs, self.epoch, self.changes = augmentation, pairs, epoch, changes
+        self.augmentation = augmentation
+        self.pairs = pairs
+        self.epoch = epoch
+        self.changes = changes
         self._ends = list(accumulate(augmentation.sizes))
         self.src_pieces, self.tgt_pieces = pairs.src.lengths(), pairs.tgt.lengths()
         rows = np.unique(chosen[changes[chosen] > 0])
@@ -181,7 +184,8 @@ class AugmentedPairs:
         """Return the pieces of the source and of the target of a row."""
         if not self.changes[row]:
             return self.pairs.row(row)
-        tokenizer, (src, tgt) = self.augmentation.tokenizer, self._text(row)
+        tokenizer = self.augmentation.tokenizer
+        src, tgt = self._text(row)
         given = self.pairs.src[row][: self.augmentation.given].tolist()
         return [*given, *tokenizer.encode(src)], tokenizer.encode_target(tgt)
 

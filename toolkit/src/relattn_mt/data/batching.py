@@ -150,7 +150,8 @@ class TrainingText:
     def epoch(self, epoch: int, *, stage: int = 0, parts: int = 1) -> Epoch:
         """Return the plan of an epoch, whose steps have `parts` micro-batches."""
         part = self.stages[stage]
-        chosen, pairs = part.mixture.epoch(self.seed, epoch), self.pairs
+        chosen = part.mixture.epoch(self.seed, epoch)
+        pairs = self.pairs
         augmented = None if part.augmentation is None else part.augmentation.epoch(pairs, epoch, chosen)
         lengths = self._lengths
         if augmented is not None:
@@ -182,7 +183,8 @@ class TrainingText:
             ranks: Number of processes.
             rank: Number of this process.
         """
-        (epoch, index), parts = position, accumulate * ranks
+        epoch, index = position
+        parts = accumulate * ranks
         for stage, part in enumerate(self.stages):
             if part.end is not None and part.end <= done:
                 epoch, index = (epoch + 1, 0) if part.end == done else (epoch, index)
@@ -198,7 +200,8 @@ class TrainingText:
                     done += 1
                     if done == part.end:
                         break
-                epoch, index = epoch + 1, 0
+                epoch = epoch + 1
+                index = 0
 
     def _gather(self, pairs: Pairs | AugmentedPairs, rows: np.ndarray) -> Batch:
         src_ids, tgt_ids = zip(*map(pairs.row, rows.tolist()), strict=True) if len(rows) else ((), ())

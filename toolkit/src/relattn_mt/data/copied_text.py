@@ -37,7 +37,8 @@ _WORDS_PER_TEXT = 12
 def insert(pair: tuple[str, str], random: Random) -> tuple[str, str]:
     """Return a sentence pair with the same texts on both sides, at the start, at the end or as far into each."""
     for _ in range(1 + int(random.random() * len(pair[0].split()) / _WORDS_PER_TEXT)):
-        text, place = draw(random), random.choice((0.0, 1.0, random.random()))
+        text = draw(random)
+        place = random.choice((0.0, 1.0, random.random()))
         glue = "" if place and random.random() < 0.2 else " "  # as in "great😀"
         src, tgt = (_insert(side, text, place, glue) for side in pair)
         pair = src, tgt
@@ -51,7 +52,8 @@ def _insert(side: str, text: str, place: float, glue: str) -> str:
         at = round(place * len(side))
         return f"{side[:at]}{text}{side[at:]}"
     at = round(place * len(words))
-    before, after = " ".join(words[:at]), " ".join(words[at:])
+    before = " ".join(words[:at])
+    after = " ".join(words[at:])
     return f"{before}{glue if before else ''}{text}{' ' if after else ''}{after}"
 
 
@@ -75,7 +77,9 @@ def _symbols(random: Random) -> str:
 
 
 def _address(random: Random) -> str:
-    name, site, domain = _name(random), _name(random), random.choice(_DOMAINS)
+    name = _name(random)
+    site = _name(random)
+    domain = random.choice(_DOMAINS)
     path = f"/{_name(random)}" * random.randint(0, 2) + random.choice(
         ("", "", f"?{_name(random)}={random.randint(0, 999)}")
     )

@@ -32,7 +32,8 @@ from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn_mt.tokens.text_files import ParallelFiles
 from relattn_mt.tokens.tokenizer import LONGEST_PIECE, TOKENIZER, SpecialTokens, Tokenizer
 
-ENCODED, TEXT = "data/train.pairs", "data/text.json"
+ENCODED = "data/train.pairs"
+TEXT = "data/text.json"
 _CHUNK = 5000  # pairs that are encoded at once
 _log = logging.getLogger(__name__)
 
@@ -148,7 +149,8 @@ def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: b
         InputError: The text cannot be read, is not parallel, has no pair that is kept, or has changed since the run
             started.
     """
-    config, directory = recipe.data, Path(recipe.out)
+    config = recipe.data
+    directory = Path(recipe.out)
     valid = [corpus.read() for corpus in _corpora(config, "valid")]  # first, because an error in it is found quickly
     train = _corpora(config, "train")
     _require_fit(recipe, [corpus.languages for corpus in train], tokenizer)
@@ -174,14 +176,17 @@ def open_data(recipe: Recipe) -> TranslationData:
     Raises:
         InputError: The tokenizer is not the one that encoded them.
     """
-    config, directory = recipe.data, Path(recipe.out)
-    record, tokenizer = _read_record(directory), tokenizer_in(directory)
+    config = recipe.data
+    directory = Path(recipe.out)
+    record = _read_record(directory)
+    tokenizer = tokenizer_in(directory)
     if config.language_tokens == "none":
         tokenizer = tokenizer.with_languages(config.src_lang, config.tgt_lang)
     same = record.tokenizer == tokenizer.digest
     require(same, f"{directory / TOKENIZER} must be the tokenizer that this run started with, got another one")
     sizes, weights = (tuple(corpus[name] for corpus in record.train) for name in ("pairs", "weight"))
-    stages, end = [], 0
+    stages = []
+    end = 0
     for stage in recipe.stages or (StageConfig(augment=config.augment),):
         augmentation = None
         if any(vars(stage.augment).values()):
@@ -228,7 +233,8 @@ def _corpora(config: DataConfig, split: str) -> list[Corpus]:
 
 def _require_fit(recipe: Recipe, pairs: list[tuple[str, str]], tokenizer: AnyTokenizer | None) -> None:
     """Raise an InputError if the stages, lengths or languages of a run do not fit its corpora, model or tokenizer."""
-    data, corpora = recipe.data, len(pairs)
+    data = recipe.data
+    corpora = len(pairs)
     if data.language_tokens != "none":
         default = data.src_lang, data.tgt_lang
         listed = ", ".join(f"{src} to {tgt}" for src, tgt in dict.fromkeys(pairs))
@@ -276,7 +282,8 @@ def _write_data(recipe: Recipe, train: list[Corpus], valid: list[Corpus], tokeni
 
     By default, a tokenizer is trained on the pairs of the training text that may be kept, changed as in an epoch.
     """
-    config, directory = recipe.data, Path(recipe.out)
+    config = recipe.data
+    directory = Path(recipe.out)
     if tokenizer is None:
         pairs = chain.from_iterable(corpus.pairs for corpus in train)
         max_characters = LONGEST_PIECE * config.max_length
@@ -348,7 +355,8 @@ class _Encoder:
         Raises:
             InputError: No pair is kept.
         """
-        texts, kept = iter(corpus.pairs), 0
+        texts = iter(corpus.pairs)
+        kept = 0
         max_length = self.config.max_length
         max_characters = self.tokenizer.longest_piece * max_length
         given: tuple[int, ...] = ()

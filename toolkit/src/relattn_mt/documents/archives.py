@@ -42,7 +42,8 @@ class Archive:
     def __init__(self, content: bytes, unpacked: int) -> None:
         self._content, self.members = content, dict[str, bytes]()
         with reading("the file", "not a zip archive"), zipfile.ZipFile(io.BytesIO(content)) as archive:
-            self._entries, self._comment = archive.infolist(), archive.comment
+            self._entries = archive.infolist()
+            self._comment = archive.comment
             left = unpacked
             for entry in self._entries:
                 parts = []
@@ -96,7 +97,8 @@ class XmlArchive:
 
     def fill(self, translations: Sequence[Marked]) -> bytes:
         """Return the file with its texts replaced."""
-        begin, changed = 0, {}
+        begin = 0
+        changed = {}
         for name, mark, encoding, markup in self._members:
             end = begin + len(markup.texts)
             filled = markup.fill(translations[begin:end])

@@ -163,7 +163,8 @@ class Markup:
         remaining = iter(translations)
         for ranges, run in self._runs:  # that of an object is before that around it
             run_sources = ["".join(sources[begin:end]) for begin, end in ranges]
-            begin, end = ranges[0][0], ranges[-1][1]
+            begin = ranges[0][0]
+            end = ranges[-1][1]
             sources[begin:end] = [run.fill(remaining, run_sources, escape), *[""] * (end - begin - 1)]
         return "".join(sources)
 
@@ -234,18 +235,21 @@ def _token_at(source: str, at: int, is_xml: bool) -> tuple[Token | None, int]:
         else:
             return None, at + 1
         return Token(source[at:end]), end
-    attributes, end = [], found.end()
+    attributes = []
+    end = found.end()
     while (closing := _TAG_END.match(source, end)) is None:
         attribute = _ATTRIBUTE.match(source, end)
         if attribute is None or attribute.end() == len(source):  # the document ends in the tag
             return Token(source[at:]), len(source)
         if attribute[2] is not None:
-            begin, value = attribute.start(2) - at, attribute[2]
+            begin = attribute.start(2) - at
+            value = attribute[2]
             value = value[1:-1] if value[0] in "\"'" else value
             attributes.append((attribute[1].lower(), html.unescape(value), begin, attribute.end(2) - at))
         end = attribute.end()
     end = closing.end()
-    is_closing, name = source[at + 1] == "/", found[1] if is_xml else found[1].lower()
+    is_closing = source[at + 1] == "/"
+    name = found[1] if is_xml else found[1].lower()
     is_void = source[end - 2] == "/" if is_xml else name in _VOID
     return Token(source[at:end], name, is_closing, is_void, attributes=attributes), end
 
@@ -342,7 +346,8 @@ def _balanced(tokens: Sequence[Token], run: list[tuple[int, int]], fewest: int =
         for number, (begin, end) in enumerate(run)
         if tokens[begin].name and not tokens[begin].is_void and end == begin + 1
     ]
-    partners, begin = pair_tags(tags), 0
+    partners = pair_tags(tags)
+    begin = 0
     for number in [*(i for i, *_ in tags if i not in partners and len(tags) >= fewest), len(run)]:
         if number > begin:
             yield list(run[begin:number])

@@ -19,7 +19,9 @@ FORMATS = {  # tags within a word
 }
 _LINKS = {"a", "text:a"}
 _SIGNS = re.compile(r"[^\w\s]+")
-_WORD, _NO_ENDING = re.compile(r"[^\W\d_]{3}$"), re.compile(r"[^\W\d_]{3}")  # before a link and after one
+# before a link and after one
+_WORD = re.compile(r"[^\W\d_]{3}$")
+_NO_ENDING = re.compile(r"[^\W\d_]{3}")
 
 
 class TokenText:
@@ -51,7 +53,8 @@ class TokenText:
         while (start := pieces[-1][1] if pieces else 0) < len(tokens):
             end = max(partners.get(start, start), start) + 1
             pieces.append((start, end if counts[end] == counts[start] else start + 1))
-        first, last = 0, len(pieces)
+        first = 0
+        last = len(pieces)
 
         def stays(piece: tuple[int, int]) -> bool:
             start, end = piece
@@ -63,7 +66,8 @@ class TokenText:
             elif stays(pieces[last - 1]):
                 last -= 1
             elif partners.get(pieces[first][0]) == pieces[last - 1][0]:
-                first, last = first + 1, last - 1
+                first = first + 1
+                last = last - 1
             else:
                 break
         inner = pieces[first:last]
@@ -151,7 +155,10 @@ def divided(
     """
     kinds = {i: (name.partition(" ")[0], is_closing) for i, name, is_closing in tags}
     names = {i: each for i, each in kinds.items() if each[0] not in FORMATS}
-    cuts, last, inner = list[int](), "", list[int]()  # last: text before the inner tags
+    # last: text before the inner tags
+    cuts = list[int]()
+    last = ""
+    inner = list[int]()
     for i, text in enumerate(tokens):
         if text is None and i in names:
             inner.append(i)
@@ -164,7 +171,8 @@ def divided(
             are_links = len(links) == len(inner) and 0 <= closed < opening < i
             if inner and _are_apart(last, text, bool(links), are_links, opening < i):
                 cuts.append(opening)
-            last, inner = text, []
+            last = text
+            inner = []
     edges = {0, *cuts, len(tokens)}
     for first, other in pair_tags(tags).items():
         if bisect_right(cuts, min(first, other)) < bisect_right(cuts, max(first, other)):
@@ -181,7 +189,8 @@ def _are_apart(text: str, following: str, is_link: bool, are_links: bool, opens:
     This is between two links, between a link and a word, and where a new word begins: with a capital letter or two
     digits after a small letter, or with a capitalized word after a digit.
     """
-    before, after = text[-1:], following[:2]
+    before = text[-1:]
+    after = following[:2]
     if not (before.strip() and after[:1].strip()):
         return False
     if is_link and before != before.swapcase() and after[0] != after[0].swapcase():  # not of a script without spaces

@@ -95,14 +95,19 @@ class Markdown:
 
     def fill(self, translations: Sequence[Marked]) -> str:
         """Return the file with its texts replaced."""
-        remaining, parts, done = iter(translations), [], 0
+        remaining = iter(translations)
+        parts = []
+        done = 0
         for segment, text in self._segments:
-            begin, end = segment[0].begin, segment[-1].end
+            begin = segment[0].begin
+            end = segment[-1].end
             sources = [self._content[each.begin : each.end] for each in segment]
             texts = "".join(source for source, each in zip(sources, segment, strict=True) if each.text is not None)
             plain = set(_ESCAPE.sub("", texts)) - set("".join(_ESCAPE.findall(texts)))  # what needs no escape here
             special = re.compile("[" + re.escape("".join(set(_SPECIAL) - plain)) + "]|&(?=#?\\w+;)")
-            pieces, opened = list[str](), ""  # opened: the name of emphasis that has no text yet, which would be text
+            # opened: the name of emphasis that has no text yet, which would be text
+            pieces = list[str]()
+            opened = ""
             for piece in filter(lambda each: each != "", text.replaced(remaining)):
                 name = segment[piece].name if isinstance(piece, int) and segment[piece].name[:1] in {*"*_~"} else ""
                 if name and name == opened:
@@ -131,12 +136,14 @@ def _texts(content: str) -> Iterator[tuple[list[tuple[int, int]], set[str]]]:
     before = ""
     # To the parser, a note is an item of a list, so that indented text after a blank line belongs to it.
     for token in parser.parse(_NOTE.sub(r"\1-   ", source), environment):
-        kind, before = before, token.type
+        kind = before
+        before = token.type
         if token.type != "inline" or token.map is None:
             continue
         found = []
         for number, part in enumerate(token.content.split("\n"), start=token.map[0]):
-            text, line = part.strip(), lines[number].rstrip()
+            text = part.strip()
+            line = lines[number].rstrip()
             if kind in ("th_open", "td_open"):
                 place = line.find(text, done.get(number, 0))
             else:
@@ -174,22 +181,27 @@ def _segments(lines: Sequence[tuple[int, int]], content: str, references: set[st
         kind, (begin, end), source = found.lastgroup, found.span(), found[0]
         if kind == "reference" and normalizeReference(source.removesuffix("[]")[1:-1]) not in references:
             continue
-        name, is_closing = "", False
+        name = ""
+        is_closing = False
         if kind == "close":
             if not openings:
                 continue
-            name, is_closing = f"[{openings.pop()}", True
+            name = f"[{openings.pop()}"
+            is_closing = True
         elif kind == "tag" and (tag := _NAME.match(source)):
-            name, is_closing = ("" if source.endswith("/>") else tag[2].lower()), bool(tag[1])
+            name = "" if source.endswith("/>") else tag[2].lower()
+            is_closing = bool(tag[1])
         elif kind == "mark":
             can_open = not text[end : end + 1].isspace() and end < len(text)
             can_close = begin > 0 and not text[begin - 1].isspace()
             if can_close and counts[source]:
-                kept, number = "", 0
+                kept = ""
+                number = 0
                 while kept != source:  # those within it stay open, and are text
                     kept, number = marks.pop()
                     counts[kept] -= 1
-                name, is_closing = f"{source}{number}", True
+                name = f"{source}{number}"
+                is_closing = True
             elif not can_open:
                 continue
         add_text(done, begin)
@@ -199,7 +211,10 @@ def _segments(lines: Sequence[tuple[int, int]], content: str, references: set[st
             token = _Token(source[1], token.begin, token.end)
         elif kind == "break":
             yield _with_pairs(tokens)
-            tokens, openings, marks, counts = [], [], [], Counter()
+            tokens = []
+            openings = []
+            marks = []
+            counts = Counter()
             continue
         elif kind == "open":
             openings.append(len(tokens))

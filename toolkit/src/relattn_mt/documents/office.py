@@ -130,7 +130,8 @@ class OfficeDocument:
 
     def fill(self, translations: Sequence[Marked]) -> bytes:
         """Return the file with its texts replaced. Call it once."""
-        begin, changed = 0, set()
+        begin = 0
+        changed = set()
         for part, paragraph in self._paragraphs:
             end = begin + len(paragraph.texts)
             if list(translations[begin:end]) != paragraph.texts:
@@ -232,7 +233,8 @@ def _tokens_of(atoms: Sequence[_Atom], names: Iterator[str], depth: int) -> list
     ranges = _ranges(atoms)
     i = 0
     while i < len(atoms):
-        atom, name = atoms[i], atoms[i].name
+        atom = atoms[i]
+        name = atoms[i].name
         if i in fields:
             separator, end, code = fields[i]
             if separator and code in _FIELDS and depth < _MAX_DEPTH:
@@ -415,7 +417,8 @@ class _Paragraph:
     """
 
     def __init__(self, element: Any, tokens: list[_Token]) -> None:
-        self._element, self._tokens = element, tokens
+        self._element = element
+        self._tokens = tokens
         self._segments: list[tuple[int, TokenText]] = []  # with the index of the first token
         begin = 0
         for end, token in enumerate([*tokens, _Token(is_break=True)]):

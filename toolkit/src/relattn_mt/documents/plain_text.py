@@ -47,7 +47,8 @@ class PlainText:
         self._paragraphs: list[tuple[int, list[_Line]]] = []  # width, 0 for lines without indentation, and lines
         for _, group in groupby(lines, key=lambda line: (not line.text.strip(), line.indent.count(">"))):
             block = list(group)
-            width, paragraph = max(line.width for line in block), list[_Line]()
+            width = max(line.width for line in block)
+            paragraph = list[_Line]()
             for line in block:
                 if not paragraph or not _continues(paragraph, line, width):
                     self._add(width, paragraph)
@@ -73,7 +74,9 @@ class PlainText:
             if translation == text:
                 parts += ["".join(line) for line in lines]
                 continue
-            begin, indent, end = lines[0].indent + lines[0].mark, lines[-1].indent, lines[0].end
+            begin = lines[0].indent + lines[0].mark
+            indent = lines[-1].indent
+            end = lines[0].end
             filled = begin + translation.text
             if width and len(lines) > 1:
                 wrapper = textwrap.TextWrapper(width, begin, indent, break_long_words=False, break_on_hyphens=False)

@@ -63,7 +63,9 @@ class Json:
 
     def fill(self, translations: Sequence[Marked]) -> str:
         """Return the file with its strings replaced. Characters outside of ASCII are escaped if the file does so."""
-        remaining, parts, done = iter(translations), [], 0
+        remaining = iter(translations)
+        parts = []
+        done = 0
         is_ascii = self._content.isascii() and "\\u" in self._content
         for begin, end, text, message in self._strings:
             filled = message.fill(remaining)
@@ -76,7 +78,8 @@ class Json:
 
 def _require_json(content: str) -> None:
     """Raise a ValueError unless a text is JSON: one value, or several on lines of their own."""
-    begin, space = len(content) - len(content.lstrip()), re.compile(r"\s*")
+    begin = len(content) - len(content.lstrip())
+    space = re.compile(r"\s*")
     while True:
         _, end = json.JSONDecoder().raw_decode(content, begin)
         begin = space.match(content, end).end()  # type: ignore[union-attr]
@@ -124,7 +127,8 @@ class Po:
 
     def fill(self, translations: Sequence[Marked]) -> str:
         """Return the file with its translations filled."""
-        remaining, lines = iter(translations), self._lines.copy()
+        remaining = iter(translations)
+        lines = self._lines.copy()
         for places, message in self._fills:
             filled = _SPECIAL.sub(lambda found: _UNESCAPED[found[0]], message.fill(remaining))
             for place in places:

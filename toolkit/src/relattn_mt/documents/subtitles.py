@@ -25,8 +25,12 @@ _VOICE = re.compile(r"(?<=.)(?=<v[ .])")
 _TAG_OR_SPACE = re.compile(rf"{_TAG.pattern}| ")
 _ENTITIES = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&nbsp;": "\xa0", "&lrm;": "\u200e", "&rlm;": "\u200f"}
 _ENTITY = re.compile("|".join(_ENTITIES))
-_SENTENCE_ENDS, _CLOSING = tuple(".!?…。！？：:"), " \n\"'”’»«)]}」』"  # and what may follow the end
-_MOST_SUBTITLES, _MOST_PAUSE = 5, 3.0  # that a sentence spans, and seconds between two of them
+# and what may follow the end
+_SENTENCE_ENDS = tuple(".!?…。！？：:")
+_CLOSING = " \n\"'”’»«)]}」』"
+# that a sentence spans, and seconds between two of them
+_MOST_SUBTITLES = 5
+_MOST_PAUSE = 3.0
 _LINE = 42  # characters of a line of subtitles, if the file has no longer one
 
 
@@ -63,7 +67,8 @@ class Subtitles:
 
     def fill(self, translations: Sequence[Marked]) -> str:
         """Return the file with its texts replaced."""
-        remaining, parts = iter(translations), self._parts.copy()
+        remaining = iter(translations)
+        parts = self._parts.copy()
         for group, texts in self._groups:
             filled = [each.fill(remaining) for each in texts]
             contents = [filled] if group[0].is_dialogue else _divide_group(filled[0], group, max(self._longest, _LINE))
@@ -99,7 +104,8 @@ def _read(parts: Sequence[str], is_webvtt: bool) -> Iterator[_Subtitle]:
         while last > i and not parts[last].strip():
             last -= 2
         lines = list(parts[i + 2 : last + 1 : 2])
-        start, end = _seconds(*times[i].groups("0")[:4]), _seconds(*times[i].groups("0")[4:])
+        start = _seconds(*times[i].groups("0")[:4])
+        end = _seconds(*times[i].groups("0")[4:])
         yield _Subtitle(start, end, lines, (i + 2, last))
 
 
@@ -179,12 +185,15 @@ def _divide(text: str, lengths: Sequence[int]) -> list[str]:
     gaps = [match.start() for match in _TAG_OR_SPACE.finditer(text) if match[0] == " "]
     breaks = min(len(lengths) - 1, len(gaps))
     shares = list(accumulate(length + 1 for length in lengths[: breaks + 1]))  # with the space after each part
-    parts, begin, low = [], 0, 0
+    parts = []
+    begin = 0
+    low = 0
     for number in range(1, breaks + 1):
         wanted = (len(text) + 1) * shares[number - 1] / shares[-1] - 1
         high = len(gaps) - (breaks - number)  # each later break needs a gap
         after = bisect_left(gaps, wanted, low, high)
         nearest = min((i for i in (after - 1, after) if low <= i < high), key=lambda i: abs(gaps[i] - wanted))
         parts.append(text[begin : gaps[nearest]])
-        begin, low = gaps[nearest] + 1, nearest + 1
+        begin = gaps[nearest] + 1
+        low = nearest + 1
     return [*parts, text[begin:]]

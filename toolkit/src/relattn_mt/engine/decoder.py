@@ -114,7 +114,9 @@ class NativeDecoder:
         kernels = kernels or KERNELS
         assert kernels is not None
         best_int8 = kernels.int8_kernels[-1]  # with PAIRS, maps beyond its range get GENERIC
-        self.config, self.functions, self.types = config, kernels.functions, kernels.types
+        self.config = config
+        self.functions = kernels.functions
+        self.types = kernels.types
         self.name = f"compiled decoder for {kernels.level}" + (f", int8 {INT8_KERNELS[best_int8]}" if int8 else "")
         self.precision = "int8" if int8 else "fp32"
         if int8 and not is_quantized(weights):
@@ -177,7 +179,8 @@ class NativeDecoder:
 
         The memory of a source does not depend on the other sources.
         """
-        src, src_lengths = integers(src), integers(src_lengths)
+        src = integers(src)
+        src_lengths = integers(src_lengths)
         encoded = aligned(*src.shape, self.config.dim)
         encoded[...] = 0.0
         length = src.shape[1] if self.spec.max_length else -(-src.shape[1] // TERMS) * TERMS
@@ -204,13 +207,17 @@ class NativeDecoder:
 
     def positions(self, stack: str, length: int) -> tuple[dict[str, Any], list[Any]]:
         """Return the arguments of the encoder or the decoder for a number of positions, and what they point to."""
-        mixer, left, right = self.spec.mixer, 0, 0  # the distances that have a label
+        # the distances that have a label
+        mixer = self.spec.mixer
+        left = 0
+        right = 0
         mixer = DotProduct() if stack == "decoder" and self.has_ssru else mixer
         array = (self.types["layer"] * len(self.layers[stack]))(*self.layers[stack])
         kept: list[Any] = [array]
         pointers: dict[str, Any] = {"layers": ctypes.cast(array, ctypes.c_void_p)}
         if isinstance(mixer, ClippedTables):
-            left, right = mixer.left, mixer.right
+            left = mixer.left
+            right = mixer.right
         elif isinstance(mixer, DISTANCE_TERMS):
             left = right = length - 1
         right = 0 if stack == "decoder" else right
@@ -235,7 +242,8 @@ class NativeDecoder:
     def start(self, memory: np.ndarray, src_lengths: ArrayLike, capacity: int) -> Memory:
         """Return what searches need of the sources, for at most `capacity` target positions."""
         sources, src_len, _ = memory.shape
-        width, count = padded(src_len), self.config.decoder_layers
+        width = padded(src_len)
+        count = self.config.decoder_layers
         keys_and_values = aligned(count, sources, self.pack.heads, 2, self.pack.padded * width)
         x = np.ascontiguousarray(memory, np.float32).reshape(sources * src_len, -1)
         arguments = self.types["memory"](
@@ -280,9 +288,12 @@ class NativeDecoder:
             MemoryError: The cache does not fit in memory.
         """
         limits = integers(limits)
-        sentences, capacity, beam = len(memory), int(limits.max()), rules.beam_size
+        sentences = len(memory)
+        capacity = int(limits.max())
+        beam = rules.beam_size
         held = self.start(memory, src_lengths, capacity)
-        first, banned = integers(given), integers(rules.banned)
+        first = integers(given)
+        banned = integers(rules.banned)
         tokens_of = integers(np.concatenate(shortlists or [np.empty(0)]))
         begins = integers(np.cumsum([0, *map(len, shortlists or [])]))
         penalties = np.array([rules.penalty(length) for length in range(capacity + 2)], np.float32)

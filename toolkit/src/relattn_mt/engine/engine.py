@@ -48,11 +48,15 @@ class NativeEngine:
         alignment: `ModelConfig.alignment`.
     """
 
-    can_step, device = True, "cpu"
+    can_step = True
+    device = "cpu"
 
     def __init__(self, decoder: NativeDecoder, shortlist: Shortlist | None = None) -> None:
-        self._decoder, self._shortlist = decoder, shortlist
-        self.max_length, self.precision, self.name = decoder.spec.max_length, decoder.precision, decoder.name
+        self._decoder = decoder
+        self._shortlist = shortlist
+        self.max_length = decoder.spec.max_length
+        self.precision = decoder.precision
+        self.name = decoder.name
         self.alignment = decoder.config.alignment
 
     def __repr__(self) -> str:
@@ -80,7 +84,8 @@ class NativeEngine:
         self._require_held(int(limits.max()))
         src, lengths = _padded([request.src_ids for request in requests])
         memory = self._decoder.encode(src, lengths)
-        given, shortlists = requests[0].prefix, None
+        given = requests[0].prefix
+        shortlists = None
         if self._shortlist is not None:
             needed = rules.eos, *given[: rules.given]
             shortlists = [self._shortlist.pieces(each.src_ids, needed, rules.banned) for each in requests]
@@ -106,10 +111,14 @@ class NativeEngine:
     def step(
         self, state: NativeState, tokens: Sequence[int], rows: Sequence[int], rules: SearchRules, k: int
     ) -> NextTokens:
-        count, vocab = len(rows), self._decoder.vocab_size
+        count = len(rows)
+        vocab = self._decoder.vocab_size
         k = min(k, vocab)
-        values, best = np.empty((count, k), np.float32), np.empty((count, k), np.int64)
-        log_sums, logits, banned = np.empty(count, np.float32), aligned(count, vocab), integers(rules.banned)
+        values = np.empty((count, k), np.float32)
+        best = np.empty((count, k), np.int64)
+        log_sums = np.empty(count, np.float32)
+        logits = aligned(count, vocab)
+        banned = integers(rules.banned)
         self._run(
             state,
             tokens,
@@ -123,7 +132,8 @@ class NativeEngine:
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         scores: list[list[float]] = [[] for _ in targets]
         for places, state, tokens, following in self._forced(sources, targets):
-            values, candidates = np.empty((len(places), 1), np.float32), np.empty((len(places), 1), np.int64)
+            values = np.empty((len(places), 1), np.float32)
+            candidates = np.empty((len(places), 1), np.int64)
             outputs: dict[str, np.ndarray] = {"values": values, "candidates": candidates, "only": integers(following)}
             self._run(state, tokens, np.arange(len(places)), outputs, best=1)
             for place, value in zip(places, values[:, 0].tolist(), strict=True):
@@ -187,7 +197,8 @@ class NativeEngine:
         changed = np.flatnonzero(rows != np.arange(len(rows)))
         if len(rows) <= len(state.sources) and not np.isin(rows[changed], changed).any():
             if len(changed):
-                given, pointed = integers(rows[changed]), self._pointed(state)
+                given = integers(rows[changed])
+                pointed = self._pointed(state)
                 addresses = ctypes.addressof(pointed), address(given, np.int64), address(changed, np.int64)
                 self._decoder.functions["move"](*addresses, len(changed))
         else:

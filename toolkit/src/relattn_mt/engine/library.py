@@ -12,7 +12,9 @@ INT8_KERNELS = {
     PAIRS: "with products of pairs",
     DOTS: "with dot products",
 }
-LARGEST, LARGEST_IMPORTED = 63, 127  # integers of weights: those that PAIRS supports, and those of 8 bits
+# integers of weights: those that PAIRS supports, and those of 8 bits
+LARGEST = 63
+LARGEST_IMPORTED = 127
 
 
 def load(level: str | None = None, folder: Path = FOLDER) -> loader.Kernels:

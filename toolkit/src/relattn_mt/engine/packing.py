@@ -22,7 +22,9 @@ from relattn_mt.engine.terms import TERMS, buckets, sinusoids, slope_biases
 from relattn_mt.support.errors import require
 from relattn_mt.weights import SCALE
 
-PADDING, MARGIN = 16, 16  # as in `workspace.h`
+# as in `workspace.h`
+PADDING = 16
+MARGIN = 16
 LINE = 64  # alignment of arrays in bytes, which makes reading them faster
 LOG2_E = 1 / math.log(2)
 Weights = Mapping[str, np.ndarray]
@@ -39,8 +41,13 @@ class Packing:
     """
 
     def __init__(self, kernels: Kernels, config: ModelConfig, weights: Weights, kernel: int = FLOAT) -> None:
-        self.kernels, self.structures, self.kernel, self.weights = kernels, kernels.types, kernel, weights
-        self.heads, self.mixer, self.has_ssru = config.heads, config.position_spec.mixer, config.decoder_mixer == "ssru"
+        self.kernels = kernels
+        self.structures = kernels.types
+        self.kernel = kernel
+        self.weights = weights
+        self.heads = config.heads
+        self.mixer = config.position_spec.mixer
+        self.has_ssru = config.decoder_mixer == "ssru"
         self.head_dim = config.dim // config.heads
         self.padded = padded(self.head_dim)
         self.scale = LOG2_E / self.head_dim**0.5  # of scores
@@ -95,7 +102,8 @@ class Packing:
             kernel=FLOAT if scales is None else self.kernel,
             end_bias=end,
         )
-        pack, pointer = self.kernels.functions["pack"], ctypes.addressof(packing)
+        pack = self.kernels.functions["pack"]
+        pointer = ctypes.addressof(packing)
         memory = aligned(pack(pointer), dtype=np.int8)
         packing.buffer = address(memory, np.int8)
         pack(pointer)
@@ -134,8 +142,10 @@ class Packing:
 
     def layer(self, stack: str, number: int) -> Any:
         """Pack a layer of the encoder or the decoder. `distance_terms` adds the terms of distances."""
-        prefix, is_causal = f"{stack}.{number}", stack == "decoder"
-        own, cross = f"{prefix}.self_attention", f"{prefix}.cross_attention"
+        prefix = f"{stack}.{number}"
+        is_causal = stack == "decoder"
+        own = f"{prefix}.self_attention"
+        cross = f"{prefix}.cross_attention"
         packed = self.structures["layer"](
             self_norm=self.norm(f"{prefix}.residuals.0.norm"),
             feed_norm=self.norm(f"{prefix}.residuals.{2 if is_causal else 1}.norm"),
@@ -212,7 +222,9 @@ class Packing:
         must have the same terms in searches with other limits.
         """
         before = -(-(left + 1) // TERMS) * TERMS
-        firsts, start, labels = range(1 - before, right + 1, TERMS), before - 1 - left, left + 1 + right
+        firsts = range(1 - before, right + 1, TERMS)
+        start = before - 1 - left
+        labels = left + 1 + right
         parts = [self.terms(stack, number, np.arange(first, first + TERMS)) for first in firsts]
         table = np.concatenate(parts, axis=1)[:, start : start + labels]
         kept = []

@@ -47,7 +47,8 @@ def quantize(
 
 def in_float32(weights: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     """Return a weight in float32: if it is in 8 bits, its integers times their scales."""
-    weight, scale = weights[name], weights.get(f"{name}{SCALE}")
+    weight = weights[name]
+    scale = weights.get(f"{name}{SCALE}")
     weight = np.asarray(weight, np.float32)
     return weight if scale is None else weight * np.asarray(scale, np.float32)[:, None]
 
@@ -55,7 +56,8 @@ def in_float32(weights: Mapping[str, np.ndarray], name: str) -> np.ndarray:
 def require_valid(weights: Mapping[str, np.ndarray], source: object) -> None:
     """Raise an InputError if integers or scales of a quantized model are out of range."""
     for name in (name for name in weights if f"{name}{SCALE}" in weights):
-        least, scale = int(weights[name].min()), weights[f"{name}{SCALE}"]
+        least = int(weights[name].min())
+        scale = weights[f"{name}{SCALE}"]
         require(least >= -LARGEST_IMPORTED, f"{source}: {name} must be at least {-LARGEST_IMPORTED}, got {least}")
         valid = bool((np.isfinite(scale) & (scale >= 0)).all())
         require(valid, f"{source}: {name}{SCALE} must be finite and not negative")

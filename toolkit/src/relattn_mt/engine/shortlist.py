@@ -19,7 +19,8 @@ import numpy as np
 from relattn_mt.support.errors import require
 
 SHORTLIST = "shortlist.bin"  # file in a bundle
-_MAGIC, _HEADER = 0xF11A48D5013417F5, struct.Struct("<6Q")
+_MAGIC = 0xF11A48D5013417F5
+_HEADER = struct.Struct("<6Q")
 _MULTIPLE = 8  # Marian adds pieces up to a multiple of this
 
 
@@ -37,7 +38,9 @@ class Shortlist:
     """
 
     def __init__(self, content: bytes, vocab_sizes: tuple[int, int], is_shared: bool, checked_digest: str = "") -> None:
-        self.content, self._size, self._is_shared = content, vocab_sizes[1], is_shared
+        self.content = content
+        self._size = vocab_sizes[1]
+        self._is_shared = is_shared
         self.digest = hashlib.sha256(content).hexdigest()
         complete = len(content) >= _HEADER.size
         magic, checksum, first, _, offsets, ids = _HEADER.unpack_from(content) if complete else (0,) * 6
@@ -66,13 +69,15 @@ class Shortlist:
             mask[self._ids[self._offsets[piece] : self._offsets[piece + 1]]] = True
         absent = np.flatnonzero(~mask[self._first : self._size])[: -np.count_nonzero(mask) % _MULTIPLE]
         mask[absent + self._first] = True
-        mask[list(banned)], mask[list(needed)] = False, True
+        mask[list(banned)] = False
+        mask[list(needed)] = True
         return np.flatnonzero(mask)
 
 
 def packed(lists: Sequence[Sequence[int]], first: int, best: int) -> bytes:
     """Return the content of a file with the target ids of each source id, of at most `best` each."""
-    offsets, ids = np.cumsum([0, *map(len, lists)]), np.concatenate(lists)
+    offsets = np.cumsum([0, *map(len, lists)])
+    ids = np.concatenate(lists)
     header = struct.pack("<4Q", first, best, len(offsets), len(ids))
     rest = header + offsets.astype("<u8").tobytes() + ids.astype("<u4").tobytes()
     return struct.pack("<2Q", _MAGIC, _checksum(rest)) + rest
@@ -80,7 +85,8 @@ def packed(lists: Sequence[Sequence[int]], first: int, best: int) -> bytes:
 
 def _checksum(content: bytes) -> int:
     """Return Marian's hash of numbers in uint64, as it combines them. A rest of less than 8 bytes does not count."""
-    seed, most = 0, (1 << 64) - 1
+    seed = 0
+    most = (1 << 64) - 1
     for number in np.frombuffer(content, "<u8", len(content) // 8).tolist():
         seed ^= (number + 0x9E3779B9 + (seed << 6) + (seed >> 2)) & most
     return seed

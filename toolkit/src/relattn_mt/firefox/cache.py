@@ -115,7 +115,8 @@ def _import(model: RemoteModel, path: Path, downloads: Path) -> None:
 
     downloads.mkdir(exist_ok=True)
     for kind in _FILES.keys() & model.files.keys():
-        file, target = model.files[kind], downloads / _FILES[kind]
+        file = model.files[kind]
+        target = downloads / _FILES[kind]
         if target.exists():  # of an earlier call, and checked
             continue
         suffix = Path(file.url).suffix

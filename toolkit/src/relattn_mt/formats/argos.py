@@ -34,7 +34,8 @@ from relattn_mt.support.files import output, require_outside
 from relattn_mt.tokens.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn_mt.tokens.tokenizer import SPACE_MARK, TOKENIZER, pieces_of, processor
 
-_METADATA, _SENTENCEPIECE = "metadata.json", "sentencepiece.model"
+_METADATA = "metadata.json"
+_SENTENCEPIECE = "sentencepiece.model"
 SUFFIX = ".argosmodel"
 PACKAGE = "package for Argos Translate"  # name of such a file in messages
 SEARCH = SearchConfig(length_penalty="average", alpha=0.2, early_stopping=True)  # of Argos Translate itself
@@ -135,7 +136,8 @@ def unpacked(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 def with_metadata(foreign: ForeignModel, metadata: dict[str, Any]) -> ForeignModel:
     """Return a model with the languages of its package, and with Argos Translate's search unless it is our export."""
     codes = [str(metadata.get(name) or "") for name in ("from_code", "to_code")]
-    begin, tokenizer = metadata.get("target_prefix"), foreign.tokenizer
+    begin = metadata.get("target_prefix")
+    tokenizer = foreign.tokenizer
     if begin and isinstance(tokenizer, ImportedTokenizer) and tokenizer.vocabulary.target_begin != [begin]:
         vocabulary = replace(tokenizer.vocabulary, target_begin=[begin], languages={})
         tokenizer = ImportedTokenizer(tokenizer.files[TOKENIZER], tokenizer.files[TGT_TOKENIZER], vocabulary)
@@ -167,7 +169,8 @@ def _sentencepiece_model(tokenizer: AnyTokenizer, source: Path) -> bytes:
         InputError: The model decodes pieces of the target otherwise than the target's own. `source` names the bundle.
     """
     content = tokenizer.files[TOKENIZER]
-    model, target = processor(content), processor(tokenizer.files.get(TGT_TOKENIZER, content))
+    model = processor(content)
+    target = processor(tokenizer.files.get(TGT_TOKENIZER, content))
     pieces = pieces_of(model)
     vocabulary = tokenizer.vocabularies[1]
     text = [["x", piece] for piece, text in zip(vocabulary, tokenizer.target_texts, strict=True) if text]

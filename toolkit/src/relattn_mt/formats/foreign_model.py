@@ -85,7 +85,8 @@ class ForeignModel:
 
     def quantized(self, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
         """Return the weights of our model as the integers of the toolkit's, or None unless all are in int8 there."""
-        places, scales = self.names.places(self.config), {}
+        places = self.names.places(self.config)
+        scales = {}
         for ours, weight in weights.items():
             if not is_quantizable(ours, weight.shape):
                 continue
@@ -186,7 +187,8 @@ def read_tokenizer(
         vocabularies = Vocabulary(**vocabulary, bpe=bpe)
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
-    files, paths = [], (src_model, tgt_model or src_model)
+    files = []
+    paths = (src_model, tgt_model or src_model)
     for path in paths:
         with reading(path, "cannot be read"):
             files.append(path.read_bytes())
@@ -327,7 +329,8 @@ def model_config(
 
 def _shared(src: np.ndarray, tgt: np.ndarray, output: np.ndarray) -> Literal["all", "target", "inputs", "none"]:
     """Return which of three matrices are equal."""
-    inputs, target = np.array_equal(src, tgt), np.array_equal(tgt, output)
+    inputs = np.array_equal(src, tgt)
+    target = np.array_equal(tgt, output)
     return "all" if inputs and target else "target" if target else "inputs" if inputs else "none"
 
 

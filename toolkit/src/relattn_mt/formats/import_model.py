@@ -95,7 +95,8 @@ def _import(
     origin: str,
 ) -> Report:
     """Check and write a model that was read from a path."""
-    src_lang, tgt_lang = src_lang or foreign.languages[0], tgt_lang or foreign.languages[1]
+    src_lang = src_lang or foreign.languages[0]
+    tgt_lang = tgt_lang or foreign.languages[1]
     require(bool(src_lang and tgt_lang), f"{path}: the languages are unknown: give --src_lang and --tgt_lang")
     require_language("src_lang", src_lang)
     require_language("tgt_lang", tgt_lang)
@@ -103,7 +104,8 @@ def _import(
         foreign = replace(foreign, tokenizer=foreign.tokenizer.with_languages(src_lang, tgt_lang))
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    weights, config = foreign.weights(), foreign.config
+    weights = foreign.weights()
+    config = foreign.config
     sizes = " and ".join(f"{size:,}" for size in foreign.tokenizer.vocab_sizes)
     summary = (
         f"{foreign.toolkit}: {config.positions} positions; {config.encoder_layers} and {config.decoder_layers} layers, "
@@ -112,7 +114,8 @@ def _import(
     )
     summary = "\n\n".join([summary, *foreign.notes])
     report = Report([summary], {})
-    pairs, tokenizer = language_pairs(foreign.pairs, path), foreign.tokenizer
+    pairs = language_pairs(foreign.pairs, path)
+    tokenizer = foreign.tokenizer
     shortlist = bundle.read_shortlist(foreign.shortlist, tokenizer) if foreign.shortlist else None
     imported = bundle.Bundle(out, config, foreign.search, src_lang, tgt_lang, weights, tokenizer, pairs, shortlist)
     can_run = (path / MODEL).is_file() and foreign.toolkit != "Marian"  # whose file may have the same name
@@ -121,7 +124,8 @@ def _import(
     elif can_run:
         longest = config.position_spec.max_length
         engine = CTranslate2Engine(path, tokenizer, longest, compute_type="float32", adds=foreign.adds)
-        ours, theirs = imported.translator(), Translator(engine, tokenizer, foreign.search)
+        ours = imported.translator()
+        theirs = Translator(engine, tokenizer, foreign.search)
         lines = check_lines(ours, sample)
         reference = Reference(ours, lines, foreign.search, is_random=isinstance(sample, int))
         parity = reference.compare(theirs.log_probs, theirs)

@@ -51,11 +51,18 @@ from relattn_mt.formats.names import Names
 from relattn_mt.formats.transformers.directory import fairseq_sinusoids
 from relattn_mt.support.errors import InputError, one_line, reading, require
 
-FLOAT32, INT8, INTGEMM8 = 0x404, 0x101, 0x4101  # types of tensors
+# types of tensors
+FLOAT32 = 0x404
+INT8 = 0x101
+INTGEMM8 = 0x4101
 _VERSION = struct.pack("<Q", 1)  # which a .bin begins with
-OPTIONS, MULTIPLIER = "special:model.yml", "_QuantMultA"  # of activations, which we quantize per row
-_MATRIX, EMBEDDING = re.compile(r"(^|_)W[^_]*$"), re.compile(r"Wemb$|_Wt$")
-_MOST_DIMENSIONS, _POSITIONS = 8, 1024
+# of activations, which we quantize per row
+OPTIONS = "special:model.yml"
+MULTIPLIER = "_QuantMultA"
+_MATRIX = re.compile(r"(^|_)W[^_]*$")
+EMBEDDING = re.compile(r"Wemb$|_Wt$")
+_MOST_DIMENSIONS = 8
+_POSITIONS = 1024
 _OPTIMIZER = ".optimizer.npz"  # end of the name of the file with which Marian continues a training
 _PAIR = re.compile(r"model\.([a-z]{2,3}(?:_[A-Za-z]+)?)-([a-z]{2,3}(?:_[A-Za-z]+)?)\.spm")  # HPLT's
 _SINUSOIDS = "sinusoids"  # name of the table that we add
@@ -212,7 +219,8 @@ def _read(path: Path) -> _Content:
 
 def _read_bin(file: Reader, scales: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the tensors of a .bin, and add the scales of those in int8."""
-    version, count = file.number("Q", "the version"), file.number("Q", "the number of tensors")
+    version = file.number("Q", "the version")
+    count = file.number("Q", "the number of tensors")
     require(version == 1, f"the version must be 1, got {version}")
     heads = [struct.unpack("<4Q", file.take(32, "the list of tensors")) for _ in range(count)]
     names = [bytes(file.take(head[0], "the names")).rstrip(b"\0").decode() for head in heads]
@@ -225,7 +233,9 @@ def _read_bin(file: Reader, scales: dict[str, np.ndarray]) -> dict[str, np.ndarr
     for name, shape, (_, kind, _, size) in zip(names, shapes, heads, strict=True):
         known = kind in (FLOAT32, INT8, INTGEMM8)
         require(known, f"{name} must have type float32, int8 or intgemm8, got {kind:#x}")
-        data, numbers, is_int8 = file.take(size, name), math.prod(shape), kind == INTGEMM8
+        data = file.take(size, name)
+        numbers = math.prod(shape)
+        is_int8 = kind == INTGEMM8
         needed = numbers * (4 if kind == FLOAT32 else 1) + 4 * is_int8
         require(min(shape, default=1) >= 0 and needed <= size, f"{name}, {shape}, must have {needed:,} bytes")
         require(name not in tensors, f"{name} must be there once")
@@ -236,7 +246,8 @@ def _read_bin(file: Reader, scales: dict[str, np.ndarray]) -> dict[str, np.ndarr
             require(not name.endswith("_Wt"), f"{name} must have type float32, got intgemm8")
             shape = shape if EMBEDDING.search(name) else shape[::-1]
             scale = np.float32(1) / np.float32(multiplier)
-            scales[name], tensor = np.full(shape[:1], scale), tensor * scale
+            scales[name] = np.full(shape[:1], scale)
+            tensor = tensor * scale
         tensors[name] = tensor.reshape(shape)
     return tensors
 
@@ -355,7 +366,8 @@ def _settings(path: Path) -> tuple[Path | None, dict[str, Any]]:
 
     Marian writes MODEL.decoder.yml for each file of weights, and reads that of the weights that it is given.
     """
-    weights, own = weight_files(path), sorted(path.glob("*.decoder.yml"))
+    weights = weight_files(path)
+    own = sorted(path.glob("*.decoder.yml"))
     if len(weights) == 1 and (matching := path / f"{weights[0].name}.decoder.yml") in own:
         own = [matching]
     files = [file for file in (path / "decoder.yml", *own) if file.is_file()]

@@ -37,10 +37,14 @@ from relattn_mt.tokens.imported_tokenizer import ImportedTokenizer
 from relattn_mt.tokens.tokenizer import pieces_of, processor
 from relattn_mt.weights import SCALE
 
-_CONFIG, _INFO, _SHORTLIST = "config.intgemm8bitalpha.yml", "model_info.json", "lex.s2t.bin"
+_CONFIG = "config.intgemm8bitalpha.yml"
+_INFO = "model_info.json"
+_SHORTLIST = "lex.s2t.bin"
 _FILES = _CONFIG, "model.bin", "vocab.spm", "srcvocab.spm", "trgvocab.spm", _SHORTLIST, _INFO, CARD
 _SHORTLISTED = "none"  # Marian's name of the rows of the output layer that a shortlist selects
-_INNER, _OUTER = 64, 8  # intgemm: what inputs and outputs must be multiples of
+# intgemm: what inputs and outputs must be multiples of
+_INNER = 64
+_OUTER = 8
 _ALIGNMENT = 256  # of data in bytes
 _ROUNDING = 1e-3  # of sines of angles up to 1,023 in float32
 
@@ -96,7 +100,9 @@ def export(
 
 def _unsupported(bundle: Bundle, int8: bool) -> Iterator[str]:
     """Yield the features of a bundle that Marian cannot represent."""
-    config, spec, special = bundle.model, bundle.model.position_spec, bundle.tokenizer.special
+    config = bundle.model
+    spec = bundle.model.position_spec
+    special = bundle.tokenizer.special
     state = bundle.in_float32().state
     tables = [state.get(f"{side}_positions.signal.weight") for side in ("src", "tgt")]
     are_fixed = all(x is not None and np.allclose(x, fairseq_sinusoids(*x.shape), atol=_ROUNDING) for x in tables)
@@ -147,7 +153,8 @@ def _sizes(bundle: Bundle) -> list[int]:
 
 def _write(out: Path, bundle: Bundle, multipliers: Mapping[str, float]) -> None:
     """Write all files but the card. With multipliers of activations, by our names, the weights are in int8."""
-    files, search = _models(bundle), bundle.search
+    files = _models(bundle)
+    search = bundle.search
     (out / "model.bin").write_bytes(_model(bundle, _sizes(bundle), multipliers))
     vocabularies = ["vocab.spm"] if files[0] == files[-1] else ["srcvocab.spm", "trgvocab.spm"]
     for name, content in zip(vocabularies, (files[0], files[-1]), strict=False):
@@ -251,7 +258,9 @@ def _multipliers(bundle: Bundle, reference: Reference) -> dict[str, float]:
     """Return the multiplier of each matrix's inputs, 127 / the largest of the reference's translations, by its name."""
     import torch
 
-    model, special, largest = bundle.make_model().eval(), bundle.tokenizer.special, dict[str, float]()
+    model = bundle.make_model().eval()
+    special = bundle.tokenizer.special
+    largest = dict[str, float]()
 
     def record(name: str, x: torch.Tensor) -> None:
         largest[name] = max(largest.get(name, 0.0), x.abs().max().item())

@@ -17,7 +17,9 @@ from relattn_mt.engine.shortlist import Shortlist, packed
 from relattn_mt.support.errors import InputError, require
 from relattn_mt.tokens.text_files import read_lines, read_parallel
 
-_FIRST, _BEST = 50, 50  # pieces that are always there, and of each source piece, as in Firefox's models
+# pieces that are always there, and of each source piece, as in Firefox's models
+_FIRST = 50
+_BEST = 50
 _PASSES = 5  # of expectation maximization
 _CELLS = 20_000_000  # source pieces × target pieces of the sentence pairs that are counted
 
@@ -45,9 +47,11 @@ def make_shortlist(bundle: Bundle, files: Sequence[Path], sizes: Sequence[int]) 
     require(len(files) in (1, 2), f"a shortlist must be made from one file or from two, got {len(files)}")
     lexicon = _read(bundle, files[0]) if len(files) == 1 else _learn(bundle, files)
     order = np.lexsort((-lexicon.probabilities, lexicon.sources))
-    sources, targets = lexicon.sources[order], lexicon.targets[order]
+    sources = lexicon.sources[order]
+    targets = lexicon.targets[order]
     ranks = np.arange(len(sources)) - np.searchsorted(sources, sources)
-    sources, targets = sources[ranks < _BEST], targets[ranks < _BEST]
+    sources = sources[ranks < _BEST]
+    targets = targets[ranks < _BEST]
     ends = np.searchsorted(sources, np.arange(sizes[0]), side="right")
     lists = [sorted(part.tolist()) for part in np.split(targets, ends)[: sizes[0]]]
     is_shared = bundle.tokenizer.vocabularies[0] == bundle.tokenizer.vocabularies[1]
@@ -86,7 +90,9 @@ def _learn(bundle: Bundle, files: Sequence[Path]) -> _Lexicon:
 
 def _probabilities(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> _Lexicon:
     """Return the probabilities of IBM model 1 for the different pieces of sentences and of their translations."""
-    keys, columns = [], []  # of each cell: its source and its target piece; the place of its target piece in the text
+    # of each cell: its source and its target piece; the place of its target piece in the text
+    keys = []
+    columns = []
     count = 0
     for src, tgt in pairs:
         keys.append((src[:, None] << 32 | tgt).ravel())
@@ -94,7 +100,8 @@ def _probabilities(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> _Lexicon:
         count += len(tgt)
     entries, places = np.unique(np.concatenate(keys), return_inverse=True)
     place_of_target = np.concatenate(columns)
-    sources, targets = entries >> 32, entries & 0xFFFFFFFF
+    sources = entries >> 32
+    targets = entries & 0xFFFFFFFF
     probabilities = np.ones(len(entries))
     for _ in range(_PASSES):
         weights = probabilities[places]

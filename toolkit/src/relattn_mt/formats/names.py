@@ -81,7 +81,9 @@ class Names:
         Raises:
             InputError: Tensors are missing or have other shapes; the message names them all.
         """
-        places, state, wrong = self.places(config), {}, []
+        places = self.places(config)
+        state = {}
+        wrong = []
         for ours, (shape, _) in expected.items():
             name, part, parts = places[ours]
             whole = (shape[0] * parts, *shape[1:])

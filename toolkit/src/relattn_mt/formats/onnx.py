@@ -46,9 +46,14 @@ from relattn_mt.support.errors import require_installed
 from relattn_mt.support.files import putting, require_outside, require_replaceable
 from relattn_mt.tokens.tokenizer import SpecialTokens
 
-ENCODER, DECODER, CONFIG = "encoder.onnx", "decoder.onnx", "config.json"
+ENCODER = "encoder.onnx"
+DECODER = "decoder.onnx"
+CONFIG = "config.json"
 FILES = CONFIG, ENCODER, DECODER, *TOKENIZER_FILES["imported"], CARD
-ROWS, SRC_LEN, PAST = 3, 7, 5  # sizes that the graphs are traced with
+# sizes that the graphs are traced with
+ROWS = 3
+SRC_LEN = 7
+PAST = 5
 _log = logging.getLogger(__name__)
 
 
@@ -105,11 +110,13 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
             holds something else or cannot be written. `out` is then unchanged.
     """
     require_outside(out, bundle.path)
-    config, special = bundle.model, bundle.tokenizer.special
+    config = bundle.model
+    special = bundle.tokenizer.special
     require_exportable(config, "onnx", bundle.path)
     out = out.resolve()
     require_replaceable(out, FILES, "model for ONNX")
-    translator, model = bundle.translator(precision="fp32"), bundle.in_float32().make_model().eval()
+    translator = bundle.translator(precision="fp32")
+    model = bundle.in_float32().make_model().eval()
     lines = check_lines(translator, sample)
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before the import, which writes an identifier into the home directory
     require_installed("export", "onnx", "onnxscript", "onnxruntime")
@@ -144,13 +151,16 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
 def _trace(model: Transformer, out: Path) -> None:
     """Write the two graphs."""
     config = model.config
-    rows, src_len, past = Dim("rows"), Dim("src_len"), Dim("past")
+    rows = Dim("rows")
+    src_len = Dim("src_len")
+    past = Dim("past")
     src = torch.full((ROWS, SRC_LEN), 4)
     lengths = torch.arange(SRC_LEN, SRC_LEN - ROWS, -1)
     layers = config.decoder_layers, ROWS, config.heads
     source = torch.zeros(*layers, SRC_LEN, config.dim // config.heads)
     target = torch.zeros(*layers, PAST, config.dim // config.heads)
-    memory, states = {1: rows, 3: src_len}, {1: rows, 3: past}
+    memory = {1: rows, 3: src_len}
+    states = {1: rows, 3: past}
     export = partial(torch.onnx.export, external_data=False, verbose=False)
     with torch.no_grad(), log_level(logging.ERROR, "torch.onnx"), warnings.catch_warnings(action="ignore"):
         export(

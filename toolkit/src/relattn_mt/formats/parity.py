@@ -111,7 +111,9 @@ class Reference:
     def __init__(
         self, translator: Translator, lines: Sequence[str], search: SearchConfig, *, is_random: bool = False
     ) -> None:
-        self.translator, self.lines, self.is_random = translator, lines, is_random
+        self.translator = translator
+        self.lines = lines
+        self.is_random = is_random
         self.options = TranslateOptions(search=search, copy=False, keep_literals=False)
         self.src_ids = [translator.tokenizer.encode(line) for line in lines]
         self.best = [best for (best,) in translator.n_best(lines, self.options, progress=shows_progress())]
@@ -122,7 +124,8 @@ class Reference:
         """Compare the scores that another program gives to the same translations, and the translations of `other`."""
         scores = log_probs(self.src_ids, self.tgt_ids)
         gaps = [np.abs(np.subtract(mine, its)) for mine, its in zip(self.scores, scores, strict=True)]
-        largest, flat = np.array([gap.max() for gap in gaps]), np.concatenate(gaps)
+        largest = np.array([gap.max() for gap in gaps])
+        flat = np.concatenate(gaps)
         reasons = Counter[str]()
         others = other.n_best(self.lines, self.options, progress=shows_progress()) if other else []
         for i, (its,) in enumerate(others):
@@ -141,7 +144,9 @@ class Reference:
 
     def _reason(self, i: int, its: list[int]) -> str:
         """Return why another translation of line i differs, by the reference's own scores of both."""
-        src, mine, search = self.src_ids[i], self.tgt_ids[i], self.options.search
+        src = self.src_ids[i]
+        mine = self.tgt_ids[i]
+        search = self.options.search
         assert search is not None
         if max(len(mine), len(its)) + 1 >= self.translator.preparation.limit(len(src), search):
             return "cut at the length limit"
@@ -172,8 +177,10 @@ def check_lines(translator: Translator, sample: Sequence[str] | int, seed: int =
         lines = [line for line in sample if has_text(line)]
         require(bool(lines), "the check requires at least one line that is not blank")
         return lines
-    draw, frequencies = random.Random(seed), translator.tokenizer.frequencies()
-    pieces, weights = list(frequencies), list(frequencies.values())
+    draw = random.Random(seed)
+    frequencies = translator.tokenizer.frequencies()
+    pieces = list(frequencies)
+    weights = list(frequencies.values())
     most = min(
         LONGEST, max(1, (translator.preparation.max_length or 2 * LONGEST) // 2)
     )  # encoded again, a line may have more

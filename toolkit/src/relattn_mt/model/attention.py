@@ -58,7 +58,8 @@ class PlainAttention(nn.Module):
         if lengths is not None:
             key_lengths = query_lengths = lengths
         dropout_p = self.dropout if self.training else 0.0
-        queries, keys = query.shape[2], key.shape[2]
+        queries = query.shape[2]
+        keys = key.shape[2]
         offset = keys - queries if query_offset is None else query_offset
         if self.training and query.is_cpu:
             return relative_attention(

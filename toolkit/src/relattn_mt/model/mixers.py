@@ -69,7 +69,8 @@ class SSRUMixer(nn.Module):
         """
         forget = self.forget(x).sigmoid()
         added = (1 - forget) * self.value(x)
-        state, states = torch.zeros_like(x[:, 0]) if cache is None else cache.tensors[0].to(x.dtype), []
+        state = torch.zeros_like(x[:, 0]) if cache is None else cache.tensors[0].to(x.dtype)
+        states = []
         for f, a in zip(forget.unbind(1), added.unbind(1), strict=True):
             state = f * state + a
             states.append(state)

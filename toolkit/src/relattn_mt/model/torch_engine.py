@@ -40,7 +40,8 @@ class TorchEngine:
 
     def __init__(self, model: Transformer, device: str | torch.device = "cpu", reason: str = "") -> None:
         self.model = model.to(device).eval()
-        self.device, self.max_length = str(device), model.max_length
+        self.device = str(device)
+        self.max_length = model.max_length
         self.alignment = model.config.alignment
         self.name = f"PyTorch ({reason})" if reason else "PyTorch"
         self.precision = "bf16" if model.embedding.dtype == torch.bfloat16 else "fp32"

@@ -95,15 +95,19 @@ class Transformer(nn.Module):
         if spec.order_warning is not None:
             warnings.warn(spec.order_warning, stacklevel=2)
         tgt_vocab_size = vocab_size if tgt_vocab_size is None else tgt_vocab_size
-        self.config, self.vocab_size = config, tgt_vocab_size
-        self.vocab_sizes, shared = (vocab_size, tgt_vocab_size), config.shared_embeddings
+        self.config = config
+        self.vocab_size = tgt_vocab_size
+        self.vocab_sizes = (vocab_size, tgt_vocab_size)
+        shared = config.shared_embeddings
         require_vocab_sizes(config, self.vocab_sizes)
         self.embedding = _embedding(tgt_vocab_size, config.dim)
         self.src_embedding = None if shared in ("all", "inputs") else _embedding(vocab_size, config.dim)
         self.output_weight = None if shared in ("all", "target") else _embedding(tgt_vocab_size, config.dim)
         self.output_bias = nn.Parameter(torch.zeros(tgt_vocab_size)) if config.output_bias else None
-        source, target = StackPositions(config, is_causal=False), StackPositions(config, is_causal=True)
-        self.src_positions, self.tgt_positions = source, target
+        source = StackPositions(config, is_causal=False)
+        target = StackPositions(config, is_causal=True)
+        self.src_positions = source
+        self.tgt_positions = target
         self.encoder = nn.ModuleList(EncoderLayer(config, source.token_mixer()) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config, target.token_mixer()) for _ in range(config.decoder_layers))
         self.encoder_norm, self.decoder_norm = (
@@ -115,7 +119,8 @@ class Transformer(nn.Module):
                 self.embedding[_BOS] = 0
             # The first target token stays without an embedding. In an imported model it is another one than _BOS.
             self.embedding.register_hook(lambda gradient: gradient * self.embedding.detach().any(1, keepdim=True))
-        self.dropout, self.max_length = Dropout(config.dropout), spec.max_length
+        self.dropout = Dropout(config.dropout)
+        self.max_length = spec.max_length
         self.recompute = False
 
     @property

@@ -87,7 +87,8 @@ class Partial:
 
     def append(self, token: int, log_prob: float, phrases: PhraseState) -> Partial:
         """Return this hypothesis with one more token."""
-        left, spelling = self.left, self.request.spelling
+        left = self.left
+        spelling = self.request.spelling
         if left and spelling and self.length > len(self.request.prefix):
             left = max(0, left - int(spelling.lengths[token]))
         return Partial(self.request, self.row, phrases, left, log_prob, (*self.tokens, token))
@@ -111,7 +112,8 @@ class Choices:
             exempt = np.array([each.is_given for each in live])
             logits = restrain(following.logits(), np.array([each.tokens for each in live]), rules.config, exempt)
             following = likeliest(logits, rules.candidates, rules.banned)
-        self._following, self._rules = following, rules
+        self._following = following
+        self._rules = rules
 
     @cached_property
     def _logits(self) -> np.ndarray:
@@ -125,8 +127,11 @@ class Choices:
 
     def extensions(self, hypothesis: Partial) -> Iterator[tuple[int, float]]:
         """Yield the tokens that extend a hypothesis, with the log-probability of the result."""
-        request, rules, length = hypothesis.request, self._rules, hypothesis.length
-        total, row = np.float32(hypothesis.log_prob), hypothesis.row
+        request = hypothesis.request
+        rules = self._rules
+        length = hypothesis.length
+        total = np.float32(hypothesis.log_prob)
+        row = hypothesis.row
         forced = request.prefix[length - 1] if length <= len(request.prefix) else rules.eos
         if length <= rules.given:
             yield forced, 0.0
@@ -144,8 +149,11 @@ class Choices:
 
     def _agreeing(self, hypothesis: Partial, log_probs: np.ndarray) -> set[int]:
         """Return the likeliest tokens that text and phrases allow, and those of the phrases."""
-        request, phrases, rules = hypothesis.request, hypothesis.phrases, self._rules
-        allowed, phrase_tokens = np.isfinite(log_probs), phrases.tokens()
+        request = hypothesis.request
+        phrases = hypothesis.phrases
+        rules = self._rules
+        allowed = np.isfinite(log_probs)
+        phrase_tokens = phrases.tokens()
         if hypothesis.left and request.spelling:
             phrase_length = sum(map(len, (*phrases.needed, phrases.completed)))
             room = request.limit - hypothesis.length - 1 - phrase_length
@@ -194,12 +202,14 @@ def search(engine: Engine, requests: Sequence[Request], rules: SearchRules) -> l
     live = [Partial.first(request, row) for row, request in enumerate(requests)]  # by row
     beams = [[hypothesis] for hypothesis in live]
     active = list(range(len(requests)))  # indices of sentences, in the order of their rows
-    tokens, parents = [rules.bos] * len(live), active
+    tokens = [rules.bos] * len(live)
+    parents = active
     while active:
         choices = Choices(engine.step(state, tokens, parents, rules, rules.candidates), rules, live)
         for i in active:
             if any(choices.diverged[each.row] for each in beams[i]):
-                results[i], beams[i] = [], []
+                results[i] = []
+                beams[i] = []
                 continue
             finished, beams[i] = _advance(beams[i], choices, rules)
             results[i] = sorted(results[i] + finished, key=lambda each: -each.score)[: rules.beam_size]
@@ -207,7 +217,8 @@ def search(engine: Engine, requests: Sequence[Request], rules: SearchRules) -> l
         live = []
         for i in active:
             live += _by_row(beams[i], len(live))
-        parents, tokens = [each.row for each in live], [each.tokens[-1] for each in live]
+        parents = [each.row for each in live]
+        tokens = [each.tokens[-1] for each in live]
         for row, hypothesis in enumerate(live):
             hypothesis.row = row
     return [finished[: rules.n_best] for finished in results]
@@ -215,7 +226,8 @@ def search(engine: Engine, requests: Sequence[Request], rules: SearchRules) -> l
 
 def _advance(beam: list[Partial], choices: Choices, rules: SearchRules) -> tuple[list[Hypothesis], list[Partial]]:
     """Return the new finished hypotheses of a sentence and the new live ones, best first."""
-    length, limit = beam[0].length, beam[0].request.limit
+    length = beam[0].length
+    limit = beam[0].request.limit
     banks: dict[int, list[tuple[float, int, int, PhraseState]]] = defaultdict(list)  # by missing tokens
     for index, hypothesis in enumerate(beam):
         for token, log_prob in choices.extensions(hypothesis):
@@ -223,7 +235,8 @@ def _advance(beam: list[Partial], choices: Choices, rules: SearchRules) -> tuple
             if token == rules.eos or phrases.missing < limit - length:
                 banks[phrases.missing].append((-log_prob, index, token, phrases))
     penalty = np.float32(rules.penalty(length))
-    finished, unfinished = [], []
+    finished = []
+    unfinished = []
     for _, bank in sorted(banks.items()):
         best = sorted(bank, key=lambda candidate: candidate[:3])[: rules.candidates]
         may_end = best[: rules.beam_size] if rules.config.early_stopping else best
@@ -262,7 +275,8 @@ def _compacted(active: list[int], is_done: list[bool]) -> list[int]:
 
 def _by_row(beam: list[Partial], first: int) -> list[Partial]:
     """Return the hypotheses of a sentence by row, from row `first` on; the first that extends a row keeps it."""
-    rows, kept = range(first, first + len(beam)), dict[int, Partial]()
+    rows = range(first, first + len(beam))
+    kept = dict[int, Partial]()
     for hypothesis in beam:
         if hypothesis.row in rows:
             kept.setdefault(hypothesis.row, hypothesis)

@@ -40,7 +40,8 @@ class PhraseState:
         starts = range(len(self.begun) + 1 if any(token in phrase for phrase in self.needed) else 0)
         ends = ((*self.begun[start:], token) for start in starts)
         begun = next((end for end in ends if any(_begins(phrase, end) for phrase in self.needed)), ())
-        needed, complete = list(self.needed), begun in self.needed
+        needed = list(self.needed)
+        complete = begun in self.needed
         if continues and self.completed:
             needed.append(self.completed)
         if complete:

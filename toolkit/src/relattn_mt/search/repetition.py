@@ -20,8 +20,10 @@ def restrain(logits: np.ndarray, tokens: np.ndarray, search: SearchConfig, exemp
         search: Settings of the search.
         exempt: (rows,) True for rows whose next token is given text, which may repeat itself.
     """
-    given, logits = logits, logits.copy()
-    penalty, size = np.float32(search.repetition_penalty), search.no_repeat_ngram
+    given = logits
+    logits = logits.copy()
+    penalty = np.float32(search.repetition_penalty)
+    size = search.no_repeat_ngram
     before = np.take_along_axis(logits, tokens, 1)
     np.put_along_axis(logits, tokens, np.where(before < 0, before * penalty, before / penalty), 1)
     if 0 < size <= tokens.shape[1]:

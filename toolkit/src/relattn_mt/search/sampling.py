@@ -28,10 +28,13 @@ def sample(
         for draw in range(count)
     ]
     drawn: list[Hypothesis | None] = [None] * len(live)
-    places, tokens = list(range(len(live))), [rules.bos] * len(live)  # places of the live ones among all draws
+    # places of the live ones among all draws
+    places = list(range(len(live)))
+    tokens = [rules.bos] * len(live)
     while live:
         following = engine.step(state, tokens, [each.row for each in live], rules, 1)
-        choices, rest = Choices(following, rules, live), []
+        choices = Choices(following, rules, live)
+        rest = []
         for row, (place, hypothesis) in enumerate(zip(places, live, strict=True)):
             hypothesis.row = row
             if choices.diverged[row]:
@@ -42,7 +45,8 @@ def sample(
                 drawn[place] = Hypothesis(list(hypothesis.tokens), float(score))
             else:
                 rest.append((place, hypothesis.append(token, log_prob, hypothesis.phrases)))
-        places, live = [place for place, _ in rest], [hypothesis for _, hypothesis in rest]
+        places = [place for place, _ in rest]
+        live = [hypothesis for _, hypothesis in rest]
         tokens = [hypothesis.tokens[-1] for hypothesis in live]
     groups = (drawn[first : first + count] for first in range(0, len(drawn), count))
     return [[] if None in group else [each for each in group if each] for group in groups]
@@ -52,7 +56,8 @@ def _draw(
     hypothesis: Partial, choices: Choices, rules: SearchRules, options: SamplingOptions, number: float
 ) -> tuple[int, float]:
     """Return the token that a number in [0, 1) chooses, and the log-probability of the longer hypothesis."""
-    request, length = hypothesis.request, hypothesis.length
+    request = hypothesis.request
+    length = hypothesis.length
     if length <= len(request.prefix) or length == request.limit:
         ((token, log_prob),) = choices.extensions(hypothesis)
         return token, log_prob
@@ -60,7 +65,8 @@ def _draw(
     if hypothesis.left and request.spelling:
         agreeing = request.spelling.allowed(hypothesis.left, request.limit - length - 1)
         log_probs[np.isin(np.arange(len(log_probs)), agreeing, invert=True)] = NEVER
-    values, tokens = log_probs, np.arange(len(log_probs))
+    values = log_probs
+    tokens = np.arange(len(log_probs))
     if 0 < options.top_k < len(log_probs):
         ((values,), (tokens,)) = largest(log_probs[None], options.top_k)
     weights = np.exp((values.astype(np.float64) - values.max()) / options.temperature).cumsum()

@@ -37,7 +37,8 @@ class Access:
 
     def refusal(self, method: str, headers: Mapping[str, str], port: int | None) -> str:
         """Return why a request to a port of the server, if it has one, is refused; empty if it is answered."""
-        host, origin = headers.get("host", "").lower(), headers.get("origin", "").lower()
+        host = headers.get("host", "").lower()
+        origin = headers.get("origin", "").lower()
         if self.hosts is not None and not (
             _is_local(name := _name(host))
             or name in self.hosts

@@ -60,7 +60,9 @@ class Api:
     """Handlers of the routes. `keys` is a file as `read_keys` reads it; None requires no key."""
 
     def __init__(self, router: Router, keys: Path | None) -> None:
-        self._router, self._limits, self._metrics = router, router.limits, router.metrics
+        self._router = router
+        self._limits = router.limits
+        self._metrics = router.metrics
         self._keys = None if keys is None else read_keys(keys)
         self._detector, self._files = cache(lambda: Detector(router.sources)), FileStore(self._limits.stored)
         self._working: Counter[str] = Counter()  # files that are translated, by client
@@ -73,7 +75,8 @@ class Api:
         require(len(texts) <= limit, f"q must have at most {limit:,} texts, got {len(texts):,}")
         self._router.check_texts(texts)
         self._metrics.characters.inc(sum(map(len, texts)))
-        html, readable = body["format"] == "html", texts
+        html = body["format"] == "html"
+        readable = texts
         if html and body["source"] == AUTO:
             readable = await self._router.readable_texts(texts)
         sources, detected = await self._sources(readable, body["source"])
@@ -121,7 +124,9 @@ class Api:
                 texts = [text[: self._limits.characters]]
                 (source,), (answer["detectedLanguage"],) = await self._sources(texts, source)
             options = SentenceOptions(keep_literals=body["keep_literals"])
-            target, report, (stem, _, suffix) = body["target"], progress.report, name.rpartition(".")
+            target = body["target"]
+            report = progress.report
+            stem, _, suffix = name.rpartition(".")
             translation = await self._router.document(name, content, source, target, options, report=report)
             name = f"{stem}_{target}.{suffix}"
             key = self._files.add(translation, name, file_suffix(name), CLIENT.get())
@@ -130,7 +135,8 @@ class Api:
     @contextmanager
     def _place(self) -> Iterator[None]:
         """Count a file that is translated. Raises QueueFull if there are too many, in total or of the client."""
-        client, most = CLIENT.get(), self._limits.files
+        client = CLIENT.get()
+        most = self._limits.files
         if self._working.total() >= most or self._working[client] >= max(1, most // 2):
             raise QueueFull("too many files are being translated")
         self._working[client] += 1

@@ -63,7 +63,8 @@ _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 def make_app(router: Router, *, keys: Path | None = None, access: Access = Access()) -> Starlette:  # noqa: B008
     """Return the web application for a router. Raises InputError if the keys, one per line, cannot be read."""
-    api, stopping = Api(router, keys), asyncio.Event()
+    api = Api(router, keys)
+    stopping = asyncio.Event()
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -177,7 +178,10 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics, access: Access) -> A
             scope["method"] = "GET"
         CLIENT.set(scope["client"][0] if scope.get("client") else "")
         _, port = scope.get("server") or ("", None)  # none of a Unix socket
-        start, status, size, is_complete = time.monotonic(), 500, 0, False
+        start = time.monotonic()
+        status = 500
+        size = 0
+        is_complete = False
         is_file = scope["path"] == "/translate_file"
         max_bytes = OVERHEAD_BYTES + (limits.file if is_file else limits.characters * MAX_BYTES_PER_CHARACTER)
 

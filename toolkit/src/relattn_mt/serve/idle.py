@@ -59,8 +59,11 @@ class IdleEngine:
     """
 
     def __init__(self, engine: Engine, load: Callable[[], Engine], seconds: float) -> None:
-        self.name, self.precision, self.device = engine.name, engine.precision, engine.device
-        self.can_step, self.max_length = engine.can_step, engine.max_length
+        self.name = engine.name
+        self.precision = engine.precision
+        self.device = engine.device
+        self.can_step = engine.can_step
+        self.max_length = engine.max_length
         self._engine: Engine | None = engine
         self._load, self._seconds, self._lock = load, seconds, threading.Lock()
         self._users, self._timer = 0, self._start_timer()

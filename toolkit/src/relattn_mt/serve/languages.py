@@ -20,7 +20,9 @@ MOST_LANGUAGES = 20  # of a model; each pair has its own queues
 _FAR_LIKELIER = 20
 _WORD = re.compile(r"[^\W\d_]+")
 _MOST_WORDS = 3  # of a text whose language its words decide
-_UNLISTED, _ELSEWHERE = 1e-8, 1e-5  # frequencies of a word that is not in a list, and of one in other languages
+# frequencies of a word that is not in a list, and of one in other languages
+_UNLISTED = 1e-8
+_ELSEWHERE = 1e-5
 
 
 def language_name(code: str) -> str:

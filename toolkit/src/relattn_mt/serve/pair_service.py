@@ -20,7 +20,10 @@ from relattn_mt.translate.prepare import Sentence
 from relattn_mt.translate.translation import Translation
 from relattn_mt.translate.translator import Translator
 
-_MOST_TERMS, _MOST_PREFIX, _MOST_SCORED = 60, 250, 300  # pieces of a sentence, for confidences
+# pieces of a sentence, for confidences
+_MOST_TERMS = 60
+_MOST_PREFIX = 250
+_MOST_SCORED = 300
 LanguagePair = tuple[str, str]  # source and target language
 
 
@@ -84,7 +87,8 @@ class PairService:
         return len(self.translator.tokenizer.encode(text))
 
     def _score_words(self, items: list[tuple[str, Translation]]) -> list[list[Word]]:
-        translator, tokenizer = self.translator, self.translator.tokenizer
+        translator = self.translator
+        tokenizer = self.translator.tokenizer
         src_ids = [tokenizer.encode(sentence) for sentence, _ in items]
         tgt_ids = [
             # its tokens have no literals, and none of a prefix in another spelling
@@ -119,7 +123,8 @@ def _words(
     parts = re.split("( +)", text)  # words, and spaces at odd indices
     if sum(map(bool, parts[::2])) != len(by_word):
         return [Word(text)]
-    words, numbers = [], iter(by_word)
+    words = []
+    numbers = iter(by_word)
     for i, part in enumerate(parts):
         if i % 2 or not part:
             words.append(Word(part))

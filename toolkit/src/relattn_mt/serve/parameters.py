@@ -15,7 +15,8 @@ from starlette.requests import Request
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.text.sentences import LONGEST
 
-FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
+FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
 MOST_TERMS = 1000
 MOST_PREFIX = 4 * LONGEST  # characters; a translation may be longer than its sentence
 Schema = dict[str, Any]  # JSON schema

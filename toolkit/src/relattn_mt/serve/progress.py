@@ -47,19 +47,24 @@ class LongAnswer(Response):
 
     def __init__(self, work: Coroutine[Any, Any, Response], progress: FileProgress, seconds: float) -> None:
         super().__init__()
-        self._work, self._progress, self._seconds = work, progress, seconds
+        self._work = work
+        self._progress = progress
+        self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer. Raises ClientDisconnect."""
-        pause, media_type = self._seconds, "application/json"
-        work, gone = asyncio.ensure_future(self._work), asyncio.ensure_future(disconnected(receive))
+        pause = self._seconds
+        media_type = "application/json"
+        work = asyncio.ensure_future(self._work)
+        gone = asyncio.ensure_future(disconnected(receive))
         began = asyncio.ensure_future(self._progress.began.wait())
         try:
             await asyncio.wait({work, gone, began}, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return await work.result()(scope, receive, send)
             if self._progress.is_wanted:
-                pause, media_type = _REPORT_SECONDS, JSON_LINES
+                pause = _REPORT_SECONDS
+                media_type = JSON_LINES
             # without buffering, nginx sends lines at once
             headers = [(b"content-type", media_type.encode()), (b"x-accel-buffering", b"no")]
             if not gone.done():
@@ -86,7 +91,8 @@ async def until(
     work: Coroutine[Any, Any, Response], *ends: Awaitable[object], seconds: float | None = None
 ) -> Response | None:
     """Return the response of `work`. If one of `ends` is done earlier, or time is over, cancel it and return None."""
-    task, others = asyncio.ensure_future(work), [asyncio.ensure_future(each) for each in ends]
+    task = asyncio.ensure_future(work)
+    others = [asyncio.ensure_future(each) for each in ends]
     try:
         await asyncio.wait([task, *others], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         return task.result() if task.done() else None

@@ -66,7 +66,11 @@ class BatchQueue:
         on_batch: Callable[[int], object] = lambda size: None,
         recent: deque[set[str]] | None = None,
     ) -> None:
-        self._work, self._threads, self._limits, self._size, self._on_batch = work, threads, limits, size, on_batch
+        self._work = work
+        self._threads = threads
+        self._limits = limits
+        self._size = size
+        self._on_batch = on_batch
         self._clients: dict[str, deque[deque[_Item]]] = {}  # requests, whose items are not in a batch yet
         self._recent = deque(maxlen=RECENT) if recent is None else recent
         self._arrived = asyncio.Event()
@@ -93,7 +97,8 @@ class BatchQueue:
             QueueFull: The queue has no room for the items, or the client would have more than half of it.
             Exception: `work` raised it for one of the items alone.
         """
-        client, waiting = CLIENT.get(), self._limits.waiting
+        client = CLIENT.get()
+        waiting = self._limits.waiting
         of_client = self._waiting_of(client)
         if self.waiting + len(items) > waiting or (of_client and of_client + len(items) > waiting // 2):
             raise QueueFull("the queue is full")
@@ -124,7 +129,9 @@ class BatchQueue:
     def _next_batch(self) -> list[_Item]:
         """Take items for a batch from the queue, one of each client in turn."""
         batch: list[_Item] = []
-        clients, work, is_awaited = set[str](), 0, False
+        clients = set[str]()
+        work = 0
+        is_awaited = False
         share = _SHARED if len({*self._clients, *chain(*self._recent)}) > 1 else 1
         most = max(1, self._limits.batch // share)
         while self._clients and len(batch) < most:

@@ -248,7 +248,8 @@ class Router:
         if source == target and source in self.codes:
             return content
         route = self._require_route(source, target)
-        file, parse = (name, content, self.limits.unpacked), self._parsers.run
+        file = (name, content, self.limits.unpacked)
+        parse = self._parsers.run
         texts = await parse(parsing.pickled_texts, *file, self.limits.file)
         size = max(1, min(_PORTION * self.limits.batch, self.limits.waiting // 4))
         for number, model in enumerate(route):
@@ -280,7 +281,8 @@ class Router:
 
     def check_texts(self, texts: Sequence[str]) -> None:
         """Raise an InputError if texts have too many characters in total, or NUL."""
-        characters, max_characters = sum(map(len, texts)), self.limits.characters
+        characters = sum(map(len, texts))
+        max_characters = self.limits.characters
         require(
             characters <= max_characters,
             f"a request must have at most {max_characters:,} characters, got {characters:,}",
@@ -360,7 +362,8 @@ class Router:
         """Return the sentences of each text, and the translations of each sentence, best first."""
         split_texts = [split(text, *model.splitting, options.keep_literals and not prefix) for text in texts]
         sentences = [each for text in split_texts for each in text.sentences]
-        count, most = len(sentences), self.limits.sentences
+        count = len(sentences)
+        most = self.limits.sentences
         require(count <= most, f"a request must have at most {most:,} sentences, got {count:,}")
         items = [model.sentence(each, options, prefix) for each in sentences]
         translations = iter(await model.sentences.submit(items))

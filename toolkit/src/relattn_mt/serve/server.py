@@ -78,7 +78,8 @@ def _json_log() -> Iterator[None]:
 
     Warnings of libraries are left out: they concern requests that are refused with a message, and may contain texts.
     """
-    root, handler = logging.getLogger(), logging.StreamHandler(sys.stderr)
+    root = logging.getLogger()
+    handler = logging.StreamHandler(sys.stderr)
     before = root.handlers
     handler.setFormatter(_JsonFormatter())
     handler.addFilter(lambda record: record.name == "relattn_mt.serve" or record.levelno >= logging.ERROR)
@@ -96,6 +97,7 @@ class _JsonFormatter(logging.Formatter):
         Tracebacks, and lines after the first, may contain texts: asyncio writes there what an error is.
         """
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        message, is_error = record.getMessage(), record.levelno >= logging.ERROR
+        message = record.getMessage()
+        is_error = record.levelno >= logging.ERROR
         fields = {"logger": record.name, "message": message.split("\n")[0]} if is_error else json.loads(message)
         return json.dumps({"time": time, "level": record.levelname.lower(), **fields})

@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # parameters of mallopt(3)
-_NEVER, _NO_MAPPING = -1, 0
-_DEFAULT_TRIM_THRESHOLD, _DEFAULT_MMAP_MAX = 128 * 1024, 65536
+# parameters of mallopt(3)
+_TRIM_THRESHOLD = -1
+_MMAP_MAX = -4
+_NEVER = -1
+_NO_MAPPING = 0
+_DEFAULT_TRIM_THRESHOLD = 128 * 1024
+_DEFAULT_MMAP_MAX = 65536
 
 
 @cache

@@ -18,8 +18,12 @@ def log_to_stderr(*, quiet: bool = False) -> Iterator[None]:
 
     A `UserWarning` is printed as such a message, once.
     """
-    package, root, handler = logging.getLogger("relattn_mt"), logging.getLogger(), _Lines()
-    level, show_warning, shown = package.level, warnings.showwarning, set[str]()
+    package = logging.getLogger("relattn_mt")
+    root = logging.getLogger()
+    handler = _Lines()
+    level = package.level
+    show_warning = warnings.showwarning
+    shown = set[str]()
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **to: Any) -> None:
         if category is not UserWarning:

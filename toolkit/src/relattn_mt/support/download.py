@@ -20,7 +20,9 @@ from relattn_mt.support.errors import InputError, one_line, reading, reason, req
 
 _SECONDS = 30  # without data, after which a connection has failed
 _BLOCK = 1 << 18  # bytes per read
-MOST, _MOST_JSON = 1 << 30, 1 << 26  # bytes per file
+# bytes per file
+MOST = 1 << 30
+_MOST_JSON = 1 << 26
 
 
 class DownloadError(InputError):
@@ -73,7 +75,8 @@ def download(url: str, target: Path) -> None:
 
 def _blocks(url: str, response: http.client.HTTPResponse, most: int) -> Iterator[bytes]:
     """Yield the content of an answer. Raises DownloadError if it ends early, and InputError if it is too long."""
-    received, announced = 0, response.length
+    received = 0
+    announced = response.length
     with response:
         while True:
             try:

@@ -30,9 +30,11 @@ def putting(path: Path) -> Iterator[Path]:
     Raises:
         InputError: Writing failed (a full disk, no permission); what was at `path` before is kept.
     """
-    given, path = path, Path(os.path.realpath(path)) if path.is_symlink() else path
+    given = path
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     name = f".relattn-{os.urandom(8).hex()}"  # short, even if the name of `path` has the maximum length
-    aside, old = path.with_name(f"{name}.part"), path.with_name(f"{name}.old")
+    aside = path.with_name(f"{name}.part")
+    old = path.with_name(f"{name}.old")
     try:
         yield aside
         _sync(aside)

@@ -19,7 +19,9 @@ import numpy as np
 
 from relattn_mt.tokens.tokenizer import BYTE, SpecialTokens, word_indices
 
-_SPACE, _NOT_COUNTED = -1, -2  # instead of the word of a piece
+# instead of the word of a piece
+_SPACE = -1
+_NOT_COUNTED = -2
 LEAST_WEIGHT = 0.05  # of a target word on a source word, so that it may be its translation
 Links = list[tuple[int, int]]  # (source word, target word), counted from 0, ordered by target word
 
@@ -47,7 +49,8 @@ def align_words(
         tgt_pieces: Pieces of the translation.
         special: The special tokens.
     """
-    source, target = _counted_words(src_pieces), _counted_words(tgt_pieces)
+    source = _counted_words(src_pieces)
+    target = _counted_words(tgt_pieces)
     count, rows_count = (max(words, default=-1) + 1 for words in (source, target))
     no_word = count
     not_counted = count + 1

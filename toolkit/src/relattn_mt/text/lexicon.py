@@ -17,7 +17,8 @@ import numpy as np
 
 from relattn_mt.text.alignment import Links
 
-LEAST, SURE = 5, 0.3
+LEAST = 5
+SURE = 0.3
 _WORD = re.compile("[^ ]+")
 _AROUND = re.compile(r"^\W+|\W+$")
 _CONTRACTED = re.compile(r"\w['’]\w")  # two words in one, as in "don't"
@@ -72,7 +73,8 @@ def agreement(sources: Mapping[str, str], pairs: Iterable[tuple[str, str]], link
     """
     counts: Counter[str] = Counter()
     for (source, target), own in zip(pairs, links, strict=True):
-        source_words, target_words = words_of(source), words_of(target)
+        source_words = words_of(source)
+        target_words = words_of(target)
         linked = {target_index: source_words[source_index] for source_index, target_index in own}
         for index, word in enumerate(target_words):
             expected = sources.get(word)
@@ -98,7 +100,8 @@ def associations(
     together = [(src[:, None] << 32 | tgt).ravel() for src, tgt in zip(sources, targets, strict=True)]
     keys, counts = np.unique(np.concatenate(together), return_counts=True)
     is_kept = counts >= least
-    keys, counts = keys[is_kept], counts[is_kept]
+    keys = keys[is_kept]
+    counts = counts[is_kept]
     ids = keys >> 32, keys & 0xFFFFFFFF
     src_counts, tgt_counts = (np.bincount(np.concatenate(side)) for side in (sources, targets))
     return ids, 2 * counts / (src_counts[ids[0]] + tgt_counts[ids[1]])

@@ -22,7 +22,8 @@ _LONG_NUMBER = (  # of 8 digits, a row of 30 numbers, or an identifier: capital 
 # Arrows, technical and other symbols, emoji; and what may follow an emoji: a variant, a skin colour, a joined emoji.
 _SYMBOLS = "\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
 # Other characters than these, and brackets, only belong to a web address if it continues after them.
-_INSIDE, _BRACKETED = r"[\w/#=&+~-]", r"\([^\s<>\"()]*+\)|\{[^\s<>\"{}]*+\}|\[[^\s<>\"\[\]]*+\]"
+_INSIDE = r"[\w/#=&+~-]"
+_BRACKETED = r"\([^\s<>\"()]*+\)|\{[^\s<>\"{}]*+\}|\[[^\s<>\"\[\]]*+\]"
 WEB_ADDRESS = (
     r"(?:(?:https?|ftp)://|www\.)"
     rf"(?:[^\s<>\"\w/#=&+~()\[\]{{}}-]*+(?:{_INSIDE}|{_BRACKETED}|[(\[{{](?={_INSIDE})))++"

@@ -26,8 +26,11 @@ from relattn_mt.text.marked import Marked, join
 from relattn_mt.text.patterns import UNITS, has_text
 from relattn_mt.text.strip import CLOSING_MARKS, OPENING_MARKS, SEPARATORS, SPACE, WORD, StrippedText, Tag
 
-_BEGINS_WORD, _ENDS_WORD = re.compile(r"\w|[€£¥$]\d"), re.compile(rf"\w$|\d ?(?:{UNITS})$|(?:://|www\.)\S*$")
-_HAS_WORD, _SIGN, _PART = re.compile(r"\w"), re.compile(r"([^\w\s])"), re.compile(" +|[^ ]+")
+_BEGINS_WORD = re.compile(r"\w|[€£¥$]\d")
+_ENDS_WORD = re.compile(rf"\w$|\d ?(?:{UNITS})$|(?:://|www\.)\S*$")
+_HAS_WORD = re.compile(r"\w")
+_SIGN = re.compile(r"([^\w\s])")
+_PART = re.compile(" +|[^ ]+")
 _FOREIGN = 0.5  # share of its length that it costs to enclose a word of no other element
 _LINKED = 8  # how many characters farther away a piece without a link may be than one with a link, to be guessed
 
@@ -117,7 +120,8 @@ class _Placing:
     """
 
     def __init__(self, stripped: StrippedText, translation: str, links: Links, likeliest: Sequence[int | None]) -> None:
-        self.line, self.translation = stripped.line, translation
+        self.line = stripped.line
+        self.translation = translation
         self.words = [word.span() for word in WORD.finditer(self.line)]
         self.ends = [end for _, end in self.words]
         self.guessed: list[str] = []
@@ -172,7 +176,8 @@ class _Placing:
 
     def _divided(self, word: Span, targets: list[Span]) -> list[_Piece]:
         """Return the pieces of the translation of a word, which is divided where tags divide the word."""
-        begin, end = targets[0][0], targets[-1][1]
+        begin = targets[0][0]
+        end = targets[-1][1]
         places = self.changes[bisect_right(self.changes, word[0]) : bisect_left(self.changes, word[1])]
         text = self.translation[begin:end]
         if not places or text.count(SPACE) >= len(targets):
@@ -318,12 +323,15 @@ def _cut(word: str, cut: int, target: str) -> int | None:
         return target_begin if cut == begin else min(cut, target_begin)
     if cut >= end:
         return target_end if cut == end else max(target_end, len(target) - (len(word) - cut))
-    before, after = word[:cut].lower(), word[cut:].lower()
+    before = word[:cut].lower()
+    after = word[cut:].lower()
     if target[:cut].lower() == before:
         return cut
     if target[-len(after) :].lower() == after:
         return len(target) - len(after)
-    parts, target_parts = _SIGN.split(word), _SIGN.split(target)  # as in and/or
+    # as in and/or
+    parts = _SIGN.split(word)
+    target_parts = _SIGN.split(target)
     places, target_places = (list(accumulate(map(len, each))) for each in (parts, target_parts))
     is_same = parts[1::2] == target_parts[1::2] and cut in places
     return target_places[places.index(cut)] if is_same else None

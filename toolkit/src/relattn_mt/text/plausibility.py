@@ -11,8 +11,15 @@ import numpy as np
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text, may_have_tags, tag_pattern
 
-EMPTY, REPETITION, NUMBERS, TAGS, LENGTH = "empty", "repetition", "numbers", "tags", "length"
-_TIMES, _LONGEST_PART, _SHORTEST_REPETITION = 4, 60, 11  # of a repetition: parts in a row, and characters
+EMPTY = "empty"
+REPETITION = "repetition"
+NUMBERS = "numbers"
+TAGS = "tags"
+LENGTH = "length"
+# of a repetition: parts in a row, and characters
+_TIMES = 4
+_LONGEST_PART = 60
+_SHORTEST_REPETITION = 11
 _NUMBER = re.compile(
     r"([$€£¥]\s?)?(\d{1,3}(?:[ '’\u00a0\u202f]\d{3}(?!\d))+(?:[.,]\d+(?!\d))?|\d+(?:[.,]\d+)*)(\s?[$€£¥%‰])?"
 )

@@ -59,7 +59,8 @@ class SplitText:
                 parts[-2] = Marked(last.text, last.marks[: len(last.marks) - count])
                 sentence = Marked(sentence.text, sentence.marks[count:])
             parts += [sentence, space]
-            last, before = sentence, space
+            last = sentence
+            before = space
         return join(parts)
 
 
@@ -75,7 +76,8 @@ def split(
         known: Characters that the tokenizer does not spell in bytes; None: all.
         is_kept: Whether long literals are kept, and not read by the model. They are not cut up to LONGEST characters.
     """
-    pairs, marks = text.pairs, text.marks
+    pairs = text.pairs
+    marks = text.marks
     sentences: list[Marked] = []
     between = [""]
     ends: list[bool] = []  # whether each sentence ends there, and is not cut
@@ -88,10 +90,13 @@ def split(
         if first == stop and not has_text(part):
             between[-1] += part
             continue
-        inside, first = range(first, stop), stop
-        start, last = end - len(part.lstrip()), begin + len(part.rstrip())
+        inside = range(first, stop)
+        first = stop
+        start = end - len(part.lstrip())
+        last = begin + len(part.rstrip())
         if inside:
-            start, last = min(start, marks[inside[0]].at), max(last, marks[inside[-1]].at)
+            start = min(start, marks[inside[0]].at)
+            last = max(last, marks[inside[-1]].at)
         before = [Mark(0, "open", item) for item in opened]
         for i in inside:
             if i in pairs and pairs[i] > i:
@@ -131,12 +136,14 @@ def _parts(text: Marked, language: str, known: frozenset[str] | None, is_kept: b
 
     A part has at most LONGEST characters. Ends of lines are in none.
     """
-    marks, count = text.marks, 0
+    marks = text.marks
+    count = 0
     for begin, end in _lines(text):
         last = begin
         *lengths, _ = [*_lengths(text.text[begin:end], language, known, is_kept)] or [0]
         for length in lengths:
-            start, last = last, last + length
+            start = last
+            last = last + length
             while count < len(marks) and (
                 marks[count].at < last or (marks[count].at == last and marks[count].kind == "close")
             ):
@@ -215,7 +222,9 @@ def _sentence_lengths(line: str, language: str) -> list[int]:
         if type(error).__name__ != "PanicException":
             raise
         return [len(line)]
-    lengths, begin, end = [], 0, 0
+    lengths = []
+    begin = 0
+    end = 0
     has_ordinals = _WITH_ORDINALS.match(language) is not None
     for length in found:
         end += length

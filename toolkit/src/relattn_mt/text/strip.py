@@ -22,21 +22,25 @@ from relattn_mt.text.patterns import BLOCK
 from relattn_mt.tokens.normalization import CONTROL, INVISIBLE, SPACES
 
 SPACE = " "
-OPENING_MARKS, CLOSING_MARKS = "([{«„“‘¿¡\"'", ".,;:!?)]}»”’…\"'"
+OPENING_MARKS = "([{«„“‘¿¡\"'"
+CLOSING_MARKS = ".,;:!?)]}»”’…\"'"
 SEPARATORS = tuple(",;，；、")
 WORD = re.compile("[^ ]+")
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "«": "»", "»": "«", "„": "“", "“": "”", "‘": "’", '"': '"', "'": "'"}
 _OPEN, _CLOSE, _SINGLE, _MORE = "\ufdd0\ufdd1\ufdd2\ufdd3"  # signs of tags, and of one that goes on: no characters
 _SIGN_OF: dict[str | None, str] = {"open": _OPEN, "close": _CLOSE}
 _KIND_OF: dict[str, Kind] = {_OPEN: "open", _CLOSE: "close"}
-_NO_SPACE_AFTER, _NO_SPACE_BEFORE = ("", SPACE, *OPENING_MARKS), ("", SPACE, *CLOSING_MARKS)
-_OF_PAIRS, _OF_TAGS = _OPEN + _CLOSE + _MORE, _OPEN + _CLOSE + _MORE + _SINGLE
+_NO_SPACE_AFTER = ("", SPACE, *OPENING_MARKS)
+_NO_SPACE_BEFORE = ("", SPACE, *CLOSING_MARKS)
+_OF_PAIRS = _OPEN + _CLOSE + _MORE
+_OF_TAGS = _OPEN + _CLOSE + _MORE + _SINGLE
 _LEFT_OUT = INVISIBLE + "".join(sorted(CONTROL))
 _TRANSPARENT = _OF_PAIRS + _LEFT_OUT  # no neighbour of a tag
 _AS_SPACES = str.maketrans(dict.fromkeys(SPACES, SPACE))
 _WITHOUT_INVISIBLE = str.maketrans("", "", _LEFT_OUT)
 _NO_WORD = re.escape(f" {_LEFT_OUT}{_OF_TAGS}")
-_TAG, _TEXT = re.compile(f"[{_OF_TAGS}]{_MORE}*"), re.compile(f"[^{_NO_WORD}]+")
+_TAG = re.compile(f"[{_OF_TAGS}]{_MORE}*")
+_TEXT = re.compile(f"[^{_NO_WORD}]+")
 _GAP = re.compile(f"(?<![{_NO_WORD}])[ {re.escape(_LEFT_OUT)}]*+[{_OF_TAGS}][{_NO_WORD}]*+")
 _RUN = f"{_SINGLE}[{_SINGLE}{_MORE}]*"
 _JOINED = re.compile(
@@ -140,7 +144,8 @@ class _Row:
 
     def content(self, begin: int, end: int) -> Marked:
         """Return what signs stand for."""
-        first, stop = bisect_left(self.marks, begin), bisect_left(self.marks, end)
+        first = bisect_left(self.marks, begin)
+        stop = bisect_left(self.marks, end)
         return self.text.part(begin - first, end - stop, first, stop)
 
     def pair(self) -> None:

@@ -18,7 +18,8 @@ from relattn_mt.support.errors import one_line, require, require_installed
 from relattn_mt.tokens.tokenizer import SPACE_MARK
 
 RULES = "argos", "opus-mt"  # who prepares text
-_END, _CONTINUED = "</w>", "@@"
+_END = "</w>"
+_CONTINUED = "@@"
 
 
 class BpeModel:
@@ -62,7 +63,8 @@ class BpeModel:
         require_installed("bpe", "sacremoses")
         from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
 
-        other, language = copy(self), re.split("[-_]", code.lower())[0]
+        other = copy(self)
+        language = re.split("[-_]", code.lower())[0]
         normalizer = MosesPunctNormalizer(language, perl_parity=self._is_opus)
         other._moses = normalizer, MosesTokenizer(language), MosesDetokenizer(language)
         return other
@@ -83,7 +85,8 @@ class BpeModel:
             best = min(pairwise(parts), key=lambda pair: self._ranks.get(pair, math.inf))
             if best not in self._ranks:
                 break
-            merged, at = [], 0
+            merged = []
+            at = 0
             while at < len(parts):
                 width = 2 if tuple(parts[at : at + 2]) == best else 1
                 merged.append("".join(parts[at : at + width]))

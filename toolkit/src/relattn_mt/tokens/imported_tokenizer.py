@@ -36,7 +36,8 @@ from relattn_mt.tokens.tokenizer import (
     text_ids,
 )
 
-TGT_TOKENIZER, VOCABULARY = "tokenizer.target.model", "vocabulary.json"
+TGT_TOKENIZER = "tokenizer.target.model"
+VOCABULARY = "vocabulary.json"
 _FILES = Path(TOKENIZER), Path(TGT_TOKENIZER)
 MIN_KNOWN_FRACTION = 0.5  # fraction of a SentencePiece model's pieces that its vocabulary must have
 _PADS = ("<blank>", "<pad>")  # names of the padding token in other toolkits
@@ -74,7 +75,8 @@ class Vocabulary:
     def __post_init__(self) -> None:
         kinds = {str: "a string", list[str]: "a list of strings", dict[str, str]: "strings by name"}
         for name, annotation in get_type_hints(Vocabulary).items():
-            value, kind = getattr(self, name), get_origin(annotation) or annotation
+            value = getattr(self, name)
+            kind = get_origin(annotation) or annotation
             strings = [*value, *value.values()] if isinstance(value, dict) else value if kind is list else [value]
             valid = type(value) is kind and {*map(type, strings)} <= {str}
             require(valid, f"a vocabulary's {name} must be {kinds[annotation]}")
@@ -169,7 +171,8 @@ class ImportedTokenizer:
             ):
                 _require_known(path, side, model, ids)
         self.special = self._special_tokens()
-        eos, unknown = self.special.eos, self._tgt_ids[vocabulary.unknown]
+        eos = self.special.eos
+        unknown = self._tgt_ids[vocabulary.unknown]
         languages = (self._tgt_ids[piece] for piece in vocabulary.languages.values() if piece in self._tgt_ids)
         self._not_text = {*self.special.banned, eos, unknown, *languages}
         self._texts = cache(self._make_texts)  # when they are needed, once for all copies
@@ -189,9 +192,12 @@ class ImportedTokenizer:
 
     def _special_tokens(self) -> SpecialTokens:
         """Return the ids of the special tokens of the vocabulary."""
-        vocabulary, src_ids, tgt_ids = self.vocabulary, self._src_ids, self._tgt_ids
+        vocabulary = self.vocabulary
+        src_ids = self._src_ids
+        tgt_ids = self._tgt_ids
         pads = [tgt_ids[name] for name in _PADS if name in tgt_ids]
-        bos, eos = tgt_ids[vocabulary.start], tgt_ids[vocabulary.end]
+        bos = tgt_ids[vocabulary.start]
+        eos = tgt_ids[vocabulary.end]
         return SpecialTokens(
             bos=bos,
             eos=eos,

@@ -106,7 +106,8 @@ def _composition_rules() -> dict[str, str]:
         elif code in _HANGUL:
             rules |= {decomposed: character, unicodedata.normalize("NFC", decomposed[:2]) + decomposed[2:]: character}
         else:
-            base, marks = decomposed[0], decomposed[1:]
+            base = decomposed[0]
+            marks = decomposed[1:]
             for order in permutations(marks):
                 for count in range(len(marks)):
                     spelling = unicodedata.normalize("NFC", base + "".join(order[:count])) + "".join(order[count:])

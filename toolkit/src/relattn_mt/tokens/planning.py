@@ -98,7 +98,8 @@ def micro_batches(
     """
     longest = np.maximum(src_lengths[step], tgt_lengths[step])
     order = np.argsort(longest, kind="stable")
-    step, longest = step[order], longest[order]
+    step = step[order]
+    longest = longest[order]
     for count in itertools.count(parts, parts):
         lengths = np.array_split(longest, count)
         if all(len(batch) <= 1 or len(batch) * int(batch[-1]) <= max_tokens for batch in lengths):

@@ -101,12 +101,14 @@ class ParallelFiles:
     """Sentence pairs of two parallel files. Each loop reads the files again. `accepts_nul` is as in `read_lines`."""
 
     def __init__(self, src: str | Path, tgt: str | Path, *, accepts_nul: bool = False) -> None:
-        self.src, self.tgt = src, tgt
+        self.src = src
+        self.tgt = tgt
         self._accepts_nul = accepts_nul
         self._digests: tuple[str, str] | None = None
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        src_digest, tgt_digest = hashlib.sha256(), hashlib.sha256()
+        src_digest = hashlib.sha256()
+        tgt_digest = hashlib.sha256()
         src_lines = tgt_lines = 0
         sources = read_lines(self.src, src_digest.update, accepts_nul=self._accepts_nul)
         targets = read_lines(self.tgt, tgt_digest.update, accepts_nul=self._accepts_nul)
@@ -188,7 +190,8 @@ def _streams(file: BufferedReader, decompressor: Callable[[], Any]) -> Iterator[
                 if block := stream.decompress(data, _BLOCK):
                     yield block
                 data = b""
-            data, stream = stream.unused_data, None if stream.eof else stream
+            data = stream.unused_data
+            stream = None if stream.eof else stream
     if stream:
         raise EOFError("Compressed file ended before the end of its last stream")
 
@@ -235,7 +238,8 @@ def _lines(blocks: Iterator[bytes], name: str | Path, accepts_nul: bool = False)
             if number == 1:
                 _require_text(start, name)
                 if raw.startswith(codecs.BOM_UTF8):
-                    raw, offset = raw.removeprefix(codecs.BOM_UTF8), len(codecs.BOM_UTF8)
+                    raw = raw.removeprefix(codecs.BOM_UTF8)
+                    offset = len(codecs.BOM_UTF8)
             try:
                 line = raw.removesuffix(b"\r").decode()
             except UnicodeDecodeError as error:

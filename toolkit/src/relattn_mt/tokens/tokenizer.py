@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 # SentencePiece writes a space as U+2581, so it would decode a real U+2581 as a space. That character is encoded as a
 # noncharacter instead, which becomes four byte pieces, and these are then replaced by the bytes of U+2581.
-SPACE_MARK, _STAND_IN = "\u2581", "\U0010ffff"
+SPACE_MARK = "\u2581"
+_STAND_IN = "\U0010ffff"
 _LONGEST_LINE = 1 << 30  # bytes, SentencePiece's maximum; by default it would skip lines of more than 4,192 bytes
 LONGEST_PIECE = 16  # maximum characters of a learned piece
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a piece that is one byte of a character
@@ -228,7 +229,8 @@ class Tokenizer:
         if SPACE_MARK not in text:
             return self._model.encode(text)
         ids = self._model.encode(text.replace(SPACE_MARK, _STAND_IN))
-        stand_in, mark = self._as_characters(_STAND_IN), self._as_characters(SPACE_MARK)
+        stand_in = self._as_characters(_STAND_IN)
+        mark = self._as_characters(SPACE_MARK)
         return [ord(character) for character in "".join(map(chr, ids)).replace(stand_in, mark)]
 
     def _as_characters(self, character: str) -> str:
@@ -331,7 +333,8 @@ def _explain(message: str, vocab_size: int) -> str:
 def word_indices(pieces: Sequence[str]) -> list[int | None]:
     """Return the index of the word that each piece belongs to; None for a piece that is only spaces."""
     indices: list[int | None] = []
-    word, inside = -1, False
+    word = -1
+    inside = False
     for piece in pieces:
         index = None
         if BYTE.fullmatch(piece):
@@ -340,7 +343,8 @@ def word_indices(pieces: Sequence[str]) -> list[int | None]:
             if character == SPACE_MARK:
                 inside = False
                 continue
-            word, inside = word + (not inside), True
+            word = word + (not inside)
+            inside = True
             index = word
         indices.append(index)
     return indices

@@ -118,7 +118,8 @@ def average(states: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
         Diverged: A weight is not finite.
     """
     total: dict[str, Tensor] = {}
-    count, state = 0, dict[str, Tensor]()
+    count = 0
+    state = dict[str, Tensor]()
     for count, state in enumerate(states, start=1):
         same = {name: x.shape for name, x in state.items()} == {name: x.shape for name, x in (total or state).items()}
         require(same, f"checkpoint {count} to average must have the weights of the first one")

@@ -28,7 +28,8 @@ from relattn_mt.support.files import as_csv, write_atomically
 if TYPE_CHECKING:
     from relattn_mt.training.worker import Worker
 
-LOG, VALID = "log.csv", "valid.csv"
+LOG = "log.csv"
+VALID = "valid.csv"
 _log = logging.getLogger(__name__)
 
 
@@ -60,7 +61,8 @@ class Row:
     valid_bleu: float | None = None  # of greedy translations of the first lines
 
     def __str__(self) -> str:
-        speed, time = f"{self.tokens_per_second:,.0f} tokens/s", f"{self.seconds:.0f} s"
+        speed = f"{self.tokens_per_second:,.0f} tokens/s"
+        time = f"{self.seconds:.0f} s"
         text = f"step {self.step}  loss {self.loss:.3f}  {speed}  lr {self.learning_rate:.2e}  {time}"
         if self.valid_loss is not None:
             text += f"  valid loss {self.valid_loss:.3f}"
@@ -100,7 +102,8 @@ class Journal:
     @contextmanager
     def opened(self, *, show: bool) -> Iterator[None]:
         """Open the log, and remove rows after the current step. With `show`, show a progress bar on a terminal."""
-        step, first = self.progress.step, self.worker.is_first
+        step = self.progress.step
+        first = self.worker.is_first
         if first:
             if (self.out / LOG).exists():
                 read_log(self.out / LOG)  # refuses a file that is not a log
@@ -156,9 +159,12 @@ class Journal:
         progress = self.progress
         elapsed = max(progress.seconds - progress.seconds_at_row, 1e-9)
         valid = (validated[0].loss, validated[0].bleu) if validated else (None, None)
-        loss, speed = progress.loss / progress.tokens, progress.tokens / elapsed
+        loss = progress.loss / progress.tokens
+        speed = progress.tokens / elapsed
         row = Row(progress.step, loss, speed, rate, progress.seconds, *valid)
-        progress.loss, progress.tokens, progress.seconds_at_row = 0.0, 0, progress.seconds
+        progress.loss = 0.0
+        progress.tokens = 0
+        progress.seconds_at_row = progress.seconds
         if self.worker.is_first:
             _append(self.out / LOG, _COLUMNS, [astuple(row)])
             if len(validated) > 1:

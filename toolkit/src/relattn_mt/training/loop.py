@@ -47,7 +47,9 @@ def fit(worker: Worker, run: Run, stop: Stop, *, show: bool) -> int:
         Diverged: A loss or a weight is not finite.
         InputError: The checkpoint belongs to another model, or a file cannot be written.
     """
-    recipe, data, model = run.directory.recipe, run.data, run.model
+    recipe = run.directory.recipe
+    data = run.data
+    model = run.model
     train = recipe.train
     called, optimizer = set_up(worker, model, train)
     progress = Progress() if run.checkpoint is None else _restore(run.checkpoint, worker, run, optimizer)
@@ -63,11 +65,14 @@ def fit(worker: Worker, run: Run, stop: Stop, *, show: bool) -> int:
     with journal.opened(show=show):
         for step in data.train.steps((progress.epoch, progress.index), done=progress.step, **split):
             journal.start_clock()
-            number, factor = progress.step + 1, train.learning_rate_factor
+            number = progress.step + 1
+            factor = train.learning_rate_factor
             rate = learning_rate(number, model.config.dim, train.warmup_steps, factor=factor)
             key = (recipe.seed, progress.step)
             loss = take_step(worker, called, optimizer, step.to(worker.device), train, rate=rate, key=key)
-            progress.step, progress.epoch, progress.index = number, step.epoch, step.index + 1
+            progress.step = number
+            progress.epoch = step.epoch
+            progress.index = step.index + 1
             journal.add(loss, step)
             if len(timer) < _TIMED:
                 timer.append(time.monotonic())
@@ -166,7 +171,8 @@ def _save(worker: Worker, run: Run, progress: Progress, optimizer: Optimizer) ->
             "model": run.model.state_dict(),
             "optimizer": optimizer.state_dict(),
         }
-        train, directory = run.directory.recipe.train, run.directory.path / CHECKPOINTS
+        train = run.directory.recipe.train
+        directory = run.directory.path / CHECKPOINTS
         checkpoints.save(directory, progress.step, content, keep=train.keep, every=train.checkpoint_every)
 
 

@@ -78,10 +78,13 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        vocab, total, ctx.gradients = logits.shape[1], logits.new_zeros(()), logits
+        vocab = logits.shape[1]
+        total = logits.new_zeros(())
+        ctx.gradients = logits
         rows = 1 + _CACHED // vocab
         for z, target in zip(logits.split(rows), targets[:, None].split(rows), strict=True):
-            real, target = target != _PADDING, target.clamp(min=0)
+            real = target != _PADDING
+            target = target.clamp(min=0)
             log_sum = z.logsumexp(-1, keepdim=True)
             loss = log_sum - (1 - smoothing) * z.gather(-1, target) - smoothing * z.mean(-1, keepdim=True)
             total += loss[real].sum()
@@ -93,7 +96,8 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, None, None]:
-        gradients, ctx.gradients = ctx.gradients.mul_(scale), None
+        gradients = ctx.gradients.mul_(scale)
+        ctx.gradients = None
         return gradients, None, None
 
 

@@ -60,13 +60,16 @@ def read_initial_bundle(recipe: Recipe) -> bundle.Bundle | None:
     Raises:
         InputError: The bundle is missing or damaged, or its model is another one or has no tokens of these languages.
     """
-    path, model = recipe.train.init_from, recipe.model
+    path = recipe.train.init_from
+    model = recipe.model
     if not path:
         return None
     initial = bundle.read_bundle(hub.resolve(path)).in_float32()
     tokenizer = initial.tokenizer.with_languages(recipe.data.src_lang, recipe.data.tgt_lang)
-    state, expected = initial.state, model
-    before, after = initial.model.position_spec, model.position_spec
+    state = initial.state
+    expected = model
+    before = initial.model.position_spec
+    after = model.position_spec
     if (
         before.signal == after.signal
         and isinstance(before.mixer, DotProduct)
@@ -84,7 +87,8 @@ def read_initial_bundle(recipe: Recipe) -> bundle.Bundle | None:
 
 def write_bundle(directory: RunDirectory, data: TranslationData, last: int, path: Path) -> None:
     """Average the last checkpoints of a run into a bundle, and score it on the validation sets of its data."""
-    recipe, config = directory.recipe, directory.recipe.data
+    recipe = directory.recipe
+    config = directory.recipe.data
     paths = checkpoints.list_checkpoints(directory.path / CHECKPOINTS)[-last:]
     mean = checkpoints.average(checkpoints.load(checkpoint)["model"] for checkpoint in paths)
     state = {name: tensor.numpy() for name, tensor in mean.items()}
@@ -109,7 +113,8 @@ def write_bundle(directory: RunDirectory, data: TranslationData, last: int, path
         card += "\n## Scores\n"
         translator = trained.translator()
     for each in data.valid:
-        sources, references = [src for src, _ in each.pairs], [tgt for _, tgt in each.pairs]
+        sources = [src for src, _ in each.pairs]
+        references = [tgt for _, tgt in each.pairs]
         scores = score(translator.with_languages(*each.languages).translate(sources), references)
         name = f" of {each.name}" if len(data.valid) > 1 else ""
         card += f"\nOn the {scores.sentences} validation sentences{name}:\n\n{scores}\n"
@@ -118,7 +123,8 @@ def write_bundle(directory: RunDirectory, data: TranslationData, last: int, path
 
 def _texts(data: TranslationData, tokenizer: AnyTokenizer, given: int) -> Iterator[tuple[str, str]]:
     """Yield training pairs of the first direction: enough for a lexicon, from all parts of the text."""
-    pairs, begin = data.train.pairs, [*tokenizer.special.src_begin][:given]
+    pairs = data.train.pairs
+    begin = [*tokenizer.special.src_begin][:given]
     for row in range(0, len(pairs.src), max(1, len(pairs.src) // LEXICON_PAIRS)):
         src, tgt = (ids.tolist() for ids in pairs.row(row))
         if src[:given] == begin:

@@ -27,7 +27,9 @@ from relattn_mt.support.files import as_size, is_leftover, remove, write_atomica
 from relattn_mt.support.locking import LOCK, locked
 from relattn_mt.training import checkpoints
 
-RECIPE, CHECKPOINTS, BUNDLE = "recipe.yaml", "checkpoints", "bundle"
+RECIPE = "recipe.yaml"
+CHECKPOINTS = "checkpoints"
+BUNDLE = "bundle"
 
 _CHANGEABLE = {  # settings that may change when a run is resumed, because the weights of a step do not depend on them
     *("out", "train.steps", "train.threads", "train.log_every", "train.activation_checkpointing"),

@@ -52,7 +52,8 @@ class Stop:
             mode: "record" only records signals, which `agreed` reports. "raise" raises `Interrupted(message)`. "kill"
                 ends the process, even while it waits for other processes.
         """
-        self._mode, self._message = mode, message
+        self._mode = mode
+        self._message = message
         for number in self._handlers:
             signal.signal(number, signal.SIG_DFL if mode == "kill" else self._handle)
         if self.signal is not None and mode == "kill":

@@ -61,8 +61,11 @@ def train(
 
 def _log_run(run: Run) -> None:
     """Log what is trained, on what and how."""
-    model, text, train = run.model.config, run.data.train, run.directory.recipe.train
-    weights, threads = sum(map(torch.numel, run.model.parameters())), train.threads or torch.get_num_threads()
+    model = run.model.config
+    text = run.data.train
+    train = run.directory.recipe.train
+    weights = sum(map(torch.numel, run.model.parameters()))
+    threads = train.threads or torch.get_num_threads()
     layers = f"{model.encoder_layers} and {model.decoder_layers} layers"
     if dropped := ", ".join(f"{count:,} ({reason})" for reason, count in run.data.dropped.items() if count):
         _log.info("training pairs dropped: %s", dropped)

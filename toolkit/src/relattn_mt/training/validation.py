@@ -22,12 +22,15 @@ from relattn_mt.translate.translator import Translator
 
 def validate(run: Run, valid: ValidationSet, device: torch.device) -> Validated:
     """Measure the loss on a validation set, and the BLEU of greedy translations of its first lines."""
-    recipe, loss, bleu = run.directory.recipe, mean_loss(run.model, valid.batches, device), None
+    recipe = run.directory.recipe
+    loss = mean_loss(run.model, valid.batches, device)
+    bleu = None
     pairs = valid.pairs[: recipe.train.valid_bleu_lines]
     if pairs:
         run.model.eval()
         with torch.inference_mode():
-            tokenizer, search = run.data.tokenizer.with_languages(*valid.languages), replace(recipe.search, beam_size=1)
+            tokenizer = run.data.tokenizer.with_languages(*valid.languages)
+            search = replace(recipe.search, beam_size=1)
             translator = Translator(engine_of(run.model, device), tokenizer, search)
             bleu = score(translator.translate([src for src, _ in pairs]), [tgt for _, tgt in pairs]).bleu
         run.model.train()

@@ -37,7 +37,8 @@ class Glossary:
         numbers: dict[str, int] = {}
         for number, term, translation in terms:
             require_no_nul(term + translation, f"{source}: line {number}")
-            term, translation = normalize(term), translation.strip()
+            term = normalize(term)
+            translation = translation.strip()
             if not (has_text(term) and has_text(translation)):
                 raise InputError(f"{source}: line {number} has no {'translation' if has_text(term) else 'term'}")
             if self.translations.setdefault(term, translation) != translation:

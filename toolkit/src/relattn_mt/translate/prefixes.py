@@ -30,7 +30,8 @@ class Prefixes:
     """
 
     def __init__(self, tokenizer: AnyTokenizer) -> None:
-        self._tokenizer, self._texts = tokenizer, tokenizer.target_texts
+        self._tokenizer = tokenizer
+        self._texts = tokenizer.target_texts
         self._lengths = np.array([len(text) for text in self._texts])
         self._order = np.argsort(np.array(self._texts, dtype=object), kind="stable")
         self._sorted = [self._texts[i] for i in self._order.tolist()]
@@ -50,7 +51,9 @@ class Prefixes:
         unknown = [at + 1 for at, i in enumerate(ids) if not self._texts[i]]
         begin = max([0, *words[-1:], *unknown[-1:]])
         if ends_with_space and not b"".join(texts).decode(errors="replace")[-1:].isspace():
-            begin, texts = len(ids), [*texts, b" "]  # some tokenizers remove spaces at the end
+            # some tokenizers remove spaces at the end
+            begin = len(ids)
+            texts = [*texts, b" "]
         lengths = np.cumsum([0, *map(len, texts)])
         begin = max(begin, int(np.searchsorted(lengths, lengths[-1] - _MOST_SPELLED)))
         text = b"".join(texts[begin:])
@@ -59,7 +62,8 @@ class Prefixes:
 
     def _spelling(self, text: bytes) -> Spelling:
         """Return the ways to spell a text."""
-        tokens, needed = [self._order[:0]], np.zeros(1 + len(text))
+        tokens = [self._order[:0]]
+        needed = np.zeros(1 + len(text))
         longest = int(self._lengths.max())
         for left in range(1, len(text) + 1):
             rest = text[-left:]
@@ -77,6 +81,7 @@ class Prefixes:
         while left > 0:
             left -= len(self._texts[tokens[end]])
             end += 1
-        beginning, text = self._tokenizer.decode(tokens[:end]), self._tokenizer.decode(tokens)
+        beginning = self._tokenizer.decode(tokens[:end])
+        text = self._tokenizer.decode(tokens)
         continuation = self._texts[tokens[end - 1]][left:].decode() if left < 0 else ""
         return prefix + continuation + text[len(beginning) :]

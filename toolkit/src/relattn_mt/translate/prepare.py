@@ -95,7 +95,9 @@ class Preparation:
     """
 
     def __init__(self, tokenizer: AnyTokenizer, search: SearchConfig, max_length: int | None) -> None:
-        self.tokenizer, self.search, self.max_length = tokenizer, search, max_length
+        self.tokenizer = tokenizer
+        self.search = search
+        self.max_length = max_length
 
     @cached_property
     def prefixes(self) -> Prefixes:
@@ -109,7 +111,8 @@ class Preparation:
 
     def limit(self, src_pieces: int, search: SearchConfig | None = None) -> int:
         """Return the maximum number of generated tokens for a number of source pieces, end of sentence included."""
-        limit, most = search_limit(src_pieces, search or self.search), self.max_target
+        limit = search_limit(src_pieces, search or self.search)
+        most = self.max_target
         return limit if most is None else min(limit, most)
 
     def holds(self, src_ids: Sequence[int], tgt_ids: Sequence[int]) -> bool:
@@ -131,7 +134,8 @@ class Preparation:
 
     def check(self, sentence: Sentence, number: int, call: CallOptions) -> None:
         """Raise an InputError if a sentence cannot be translated as its options and those of the call say."""
-        options, search = sentence.options, call.search or self.search
+        options = sentence.options
+        search = call.search or self.search
         require_compatible(options, call)
         if call.sampling is None and options.n_best > search.beam_size:
             raise InputError(f"n_best must be at most the beam size {search.beam_size}, got {options.n_best}")
@@ -167,7 +171,9 @@ class Preparation:
         return replace(prepared, src_ids=ids, request=self._request(number, line, ids, sentence, call))
 
     def _request(self, number: int, line: str, src_ids: list[int], sentence: Sentence, call: CallOptions) -> Request:
-        encode, most, glossary = self.tokenizer.encode_target, self.max_target, sentence.options.glossary
+        encode = self.tokenizer.encode_target
+        most = self.max_target
+        glossary = sentence.options.glossary
         prefix_ids, spelling = self.prefixes.encode(sentence.prefix) if sentence.prefix else ([], None)
         terms = glossary.find(line) if glossary else []
         phrases = tuple(tuple(encode(words)) for words in terms)
@@ -176,8 +182,10 @@ class Preparation:
         if most is not None and required >= most:
             held = f"at most {most - 1} pieces, the maximum of this model"
             raise InputError(f"prefix and terms of line {number} must have {held}, got {required} pieces")
-        special, limit = self.tokenizer.special, max(self.limit(len(src_ids), call.search), required + 1)
-        source, prefix = [*special.src_begin, *src_ids, *special.src_end], [*special.tgt_begin, *prefix_ids]
+        special = self.tokenizer.special
+        limit = max(self.limit(len(src_ids), call.search), required + 1)
+        source = [*special.src_begin, *src_ids, *special.src_end]
+        prefix = [*special.tgt_begin, *prefix_ids]
         return Request(number, source, limit + len(special.tgt_begin), prefix, phrases, spelling)
 
 

@@ -36,7 +36,9 @@ class Runner:
     """
 
     def __init__(self, engine: Engine, tokenizer: AnyTokenizer, workers: int) -> None:
-        self.engine, self.tokenizer, self.workers = engine, tokenizer, workers
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.workers = workers
 
     def batches(self, requests: Sequence[Request], search: SearchConfig) -> list[np.ndarray]:
         """Return indices of requests, the longest first, in batches of similar length."""
@@ -125,7 +127,8 @@ class Runner:
         self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]], attention: Sequence[np.ndarray]
     ) -> list[WordAlignment]:
         """Return the alignments of the words of given translations, for their attention weights."""
-        special, found = self.tokenizer.special, []
+        special = self.tokenizer.special
+        found = []
         for src, tgt, weights in zip(src_ids, tgt_ids, attention, strict=True):
             sides = marked_pieces(self.tokenizer, 0, src), marked_pieces(self.tokenizer, 1, tgt)
             found.append(align_words(weights[len(special.tgt_begin) :], *sides, special))

@@ -56,7 +56,8 @@ class Translation:
 
 def untranslated(prepared: Prepared, preparation: Preparation) -> Translation:
     """Return the translation of a sentence that the model does not read: its text, or without words its marks."""
-    text, options = prepared.sentence.text, prepared.sentence.options
+    text = prepared.sentence.text
+    options = prepared.sentence.options
     if not prepared.is_copied:
         return _with_marks(Translation("", 0.0, []), prepared)
     words = range(len(text.text.split())) if options.align else ()
@@ -72,11 +73,15 @@ def translations_of(
     search: SearchConfig,
 ) -> list[Translation]:
     """Return the translations of a sentence for what was found, best first, and warn if the best one was cut."""
-    tokenizer, given = preparation.tokenizer, len(preparation.tokenizer.special.tgt_begin)
-    sentence, request, results = prepared.sentence, prepared.request, []
+    tokenizer = preparation.tokenizer
+    given = len(preparation.tokenizer.special.tgt_begin)
+    sentence = prepared.sentence
+    request = prepared.request
+    results = []
     assert request is not None
     for hypothesis, alignment in zip(hypotheses, alignments, strict=True):
-        tokens, length = hypothesis.tokens[given:], len(hypothesis.tokens) - given + 1
+        tokens = hypothesis.tokens[given:]
+        length = len(hypothesis.tokens) - given + 1
         mean = hypothesis.score * length_penalty(search, length + given) / length
         text = tokenizer.decode(tokens)
         if sentence.prefix:
@@ -85,7 +90,8 @@ def translations_of(
         result = _with_marks(Translation(text, hypothesis.score, tokens, mean, links), prepared, alignment)
         warnings = implausibilities(sentence.text.text, result.text, len(prepared.src_ids), len(tokens))
         results.append(replace(result, warnings=warnings))
-    limit, most = request.limit - given, preparation.max_target
+    limit = request.limit - given
+    most = preparation.max_target
     if limit == most == len(results[0].tokens) + 1 and limit < search_limit(len(prepared.src_ids), search):
         _log.warning(
             "line %d: its translation was cut at %d pieces, the most this model can hold", prepared.number, limit

@@ -66,13 +66,16 @@ class Translator:
         examples: Sequence[str] = (),
         workers: int = 1,
     ) -> None:
-        self.engine, self.tokenizer, self.search = engine, tokenizer, search
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.search = search
         self._earlier: Translator | None = None
         self.src_lang, self.tgt_lang = languages
         self.examples, self._pairs = list(examples), list(pairs)
         self.preparation = Preparation(tokenizer, search, engine.max_length)
         self.runner = Runner(engine, tokenizer, workers)
-        self.log_probs, self.align = self.runner.log_probs, self.runner.align
+        self.log_probs = self.runner.log_probs
+        self.align = self.runner.align
 
     def __repr__(self) -> str:
         pair = f"{self.src_lang or 'unknown'} to {self.tgt_lang or 'unknown'}"
@@ -100,7 +103,8 @@ class Translator:
             InputError: The model does not translate this pair.
         """
         fitting = _pairs_with(self.pairs, src_lang, tgt_lang)
-        src_lang, tgt_lang = src_lang or self.src_lang, tgt_lang or self.tgt_lang
+        src_lang = src_lang or self.src_lang
+        tgt_lang = tgt_lang or self.tgt_lang
         if same_language(src_lang, tgt_lang) and len(fitting) == 1:
             ((src_lang, tgt_lang),) = fitting
         if same_language(src_lang, self.src_lang) and same_language(tgt_lang, self.tgt_lang):
@@ -129,7 +133,8 @@ class Translator:
 
     def with_engine(self, engine: Engine) -> Translator:
         """Return this translator with another engine of the same model."""
-        languages, workers = (self.src_lang, self.tgt_lang), self.runner.workers
+        languages = (self.src_lang, self.tgt_lang)
+        workers = self.runner.workers
         options: dict[str, Any] = {"pairs": self._pairs, "examples": self.examples, "workers": workers}
         return Translator(engine, self.tokenizer, self.search, languages=languages, **options)
 
@@ -139,7 +144,8 @@ class Translator:
         The other one translates first, with its own search and without a glossary. Scores are those of this one.
         """
         translator = self.with_engine(self.engine)
-        translator._earlier, translator.examples = earlier, earlier.examples
+        translator._earlier = earlier
+        translator.examples = earlier.examples
         translator.src_lang = earlier.src_lang
         translator._pairs = [(earlier.src_lang, self.tgt_lang)]
         vars(translator)["characters"] = earlier.characters
@@ -210,7 +216,8 @@ class Translator:
         end if `chunks` is a list.
         """
         total = sum(map(len, chunks)) if isinstance(chunks, list) else None
-        remaining, given = iter(chunks), None if prefixes is None else iter(prefixes)
+        remaining = iter(chunks)
+        given = None if prefixes is None else iter(prefixes)
         before = 0
         with progress_bar(total, "line", shown=progress) as advance:
             for chunk in remaining:
@@ -343,7 +350,8 @@ class Translator:
 
     def encode_pairs(self, numbered: Sequence[tuple[int, tuple[str, str]]]) -> tuple[list[list[int]], list[list[int]]]:
         """Return the pieces of sources and of targets. Raises InputError as `score` does."""
-        src_ids, tgt_ids = [], []
+        src_ids = []
+        tgt_ids = []
         for number, (source, target) in numbered:
             require_readable(source, f"source line {number}")
             src_ids.append(self.preparation.encode_source(source, f"source line {number}"))

@@ -21,7 +21,8 @@ def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     hidden, live = masks(call)
     kept = None
     if call.dropout_p > 0.0:
-        shape, device = (*call.query.shape[:3], call.key.shape[2]), call.query.device
+        shape = (*call.query.shape[:3], call.key.shape[2])
+        device = call.query.device
         if is_transformed(()):  # torch.vmap draws other numbers for each index only into a new tensor
             kept = torch.rand(shape, dtype=torch.float32, device=device) >= call.dropout_p
         else:
@@ -41,7 +42,8 @@ def labels(call: Call) -> tuple[list[Tensor | None], Tensor | None, Diagonals | 
     """Return the tables, (heads or 1, labels, dim), and how pairs get their rows: by labels, or by diagonals."""
     given = (call.rel_key, call.rel_value, call.pos_query)
     tables = [None if x is None else x[None] if x.dim() == 2 else x for x in given]
-    queries, keys = call.query.shape[2], call.key.shape[2]
+    queries = call.query.shape[2]
+    keys = call.key.shape[2]
     needs_labels = call.relations is not None or call.query_offsets is not None or queries * keys == 0
     if needs_labels or is_tracing():
         return [None if x is None else F.pad(x, (0, 0, 0, 1)) for x in tables], pairs.labels_of_pairs(call), None

@@ -86,7 +86,8 @@ def forward(*arguments: Any) -> tuple[Tensor, ...]:
     These are the probabilities and, if there is a table for values, the probabilities by label.
     """
     inputs = Inputs(*arguments)
-    query, value = inputs.query, inputs.value
+    query = inputs.query
+    value = inputs.value
     output = query.new_empty(*query.shape[:3], value.shape[3])
     lse = query.new_empty(query.shape[:3], dtype=accumulation_dtype(query.dtype)) if inputs.return_lse else None
     saved: list[Tensor] = []
@@ -128,7 +129,8 @@ def backward(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     )
     for sentences, heads, key_heads in tasks(inputs.query, inputs.key):
         task = inputs.select(sentences, heads, key_heads)
-        probabilities, by_label = saved.pop(0), None if task.value_table is None else saved.pop(0)
+        probabilities = saved.pop(0)
+        by_label = None if task.value_table is None else saved.pop(0)
         out = (
             d_query[sentences, heads],
             d_key[sentences, key_heads],
@@ -150,7 +152,9 @@ differentiable_attention = differentiable("dense", forward, backward, tensors=TE
 
 def scores(task: Inputs) -> Tensor:
     """Return the scores of a part, (batch, heads, queries, keys)."""
-    query, key, table = task.query, task.key, task.key_table
+    query = task.query
+    key = task.key
+    table = task.key_table
     pairs = query.new_empty(*query.shape[:3], key.shape[2])
     write_product(stack_heads(pairs, key), stack_heads(query, key), stack_heads(key, key).mT, factor=task.scale)
     if table is not None:
@@ -169,7 +173,8 @@ def scores(task: Inputs) -> Tensor:
 
 def weighted_sum(out: Tensor, probabilities: Tensor, by_label: Tensor | None, task: Inputs) -> None:
     """Write keep_scale · Σ_j p_ij (v_j + aV_ij) to `out`, (batch, heads, queries, value_dim)."""
-    value, is_sum = task.value, task.value_table is not None
+    value = task.value
+    is_sum = task.value_table is not None
     if task.value_table is not None and by_label is not None:
         write_table_product(out, by_label, task.value_table)
     factors = stack_heads(probabilities, value), stack_heads(value, value)
@@ -184,13 +189,18 @@ def task_gradients(
     task: Inputs,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Write the gradients of query, key, value and rel_query to `out`, add that of the bias, and return the tables'."""
-    query, key, value, labelling = task.query, task.key, task.value, task.labelling()
+    query = task.query
+    key = task.key
+    value = task.value
+    labelling = task.labelling()
     d_query, d_key, d_value = (stack_heads(x, key) for x in out[:3])
     if task.attends is not None:
         grad = grad.masked_fill(~task.attends, 0.0)
     if task.dropout_mask is not None:
         grad = grad * task.keep_scale
-    queries, keys, grads = stack_heads(query, key), stack_heads(key, key), stack_heads(grad, key)
+    queries = stack_heads(query, key)
+    keys = stack_heads(key, key)
+    grads = stack_heads(grad, key)
 
     ds = query.new_empty(*query.shape[:3], key.shape[2])  # first the gradient of the probabilities
     flat = stack_heads(ds, key)
@@ -237,7 +247,8 @@ def tasks(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice, slice]]:
     _, key_heads, keys, _ = key.shape
     group = heads // key_heads
     max_key_heads = max(1, PAIRS_PER_TASK * torch.get_num_threads() // max(1, group * queries * keys))
-    sentences, heads_per_task = max(1, max_key_heads // key_heads), min(max_key_heads, key_heads)
+    sentences = max(1, max_key_heads // key_heads)
+    heads_per_task = min(max_key_heads, key_heads)
     for row in range(0, batch, sentences):
         for head in range(0, key_heads, heads_per_task):
             stop = min(head + heads_per_task, key_heads)

@@ -45,7 +45,8 @@ class Diagonals:
         for first, end in self.ends():
             near = self.columns(first, end)
             label_offset = first + self.start - near.start  # of label 0 of the first query, in these columns
-            before, after = max(0, end - 1 - first + label_offset), max(0, near.stop - first - self.start - self.width)
+            before = max(0, end - 1 - first + label_offset)
+            after = max(0, near.stop - first - self.start - self.width)
             padded = F.pad(by_label[..., first:end, :], (before, after))
             pairs[..., first:end, near] += skewed_view(padded, near.stop - near.start, before - label_offset, -1)
 
@@ -58,7 +59,8 @@ class Diagonals:
         for first, end in self.ends():
             near = self.columns(first, end)
             label_offset = first + self.start - near.start
-            before, after = max(0, -label_offset), max(0, end - 1 + self.start + self.width - near.stop)
+            before = max(0, -label_offset)
+            after = max(0, end - 1 + self.start + self.width - near.stop)
             padded = F.pad(pairs[..., first:end, near], (before, after))
             by_label[..., first:end, :] = skewed_view(padded, self.width, before + label_offset, 1)
         if self.left_corner is not None:
@@ -113,14 +115,18 @@ def diagonals_of(call: Call) -> tuple[Diagonals, slice]:
 
     Distances are left out that no pair has, or no pair that may attend.
     """
-    queries, keys = call.query.shape[2], call.key.shape[2]
+    queries = call.query.shape[2]
+    keys = call.key.shape[2]
     offset = call.query_offset
     if call.clips:  # beyond the clipping range, all offsets give the same labels
         offset = min(max(offset, 1 - queries - call.right), keys - 1 + call.left)
-    min_distance, max_distance = 1 - queries - offset, keys - 1 - offset  # least and largest distance of any pair
+    # least and largest distance of any pair
+    min_distance = 1 - queries - offset
+    max_distance = keys - 1 - offset
     if call.is_causal:
         max_distance = min(max_distance, 0)
-    begin, end = max(-call.left, min_distance), min(call.right, max_distance) + 1
+    begin = max(-call.left, min_distance)
+    end = min(call.right, max_distance) + 1
     width = max(0, end - begin)
     start = begin + offset if width > 0 else 0
 
@@ -147,10 +153,12 @@ def diagonals(
     complete = range(first, max(first, min(queries, keys - start - width + 1)))
     left_corner = right_corner = None
     if has_left:
-        rows, columns = min(queries, queries - 1 + start), min(keys, queries - 1 + start)
+        rows = min(queries, queries - 1 + start)
+        columns = min(keys, queries - 1 + start)
         left_corner = torch.ones(rows, columns, dtype=like.dtype, device=like.device).tril(start - 1 + queries - rows)
     if has_right:
-        rows, columns = min(queries, keys - start - width), min(keys, keys - start - width)
+        rows = min(queries, keys - start - width)
+        columns = min(keys, keys - start - width)
         right_corner = torch.ones(rows, columns, dtype=like.dtype, device=like.device).triu(
             start + width - keys + columns
         )

@@ -12,9 +12,13 @@ from relattn.backends.native import library
 from relattn.backends.native.loader import Kernels
 
 FLOAT, GENERIC, PAIRS, DOTS = range(4)  # kernels, as in `int8.h`
-GROUP, MOST_IN_PANEL = 16, 64  # inputs are padded to a multiple of the first, outputs to one of at most the second
+# inputs are padded to a multiple of the first, outputs to one of at most the second
+GROUP = 16
+MOST_IN_PANEL = 64
 MOST_INPUTS = (2**31 - 1) // 127**2  # of a layer, so that its sums fit in 32 bits
-LARGEST, LARGEST_WIDE = 63, 127  # integers of weights: those that PAIRS supports, and those of 8 bits
+# integers of weights: those that PAIRS supports, and those of 8 bits
+LARGEST = 63
+LARGEST_WIDE = 127
 
 
 class Weight(NamedTuple):

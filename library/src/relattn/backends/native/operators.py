@@ -39,7 +39,8 @@ ARRAY = "Pqqq"
 def forward(call: Call) -> Attended:
     """Return the output, the log-sum-exp (batch, heads, queries), and the statistics that the backward pass reads."""
     output, lse = new_results(call)
-    row_stats, task = new_row_stats(lse, ROW_STATS), Task(call)
+    row_stats = new_row_stats(lse, ROW_STATS)
+    task = Task(call)
     task.set_array("output", output, *output.stride()[:3])
     task.set_array("lse", lse, *lse.stride())
     task.set_array("row_stats", row_stats)

@@ -50,7 +50,8 @@ class NativePlan(NamedTuple):
             checks.check_labels(sources[8], self.labels, None)
         if self.may_skip_rows and not all(x is None or pairs.is_finite(x) for x in map(sources.__getitem__, TABLES)):
             return None
-        packed, lse = bytearray(self.packed), None
+        packed = bytearray(self.packed)
+        lse = None
         for at, number, offset in self.addresses:
             address = sources[number].data_ptr()
             if address == 0:  # its memory was freed
@@ -97,7 +98,9 @@ def add(form: Form, sources: Sources, call: Call, check: bool | None, return_lse
     """Keep and return the plan of a call, unless it has dropout or reads copies of its arguments."""
     if call.dropout_p > 0.0:
         return None
-    task, addresses, lengths = Task(call), [], []
+    task = Task(call)
+    addresses = []
+    lengths = []
     batch, _, queries, _ = call.query.shape
     keys = call.key.shape[2]
     for name, x in task.tensors.items():
@@ -105,12 +108,14 @@ def add(form: Form, sources: Sources, call: Call, check: bool | None, return_lse
         source = sources[SOURCES.index(own)] if own in SOURCES else None
         if source is None or source.numel() == 0 or not is_view(x, source):
             return None
-        at, number = 8 * task.layout.positions[name], SOURCES.index(own)
+        at = 8 * task.layout.positions[name]
+        number = SOURCES.index(own)
         addresses.append((at, number, x.data_ptr() - source.data_ptr()))
         if name.endswith("_lengths"):
             positions = {"lengths": (keys, "positions"), "key_lengths": (keys, "keys")}
             lengths.append((own, number, batch, *positions.get(own, (queries, "queries"))))
-    output, lse = new_output(call), new_lse(call)
+    output = new_output(call)
+    lse = new_lse(call)
     task.set_array("output", output, *output.stride()[:3])
     if return_lse:
         task.set_array("lse", lse, *lse.stride())

@@ -242,7 +242,8 @@ def transformer_xl(
     Returns:
         (batch, heads, queries, head_dim).
     """
-    farthest, center = farthest_distance(key.shape[2], window, chunk), len(positions) // 2
+    farthest = farthest_distance(key.shape[2], window, chunk)
+    center = len(positions) // 2
     projected = project_positions(positions[center - farthest : center + farthest + 1])
     table = projected.unflatten(-1, (-1, query.shape[-1])).transpose(0, 1)  # (heads, 2 · farthest + 1, head_dim)
     return relative_attention(

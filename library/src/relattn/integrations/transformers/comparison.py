@@ -46,7 +46,8 @@ def compare(model: nn.Module, own: nn.Module, inputs: Mapping[str, Any]) -> list
         for module, is_training in modes.items():
             module.training = is_training
     (here, ours), (there, exact) = seconds
-    lines, mask = [f"{here:.3g} s, own code {there:.3g} s"], inputs.get("attention_mask")
+    lines = [f"{here:.3g} s, own code {there:.3g} s"]
+    mask = inputs.get("attention_mask")
     for name, x in exact.items():
         pair = ours[name], x
         if isinstance(mask, Tensor) and mask.dim() == 2 and x.shape[:2] == mask.shape:

@@ -132,14 +132,16 @@ def difference(family: Family, enabled: Callable[[nn.Module], AbstractContextMan
         What differs, or None.
     """
     with _isolated(), without_warnings({load_class(patch.class_path).__module__ for patch in family.patches}):
-        inputs, model = family.inputs(), family.make()
+        inputs = family.inputs()
+        model = family.make()
         original = tensors_of(family, model, inputs)
         with enabled(model):
             patched = tensors_of(family, model, inputs)
         for ours, own in zip(patched, original, strict=True):
             if ours.shape != own.shape:
                 return f"an output has the shape {tuple(ours.shape)} instead of {tuple(own.shape)}"
-            largest, max_difference = float(own.abs().max()), float((ours - own).abs().max())
+            largest = float(own.abs().max())
+            max_difference = float((ours - own).abs().max())
             if not max_difference <= TOLERANCE * largest:  # also if it is NaN
                 return f"outputs up to {largest:.1e} differ by {max_difference:.1e}"
         model = family.make(attn_implementation="eager")

@@ -79,9 +79,11 @@ class ForwardPatch:
             setting = getattr(module, SETTING, None)
             if setting is None or self.unsupported_reason(module) is not None:
                 return original_forward(module, *args, **kwargs)
-            own, options = original_forward, {"unpad": True} if setting.unpad and self.takes_unpad else {}
+            own = original_forward
+            options = {"unpad": True} if setting.unpad and self.takes_unpad else {}
             if setting.window is not None and self.has_attention:
-                own, options = functools.partial(_refuse, setting.window), options | {"window": setting.window}
+                own = functools.partial(_refuse, setting.window)
+                options = options | {"window": setting.window}
             arguments = dict(zip(names[1:], args, strict=False))
             is_invalid = len(args) >= len(names) or any(name in kwargs for name in arguments)
             if is_invalid or is_exporting():

@@ -87,7 +87,8 @@ class Int8Linear(nn.Linear):
             return super().forward(input)
         outputs = _multiply(layers, input)
         if len(layers) > 1:
-            _shared.input, _shared.outputs = input, outputs
+            _shared.input = input
+            _shared.outputs = outputs
         return outputs[layers.index(self)]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -194,7 +195,8 @@ def smoothed(weight: Tensor) -> tuple[Tensor, Tensor | None]:
 def _integers_of(layers: tuple[Int8Linear, ...]) -> Integers:
     """Return the weights of layers in int8; made again if one has changed."""
     identities = tuple(map(_identity, layers))
-    kept, outputs = layers[0]._integers, layers[0].out_features
+    kept = layers[0]._integers
+    outputs = layers[0].out_features
     if kept is not None and kept.identities == identities:
         return kept
     if kept is not None and len(layers) == 1 and identities[0] in kept.identities:
@@ -222,7 +224,8 @@ def _identity(layer: Int8Linear) -> tuple[Any, ...]:
 def _multiply(layers: tuple[Int8Linear, ...], input: Tensor) -> tuple[Tensor, ...]:
     """Return the outputs of layers for one input, which is quantized once."""
     _, weight, factors = _integers_of(layers)
-    rows, outputs = input.reshape(-1, input.shape[-1]), len(layers) * layers[0].out_features
+    rows = input.reshape(-1, input.shape[-1])
+    outputs = len(layers) * layers[0].out_features
     bias = layers[0].bias if len(layers) == 1 or layers[0].bias is None else torch.cat([x.bias for x in layers])
     output = rows.new_empty(len(rows), outputs)
     if isinstance(weight, native_int8.Weight):
@@ -260,11 +263,15 @@ def shared_input(*layers: nn.Module) -> Iterator[None]:
         for layer in layers
     }
     is_shared = len(forms) == 1 and False not in forms
-    _shared.layers, _shared.input, _shared.outputs = layers if is_shared else (), None, ()
+    _shared.layers = layers if is_shared else ()
+    _shared.input = None
+    _shared.outputs = ()
     try:
         yield
     finally:
-        _shared.layers, _shared.input, _shared.outputs = (), None, ()
+        _shared.layers = ()
+        _shared.input = None
+        _shared.outputs = ()
 
 
 @functools.cache

@@ -11,8 +11,12 @@ from relattn_mt.config import SearchConfig
 from relattn_mt.config.yaml import read_yaml, to_config
 from relattn_mt.support.errors import InputError, reading
 
-MODEL, CONFIG = "model.bin", "config.json"
-SHARED, SOURCE, TARGET = "shared_vocabulary", "source_vocabulary", "target_vocabulary"  # .json, or .txt in old models
+MODEL = "model.bin"
+CONFIG = "config.json"
+# .json, or .txt in old models
+SHARED = "shared_vocabulary"
+SOURCE = "source_vocabulary"
+TARGET = "target_vocabulary"
 DIRECTORY = "model for CTranslate2"  # name of such a directory in messages
 Quantization = Literal[  # precision of the weights of an export
     "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"

@@ -37,7 +37,9 @@ class CTranslate2Engine:
         InputError: The vocabulary is not the tokenizer's, ctranslate2 is not installed, or it cannot use the model.
     """
 
-    can_step, device, name = False, "cpu", "CTranslate2"
+    can_step = False
+    device = "cpu"
+    name = "CTranslate2"
 
     def __init__(
         self,

@@ -49,10 +49,12 @@ class Reader:
     """Reads the fields of a file, one after the other; `what` names a field in messages."""
 
     def __init__(self, content: memoryview) -> None:
-        self.content, self.position = content, 0
+        self.content = content
+        self.position = 0
 
     def take(self, count: int, what: str) -> memoryview:
-        start, end = self.position, self.position + count
+        start = self.position
+        end = self.position + count
         require(end <= len(self.content), f"ends within {what}: needs {end:,} bytes, has {len(self.content):,}")
         self.position = end
         return self.content[start:end]
@@ -83,13 +85,15 @@ def read_model(path: str | Path) -> ModelFile:
 def _read(file: Reader) -> ModelFile:
     version = file.number("I", "the version")
     require(version in VERSIONS, f"the version must be from {VERSIONS[0]} to {VERSIONS[-1]}, got {version}")
-    kind, revision = file.text("the kind"), file.number("I", "the revision")
+    kind = file.text("the kind")
+    revision = file.number("I", "the revision")
     tensors: dict[str, np.ndarray] = {}
     for _ in range(file.number("I", "the number of tensors")):
         name = file.text("a tensor's name")
         tensors[name] = _tensor(file, name, version)
     for _ in range(file.number("I", "the number of aliases") if version >= 3 else 0):
-        alias, name = file.text("an alias"), file.text("the name of an alias")
+        alias = file.text("an alias")
+        name = file.text("the name of an alias")
         require(name in tensors, f"{alias} is an alias of {name}, which is missing")
         for suffix in ("", "_scale"):  # a quantized tensor has a scale
             if f"{name}{suffix}" in tensors:
@@ -102,7 +106,8 @@ def _tensor(file: Reader, name: str, version: int) -> np.ndarray:
     rank = file.number("B", name)
     require(rank <= _LARGEST_RANK, f"{name} must have at most {_LARGEST_RANK} dimensions, got {rank}")
     shape = [file.number("I", name) for _ in range(rank)]
-    kind, size = file.number("B", name), file.number("I", name)
+    kind = file.number("B", name)
+    size = file.number("I", name)
     types = dict(enumerate(TYPES)) if version >= 4 else _BY_SIZE
     require(kind in types, f"{name} must have a type among {', '.join(map(str, types))}, got {kind}")
     dtype = np.dtype("uint16" if types[kind] == "bfloat16" else types[kind]).newbyteorder("<")
@@ -141,7 +146,8 @@ def weights(tensors: dict[str, np.ndarray], source: str | Path) -> dict[str, np.
     scales = {f"{name}_scale" for name in tensors} & tensors.keys()
     result: dict[str, np.ndarray] = {}
     for name in sorted(tensors.keys() - scales):
-        tensor, scale = tensors[name], tensors.get(f"{name}_scale")
+        tensor = tensors[name]
+        scale = tensors.get(f"{name}_scale")
         if scale is None and tensor.dtype == np.int16 and name.endswith("weight"):
             scale = np.array(_INT16_SCALE, np.float32)
         if f"{name}_zero" in tensors or (scale is not None and tensor.dtype == np.int32):

@@ -114,10 +114,12 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     tensors = _with_current_names(weights(file.tensors, source), file)
     scales = {_RENAMED.get(name, name): scale for name, scale in int8_scales(file.tensors).items()}
     if file.version < 6:
-        config, settings = _take_config(source, tensors), source
+        config = _take_config(source, tensors)
+        settings = source
     else:
         require_files(path, CONFIG, what=DIRECTORY)
-        config, settings = read_json(path / CONFIG), path / CONFIG
+        config = read_json(path / CONFIG)
+        settings = path / CONFIG
     for name in ("add_source_bos", "add_source_eos"):
         value = config.get(name, False)
         require(isinstance(value, bool), f"{settings}: {name} must be true or false, got {one_line(value, 40)}")
@@ -153,13 +155,18 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         ours = read_settings(path)
         assert ours is not None
         tokenizer: AnyTokenizer = tokenizer_in(path)
-        languages, pairs, search = (ours.src_lang, ours.tgt_lang), ours.pairs, ours.search
+        languages = (ours.src_lang, ours.tgt_lang)
+        pairs = ours.pairs
+        search = ours.search
     else:
         names = next((names for names in [(TOKENIZER,), *_SPM_FILES] if (path / names[0]).is_file()), None)
         if src_tokenizer is None and names is not None:
-            src_tokenizer, tgt_tokenizer = path / names[0], tgt_tokenizer or path / names[-1]
+            src_tokenizer = path / names[0]
+            tgt_tokenizer = tgt_tokenizer or path / names[-1]
         tokenizer = read_tokenizer(path, src_tokenizer, tgt_tokenizer, **vocabulary)
-        languages, pairs, search = ("", ""), [], SEARCH
+        languages = ("", "")
+        pairs = []
+        search = SEARCH
     return ForeignModel(
         toolkit="CTranslate2",
         source=source,
@@ -180,7 +187,8 @@ def _alignment(tensors: Mapping[str, np.ndarray], number: Callable[..., int]) ->
 
     All heads of the layer -1 are what our exports have if nothing is known.
     """
-    layer, heads = number("decoder/alignment_layer", -1), number("decoder/alignment_heads")
+    layer = number("decoder/alignment_layer", -1)
+    heads = number("decoder/alignment_heads")
     heads = 0 if heads == number("encoder/num_heads") else heads
     if layer == -1 and heads == 0:
         return {}

@@ -82,7 +82,8 @@ def export(
     require_computable(quantization)
     out = out.resolve()
     require_replaceable(out, FILES, DIRECTORY)
-    ours, state = bundle.translator(precision="fp32"), _state(bundle)
+    ours = bundle.translator(precision="fp32")
+    state = _state(bundle)
     lines = check_lines(ours, sample)
     _log.info("translating %s lines with the bundle", f"{len(lines):,}")
     lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(lines, progress=shows_progress())]
@@ -141,7 +142,8 @@ def has_8_bits(bundle: Bundle) -> bool:
 
 def added_tokens(tokenizer: AnyTokenizer) -> tuple[bool, bool]:
     """Return whether CTranslate2 adds the token before each source, and the one after it, which is the end only."""
-    special, (source, target) = tokenizer.special, tokenizer.vocabularies
+    special = tokenizer.special
+    source, target = tokenizer.vocabularies
     ends = [source[i] for i in special.src_end] == [target[special.eos]]
     return len(special.src_begin) == 1 and (ends or not special.src_end), ends
 
@@ -156,7 +158,9 @@ def _write(
     one_pair: bool,
 ) -> None:
     """Write the files of an export, except the card, in a new directory."""
-    config, tokenizer, special = bundle.model, bundle.tokenizer, bundle.tokenizer.special
+    config = bundle.model
+    tokenizer = bundle.tokenizer
+    special = bundle.tokenizer.special
     has_pairs = bool(tokenizer.languages) and not one_pair
     adds_begin, adds_end = (False, False) if has_pairs else added_tokens(tokenizer)
     src_pieces, tgt_pieces = tokenizer.vocabularies
@@ -164,9 +168,11 @@ def _write(
     spec.register_source_vocabulary(src_pieces)
     spec.register_target_vocabulary(tgt_pieces)
     spec.config.bos_token = src_pieces[special.src_begin[0]] if adds_begin else tgt_pieces[special.bos]
-    spec.config.eos_token, spec.config.decoder_start_token = tgt_pieces[special.eos], tgt_pieces[special.bos]
+    spec.config.eos_token = tgt_pieces[special.eos]
+    spec.config.decoder_start_token = tgt_pieces[special.bos]
     spec.config.unk_token = tokenizer.unknown_piece
-    spec.config.add_source_bos, spec.config.add_source_eos = adds_begin, adds_end
+    spec.config.add_source_bos = adds_begin
+    spec.config.add_source_eos = adds_end
     spec.config.layer_norm_epsilon = config.norm_epsilon
     settings = ExportSettings(
         src_lang=bundle.src_lang,
@@ -198,7 +204,8 @@ def _reduce_to_7_bits(spec: Any, floats: dict[str, np.ndarray]) -> None:
     for name, value in variables.items():
         if f"{name}_scale" in variables and not isinstance(value, str) and value.dtype == "int8":
             scope, _, attribute = name.rpartition("/")
-            part, largest = index_spec(spec, scope), np.abs(floats[name]).max(1, keepdims=True)
+            part = index_spec(spec, scope)
+            largest = np.abs(floats[name]).max(1, keepdims=True)
             scale = LARGEST / np.maximum(largest, np.float32(LARGEST) / np.finfo(np.float32).max)
             setattr(part, attribute, NumpyVariable(np.rint(floats[name] * scale).astype(np.int8)))
             setattr(part, f"{attribute}_scale", NumpyVariable(scale[:, 0]))
@@ -228,7 +235,8 @@ def _spec(config: ModelConfig, state: Mapping[str, np.ndarray]) -> Any:
 
 def _state(bundle: Bundle) -> dict[str, np.ndarray]:
     """Return all weights that CTranslate2 has of such a model, in float32, by our names."""
-    config, state = bundle.model, bundle.in_float32().state
+    config = bundle.model
+    state = bundle.in_float32().state
     state = {"src_embedding": state["embedding"], "output_weight": state["embedding"], **state}
     left = right = 0
     match config.position_spec.signal, config.position_spec.mixer:

@@ -24,7 +24,9 @@ import numpy as np
 from relattn_mt.formats.foreign_model import read_json, typed
 from relattn_mt.support.errors import InputError, one_line, require
 
-CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer_config.json"
+CONFIG = "config.json"
+GENERATION = "generation_config.json"
+TOKENIZER = "tokenizer_config.json"
 DIRECTORY = "model of transformers"  # name of such a directory in messages
 WEIGHTS = "model.safetensors", "pytorch_model.bin"
 INDICES = tuple(f"{name}.index.json" for name in WEIGHTS)
@@ -113,7 +115,8 @@ def is_model(path: Path) -> bool:
 def read_config(path: Path) -> dict[str, Any]:
     """Return the content of config.json. Raises InputError unless the architecture is supported."""
     config = read_json(path / CONFIG)
-    kind, supported = config.get("model_type"), "marian (OPUS-MT), m2m_100 (M2M-100, NLLB) or mbart (mBART-50)"
+    kind = config.get("model_type")
+    supported = "marian (OPUS-MT), m2m_100 (M2M-100, NLLB) or mbart (mBART-50)"
     if not (isinstance(kind, str) and kind in FAMILIES):
         raise InputError(f"{path / CONFIG}: model_type must be {supported}, got {one_line(repr(kind), 40)}")
     expected = [FAMILIES[kind].architecture]
@@ -133,7 +136,8 @@ class Settings:
     """Settings in config.json, with the defaults of the model's class."""
 
     def __init__(self, file: Path, config: Mapping[str, Any]) -> None:
-        self.file, self.config = file, {**FAMILIES[config["model_type"]].defaults, **config}
+        self.file = file
+        self.config = {**FAMILIES[config["model_type"]].defaults, **config}
         if self.config.get("decoder_vocab_size") is None:
             self.config["decoder_vocab_size"] = self.config["vocab_size"]
 

@@ -25,11 +25,13 @@ class Generation:
     """Settings of a search, in generation_config.json or, in old models, in config.json."""
 
     def __init__(self, path: Path, settings: Settings) -> None:
-        self.settings, self.file = settings, path / GENERATION
+        self.settings = settings
+        self.file = path / GENERATION
         if self.file.is_file():
             self.content: Mapping[str, Any] = read_json(self.file)
         else:
-            self.file, self.content = settings.file, settings.config
+            self.file = settings.file
+            self.content = settings.config
 
     def _number(self, name: str, default: Any, kind: type[int] | type[float] = int) -> Any:
         value = self.content.get(name)
@@ -60,8 +62,10 @@ class Generation:
 
     def search(self, given: int, banned: Collection[int]) -> tuple[SearchConfig, list[str]]:
         """Return our search, for `given` first tokens, and notes about settings with another effect."""
-        beam, alpha = self._number("num_beams", 1), self._number("length_penalty", 1.0, float)
-        early, ngram = self.content.get("early_stopping"), self._number("no_repeat_ngram_size", 0)
+        beam = self._number("num_beams", 1)
+        alpha = self._number("length_penalty", 1.0, float)
+        early = self.content.get("early_stopping")
+        ngram = self._number("no_repeat_ngram_size", 0)
         penalty = self._number("repetition_penalty", 1.0, float)
         longest = self._number("max_new_tokens", None)
         longest = self._number("max_length", None) if longest is None else longest + 1

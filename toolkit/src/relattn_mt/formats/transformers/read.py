@@ -59,7 +59,8 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     require_weights(tensors, path)
     tensors = _with_shared(tensors, settings)
     sizes = _vocab_sizes(tensors, settings)
-    positions, dim = settings.number("max_position_embeddings"), tensors[_TARGET].shape[-1]
+    positions = settings.number("max_position_embeddings")
+    dim = tensors[_TARGET].shape[-1]
     most = f"{settings.file}: max_position_embeddings must be at most {_MOST_POSITIONS:,}, got {positions:,}"
     require(positions <= _MOST_POSITIONS, most)
     for name in (f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")):
@@ -95,7 +96,8 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         **alignment,
     )
     for name in ("encoder_layers", "decoder_layers"):
-        layers, count = getattr(model, name), settings.number(name)
+        layers = getattr(model, name)
+        count = settings.number(name)
         require(count == layers, f"{settings.file}: {name} must be {layers}, as the weights have layers, got {count}")
     return ForeignModel(
         toolkit=f"transformers ({family.architecture})",
@@ -121,7 +123,8 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:
 
 def _add_tokens(vocabulary: dict[str, Any], generation: Generation, settings: Settings) -> tuple[str, str]:
     """Add the first and the last token of the decoder, and a forced one, and return the default languages."""
-    path, target = settings.file.parent, vocabulary["target"]
+    path = settings.file.parent
+    target = vocabulary["target"]
     vocabulary |= {
         "start": piece_of(target, generation.token("decoder_start_token_id"), path),
         "end": piece_of(target, generation.token("eos_token_id"), path),
@@ -150,7 +153,8 @@ def _vocab_sizes(tensors: dict[str, np.ndarray], settings: Settings) -> tuple[in
     shared = settings.flag("share_encoder_decoder_embeddings")
     sizes = []
     for name, setting in ((_SOURCE, "vocab_size"), (_TARGET, "vocab_size" if shared else "decoder_vocab_size")):
-        rows, size = len(tensors[name]), settings.number(setting)
+        rows = len(tensors[name])
+        size = settings.number(setting)
         require(rows == size, f"{settings.file}: {setting} must be {rows:,}, as {name} has rows, got {size:,}")
         sizes.append(size)
     return sizes[0], sizes[1]
@@ -162,7 +166,9 @@ def _with_shared(tensors: dict[str, np.ndarray], settings: Settings) -> dict[str
     Raises:
         InputError: a matrix is missing, or one that must be shared has two values.
     """
-    source, target, output = _SOURCE, _TARGET, "lm_head.weight"
+    source = _SOURCE
+    target = _TARGET
+    output = "lm_head.weight"
     tensors = dict(tensors)
     shared = tensors.pop("model.shared.weight", None)
     pairs = []

@@ -107,7 +107,8 @@ def _pieces(file: Path, size: int, more: Collection[str] = ()) -> list[str]:
             vocabulary = content["model"]["vocab"]
             if isinstance(vocabulary, list):  # with a score of each piece
                 vocabulary = {piece: i for i, (piece, _) in enumerate(vocabulary)}
-            content, more = {**vocabulary, **added}, ()
+            content = {**vocabulary, **added}
+            more = ()
     elif not more:
         content = {**content, **optional(file.parent / "added_tokens.json")}
     whole = all(type(number) is int for number in content.values())

@@ -34,7 +34,8 @@ class DistanceAttention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.heads, self.dropout = config.heads, config.attention_dropout
+        self.heads = config.heads
+        self.dropout = config.attention_dropout
 
     def terms(self, query: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the content query, the relative query and the table.
@@ -60,9 +61,11 @@ class DistanceAttention(nn.Module):
         **options: Any,
     ) -> Tensor:
         """Return the attention output. Shapes and options are those of `PlainAttention`."""
-        queries, keys = query.shape[2], key.shape[2]
+        queries = query.shape[2]
+        keys = key.shape[2]
         offset = keys - queries if query_offset is None else query_offset
-        left, right = max(0, offset + queries - 1), 0 if is_causal else max(0, keys - 1 - offset)
+        left = max(0, offset + queries - 1)
+        right = 0 if is_causal else max(0, keys - 1 - offset)
         content, relative, rel_key = self.terms(query, torch.arange(-left, right + 1, device=query.device))
         return relative_attention(
             content,

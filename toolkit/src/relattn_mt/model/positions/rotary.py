@@ -21,7 +21,8 @@ def rotate(x: Tensor, positions: Tensor) -> Tensor:
         The same shape and dtype as `x`.
     """
     angle = angles(positions, x.shape[-1])  # (length, head_dim / 2)
-    cos, sin = angle.cos(), angle.sin()
+    cos = angle.cos()
+    sin = angle.sin()
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
 
@@ -40,7 +41,8 @@ class RotaryAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, *, query_offset: int | None = None, **options: Any
     ) -> Tensor:
         """Return the attention output. Shapes and options are those of `PlainAttention`."""
-        queries, keys = query.shape[2], key.shape[2]
+        queries = query.shape[2]
+        keys = key.shape[2]
         offset = keys - queries if query_offset is None else query_offset
         query = rotate(query, torch.arange(offset, offset + queries, device=query.device))
         key = rotate(key, torch.arange(keys, device=query.device))

@@ -48,7 +48,9 @@ class StackPositions(nn.Module):
 
     def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
         super().__init__()
-        self.config, self.spec, self.is_causal = config, config.position_spec, is_causal
+        self.config = config
+        self.spec = config.position_spec
+        self.is_causal = is_causal
         self.has_ssru = is_causal and config.decoder_mixer == "ssru"
         self.signal = self._signal()
         self.bias = self._bias()
@@ -91,7 +93,8 @@ class StackPositions(nn.Module):
 
     def token_mixer(self) -> TokenMixer:
         """Build the sub-layer in which the positions of one layer see each other."""
-        dim, heads = self.config.dim, self.config.heads
+        dim = self.config.dim
+        heads = self.config.heads
         if self.has_ssru:
             return SSRUMixer(dim)
         # Projections are initialised before the attention: the order decides which weights a seed gives.

@@ -93,8 +93,10 @@ def projections(
 
 def used_embeddings(module: Any, length: int, device: torch.device) -> tuple[slice, Tensor]:
     """Return which position embeddings a sequence needs, and the row among them of each i − j, the farthest first."""
-    buckets, max_distance = getattr(module, "position_buckets", -1), module.max_relative_positions
-    farthest, span = min(length - 1, max_distance), buckets if buckets > 0 else max_distance
+    buckets = getattr(module, "position_buckets", -1)
+    max_distance = module.max_relative_positions
+    farthest = min(length - 1, max_distance)
+    span = buckets if buckets > 0 else max_distance
     distance = torch.arange(farthest, -farthest - 1, -1, device=device)
     if buckets > 0:
         distance = bucket_of(distance, buckets // 2, max_distance)
@@ -134,7 +136,8 @@ def encoder(
     with torch.inference_mode(False):  # `mask_options` reads the mask once for all layers
         mask = attention_mask[:, None, None] != 0
     packing = packing_of(mask, len(hidden_states), unpad)
-    embedded, hidden_states = hidden_states, packing.pack(hidden_states)
+    embedded = hidden_states
+    hidden_states = packing.pack(hidden_states)
     mask = mask if packing.cu_seqlens is None else packing.cu_seqlens
     states: tuple[Tensor, ...] | None = (embedded,) if output_hidden_states else None
     for index, layer in enumerate(module.layer):

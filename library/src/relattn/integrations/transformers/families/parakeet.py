@@ -119,16 +119,20 @@ def subsample(module: Any, features: Tensor, attention_mask: Tensor | None) -> T
     Their numbers are the largest of the encoder, 256 channels for every other frame and bin. Each piece is convolved
     with its neighbours' nearest frames, so the result is that of the whole input.
     """
-    config, frames = module.config, features.shape[1]
-    factor, margin = config.subsampling_factor, config.subsampling_conv_kernel_size // 2
+    config = module.config
+    frames = features.shape[1]
+    factor = config.subsampling_factor
+    margin = config.subsampling_conv_kernel_size // 2
     length = -(-frames // factor)
     if length <= CHUNK_POSITIONS:
         states: Tensor = module.subsampling(features, attention_mask)
         return states
     outputs = []
     for begin in range(0, length, CHUNK_POSITIONS):
-        first, end = max(0, begin - margin), begin + CHUNK_POSITIONS + margin
-        chunk_features, mask = features[:, first * factor : end * factor], None
+        first = max(0, begin - margin)
+        end = begin + CHUNK_POSITIONS + margin
+        chunk_features = features[:, first * factor : end * factor]
+        mask = None
         if attention_mask is not None:
             mask = is_valid(chunk_features.shape[1], attention_mask.sum(-1) - first * factor)
         outputs.append(module.subsampling(chunk_features, mask)[:, begin - first : begin - first + CHUNK_POSITIONS])

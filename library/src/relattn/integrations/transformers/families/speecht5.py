@@ -48,7 +48,8 @@ def attention(
     """Compute the self-attention of one encoder layer: (batch, length, dim), and no weights."""
     if position_bias is None or position_bias.dim() != 2:
         return own()
-    options, max_length = mask_options(attention_mask, len(hidden_states)), len(position_bias) // 2
+    options = mask_options(attention_mask, len(hidden_states))
+    max_length = len(position_bias) // 2
     if options is None or needs_attention_weights(module, output_attentions):
         position = torch.arange(hidden_states.shape[1], device=hidden_states.device)
         distance = (position - position[:, None]).clamp(1 - max_length, max_length)
