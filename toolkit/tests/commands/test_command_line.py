@@ -78,7 +78,7 @@ def test_quiet_prints_no_progress_and_no_notes(relattn, model, tmp_path, monkeyp
         assert "100%" in relattn(*command).err
         result = relattn(*command, "--quiet")
         assert (result.code, result.err) == (0, "")
-    assert_refused(relattn("translate", model, "--quiet", "--input", text), "--output")
+    assert_refused(relattn("translate", model, "--quiet", "--output", text), "--input")
 
 
 @pytest.mark.parametrize(
@@ -116,6 +116,7 @@ def test_wrong_arguments(relattn, tmp_path, monkeypatch, arguments, message):
 
 SYNTHESIS = "x --out y --data a b c"
 LISTS = {  # options whose values are lists, and a command with three values of each
+    ("export", "shortlist"): "marian x --out y --shortlist a b c",
     ("import", "alignment_text"): "x --out y --alignment_text a b c",
     ("prepare", "exclude"): "--src x --tgt y --src_lang=en --tgt_lang=de --out z --exclude a b c",
     **{("distill", "data"): SYNTHESIS, ("distill", "exclude"): f"{SYNTHESIS} --exclude a b c"},

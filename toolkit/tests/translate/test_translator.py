@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from relattn_mt.config import SCHEMES, ModelConfig, SearchConfig
 from relattn_mt.data.batching import collate
-from relattn_mt.model.torch_engine import cross_attention
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.search.types import SamplingOptions
 from relattn_mt.support.errors import Diverged, InputError
@@ -158,11 +157,10 @@ def expected(model) -> list[list[Translation]]:
         for h in hypotheses if line.strip() else ():
             src = WordTokenizer().encode(line)
             batch = collate([src], [h.tokens])
-            (weights,) = cross_attention(
-                model, batch.src, batch.src_lengths, batch.tgt_in, model.config.alignment
-            ).numpy()
+            with torch.inference_mode():
+                _, (weights,) = model(batch.src, batch.src_lengths, batch.tgt_in, model.config.alignment)
             sides = [pieces[i] for i in src], [pieces[i] for i in h.tokens]
-            assert h.alignment == align_words(weights, *sides, WordTokenizer.special).links
+            assert h.alignment == align_words(weights.numpy(), *sides, WordTokenizer.special).links
     assert len({two[0].text for two in found}) > 10
     assert sum(len(two[0].alignment) for two in found) > 60
     assert found[0] == found[-2] == [Translation("", 0.0, [])]

@@ -123,24 +123,27 @@ class CrossAttention(nn.Module):
         attended = self.attention(query, key, value, key_lengths=src_lengths, query_offset=0)
         return self.out(attended.transpose(1, 2).flatten(2)).reshape(x.shape)
 
-    def weights(self, x: Tensor, memory: tuple[Tensor, Tensor], src_lengths: Tensor, heads: int) -> Tensor:
-        """Return the mean attention probabilities of the first heads in `forward`, for one row per source.
+    def weights(
+        self, x: Tensor, memory: tuple[Tensor, Tensor], src_lengths: Tensor, heads: int | None = None
+    ) -> Tensor:
+        """Return the attention probabilities of the first heads in `forward`, for one row per source.
 
         Args:
             x: (rows, length, dim).
             memory: Keys and values, (rows, heads, src_len, head_dim) each.
             src_lengths: (rows,) valid source positions.
-            heads: Number of heads.
+            heads: Number of heads; all by default.
 
         Returns:
-            (rows, length, src_len), float32.
+            (rows, heads, length, src_len), float32.
         """
+        heads = self.heads if heads is None else heads
         key = memory[0][:, :heads]
         dim = heads * key.shape[-1]
         query = split_heads(F.linear(x, self.query.weight[:dim], self.query.bias[:dim]), heads)
         scores = (query @ key.mT).float() * key.shape[-1] ** -0.5
         padding = ~is_valid(key.shape[2], src_lengths)[:, None, None]
-        return scores.masked_fill(padding, float("-inf")).softmax(-1).mean(1)
+        return scores.masked_fill(padding, float("-inf")).softmax(-1)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

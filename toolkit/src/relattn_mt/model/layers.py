@@ -129,7 +129,7 @@ class DecoderLayer(nn.Module):
         def attend(y: Tensor) -> Tensor:
             nonlocal weights
             if heads:
-                weights = self.cross_attention.weights(y, projected, src_lengths, heads)
+                weights = self.cross_attention.weights(y, projected, src_lengths, heads).mean(1)
             return self.cross_attention(y, projected, src_lengths)
 
         x = self.residuals[0](x, mix)
