@@ -113,6 +113,12 @@ def assert_refused(dtype, facts):
     assert library.MISSING[torch.float64 if dtype == torch.float64 else torch.float32] in native.installation()
 
 
+def overwrite(path, content):
+    """Write a new file: the process ends with SIGBUS if a library that it has loaded becomes shorter."""
+    path.unlink()
+    path.write_bytes(content)
+
+
 def another_build(folder):
     data = json.loads((folder / "relattn.json").read_text(encoding="utf-8"))
     (folder / "relattn.json").write_text(json.dumps({**data, "crc32": 1}), encoding="utf-8")
@@ -124,9 +130,9 @@ BROKEN = {  # how an installation is broken, and a fact in the reason
         f"none in this installation for {platform.machine()} on",
     ),
     "no structures": (lambda folder: (folder / "relattn.json").unlink(), "relattn.json"),
-    "no library": (lambda folder: (folder / "relattn.so").write_bytes(b"nothing"), "must be as it was compiled"),
+    "no library": (lambda folder: overwrite(folder / "relattn.so", b"nothing"), "must be as it was compiled"),
     "cut off": (
-        lambda folder: (folder / "relattn.so").write_bytes((folder / "relattn.so").read_bytes()[:100_000]),
+        lambda folder: overwrite(folder / "relattn.so", (folder / "relattn.so").read_bytes()[:100_000]),
         "must be as it was compiled",
     ),
     "another build": (another_build, "must be as it was compiled"),
