@@ -198,6 +198,17 @@ def test_time_is_linear_in_the_length_of_a_line_and_the_number_of_marks():
     assert time.process_time() - start < 1
 
 
+@pytest.mark.parametrize("target_words", [1, 20, 2000])
+@pytest.mark.parametrize("part", ["<b>ab</b> cd ", "<b>ab</b> {x}, ", "<b>ab</b>/"])
+def test_time_is_near_linear_in_the_number_of_elements_without_a_link(part, target_words):
+    """Their places are guesses, each among a few words near the place where it is expected."""
+    stripped = strip_tags(part * 1000)
+    start = time.process_time()
+    text, _ = restore_tags(stripped, " ".join(["x"] * target_words), [])
+    assert time.process_time() - start < 1.2
+    assert text.count("<b>") == text.count("</b>") == 1000
+
+
 @settings(max_examples=80)
 @given(
     st.lists(st.tuples(st.sampled_from([*TAGS, "ab", "c.", "(d", "e"]), st.sampled_from([" ", " ", ""])), max_size=9),

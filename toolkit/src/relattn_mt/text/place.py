@@ -15,7 +15,7 @@ Elements are nested. What touched a word touches one again.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +32,7 @@ _HAS_WORD = re.compile(r"\w")
 _SIGN = re.compile(r"([^\w\s])")
 _PART = re.compile(" +|[^ ]+")
 _FOREIGN = 0.5  # share of its length that it costs to enclose a word of no other element
+_NEAR = 16  # number of pieces on each side of the expected place among which one is guessed
 _LINKED = 8  # how many characters farther away a piece without a link may be than one with a link, to be guessed
 
 Span = tuple[int, int]  # numbers of characters before a part of a text and before its end
@@ -74,6 +75,11 @@ class _Piece:
     begin: int
     end: int
     origin: Span = (0, 0)
+
+    @property
+    def length(self) -> int:
+        """Its number of characters."""
+        return self.end - self.begin
 
     @property
     def is_linked(self) -> bool:
@@ -125,6 +131,7 @@ class _Placing:
         self.words = [word.span() for word in WORD.finditer(self.line)]
         self.ends = [end for _, end in self.words]
         self.guessed: list[str] = []
+        self.separators: dict[str, list[list[int]]] = {}  # places of each separator in the line and in the translation
         first, last = (Tag(Marked(), "single", at, left=True, right=True) for at in (0, len(self.line)))
         self.root = _Element(first, last=last, end=len(translation.rstrip()))
         self.changes: list[int] = [-1]  # places of tags, and the innermost pair after each of them
@@ -133,8 +140,11 @@ class _Placing:
         pairs = [element for element in reversed(elements) if element.last is not None]  # inner ones first
         self.aligned: dict[int, list[_Piece]] = {}  # translation of each word of the line
         self.pieces = self._pieces(links, likeliest)
+        self.linked = sorted((piece.origin[0], index) for index, piece in enumerate(self.pieces) if piece.is_linked)
         for pair in pairs:
             self._enclose(pair, self._run(pair))
+        indices = range(len(self.pieces))
+        self.choices = [index for index in indices if self._has_word(self.pieces[index])] or indices
         for pair in pairs:
             if _HAS_WORD.search(self.line, *pair.source) and not self._has_word(pair):
                 self._guess(pair)
@@ -195,59 +205,70 @@ class _Placing:
         """Return whether a piece translates nothing of another pair, but for those around a pair."""
         return not piece.is_linked or self.inner[bisect_right(self.changes, piece.origin[0]) - 1].contains(pair)
 
-    def _run(self, pair: _Element) -> list[_Piece]:
+    def _run(self, pair: _Element) -> range:
         """Return adjacent pieces with the longest translation of what a pair encloses, less half of what is foreign.
 
         None of them is of a pair that is apart, so that these do not overlap.
         """
         begin, end = pair.source
-        best = range(0)
+        begin_of_word, _ = self.words[bisect_right(self.ends, begin)]
+        linked = self.linked[bisect_left(self.linked, (min(begin, begin_of_word),)) : bisect_left(self.linked, (end,))]
+        best = run = range(0)
         most = count = 0.0
-        first = 0
-        for index, piece in enumerate(self.pieces):
-            size = piece.end - piece.begin
-            if piece.origin[0] < end and piece.origin[1] > begin:
-                first = first if count > 0 else index
-                count = max(count, 0) + size
-                if count > most:
-                    most = count
-                    best = range(first, index + 1)
-            elif piece.is_linked and count > 0:
-                count = count - _FOREIGN * size if self._is_free(piece, pair) else 0
-        return self.pieces[best.start : best.stop]
+        for index in sorted(index for _, index in linked if self.pieces[index].origin[1] > begin):
+            for piece in self.pieces[run.stop : index]:
+                if count <= 0:
+                    break
+                if piece.is_linked:
+                    count = count - _FOREIGN * piece.length if self._is_free(piece, pair) else 0
+            run = range(run.start if count > 0 else index, index + 1)
+            count = max(count, 0) + self.pieces[index].length
+            if count > most:
+                most = count
+                best = run
+        return best
 
-    def _enclose(self, pair: _Element, pieces: list[_Piece]) -> None:
+    def _enclose(self, pair: _Element, indices: range) -> None:
         """Let a pair enclose pieces, and what the pairs in it enclose."""
+        pieces = self.pieces[indices.start : indices.stop]
         parts: list[_Piece | _Element] = [*pieces, *(child for child in pair.children if child.begin < child.end)]
         pair.begin = min((part.begin for part in parts), default=0)
         pair.end = max((part.end for part in parts), default=0)
-        for piece in pieces:
-            piece.origin = piece.origin if piece.is_linked else pair.source
+        for index, piece in zip(indices, pieces, strict=True):
+            if not piece.is_linked:
+                piece.origin = pair.source
+                insort(self.linked, (pair.source[0], index))
 
     def _guess(self, pair: _Element) -> None:
         """Let a pair without a letter or digit enclose a piece that is free, likely and near, if no pair in it does."""
-        self._enclose(pair, [])
+        self._enclose(pair, range(0))
         if self._has_word(pair) or not self.pieces:
             return
         outer = pair.parent or self.root
         while outer.parent is not None and not self._has_word(outer):
             outer = outer.parent
         first, last = pair.source
-        words = [word for word, (begin, end) in enumerate(self.words) if begin < last and end > first]
-        likely = {piece.begin for word in words for piece in self.aligned.get(word, [])}
+        words = range(bisect_right(self.ends, first), bisect_left(self.words, (last,)))
+        likely = {self._index(piece.begin + 1) - 1 for word in words for piece in self.aligned.get(word, [])}
         expected = self._expected(pair.first)
+        nearest = bisect_left(self.choices, self._index(min(max(outer.begin, expected), outer.end)))
 
-        def rank(piece: _Piece) -> tuple[bool, bool, bool, bool, float]:
+        def rank(index: int) -> tuple[bool, bool, bool, bool, float]:
+            piece = self.pieces[index]
             is_inside = outer.begin <= piece.begin < outer.end
             is_taken = not self._is_free(piece, pair)
             distance = abs(piece.begin - expected) + _LINKED * piece.is_linked
-            return not is_inside, not self._has_word(piece), is_taken, piece.begin not in likely, distance
+            return not is_inside, not self._has_word(piece), is_taken, index not in likely, distance
 
-        best = min(self.pieces, key=rank)
-        if best.begin not in likely:
+        best = min(sorted({*self.choices[max(0, nearest - _NEAR) : nearest + _NEAR], *likely}), key=rank)
+        if best not in likely:
             self.guessed.append(pair.first.content.text or self.line[first:last])
-        best.origin = pair.source
-        self._enclose(pair, [best])
+        self.pieces[best].origin = pair.source
+        self._enclose(pair, range(best, best + 1))
+
+    def _index(self, at: float) -> int:
+        """Return the number of pieces that begin before a place."""
+        return bisect_left(self.pieces, at, key=lambda piece: piece.begin)
 
     def _has_word(self, part: _Piece | _Element) -> bool:
         return _HAS_WORD.search(self.translation, part.begin, part.end) is not None
@@ -266,7 +287,7 @@ class _Placing:
         if at is None:
             at = self._beside(tag)
         if at is None:
-            index = bisect_left(self.pieces, self._expected(tag), key=lambda piece: piece.begin)
+            index = self._index(self._expected(tag))
             at = self.pieces[index].begin if index < len(self.pieces) else self.root.end
             tag = replace(tag, left=False, right=False)  # it must not touch another word
             if single.last is None:
@@ -292,8 +313,11 @@ class _Placing:
         separator = tag.content.head
         if separator not in SEPARATORS or self.line[tag.at : tag.at + 1] != separator:
             return None
-        places = [match.start() for match in re.finditer(separator, self.translation)]
-        return places[self.line.count(separator, 0, tag.at)] if len(places) == self.line.count(separator) else None
+        if separator not in self.separators:
+            sides = self.line, self.translation
+            self.separators[separator] = [[match.start() for match in re.finditer(separator, side)] for side in sides]
+        places, target_places = self.separators[separator]
+        return target_places[bisect_left(places, tag.at)] if len(places) == len(target_places) else None
 
     def _beside(self, tag: Tag) -> int | None:
         """Return the place of a tag beside the translation of its neighbour: the word before it, if it touches none."""
