@@ -249,7 +249,9 @@ class _Placing:
             outer = outer.parent
         first, last = pair.source
         words = range(bisect_right(self.ends, first), bisect_left(self.words, (last,)))
-        likely = {self._index(piece.begin + 1) - 1 for word in words for piece in self.aligned.get(word, [])}
+        aligned = [piece for word in words for piece in self.aligned.get(word, [])]
+        own = [piece for piece in aligned if piece.origin[0] < last and piece.origin[1] > first]
+        likely = {self._index(piece.begin + 1) - 1 for piece in own}
         expected = self._expected(pair.first)
         nearest = bisect_left(self.choices, self._index(min(max(outer.begin, expected), outer.end)))
 
