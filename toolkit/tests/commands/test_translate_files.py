@@ -111,6 +111,32 @@ def test_text_has_the_format_of_standard_output(relattn, reading, model, tmp_pat
         assert out.read_text(encoding="utf-8") == want
 
 
+@pytest.mark.parametrize(
+    ("name", "expected_name"),
+    [
+        ("in.jsonl", "in.{}.jsonl"),
+        ("a.b.jsonl.gz", "a.b.{}.jsonl"),
+        ("in", "in.{}"),
+        ("in.TXT.GZ", "in.{}.TXT"),
+        ("v1.0", "v1.{}.0"),
+    ],
+)
+def test_default_output_has_the_format_of_the_input(relattn, model, tmp_path, name, expected_name):
+    """It is not compressed."""
+    lines = ROWS if "jsonl" in name else LINES
+    content = "".join(f"{line}\n" for line in lines).encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.lower().endswith("gz") else content)
+    out = tmp_path / expected_name.format(load(model).tgt_lang or "translated")
+    result = relattn("translate", model, "--input", tmp_path / name)
+    assert (result.code, result.out) == (0, f"{out}\n"), result.err
+    assert out.read_text(encoding="utf-8").count("\n") == len(LINES)
+
+
+@pytest.mark.parametrize("name", [".", "/", ".."])
+def test_a_directory_as_input_is_refused(relattn, model, name):
+    assert_refused(relattn("translate", model, "--input", name), "--input must be a file, got a directory")
+
+
 def test_finished_outputs_are_kept(relattn, model, another, tmp_path, monkeypatch):
     given, out = write(tmp_path / "in", "jsonl"), tmp_path / "out.jsonl"
     command = ["translate", model, "--input", given, "--output", out]

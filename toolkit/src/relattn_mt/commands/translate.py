@@ -1,6 +1,7 @@
 """`relattn-mt translate`"""
 
 import logging
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -94,6 +95,7 @@ def translate(
 
     for flag, value in (("output", output), ("column", column), ("shard", shard)):
         require(not value or bool(input), f"--{flag} requires --input")
+    require(not (input and Path(input).is_dir()), f"--input must be a file, got a directory: {input}")
     require(not (input and prefix), "--prefix does not work with --input")
     is_document = _is_document(input, document)
     require(not report or is_document, "--report requires --input with a document; a table has these columns anyway")
@@ -117,7 +119,7 @@ def translate(
     if verbose:
         print(f"search: {translator.engine.name}", file=sys.stderr)
     if input and not output:
-        output = str(Path(input).with_suffix(f".{translator.tgt_lang or 'translated'}{Path(input).suffix}"))
+        output = _default_output(Path(input), translator.tgt_lang or "translated")
         _check_output(input, output, [input, glossary, report], bundle, is_document)
     options = TranslateOptions(
         n_best=1 if n_best is None else n_best,
@@ -172,6 +174,12 @@ def _is_document(input: str, document: bool) -> bool:
     require(kind.lstrip(".") not in _UNSUPPORTED.split(), f"{input}: {kind} is not supported; {others}")
     require(not document or kind in FORMATS, f"--document requires --input in {', '.join(FORMATS)}")
     return document or (kind in FORMATS and kind not in (".txt", ".jsonl"))
+
+
+def _default_output(input: Path, language: str) -> str:
+    """Return the name of the output: letter.de.docx for letter.docx, and rows.de.jsonl for rows.jsonl.gz."""
+    unpacked = input.with_name(re.sub(r"(?<=.)\.(gz|bz2|xz|zst)$", "", input.name, flags=re.IGNORECASE))
+    return str(unpacked.with_suffix(f".{language}{unpacked.suffix}"))
 
 
 def _check_output(input: str, output: str, inputs: list[str], bundle: str, is_document: bool) -> None:
