@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from relattn_mt.config import differences
-from relattn_mt.documents.read import FORMATS
+from relattn_mt.documents.read import FORMATS, file_suffix, uncompressed
 from relattn_mt.support.console import progress_bar, shows_progress
 from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import putting, remove, require_regular, write_atomically
@@ -48,21 +48,27 @@ class TextSource:
         self.style = style
         self.n_best = n_best
 
-    def check(self) -> tuple[int, str]:
+    def check(self, translator: Translator) -> tuple[int, str]:
         """Read the whole file, and return its number of lines and its digest.
 
         Raises:
-            InputError: The file cannot be read, or a line cannot be translated.
+            InputError: The file cannot be read, or lines cannot be translated.
         """
         digest = hashlib.sha256()
-        number = 0
-        for number, line in enumerate(read_lines(self.path, digest.update), start=1):
-            self.check_line(line, f"{self.path}: line {number}")
-        return number, digest.hexdigest()
+        count = 0
 
-    def check_line(self, line: str, where: str) -> None:
-        """Raise an InputError, which begins with `where`, if a line cannot be translated."""
+        def texts() -> Iterator[str]:
+            nonlocal count
+            for count, line in enumerate(read_lines(self.path, digest.update), start=1):
+                yield self.checked_text(line, f"{self.path}: line {count}")
+
+        translator.require_short(texts(), self.options, str(self.path))
+        return count, digest.hexdigest()
+
+    def checked_text(self, line: str, where: str) -> str:
+        """Return what is translated of a line. Raise an InputError, which begins with `where`, if nothing can be."""
         require_readable(line, where)
+        return line
 
     def parts(self, first: int) -> Iterator[list[str]]:
         """Yield the lines of each part, from that of the given index on."""
@@ -89,7 +95,7 @@ class JsonSource(TextSource):
         super().__init__(path, options)
         self.column = column
 
-    def check_line(self, line: str, where: str) -> None:
+    def checked_text(self, line: str, where: str) -> str:
         with reading(where, "must be a JSON object"):
             row = json.loads(line)
         require(isinstance(row, dict), f"{where} must be a JSON object, got {one_line(line, 40)!r}")
@@ -102,6 +108,7 @@ class JsonSource(TextSource):
         kind = "null" if value is None else type(value).__name__
         require(isinstance(value, str), f"{where}: column {name!r} must be text, got {kind}")
         require_readable(value, where)
+        return str(value)
 
     def text(self, line: str) -> str:
         return json.loads(line)[self.column]
@@ -123,13 +130,13 @@ def source_of(
     """
     require(path.exists(), f"{path}: no such file")
     require_regular(path)
-    kind = re.sub(r"\.(gz|bz2|xz|zst)$", "", path.name.lower()).rpartition(".")[2]
-    if kind != "jsonl":
+    kind = file_suffix(uncompressed(path.name))
+    if kind != ".jsonl":
         require(not column, f"--column requires a table, .jsonl, got {path}")
         fits = out.suffix.lower() not in {".gz", ".bz2", ".xz", ".zst", *FORMATS} - {".txt", ".jsonl"}
         require(fits, f"{out}: the output must be text, as the input, and neither a document nor compressed")
         return TextSource(path, options, style, n_best)
-    require(out.suffix.lower() == f".{kind}", f"{out}: the output must be .{kind}, as the input")
+    require(out.suffix.lower() == kind, f"{out}: the output must be {kind}, as the input")
     require(style == "text" and not n_best, "--format and --n_best do not work with a table")
     return JsonSource(path, options, column or "text")
 
@@ -161,7 +168,7 @@ def translate_file(
     i, n = shard or (1, 1)
     if shard:
         out = out.with_name(f"{out.stem}-{i:05}-of-{n:05}{out.suffix}")
-    rows, digest = source.check()
+    rows, digest = source.check(translator)
     settings = {**settings, "input": digest, "shard": f"{i}/{n}", "rows per part": PART}
     settings = json.loads(json.dumps(settings))
     parts = -(-rows // PART)

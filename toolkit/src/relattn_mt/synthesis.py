@@ -31,11 +31,12 @@ from relattn_mt.corpus.sources import file_names
 from relattn_mt.loading import weights_digest
 from relattn_mt.support.errors import escape, require, require_language
 from relattn_mt.support.files import require_regular, write_atomically
+from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text
 from relattn_mt.tokens.normalization import normalize
 from relattn_mt.tokens.text_files import read_lines, read_parallel
 from relattn_mt.translate.options import TranslateOptions
-from relattn_mt.translate.prepare import LONGEST_LINE
+from relattn_mt.translate.prepare import Sentence
 from relattn_mt.translate.translation import Translation
 from relattn_mt.translate.translator import Translator
 
@@ -144,11 +145,7 @@ class SyntheticText:
 
     def _is_read(self, line: str) -> bool:
         """Return whether a line is translated. One that the model cannot read is dropped as empty."""
-        if self._is_long(line) or len(line) > LONGEST_LINE:
-            return False
-        longest = self.translator.preparation.max_length
-        special = self.translator.tokenizer.special.per_source
-        return longest is None or len(self.translator.tokenizer.encode(line)) + special <= longest
+        return not self._is_long(line) and not self.translator.preparation.excess(Sentence(Marked(line), self.options))
 
 
 def synthesize(text: SyntheticText, out: Path, *, parallel: Sequence[str] = (), weight: float = 1.0) -> FilterStats:

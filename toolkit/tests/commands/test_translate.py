@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import sys
 from dataclasses import replace
@@ -169,9 +170,17 @@ def test_options_of_translating(relattn, reading, tmp_path, monkeypatch, model, 
     assert (result.code, result.out) == (0, "".join(printed))
 
 
-def test_input_must_be_utf8(relattn, reading, tmp_path, model):
-    reading(b"one cat\ntwo \xff mat\n")
+def test_input_must_be_utf8(relattn, reading, tmp_path, model, monkeypatch):
+    content = b"one cat\ntwo \xff mat\n"
+    reading(content)
     result = relattn("translate", model)
+    assert (result.code, result.out) == (2, "")  # a file is read before it is translated
+    reader, writer = os.pipe()
+    os.write(writer, content)
+    os.close(writer)
+    with os.fdopen(reader) as pipe, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdin", pipe)
+        result = relattn("translate", model)
     assert (result.code, result.out.count("\n")) == (2, 1)  # the lines before are translated
     assert result.err == "relattn-mt: error: standard input: not UTF-8 at byte 12, in line 2: 0xff\n"
 
@@ -237,6 +246,9 @@ def test_documents(relattn, tmp_path, monkeypatch, model):
     for flags, message in (
         ("--input a.HTML --output b.html", "exists"),
         ("--output c.html", "--output requires --input"),
+        ("--input a.HTML --output no/c.html", "no/c.html: its directory must exist"),
+        ("--input a.HTML --output c.html --report no/c.tsv", "no/c.tsv: its directory must exist"),
+        ("--input a.HTML --output c.html --report a.txt", "a.txt: exists"),
         ("--input a.txt --output c.txt --report c.tsv", "--report requires --input with a document"),
         ("--input a.HTML --output c.html --report a.HTML", "must not replace an input"),
         ("--input a.HTML --output c.html --report c.html", "must not replace an input"),

@@ -1,5 +1,6 @@
 """Texts of HTML, and HTML with their translations."""
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -7,7 +8,8 @@ from bs4 import BeautifulSoup
 from bs4.element import NavigableString
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from relattn_mt.documents.html import MAX_TAGS, Markup
+from relattn_mt.documents.html import Markup
+from relattn_mt.documents.read import document_texts, read_document
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.patterns import has_text
 
@@ -118,11 +120,34 @@ def test_broken_html_is_accepted(html: str) -> None:
     assert isinstance(page.fill(page.texts), str)
 
 
-def test_number_of_tags_is_limited() -> None:
-    deep = "<div>" * (MAX_TAGS // 2) + "x" + "</div>" * (MAX_TAGS // 2)
+def test_number_of_tags_is_limited_for_a_server_only() -> None:
+    deep = "<div>" * 30_000 + "x" + "</div>" * 30_000
     assert Notated(Markup(deep)).texts == ["x"]
+    assert document_texts("a.html", b"one <b>two</b> " * 25_000 + b"three", 10**9, 10**9)
     with pytest.raises(InputError, match="tags"):
-        Markup(f"{deep}<b>")
+        document_texts("a.html", b"one <b>two</b> " * 25_001 + b"three", 10**9, 10**9)
+
+
+ITEMS, UNITS, PARAGRAPHS = 27_000, 9_000, 18_000
+LARGE = {  # files that a server refused once
+    "a.html": "<ul>" + "".join(f"<li>item {i}</li>\n" for i in range(ITEMS)) + "</ul>",
+    "a.xlf": '<xliff version="1.2"><file><body>'
+    + "".join(f'<trans-unit id="{i}"><source>item {i}</source><target/></trans-unit>\n' for i in range(UNITS))
+    + "</body></file></xliff>",
+    "a.md": "".join(f"one **{i}** two `{i}` three\n\n" for i in range(PARAGRAPHS)),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_files_are_read(name: str) -> None:
+    """Each item is a text, and the file is the same with its own texts as translations, but for empty targets."""
+    content = LARGE[name].encode()
+    document = read_document(name, content, 10**9)
+    assert len(document.texts) == {"a.html": ITEMS, "a.xlf": UNITS, "a.md": PARAGRAPHS}[name]
+    filled = document.fill(document.texts)
+    if name == "a.xlf":
+        filled = re.sub("<target>item [0-9]+</target>", "<target/>", str(filled))
+    assert filled == LARGE[name]
 
 
 @pytest.mark.parametrize(

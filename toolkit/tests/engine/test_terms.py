@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from relattn_mt.engine import terms
-from relattn_mt.engine.decoder import MOST_POSITIONS
 from relattn_mt.model.positions import absolute
 from relattn_mt.model.positions.distance_terms import Buckets, Slopes
+from relattn_mt.search.types import MOST_POSITIONS
 
 DISTANCES = np.arange(-MOST_POSITIONS, MOST_POSITIONS + 1)
 

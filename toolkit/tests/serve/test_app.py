@@ -743,6 +743,9 @@ def test_confidence_and_glossary_of_each_text(with_model, kind):
     assert answer["translatedText"][1] == best[1].text  # in the same batch
     for wrong in ({"a": 61 * "vier "}, {"a": ""}, {" ": "b"}, {str(i): "a" for i in range(1001)}, "a"):
         assert with_model.post("/translate", json={**parameters, "q": "a", "glossary": wrong}).status_code == 400
+    for wrong, named in (({"a": 3}, "3"), ({"a": "b", "c": [1]}, "[1]"), ({"a": True}, "true")):
+        refused = with_model.post("/translate", json={**parameters, "q": "a", "glossary": wrong})
+        assert (refused.status_code, f"got {named}" in refused.json()["error"]) == (400, True)
 
 
 @pytest.mark.parametrize(("text", "source"), [("one apple and\n two pears", "en"), ("一。二。", "zh")])

@@ -72,7 +72,7 @@ def test_lengths_of_lines_are_those_after_normalization(tokenizer):
     assert alone.tokens
     assert nothing.tokens == []
     line = next(line for n in range(20) if len(tokenizer.encode(line := "pears and apples"[:n])) == 7)
-    with pytest.raises(InputError, match=r"line 1 has 7 pieces, but this model reads at most 6$"):
+    with pytest.raises(InputError, match=r"line 1 has 7 pieces, but this model reads at most 6 pieces"):
         translator.translate([line])
 
 

@@ -1,10 +1,13 @@
 """`relattn-mt evaluate`"""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from relattn_mt.commands.options import DeviceOptions, ReferenceText, SearchOptions, require_new_output
 from relattn_mt.support.console import shows_progress
+from relattn_mt.support.errors import require_installed
+from relattn_mt.translate import LongLines
 
 
 def evaluate(
@@ -14,6 +17,7 @@ def evaluate(
     src_lang: str = "",
     tgt_lang: str = "",
     out: str = "",
+    long_lines: LongLines = "error",
     search: SearchOptions,
     device: DeviceOptions,
 ) -> None:
@@ -25,15 +29,19 @@ def evaluate(
             other one if tgt_lang is that language.
         tgt_lang: Target language. The default is chosen as for src_lang.
         out: File to write the translations to, one per line.
+        long_lines: What to do with lines that are longer than the model can read, as in relattn-mt translate.
     """
     require_new_output(out, [text.src, text.ref], [bundle])
 
     from relattn_mt.evaluation import score
     from relattn_mt.support.files import output
 
+    if long_lines == "split":
+        require_installed("documents", "sentencex")
     translator = device.load(bundle, src_lang=src_lang, tgt_lang=tgt_lang)
-    options = search.options(translator)
+    options = replace(search.options(translator), long_lines=long_lines)
     pairs = text.pairs()
+    translator.require_short([src for src, _ in pairs], options, text.src)
     references = [reference for _, reference in pairs]
     with output(Path(out)) if out else nullcontext() as write:  # an unwritable file is refused before translating
         translations = translator.translate([src for src, _ in pairs], options, progress=shows_progress())

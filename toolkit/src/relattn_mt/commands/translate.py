@@ -1,26 +1,32 @@
 """`relattn-mt translate`"""
 
 import logging
-import re
+import os
 import sys
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relattn_mt.commands.options import DeviceOptions, SamplingFlags, SearchOptions, require_new_output
 from relattn_mt.config import as_dict
-from relattn_mt.documents.read import FORMATS, file_suffix
+from relattn_mt.documents.read import FORMATS, file_suffix, uncompressed
 from relattn_mt.support.console import shows_progress
-from relattn_mt.support.errors import InputError, reading, require, require_installed
+from relattn_mt.support.errors import InputError, naming, reading, require, require_installed
 from relattn_mt.support.files import require_regular, write_atomically
-from relattn_mt.translate import Format
+from relattn_mt.translate import Format, LongLines
 
 if TYPE_CHECKING:
     from relattn_mt.translate.options import TranslateOptions
     from relattn_mt.translate.translator import Translator
 
+_OF_LINES = (".txt", ".jsonl")
 _log = logging.getLogger(__name__)
-_UNSUPPORTED = "csv tsv parquet pdf doc rtf tex yaml yml xml tmx properties strings resx"
+_UNSUPPORTED = (
+    "csv tsv parquet xls ppt pdf doc pages rtf tex rst adoc org wiki yaml yml toml ini xml tmx tbx ttml dfxp ts "
+    "properties strings stringsdict xcstrings resx php js mjs css ass ssa sbv smi sub idx mobi azw3 djvu ps "
+    "png jpg jpeg gif webp bmp tif tiff svg ico heic mp3 mp4 m4a wav ogg flac avi mkv mov webm zip tar tgz 7z rar exe"
+)
 
 
 def translate(
@@ -44,6 +50,7 @@ def translate(
     draws: SamplingFlags,
     document: bool = False,
     split: bool = False,
+    long_lines: LongLines = "error",
     report: str = "",
     verbose: bool = False,
     search: SearchOptions,
@@ -84,8 +91,11 @@ def translate(
         sampling: Draw translations at random instead of searching for the best.
         document: Translate a .txt file as a document, with any number of sentences per line.
         split: Divide each line of standard input into sentences, as the server does. By default a line is one sentence.
+        long_lines: What to do with lines that are longer than the model can read. error reports all of them before
+            anything is translated, or those of a pipe before the lines around them are. copy leaves them untranslated,
+            with the warning "long". split translates them part by part.
         report: File to write for a document, with a row per sentence, separated by tabs: the source, score, confidence,
-            translation and warnings. How many sentences have warnings is always printed to standard error.
+            translation and warnings. The number of those with warnings is printed to standard error, unless --quiet.
         verbose: Print to standard error which implementation of the search runs, and why a faster one does not.
     """
     from relattn_mt.tokens.text_files import read_lines, stream_lines
@@ -105,8 +115,13 @@ def translate(
         is_plain = n_best is None and format == "text" and not (align or prefix or column or shard or keep_tags)
         others = "--n_best, --format, --align, --keep_tags, --prefix, --column and --shard"
         require(is_plain, f"{others} do not work with {'a document' if input else '--split'}")
+    if long_lines == "split":
+        require_installed("documents", "sentencex")
     _check_output(input, output, [input, glossary, report], bundle, is_document)
     require_new_output(report, [input, glossary], [bundle])
+    require(not (report and Path(report).exists()), f"{report}: exists; choose another name with --report")
+    for path in (output, report):
+        require(not is_document or Path(path).parent.is_dir(), f"{path}: its directory must exist")
     if sys.stdin is None and not input:
         raise InputError("standard input is closed")
     if shard:
@@ -130,6 +145,7 @@ def translate(
         keep_literals=not no_keep_literals,
         copy=not no_copy,
         align=align,
+        long_lines=long_lines,
     )
     if is_document:
         _translate_document(translator, input, output, options, report)
@@ -154,6 +170,10 @@ def translate(
         }
         print(translate_file(translator, source, Path(output), settings, parse_shard(shard) if shard else None))
     else:
+        if sys.stdin.seekable():  # a file, which is read again
+            begin = os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR)
+            translator.require_short(chain.from_iterable(stream_lines(sys.stdin.fileno())), options, "standard input")
+            os.lseek(sys.stdin.fileno(), begin, os.SEEK_SET)
         results = translator.stream(
             stream_lines(sys.stdin.fileno()),
             options,
@@ -171,14 +191,17 @@ def _is_document(input: str, document: bool) -> bool:
     """Return whether a file is translated as a document, and refuse a kind of file that is not supported."""
     kind = file_suffix(input)
     others = "convert a table to .jsonl and name its --column, and anything else to a kind of document"
-    require(kind.lstrip(".") not in _UNSUPPORTED.split(), f"{input}: {kind} is not supported; {others}")
+    unpacked = file_suffix(uncompressed(input))
+    require(unpacked.lstrip(".") not in _UNSUPPORTED.split(), f"{input}: {unpacked} is not supported; {others}")
+    is_packed = unpacked != kind and unpacked in FORMATS and unpacked not in _OF_LINES
+    require(not is_packed, f"{input}: a document must not be compressed; unpack it first")
     require(not document or kind in FORMATS, f"--document requires --input in {', '.join(FORMATS)}")
-    return document or (kind in FORMATS and kind not in (".txt", ".jsonl"))
+    return document or (kind in FORMATS and kind not in _OF_LINES)
 
 
 def _default_output(input: Path, language: str) -> str:
     """Return the name of the output: letter.de.docx for letter.docx, and rows.de.jsonl for rows.jsonl.gz."""
-    unpacked = input.with_name(re.sub(r"(?<=.)\.(gz|bz2|xz|zst)$", "", input.name, flags=re.IGNORECASE))
+    unpacked = input.with_name(uncompressed(input.name) or input.name)
     return str(unpacked.with_suffix(f".{language}{unpacked.suffix}"))
 
 
@@ -201,7 +224,8 @@ def _translate_document(
     require_regular(input)
     with reading(input, "cannot be read"):
         content = Path(input).read_bytes()
-    translated = translate_document(translator, input, content, options, progress=shows_progress())
+    with naming(input):
+        translated = translate_document(translator, input, content, options, progress=shows_progress())
     if report:
         lines = report_lines(translated.segments)
         write_atomically(Path(report), "".join(f"{line}\n" for line in lines).encode())
@@ -217,6 +241,9 @@ def _translate_split_lines(translator: "Translator", chunks: Iterable[list[str]]
     from relattn_mt.text.marked import Marked
     from relattn_mt.translate.documents import translate_texts
 
+    count = 0
     for chunk in chunks:
-        for text in translate_texts(translator, [Marked(line) for line in chunk], options).texts:
+        translated = translate_texts(translator, [Marked(line) for line in chunk], options, first=count + 1)
+        count += len(translated.segments)
+        for text in translated.texts:
             print(text.text, flush=True)

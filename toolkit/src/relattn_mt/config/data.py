@@ -7,7 +7,7 @@ from os.path import normpath
 from typing import Literal
 
 from relattn_mt.config.base import Config, number
-from relattn_mt.support.errors import require, require_language
+from relattn_mt.support.errors import require, require_language, same_language
 
 MOST_WEIGHT = 1000  # passes over a corpus per epoch
 Normalization = Literal["nfc", "nmt_nfkc", "identity"]
@@ -78,9 +78,9 @@ class DataConfig(Config):
     language_tokens: Literal["none", "target"] = "none"
     temperature: float = number(1.0, "[0.01, 1e6]")
     normalization: Normalization = "nfc"
-    vocab_size: int = number(8000, "[1, 1048576]")
+    vocab_size: int = number(8000, "[261, 1048576]")  # a byte is a piece, and there are 4 special tokens
     vocab_lines: int = number(500_000, "[1, 1e9]")
-    max_tokens: int = number(4096, "[1, 1e9]")
+    max_tokens: int = number(4096, "[2, 1e9]")  # a piece and the end of sentence
     max_length: int = number(256, "[1, 1e6]")
     augment: AugmentConfig = field(default_factory=AugmentConfig)
 
@@ -88,6 +88,8 @@ class DataConfig(Config):
         super().__post_init__()
         for name in ("src_lang", "tgt_lang"):
             require_language(name, getattr(self, name))
+        differ = not same_language(self.src_lang, self.tgt_lang)
+        require(differ, f"src_lang and tgt_lang must differ, got {self.src_lang} and {self.tgt_lang}")
         for split in ("train", "valid"):
             src, tgt, listed = (getattr(self, f"{split}_{name}") for name in ("src", "tgt", "list"))
             require(bool(src) == bool(tgt), f"{split}_src requires {split}_tgt and vice versa, got '{src}' and '{tgt}'")

@@ -20,7 +20,6 @@ from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Marked, pair_tags
 from relattn_mt.text.patterns import has_text
 
-MAX_TAGS = 50_000  # checked before parsing
 _CODE = "code", "kbd", "samp", "var"
 _UNTRANSLATED = {*_CODE, "script", "style", "pre", "textarea", "svg", "math", "template"}
 _RAW = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes"}  # without tags inside
@@ -114,13 +113,12 @@ class Markup:
         texts: Texts to translate: those of the document, and then those of attributes.
 
     Raises:
-        InputError: There are too many tags, or XML is not well-formed.
+        InputError: XML is not well-formed.
     """
 
     def __init__(
         self, source: str, rules: Rules | None = None, *, is_xml: bool = False, keeps_space: bool = False
     ) -> None:
-        require(source.count("<") <= MAX_TAGS, f"HTML or XML must have at most {MAX_TAGS:,} tags")
         self._tokens = list(tokens_of(source, is_xml or rules is not None))
         translated = [True] * len(self._tokens) if rules else list(_translated(self._tokens))
         self._runs: list[tuple[list[tuple[int, int]], TokenText]] = []  # ranges of tokens, and their text

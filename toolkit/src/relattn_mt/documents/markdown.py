@@ -18,9 +18,7 @@ from itertools import accumulate, chain
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
 
-from relattn_mt.documents.html import MAX_TAGS
 from relattn_mt.documents.lexer import TokenText, divided
-from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Marked, pair_tags
 from relattn_mt.text.patterns import BLOCK, WEB_ADDRESS
 
@@ -72,20 +70,14 @@ class Markdown:
 
     Attributes:
         texts: Texts to translate.
-
-    Raises:
-        InputError: The file has too many tags.
     """
 
     def __init__(self, content: str) -> None:
         self._content = content
         self._segments: list[tuple[Sequence[_Token], TokenText]] = []
-        count = 0
         for lines, references in _texts(content):
             for segment in chain.from_iterable(map(_divided, filter(None, _segments(lines, content, references)))):
                 tags = [(i, each.name, each.is_closing) for i, each in enumerate(segment) if each.name]
-                count += sum(each.text is None for each in segment)
-                require(count <= MAX_TAGS, f"Markdown must have at most {MAX_TAGS:,} tags")
                 tokens = [each.text for each in segment]
                 sources = [content[each.begin : each.end] for each in segment]
                 breaks = {i for i, text in enumerate(tokens) if text is None and BLOCK.fullmatch(sources[i])}

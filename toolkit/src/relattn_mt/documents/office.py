@@ -21,7 +21,6 @@ from typing import Any
 from lxml import etree
 
 from relattn_mt.documents.archives import Archive
-from relattn_mt.documents.html import MAX_TAGS
 from relattn_mt.documents.lexer import INVALID, Message, TokenText, divided
 from relattn_mt.support.errors import reading, require
 from relattn_mt.text.marked import Marked
@@ -107,7 +106,7 @@ class OfficeDocument:
         texts: Texts to translate.
 
     Raises:
-        InputError: The file is not such a document, or has too many tags.
+        InputError: The file is not such a document.
     """
 
     def __init__(self, archive: Archive, suffix: str) -> None:
@@ -120,8 +119,6 @@ class OfficeDocument:
             if not names or "".join(element.itertext()) not in names
         ]
         tokens = [_tokens(element) for _, element in elements]
-        count = sum(token.text is None for each in tokens for token in each)
-        require(count <= MAX_TAGS, f"a document must have at most {MAX_TAGS:,} formats, fields and objects")
         self._paragraphs = [
             (part, _Paragraph(element, each) if each else _Cell(element))
             for (part, element), each in zip(elements, tokens, strict=True)

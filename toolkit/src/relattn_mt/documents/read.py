@@ -15,6 +15,8 @@ from relattn_mt.documents.encodings import decode
 from relattn_mt.support.errors import InputError, require
 from relattn_mt.text.marked import Marked
 
+MAX_TAGS = 50_000  # within the texts of a file for the server
+
 
 class Document(Protocol):
     """File whose texts can be replaced.
@@ -68,11 +70,13 @@ def document_texts(name: str, content: bytes, unpacked: int, characters: int) ->
     """Return the texts of a file. Arguments and errors are those of `read_document`.
 
     Raises:
-        InputError: Also if the texts have more characters than `characters`.
+        InputError: Also if the texts have more characters than `characters`, or more than MAX_TAGS tags.
     """
     texts = read_document(name, content, unpacked).texts
     count = sum(len(text.text) for text in texts)
     require(count <= characters, f"the text of a file must have at most {characters:,} characters, got {count:,}")
+    tags = sum(len(text.marks) for text in texts)
+    require(tags <= MAX_TAGS, f"the texts of a file must have at most {MAX_TAGS:,} tags, got {tags:,}")
     return texts
 
 
@@ -101,6 +105,11 @@ def with_translations(
         raise InputError(
             f"the translation has characters that {encoding} does not have: convert the file to UTF-8"
         ) from error
+
+
+def uncompressed(name: str) -> str:
+    """Return a file name without the suffix of a compression."""
+    return re.sub(r"\.(gz|bz2|xz|zst)$", "", name, flags=re.IGNORECASE)
 
 
 def file_suffix(name: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from relattn_mt.documents.lexer import Message
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.marked import Marked
-from relattn_mt.text.patterns import literals, markup_pattern
+from relattn_mt.text.patterns import KEY, literals, markup_pattern
 
 _STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
 _JSON = re.compile(rf"({_STRING})(\s*:)?")
@@ -29,7 +29,8 @@ _SPECIAL = re.compile('["\\\\\a\b\f\n\r\t\v]')
 class Json:
     """JSON or JSON lines whose strings can be replaced. Names and other values are left unchanged.
 
-    So are values whose names begin with `@`: descriptions in .arb files of Flutter, and types of JSON-LD.
+    So are keys (`menu.open`, `fa-home`), and values whose names begin with `@`: descriptions in .arb files of Flutter,
+    and types of JSON-LD.
 
     Args:
         content: The file.
@@ -56,7 +57,9 @@ class Json:
                 value = re.compile(r"\s*").match(content, found.end()).end()  # type: ignore[union-attr]
                 _, end = json.JSONDecoder().raw_decode(content, value)
             text = json.loads(found[1]) if found[2] is None else ""
-            if text and not re.search("[\0\ud800-\udfff]", text):  # NUL and half of a character are not text
+            if (
+                text and not KEY.fullmatch(text) and not re.search("[\0\ud800-\udfff]", text)
+            ):  # NUL and half of a character are not text
                 message = Message(text, markup_pattern())
                 self._strings.append((*found.span(1), text, message))
         self.texts = [text for *_, message in self._strings for text in message.texts]
@@ -92,7 +95,7 @@ def _require_json(content: str) -> None:
 class Po:
     """PO file of gettext whose translations can be filled.
 
-    Entries with a translation are left unchanged, also if it is marked as fuzzy, and so are obsolete entries.
+    Entries with a translation are left unchanged, also if it is marked as fuzzy; so are obsolete entries and keys.
 
     Args:
         content: The file.
@@ -121,7 +124,7 @@ class Po:
             if plural and (not others or (takes_number and literals(source) != literals(plural))):
                 first, others = [], [*first, *others]
             for places, text in ((first, source), (others, plural)):
-                if places and text and "\0" not in text:  # which is not text
+                if places and text and "\0" not in text and not KEY.fullmatch(text):  # NUL is not text
                     self._fills.append((places, Message(text, markup_pattern())))
         self.texts = [text for _, message in self._fills for text in message.texts]
 

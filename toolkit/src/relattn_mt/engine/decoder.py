@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 BLOCK = 16  # as in `workspace.h`
-MOST_POSITIONS = 8192  # of a search: its memory per step and hypothesis grows with the limit
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish")  # codes in `relattn_mt.h`
 
 # Kinds of signals and mixers.

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from relattn_mt.engine.decoder import BLOCK, MOST_POSITIONS, Memory, NativeDecoder, integers
+from relattn_mt.engine.decoder import BLOCK, Memory, NativeDecoder, integers
 from relattn_mt.engine.packing import address, aligned
 from relattn_mt.engine.shortlist import Shortlist
 from relattn_mt.search.engine import NextTokens
-from relattn_mt.search.types import Hypothesis, Request, SearchRules
+from relattn_mt.search.types import MOST_POSITIONS, Hypothesis, Request, SearchRules
 from relattn_mt.support.errors import InputError
 
 INTEGERS = {"tokens", "sources", "src_lengths", "candidates", "banned", "only"}  # arrays of a step in 64 bits

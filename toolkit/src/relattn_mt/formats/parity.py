@@ -114,7 +114,8 @@ class Reference:
         self.translator = translator
         self.lines = lines
         self.is_random = is_random
-        self.options = TranslateOptions(search=search, copy=False, keep_literals=False)
+        unit = "" if is_random else "line"  # warnings about random lines help nobody
+        self.options = TranslateOptions(search=search, copy=False, keep_literals=False, unit=unit)
         self.src_ids = [translator.tokenizer.encode(line) for line in lines]
         self.best = [best for (best,) in translator.n_best(lines, self.options, progress=shows_progress())]
         self.tgt_ids = [best.tokens for best in self.best]

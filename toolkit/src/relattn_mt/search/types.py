@@ -12,6 +12,7 @@ from relattn_mt.search.length_penalty import length_penalty
 from relattn_mt.support.errors import require
 
 NEVER = float("-inf")
+MOST_POSITIONS = 8192  # of a search: its memory per step and hypothesis grows with the limit
 DIVERGED = "the model's log-probabilities are NaN: training diverged or the weights are damaged"
 
 

@@ -96,7 +96,8 @@ def _convert(name: str, value: Any, schema: Schema) -> Any:
         and schema.get("minimum", -inf) <= (value if isinstance(value, int) else len(value)) <= min(limits, default=inf)
     )
     rule = ", ".join(f"{key} {each}" for key, each in schema.items() if key not in ("default", "description"))
-    got = value if isinstance(value, str | int | float) else _TYPES.get(type(value))
+    wrong = [json.dumps(each) for each in parts if not isinstance(each, str)]
+    got = value if isinstance(value, str | int | float) else ", ".join(wrong) or _TYPES.get(type(value))
     require(is_right, f"{name} must have {rule}, got {one_line(got, 40)}")
     return value
 

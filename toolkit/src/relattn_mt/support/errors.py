@@ -73,6 +73,15 @@ def reading(path: str | Path, fault: str) -> Iterator[None]:
         raise InputError(f"{path}: {fault}: {one_line(error)}") from error
 
 
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Let the message of any InputError in the block begin with the name of a file."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
 def require(condition: bool, message: str) -> None:
     """Raise an InputError with `message` unless `condition` holds."""
     if not condition:

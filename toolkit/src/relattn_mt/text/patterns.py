@@ -1,7 +1,7 @@
 """Patterns of what is not translated in a text: tags of markup, numbers with a unit, and literals.
 
-Literals are placeholders (`{name}`, `%s`, `%(n)d`), web and e-mail addresses, handles (`@name`), hashtags, emoji and
-other symbols, also by name (`:smile:`), runs of a sign (`____`), long numbers and identifiers.
+Literals are code, placeholders (`{name}`, `%s`, `%(n)d`), web and e-mail addresses, handles (`@name`), hashtags, emoji
+and other symbols, also by name (`:smile:`), runs of a sign (`____`), long numbers and identifiers.
 """
 
 from __future__ import annotations
@@ -32,24 +32,37 @@ _NESTED = r"[^{}]"
 for _ in range(5):  # levels of braces, as in messages of ICU
     _NESTED = rf"(?:[^{{}}]|\{{{_NESTED}*+\}})"
 _FIELD = r"%(?:\d+\$|\([\w.-]+\)|<\w+>)?[-+#0]*(?:\*|\d+)?(?:\.\d+)?(?:hh?|ll?|[Lqjzt])?"  # of printf
+_CODE = "code|kbd|samp|var|tt|key|keycap|cmd|command|filename|literal|envar|varname"  # elements whose text is kept
+_QUOTED = r"\"[^\"]*\"|'[^']*'|\d+"
 _S = "(?:['’]s(?!\\w))?"  # of a possessive, which stays with its placeholder
 _LITERALS = (
+    *(rf"<{name}(?:\s[^<>]*)?(?<!/)>(?:(?!</{name}>)[^\0])*+</{name}>" for name in _CODE.split("|")),
+    # Code in backticks, which are also quotation marks: `this', ``this''
+    r"```(?:(?!```)[^\0])++```|(?<!`)``(?!`)(?:(?!``|'')[^\n])++``(?!`)",
+    r"(?<![\w`])`(?![\s`])[^`\n]*[^`\s]`(?=$|[\s.,;:!?)\]}\"'…»”’/<-])",
     r"<%(?:(?!<%|%>).)*+%>|<\?(?:(?!<\?|\?>).)*+\?>|\[%[^\[\]]*%\]|</?[#@][a-z][^<>]*>",  # templates, PHP
     r"[$\\]\([\w.]+\)|\$t\([^()]*\)|@:[\w.]+\w|(?<![^\s(]):[a-z][a-z_]+(?![\w:])",  # Swift, i18next, Vue, Laravel
-    r"\[\w+ \w+=[^\[\]]*\]|\[\[[^\[\]\n]*\]\]|\[_\d+\]|\*\|\w+\|\*",  # WordPress, links of wikis, Perl, Mailchimp
+    rf"\[/?[a-z]\w*(?:[-_]\w+)+(?:\s+(?:{_QUOTED}))*\s*/?\]|\[/[a-z][\w-]*\]",  # WordPress
+    r"\[(?:gallery|caption|embed|playlist|audio|video)\]",
+    r"\[[\w-]+ [\w-]+=[^\[\]]*\]|\[\[[^\[\]\n]*\]\]|\[_\d+\]|\*\|\w+\|\*",  # WordPress, links of wikis, Perl, Mailchimp
     r"\[/?(?:[biusq]|url|img|quote|code|color|size|list|center|\*)(?:=[^\[\]]*)?\]",  # of forums
     r"(?<=\s)\\[nrt](?=\w|\s|$)|(?<![:\\])\\[nrt](?=\s|$)",  # ends of lines that were escaped
     rf"(?:[$%#]\{{|(?<!\w)\{{|\{{(?=[{{%#])){_NESTED}*+\}}{_S}|\{{[^{{}}\s]*\}}{_S}",  # ICU, many templates
     r"(?<![\w$])(?:\$(?:[a-z_]\w+|[A-Z_]{4,}(?!\w)))+|(?<![\w%])(?:%[A-Za-z_]\w+%)+(?!\w)",  # variables
+    # Apple's variants, Drupal, Go, printf
+    r"%(?:\d+\$)?#@\w+@|(?<![\w%])(?<!\d[ \u00a0])%(?:[A-Za-z]\w{2,}|id|ip|by|to)(?![\w%])|%\[\d+\][a-z]",
+    r"(?<![\d%])(?<!\d )% [df](?![\w'’])",
     rf"%%|(?<![\d%]){_FIELD}(?:[dsiufg@](?![^\W_]{{3}}|\d)|[oxXeEFGaAcpn](?!\w)){_S}|(?<![\w%])%L?\d\d?(?![\w%])",
     r"(?<![\w:])(?::[a-z][a-z0-9_+-]+:)+(?!\w)",  # emoji by name
     r"\.{4,}|_{3,}|-{4,}|={3,}|\*{4,}|~{3,}|·{3,}|…{2,}",  # lines to fill in, and of a table of contents
+    r"(?<![\w$%@#:/.+-])[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?![\w@])",  # names in programs
     WEB_ADDRESS,
     r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
     r"(?<![\w.@/])(?:@[A-Za-z_]\w+)+",
     r"(?<![\w&#/.])(?:#\w*[^\W\d_]\w*)+",
     rf"[{_SYMBOLS}][{_SYMBOLS}\u200d\ufe0e\ufe0f\U000e0020-\U000e007f]*|[0-9#*]\ufe0f?\u20e3",
 )
+_KINDS_OF_CODE = len(_CODE.split("|"))
 SYMBOL = re.compile(_LITERALS[-1])
 # What every literal and every tag has: plain words with punctuation are not searched for them.
 _SIGN = re.compile(rf"[^\w\s.,;!?'\"()–—-]|[\d_{_SYMBOLS}]|([.-])\1|www\.|(?:-\w{{4}}){{3}}")
@@ -68,6 +81,20 @@ _VISIBLE = (
 )
 
 
+_DATE = "y{2,4}|Y{2,4}|[MdDEHh]{1,4}|mm|ss|a|A"
+_ICON = "fa[bsrl]?|mdi|icon|glyphicon|btn|ion|lni|uil|ti|ri"
+# A whole string that is read by a program: names, constants, icons, types of media, versions, formats, addresses.
+KEY = re.compile(
+    r"(?:\w+:)?[a-z]\w*(?:[.-]\w+)*(?:\.[\w-]+)+|[a-z][a-z0-9]*(?:[A-Z][a-z0-9]*)+"
+    r"|(?:[A-Za-z]\w*\.)*[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+|true|false|null|undefined|NaN"
+    rf"|(?:(?:{_ICON}) )?(?:{_ICON})(?:-\w+)+(?: (?:{_ICON})(?:-\w+)+)*|bi bi-[\w-]+|bg-\w+"
+    r"|(?:application|audio|font|image|message|model|multipart|text|video)/(?!audio|font|image|text|video)[\w.+*-]+"
+    r"|v\d+(?:\.\d+)+[\w.+-]*|\d+(?:\.\d+)?(?:px|r?em|vh|vw|ms|s)|#[0-9A-Fa-f]{3,8}|(?:rgb|hsl)a?\([\d.,%\s/]+\)"
+    rf"|(?:{_DATE})(?:[-./: ,]+(?:{_DATE}))+|[a-z]{{2}}[-_][A-Z]{{2}}|(?:mailto|tel|data|file|urn):\S+|\w+://\S+"
+    r"|\w+(?:\.\w+)*\(\)|\.{1,2}/[\w./-]+|(?:/[\w.-]+){2,}/?|\$?\.[a-z][\w.\[\]-]*|--[a-z][\w-]*|-[a-z]"
+)
+
+
 @cache
 def literal_pattern() -> re.Pattern[str]:
     """Return the pattern of literals. Compiling it takes milliseconds."""
@@ -80,6 +107,7 @@ def tag_pattern() -> re.Pattern[str]:
     return re.compile(
         "|".join(
             (
+                *_LITERALS[:_KINDS_OF_CODE],
                 r"(?P<close></[A-Za-z][^<>]*>)",
                 r"(?P<single><[A-Za-z][^<>]*/>|<!--(?:(?!<!--).)*?-->)",
                 r"(?P<open><[A-Za-z][^<>]*>)",

@@ -16,6 +16,7 @@ REPETITION = "repetition"
 NUMBERS = "numbers"
 TAGS = "tags"
 LENGTH = "length"
+LONG = "long"  # of a text that was copied, because it is longer than the model can read
 # of a repetition: parts in a row, and characters
 _TIMES = 4
 _LONGEST_PART = 60

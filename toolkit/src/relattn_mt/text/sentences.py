@@ -11,15 +11,16 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import Any
 
 import sentencex
 
 from relattn_mt.text.marked import Mark, Marked, join
-from relattn_mt.text.patterns import has_text, literal_pattern
+from relattn_mt.text.patterns import has_text, literal_pattern, may_have_tags
 
 _WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spaces between words
 LONGEST = 1000  # characters per sentence; longer ones are cut, at a space if possible
-_MOST_PIECES = 220  # of a sentence, by an estimate
+MOST_PIECES = 220  # of a sentence, by an estimate
 _USUAL_WORD = 12  # letters of a word that is one or two pieces
 _MARKS = "。．｡！？"  # that end a sentence without white space after it
 _CLOSING = "」』”’）】》〉〕］\"')"  # after such a mark
@@ -65,7 +66,12 @@ class SplitText:
 
 
 def split(
-    text: Marked, language: str, separator: str = "", known: frozenset[str] | None = None, is_kept: bool = False
+    text: Marked,
+    language: str,
+    separator: str = "",
+    known: frozenset[str] | None = None,
+    is_kept: bool = False,
+    most_pieces: int = MOST_PIECES,
 ) -> SplitText:
     """Split a text into sentences. Marks do not change where it is split.
 
@@ -75,6 +81,7 @@ def split(
         separator: White space to insert between sentences of a script without spaces.
         known: Characters that the tokenizer does not spell in bytes; None: all.
         is_kept: Whether long literals are kept, and not read by the model. They are not cut up to LONGEST characters.
+        most_pieces: Maximum number of pieces of a sentence, by an estimate.
     """
     pairs = text.pairs
     marks = text.marks
@@ -83,7 +90,7 @@ def split(
     ends: list[bool] = []  # whether each sentence ends there, and is not cut
     opened: list[int] = []  # items of the pairs that began in an earlier sentence
     done = first = 0  # characters and marks of earlier parts
-    for begin, end, stop in _parts(text, language, known, is_kept):
+    for begin, end, stop in _parts(text, language, known, is_kept, most_pieces):
         part = text.text[begin:end]
         between[-1] += text.text[done:begin]
         done = end
@@ -131,16 +138,16 @@ def _divided(before: Marked, after: Marked) -> int:
     return count
 
 
-def _parts(text: Marked, language: str, known: frozenset[str] | None, is_kept: bool) -> Iterator[tuple[int, int, int]]:
+def _parts(text: Marked, *splitting: Any) -> Iterator[tuple[int, int, int]]:
     """Yield the ranges of the sentences with the white space after them, and the number of marks before their ends.
 
-    A part has at most LONGEST characters. Ends of lines are in none.
+    A part has at most LONGEST characters. Ends of lines are in none. `splitting` is what `_lengths` gets.
     """
     marks = text.marks
     count = 0
     for begin, end in _lines(text):
         last = begin
-        *lengths, _ = [*_lengths(text.text[begin:end], language, known, is_kept)] or [0]
+        *lengths, _ = [*_lengths(text.text[begin:end], *splitting)] or [0]
         for length in lengths:
             start = last
             last = last + length
@@ -176,14 +183,14 @@ def _separators(text: Marked) -> Iterator[tuple[int, int]]:
             yield before.at, after.at
 
 
-def _lengths(line: str, language: str, known: frozenset[str] | None, is_kept: bool) -> Iterator[int]:
+def _lengths(line: str, language: str, known: frozenset[str] | None, is_kept: bool, most_pieces: int) -> Iterator[int]:
     """Yield the lengths of the parts of a line, in characters."""
     has_unknown = known is not None and not known.issuperset(line)
     begin = 0
     for length in _sentence_lengths(line, language):
         end = begin + length
         while (
-            longest := _longest(line[begin : min(end, begin + LONGEST)], known if has_unknown else None)
+            longest := _longest(line[begin : min(end, begin + LONGEST)], known if has_unknown else None, most_pieces)
         ) < end - begin:
             space = line.rfind(" ", begin + 1, begin + longest)
             cut = begin + longest if space < 0 else space + 1
@@ -195,11 +202,11 @@ def _lengths(line: str, language: str, known: frozenset[str] | None, is_kept: bo
         begin = end
 
 
-def _longest(text: str, known: frozenset[str] | None) -> int:
+def _longest(text: str, known: frozenset[str] | None, most_pieces: int) -> int:
     """Return how many of at most LONGEST characters a part may have."""
-    if known is None and len(text) <= _MOST_PIECES:
+    if known is None and len(text) <= most_pieces:
         return len(text)
-    return max(1, sum(1 for total in accumulate(_pieces(text, known)) if total <= _MOST_PIECES))
+    return max(1, sum(1 for total in accumulate(_pieces(text, known)) if total <= most_pieces))
 
 
 def _pieces(text: str, known: frozenset[str] | None) -> Iterator[float]:
@@ -222,13 +229,15 @@ def _sentence_lengths(line: str, language: str) -> list[int]:
         if type(error).__name__ != "PanicException":
             raise
         return [len(line)]
+    kept = [match.span() for match in literal_pattern().finditer(line)] if may_have_tags(line) else []
     lengths = []
     begin = 0
     end = 0
     has_ordinals = _WITH_ORDINALS.match(language) is not None
     for length in found:
         end += length
-        if end == len(plain) or _ends(plain[begin:end], has_ordinals=has_ordinals):
+        is_inside = any(start < end < stop for start, stop in kept)
+        if end == len(plain) or (not is_inside and _ends(plain[begin:end], has_ordinals=has_ordinals)):
             lengths.append(end - begin)
             begin = end
     return lengths

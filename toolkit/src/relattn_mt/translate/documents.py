@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from relattn_mt.documents.read import read_document, with_translations
@@ -53,14 +54,24 @@ def translate_document(
 
 
 def translate_texts(
-    translator: Translator, texts: Sequence[Marked], options: TranslateOptions, *, progress: bool = False
+    translator: Translator,
+    texts: Sequence[Marked],
+    options: TranslateOptions,
+    *,
+    progress: bool = False,
+    first: int = 1,
 ) -> TranslatedTexts:
-    """Return the translation of each text, sentence by sentence. Arguments are those of `translate_document`."""
+    """Return the translation of each text, sentence by sentence.
+
+    Arguments are those of `translate_document`, and the number of the first sentence in messages.
+    """
     splitting = translator.src_lang, separator_in(translator.tgt_lang), translator.characters, options.keep_literals
     split_texts = [split(text, *splitting) for text in texts]
+    options = replace(options, unit="sentence")
     sentences = [Sentence(sentence, options) for text in split_texts for sentence in text.sentences]
     with progress_bar(len(sentences), "sentence", shown=progress) as advance:
-        translations = [best for best, *_ in translator.translate_sentences(sentences, options, report_done=advance)]
+        ranked = translator.translate_sentences(sentences, options, first, advance)
+        translations = [best for best, *_ in ranked]
     remaining = iter(translations)
     texts = [text.join([next(remaining).marked for _ in text.sentences]) for text in split_texts]
     sources = [sentence.text.text for sentence in sentences]

@@ -1,9 +1,9 @@
 """Glossaries: source terms with required translations.
 
 A glossary file has one term per line and two columns, separated by a tab: the term as it is written in sources, and its
-translation in the required form. Terms match whole words, with the same case; the spelling of accents and spaces in
-Unicode does not matter. The longest term matches first, and matches do not overlap. Each match requires the translation
-once.
+translation in the required form. Terms match whole words outside of literals, with the same case; the spelling of
+accents and spaces in Unicode does not matter. The longest term matches first, and matches do not overlap. Each match
+requires the translation once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from relattn_mt.support.errors import InputError, one_line
-from relattn_mt.text.patterns import has_text
+from relattn_mt.text.patterns import has_text, literal_pattern, may_have_tags
 from relattn_mt.tokens.normalization import normalize
 from relattn_mt.tokens.text_files import read_lines, require_no_nul
 from relattn_mt.tokens.tokenizer import BYTE, SPACE_MARK
@@ -69,8 +69,14 @@ class Glossary:
         return cls(terms(), source=path)
 
     def find(self, line: str) -> list[str]:
-        """Return the translations of the terms in a line, in the order of the line."""
-        return [self.translations[match[0]] for match in self._pattern.finditer(normalize(line))]
+        """Return the translations of the terms in a line, in the order of the line. Those in literals are no terms."""
+        line = normalize(line)
+        kept = [match.span() for match in literal_pattern().finditer(line)] if may_have_tags(line) else []
+        return [
+            self.translations[term[0]]
+            for term in self._pattern.finditer(line)
+            if not any(begin <= term.start() and term.end() <= end for begin, end in kept)
+        ]
 
 
 def continue_words(pieces: Sequence[str]) -> list[bool]:

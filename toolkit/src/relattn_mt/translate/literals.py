@@ -51,7 +51,7 @@ def _is_too_long(sentence: Sentence, found: Counter[str], preparation: Preparati
     """Return whether the model does not read the literals of a sentence."""
     if sum(map(len, found.elements())) > _MOST_CHARACTERS:
         return True
-    return not preparation.holds(preparation.tokenizer.encode(sentence.text.text), ())
+    return len(preparation.tokenizer.encode(sentence.text.text)) > preparation.max_source
 
 
 def _merged(own: Sequence[tuple[Translation, bool]], others: Sequence[Translation]) -> list[Translation]:

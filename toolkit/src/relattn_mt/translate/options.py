@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from relattn_mt.config import SearchConfig
 from relattn_mt.search.types import SamplingOptions
 from relattn_mt.support.errors import require
+from relattn_mt.translate import LongLines
 from relattn_mt.translate.glossary import Glossary
 
 
@@ -25,6 +26,9 @@ class SentenceOptions:
         copy: Copy lines such as ``-`` or ``1.`` instead of translating them: they have no letter of any script, and no
             number such as ``1,204.5``.
         align: Align the words of source and translation.
+        long_lines: What is done with a sentence that is longer than the model can read: "error" raises an InputError,
+            "copy" leaves it untranslated, with the warning `long`, and "split" translates its parts. It has no effect
+            on sentences with a prefix.
 
     Raises:
         InputError: Options contradict each other or are out of range.
@@ -36,8 +40,11 @@ class SentenceOptions:
     keep_literals: bool = True
     copy: bool = True
     align: bool = False
+    long_lines: LongLines = "error"
 
     def __post_init__(self) -> None:
+        is_split = self.long_lines == "split"
+        require(not (is_split and self.align), "long_lines split does not work with align: parts are aligned alone")
         require(self.n_best >= 1, f"n_best must be at least 1, got {self.n_best}")
         require(not (self.keep_tags and self.align), "keep_tags does not work with align: restoring tags moves words")
 
@@ -49,10 +56,12 @@ class CallOptions:
     Attributes:
         search: Beam size, length penalty and length limits; None takes those of the translator.
         sampling: Draw translations at random; None searches for the best.
+        unit: What a sentence is called in messages; empty: no warnings are logged.
     """
 
     search: SearchConfig | None = None
     sampling: SamplingOptions | None = None
+    unit: str = "line"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from relattn_mt.config import SearchConfig
-from relattn_mt.search.types import Request
+from relattn_mt.search.types import MOST_POSITIONS, Request
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text, literal_pattern, tag_pattern
@@ -53,6 +53,11 @@ class Sentence:
         return literal_pattern() if self.text.marks and self.options.keep_literals else None
 
     @property
+    def must_be_short(self) -> bool:
+        """Whether a sentence that is longer than the model can read is an error."""
+        return bool(self.prefix) or self.options.long_lines == "error"
+
+    @property
     def may_lose_literals(self) -> bool:
         """Whether literals are removed only if the model reads and changes them."""
         options = self.options
@@ -65,6 +70,7 @@ class Prepared:
 
     Attributes:
         number: Its line number.
+        name: What it is called in messages; empty: no warnings are logged.
         sentence: The sentence.
         stripped: What was removed from it, and what is left; None if nothing was removed.
         is_copied: Whether it is its own translation.
@@ -73,6 +79,7 @@ class Prepared:
     """
 
     number: int
+    name: str
     sentence: Sentence
     stripped: StrippedText | None
     is_copied: bool = False
@@ -105,15 +112,20 @@ class Preparation:
         return Prefixes(self.tokenizer)
 
     @property
-    def max_target(self) -> int | None:
-        """Maximum number of tokens of a translation that the model holds, end of sentence included."""
-        return None if self.max_length is None else self.max_length - len(self.tokenizer.special.tgt_begin)
+    def max_source(self) -> int:
+        """Maximum number of pieces of a source that is translated, without special tokens."""
+        if self.max_length is None:
+            return MOST_POSITIONS // 2  # a translation may be longer
+        return self.max_length - self.tokenizer.special.per_source
+
+    @property
+    def max_target(self) -> int:
+        """Maximum number of tokens of a translation, end of sentence included."""
+        return min(self.max_length or MOST_POSITIONS, MOST_POSITIONS) - len(self.tokenizer.special.tgt_begin)
 
     def limit(self, src_pieces: int, search: SearchConfig | None = None) -> int:
         """Return the maximum number of generated tokens for a number of source pieces, end of sentence included."""
-        limit = search_limit(src_pieces, search or self.search)
-        most = self.max_target
-        return limit if most is None else min(limit, most)
+        return min(search_limit(src_pieces, search or self.search), self.max_target)
 
     def holds(self, src_ids: Sequence[int], tgt_ids: Sequence[int]) -> bool:
         """Return whether a sentence and a translation, without special tokens, are short enough for the model."""
@@ -121,11 +133,35 @@ class Preparation:
         longest = max(len(src_ids) + special.per_source, len(tgt_ids) + special.per_target)
         return self.max_length is None or longest <= self.max_length
 
-    def encode_source(self, line: str, where: str) -> list[int]:
-        """Return the pieces of a source line. Raises InputError, which begins with `where`, if it is too long."""
-        ids = self.tokenizer.encode(line)
-        self.require_held(len(ids), self.tokenizer.special.per_source, where)
-        return ids
+    def excess(self, sentence: Sentence) -> str:
+        """Return the length of a sentence that is too long to be translated; empty if it is not."""
+        text = sentence.text.text
+        options = sentence.options
+        if len(text) > LONGEST_LINE:
+            return f"{len(text):,} characters"
+        if len(text.encode(errors="replace")) < self.max_source:  # a piece has a byte at least
+            return ""
+        from relattn_mt.text.strip import strip
+
+        line = strip(sentence.text, literal_pattern() if sentence.may_lose_literals else sentence.removed).line
+        if options.copy and not needs_translation(line):
+            return ""
+        pieces = len(self.tokenizer.encode(line))
+        return f"{pieces:,} pieces" if pieces > self.max_source else ""
+
+    def find_long(self, sentences: Iterable[tuple[int, Sentence]], unit: str, where: str = "") -> dict[int, str]:
+        """Return the lengths of sentences that are too long, by number. All sentences are read.
+
+        Raises:
+            InputError: There are some that must not be long. The message begins with `where`, and names all of them
+                as a `unit`, or the first ones.
+        """
+        long = {number: (sentence, length) for number, sentence in sentences if (length := self.excess(sentence))}
+        refused = [f"{unit} {number} has {length}" for number, (each, length) in long.items() if each.must_be_short]
+        most = f"{self.max_source:,} pieces and {LONGEST_LINE:,} characters, unlike {len(refused):,} of the input"
+        listed = f"{where}{one_line(', '.join(refused), 300)}, but this model reads at most {most}"
+        require(not refused, f"{listed}: shorten them, or set long_lines to copy or split")
+        return {number: length for number, (_, length) in long.items()}
 
     def require_held(self, pieces: int, special: int, where: str) -> None:
         """Raise an InputError if a line with `special` special tokens is longer than the model can hold."""
@@ -133,7 +169,10 @@ class Preparation:
             raise InputError(f"{where} has {pieces} pieces, but this model reads at most {self.max_length - special}")
 
     def check(self, sentence: Sentence, number: int, call: CallOptions) -> None:
-        """Raise an InputError if a sentence cannot be translated as its options and those of the call say."""
+        """Raise an InputError if a sentence cannot be translated as its options and those of the call say.
+
+        Its length is not checked.
+        """
         options = sentence.options
         search = call.search or self.search
         require_compatible(options, call)
@@ -144,8 +183,9 @@ class Preparation:
         is_bpe = isinstance(self.tokenizer, ImportedTokenizer) and self.tokenizer.vocabulary.bpe
         if is_bpe and (sentence.prefix or options.glossary):
             raise InputError("prefixes and glossaries do not work with BPE of Moses tokens")
-        require_readable(sentence.text.text, f"line {number}")
+        require_readable(sentence.text.text, f"{call.unit} {number}")
         require_readable(sentence.prefix, f"prefix {number}")
+        require_length(sentence.prefix, f"prefix {number}")
         if has_text(sentence.prefix) and not has_text(sentence.text.text):
             raise InputError(f"line {number} is blank, so its prefix must be blank too")
 
@@ -162,12 +202,14 @@ class Preparation:
             found = strip(sentence.text, removed)
             stripped = found if found.tags else None
         line = stripped.line if stripped else self.tokenizer.normalize(sentence.text.text)
-        prepared = Prepared(number, sentence, stripped)
+        name = f"{call.unit} {number}" if call.unit else ""
+        prepared = Prepared(number, name, sentence, stripped)
         if sentence.options.copy and not needs_translation(line) and not has_text(sentence.prefix):
             return replace(prepared, is_copied=has_text(sentence.text.text) or bool(sentence.text.marks))
-        ids = self.encode_source(line, f"line {number}") if has_text(line) else []
+        ids = self.tokenizer.encode(line) if has_text(line) else []
         if not ids:  # normalization may leave nothing of a line
             return prepared
+        self.require_held(len(ids), self.tokenizer.special.per_source, f"{call.unit} {number}")
         return replace(prepared, src_ids=ids, request=self._request(number, line, ids, sentence, call))
 
     def _request(self, number: int, line: str, src_ids: list[int], sentence: Sentence, call: CallOptions) -> Request:
@@ -179,9 +221,9 @@ class Preparation:
         phrases = tuple(tuple(encode(words)) for words in terms)
         spelled = int(spelling.needed[-1]) if spelling else 0
         required = len(prefix_ids) + spelled + sum(map(len, phrases))
-        if most is not None and required >= most:
+        if required >= most:
             held = f"at most {most - 1} pieces, the maximum of this model"
-            raise InputError(f"prefix and terms of line {number} must have {held}, got {required} pieces")
+            raise InputError(f"prefix and terms of {call.unit} {number} must have {held}, got {required} pieces")
         special = self.tokenizer.special
         limit = max(self.limit(len(src_ids), call.search), required + 1)
         source = [*special.src_begin, *src_ids, *special.src_end]
@@ -199,10 +241,13 @@ def search_limit(src_pieces: int, search: SearchConfig) -> int:
     return max(1, int(search.max_length_ratio * src_pieces) + search.max_length_extra)
 
 
+def require_length(line: str, name: str) -> None:
+    """Raise an InputError, which begins with `name`, if a line has more than LONGEST_LINE characters."""
+    require(len(line) <= LONGEST_LINE, f"{name} must have at most {LONGEST_LINE:,} characters, got {len(line):,}")
+
+
 def require_readable(line: str, name: str) -> None:
-    """Raise an InputError if a line is too long, has NUL or is not Unicode text. Messages begin with `name`."""
-    if len(line) > LONGEST_LINE:
-        raise InputError(f"{name} must have at most {LONGEST_LINE:,} characters, got {len(line):,}")
+    """Raise an InputError, which begins with `name`, if a line has NUL or is not Unicode text."""
     require_no_nul(line, name)
     try:
         line.encode()

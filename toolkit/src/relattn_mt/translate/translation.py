@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from relattn_mt.config import SearchConfig
 from relattn_mt.search.length_penalty import length_penalty
@@ -15,6 +16,9 @@ from relattn_mt.text.alignment import WordAlignment
 from relattn_mt.text.marked import Mark, Marked
 from relattn_mt.text.plausibility import implausibilities
 from relattn_mt.translate.prepare import Preparation, Prepared, search_limit
+
+if TYPE_CHECKING:
+    from relattn_mt.text.sentences import SplitText
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +69,19 @@ def untranslated(prepared: Prepared, preparation: Preparation) -> Translation:
     return Translation(text.text, 0.0, tokens, alignment=[(word, word) for word in words], marks=text.marks)
 
 
+def joined(text: SplitText, parts: Sequence[Translation]) -> Translation:
+    """Return the translation of a text whose sentences have these translations. Its confidence is the least."""
+    whole = text.join([part.marked for part in parts])
+    return Translation(
+        whole.text,
+        sum(part.score for part in parts),
+        [token for part in parts for token in part.tokens],
+        min(part.mean_log_prob for part in parts),
+        warnings=tuple({name: None for part in parts for name in part.warnings}),
+        marks=whole.marks,
+    )
+
+
 def translations_of(
     prepared: Prepared,
     hypotheses: Sequence[Hypothesis],
@@ -92,10 +109,9 @@ def translations_of(
         results.append(replace(result, warnings=warnings))
     limit = request.limit - given
     most = preparation.max_target
-    if limit == most == len(results[0].tokens) + 1 and limit < search_limit(len(prepared.src_ids), search):
-        _log.warning(
-            "line %d: its translation was cut at %d pieces, the most this model can hold", prepared.number, limit
-        )
+    is_cut = limit == most == len(results[0].tokens) + 1 and limit < search_limit(len(prepared.src_ids), search)
+    if is_cut and prepared.name:
+        _log.warning("%s: its translation was cut at %d pieces, the most this model can hold", prepared.name, limit)
     return results
 
 
@@ -107,6 +123,6 @@ def _with_marks(translation: Translation, prepared: Prepared, alignment: WordAli
 
     words = WordAlignment([], []) if alignment is None else alignment
     placed, guessed = place(prepared.stripped, translation.text, *words)
-    if guessed:
-        _log.warning("line %d: the place of %s is a guess", prepared.number, one_line(" ".join(guessed), 80))
+    if guessed and prepared.name:
+        _log.warning("%s: the place of %s is a guess", prepared.name, one_line(" ".join(guessed), 80))
     return replace(translation, text=placed.text, marks=placed.marks, alignment=[])

@@ -2,12 +2,13 @@
 
 Lines are translated longest first, in batches of similar length, which needs the least padding. A translation and its
 score do not depend on the batch that the line was in. A translation ends after at most
-`max_length_ratio · source pieces + max_length_extra` generated tokens. A line that is longer than the model can read,
-or than `LONGEST_LINE` characters, is refused, and the message has its line number.
+`max_length_ratio · source pieces + max_length_extra` generated tokens. Lines that are longer than the model can read,
+or than `LONGEST_LINE` characters, are refused before others are translated, unless `long_lines` says otherwise.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,13 +24,15 @@ from relattn_mt.search.types import Hypothesis
 from relattn_mt.support.console import progress_bar
 from relattn_mt.support.errors import InputError, one_line, same_language, unknown
 from relattn_mt.text.marked import Marked
+from relattn_mt.text.plausibility import LONG
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, ImportedTokenizer
 from relattn_mt.translate.literals import translate_with_literals
 from relattn_mt.translate.options import DEFAULTS, CallOptions, TranslateOptions
-from relattn_mt.translate.prepare import Preparation, Prepared, Sentence, require_readable
+from relattn_mt.translate.prepare import Preparation, Prepared, Sentence, require_length, require_readable
 from relattn_mt.translate.runner import Runner
-from relattn_mt.translate.translation import Translation, translations_of, untranslated
+from relattn_mt.translate.translation import Translation, joined, translations_of, untranslated
 
+_log = logging.getLogger(__name__)
 PAIRS = 4096  # pairs that are scored in one chunk, grouped by length
 
 
@@ -256,11 +259,13 @@ class Translator:
             InputError: As `translate`.
         """
         if self._earlier is not None:
-            sentences = self._between(self._earlier, sentences, first_line)
+            sentences = self._between(self._earlier, sentences, call, first_line)
         numbered = dict(enumerate(sentences, start=first_line))
         for number, sentence in numbered.items():
             self.preparation.check(sentence, number, call)
-        waiting = set(numbered)
+        long = self.preparation.find_long(numbered.items(), call.unit)
+        short = {number: sentence for number, sentence in numbered.items() if number not in long}
+        waiting = set(short)
 
         def translate(
             chosen: Mapping[int, Sentence], removed: Mapping[int, re.Pattern[str] | None]
@@ -272,11 +277,43 @@ class Translator:
                 waiting.difference_update(batch)
             return results
 
-        results = translate_with_literals(numbered, self.preparation, translate, call.sampling is not None)
+        results = translate_with_literals(short, self.preparation, translate, call.sampling is not None)
+        for number, length in long.items():
+            results[number] = self._translate_long(number, numbered[number], length, call)
+            report_done(1)
         return [results[number] for number in numbered]
 
+    def _translate_long(self, number: int, sentence: Sentence, length: str, call: CallOptions) -> list[Translation]:
+        """Return the translations of a sentence that is too long: a copy, or the translations of its parts, joined."""
+        if sentence.options.long_lines == "copy":
+            if call.unit:
+                _log.warning("%s %d has %s, more than this model reads, and was copied", call.unit, number, length)
+            prepared = Prepared(number, "", sentence, None, is_copied=True)
+            return [replace(untranslated(prepared, self.preparation), warnings=(LONG,))]
+        from relattn_mt.text.sentences import MOST_PIECES, separator_in, split
+
+        splitting = self.src_lang, separator_in(self.tgt_lang), self.characters, sentence.options.keep_literals
+        pieces = MOST_PIECES
+        parts = [sentence]
+        while pieces and any(map(self.preparation.excess, parts)):
+            text = split(sentence.text, *splitting, pieces)
+            parts = [replace(sentence, text=part) for part in text.sentences]
+            pieces //= 2  # an estimate
+        return [joined(text, [best for best, *_ in self.translate_sentences(parts, replace(call, unit=""), number)])]
+
+    def require_short(self, lines: Iterable[str], options: TranslateOptions, name: str) -> None:
+        """Raise an InputError, which begins with `name`, if lines are too long and `options` say that this is an error.
+
+        All lines are read.
+        """
+        preparation = self.preparation if self._earlier is None else self._earlier.preparation
+        numbered = ((number, Sentence(Marked(line), options)) for number, line in enumerate(lines, start=1))
+        preparation.find_long(numbered, options.unit, f"{name}: ")
+
     @staticmethod
-    def _between(earlier: Translator, sentences: Sequence[Sentence], first_line: int) -> list[Sentence]:
+    def _between(
+        earlier: Translator, sentences: Sequence[Sentence], call: CallOptions, first_line: int
+    ) -> list[Sentence]:
         """Return sentences as another translator translates them, without a glossary and with its own search."""
         if any(sentence.options.align for sentence in sentences):
             raise InputError("align requires one model: the words of a source are not those between two models")
@@ -284,7 +321,7 @@ class Translator:
         for each in sentences:
             options = replace(each.options, n_best=1, glossary=None)
             once.append(Sentence(each.text, options))
-        between = earlier.translate_sentences(once, first_line=first_line)
+        between = earlier.translate_sentences(once, CallOptions(unit=call.unit), first_line)
         return [replace(each, text=best.marked) for each, (best, *_) in zip(sentences, between, strict=True)]
 
     def _translate(
@@ -353,12 +390,14 @@ class Translator:
         src_ids = []
         tgt_ids = []
         for number, (source, target) in numbered:
-            require_readable(source, f"source line {number}")
-            src_ids.append(self.preparation.encode_source(source, f"source line {number}"))
-            require_readable(target, f"target line {number}")
+            for line, name in ((source, f"source line {number}"), (target, f"target line {number}")):
+                require_length(line, name)
+                require_readable(line, name)
+            src_ids.append(self.tokenizer.encode(source))
             tgt_ids.append(self.tokenizer.encode_target(target))
-            special = self.tokenizer.special.per_target
-            self.preparation.require_held(len(tgt_ids[-1]), special, f"target line {number}")
+            special = self.tokenizer.special
+            self.preparation.require_held(len(src_ids[-1]), special.per_source, f"source line {number}")
+            self.preparation.require_held(len(tgt_ids[-1]), special.per_target, f"target line {number}")
         return src_ids, tgt_ids
 
 

@@ -1,0 +1,203 @@
+"""Code, placeholders and keys stay as they are in each kind of text, and the words around them are translated."""
+
+import json
+import re
+from html import escape
+
+import pytest
+from relattn_mt.documents.read import read_document
+from relattn_mt.text.marked import Marked
+from relattn_mt.text.patterns import literal_pattern
+from relattn_mt.text.sentences import split
+from relattn_mt.text.strip import strip
+from relattn_mt.translate.glossary import Glossary
+
+CODE = [
+    "`npm install`",
+    "`x`",
+    "``git log``",
+    "`a. B c`",
+    "<code>close it. Then open it</code>",
+    "`let's go`",
+    "`%s`",
+    "`one`",
+    "```make test```",
+    "<kbd>Enter</kbd>",
+    "<kbd class='big'>Ctrl + S</kbd>",
+    "<code>open door</code>",
+    '<code class="x">a < b. C</code>',
+    "<code>one <b>two</b> three</code>",
+    "<samp>Not found.</samp>",
+    "<var>file name</var>",
+    "<tt>make all</tt>",
+    "<key>F6</key>",
+    "<keycap>Page Up</keycap>",
+    "<cmd>ls home</cmd>",
+    "<command>go home</command>",
+    "<filename>my file</filename>",
+    "<literal>yes please</literal>",
+    "<envar>home dir</envar>",
+    "<varname>my name</varname>",
+]
+PLACEHOLDERS = [
+    "%title",
+    "%site",
+    "%recipient",
+    "%id",
+    "%user_name",
+    "%Name",
+    "%file_size",
+    "@count",
+    "%1$#@files@",
+    "%#@items@",
+    "%2$#@folders@",
+    "% d",
+    "%[1]d",
+    "%d",
+    "%1$s",
+    "%(name)s",
+    "%name%",
+    "{name}",
+    '[contact-form-7 id="1234" title="Contact form"]',
+    "[contact-form-7]",
+    '[contact-form-7 404 "Not found"]',
+    "[my-button]",
+    "[/my-button]",
+    "[my_button]",
+    "[my-button size=\"big\" text='read this']",
+    '[gallery ids="1,2"]',
+    "[gallery]",
+    "[caption]",
+    "[/caption]",
+    "[/x]",
+    "[embed]",
+    '[/my-box kind="end"]',
+]
+NAMES = ["ACCOUNT_CHANGE", "MAX_LINE_LENGTH", "file_name", "user_id_2", "Some_Class", "A_B", "x_y"]
+FORMS = [*CODE, *PLACEHOLDERS[:-1], *NAMES]
+WORDS = [
+    "[music]",
+    "[he said]",
+    "[sic]",
+    "cannot open `this' or `that' here",
+    "so ``called'' or ``named'' words",
+    "don`t and can`t do it",
+    "get 20 %off today",
+    "50 % dem Preis",
+    "one - two",
+    "_word_",
+    "<b>code</b>",
+    "<option>Red</option>",
+    "<menu>File</menu>",
+    "a/b",
+]
+KEYS = [
+    *("menu.file.open", "account.change.heading", "common:menu.open", "app.i18n.key-name", "index.html", "a.b"),
+    *("ACCOUNT_CHANGE", "ACCOUNT_CHANGE_HEADING", "first_name", "errors.NOT_FOUND", "Some_Name", "MAX_2"),
+    *(
+        "fa-home",
+        "fas fa-home",
+        "icon-user",
+        "btn btn-primary",
+        "mdi-account-box",
+        "bi bi-house",
+        "glyphicon glyphicon-ok",
+    ),
+    *("application/json", "text/html", "image/svg+xml", "audio/*", "true", "false", "null", "undefined"),
+    *("accountChange", "iPhone", "onClick()", "app.start()", "v1.2.3", "10px", "1.5rem", "300ms", "#fff", "#00FF7f"),
+    *("rgb(1, 2, 3)", "yyyy-MM-dd", "HH:mm:ss", "DD.MM.YYYY", "MMM d, yyyy", "en-US", "de_DE", "mailto:a@b.c"),
+    *(
+        "data:image/png;base64,AAAA",
+        "./img/logo",
+        "../a/b.c",
+        "/user/settings",
+        ".btn",
+        "--verbose",
+        "-v",
+        "app://home/x",
+    ),
+]
+SENTENCES = [
+    *("Open the file", "house", "e-mail", "up-to-date", "check-in", "sign-up", "and/or", "he/she", "audio/video"),
+    *("OK", "CANCEL", "none", "yes", "True", "/month", "...more", "Hello.", "A, b", "Mr. Smith", "state-of-the-art"),
+    *(
+        "state.",
+        "Home. Work",
+        "No.",
+        "I",
+        "Add",
+        "Dad",
+        "bi-weekly",
+        "text-only",
+        "e.g. this",
+        "the icon-bar",
+        "no: yes",
+    ),
+]
+
+
+def upper(text: Marked) -> Marked:
+    return Marked(text.text.upper(), text.marks)
+
+
+def strings_of(kind: str, text: str) -> str:
+    """Return a file of a kind with a string."""
+    if kind == "po":
+        return f'msgid ""\nmsgstr ""\n\nmsgid {json.dumps(text, ensure_ascii=False)}\nmsgstr ""\n'
+    if kind == "xlf":
+        unit = f"<trans-unit id='1'><source>{escape('<i>' + text + '</i>', quote=False)}</source></trans-unit>"
+        return f"<xliff version='1.2'><file><body>{unit}</body></file></xliff>"
+    return json.dumps({"a": text}, ensure_ascii=False)
+
+
+def filled(kind: str, content: str) -> str:
+    """Return the string of a file whose texts were translated into capital letters."""
+    document = read_document(f"a.{kind}", content.encode(), 10**6)
+    result = str(document.fill([upper(text) for text in document.texts]))
+    if kind == "po":
+        found = re.findall(r"^msgstr (.*)$", result, re.MULTILINE)
+        return str(json.loads(found[1]))
+    if kind == "xlf":
+        (target,) = re.findall(r"<target>(.*)</target>", result)
+        return str(target).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")[3:-4]
+    return str(json.loads(result)["a"])
+
+
+@pytest.mark.parametrize("kind", ["json", "po", "xlf"])
+@pytest.mark.parametrize("form", FORMS)
+def test_in_strings(kind, form):
+    assert filled(kind, strings_of(kind, f"Look at {form} now.")) == f"LOOK AT {form} NOW."
+    assert filled(kind, strings_of(kind, f"Two: {form}, {form}")) == f"TWO: {form}, {form}"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_in_text(form):
+    """Each is one literal of one sentence, and so the tags of `keep_tags` are."""
+    text = f"Look at {form} now."
+    (sentence,) = split(Marked(text), "en", is_kept=True).sentences
+    assert [tag.content.text for tag in strip(sentence, literal_pattern()).tags] == [form]
+
+
+@pytest.mark.parametrize("text", WORDS)
+def test_what_is_translated_in_text(text):
+    assert not strip(Marked(f"one {text}, two"), literal_pattern()).tags
+
+
+@pytest.mark.parametrize("kind", ["json", "po"])
+def test_keys_stay(kind):
+    """A string that is a key has no text, unlike one that begins or ends with it."""
+    for key in KEYS:
+        assert read_document(f"a.{kind}", strings_of(kind, key).encode(), 10**6).texts == [], key
+    for text in SENTENCES:
+        (only,) = read_document(f"a.{kind}", strings_of(kind, text).encode(), 10**6).texts
+        assert only.text == text
+
+
+@pytest.mark.parametrize(
+    "form", ["{flat}", "%flat%", "`my flat`", "<code>flat</code>", "@flat", "https://a.b/flat", "MY_flat"]
+)
+def test_terms_of_a_glossary_are_not_those_of_literals(form):
+    glossary = Glossary([(1, "flat", "Wohnung"), (2, "my flat", "meine Wohnung"), (3, "code", "Code")])
+    assert glossary.find(f"Look at {form}.") == []
+    assert glossary.find(f"Look at {form} and my flat, flat.") == ["meine Wohnung", "Wohnung"]
+    assert glossary.find("code flat") == ["Code", "Wohnung"]
