@@ -13,12 +13,12 @@ import torch
 from relattn_mt import bulk, load
 from relattn_mt.bundle import Bundle
 from relattn_mt.config import ModelConfig, SearchConfig
-from relattn_mt.data import text_files
 from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import arrays_of
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.marked import Marked
+from relattn_mt.tokens import text_files
 from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.translate.documents import translate_texts
 from relattn_mt.translate.options import TranslateOptions

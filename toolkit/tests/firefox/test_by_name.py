@@ -189,7 +189,7 @@ def test_a_pair_goes_through_english(mozilla, monkeypatch):
         translator.translate(LINES, TranslateOptions(align=True))
     with pytest.raises(InputError, match="scores require one model"):
         list(translator.score([(LINES[0], LINES[1])]))
-    with pytest.raises(InputError, match=r"line 2 must have at most"):
+    with pytest.raises(InputError, match="line 2 has 20,000 characters"):
         translator.translate(["a", "a" * 20_000])
     assert mozilla.asked == []
 

@@ -461,7 +461,7 @@ def test_language_of_a_file_is_that_of_its_text(client, name):
     {
         "q is missing": [{}],
         "q must have type string, got ": [{"q": 1}, {"q": {"a": 1}}],
-        "q must have type array, items {'type': 'string'}, got array": [{"q": ["a", 1]}],
+        "q must have type array, items {'type': 'string'}, got 1": [{"q": ["a", 1]}],
         "no model translates from 'xx' to 'de'": [{"q": "x", "source": "xx"}],
         "no model translates from 'en' to '": [{"q": "x", "target": "../x"}, {"q": "x", "target": "auto"}],
         "no model translates from 'de' to 'fr'": [{"q": "ja", "source": "de", "target": "fr"}],

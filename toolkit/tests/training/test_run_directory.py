@@ -29,7 +29,7 @@ from testing.training_states import losses, tree, with_train
     ("changes", "fact"),
     [
         ({"data": {"valid_src": "missing.en"}}, r"missing\.en: no such file"),
-        ({"data": {"vocab_size": 5}}, "vocab_size .* got 5"),
+        ({"train": {"patience": 3}, "data": {"valid_src": "", "valid_tgt": ""}}, "train.patience requires .*, got 3"),
         ({"train": {"init_from": "nowhere"}}, "nowhere: no such directory"),
         ({"train": {"accelerator": "gpu"}}, "there must be a GPU per process, got 0 for 1"),
         ({"model": {"positions": "learned", "max_positions": 9}, "data": {"max_length": 9}}, "at most 8, .* got 9"),

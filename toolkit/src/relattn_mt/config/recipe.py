@@ -131,11 +131,6 @@ class Recipe(Config):
         require(not weighted or bool(self.data.train_list), "weights of a stage require data.train_list")
         apart = not self.stages or self.data.augment == AugmentConfig()
         require(apart, "data.augment must not be set together with stages, of which each has its own augment")
-        is_validated = bool(self.data.valid_src or self.data.valid_list)
-        require(
-            is_validated or not self.train.patience,
-            f"train.patience requires validation text, data.valid_src or data.valid_list, got {self.train.patience}",
-        )
         if self.train.guided_alignment > 0:
             self._guide()
 

@@ -41,6 +41,12 @@ def open_run(directory: RunDirectory, *, resume: bool, first: bool) -> Run:
     The first process compares the text with the text that the run started with, and warns of damaged checkpoints.
     """
     recipe = directory.recipe
+    patience = recipe.train.patience
+    is_validated = bool(recipe.data.valid_src or recipe.data.valid_list)
+    require(
+        is_validated or not patience,
+        f"train.patience requires validation text, data.valid_src or data.valid_list, got {patience}",
+    )
     checkpoint = checkpoints.newest(directory.path / CHECKPOINTS, warn=first) if resume else None
     initial = None if checkpoint else read_initial_bundle(recipe)
     data = load_data(recipe, tokenizer=None if initial is None else initial.tokenizer, check=first)
