@@ -217,11 +217,12 @@ def test_sentences_of_divided_lines_are_counted_to_the_end(relattn, reading, sho
 
 
 def test_export_does_not_warn_about_its_own_lines(relattn, short, tmp_path):
-    result = relattn("export", "onnx", short, "--out", tmp_path / "random", "--check_count=5")
+    result = relattn("export", "ctranslate2", short, "--out", tmp_path / "random", "--check_count=5")
     assert (result.code, "cut" in result.err) == (0, False)
     (tmp_path / "lines").write_text(f"{'a' * 15}\n")
     given = ("--check_lines", tmp_path / "lines")
-    assert "line 1: its translation was cut" in relattn("export", "onnx", short, "--out", tmp_path / "own", *given).err
+    own = relattn("export", "ctranslate2", short, "--out", tmp_path / "own", *given)
+    assert "line 1: its translation was cut" in own.err
 
 
 def test_options_that_do_not_fit(relattn, reading, model):

@@ -45,6 +45,7 @@ from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import require, require_installed
 from relattn_mt.support.files import putting, require_outside, require_replaceable
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
+from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.translator import Translator
 
 FILES = CONFIG, MODEL, *(f"{name}.json" for name in (SHARED, SOURCE, TARGET)), *TOKENIZER_FILES["imported"], CARD
@@ -86,7 +87,8 @@ def export(
     state = _state(bundle)
     lines = check_lines(ours, sample)
     _log.info("translating %s lines with the bundle", f"{len(lines):,}")
-    lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(lines, progress=shows_progress())]
+    options = TranslateOptions(unit="" if isinstance(sample, int) else "line")  # no warnings about random lines
+    lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(lines, options, progress=shows_progress())]
     search = ctranslate2_search(bundle.search, sum(lengths) / len(lengths))
     reference = Reference(ours, lines, search, is_random=isinstance(sample, int))
     own, its = (f"{each.length_penalty}, α = {each.alpha}" for each in (bundle.search, search))
