@@ -124,10 +124,11 @@ def translate(
         require(not is_document or Path(path).parent.is_dir(), f"{path}: its directory must exist")
     if sys.stdin is None and not input:
         raise InputError("standard input is closed")
+    shards = None
     if shard:
         from relattn_mt.bulk import parse_shard
 
-        parse_shard(shard)  # before a model is read
+        shards = parse_shard(shard)
     drawn = draws.options(sampling, search)
     terms = Glossary.read(glossary) if glossary else None
     translator = device.load(bundle, src_lang=src_lang, tgt_lang=tgt_lang)
@@ -152,7 +153,7 @@ def translate(
     elif split:
         _translate_split_lines(translator, stream_lines(sys.stdin.fileno()), options)
     elif input:
-        from relattn_mt.bulk import parse_shard, source_of, translate_file  # needs more packages
+        from relattn_mt.bulk import source_of, translate_file  # needs more packages
         from relattn_mt.loading import weights_digest
 
         source = source_of(Path(input), Path(output), options, column=column, style=format, n_best=n_best is not None)
@@ -168,7 +169,7 @@ def translate(
                 "glossary": None if terms is None else terms.translations,
             },
         }
-        print(translate_file(translator, source, Path(output), settings, parse_shard(shard) if shard else None))
+        print(translate_file(translator, source, Path(output), settings, shards))
     else:
         if sys.stdin.seekable():  # a file, which is read again
             begin = os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR)

@@ -131,9 +131,14 @@ def may_have_tags(text: str) -> bool:
     return _SIGN.search(text) is not None
 
 
+def literals_in(text: str) -> list[re.Match[str]]:
+    """Return the literals of a text, in order."""
+    return list(literal_pattern().finditer(text)) if may_have_tags(text) else []
+
+
 def literals(text: str) -> Counter[str]:
     """Return how often each literal occurs in a text."""
-    return Counter(match[0] for match in literal_pattern().finditer(text)) if may_have_tags(text) else Counter()
+    return Counter(match[0] for match in literals_in(text))
 
 
 def has_text(line: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import sentencex
 
 from relattn_mt.text.marked import Mark, Marked, join
-from relattn_mt.text.patterns import has_text, literal_pattern, may_have_tags
+from relattn_mt.text.patterns import has_text, literal_pattern, literals_in
 
 _WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spaces between words
 LONGEST = 1000  # characters per sentence; longer ones are cut, at a space if possible
@@ -229,7 +229,7 @@ def _sentence_lengths(line: str, language: str) -> list[int]:
         if type(error).__name__ != "PanicException":
             raise
         return [len(line)]
-    kept = [match.span() for match in literal_pattern().finditer(line)] if may_have_tags(line) else []
+    kept = [match.span() for match in literals_in(line)]
     lengths = []
     begin = 0
     end = 0

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from relattn_mt.support.errors import InputError, one_line
-from relattn_mt.text.patterns import has_text, literal_pattern, may_have_tags
+from relattn_mt.text.patterns import has_text, literals_in
 from relattn_mt.tokens.normalization import normalize
 from relattn_mt.tokens.text_files import read_lines, require_no_nul
 from relattn_mt.tokens.tokenizer import BYTE, SPACE_MARK
@@ -71,7 +71,7 @@ class Glossary:
     def find(self, line: str) -> list[str]:
         """Return the translations of the terms in a line, in the order of the line. Those in literals are no terms."""
         line = normalize(line)
-        kept = [match.span() for match in literal_pattern().finditer(line)] if may_have_tags(line) else []
+        kept = [match.span() for match in literals_in(line)]
         return [
             self.translations[term[0]]
             for term in self._pattern.finditer(line)

@@ -90,7 +90,7 @@ const on = {
     sentence: ({ id, index, result, error }) => {
         if (id !== request) return;
         if (result) put(spans[index], result);
-        else spans[index].textContent = text.value && error.sentence;
+        else spans[index].textContent = error.sentence;
         if (error) show(error.message, true);
     },
 

@@ -6,6 +6,7 @@ options, apart from the values of lengths and relations. So a later call reads t
 
 import marshal
 import struct
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -78,10 +79,7 @@ def form_of(sources: Sources, options: tuple[Any, ...]) -> Form | None:
     form: list[Any] = [torch.get_num_threads()]
     records = torch.is_grad_enabled()
     try:
-        written = marshal.dumps(options, 2)  # tells 1 from True and 1.0, and refuses tensors
-        if marshal.loads(written) != options:  # a number of NumPy, of which it writes the bytes without the type
-            return None
-        form.append(written)
+        form.append(marshal.dumps(options, 2))  # tells 1 from True and 1.0, and refuses tensors
         for x in sources:
             if x is None:
                 form.append(None)
@@ -96,7 +94,10 @@ def form_of(sources: Sources, options: tuple[Any, ...]) -> Form | None:
 
 def add(form: Form, sources: Sources, call: Call, check: bool | None, return_lse: bool) -> NativePlan | None:
     """Keep and return the plan of a call, unless it has dropout or reads copies of its arguments."""
-    if call.dropout_p > 0.0:
+    options = marshal.loads(form[1])
+    values = chain.from_iterable(x if isinstance(x, tuple) else (x,) for x in options)
+    has_bytes = any(isinstance(x, bytes) for x in values)  # of a number of NumPy, which are written without its type
+    if call.dropout_p > 0.0 or has_bytes:
         return None
     task = Task(call)
     addresses = []

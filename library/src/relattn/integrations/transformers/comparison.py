@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -28,21 +29,19 @@ def compare(model: nn.Module, own: nn.Module, inputs: Mapping[str, Any]) -> list
         exact = nn.functional.linear(given[0], layer.weight, layer.bias)
         differences[name] = max(differences.get(name, 0.0), difference(output, exact))
 
-    handles = [layer.register_forward_hook(partial(watch, name)) for name, layer in layers.items()]
     seconds = []
     try:
         with torch.inference_mode():
-            model.eval()(**inputs)
-            for handle in handles:
-                handle.remove()
+            with ExitStack() as hooks:
+                for name, layer in layers.items():
+                    hooks.enter_context(layer.register_forward_hook(partial(watch, name)))
+                model.eval()(**inputs)
             own.eval()(**inputs)
             for each in (model, own):
                 start = time.perf_counter()
                 outputs = tensors_of(each(**inputs))
                 seconds.append((time.perf_counter() - start, outputs))
     finally:
-        for handle in handles:
-            handle.remove()
         for module, is_training in modes.items():
             module.training = is_training
     (here, ours), (there, exact) = seconds

@@ -87,10 +87,11 @@ def export(
     state = _state(bundle)
     lines = check_lines(ours, sample)
     _log.info("translating %s lines with the bundle", f"{len(lines):,}")
-    options = TranslateOptions(unit="" if isinstance(sample, int) else "line")  # no warnings about random lines
+    is_random = isinstance(sample, int)
+    options = TranslateOptions(unit="" if is_random else "line")  # no warnings about random lines
     lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(lines, options, progress=shows_progress())]
     search = ctranslate2_search(bundle.search, sum(lengths) / len(lengths))
-    reference = Reference(ours, lines, search, is_random=isinstance(sample, int))
+    reference = Reference(ours, lines, search, is_random=is_random)
     own, its = (f"{each.length_penalty}, α = {each.alpha}" for each in (bundle.search, search))
     report = Report(notes := [f"length penalty of the bundle: {own}; of the export: {its}"], {})
     with putting(out) as aside:
