@@ -2,7 +2,7 @@
 
     python engine_process.py ENGINE MODEL LINES BEAM THREADS [ALONE]
 
-An engine translates the first line, then if ALONE is given so many lines one by one, and then all lines in one call. It
+An engine translates the first line, then ALONE lines one by one (if ALONE is given), and then all lines in one call. It
 prints one line of JSON. With LINES "serve", a server is started on the port BEAM.
 
     first        time of the first translation, in seconds since the epoch

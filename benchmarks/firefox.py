@@ -156,7 +156,7 @@ def equal(given: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = command("firefox", __doc__)
-    parser.add_argument("kind", choices=("speed", "equal"), help="what to measure")
+    parser.add_argument("kind", choices=("speed", "equal"), help="measurement: speed and memory, or equal translations")
     parser.add_argument("models", type=Path, help="folder of models")
     parser.add_argument("lines", type=Path, help="source lines")
     parser.add_argument("--environments", type=Path, required=True, help="folder of virtual environments")

@@ -104,10 +104,10 @@ def recipe() -> str:
     parts = [
         GENERATED,
         "# Settings of a recipe\n",
-        "A recipe is a YAML file with the settings that differ from their defaults. A setting of a group is a line "
-        "below its name (`clip: 8` below `model:`), or an option of `relattn-mt train` (`--model.clip 8`). `null` is "
-        "no value. Brackets give the range: `[0, 1)` includes 0 and excludes 1. `relattn-mt recipe BUNDLE` prints a "
-        "recipe.\n",
+        "A recipe is a YAML file with the settings that differ from their defaults. Settings of a group are indented "
+        "below its name (`clip: 8` below `model:`). Each is also an option of `relattn-mt train` (`--model.clip 8`). "
+        "`null` is no value. Brackets give the range: `[0, 1)` includes 0 and excludes 1. `relattn-mt recipe BUNDLE` "
+        "prints a recipe.\n",
         settings(Recipe),
     ]
     for name, kind in groups.items():

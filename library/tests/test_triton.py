@@ -284,7 +284,7 @@ def count_loads(monkeypatch, queries: int, keys: int, **options) -> int:
 
 
 def test_queries_in_padding_visit_no_keys(monkeypatch):
-    """What they cost does not depend on the number of keys."""
+    """Their cost does not depend on the number of keys."""
     configure(monkeypatch)
     costs = set()
     for keys in (16, 48):
