@@ -39,6 +39,28 @@ def test_loss_is_the_smoothed_cross_entropy_without_padding(epsilon):
     assert loss == pytest.approx(sum(alone), rel=1e-6)
 
 
+def test_loss_and_gradients_of_bfloat16_logits_are_those_of_their_values():
+    model, batch = make_model().eval(), collate(SRC, TGT)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(batch.src, batch.src_lengths, batch.tgt_in).detach()
+    assert logits.dtype == torch.bfloat16
+    exact = logits.double().requires_grad_()
+    expected = smoothed_cross_entropy(exact, batch.tgt_out, 0.1)
+    expected.backward()
+
+    class Given(torch.nn.Module):
+        def forward(self, *_: Tensor) -> Tensor:
+            return leaf * 1  # the loss may write over what a module returns, but not over a leaf
+
+    leaf = logits.requires_grad_()
+    loss = summed_loss(Given(), batch, 0.1)
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert leaf.grad is not None
+    torch.testing.assert_close(leaf.grad.double(), exact.grad, rtol=2**-8, atol=1e-6)
+
+
 def guided_cross_entropy(attention: Tensor, batch: Batch) -> Tensor:
     """Chen et al. (2016): each target piece with links has the probability 1 / links at each of them."""
     links: dict[tuple[int, int], list[int]] = {}

@@ -61,28 +61,32 @@ def alignment_loss(attention: Tensor, links: Tensor) -> Tensor:
 
 
 def _token_loss(logits: Tensor, batch: Batch, label_smoothing: float) -> Tensor:
-    logits = logits.float().flatten(0, 1)
+    logits = logits.flatten(0, 1)
     positions = torch.arange(batch.tgt_out.shape[1], device=logits.device)
     targets = batch.tgt_out.masked_fill(positions >= batch.tgt_lengths[:, None], _PADDING).flatten()
     if logits.is_cpu:
         return _CrossEntropy.apply(logits, targets, label_smoothing)
-    return F.cross_entropy(logits, targets, ignore_index=_PADDING, label_smoothing=label_smoothing, reduction="sum")
+    return F.cross_entropy(
+        logits.float(), targets, ignore_index=_PADDING, label_smoothing=label_smoothing, reduction="sum"
+    )
 
 
 class _CrossEntropy(torch.autograd.Function):
     """Summed cross entropy that replaces logits by their gradients, part by part, while they are in the cache.
 
     PyTorch's stores three more arrays of the size of the logits. The gradient of the logits z is
-    softmax(z) − smoothing / vocab − (1 − smoothing) · onehot(target).
+    softmax(z) − smoothing / vocab − (1 − smoothing) · onehot(target). It is computed in float32 from logits of any
+    precision.
     """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
         vocab = logits.shape[1]
-        total = logits.new_zeros(())
+        total = logits.new_zeros((), dtype=torch.float32)
         ctx.gradients = logits
         rows = 1 + _CACHED // vocab
-        for z, target in zip(logits.split(rows), targets[:, None].split(rows), strict=True):
+        for part, target in zip(logits.split(rows), targets[:, None].split(rows), strict=True):
+            z = part.float()
             real = target != _PADDING
             target = target.clamp(min=0)
             log_sum = z.logsumexp(-1, keepdim=True)
@@ -91,6 +95,7 @@ class _CrossEntropy(torch.autograd.Function):
             if ctx.needs_input_grad[0]:
                 z.sub_(log_sum).exp_().sub_(smoothing / vocab)
                 z.scatter_add_(-1, target, torch.full_like(log_sum, smoothing - 1)).mul_(real)
+                part.copy_(z)
         return total
 
     @staticmethod
