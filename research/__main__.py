@@ -1,4 +1,4 @@
-"""`python -m research demo`, `reproduce`, `corpus`, `positions` and `attention`"""
+"""`python -m research demo`, `reproduce`, `corpus`, `everyday`, `quality`, `positions` and `attention`"""
 
 from __future__ import annotations
 
@@ -106,6 +106,39 @@ def corpus(
     write_files(Path(out), src_lang=src_lang, tgt_lang=tgt_lang, lines=lines, seed=seed)
 
 
+def everyday(directory: str, *, teacher: str = "") -> None:
+    """Write the training text of everyday-en-de beside train.en and train.de.
+
+    Args:
+        directory: Directory of the text.
+        teacher: Model that translates the text. Of its six best translations of a line, the one that is nearest to the
+            translation in the text becomes a pair too. By default, there are no such pairs.
+    """
+    _require_packages("num2words")
+    from research.everyday import write_interpolated, write_text
+
+    counts = write_text(Path(directory))
+    if teacher:
+        counts |= write_interpolated(Path(directory), teacher)
+    for name, count in counts.items():
+        print(f"{name}: {count:,} pairs")
+
+
+def quality(bundle: str, *, src: str, tgt: str, show: int = 0) -> None:
+    """Print what a model of English and German does with names, numbers, set phrases and text in the target language.
+
+    Args:
+        bundle: Directory of a bundle, or name of a model.
+        src: English text that was not trained on.
+        tgt: Its German translations.
+        show: Number of failures to print per row.
+    """
+    _require_packages("num2words")
+    from research.quality import measure
+
+    measure(bundle, Path(src), Path(tgt), show=show)
+
+
 def positions(bundle: str, *, text: ReferenceText, width: int, device: DeviceOptions) -> None:
     """Print by target position how well each token of a reference is predicted from the tokens before it.
 
@@ -174,7 +207,7 @@ def attention(
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    each.__name__: each for each in (demo, reproduce, corpus, positions, attention)
+    each.__name__: each for each in (demo, reproduce, corpus, everyday, quality, positions, attention)
 }
 
 

@@ -1,0 +1,105 @@
+"""What a model of English and German does with names, numbers, set phrases and text in the target language."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import sacrebleu
+from relattn_mt.loading import load
+from relattn_mt.translate.translator import Translator
+
+from research.everyday import RECIPES, Maker
+
+# None of them is in the text that everyday-en-de was trained on.
+NEW_NAMES = (
+    "Gwendolyn Thaddeus Ottilie Marisol Tuomas Przemek Ravindra Yevgenia Oluwaseun Hjalmar Leocadia "
+    "Bartholomew Xiomara Wilhelmina Anatol Dorothea Tamsin Cosima Ignatius Rosalind Vukan Henrike Torvald "
+    "Saskia Lisbeth Ewald Gundula Hedwig Ludmilla Perpetua Quirin Roswitha Siegbert Tilman Undine Volkmar "
+    "Waltraud Xaver Yannick Zita"
+)
+NAMES = 100  # sentences per direction
+NUMBERS = 400
+_SHORT = 2  # words; which language a text of so few words is in is not always clear
+_DIRECTIONS = ("en", "de"), ("de", "en")
+
+Failures = list[tuple[str, str]]  # source, translation
+
+
+def measure(bundle: str, english: Path, german: Path, *, show: int) -> None:
+    """Print a row per measure, and at most `show` failures of each."""
+    text = {
+        language: path.read_text(encoding="utf-8").splitlines()
+        for language, path in (("en", english), ("de", german))
+    }  # fmt: skip
+    translators = {(source, target): load(bundle, src_lang=source, tgt_lang=target) for source, target in _DIRECTIONS}
+    for direction, translator in translators.items():
+        _print_scores(translator, direction, text[direction[0]], text[direction[1]])
+    for direction, translator in translators.items():
+        _print_row(
+            f"{direction[1]} to {direction[1]}, unchanged", *_kept_language(translator, text[direction[1]]), show
+        )
+    for direction, translator in translators.items():
+        _print_row(f"{'-'.join(direction)} names", *_kept_names(translator, text[direction[0]]), show)
+    for direction, translator in translators.items():
+        _print_row(f"{'-'.join(direction)} numbers", *_right_numbers(translator, direction), show)
+    for direction, translator in translators.items():
+        _print_row(f"{'-'.join(direction)} set phrases as written", *_phrases(translator, direction), show)
+
+
+def _print_scores(translator: Translator, direction: tuple[str, str], lines: list[str], references: list[str]) -> None:
+    translations = translator.translate(lines)
+    bleu = sacrebleu.corpus_bleu(translations, [references]).score
+    chrf = sacrebleu.corpus_chrf(translations, [references]).score
+    print(f"{'-'.join(direction)}: BLEU {bleu:.1f}, chrF {chrf:.1f}", flush=True)
+
+
+def _print_row(name: str, failures: Failures, count: int, show: int) -> None:
+    print(f"{name}: {count - len(failures)} of {count}", flush=True)
+    for source, translation in failures[:show]:
+        print(f"    {source} → {translation}")
+
+
+def _kept_language(translator: Translator, lines: Sequence[str]) -> tuple[Failures, int]:
+    """Translate lines that are in the target language already."""
+    long = [line for line in lines if len(line.split()) > _SHORT]
+    pairs = zip(long, translator.translate(long), strict=True)
+    return [pair for pair in pairs if pair[0] != pair[1]], len(long)
+
+
+def _kept_names(translator: Translator, lines: Sequence[str]) -> tuple[Failures, int]:
+    """Translate lines in which a name has become one that the model has not seen."""
+    random = Random(5)
+    with_name = [line for line in lines if len(re.findall(r"\bTom\b", line)) == 1 and not re.search(r"\bTom'?s", line)]
+    drawn = random.sample(with_name, min(NAMES, len(with_name)))
+    names = [random.choice(NEW_NAMES.split()) for _ in drawn]
+    sources = [re.sub(r"\bTom\b", name, line) for line, name in zip(drawn, names, strict=True)]
+    triples = zip(sources, translator.translate(sources), names, strict=True)
+    failures = [
+        (source, translation)
+        for source, translation, name in triples
+        if not re.search(rf"\b{name}\b", translation)
+    ]  # fmt: skip
+    return failures, len(sources)
+
+
+def _right_numbers(translator: Translator, direction: tuple[str, str]) -> tuple[Failures, int]:
+    """Translate items of the built-in corpus whose values were not trained on. Every digit and sign of them counts."""
+    maker = Maker(Random(11))
+    is_english = direction[0] == "en"
+    drawn = (item for item, english in maker.items("test", seed=1000) if english == is_english)
+    items = list(islice(drawn, NUMBERS // 2))
+    sources = [maker.carried(item, is_english)[not is_english] for item in items]
+    triples = zip(sources, translator.translate(sources), items, strict=True)
+    return [(source, text) for source, text, item in triples if item.tgt not in text], len(items)
+
+
+def _phrases(translator: Translator, direction: tuple[str, str]) -> tuple[Failures, int]:
+    rows = [line.split("\t") for line in (RECIPES / "everyday-phrases.tsv").read_text(encoding="utf-8").splitlines()]
+    column = ("en", "de").index(direction[0])
+    sources = [row[column] for row in rows]
+    triples = zip(sources, translator.translate(sources), rows, strict=True)
+    return [(source, translation) for source, translation, row in triples if translation != row[1 - column]], len(rows)

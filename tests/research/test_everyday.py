@@ -1,0 +1,85 @@
+"""Training text of everyday-en-de: names, slots and numbers agree on both sides."""
+
+import re
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from research.everyday import RECIPES, Maker, nearness, shared_names, write_text
+
+TEXT = [
+    ("Tom lives in Boston.", "Tom wohnt in Boston."),
+    ("I met Tom and Mary.", "Ich habe Tom und Mary getroffen."),
+    ("We know Tom's house in Boston.", "Wir kennen Toms Haus in Boston."),
+    ("Ask Mr. Jackson.", "Frag Herrn Jackson."),
+    ("Call Mr. Jackson or Mary!", "Ruf Herrn Jackson oder Mary an!"),
+    ("The hand is cold. Give me a hand, Hand!", "Die Hand ist kalt. Hilf mir, Hand!"),
+]
+NAMES = {"Tom", "Mary", "Boston", "Jackson"}
+
+
+@pytest.fixture
+def maker():
+    return Maker(Random(1))
+
+
+def test_names_are_words_that_are_never_small_and_the_same_in_german():
+    assert shared_names(TEXT) == NAMES
+
+
+@pytest.mark.parametrize("pair", TEXT[:5])
+def test_replaced_names_are_the_same_on_both_sides(maker, pair):
+    replaced = [maker.replace_names(pair, NAMES) for _ in range(200)]
+    made = [new for new in replaced if new is not None]
+    assert len(made) > 100
+    for english, german in made:
+        for old in NAMES:
+            count = len(re.findall(old, pair[0]))
+            assert count == len(re.findall(old, pair[1]))
+        frame = re.split("|".join(NAMES), pair[0])
+        names = re.fullmatch("(.+)".join(map(re.escape, frame)), english)
+        assert names
+        assert not NAMES & set(re.findall(r"\w+", english))
+        for name in names.groups():
+            assert re.search(rf"(?<!\w){re.escape(name)}s?(?!\w)", german)
+
+
+def test_a_pair_whose_sides_have_different_names_is_left_out(maker):
+    assert maker.replace_names(("Tom saw Mary.", "Tom hat sie gesehen."), NAMES) is None
+    assert maker.replace_names(("He saw her.", "Er hat sie gesehen."), NAMES) is None
+
+
+def test_sentences_have_no_open_slot_and_the_same_digits(maker):
+    for _ in range(3000):
+        english, german = maker.sentence()
+        assert not re.search(r"[{}\t]", english + german)
+        assert re.findall(r"\d+", english) == re.findall(r"\d+", german) or "half past" in english
+
+
+def test_no_line_is_held_out_and_files_are_parallel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        "research.everyday.PAIRS", {"names": 50, "labels": 50, "numbers": 50, "sentences": 500, "copies": 3}
+    )
+    held_out = Maker(Random(1)).sentence()
+    (tmp_path / "held").mkdir()
+    for name in ("everyday-lists.tsv", "everyday-patterns.tsv"):
+        (tmp_path / "held" / name).write_bytes((RECIPES / name).read_bytes())
+    (tmp_path / "held" / "everyday-patterns.tsv").write_text("Hello.\tHallo.\nThank you, {person}!\tDanke, {person}!\n")
+    (tmp_path / "held" / "everyday-held-out.tsv").write_text(f"Hello.\tGuten Tag.\n{held_out[0]}\t{held_out[1]}\n")
+    monkeypatch.setattr("research.everyday.RECIPES", tmp_path / "held")
+    for column, language in enumerate(("en", "de")):
+        (tmp_path / f"train.{language}").write_text("".join(f"{pair[column]}\n" for pair in TEXT))
+    counts = write_text(tmp_path)
+    assert counts["sentences"] > 100
+    for name, count in counts.items():
+        lines = [(tmp_path / f"{name}.{language}").read_text().splitlines() for language in ("en", "de")]
+        assert len(lines[0]) == len(lines[1]) == count
+        assert not {"Hello.", "Hallo.", *held_out} & {*lines[0], *lines[1]}
+
+
+def test_nearness_is_one_for_a_reference_and_falls_with_other_words():
+    references = ["Das ist ein Haus.", "Das ist ein Gebäude."]
+    assert nearness("Das ist ein Gebäude.", references) == 1
+    assert 0.5 < nearness("Das ist ein Hund.", references) < 1
+    assert nearness("Nein!", references) == 0
