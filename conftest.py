@@ -94,7 +94,7 @@ def _triton_is_quick(_globals_are_restored: None, monkeypatch: pytest.MonkeyPatc
         return
     from relattn.backends.triton import plan
 
-    from testing.interpreter import quicken
+    from tests.support.interpreter import quicken
 
     quicken(monkeypatch)
     monkeypatch.setattr(plan, "tensor_floats", lambda: True)

@@ -89,7 +89,7 @@ def make_random(path: Path, text: Path, size: str) -> None:
 def make_opus_mt(path: Path, text: Path) -> None:
     """Write a model of OPUS-MT's size and shape by transformers, next to the bundle, and the bundle."""
     from benchmarks.serving_models import SIZES
-    from testing import transformers_models
+    from tests.support import transformers_models
 
     lines, source = list(islice(read_lines(text), 20_000)), transformers_model(path)
     options: dict[str, Any] = {**SIZES, "lines": lines, "vocab": 4000, "fill": 58_101, "draw": (0.0, 0.0)}

@@ -33,7 +33,7 @@ from relattn_mt.tokens.tokenizer import SPACE_MARK, pieces_of, processor
 
 from benchmarks.engines import installed, run
 from benchmarks.measure import Row, command, parse, record
-from testing.firefox_models import random_model, train_vocabulary, write_bin, write_shortlist
+from tests.support.firefox_models import random_model, train_vocabulary, write_bin, write_shortlist
 
 SIZES = {"tiny11": (256, (6, 2)), "base-memory": (384, (6, 4))}  # dim, and layers of encoder and decoder
 PIECES, BEST, BANNED = 32_000, 50, -1e4

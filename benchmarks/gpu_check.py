@@ -1,7 +1,7 @@
 """Checks of the Triton kernels on a GPU: the calls of the tests, at the sizes of compiled kernels.
 
 Results are compared with the reference backend. The tolerance is a small multiple of the error of the reference in the
-same dtype against float64 (`testing/numerics.py`).
+same dtype against float64 (`tests/support/numerics.py`).
 """
 
 from functools import partial
@@ -13,8 +13,8 @@ from relattn import relative_attention
 
 from benchmarks.measure import Row
 from benchmarks.workers import Task
-from testing.calls import Case, call_of, cases, name_of
-from testing.numerics import (
+from tests.support.calls import Case, call_of, cases, name_of
+from tests.support.numerics import (
     Shape,
     equations_keeping,
     error,

@@ -28,7 +28,7 @@ from relattn.functional import Options
 from torch import Tensor, nn
 
 from benchmarks.measure import command
-from testing.numerics import Shape, budgets, error, make_inputs, outputs_and_gradients
+from tests.support.numerics import Shape, budgets, error, make_inputs, outputs_and_gradients
 
 Attend = Callable[..., Tensor]  # (query, key, value, table or tables) -> output, each (batch, heads, n, dim)
 

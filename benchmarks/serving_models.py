@@ -22,7 +22,7 @@ from relattn_mt.tokens.text_files import read_lines
 
 from benchmarks.measure import Row, command, parse, record
 from benchmarks.serving import serving, usage
-from testing import transformers_models as models
+from tests.support import transformers_models as models
 
 PAIRS = [("en", "ru"), ("ru", "en"), ("en", "ja"), ("ja", "en"), ("en", "fi")]
 LANGUAGES = ["en", "de", "fr", "es"]

@@ -92,7 +92,7 @@ def file_in(path: Path, module: str) -> tuple[str, ...]:
 
 
 def test_what_is_shipped_imports_no_code_of_the_repository():
-    others = {"benchmarks", "conftest", "kernels", "research", "testing", "tests", "tools", "wheels"}
+    others = {"benchmarks", "conftest", "kernels", "research", "tests", "tools", "wheels"}
     assert all((ROOT / name).exists() or (ROOT / f"{name}.py").exists() for name in others)
     for path in PATHS.values():
         assert not others & {name.partition(".")[0] for name in imports_of(path)}, path

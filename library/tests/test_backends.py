@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from relattn import backends, relative_attention
 from relattn.call import Call
 
-from testing.calls import Case, call_of, cases, name_of
-from testing.covering import pairwise
-from testing.numerics import (
+from tests.support.calls import Case, call_of, cases, name_of
+from tests.support.covering import pairwise
+from tests.support.numerics import (
     SHAPES,
     Shape,
     assert_close,

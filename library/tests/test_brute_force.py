@@ -6,9 +6,9 @@ import pytest
 import torch
 from relattn import relation_attention, relative_attention
 
-from testing import brute_force
-from testing.covering import combinations
-from testing.numerics import assert_close
+from tests.support import brute_force
+from tests.support.covering import combinations
+from tests.support.numerics import assert_close
 
 FAST = ("native", "dense", "reference")
 POSITIONS = {  # what decides which pairs attend, and their labels

@@ -15,8 +15,8 @@ from relattn.integrations.transformers.families import load_families
 from relattn.integrations.transformers.family import tensors_of
 from torch import Tensor, nn
 
-from testing.calls import call_of, cases
-from testing.numerics import SHAPES
+from tests.support.calls import call_of, cases
+from tests.support.numerics import SHAPES
 
 
 @contextmanager

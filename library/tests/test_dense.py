@@ -8,7 +8,7 @@ from relattn import relation_attention, relative_attention
 from relattn.backends.dense import attention
 from relattn.backends.dense.labels import sum_by_label, sum_by_label_in_passes
 
-from testing.numerics import Shape, assert_close, make_inputs, outputs_and_gradients
+from tests.support.numerics import Shape, assert_close, make_inputs, outputs_and_gradients
 
 
 @pytest.mark.parametrize("per_head", [False, True])

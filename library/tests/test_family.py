@@ -34,8 +34,8 @@ from transformers.models.wav2vec2_conformer import modeling_wav2vec2_conformer a
 from transformers.models.wavlm import modeling_wavlm as wavlm
 from transformers.models.xlnet import modeling_xlnet as xlnet
 
-from testing.covering import pairwise
-from testing.numerics import error
+from tests.support.covering import pairwise
+from tests.support.numerics import error
 
 PAGE = (Path(__file__).parents[2] / "docs" / "family.md").read_text(encoding="utf-8")
 ULPS = 16  # tolerance in units in the last place of the largest number compared; the page gives it too

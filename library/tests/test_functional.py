@@ -13,8 +13,8 @@ import torch
 from relattn import RelativePositionTable, RelativeSelfAttention, backends, relation_attention, relative_attention
 from torch.export import Dim, export
 
-from testing.covering import pairwise
-from testing.numerics import (
+from tests.support.covering import pairwise
+from tests.support.numerics import (
     SHAPES,
     Shape,
     assert_close,

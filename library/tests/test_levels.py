@@ -13,8 +13,8 @@ from relattn.backends import native
 from relattn.backends.native import library
 from relattn.backends.native.int8 import DOTS, GENERIC, PAIRS
 
-from testing.levels import allowed_levels
-from testing.numerics import Shape, make_inputs
+from tests.support.levels import allowed_levels
+from tests.support.numerics import Shape, make_inputs
 
 SHAPE = Shape(batch=2, heads=2, key_heads=1, queries=5, keys=7, dim=3, value_dim=2, left=2, right=1)
 
@@ -46,7 +46,7 @@ import torch
 from relattn.backends.native import library
 from relattn.integrations.transformers import int8
 from relattn_mt.engine import decoder
-from testing.integer_sums import assert_sums_are_exact
+from tests.support.integer_sums import assert_sums_are_exact
 engine = decoder.KERNELS
 print(*sorted({kernels.level for kernels in library.KERNELS.values()}), engine.level, engine.int8_kernels[-1])
 quantized = int8.quantize(torch.nn.Linear(64, 64))

@@ -5,7 +5,7 @@ import torch
 from relattn import RelativeMultiheadAttention, relative_attention
 from torch import nn
 
-from testing.covering import pairwise
+from tests.support.covering import pairwise
 
 BATCH, HEADS, DIM = 2, 3, 15
 

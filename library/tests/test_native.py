@@ -18,10 +18,10 @@ from relattn.backends.native import library, loader, operators, plans
 from relattn.call import Call
 
 from kernels import build
-from testing.calls import call_of, cases, name_of
-from testing.covering import pairwise
-from testing.levels import allowed_levels
-from testing.numerics import (
+from tests.support.calls import call_of, cases, name_of
+from tests.support.covering import pairwise
+from tests.support.levels import allowed_levels
+from tests.support.numerics import (
     Shape,
     assert_close,
     assert_within_budget,

@@ -8,7 +8,7 @@ from relattn import RelativeAttention, RelativePositionTable, RelativeSelfAttent
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from testing.covering import pairwise
+from tests.support.covering import pairwise
 
 
 def layer(seed=0, **options):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from relattn import relative_attention
 
-from testing.numerics import SHAPES, assert_within_budget, error, make_inputs
+from tests.support.numerics import SHAPES, assert_within_budget, error, make_inputs
 
 
 def test_error_of_values_that_are_not_finite():

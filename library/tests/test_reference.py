@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from relattn import relative_attention
 from relattn.call import Call
 
-from testing import brute_force
-from testing.numerics import Shape, make_inputs
+from tests.support import brute_force
+from tests.support.numerics import Shape, make_inputs
 
 HEADS, KEY_HEADS, DIM, VALUE_DIM = 4, 2, 3, 2
 

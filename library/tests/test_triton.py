@@ -30,9 +30,9 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources
 
 from benchmarks import gpu_tiles
-from testing.calls import Case, call_of, cases, name_of
-from testing.covering import pairwise
-from testing.numerics import (
+from tests.support.calls import Case, call_of, cases, name_of
+from tests.support.covering import pairwise
+from tests.support.numerics import (
     Shape,
     assert_padding_has_no_effect,
     assert_within_budget,

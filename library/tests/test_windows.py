@@ -10,7 +10,7 @@ from relattn import relative_attention
 from relattn.call import Call
 from relattn.nn import RelativeSelfAttention
 
-from testing.numerics import Shape, assert_within_budget, budgets, make_inputs
+from tests.support.numerics import Shape, assert_within_budget, budgets, make_inputs
 
 SIDES = st.sampled_from([None, 0, 1, 3, 63, 64, 65, 130])
 

@@ -15,9 +15,9 @@ from relattn_mt.translate.translator import Translator
 from research import attention_page as page
 from research.__main__ import main
 from research.attention import as_json, inspect, shows_terms, view
-from testing.commands import Result, assert_refused
-from testing.foreign_bundles import make_bundle
-from testing.schemes import VARIANTS, config_of
+from tests.support.commands import Result, assert_refused
+from tests.support.foreign_bundles import make_bundle
+from tests.support.schemes import VARIANTS, config_of
 
 MODELS: dict[str, dict] = {name: options for name, options in VARIANTS.items() if shows_terms(config_of(name))}
 MODELS["asymmetric tables per head"] = {"clip": 2, "clip_right": 1, "tables_per_head": True}

@@ -12,7 +12,7 @@ from relattn_mt.translate.translator import Translator
 from research import positions as teacher_forcing
 from research.__main__ import main
 from research.positions import by_position
-from testing.foreign_bundles import make_bundle
+from tests.support.foreign_bundles import make_bundle
 
 PAIRS = [
     ("one apple and two pears", "zwei Birnen und ein Apfel"),

@@ -15,7 +15,7 @@ from relattn_mt.model.weights import arrays_of
 from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.translate.translator import Translator
 
-from testing.pages import BROWSER
+from tests.support.pages import BROWSER
 
 ITEMS = [  # number and noun in English and German
     ("one", "ein", "apple", "Apfel"),

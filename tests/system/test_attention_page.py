@@ -11,7 +11,7 @@ from relattn_mt.translate.translator import Translator
 
 from research.attention import Inspection, inspect
 from research.attention_page import as_html, attention_of, serve
-from testing.pages import BROWSER, TEXT, numbers, violations
+from tests.support.pages import BROWSER, TEXT, numbers, violations
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="the page is tested in chromium: apt-get install chromium")
 SIZES = {"desktop": (1280, 900), "phone": (390, 740)}

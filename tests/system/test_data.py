@@ -11,7 +11,7 @@ from statistics import median
 from relattn_mt.tokens.tokenizer import Tokenizer
 
 from research.corpus import builtin
-from testing.environments import ROOT
+from tests.support.environments import ROOT
 
 PREPARE = """
 import sys

@@ -23,8 +23,8 @@ from relattn.call import accumulation_dtype
 from torch import Tensor
 
 from kernels import build
-from testing.calls import call_of, cases, name_of
-from testing.numerics import SHAPES, Shape, assert_within_budget
+from tests.support.calls import call_of, cases, name_of
+from tests.support.numerics import SHAPES, Shape, assert_within_budget
 
 OPENMP = "libgomp.so.1"
 LINE = 64  # alignment of tensors in a file in bytes, as in PyTorch's memory

@@ -18,8 +18,8 @@ import docx
 import pytest
 
 from research.corpus import builtin
-from testing.environments import ROOT, build_wheels, new_environment
-from testing.transformers_models import marian
+from tests.support.environments import ROOT, build_wheels, new_environment
+from tests.support.transformers_models import marian
 
 GUIDES = ROOT / "docs" / "guides"
 BLOCK = re.compile(r'^```(?:sh|\w+ title="(?P<file>[\w.]+)")\n(?P<text>.*?)^```$', re.DOTALL | re.MULTILINE)

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from testing.environments import ROOT
+from tests.support.environments import ROOT
 
 NAMED = (  # at most ten
     "library/tests/test_native.py::test_kernels_are_compiled_where_tests_run",

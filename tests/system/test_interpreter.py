@@ -13,8 +13,8 @@ from benchmarks import errors
 from benchmarks.peers import Case
 from library.tests import test_triton
 from library.tests.test_triton import _poison_and_forget, check, grid, small_call  # noqa: F401 - an autouse fixture
-from testing.calls import call_of, cases, name_of
-from testing.numerics import SHAPES, Shape, assert_within_budget, make_inputs
+from tests.support.calls import call_of, cases, name_of
+from tests.support.numerics import SHAPES, Shape, assert_within_budget, make_inputs
 
 
 @pytest.mark.parametrize("case", grid(3, test_triton.SHAPES, ["float32", "tf32x3", "bfloat16", "float16"]), ids=name_of)
@@ -68,7 +68,7 @@ def test_operators_pass_opcheck(options):
 FAR_APART = """
 import torch
 from relattn import relative_attention
-from testing.numerics import Shape, make_inputs, outputs_and_gradients
+from tests.support.numerics import Shape, make_inputs, outputs_and_gradients
 
 def spread(x, dimension):  # steps of 2 ** 30 numbers, two of which need more than 32 bits, in memory never touched
     step = 2**30 + 8

@@ -26,10 +26,10 @@ from relattn_mt.config import DataConfig, ModelConfig, Recipe, TrainConfig, dump
 from relattn_mt.training import checkpoints
 from relattn_mt.training.train import train
 
-from testing.bundles import tensors_of
-from testing.environments import ROOT
-from testing.processes import family, kill_family
-from testing.training_states import assert_same, layout, loss_values, losses, state_of
+from tests.support.bundles import tensors_of
+from tests.support.environments import ROOT
+from tests.support.processes import family, kill_family
+from tests.support.training_states import assert_same, layout, loss_values, losses, state_of
 
 KILLS_OF_ONE = int(os.environ.get("KILLS_OF_ONE", "10"))
 KILLS_OF_TWO = int(os.environ.get("KILLS_OF_TWO", "20"))

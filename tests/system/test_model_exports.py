@@ -3,7 +3,7 @@
 import pytest
 
 from library.tests.integrations.test_transformers import FAMILIES
-from testing.model_exports import EXPORTERS, outcome
+from tests.support.model_exports import EXPORTERS, outcome
 
 NOT_RIGHT = {  # with transformers 5.23 and PyTorch 2.13; docs/models.md has the same table
     ("switch", "torch.jit.trace"): "wrong",

@@ -15,9 +15,9 @@ from relattn_mt.config import SCHEMES, as_dict
 from relattn_mt.formats.onnx import PAST, SRC_LEN, export
 
 from examples.translate_onnx import Model
-from testing.covering import pairwise
-from testing.foreign_bundles import LINES, random_lines
-from testing.schemes import formats_of
+from tests.support.covering import pairwise
+from tests.support.foreign_bundles import LINES, random_lines
+from tests.support.schemes import formats_of
 from toolkit.tests.formats.test_onnx import GREEDY, Terminal, assert_graphs_agree, check_imported_model, make
 
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 
 from benchmarks.packages import CLASSES
-from testing.environments import ROOT, environment_with
+from tests.support.environments import ROOT, environment_with
 
 
 def test_classes_of_other_packages(tmp_path):

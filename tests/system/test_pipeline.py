@@ -11,8 +11,8 @@ import ctranslate2
 import pytest
 from relattn_mt.training.journal import read_log
 
-from testing.environments import ROOT, environment_with
-from testing.processes import kill_family
+from tests.support.environments import ROOT, environment_with
+from tests.support.processes import kill_family
 
 SIZES = {"model.yaml": ("steps: 400", "steps: 60"), "student.yaml": ("steps: 400", "steps: 20")}
 SIZES["Snakefile"] = ("lines=4000", "lines=400")

@@ -10,8 +10,8 @@ import subprocess
 
 import pytest
 
-from testing.environments import ROOT, environment_with
-from testing.foreign_bundles import make_bundle
+from tests.support.environments import ROOT, environment_with
+from tests.support.foreign_bundles import make_bundle
 
 VERSION = "2.60.0"
 CLUSTER = """

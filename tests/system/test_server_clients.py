@@ -24,7 +24,7 @@ import pytest
 from relattn_mt import load
 
 from benchmarks.serving import serving
-from testing.bundles import save_random_bundle
+from tests.support.bundles import save_random_bundle
 
 PYTHON, NODE = ["deep-translator==1.11.4", "translate==3.8.1"], ["translate@3.1.0", "libretranslate@1.0.1"]
 TEXT = "Äpfel & one apple"

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from benchmarks.serving import serving
-from testing.bundles import save_random_bundle
+from tests.support.bundles import save_random_bundle
 
 JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 PATHS = ["/download_file/x", "/suggest", "/", "/x", "/spec", "/languages"]

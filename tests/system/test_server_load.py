@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.serving import measure, serving
-from testing.bundles import LINES, save_random_bundle
+from tests.support.bundles import LINES, save_random_bundle
 
 LANGUAGES = {"source": "en", "target": "de"}
 

@@ -18,7 +18,7 @@ from relattn_mt.serve.routing import Router
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.translator import Translator
 
-from testing.pages import BROWSER, TEXT, violations
+from tests.support.pages import BROWSER, TEXT, violations
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="the page is tested in chromium: apt-get install chromium")
 expect.set_options(timeout=30_000)  # milliseconds; a busy machine takes longer than the default of five seconds

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from testing.environments import ROOT, environment_with
+from tests.support.environments import ROOT, environment_with
 
 CHECK = """
 import json, tempfile, torch, transformers

@@ -18,7 +18,7 @@ from relattn_mt import load
 from relattn_mt.bundle import PACKAGED
 from relattn_mt.translate.options import TranslateOptions
 
-from testing.pages import BROWSER, violations
+from tests.support.pages import BROWSER, violations
 
 MODEL = PACKAGED / "everyday-en-de"
 pytestmark = [

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from testing.environments import ROOT, build_wheels, new_environment, requirements_of
+from tests.support.environments import ROOT, build_wheels, new_environment, requirements_of
 
 INSTALLS = os.environ.get("RELATTN_INSTALLS", "").split()
 README = (ROOT / "library/README.md").read_text(encoding="utf-8")

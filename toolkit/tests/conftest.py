@@ -10,8 +10,8 @@ import pytest
 from huggingface_hub import constants
 from relattn_mt.config import SCHEMES, DataConfig, ModelConfig, Recipe, SearchConfig, TrainConfig
 
-from testing.commands import Result
-from testing.loopback import Hub
+from tests.support.commands import Result
+from tests.support.loopback import Hub
 
 WORDS = {"one": "eins", "cat": "Katze", "sat": "saß", "on": "auf", "mat": "Matte", "and": "und", "two": "zwei"}
 
@@ -70,7 +70,7 @@ def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Directory of a bundle with random weights, so that different lines have different translations. Do not write."""
     import torch
 
-    from testing.bundles import save_changed
+    from tests.support.bundles import save_changed
 
     generator = torch.Generator().manual_seed(1)
     return save_changed(

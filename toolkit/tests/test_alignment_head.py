@@ -10,7 +10,7 @@ from relattn_mt.bundle import Bundle, quantize_bundle, read_bundle
 from relattn_mt.model.torch_engine import TorchEngine
 from relattn_mt.text.lexicon import Agreement
 
-from testing.foreign_bundles import LINES, make_bundle
+from tests.support.foreign_bundles import LINES, make_bundle
 
 SIZES = {"decoder_layers": 2, "heads": 3}
 PLACES = [AttentionHead(layer, head) for layer in range(2) for head in (0, 1, 2, None)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testing.foreign_bundles import make_bundle
+from tests.support.foreign_bundles import make_bundle
 
 ROOT = Path(__file__).parents[2]
 SIZE = 256 << 20  # bytes

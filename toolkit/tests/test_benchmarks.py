@@ -10,7 +10,7 @@ import torch
 from relattn import relative_attention
 
 from benchmarks import attention, decoding, forms, measure, peers
-from testing.covering import pairwise
+from tests.support.covering import pairwise
 
 
 def table(path):

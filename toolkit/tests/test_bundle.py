@@ -20,8 +20,8 @@ from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.translate.options import TranslateOptions
 from torch import Tensor
 
-from testing.bundles import LINES
-from testing.engines import translator_of
+from tests.support.bundles import LINES
+from tests.support.engines import translator_of
 
 FILES = {"config.yaml", "model.safetensors", "tokenizer.model", "README.md"}
 CONFIG = ModelConfig(

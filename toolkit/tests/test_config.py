@@ -27,7 +27,7 @@ from relattn_mt.config import (
 from relattn_mt.config.yaml import read_yaml, to_config
 from relattn_mt.support.errors import InputError
 
-from testing.commands import refusal
+from tests.support.commands import refusal
 
 CONFIGS = (ModelConfig, AugmentConfig, DataConfig, TrainConfig, SearchConfig, CleaningConfig, StageConfig)
 CONFIGS += (Recipe,)

@@ -15,10 +15,10 @@ from huggingface_hub import constants
 from relattn_mt import hub, load
 from relattn_mt.support.errors import InputError
 
-from testing import transformers_models as models
-from testing.bundles import LINES, save_random_bundle
-from testing.commands import assert_refused
-from testing.loopback import Hub, Repository, files_no_larger_than
+from tests.support import transformers_models as models
+from tests.support.bundles import LINES, save_random_bundle
+from tests.support.commands import assert_refused
+from tests.support.loopback import Hub, Repository, files_no_larger_than
 
 NEEDED = ["config.yaml", "model.safetensors", "tokenizer.model"]
 LOG_IN = "`hf auth login`"

@@ -12,8 +12,8 @@ from relattn_mt.formats.ctranslate2.write import export
 from relattn_mt.support.errors import InputError
 from relattn_mt.translate.options import TranslateOptions
 
-from testing.foreign_bundles import LINES, make_bundle
-from testing.loopback import Hub, Repository
+from tests.support.foreign_bundles import LINES, make_bundle
+from tests.support.loopback import Hub, Repository
 
 
 @pytest.fixture(scope="module")

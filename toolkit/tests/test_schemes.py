@@ -9,8 +9,8 @@ from relattn_mt.engine import decoder
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.errors import InputError
 
-from testing.commands import assert_refused
-from testing.foreign_bundles import make_bundle
+from tests.support.commands import assert_refused
+from tests.support.foreign_bundles import make_bundle
 
 
 @dataclass(frozen=True)

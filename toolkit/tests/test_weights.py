@@ -17,8 +17,8 @@ from relattn_mt.model.weights import arrays_of, make_model
 from relattn_mt.support.errors import InputError
 from relattn_mt.weights import read_weights, require_fit, weight_table
 
-from testing.covering import pairwise
-from testing.schemes import VARIANTS, config_of
+from tests.support.covering import pairwise
+from tests.support.schemes import VARIANTS, config_of
 
 
 def make(config: ModelConfig) -> Transformer:

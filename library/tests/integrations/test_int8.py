@@ -14,7 +14,7 @@ from relattn.integrations.transformers import int8
 from torch import nn
 from transformers import DebertaV2Config, DebertaV2Model, T5Config, T5ForConditionalGeneration
 
-from testing.integer_sums import assert_sums_are_exact
+from tests.support.integer_sums import assert_sums_are_exact
 
 
 def test_sums_are_exact():

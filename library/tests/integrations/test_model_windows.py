@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.encoders import padding, remove_randomness
 from library.tests.integrations.test_transformers import FAMILIES, build, features, output
-from testing.covering import pairwise
+from tests.support.covering import pairwise
 
 WINDOWED = ("parakeet", "wav2vec2-bert", "wav2vec2-bert relative", "wav2vec2-conformer")
 WINDOWS = [(5, 5), (7, 2), (0, 3), (4, None), (None, 0), (0, 0)]

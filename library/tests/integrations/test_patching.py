@@ -33,7 +33,7 @@ from library.tests.integrations.test_transformers import (
     sound,
 )
 from library.tests.integrations.test_transformers import T5 as SMALL_T5
-from testing.model_exports import Encoder, outcome
+from tests.support.model_exports import Encoder, outcome
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import Seamles
 from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithoutPrenet
 
 from benchmarks.encoders import Vits, padding, remove_randomness
-from testing.covering import pairwise
+from tests.support.covering import pairwise
 
 # PyTorch warns in WavLM's own code.
 pytestmark = pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask:UserWarning")

@@ -8,7 +8,7 @@ import pytest
 from relattn_mt.config import Recipe, dump
 from relattn_mt.training import train as training
 
-from testing.bundles import save_changed
+from tests.support.bundles import save_changed
 
 
 @pytest.fixture(scope="session")

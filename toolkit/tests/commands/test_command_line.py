@@ -18,7 +18,7 @@ from relattn_mt.support.console import log_to_stderr
 from relattn_mt.support.errors import Interrupted
 from relattn_mt.training import train as training
 
-from testing.commands import assert_refused
+from tests.support.commands import assert_refused
 
 PAPERS = Path(__file__).parents[3] / "recipes/wmt14-en-de-base.yaml"
 SCRIPT = """

@@ -10,7 +10,7 @@ from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.evaluation import score
 from relattn_mt.tokens.text_files import read_parallel
 
-from testing.commands import assert_refused
+from tests.support.commands import assert_refused
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.translate.documents import translate_texts
 from relattn_mt.translate.options import TranslateOptions
 
-from testing.bundles import LINES
-from testing.commands import assert_refused
+from tests.support.bundles import LINES
+from tests.support.commands import assert_refused
 
 SENTENCE = "one apple and two pears"
 BASE64 = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo" * 150  # 5,250 letters

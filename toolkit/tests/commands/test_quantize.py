@@ -17,9 +17,9 @@ from relattn_mt.training.run_directory import read_recipe
 from relattn_mt.translate.options import TranslateOptions
 from torch import Tensor
 
-from testing.bundles import tensors_of
-from testing.covering import pairwise
-from testing.foreign_bundles import make_bundle, random_lines
+from tests.support.bundles import tensors_of
+from tests.support.covering import pairwise
+from tests.support.foreign_bundles import make_bundle, random_lines
 from toolkit.tests.engine.test_decoder import SCHEMES
 
 pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")

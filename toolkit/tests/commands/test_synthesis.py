@@ -11,7 +11,7 @@ from relattn_mt.data.mixture import read_corpus_list
 from relattn_mt.search.types import SamplingOptions
 from relattn_mt.translate.options import TranslateOptions
 
-from testing.commands import assert_refused
+from tests.support.commands import assert_refused
 
 LINES = [f"{'two cat ' * (1 + i % 3)}sat on {word}" for i in range(6) for word in ("mat", "one", "und", "two")]
 LINES[3:3] = ["", "  one   cat ", "word " * 30, "one cat sat"]

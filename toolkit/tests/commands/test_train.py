@@ -10,8 +10,8 @@ import torch
 from relattn_mt import bundle
 from relattn_mt.config import ModelConfig, Recipe, dump
 
-from testing.bundles import tensors_of
-from testing.commands import assert_refused
+from tests.support.bundles import tensors_of
+from tests.support.commands import assert_refused
 
 
 @pytest.mark.parametrize(

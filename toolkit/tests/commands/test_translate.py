@@ -18,7 +18,7 @@ from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import DEFAULTS, TranslateOptions
 from relattn_mt.translate.translator import Translator
 
-from testing.commands import assert_refused
+from tests.support.commands import assert_refused
 
 LINES = ["one cat sat", "", "on two mat and one cat", "   ", "two", "one cat sat"]
 INPUT = "\n".join(LINES).encode()

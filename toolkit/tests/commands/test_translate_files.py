@@ -12,7 +12,7 @@ from relattn_mt import bulk, load
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.translator import Translator
 
-from testing.commands import assert_refused
+from tests.support.commands import assert_refused
 
 SOURCE = random.Random(2)
 WORDS = ["one", "cat", "sat", "on", "mat", "and", "two", "1,204.5", "<b>", "-", "  "]

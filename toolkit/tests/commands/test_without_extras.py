@@ -15,7 +15,7 @@ import relattn_mt
 from relattn_mt.commands.main import COMMANDS
 from relattn_mt.support.errors import EXTRAS
 
-from testing import transformers_models
+from tests.support import transformers_models
 
 RUN = """
 import contextlib, io, json, sys

@@ -11,7 +11,7 @@ from relattn_mt.corpus.filters import has_known_script
 from relattn_mt.corpus.pair_files import read_pairs
 from relattn_mt.support.errors import InputError
 
-from testing.commands import assert_refused
+from tests.support.commands import assert_refused
 
 PAIRS = [("a b", 'x "y"'), ("c, d", "z"), ("", "leer"), ("e", "")]
 PARTS = [("a", "b"), ("c", "")]

@@ -27,8 +27,8 @@ from relattn_mt.corpus.sources import OwnFiles
 from relattn_mt.support.errors import InputError, escape
 from relattn_mt.tokens.normalization import normalize
 
-from testing.commands import assert_refused, refusal
-from testing.loopback import files_no_larger_than
+from tests.support.commands import assert_refused, refusal
+from tests.support.loopback import files_no_larger_than
 from toolkit.tests.corpus.conftest import HELD_OUT, random_pairs
 
 CONFIG = CleaningConfig(max_words=20, max_ratio=4.0)

@@ -13,7 +13,7 @@ from relattn_mt.documents.read import document_texts, read_document
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.patterns import has_text
 
-from testing.marked import Notated
+from tests.support.marked import Notated
 
 PAGE = (
     '<!DOCTYPE html><html><head><title>The title</title><script>if (a < b) "x";</script></head><body>'

@@ -13,9 +13,9 @@ from relattn_mt.translate.documents import translate_document
 from relattn_mt.translate.options import DEFAULTS
 from relattn_mt.translate.translator import Translator
 
-from testing.document_files import LINE_ENDS, SPACES, Maker
-from testing.engines import TextEngine
-from testing.marked import Characters
+from tests.support.document_files import LINE_ENDS, SPACES, Maker
+from tests.support.engines import TextEngine
+from tests.support.marked import Characters
 
 COUNT = 400  # texts and files
 

@@ -12,9 +12,9 @@ from relattn_mt.translate.documents import translate_document
 from relattn_mt.translate.options import DEFAULTS
 from relattn_mt.translate.translator import Translator
 
-from testing.document_files import Maker, members_of, shown
-from testing.engines import Links, TextEngine
-from testing.marked import Characters
+from tests.support.document_files import Maker, members_of, shown
+from tests.support.engines import Links, TextEngine
+from tests.support.marked import Characters
 
 Change = Callable[[str], str]
 

@@ -20,9 +20,9 @@ from relattn_mt.search.sampling import sample
 from relattn_mt.search.types import Hypothesis, Request, SamplingOptions, SearchRules
 from relattn_mt.support.errors import InputError
 
-from testing.covering import pairwise
-from testing.levels import allowed_levels
-from testing.schemes import VARIANTS, config_of
+from tests.support.covering import pairwise
+from tests.support.levels import allowed_levels
+from tests.support.schemes import VARIANTS, config_of
 
 pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
 

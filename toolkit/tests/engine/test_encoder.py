@@ -7,7 +7,7 @@ import pytest
 import torch
 from relattn_mt.engine import decoder, library
 
-from testing.covering import pairwise
+from tests.support.covering import pairwise
 from toolkit.tests.engine.test_decoder import (
     ACTIVATIONS,
     SCHEMES,

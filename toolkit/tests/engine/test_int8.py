@@ -23,7 +23,7 @@ from relattn_mt.search.types import Request
 from relattn_mt.support.errors import InputError
 from torch import Tensor
 
-from testing.covering import combinations, pairwise
+from tests.support.covering import combinations, pairwise
 from toolkit.tests.engine.test_decoder import (
     ACTIVATIONS,
     LENGTHS,

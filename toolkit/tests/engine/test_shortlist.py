@@ -6,7 +6,7 @@ from itertools import accumulate
 import numpy as np
 from relattn_mt.engine.shortlist import Shortlist
 
-from testing.covering import pairwise
+from tests.support.covering import pairwise
 
 SOURCES = 20
 CHECKED = struct.Struct("<4Q")

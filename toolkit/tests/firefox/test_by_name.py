@@ -22,10 +22,10 @@ from relattn_mt.support.locking import locked
 from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import TranslateOptions
 
-from testing.commands import assert_refused
-from testing.foreign_bundles import LINES, run_import
-from testing.loopback import files_no_larger_than
-from testing.mozilla import RECORDS, REGISTRY, Mozilla, model_files, serving, start_import
+from tests.support.commands import assert_refused
+from tests.support.foreign_bundles import LINES, run_import
+from tests.support.loopback import files_no_larger_than
+from tests.support.mozilla import RECORDS, REGISTRY, Mozilla, model_files, serving, start_import
 
 CUT = TranslateOptions(copy=False, keep_literals=False)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
-from testing.foreign_bundles import LINES
+from tests.support.foreign_bundles import LINES
 
 
 @pytest.fixture(scope="session")

@@ -17,8 +17,8 @@ from relattn_mt.formats.marian_export import export
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.lexicon import lexicon
 
-from testing import firefox_models, marian_models, transformers_models
-from testing.foreign_bundles import FIXTURES, LINES, make_bundle, run_import
+from tests.support import firefox_models, marian_models, transformers_models
+from tests.support.foreign_bundles import FIXTURES, LINES, make_bundle, run_import
 from toolkit.tests.formats.test_read_ctranslate2 import HEADS, change, write
 
 ASSUMED = ("assumed", 0)

@@ -20,9 +20,9 @@ from relattn_mt.tokens.bpe import BpeModel
 from relattn_mt.tokens.imported_tokenizer import ImportedTokenizer
 from relattn_mt.translate.options import TranslateOptions
 
-from testing import transformers_models as models
-from testing.commands import assert_refused
-from testing.foreign_bundles import FIXTURES, LINES, run_import, tokenizer
+from tests.support import transformers_models as models
+from tests.support.commands import assert_refused
+from tests.support.foreign_bundles import FIXTURES, LINES, run_import, tokenizer
 from toolkit.tests.formats.test_read_ctranslate2 import write
 
 

@@ -13,9 +13,9 @@ from relattn_mt import bundle
 from relattn_mt.formats.import_model import import_model
 from relattn_mt.translate.options import TranslateOptions
 
-from testing import marian_models, transformers_models
-from testing.covering import pairwise
-from testing.foreign_bundles import FIXTURES, LINES, convert_opennmt_py, random_lines
+from tests.support import marian_models, transformers_models
+from tests.support.covering import pairwise
+from tests.support.foreign_bundles import FIXTURES, LINES, convert_opennmt_py, random_lines
 
 TEXT, LONGEST = [*LINES, *random_lines(range(1, 13))], 30
 

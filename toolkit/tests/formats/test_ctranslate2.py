@@ -30,11 +30,11 @@ from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.translator import Translator
 
-from testing.commands import assert_refused
-from testing.covering import pairwise
-from testing.engines import TextEngine
-from testing.foreign_bundles import LINES, SEARCH, load_export, make_bundle, random_lines, run_import, tokenizer
-from testing.schemes import formats_of
+from tests.support.commands import assert_refused
+from tests.support.covering import pairwise
+from tests.support.engines import TextEngine
+from tests.support.foreign_bundles import LINES, SEARCH, load_export, make_bundle, random_lines, run_import, tokenizer
+from tests.support.schemes import formats_of
 
 FILES = {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer.model", "README.md"}
 GREEDY = replace(SEARCH, beam_size=1)

@@ -21,9 +21,9 @@ from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.training.train import train
 
 from research.positions import by_position
-from testing.bundles import tensors_of
-from testing.commands import assert_refused
-from testing.foreign_bundles import FIXTURES, SEARCH, convert_opennmt_py, make_bundle
+from tests.support.bundles import tensors_of
+from tests.support.commands import assert_refused
+from tests.support.foreign_bundles import FIXTURES, SEARCH, convert_opennmt_py, make_bundle
 
 LINES = ["one apple and two pears", "an old man", "17 apples, 4 pears"]
 TARGETS = ["zwei Birnen", "ein alter Mann", "17 Birnen"]

@@ -18,7 +18,7 @@ from relattn_mt.formats.ctranslate2.model_bin import read_model as read_file
 from relattn_mt.formats.import_model import read as read_model
 from relattn_mt.support.errors import InputError
 
-from testing import transformers_models as models
+from tests.support import transformers_models as models
 from toolkit.tests.formats.test_read_ctranslate2 import change, rewrite, serialize, write
 
 VALUES = [2.5, math.nan, -1, "two", None, [2], {"a": 1}]
@@ -275,7 +275,7 @@ def test_files_of_transformers(published, tmp_path):
         assert fault(path, (None, None)).startswith(str(path))
     start("model.safetensors")
     for content, fact in (
-        ({**weights, "code": models.marian}, "pytorch_model.bin: not loaded: it names testing"),
+        ({**weights, "code": models.marian}, "pytorch_model.bin: not loaded: it names tests"),
         ([*weights.values()], "pytorch_model.bin: must contain tensors by name"),
         ({**weights, "model.encoder.layers.0.lora": torch.ones(2)}, "not supported: model.encoder.layers.*.lora"),
         ({k: v for k, v in weights.items() if k[-8:] != "fc1.bias"}, "model.encoder.layers.0.fc1.bias is missing"),

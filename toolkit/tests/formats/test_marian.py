@@ -28,7 +28,7 @@ from relattn_mt.tokens.tokenizer import pieces_of, processor
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.weights import SCALE
 
-from testing.firefox_models import (
+from tests.support.firefox_models import (
     FLOAT32,
     as_bin,
     random_model,
@@ -37,8 +37,8 @@ from testing.firefox_models import (
     write_npz,
     write_shortlist,
 )
-from testing.foreign_bundles import FIXTURES, LINES, SEARCH, bpe_pieces, make_bundle, run_import, tokenizer
-from testing.loopback import files_no_larger_than
+from tests.support.foreign_bundles import FIXTURES, LINES, SEARCH, bpe_pieces, make_bundle, run_import, tokenizer
+from tests.support.loopback import files_no_larger_than
 
 PIECES = 45  # of the vocabulary
 SELF_ATTENTION = {"transformer_decoder_autoreg": "self-attention", "transformer_ffn_activation": "gelu"}

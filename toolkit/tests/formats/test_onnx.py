@@ -25,9 +25,9 @@ from relattn_mt.translate.options import TranslateOptions
 from torch import Tensor
 
 from examples.translate_onnx import Model
-from testing import transformers_models as models
-from testing.foreign_bundles import LINES, SEARCH, make_bundle, random_lines, run_import
-from testing.schemes import VARIANTS, formats_of
+from tests.support import transformers_models as models
+from tests.support.foreign_bundles import LINES, SEARCH, make_bundle, random_lines, run_import
+from tests.support.schemes import VARIANTS, formats_of
 
 GREEDY = replace(SEARCH, beam_size=1, length_penalty="none", max_length_ratio=0.0, max_length_extra=4 * PAST + 1)
 MODELS = {name: options for name, options in VARIANTS.items() if "onnx" in formats_of(name)} | {

@@ -24,9 +24,9 @@ from relattn_mt.formats.names import CTRANSLATE2
 from relattn_mt.support.errors import InputError
 from relattn_mt.tokens.imported_tokenizer import ImportedTokenizer
 
-from testing.covering import pairwise
-from testing.firefox_models import train_vocabulary
-from testing.foreign_bundles import LINES, bpe_pieces, run_import
+from tests.support.covering import pairwise
+from tests.support.firefox_models import train_vocabulary
+from tests.support.foreign_bundles import LINES, bpe_pieces, run_import
 
 DIM, HEADS, INNER, CLIP = 12, 3, 20, 2
 Activation = common_spec.Activation

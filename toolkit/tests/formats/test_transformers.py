@@ -21,10 +21,10 @@ from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import TranslateOptions
 from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer
 
-from testing import transformers_models as models
-from testing.bundles import tensors_of
-from testing.commands import assert_refused
-from testing.foreign_bundles import LINES, random_lines, run_import
+from tests.support import transformers_models as models
+from tests.support.bundles import tensors_of
+from tests.support.commands import assert_refused
+from tests.support.foreign_bundles import LINES, random_lines, run_import
 
 TEXT = [*LINES, *random_lines(range(1, 13))]
 CASES: dict[str, tuple[Any, dict[str, Any], tuple[str, str]]] = {

@@ -19,8 +19,8 @@ from relattn_mt.model.attention import PlainAttention
 from relattn_mt.model.positions.stack import StackPositions
 from torch import Tensor, nn
 
-from testing.covering import combinations, pairwise
-from testing.numerics import error
+from tests.support.covering import combinations, pairwise
+from tests.support.numerics import error
 
 EPSILON = torch.finfo(torch.float32).eps
 DIM, HEADS, HEAD_DIM = 12, 3, 4

@@ -16,7 +16,7 @@ from relattn_mt.model.weights import arrays_of, make_model
 from relattn_mt.training.objective import summed_loss
 from torch import Tensor, nn
 
-from testing.covering import pairwise
+from tests.support.covering import pairwise
 
 VOCAB, ROWS, SRC, TGT = 23, 5, 7, 6
 LENGTHS = torch.tensor([7, 1, 4, 6, 2])

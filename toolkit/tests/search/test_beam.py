@@ -20,7 +20,7 @@ from relattn_mt.search.types import Hypothesis, Request, SamplingOptions, Search
 from relattn_mt.support.errors import InputError
 from relattn_mt.translate.prefixes import Prefixes
 
-from testing.covering import pairwise as covered
+from tests.support.covering import pairwise as covered
 
 PAD, BOS, EOS, VOCAB = 0, 1, 2, 6
 WORDS = range(3, VOCAB)

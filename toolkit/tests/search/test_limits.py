@@ -11,7 +11,7 @@ from relattn_mt.search.engine import NextTokens
 from relattn_mt.search.sampling import sample
 from relattn_mt.search.types import Hypothesis, Request, SamplingOptions, SearchRules
 
-from testing.covering import pairwise
+from tests.support.covering import pairwise
 
 VOCAB, BOS, EOS = 11, 0, 1
 LIMITS = [*range(1, 18), 25, 33, 50]

@@ -16,8 +16,8 @@ from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.translator import Translator
 from transformers.generation.logits_process import NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
-from testing.bundles import LINES
-from testing.engines import translator_of
+from tests.support.bundles import LINES
+from tests.support.engines import translator_of
 
 TOKENIZER = Tokenizer.train(LINES * 5, 300, seed=1)
 

@@ -20,8 +20,8 @@ from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.translate.translator import Translator
 from starlette.testclient import TestClient
 
-from testing.bundles import LINES, save_random_bundle
-from testing.servers import LIMITS, Shouting, shouting, translate, validated
+from tests.support.bundles import LINES, save_random_bundle
+from tests.support.servers import LIMITS, Shouting, shouting, translate, validated
 
 
 class Timer:

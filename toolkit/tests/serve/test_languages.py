@@ -18,9 +18,9 @@ from relattn_mt.serve.routing import Router
 from relattn_mt.support.errors import InputError
 from starlette.testclient import TestClient
 
-from testing import transformers_models as models
-from testing.bundles import save_random_bundle
-from testing.foreign_bundles import LINES, make_bundle
+from tests.support import transformers_models as models
+from tests.support.bundles import save_random_bundle
+from tests.support.foreign_bundles import LINES, make_bundle
 
 MODELS: dict[str, tuple[Any, dict[str, Any], tuple[str, str], tuple[str, str]]] = {
     "m2m_100": (models.m2m_100, {}, ("en", "de"), ("fr", "pt")),

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from testing.covering import combinations
-from testing.servers import client_of
+from tests.support.covering import combinations
+from tests.support.servers import client_of
 
 QUESTION = "Good morning, how are you doing today?"
 TEXTS = {  # what is sent, and its translation, by format and whether literals are kept

@@ -33,7 +33,7 @@ from relattn_mt.serve.metrics import Metrics
 from relattn_mt.support.errors import EXTRAS
 from starlette.testclient import TestClient
 
-from testing.bundles import save_random_bundle
+from tests.support.bundles import save_random_bundle
 
 ROOT = Path(__file__).parents[3]
 LISTED = dict(

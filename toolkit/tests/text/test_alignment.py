@@ -19,8 +19,8 @@ from relattn_mt.tokens.tokenizer import SpecialTokens, word_indices
 from relattn_mt.translate.output_formats import format_lines, header_lines, pharaoh
 from relattn_mt.translate.translation import Translation
 
-from testing.engines import compiled
-from testing.foreign_bundles import tokenizer
+from tests.support.engines import compiled
+from tests.support.foreign_bundles import tokenizer
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from relattn_mt.text.place import place
 from relattn_mt.text.strip import StrippedText, strip
 from relattn_mt.tokens.normalization import normalize
 
-from testing.marked import marked, notation
+from tests.support.marked import marked, notation
 
 TAGS = [
     *("<b>", "<i>", "<u>", "</b>", "</i>", "</u>", "<br/>", "{name}", "{{v}}", "%s", "%d", "%(n)s", "%%"),

@@ -11,7 +11,7 @@ from relattn_mt.text import sentences
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import LONGEST, SplitText
 
-from testing.marked import MARK, items_of, marked, notation
+from tests.support.marked import MARK, items_of, marked, notation
 
 
 class Sentences:

@@ -7,7 +7,7 @@ from relattn_mt.support.errors import InputError
 from relattn_mt.tokens.bpe import BpeModel
 from relattn_mt.tokens.imported_tokenizer import ImportedTokenizer, Vocabulary, marked_pieces
 
-from testing.foreign_bundles import FIXTURES, LINES, bpe_pieces
+from tests.support.foreign_bundles import FIXTURES, LINES, bpe_pieces
 
 CODES = (FIXTURES / "bpe.model").read_bytes()
 OLD = b"p p</w>\ne </w>\n" + CODES.partition(b"\n")[2]  # of version 0.1, where the end of a word is a symbol

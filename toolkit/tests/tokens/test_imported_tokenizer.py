@@ -12,8 +12,8 @@ from relattn_mt.support.errors import InputError
 from relattn_mt.tokens.imported_tokenizer import ImportedTokenizer, Vocabulary, tokenizer_in
 from relattn_mt.tokens.tokenizer import SpecialTokens
 
-from testing.bundles import LINES
-from testing.engines import translator_of
+from tests.support.bundles import LINES
+from tests.support.engines import translator_of
 
 MARKS = ["</s>", "<blank>", "<s>", "<unk>", "<to de>"]  # special tokens, at other ids than ours
 

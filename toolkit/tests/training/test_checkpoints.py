@@ -14,8 +14,8 @@ import torch
 from relattn_mt.support.errors import Diverged, InputError
 from relattn_mt.training import checkpoints
 
-from testing.loopback import files_no_larger_than
-from testing.training_states import assert_same
+from tests.support.loopback import files_no_larger_than
+from tests.support.training_states import assert_same
 
 CONTENT = {"model": {"weight": torch.arange(6.0).view(2, 3)}, "position": (3, 5), "best": 1.5}
 

@@ -26,8 +26,8 @@ from relattn_mt.training.stop import Stop
 from relattn_mt.training.train import train
 from relattn_mt.training.worker import worker_of
 
-from testing.processes import family
-from testing.training_states import SRC, TGT, assert_same, layout, loss_values, losses, make_model, state_of
+from tests.support.processes import family
+from tests.support.training_states import SRC, TGT, assert_same, layout, loss_values, losses, make_model, state_of
 
 STEPS = {"log_every": 1, "valid_every": 6, "valid_bleu_lines": 0, "average": 1}
 # Two processes of a run as torchrun starts them. One is forked from the other: importing takes longer than they do.

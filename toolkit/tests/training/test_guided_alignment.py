@@ -16,8 +16,8 @@ from relattn_mt.data.storage import open_pairs, write_pairs
 from relattn_mt.tokens.text_files import read_parallel
 from relattn_mt.training.train import train
 
-from testing.commands import refusal
-from testing.training_states import assert_same, state_of, with_train
+from tests.support.commands import refusal
+from tests.support.training_states import assert_same, state_of, with_train
 
 WORDS = {"house": "Haus", "dog": "Hund", "apple": "Apfel", "street": "Straße", "bread": "Brot", "window": "Fenster"}
 WORDS |= {"yellow": "gelb", "green": "grün", "small": "klein", "night": "Nacht", "water": "Wasser", "cloud": "Wolke"}

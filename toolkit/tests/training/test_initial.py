@@ -14,9 +14,9 @@ from relattn_mt.training import train as module
 from relattn_mt.training.run import read_initial_bundle
 from relattn_mt.training.train import train
 
-from testing.bundles import tensors_of
-from testing.commands import assert_refused
-from testing.training_states import losses
+from tests.support.bundles import tensors_of
+from tests.support.commands import assert_refused
+from tests.support.training_states import losses
 
 
 def test_run_starts_from_a_bundle_with_its_tokenizer(tmp_path, make_recipe, finished, monkeypatch):

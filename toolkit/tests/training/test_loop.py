@@ -17,7 +17,7 @@ from relattn_mt.training.objective import alignment_loss, learning_rate, summed_
 from relattn_mt.training.train import train
 from torch import Tensor
 
-from testing.training_states import SRC, TGT, make_model
+from tests.support.training_states import SRC, TGT, make_model
 
 STEPS = 3
 

@@ -22,7 +22,7 @@ from relattn_mt.training import checkpoints, run_directory
 from relattn_mt.training.run import average_run
 from relattn_mt.training.train import train
 
-from testing.training_states import losses, tree, with_train
+from tests.support.training_states import losses, tree, with_train
 
 
 @pytest.mark.parametrize(

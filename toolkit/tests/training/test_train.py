@@ -29,9 +29,9 @@ from relattn_mt.training.run_directory import read_recipe
 from relattn_mt.training.train import train
 from relattn_mt.translate.translator import Translator
 
-from testing.bundles import tensors_of
-from testing.engines import translator_of
-from testing.training_states import assert_same, losses, state_of, with_train
+from tests.support.bundles import tensors_of
+from tests.support.engines import translator_of
+from tests.support.training_states import assert_same, losses, state_of, with_train
 
 # A session with fewer steps ends with a validation. If there is one after every step, the next session continues as if
 # it had not ended.

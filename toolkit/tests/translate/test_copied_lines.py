@@ -4,7 +4,7 @@ import pytest
 from relattn_mt import load
 from relattn_mt.translate.options import TranslateOptions
 
-from testing.bundles import save_random_bundle
+from tests.support.bundles import save_random_bundle
 
 COPIED = [
     "-", "***", "?", "1.", "——", "😀", "👩\u200d👩\u200d👧 ❤\ufe0f", "30 %", "\xa0- \t-", "\u0301", "Ⅷ ②", "<>",

@@ -14,8 +14,8 @@ from relattn_mt.text.strip import strip
 from relattn_mt.translate.options import CallOptions, SentenceOptions, TranslateOptions
 from relattn_mt.translate.prepare import Sentence
 
-from testing.bundles import save_random_bundle
-from testing.foreign_bundles import make_bundle
+from tests.support.bundles import save_random_bundle
+from tests.support.foreign_bundles import make_bundle
 
 KEPT = [
     "12345678",

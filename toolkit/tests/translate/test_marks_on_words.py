@@ -23,8 +23,8 @@ from relattn_mt.translate.documents import translate_document, translate_texts
 from relattn_mt.translate.options import DEFAULTS
 from relattn_mt.translate.translator import Translator
 
-from testing.engines import TextEngine, in_order
-from testing.marked import Characters, marked, notation
+from tests.support.engines import TextEngine, in_order
+from tests.support.marked import Characters, marked, notation
 
 COUNT = 400  # elements per direction
 ENGLISH = """

@@ -20,8 +20,8 @@ from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.prefixes import Prefixes
 from relattn_mt.translate.translator import Translator
 
-from testing.bundles import LINES
-from testing.engines import translator_of
+from tests.support.bundles import LINES
+from tests.support.engines import translator_of
 
 TEXT = [*LINES, "Wort Wörter Wortes Birnbaum Birke apfelrot apfelgrün pearl peak", "一个苹果和两个梨"]
 OURS = {

@@ -32,7 +32,7 @@ from relattn_mt.translate.prepare import LONGEST_LINE, Sentence
 from relattn_mt.translate.translation import Translation
 from relattn_mt.translate.translator import Translator
 
-from testing.engines import TextEngine, compiled
+from tests.support.engines import TextEngine, compiled
 
 VOCAB = 41
 NEAR_TIE = 1e-4  # rounding can change the order of scores that differ by less

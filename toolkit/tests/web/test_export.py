@@ -11,7 +11,7 @@ from relattn_mt.engine import decoder
 from relattn_mt.support.errors import InputError
 from relattn_mt.web import build, export, model_file
 
-from testing.foreign_bundles import make_bundle
+from tests.support.foreign_bundles import make_bundle
 
 pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
 ENGINES = {"simd": b"one engine", "relaxed": b"another engine"}

@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
 
-from testing.foreign_bundles import LINES
+from tests.support.foreign_bundles import LINES
 
 transformers.logging.disable_progress_bar()
 

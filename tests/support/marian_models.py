@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from testing.foreign_bundles import LINES
-from testing.transformers_models import train_sentencepiece
+from tests.support.foreign_bundles import LINES
+from tests.support.transformers_models import train_sentencepiece
 
 DIM, INNER = 24, 20
 

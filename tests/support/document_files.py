@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import Any
 
+import docx
+from docx.enum.text import WD_BREAK
 from lxml import etree
 
 WORDS = ["one", "two", "Mr. Smith", "e.g. this", "3.5", "Über", "中文", "“so”", "5%", "-", "(x"]
@@ -400,6 +402,22 @@ OFFICE = {  # main part, its type, other parts and types, namespace, root, parag
         [],
     ),
 }
+
+
+def word_file() -> bytes:
+    """Return a Word document with a title, runs, a break, a table and a footer."""
+    document = docx.Document()
+    document.add_heading("A title", 1)
+    paragraph = document.add_paragraph("The ")
+    paragraph.add_run("red").bold = True
+    paragraph.add_run().add_break(WD_BREAK.PAGE)
+    paragraph.add_run(" house & <b>")
+    document.add_paragraph("")
+    document.add_table(1, 1).cell(0, 0).text = "In a\ncell"
+    document.sections[0].footer.paragraphs[0].text = "In the footer"
+    out = io.BytesIO()
+    document.save(out)
+    return out.getvalue()
 
 
 def archive(members: dict[str, str]) -> bytes:

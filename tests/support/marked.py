@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from relattn_mt.documents.read import read_document
 from relattn_mt.text.marked import Kind, Mark, Marked
 from relattn_mt.tokens.tokenizer import SPACE_MARK, SpecialTokens
 
@@ -80,3 +81,8 @@ class Characters:
 
     def normalize(self, line: str) -> str:
         return line
+
+
+def read(name: str, content: bytes) -> Notated:
+    """Read a file of up to 10 million characters."""
+    return Notated(read_document(name, content, 10_000_000))

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from relattn import relation_attention, relative_attention
 
-from testing.covering import combinations
-from testing.numerics import SHAPES, Shape, make_inputs
+from tests.support.covering import combinations
+from tests.support.numerics import SHAPES, Shape, make_inputs
 
 # Options of a call that the backends treat together: the label of a pair follows from `labels`, `offset` and, where a
 # backend skips hidden keys, from `is_causal`, `window` and `lengths`; each table takes it along another way.

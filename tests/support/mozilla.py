@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from relattn_mt.firefox.registry import MIRROR
 
-from testing.firefox_models import random_model, train_vocabulary, write_bin, write_shortlist
-from testing.foreign_bundles import LINES
+from tests.support.firefox_models import random_model, train_vocabulary, write_bin, write_shortlist
+from tests.support.foreign_bundles import LINES
 
 REGISTRY, RECORDS = "db/models.json", "v1/buckets/main/collections/translations-models-v2/records"
 NAMES = {"model": "model", "lex": "lexicalShortlist", "vocab": "vocab", "srcvocab": "srcVocab", "trgvocab": "trgVocab"}

@@ -16,8 +16,8 @@ from relattn_mt.support.errors import InputError
 from relattn_mt.translate.translator import Translator
 from starlette.testclient import TestClient
 
-from testing.engines import TextEngine
-from testing.marked import Characters
+from tests.support.engines import TextEngine
+from tests.support.marked import Characters
 
 LIMITS = Limits(characters=1000, sentences=20, texts=5, file=100_000, waiting=80)
 
@@ -103,3 +103,11 @@ def client_of(pairs: str, *, limits: Limits = LIMITS, pivot: str = "", **options
 def translate(client: TestClient, **parameters: Any) -> Any:
     """Return the response to a translation from English to German, if not said otherwise."""
     return client.post("/translate", json={"source": "en", "target": "de", **parameters})
+
+
+def upload(
+    client: TestClient, name: str, content: bytes, headers: dict[str, str] | None = None, **parameters: str
+) -> Any:
+    """Return the response to a file to translate."""
+    data = {"source": "en", "target": "de", **parameters}
+    return client.post("/translate_file", data=data, files={"file": (name, content)}, headers=headers)
