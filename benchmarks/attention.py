@@ -5,9 +5,9 @@ and forward and backward together, are timed alternately. Ratios are to PyTorch'
 values have the memory layout of a projection's output, (batch, n, heads, dim).
 
 Methods are `plain`, `auto` (relative_attention with its default backend), `no tables` (the same without relative
-terms), the name of a backend, the forms of `benchmarks.forms` (Transformer-XL and T5, ours and with a mask), and the
-other libraries of `benchmarks.peers`. A method is left out at lengths where it would need more than half of the
-available memory, extrapolated with the square of n.
+terms), the name of a backend, and the forms of `benchmarks.forms` (Transformer-XL and T5, ours and with a mask). A
+method is left out at lengths where it would need more than half of the available memory, extrapolated with the square
+of n.
 """
 
 from collections.abc import Callable
@@ -25,13 +25,13 @@ from relattn.call import Call
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks import forms, peers
+from benchmarks import forms
+from benchmarks.forms import Attend, Case
 from benchmarks.measure import Row, alternate, available_memory, command, parse, peak_memory, preload, record
-from benchmarks.peers import PEERS, Attend, Case
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 NO_TABLES = "no tables"
-METHODS = ("plain", "auto", NO_TABLES, *backends.NAMES, *forms.METHODS, *PEERS)
+METHODS = ("plain", "auto", NO_TABLES, *backends.NAMES, *forms.METHODS)
 PLAIN = {"plain": None, "flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 PYTORCH = (*PLAIN, "flex", *forms.BY_MASK, *forms.BY_FLEX)
 HEADS, DIM, CLIP, TOKENS = 8, 64, 16, 8192
@@ -42,8 +42,6 @@ PASSES = ("forward", "forward + backward")
 
 def attention(method: str, case: Case) -> Attend:
     """Return a method as a function of query, key, value and its tables."""
-    if method in PEERS:
-        return peers.load(method, case)
     if method in forms.METHODS or method in forms.BY_FLEX:
         return forms.attention(method, case)
     if method == "flex":
@@ -81,7 +79,7 @@ def flex(case: Case) -> Attend:
 def inputs_of(method: str, case: Case, requires_grad: bool) -> list[Tensor]:
     """Return query, key, value and the tables of a method, with the same numbers for all methods."""
     generator = torch.Generator(torch.get_default_device()).manual_seed(0)
-    tables = {**dict.fromkeys((*PLAIN, NO_TABLES), 0), "flex": 1, **{name: peer.tables for name, peer in PEERS.items()}}
+    tables = {**dict.fromkeys((*PLAIN, NO_TABLES), 0), "flex": 1}
     made = [torch.randn(case.batch, case.n, case.heads, case.dim, generator=generator).transpose(1, 2) for _ in "qkv"]
     if method in forms.METHODS or method in forms.BY_FLEX:
         made += forms.others(method, case, generator)
@@ -121,7 +119,6 @@ def backend_of(method: str, case: Case) -> str:
 
 def described(method: str, case: Case, backward: bool) -> Row:
     """Return the columns that do not depend on the measurement."""
-    package = peers.version(method) if method in PEERS else f"relattn {relattn.__version__}"
     return {
         "n": case.n,
         "causal": case.is_causal,
@@ -130,7 +127,7 @@ def described(method: str, case: Case, backward: bool) -> Row:
         "dtype": str(case.dtype).removeprefix("torch."),
         "tokens": case.batch * case.n,
         "dropout": case.dropout_p,
-        "package": f"torch {torch.__version__}" if method in PYTORCH else package,
+        "package": f"torch {torch.__version__}" if method in PYTORCH else f"relattn {relattn.__version__}",
         "heads": case.heads,
         "dim": case.dim,
         "clip": case.left,
@@ -143,7 +140,7 @@ def measure(case: Case, backward: bool, peaks: dict[str, int], repeats: int, sec
     return [
         {
             **described(method, case, backward),
-            "backend": "" if method in PYTORCH or method in PEERS else backend_of(method, case),
+            "backend": "" if method in PYTORCH else backend_of(method, case),
             **time.columns(),
             "time ratio": round(time.median / times["plain"].median, 3),
             "peak MiB": round(peaks[method] / 2**20, 1),
@@ -155,23 +152,17 @@ def measure(case: Case, backward: bool, peaks: dict[str, int], repeats: int, sec
 
 def main() -> None:
     parser = command("attention", __doc__)
-    present = [name for name in PEERS if peers.installed(name)]
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="sentence lengths n (%(default)s)")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=["auto", *present], help="(%(default)s)")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=["auto"], help="(%(default)s)")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="tokens per batch (%(default)s)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--dropout", type=float, default=0.0, help="dropout probability (%(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="minimum number of timed runs (%(default)s)")
     parser.add_argument("--seconds", type=float, default=2.0, help="time for more runs of a fast method (%(default)s)")
     arguments = parse(parser, "attention-cpu.csv")
-    others = {method for method in arguments.methods if method in PEERS}
-    if not others.issubset(present):
-        parser.error(f"--methods must be installed, got {', '.join(others)}; benchmarks/peers.py says how to install")
-    if arguments.dropout > 0.0 and others:
-        parser.error("--dropout does not apply to other libraries; choose methods without them by --methods")
     dtype = getattr(torch, arguments.dtype)
     wanted = list(dict.fromkeys(["plain", *arguments.methods]))
-    preload([PEERS[method].module for method in others])
+    preload([])
     for method in wanted:  # a first call loads libraries
         prepare(method, Case(1, HEADS, 64, DIM, CLIP, CLIP, False, dtype), True)()
     last: dict[tuple[str, bool, bool], tuple[int, int]] = {}  # longest n that was measured, and its peak memory

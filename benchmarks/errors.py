@@ -13,8 +13,8 @@ from relattn import backends
 from torch import Tensor
 
 from benchmarks.attention import CLIP, DIM, attention, backend_of, inputs_of
+from benchmarks.forms import Case
 from benchmarks.measure import Row, command, parse, record
-from benchmarks.peers import Case
 
 LENGTHS, HEADS = (32, 64, 128, 256, 512, 1024, 2048), 2
 RESULTS = ("output", "d query", "d key", "d value", "d rel_key", "d rel_value")

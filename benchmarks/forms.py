@@ -15,10 +15,39 @@ from relattn.functional import Options
 from relattn.positions import distances, labels
 from torch import Tensor
 
-from benchmarks.peers import Attend, Case
-
+Attend = Callable[..., Tensor]  # (query, key, value, table or tables) -> output, each (batch, heads, n, dim)
 FURTHEST = 128  # distance of T5's last bucket
 SPAN, LONGEST = 256, 512  # DeBERTa v3: half of the rows of its tables, and the longest distance with its own bucket
+
+
+@dataclass(frozen=True)
+class Case:
+    """Self-attention of sequences of one length."""
+
+    batch: int
+    heads: int
+    n: int
+    dim: int
+    left: int
+    right: int
+    is_causal: bool
+    dtype: torch.dtype = torch.float32
+    dropout_p: float = 0.0
+    backend: str = "auto"  # of our own forms of attention
+
+    def options(self) -> Options:
+        """Return options of `relative_attention`."""
+        return {"is_causal": self.is_causal, "dropout_p": self.dropout_p, "backend": self.backend}
+
+    def causal_mask(self) -> Tensor | None:
+        """Return the mask of visible pairs, (batch, 1, n, n). Models make it once for all layers."""
+        visible = torch.ones(self.n, self.n, dtype=torch.bool).tril()
+        return visible.expand(self.batch, 1, self.n, self.n) if self.is_causal else None
+
+    def causal_bias(self) -> Tensor | None:
+        """Return the mask as numbers to add to scores."""
+        mask, least = self.causal_mask(), torch.finfo(self.dtype).min
+        return None if mask is None else torch.zeros(mask.shape, dtype=self.dtype).masked_fill(~mask, least)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from benchmarks import forms, peers
+from benchmarks import forms
 from benchmarks.attention import PLAIN, described, prepare
+from benchmarks.forms import Case
 from benchmarks.measure import LONG, Row, alternate, measured
-from benchmarks.peers import PEERS, Case
 from benchmarks.workers import Task, reason
 
 TIME_KEY = ("n", "causal", "pass", "method", "dtype", "tokens", "dim", "clip")
@@ -34,9 +34,8 @@ Work = Callable[[], object]
 
 def cases(device: str) -> dict[str, dict[Case, tuple[str, ...]]]:
     """Return the methods of each case: "short", the most important cases; "long", all of them; "forms"."""
-    others = tuple(name for name in PEERS if peers.installed(name))
     if device == "cpu":
-        tiny = {Case(1, 1, 16, 4, 4, 4, True): ("plain", "triton", "dense", *others)}
+        tiny: dict[Case, tuple[str, ...]] = {Case(1, 1, 16, 4, 4, 4, True): ("plain", "triton", "dense")}
         return {
             "short": tiny,
             "long": tiny,
@@ -51,7 +50,7 @@ def cases(device: str) -> dict[str, dict[Case, tuple[str, ...]]]:
     for n, is_causal in product(LENGTHS, (False, True)):
         few = n <= 4096  # the others need an array of all pairs
         flex = () if is_causal else ("flex",)
-        long[case_of(n, is_causal)] = (*ours, *flex, *("dense", *others) * few)
+        long[case_of(n, is_causal)] = (*ours, *flex, *("dense",) * few)
     for n in (2048, 128):
         long[case_of(n, dtype=torch.float16)] = long[case_of(n, dim=128)] = long[case_of(n, k=64)] = ours
     forms = {

@@ -17,8 +17,8 @@ from relattn import relation_attention, relative_attention
 from torch import Tensor
 
 from benchmarks import forms
+from benchmarks.forms import Case
 from benchmarks.measure import Row, alternate, command, parse, record
-from benchmarks.peers import Case
 
 HEADS, DIM, CLIP = 8, 64, 16
 KEY = ("case", "pass")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from relattn.backends import dense, triton
 
-from benchmarks import gpu, gpu_check, gpu_tiles, gpu_times, peers
+from benchmarks import gpu, gpu_check, gpu_tiles, gpu_times
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 FILES = {
@@ -22,7 +22,6 @@ def test_rehearsal(monkeypatch, tmp_path, capsys, go):
     for module in (gpu_times, gpu_tiles):
         monkeypatch.setattr(module, "REPEATS", 2)
         monkeypatch.setattr(module, "SECONDS", 0.0)
-    monkeypatch.setattr(peers, "installed", lambda name: name == "VITS")
     for name in ("train", "valid", "newstest2013"):
         lines = [f"{a} {b} {c}" for a in WORDS for b in WORDS for c in WORDS[:3]]
         for language in ("en", "de"):

@@ -10,7 +10,7 @@ from relattn import relative_attention
 from relattn.backends.triton import operators
 
 from benchmarks import errors
-from benchmarks.peers import Case
+from benchmarks.forms import Case
 from library.tests import test_triton
 from library.tests.test_triton import _poison_and_forget, check, grid, small_call  # noqa: F401 - an autouse fixture
 from tests.support.calls import call_of, cases, name_of

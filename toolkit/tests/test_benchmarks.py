@@ -3,13 +3,11 @@
 import csv
 import shutil
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
-from relattn import relative_attention
 
-from benchmarks import attention, decoding, forms, measure, peers
+from benchmarks import attention, decoding, forms, measure
 from tests.support.covering import pairwise
 
 
@@ -32,20 +30,9 @@ def run(tmp_path, monkeypatch):
     return run
 
 
-@pytest.fixture
-def _peer(monkeypatch):
-    """Replace a peer by our operator with another rule: no relative term beyond the window."""
-
-    def make(case):
-        options = {"clip": (case.left, case.right), "is_causal": case.is_causal, "beyond": "zero"}
-        return lambda *inputs: relative_attention(*inputs, **options, backend="dense")
-
-    monkeypatch.setitem(peers.PEERS, "VITS", replace(peers.PEERS["VITS"], package="torch", make=make))
-
-
 @pairwise(form=forms.FORMS, is_causal=[False, True], length=[5, 140])
 def test_form_equals_its_mask(form, is_causal, length):
-    case = peers.Case(2, 3, length, 8, 16, 16, is_causal, torch.float64)
+    case = forms.Case(2, 3, length, 8, 16, 16, is_causal, torch.float64)
     results = []
     for method in (form, f"{form} by mask"):
         inputs = attention.inputs_of(method, case, True)
@@ -55,7 +42,6 @@ def test_form_equals_its_mask(form, is_causal, length):
         torch.testing.assert_close(ours, by_mask, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.usefixtures("_peer")
 def test_attention_replaces_the_rows_it_measures_again(run, monkeypatch):
     """It leaves out methods that do not fit into memory."""
     monkeypatch.setattr(attention, "peak_memory", lambda *_: 1 << 20)  # which takes a process each
@@ -64,10 +50,10 @@ def test_attention_replaces_the_rows_it_measures_again(run, monkeypatch):
         return run(attention, "--tokens", "10", "--repeats", "1", "--seconds", "0", *flags)
 
     before = run_attention("--lengths", "3", "5", "--methods", "dense")
-    after = run_attention("--lengths", "5", "--methods", "reference", "VITS")
+    after = run_attention("--lengths", "5", "--methods", "reference")
     assert [row for row in after if row["n"] == "3"] == [row for row in before if row["n"] == "3"]
     methods = [row["method"] for row in after if row["n"] == "5" and row["causal"] == "True"]
-    assert sorted(set(methods)) == ["VITS", "dense", "plain", "reference"]
+    assert sorted(set(methods)) == ["dense", "plain", "reference"]
     assert all(row["commit"] and row["device"] and row["torch"] and float(row["ms"]) > 0 for row in after)
     monkeypatch.setattr(attention, "peak_memory", lambda _, small, case: case[1].n ** 2 if case[0] == "dense" else 0)
     monkeypatch.setattr(attention, "available_memory", lambda: 2 * 9**2)
