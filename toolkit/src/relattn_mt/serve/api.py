@@ -23,7 +23,7 @@ from relattn_mt.documents.read import FORMATS, file_suffix
 from relattn_mt.serve.files import FileStore
 from relattn_mt.serve.languages import Detector, language_name, served_code
 from relattn_mt.serve.pair_service import Word
-from relattn_mt.serve.parameters import PARAMETERS, check_parameters, read_parameters
+from relattn_mt.serve.parameters import check_parameters, read_parameters
 from relattn_mt.serve.progress import FileProgress
 from relattn_mt.serve.queue import CLIENT, QueueFull
 from relattn_mt.serve.routing import Router, ScoredText
@@ -227,7 +227,7 @@ class Api:
             if bearer or parameters.get("api_key"):
                 await asyncio.sleep(WRONG_KEY_SECONDS)
             raise HTTPException(403, "api_key is missing or wrong")
-        return check_parameters(parameters, PARAMETERS[request.scope["route"].path])
+        return check_parameters(parameters, request.scope["route"].path)
 
     async def _rank(self, texts: Sequence[str]) -> list[list[dict[str, Any]]]:
         """Return the detected languages of each text, likeliest first. The first call loads the detector."""

@@ -30,14 +30,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relattn_mt.serve.access import Access
-from relattn_mt.serve.api import PAGE, Api
+from relattn_mt.serve.api import AUTO, PAGE, Api
 from relattn_mt.serve.limits import Limits
 from relattn_mt.serve.metrics import Metrics
+from relattn_mt.serve.parameters import describe
 from relattn_mt.serve.parsing import ParsingLimitExceeded
 from relattn_mt.serve.progress import FileProgress, LongAnswer, disconnected, until
 from relattn_mt.serve.queue import CLIENT, ModelUnavailable, QueueFull
 from relattn_mt.serve.routing import Router
-from relattn_mt.serve.spec import ERRORS, describe
 from relattn_mt.support.errors import InputError, one_line
 
 RETRY_AFTER = {"Retry-After": "2"}  # seconds
@@ -89,7 +89,7 @@ def make_app(router: Router, *, keys: Path | None = None, access: Access = Acces
         Route("/health", api.health),
         Route("/metrics", api.metrics),
     ]
-    spec = JSONResponse(describe(routes, router))
+    spec = JSONResponse(describe({"source": [*router.sources, AUTO], "target": router.codes}))
     routes += [Route(path, api.page) for path in PAGE]
     middleware = [Middleware(monitor, limits=router.limits, metrics=router.metrics, access=access)]
     if access.origins:
@@ -158,7 +158,7 @@ def _answer_to(error: Exception) -> Response:
         case ModelUnavailable():
             return _error(503, str(error))
         case ParsingLimitExceeded():
-            return _error(422, ERRORS[422])
+            return _error(422, "HTML or a file takes too much time or memory to parse")
         case HTTPException():
             return _error(error.status_code, error.detail, error.headers)
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -192,7 +192,7 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics, access: Access) -> A
                 try:
                     message = await asyncio.wait_for(receive(), None if is_complete else remaining)
                 except TimeoutError:
-                    raise HTTPException(408, ERRORS[408], CLOSE) from None
+                    raise HTTPException(408, "the request was not received in time", CLOSE) from None
                 is_complete = not message.get("more_body", False)
                 size += len(message.get("body", b""))
                 if size <= max_bytes:

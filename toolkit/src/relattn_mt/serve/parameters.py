@@ -1,77 +1,50 @@
-"""Parameters of requests: JSON, a form, or the query of the URL. One schema per route describes and checks them."""
+"""Parameters of requests: JSON, a form, or the query of the URL, checked with the schemas of `openapi.yaml`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
+from importlib.resources import files
 from math import inf
 from typing import Any
 from urllib.parse import parse_qsl
 
+import yaml
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
 
 from relattn_mt.support.errors import InputError, one_line, require
-from relattn_mt.text.sentences import LONGEST
 
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
-MOST_TERMS = 1000
-MOST_PREFIX = 4 * LONGEST  # characters; a translation may be longer than its sentence
 Schema = dict[str, Any]  # JSON schema
-STRING: Schema = {"type": "string"}
 _TYPES = {str: "string", int: "integer", bool: "boolean", list: "array", dict: "object", tuple: "file"}
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DESCRIPTION: Schema = yaml.load((files("relattn_mt.serve") / "openapi.yaml").read_bytes(), _LOADER)
 
 
-def _optional(default: Any, description: str = "", **schema: Any) -> Schema:
-    schema |= {"description": description} if description else {}
-    return {"type": _TYPES[type(default)], "default": default, **schema}
+def _request_schemas(description: Schema, path: str) -> list[Schema]:
+    """Return the schemas of the parameters of a route, one per type of content; none if it has no parameters."""
+    operation = description["paths"][path].get("post", {})
+    contents = operation.get("requestBody", {"content": {}})["content"]
+    return [content["schema"] for content in contents.values()]
 
 
-def _parameters(path: str, **properties: Schema) -> Schema:
-    properties["api_key"] = _optional("")
-    required = [name for name, schema in properties.items() if "default" not in schema]
-    description = f"Parameters of {path}."
-    return {"type": "object", "description": description, "properties": properties, "required": required}
+def describe(languages: Mapping[str, Sequence[str]]) -> Schema:
+    """Return the description of the API for OpenAPI, with the codes that the parameters `languages` may have."""
+    description = deepcopy(_DESCRIPTION)
+    for path in description["paths"]:
+        for schema in _request_schemas(description, path):
+            for name in languages.keys() & schema["properties"].keys():
+                schema["properties"][name]["enum"] = languages[name]
+    return description
 
 
-_LANGUAGES = {"source": STRING, "target": STRING}
-_LITERALS = "copy placeholders, addresses, @names, hashtags, emoji, long numbers and identifiers unchanged"
-PARAMETERS = {  # by path
-    "/translate": _parameters(
-        "/translate",
-        q={"anyOf": [STRING, {"type": "array", "items": STRING}], "description": "text or list of texts"},
-        source={**STRING, "description": "language of the text, or auto to detect it"},
-        target={**STRING, "description": "language to translate into"},
-        format=_optional("text", "format of the text; empty means text", enum=["text", "html", ""]),
-        alternatives=_optional(0, "maximum number of other translations per text; none if negative", maximum=100),
-        keep_literals=_optional(True, _LITERALS),
-        warnings=_optional(False, "report what is implausible in the translation"),
-        confidence=_optional(False, "report exp of the mean log-probability of the translation's tokens"),
-        glossary=_optional({}, "terms and their translations", additionalProperties=STRING, maxProperties=MOST_TERMS),
-    ),
-    "/translate_file": _parameters(
-        "/translate_file",
-        **_LANGUAGES,
-        keep_literals=_optional(True, _LITERALS),
-        progress=_optional(False, "report progress: the answer is a JSON object per line"),
-        file={**STRING, "format": "binary"},
-    ),
-    "/detect": _parameters("/detect", q=STRING),
-    "/words": _parameters(
-        "/words",
-        q=STRING,
-        **_LANGUAGES,
-        alternatives=_optional(0, minimum=0, maximum=100),
-        prefix=_optional("", "beginning of the translation; requires a text of one sentence", maxLength=MOST_PREFIX),
-        choice=_optional("", "translation whose words are returned; one of those that `alternatives` allows"),
-    ),
-}
-
-
-def check_parameters(parameters: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+def check_parameters(parameters: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Return all parameters of a route, with defaults. Raises InputError if one is missing or wrong."""
+    schema = _request_schemas(_DESCRIPTION, path)[0]
     for name in schema["required"]:
         require(name in parameters, f"{name} is missing")
     return {
@@ -82,24 +55,31 @@ def check_parameters(parameters: Mapping[str, Any], schema: Schema) -> dict[str,
 
 def _convert(name: str, value: Any, schema: Schema) -> Any:
     """Return a parameter in the type of its schema, a number or a boolean of a form too. Raises InputError."""
-    schema = schema["anyOf"][isinstance(value, list)] if "anyOf" in schema else schema
+    if "anyOf" in schema:
+        schema = schema["anyOf"][isinstance(value, list)]
     kind = "file" if "format" in schema else schema["type"]
     if kind in ("integer", "boolean") and isinstance(value, str):
         with suppress(ValueError, RecursionError):
             value = json.loads(value.lower())
-    limits = [schema[key] for key in ("maximum", "maxLength", "maxProperties") if key in schema]
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    is_right = (
-        _TYPES.get(type(value)) == kind
-        and all(isinstance(each, str) for each in parts)
-        and value in schema.get("enum", [value])
-        and schema.get("minimum", -inf) <= (value if isinstance(value, int) else len(value)) <= min(limits, default=inf)
-    )
-    rule = ", ".join(f"{key} {each}" for key, each in schema.items() if key not in ("default", "description"))
-    wrong = [json.dumps(each) for each in parts if not isinstance(each, str)]
-    got = value if isinstance(value, str | int | float) else ", ".join(wrong) or _TYPES.get(type(value))
+    given_kind = _TYPES.get(type(value))
+    is_right = given_kind == kind
+    got = value if isinstance(value, str | int | float) else given_kind
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        wrong = [json.dumps(part) for part in parts if not isinstance(part, str)]
+        is_right = is_right and not wrong
+        got = ", ".join(wrong) or given_kind
+    rule = ", ".join(f"{key} {limit}" for key, limit in schema.items() if key not in ("default", "description"))
+    is_right = is_right and _is_within(value, schema)
     require(is_right, f"{name} must have {rule}, got {one_line(got, 40)}")
     return value
+
+
+def _is_within(value: Any, schema: Schema) -> bool:
+    """Return whether a value of the right type has the values and the size that its schema allows."""
+    size = value if isinstance(value, int) else len(value)
+    most = min((schema[key] for key in ("maximum", "maxLength", "maxProperties") if key in schema), default=inf)
+    return value in schema.get("enum", [value]) and schema.get("minimum", -inf) <= size <= most
 
 
 async def read_parameters(request: Request) -> dict[str, Any]:
