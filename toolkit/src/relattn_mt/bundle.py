@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import yaml
@@ -48,6 +48,8 @@ PACKAGED = Path(__file__).with_name("models")  # a bundle per directory
 CONFIG = "config.yaml"
 WEIGHTS = "model.safetensors"
 CARD = "README.md"
+_MAX_CARD = 1 << 20  # characters that are read for its metadata
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml if PyYAML has it, which is faster
 TOKENIZER_FILES = {"own": (TOKENIZER,), "imported": (TOKENIZER, TGT_TOKENIZER, VOCABULARY)}
 _MODEL_FILES = (WEIGHTS, SHORTLIST, *TOKENIZER_FILES["imported"])  # besides config.yaml; some bundles have fewer
 
@@ -104,7 +106,28 @@ class Bundle:
         names = (name for name in self.state if not name.endswith(SCALE))
         return replace(self, state={name: in_float32(self.state, name) for name in names})
 
-    def translator(self, *, device: str = "cpu", precision: Precision | None = None, workers: int = 1) -> Translator:
+    @property
+    def examples(self) -> list[str]:
+        """Texts that the metadata of the card lists as `widget`, as on the hub; none if they cannot be read."""
+        try:
+            with open(self.path / CARD, encoding="utf-8") as file:
+                card = file.read(_MAX_CARD)
+            head, is_complete, _ = card.removeprefix("---\n").partition("\n---\n")
+            metadata: Any = yaml.load(head, _LOADER) if card.startswith("---\n") and is_complete else None
+        except (OSError, ValueError, RecursionError, yaml.YAMLError):
+            return []
+        items = metadata.get("widget") if isinstance(metadata, dict) else None
+        texts = [each.get("text") for each in items if isinstance(each, dict)] if isinstance(items, list) else []
+        return [text for text in texts if isinstance(text, str) and text.strip()]
+
+    def translator(
+        self,
+        *,
+        device: str = "cpu",
+        precision: Precision | None = None,
+        workers: int = 1,
+        torch_threads: int | None = None,
+    ) -> Translator:
         """Return a translator.
 
         Args:
@@ -112,6 +135,7 @@ class Bundle:
             precision: Precision of weights and arithmetic. "int8" requires the compiled engine and "bf16" a GPU. By
                 default "int8" for a quantized bundle if the compiled engine runs it, and else "fp32".
             workers: Number of batches that are searched at the same time, with one thread each.
+            torch_threads: Number of threads of PyTorch, if it runs the model; None does not change it.
 
         Raises:
             InputError: The weights do not fit the model, or `precision` is unknown or not supported for this model.
@@ -125,7 +149,12 @@ class Bundle:
         reason = unsupported_reason(self.model, device, PRECISIONS[precision])
         require(precision != "int8" or reason is None, f"precision int8 requires the compiled decoder: {reason}")
         if reason is not None:
-            return self.torch_translator(device, PRECISIONS[precision], reason)
+            translator = self.torch_translator(device, PRECISIONS[precision], reason)
+            if torch_threads is not None:
+                import torch
+
+                torch.set_num_threads(torch_threads)
+            return translator
         decoder = NativeDecoder(self.model, self.tokenizer.vocab_sizes, self.state, int8=precision == "int8")
         return_freed_memory()
         return self._translator(NativeEngine(decoder, self.shortlist), workers)
@@ -177,8 +206,15 @@ class Bundle:
             (directory / WEIGHTS).write_bytes(content)
 
     def _translator(self, engine: Engine, workers: int = 1) -> Translator:
-        languages = self.src_lang, self.tgt_lang
-        return Translator(engine, self.tokenizer, self.search, languages=languages, pairs=self.pairs, workers=workers)
+        return Translator(
+            engine,
+            self.tokenizer,
+            self.search,
+            languages=(self.src_lang, self.tgt_lang),
+            pairs=self.pairs,
+            examples=self.examples,
+            workers=workers,
+        )
 
 
 def require_replaceable(path: Path) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from relattn_mt.hub import resolve_route
 from relattn_mt.support.errors import InputError, one_line, require
@@ -15,10 +12,6 @@ from relattn_mt.translate import Precision
 from relattn_mt.translate.translator import Translator
 
 MOST_THREADS = 1024
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml if PyYAML has it, which is faster
-# characters
-_CARD = "README.md"
-_MAX_CARD = 1 << 20
 
 
 def load(
@@ -56,13 +49,9 @@ def load(
 
     if device != "cpu":
         _require_device(device)
+    bundle = read_bundle(directory)
     workers = threads or cores()
-    translator = read_bundle(directory).translator(device=device, precision=precision, workers=workers)
-    if threads is not None and translator.engine.name.startswith("PyTorch"):
-        import torch
-
-        torch.set_num_threads(threads)
-    translator.examples = _examples(directory)
+    translator = bundle.translator(device=device, precision=precision, workers=workers, torch_threads=threads)
     if earlier:
         translator = translator.after(load(earlier[0], device=device, precision=precision, threads=threads))
     return translator.with_languages(src_lang, tgt_lang)
@@ -77,20 +66,6 @@ def _require_device(device: str) -> None:
     except Exception as error:  # of many types; on "meta" a tensor has no values
         fault = one_line(str(error).partition("\n")[0], 120)
         raise InputError(f"device {device} cannot be used: {fault}") from error
-
-
-def _examples(directory: Path) -> list[str]:
-    """Return the texts that the metadata of a card lists as `widget`, as the hub does; none if it cannot be read."""
-    try:
-        with open(directory / _CARD, encoding="utf-8") as file:
-            card = file.read(_MAX_CARD)
-        head, is_complete, _ = card.removeprefix("---\n").partition("\n---\n")
-        metadata: Any = yaml.load(head, _LOADER) if card.startswith("---\n") and is_complete else None
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        return []
-    items = metadata.get("widget") if isinstance(metadata, dict) else None
-    texts = [each.get("text") for each in items if isinstance(each, dict)] if isinstance(items, list) else []
-    return [text for text in texts if isinstance(text, str) and text.strip()]
 
 
 def weights_digest(path: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -50,6 +50,8 @@ class Translator:
         pairs: Pairs of languages of a model that was trained on several. An imported tokenizer has its own.
         examples: Source lines from the card of the model.
         workers: Number of batches that are searched at the same time, with one thread each.
+        characters: Characters of sources that the tokenizer does not spell in bytes; None finds them.
+        earlier: Translator that translates first; its target language is the source language of the model.
 
     Attributes:
         preparation: What makes requests for the engine.
@@ -68,13 +70,17 @@ class Translator:
         pairs: Sequence[tuple[str, str]] = (),
         examples: Sequence[str] = (),
         workers: int = 1,
+        characters: frozenset[str] | None = None,
+        earlier: Translator | None = None,
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
         self.search = search
-        self._earlier: Translator | None = None
         self.src_lang, self.tgt_lang = languages
-        self.examples, self._pairs = list(examples), list(pairs)
+        self.examples = list(examples)
+        self._pairs = list(pairs)
+        self._characters = characters
+        self._earlier = earlier
         self.preparation = Preparation(tokenizer, search, engine.max_length)
         self.runner = Runner(engine, tokenizer, workers)
         self.log_probs = self.runner.log_probs
@@ -122,7 +128,7 @@ class Translator:
                 if not any(same_language(code, each) for each in codes):
                     raise unknown(name, code, codes)
             raise InputError(f"the languages must differ, got {given}")
-        translator = Translator(
+        return Translator(
             self.engine,
             self.tokenizer.with_languages(*pairs[0]),
             self.search,
@@ -130,33 +136,44 @@ class Translator:
             pairs=self._pairs,
             examples=self.examples if same_language(src_lang, self.src_lang) else [],
             workers=self.runner.workers,
+            characters=self.characters,
         )
-        vars(translator)["characters"] = self.characters  # all pairs share them
-        return translator
 
     def with_engine(self, engine: Engine) -> Translator:
         """Return this translator with another engine of the same model."""
-        languages = (self.src_lang, self.tgt_lang)
-        workers = self.runner.workers
-        options: dict[str, Any] = {"pairs": self._pairs, "examples": self.examples, "workers": workers}
-        return Translator(engine, self.tokenizer, self.search, languages=languages, **options)
+        return Translator(
+            engine,
+            self.tokenizer,
+            self.search,
+            languages=(self.src_lang, self.tgt_lang),
+            pairs=self._pairs,
+            examples=self.examples,
+            workers=self.runner.workers,
+        )
 
     def after(self, earlier: Translator) -> Translator:
         """Return a translator of the source language of another one, through the language between both.
 
         The other one translates first, with its own search and without a glossary. Scores are those of this one.
         """
-        translator = self.with_engine(self.engine)
-        translator._earlier = earlier
-        translator.examples = earlier.examples
-        translator.src_lang = earlier.src_lang
-        translator._pairs = [(earlier.src_lang, self.tgt_lang)]
-        vars(translator)["characters"] = earlier.characters
-        return translator
+        languages = earlier.src_lang, self.tgt_lang
+        return Translator(
+            self.engine,
+            self.tokenizer,
+            self.search,
+            languages=languages,
+            pairs=[languages],
+            examples=earlier.examples,
+            workers=self.runner.workers,
+            characters=earlier.characters,
+            earlier=earlier,
+        )
 
     @cached_property
     def characters(self) -> frozenset[str]:
         """Characters of sources that the tokenizer does not spell in bytes."""
+        if self._characters is not None:
+            return self._characters
         return frozenset(" ").union(*self.tokenizer.vocabularies[0])
 
     def translate(
