@@ -228,6 +228,8 @@ class Maker:
             three = f'{plural}\nmsgstr[2] "{target}"'
             forms = self.pick([plural, partly, three, f'msgstr "{target}"', 'msgstr ""\n"no"'])
             context = self.pick(["", 'msgctxt "no"\n', '#| msgid "no"\n', "#, c-format\n"])
+            if is_filled and '"no"' not in forms:
+                context = context.replace("#,", "#, fuzzy,") if "#," in context else f"#, fuzzy\n{context}"
             parts.append(f'#: a.c:1\n{context}msgid ""\n"{source}"\n{forms}\n\n')
         return known.join(parts)
 

@@ -201,3 +201,17 @@ def test_terms_of_a_glossary_are_not_those_of_literals(form):
     assert glossary.find(f"Look at {form}.") == []
     assert glossary.find(f"Look at {form} and my flat, flat.") == ["meine Wohnung", "Wohnung"]
     assert glossary.find("code flat") == ["Code", "Wohnung"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (r"He said \"Good morning\".\nGo home.", [r"\"", r"\"", r"\n"]),
+        (r"(\"One\", \"two\")", [r"\""] * 4),
+        (r"One.\nTwo!\tThree", [r"\n", r"\t"]),
+        (r"It is C:\new\table.", []),
+        (r"M\"uller", []),
+    ],
+)
+def test_escapes_of_strings(text, kept):
+    assert [found[0] for found in literal_pattern().finditer(text)] == kept

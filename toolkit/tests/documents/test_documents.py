@@ -379,7 +379,7 @@ def test_entries_of_po_with_nul_stay_empty(escape: str) -> None:
     pattern = 'msgid "two {}"\nmsgstr ""\n\nmsgid "one"\nmsgstr "{}"\n'
     document = read("a.po", pattern.format(escape, "").encode())
     assert document.texts == ["one"]
-    assert document.fill(["eins"]) == pattern.format(escape, "eins")
+    assert document.fill(["eins"]) == pattern.format(escape, "eins").replace('msgid "one', '#, fuzzy\nmsgid "one')
 
 
 @pytest.mark.parametrize("name", ["a.pdf", "", "a.docx.exe"])

@@ -80,7 +80,7 @@ FILES = [  # kind, content, and what capitals make of it
     (".md", "[One](a)[Two](b) three\n", "[ONE](a)[TWO](b) THREE\n"),
     (".md", "**[One](a)[Two](b)[Three](c)**\n", "**[ONE](a)[TWO](b)[THREE](c)**\n"),
     (".md", '=== "Tab one"\n    some text\n', '=== "Tab one"\n    SOME TEXT\n'),
-    (".arb", ARB, ARB.replace("b {", "B {").replace('"d"', '"D"')),
+    (".arb", ARB, ARB.replace("b {", "B {").replace('"d"', '"D"').replace('"en"', '"de"')),
     (".json", '{"@type":"Person","name":"some"}', '{"@type":"Person","name":"SOME"}'),
     (".jsonl", '{"text":"one"}\n\n{"text":"two"}\n', '{"text":"ONE"}\n\n{"text":"TWO"}\n'),
     (".xhtml", "<html><p>one<br/>two <b>s</b> a</p></html>", "<html><p>ONE<br/>TWO <b>S</b> A</p></html>"),

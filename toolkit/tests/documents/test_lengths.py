@@ -159,11 +159,11 @@ def test_empty_translations_leave_a_file_of_its_kind(kind: str) -> None:
         (".json", '["{x}: one two"]', '["{x}: two one"]'),
         (".json", '["%s {y}, one two!"]', '["%s {y}, two! one"]'),
         (".json", '["<b>x</b>: one two"]', '["two one <b>x</b>:"]'),
-        (".po", 'msgid "%d: one two"\nmsgstr ""\n', 'msgid "%d: one two"\nmsgstr "%d: two one"\n'),
+        (".po", 'msgid "%d: one two"\nmsgstr ""\n', '#, fuzzy\nmsgid "%d: one two"\nmsgstr "%d: two one"\n'),
         (
             ".po",
             'msgid "One file"\nmsgid_plural "%d big files"\nmsgstr[0] ""\nmsgstr[1] ""\n',
-            'msgid "One file"\nmsgid_plural "%d big files"\nmsgstr[0] "file One"\nmsgstr[1] "%d files big"\n',
+            '#, fuzzy\nmsgid "One file"\nmsgid_plural "%d big files"\nmsgstr[0] "file One"\nmsgstr[1] "%d files big"\n',
         ),
         (".html", "<p title='a b'>one <br>two three</p>", '<p title="b a">one <br>three two</p>'),
     ],

@@ -175,3 +175,32 @@ def test_a_server_has_all_pairs(multilingual):
     if len({code for pair in first.pairs for code in pair}) > MOST_LANGUAGES:
         with pytest.raises(InputError, match="at most 20 languages, got 100"):
             served_pairs(first, [], "model")
+
+
+NORWEGIAN = [
+    "Jeg vet ikke hva du mener med det.",
+    "Hun kjøpte et nytt hus i fjor sommer.",
+    "Kan du hjelpe meg med leksene mine?",
+    "Vi skal på tur til fjellet i helgen.",
+    "Det regner mye her om høsten.",
+    "Eg veit ikkje kva du meiner med det.",
+]
+
+
+@pytest.mark.parametrize(
+    ("codes", "texts", "expected"),
+    [
+        *((("en", code), NORWEGIAN, code) for code in ("nb", "nn", "no", "nb-NO", "nob")),
+        (("nb", "nn", "en"), NORWEGIAN[:5], "nb"),
+        (("nb", "nn", "en"), NORWEGIAN[5:], "nn"),
+        (("en", "zt"), ["我不知道你是什么意思。", "她去年夏天買了一棟新房子。"], "zt"),
+        (("en", "pb"), ["Eu não sei o que você quer dizer com isso."], "pb"),
+        (("en", "iw"), ["אני לא יודע למה אתה מתכוון"], "iw"),
+        (("en", "deu"), ["Ich weiß nicht, was du damit meinst."], "deu"),
+    ],
+)
+def test_other_names_of_languages_are_detected(codes, texts, expected):
+    detector = Detector(codes)
+    for text in texts:
+        best, *_ = detector.rank(text)
+        assert (best["language"], best["confidence"] > 50) == (expected, True), text

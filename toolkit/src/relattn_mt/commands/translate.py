@@ -52,6 +52,7 @@ def translate(
     split: bool = False,
     long_lines: LongLines = "error",
     report: str = "",
+    no_fuzzy: bool = False,
     verbose: bool = False,
     search: SearchOptions,
     device: DeviceOptions,
@@ -96,6 +97,8 @@ def translate(
             with the warning "long". split translates them part by part.
         report: File to write for a document, with a row per sentence, separated by tabs: the source, score, confidence,
             translation and warnings. The number of those with warnings is printed to standard error, unless --quiet.
+        no_fuzzy: Do not mark the translations of a .po file as fuzzy. By default they are, and programs do not use them
+            before somebody has removed the mark.
         verbose: Print to standard error which implementation of the search runs, and why a faster one does not.
     """
     from relattn_mt.tokens.text_files import read_lines, stream_lines
@@ -108,6 +111,7 @@ def translate(
     require(not (input and Path(input).is_dir()), f"--input must be a file, got a directory: {input}")
     require(not (input and prefix), "--prefix does not work with --input")
     is_document = _is_document(input, document)
+    require(not no_fuzzy or file_suffix(input) in (".po", ".pot"), "--no_fuzzy requires --input with a .po file")
     require(not report or is_document, "--report requires --input with a document; a table has these columns anyway")
     require(not (split and input), "--split does not work with --input: a document is always divided into sentences")
     if is_document or split:
@@ -149,7 +153,7 @@ def translate(
         long_lines=long_lines,
     )
     if is_document:
-        _translate_document(translator, input, output, options, report)
+        _translate_document(translator, input, output, options, report, not no_fuzzy)
     elif split:
         _translate_split_lines(translator, stream_lines(sys.stdin.fileno()), options)
     elif input:
@@ -216,7 +220,7 @@ def _check_output(input: str, output: str, inputs: list[str], bundle: str, is_do
 
 
 def _translate_document(
-    translator: "Translator", input: str, output: str, options: "TranslateOptions", report: str
+    translator: "Translator", input: str, output: str, options: "TranslateOptions", report: str, is_fuzzy: bool
 ) -> None:
     """Translate a document, write the report, and log how many sentences have warnings."""
     from relattn_mt.translate.documents import translate_document
@@ -226,7 +230,8 @@ def _translate_document(
     with reading(input, "cannot be read"):
         content = Path(input).read_bytes()
     with naming(input):
-        translated = translate_document(translator, input, content, options, progress=shows_progress())
+        shown = shows_progress()
+        translated = translate_document(translator, input, content, options, progress=shown, is_fuzzy=is_fuzzy)
     if report:
         lines = report_lines(translated.segments)
         write_atomically(Path(report), "".join(f"{line}\n" for line in lines).encode())

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from relattn_mt.documents.encodings import decode
+from relattn_mt.documents.languages import with_language
 from relattn_mt.support.errors import InputError, require
 from relattn_mt.text.marked import Marked
 
@@ -32,8 +33,6 @@ class Document(Protocol):
 
 
 _REFERENCES = (".html", ".htm", ".xhtml", ".xlf", ".xliff")  # which can have any character as a reference
-_PAGE = re.compile(r"<html\s[^<>]*>", re.IGNORECASE)
-_LANGUAGE = re.compile(r"""(\blang\s*=\s*["']?)[\w-]+""", re.IGNORECASE)
 _READERS = {  # modules and classes, which are imported when they are needed
     ".txt": "plain_text:PlainText",
     **dict.fromkeys((".srt", ".vtt"), "subtitles:Subtitles"),
@@ -49,8 +48,10 @@ _READERS = {  # modules and classes, which are imported when they are needed
 FORMATS = tuple(_READERS)
 
 
-def read_document(name: str, content: bytes, unpacked: int) -> Document:
+def read_document(name: str, content: bytes, unpacked: int, *, is_fuzzy: bool = True) -> Document:
     """Read a file, whose suffix says what it is, and which may unpack to `unpacked` bytes.
+
+    Translations of a PO file are marked as fuzzy, unless `is_fuzzy` is False.
 
     Raises:
         InputError: The suffix is not supported, the file cannot be parsed, or it unpacks to too many bytes.
@@ -63,7 +64,8 @@ def read_document(name: str, content: bytes, unpacked: int) -> Document:
         from relattn_mt.documents.archives import Archive
 
         return read(Archive(content, unpacked), suffix)  # type: ignore[no-any-return]
-    return read(decode(content, suffix)[2])  # type: ignore[no-any-return]
+    options = {} if is_fuzzy or reader != "Po" else {"is_fuzzy": False}
+    return read(decode(content, suffix)[2], **options)  # type: ignore[no-any-return]
 
 
 def document_texts(name: str, content: bytes, unpacked: int, characters: int) -> list[Marked]:
@@ -90,15 +92,15 @@ def with_translations(
 ) -> bytes:
     """Return the content of a file that was read, with its texts replaced, in the encoding of the file.
 
-    The attribute `lang` of a page that changes gets the code `lang`, if it is given.
+    If it changes and `lang` is given, its attributes name this language.
     """
     filled = document.fill(translations)
     if isinstance(filled, bytes):
         return filled
     suffix = file_suffix(name)
     mark, encoding, text = decode(content, suffix)
-    if lang and suffix in _REFERENCES and filled != text:
-        filled = _PAGE.sub(lambda tag: _LANGUAGE.sub(rf"\g<1>{lang}", tag[0]), filled, count=1)
+    if lang and filled != text:
+        filled = with_language(filled, suffix, lang)
     try:  # UTF-8 and UTF-16 have all characters
         return mark + filled.encode(encoding, "xmlcharrefreplace" if suffix in _REFERENCES else "strict")
     except UnicodeEncodeError as error:

@@ -99,6 +99,7 @@ class Po:
 
     Args:
         content: The file.
+        is_fuzzy: Whether translations are marked as fuzzy, so that programs do not use them before somebody has.
 
     Attributes:
         texts: Texts to translate.
@@ -107,9 +108,10 @@ class Po:
         InputError: The file is not a PO file.
     """
 
-    def __init__(self, content: str) -> None:
+    def __init__(self, content: str, is_fuzzy: bool = True) -> None:
         self._lines = content.split("\n")
-        self._fills: list[tuple[list[int], Message]] = []  # lines of empty translations, and their source
+        self._is_fuzzy = is_fuzzy
+        self._fills: list[tuple[int, list[int], Message]] = []  # lines of an entry and of empty translations, source
         takes_number = False  # whether the first form stands for 1 and other numbers, such as 21
         for entry in _entries(self._lines):
             source, plural = (_joined(entry, name) for name in ("msgid", "msgid_plural"))
@@ -125,18 +127,34 @@ class Po:
                 first, others = [], [*first, *others]
             for places, text in ((first, source), (others, plural)):
                 if places and text and "\0" not in text and not KEY.fullmatch(text):  # NUL is not text
-                    self._fills.append((places, Message(text, markup_pattern())))
-        self.texts = [text for _, message in self._fills for text in message.texts]
+                    begin = min(line for line, _ in entry.values())
+                    self._fills.append((begin, places, Message(text, markup_pattern())))
+        self.texts = [text for *_, message in self._fills for text in message.texts]
 
     def fill(self, translations: Sequence[Marked]) -> str:
         """Return the file with its translations filled."""
         remaining = iter(translations)
         lines = self._lines.copy()
-        for places, message in self._fills:
+        for begin, places, message in self._fills:
             filled = _SPECIAL.sub(lambda found: _UNESCAPED[found[0]], message.fill(remaining))
             for place in places:
                 lines[place] = lines[place].replace('""', f'"{filled}"', 1)
+            if self._is_fuzzy:
+                _mark_fuzzy(lines, begin)
         return "\n".join(lines)
+
+
+def _mark_fuzzy(lines: list[str], begin: int) -> None:
+    """Mark an entry as fuzzy, whose first keyword is in line `begin`, in its line of flags or in a new one."""
+    while begin and lines[begin - 1].startswith("#|"):
+        begin -= 1
+    flags = lines[begin - 1] if begin else ""
+    if flags.startswith("#,"):
+        if "fuzzy" not in flags:
+            lines[begin - 1] = flags.replace("#,", "#, fuzzy,", 1)
+    elif not lines[begin].startswith("#, fuzzy"):
+        end = "\r" if lines[begin].endswith("\r") else ""
+        lines[begin] = f"#, fuzzy{end}\n{lines[begin]}"
 
 
 def _entries(lines: Sequence[str]) -> Iterator[_Entry]:

@@ -12,13 +12,17 @@ from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import markup_pattern
 
-_RULES = Rules(paragraphs=frozenset({"source"}), inline=frozenset({"g", "pc", "mrk"}), spaces=frozenset({"x", "ph"}))
+_INLINE = frozenset({"g", "pc", "mrk"})
+_SPACES = frozenset({"x", "ph"})
+_RULES = Rules(paragraphs=frozenset({"source"}), inline=_INLINE, spaces=_SPACES)
+_SEGMENTS = Rules(paragraphs=frozenset({"mrk"}), inline=_INLINE, spaces=_SPACES)  # of a source that was segmented
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>|&#?\w+;")
 _UNITS = {"trans-unit", "segment"}
 # States of a target that is filled although it is not empty.
 _TO_TRANSLATE = {"new", "needs-translation", "needs-l10n", "needs-adaptation"}
 _QUALIFIERS = {"state-qualifier", "substate"}
 _NAME = re.compile(r"\s+[^\s=]+\s*=\s*\Z")  # of an attribute
+_KEEPS_SPACE = {"default": False, "preserve": True}  # by the value of xml:space
 
 
 @dataclass
@@ -52,7 +56,9 @@ class Xliff:
         self._tokens = list(tokens_of(content, True))
         root = next((token.name for token in self._tokens if token.name), "")
         require(root.rpartition(":")[2] == "xliff", "the file must be XLIFF")
-        self._units = [(unit, self._read(*unit.children["source"], unit.keeps_space)) for unit in _units(self._tokens)]
+        tools = [token.get("tool-id") or "" for token in self._tokens if token.name == "tool"]
+        self._is_lines = any(tool.startswith("com.apple.") for tool in tools)  # an end of a line is one of the string
+        self._units = [(unit, self._read(unit)) for unit in _units(self._tokens)]
         self.texts = [text for _, source in self._units for text in source.texts]
 
     def fill(self, translations: Sequence[Marked]) -> str:
@@ -69,14 +75,19 @@ class Xliff:
                 self._set_target(sources, unit, filled[filled.index(">") + 1 : filled.rindex("</")])
         return "".join(sources)
 
-    def _read(self, begin: int, end: int, keeps_space: bool) -> Markup | Message:
+    def _read(self, unit: _Element) -> Markup | Message:
         """Return the texts of a source. One with tags that are escaped or in CDATA is like a string of a program."""
+        begin, end = unit.children.get("seg-source", (0, 0))
+        is_segmented = any(token.get("mtype") == "seg" for token in self._tokens[begin:end])
+        if not is_segmented:
+            begin, end = unit.children["source"]
         tokens = self._tokens[begin + 1 : end - 1]
         text = "".join(characters(token.source) for token in tokens)
         if _TAG.search(text) and all(token.is_text for token in tokens):
             return Message(text, markup_pattern())
         source = "".join(token.source for token in self._tokens[begin:end])
-        return Markup(source, _RULES, keeps_space=keeps_space)
+        own = _KEEPS_SPACE.get(self._tokens[begin].get("xml:space") or "", unit.keeps_space or self._is_lines)
+        return Markup(source, _SEGMENTS if is_segmented else _RULES, keeps_space=own)
 
     def _set_target(self, sources: list[str], unit: _Element, text: str) -> None:
         """Replace the source of a target, or write one after the source of the unit, with the same indentation."""
@@ -131,6 +142,6 @@ def _units(tokens: Sequence[Token]) -> Iterator[_Element]:
             outer.children.setdefault(token.name, (i, i + 1))
         elif token.name:
             is_translated = {"no": False, "yes": True}.get(token.get("translate") or "", outer.is_translated)
-            space = {"default": False, "preserve": True}.get(token.get("xml:space") or "", outer.keeps_space)
+            space = _KEEPS_SPACE.get(token.get("xml:space") or "", outer.keeps_space)
             opened.append(_Element(token.name, i, is_translated, space))
     require(len(opened) == 1, "XML must be well-formed")

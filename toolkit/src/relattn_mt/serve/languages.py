@@ -123,12 +123,19 @@ class Detector:
         from wordfreq import available_languages, get_frequency_dict
 
         self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-        by_label = {code.partition("-")[0]: code for code in sorted(codes, reverse=True)}
-        self._codes = {label: code for label, code in by_label.items() if label in self._identifier.labels}
+        served = {_parts(code)[0]: code for code in sorted(codes, reverse=True)}
+        for language, other in (("nb", "nn"), ("nn", "nb")):  # forms of Norwegian
+            if other in served:
+                served.setdefault(language, served[other])
+
+        def by_label(labels: Iterable[str]) -> dict[str, str]:
+            languages = {label: _parts(label)[0] for label in labels}
+            return {label: served[language] for label, language in languages.items() if language in served}
+
+        self._codes = by_label(self._identifier.labels)
         self._unknown = {"confidence": 0.0, "language": min(codes, key=lambda code: (_parts(code)[0] != "en", code))}
-        listed = available_languages("small")
         self._frequencies = {  # of the 29,000 to 50,000 commonest words
-            code: get_frequency_dict(label, "small") for label, code in self._codes.items() if label in listed
+            code: get_frequency_dict(label, "small") for label, code in by_label(available_languages("small")).items()
         }
 
     def rank(self, text: str) -> list[dict[str, Any]]:
@@ -148,11 +155,14 @@ class Detector:
             total = sum(found.values()) + _ELSEWHERE ** len(words)
             return _percentages(found.items(), total)
         ranking = [(label, float(p)) for label, p in self._identifier.rank(text)]
-        chosen = [(self._codes[label], p) for label, p in ranking if label in self._codes]
+        chosen: Counter[str] = Counter()
+        for label, p in ranking:
+            if label in self._codes:
+                chosen[self._codes[label]] += p  # type: ignore[assignment]
         other = next((p for label, p in ranking if label not in self._codes), 0.0)
-        if chosen[0][1] <= other / _FAR_LIKELIER:
+        if max(chosen.values()) <= other / _FAR_LIKELIER:
             return [self._unknown]
-        return _percentages(chosen, sum(p for _, p in chosen) + other)
+        return _percentages(chosen.items(), chosen.total() + other)
 
 
 def _percentages(found: Iterable[tuple[str, float]], total: float) -> list[dict[str, Any]]:

@@ -46,7 +46,8 @@ _LITERALS = (
     r"\[(?:gallery|caption|embed|playlist|audio|video)\]",
     r"\[[\w-]+ [\w-]+=[^\[\]]*\]|\[\[[^\[\]\n]*\]\]|\[_\d+\]|\*\|\w+\|\*",  # WordPress, links of wikis, Perl, Mailchimp
     r"\[/?(?:[biusq]|url|img|quote|code|color|size|list|center|\*)(?:=[^\[\]]*)?\]",  # of forums
-    r"(?<=\s)\\[nrt](?=\w|\s|$)|(?<![:\\])\\[nrt](?=\s|$)",  # ends of lines that were escaped
+    # ends of lines and quotation marks that were escaped
+    r"(?<=[\s.!?…;,])\\[nrt](?=\w|\s|$)|(?<![:\\])\\[nrt](?=\s|$)|(?<![^\s(])\\\"(?=\w)|(?<=[\w.,;!?…])\\\"(?!\w)",
     rf"(?:[$%#]\{{|(?<!\w)\{{|\{{(?=[{{%#])){_NESTED}*+\}}{_S}|\{{[^{{}}\s]*\}}{_S}",  # ICU, many templates
     r"(?<![\w$])(?:\$(?:[a-z_]\w+|[A-Z_]{4,}(?!\w)))+|(?<![\w%])(?:%[A-Za-z_]\w+%)+(?!\w)",  # variables
     # Apple's variants, Drupal, Go, printf

@@ -40,14 +40,22 @@ class TranslatedDocument(NamedTuple):
 
 
 def translate_document(
-    translator: Translator, name: str, content: bytes, options: TranslateOptions, *, progress: bool = False
+    translator: Translator,
+    name: str,
+    content: bytes,
+    options: TranslateOptions,
+    *,
+    progress: bool = False,
+    is_fuzzy: bool = True,
 ) -> TranslatedDocument:
     """Return the translation of a document, with the same bytes as the server's. `options.n_best` must be 1.
+
+    Translations of a PO file are marked as fuzzy, unless `is_fuzzy` is False.
 
     Raises:
         InputError: As `documents.read.read_document`, or a sentence is longer than the model can read.
     """
-    document = read_document(name, content, UNPACKED)
+    document = read_document(name, content, UNPACKED, is_fuzzy=is_fuzzy)
     translations = translate_texts(translator, document.texts, options, progress=progress)
     filled = with_translations(document, name, content, translations.texts, translator.tgt_lang)
     return TranslatedDocument(filled, translations.segments)
