@@ -1,4 +1,4 @@
-/* Linear layers, activations and layer normalization. */
+/* Linear layers, activations and normalization. */
 
 #ifndef RELATTN_ENGINE_LINEAR_H
 #define RELATTN_ENGINE_LINEAR_H
@@ -117,6 +117,12 @@ static void normalize(real *to, idx ldt, const real *from, const norm *n, idx nu
     for (idx r = 0; r < num_rows; r++) {
         const real *x = from + r * padded_dim;
         vec sum = splat(0), squares = splat(0);
+        if (!n->bias) {
+            for (idx i = 0; i < padded_dim; i += LANES) squares += VEC(x + i) * VEC(x + i);
+            const real scale = 1 / sqrt(reduce_sum(squares) / dim + epsilon);
+            for (idx i = 0; i < padded_dim; i += LANES) VEC(to + r * ldt + i) = VEC(x + i) * scale * VEC(n->weight + i);
+            continue;
+        }
         for (idx i = 0; i < padded_dim; i += LANES) sum += VEC(x + i);
         const real mean = reduce_sum(sum) / dim;
         for (idx i = 0; i < padded_dim; i += LANES) squares += (VEC(x + i) - mean) * (VEC(x + i) - mean);

@@ -21,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { RELATTN_MT_INTERFACE = 3 };
+enum { RELATTN_MT_INTERFACE = 4 };
 enum { RELATTN_MT_RELU, RELATTN_MT_GELU, RELATTN_MT_GELU_TANH, RELATTN_MT_GELU_SIGMOID, RELATTN_MT_SWISH }; /* activations */
 enum { RELATTN_MT_FLOAT, RELATTN_MT_GENERIC, RELATTN_MT_PAIRS, RELATTN_MT_DOTS }; /* kernels of maps, see `int8.h` */
 enum { /* error codes */
@@ -46,7 +46,7 @@ typedef struct {
 } relattn_mt_map;
 
 typedef struct {
-    /* (dim,) */
+    /* (dim,); without a bias, it divides by the root of the mean square */
     const float *weight, *bias;
 } relattn_mt_norm;
 
@@ -55,6 +55,8 @@ typedef struct {
     /* `self_in` computes queries, keys and values of all heads; queries are scaled by log2(e) / sqrt(head_dim). With
        `ssru`, it computes the forget gates and the values of an SSRU, and there is no `self_out` */
     relattn_mt_map self_in, self_out, cross_query, cross_out, feed_in, feed_out;
+    /* the first output of `feed_in`, at the beginning of a panel, whose outputs multiply the activations; 0: none */
+    ptrdiff_t feed_gate;
     /* relative tables by label, or NULL; label l is the distance l - left. rel_key (heads, labels / PANEL, head_dim,
        PANEL), rel_value (heads, labels, head_dim), and rel_bias (heads, strip_len) in the units of the scores */
     const float *rel_key, *rel_value, *rel_bias;

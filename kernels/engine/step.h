@@ -47,6 +47,13 @@ static void normalize_embeddings(const step_arguments *a, const sizes *s, buffer
     if (n->weight) normalize(b->x, s->padded_dim, b->x, n, num_rows, s->padded_dim, a->dim, a->epsilon);
 }
 
+/* Multiply the activations of some rows, which lie before column `gate` of `hidden`, by the outputs of w from `gate` on. */
+static void multiply_by_gate(real *hidden, idx hidden_dim, const linear_input *x, const map *w, idx gate, idx num_rows) {
+    linear_columns(hidden + gate, hidden_dim, x, w, gate, w->outputs, num_rows, 0, NO_ACTIVATION);
+    for (idx r = 0; r < num_rows; r++, hidden += hidden_dim)
+        for (idx i = 0; i < w->outputs - gate; i += LANES) VEC(hidden + i) *= VEC(hidden + gate + i);
+}
+
 /* Add the feed-forward network of the input to x. In 8 bits, it computes few rows at a time, which stay in the cache. */
 static void add_feed_forward(const step_arguments *a, const sizes *s, buffers *b, const layer *l, const linear_input *input,
                              idx num_rows) {
@@ -54,7 +61,9 @@ static void add_feed_forward(const step_arguments *a, const sizes *s, buffers *b
     for (idx i = 0; i < num_rows; i += block) {
         const idx count = num_rows - i < block ? num_rows - i : block;
         const linear_input rows = operand_rows(input, i);
-        linear_columns(b->hidden, s->hidden_dim, &rows, &l->feed_in, 0, l->feed_in.outputs, count, 0, a->activation);
+        const idx width = l->feed_gate ? l->feed_gate : l->feed_in.outputs;
+        linear_columns(b->hidden, s->hidden_dim, &rows, &l->feed_in, 0, width, count, 0, a->activation);
+        if (l->feed_gate) multiply_by_gate(b->hidden, s->hidden_dim, &rows, &l->feed_in, l->feed_gate, count);
         const linear_input hidden =
             operand_of(b->hidden, s->hidden_dim, &l->feed_out, count, b->hidden_codes, b->hidden_scales);
         linear(b->x + i * s->padded_dim, s->padded_dim, &hidden, &l->feed_out, count, 1);

@@ -11,6 +11,7 @@ OTHER_VALUES: dict[str, list[Any]] = {  # of each option
     "beyond": ["zero"],
     "relative_tables": ["keys", "values"],
     "tables_per_head": [True],
+    "bias_per_layer": [True],
     "max_positions": [130],
 }
 

@@ -21,12 +21,12 @@ SIZES = {
 NLLB_LANGUAGES = ["deu_Latn", "eng_Latn", "fra_Latn"]
 
 
-def train_sentencepiece(path: Path, kind: str, size: int, lines: list[str]) -> list[str]:
+def train_sentencepiece(path: Path, kind: str, size: int, lines: list[str], **options: Any) -> list[str]:
     """Write a SentencePiece model, and return its pieces."""
     with open(path, "wb") as file:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines * 5), model_writer=file, model_type=kind, vocab_size=size,
-            hard_vocab_limit=False, character_coverage=1.0, minloglevel=2,
+            hard_vocab_limit=False, character_coverage=1.0, minloglevel=2, **options,
         )  # fmt: skip
     model = sentencepiece.SentencePieceProcessor(model_file=str(path))
     return [model.id_to_piece(i) for i in range(model.get_piece_size())]
@@ -158,3 +158,44 @@ def randomize(model: Any, eos: int, deviation: float, end: float) -> None:
         norm = decoder.layer_norm if hasattr(decoder, "layer_norm") else decoder.layers[-1].final_layer_norm
         direction = model.lm_head.weight[eos]
         norm.bias += end * direction / direction.norm() ** 2
+
+
+def t5(
+    path: Path, *, kind: str = "T5", tied: bool = True, languages: tuple[str, ...] = (), vocab: int = 60,
+    lines: list[str] = LINES, generation: dict[str, Any] | None = None, shards: str = "50GB", deviation: float = 0.2,
+    **config: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Write a model of T5's kinds, with the settings of published ones: an output of its own unless it is tied.
+
+    Languages are pieces such as <2de>, as in MADLAD-400, whose special tokens have other ids than T5's.
+    """
+    path.mkdir(parents=True)
+    ids = (
+        {"unk_id": 0, "bos_id": 1, "eos_id": 2} if languages else {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+    )
+    symbols = {"user_defined_symbols": [f"<2{code}>" for code in languages]}
+    train_sentencepiece(path / "spiece.model", "unigram", vocab, lines, **ids, **symbols)
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(path / "spiece.model"))
+    special = {"pad_token": pieces.id_to_piece(1)} if languages else {}
+    tokenizer = transformers.T5Tokenizer.from_pretrained(path, extra_ids=0, **special)
+    numbers = {"pad_token_id": int(bool(languages)), "eos_token_id": pieces.eos_id(), "decoder_start_token_id": 0}
+    sizes = {"d_model": 24, "d_kv": 10, "d_ff": 20, "num_layers": 2, "num_decoder_layers": 1, "num_heads": 3}
+    settings = {**numbers, **sizes, "vocab_size": pieces.get_piece_size() + 8, "dropout_rate": 0.1, **config}
+    torch.manual_seed(1)
+    made = getattr(transformers, f"{kind}Config")(**settings, tie_word_embeddings=tied)
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")(made)
+    if not tied:
+        model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += deviation * torch.randn(parameter.shape)
+        model.lm_head.weight[numbers["eos_token_id"]] *= 1.5
+    model.generation_config = transformers.GenerationConfig(
+        **numbers, **{"num_beams": 4, "max_length": 40, "early_stopping": True, **(generation or {})}
+    )
+    model.save_pretrained(path, max_shard_size=shards)
+    tokenizer.save_pretrained(path)
+    published = json.loads((path / "config.json").read_text()) | {"tie_word_embeddings": tied}
+    published.pop("scale_decoder_outputs", None)  # of transformers 5
+    (path / "config.json").write_text(json.dumps(published))
+    return type(model).from_pretrained(path).eval(), tokenizer

@@ -72,7 +72,7 @@ def test_value_out_of_range(kind, values):
         (ModelConfig, {"dim": 10, "heads": 3}, "got heads 3 and dim 10"),
         *((ModelConfig, {"dim": 9, "heads": 3, "positions": p}, f"dim must be even for {p} positions, got 9")
           for p in ("xl", "sinusoidal", "relative+sinusoidal")),
-        *((ModelConfig, {"dim": 18, "heads": 6, "positions": p}, f"dim / heads must be even for {p} positions, got 3")
+        *((ModelConfig, {"dim": 18, "heads": 6, "positions": p}, f"head_dim must be even for {p} positions, got 3")
           for p in ("rope",)),
         (DataConfig, {"src_lang": "de", "tgt_lang": "DE"}, "src_lang and tgt_lang must differ, got de and DE"),
         (DataConfig, {"vocab_size": 3}, "vocab_size must be in [261, 1048576], got 3"),

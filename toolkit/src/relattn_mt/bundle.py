@@ -36,7 +36,7 @@ from relattn_mt.tokens.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyT
 from relattn_mt.tokens.tokenizer import TOKENIZER, Tokenizer
 from relattn_mt.translate import Precision
 from relattn_mt.translate.translator import Translator
-from relattn_mt.weights import SCALE, is_quantized, read_weights, require_fit
+from relattn_mt.weights import SCALE, LazyWeights, is_quantized, read_weights, require_fit, weight_table, write_weights
 
 if TYPE_CHECKING:
     from relattn_mt.model.transformer import Transformer
@@ -104,7 +104,7 @@ class Bundle:
     def in_float32(self) -> "Bundle":
         """Return the bundle with dequantized weights."""
         names = (name for name in self.state if not name.endswith(SCALE))
-        return replace(self, state={name: in_float32(self.state, name) for name in names})
+        return replace(self, state=LazyWeights(names, lambda name: in_float32(self.state, name)))
 
     @property
     def examples(self) -> list[str]:
@@ -179,8 +179,6 @@ class Bundle:
             InputError: `path` is neither a bundle, an empty directory nor free, or writing fails. What was there is
                 kept.
         """
-        from safetensors.numpy import save
-
         path = self.path.resolve()
         require_replaceable(path)
         description = _Description(
@@ -202,8 +200,8 @@ class Bundle:
             digests = (
                 self.tokenizer.digest if self.shortlist is None else f"{self.tokenizer.digest} {self.shortlist.digest}"
             )
-            content = save(dict(self.state), metadata={_TOKENIZER_OF: digests})
-            (directory / WEIGHTS).write_bytes(content)
+            table = weight_table(self.model, self.tokenizer.vocab_sizes, quantized=self.is_quantized)
+            write_weights(directory / WEIGHTS, table, self.state, {_TOKENIZER_OF: digests})
 
     def _translator(self, engine: Engine, workers: int = 1) -> Translator:
         return Translator(
@@ -247,12 +245,10 @@ def quantize_bundle(source: Bundle, out: str | Path, *, overwrite: bool = False)
     out = Path(out)
     require_outside(out, source.path)
     require_writable(out, overwrite)
-    imported = any(weight.dtype == np.int8 and np.abs(weight).max() > LARGEST for weight in source.state.values())
-    require(imported or not source.is_quantized, f"{source.path}: quantized already")
-    try:
-        weights = quantize(source.in_float32().state)
-    except InputError as error:
-        raise InputError(f"{source.path / WEIGHTS}: {error}") from error
+    if source.is_quantized:
+        integers = (weight for weight in source.state.values() if weight.dtype == np.int8)
+        require(any(np.abs(weight).max() > LARGEST for weight in integers), f"{source.path}: quantized already")
+    weights = quantize(source.in_float32().state)
     card = f"{source.card.rstrip()}\n\n## Quantized\n\nThe weights are in 8 bits, from a bundle in float32.\n"
     replace(source, path=out, state=weights).save(card)
     sizes = ((path / WEIGHTS).stat().st_size for path in (source.path, out))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,7 +54,7 @@ def weight_table(config: ModelConfig, vocab_sizes: tuple[int, int], *, quantized
     table: dict[str, Weight] = {}
 
     def add(name: str, *shape: int) -> None:
-        is_int8 = quantized and is_quantizable(name, shape)
+        is_int8 = quantized and is_quantizable(name)
         table[name] = Weight(shape, "int8" if is_int8 else "floating point")
         if is_int8:
             add(f"{name}{SCALE}", shape[0])
@@ -62,6 +63,7 @@ def weight_table(config: ModelConfig, vocab_sizes: tuple[int, int], *, quantized
     dim = config.dim
     shared = config.shared_embeddings
     spec = config.position_spec
+    leaves = norm_leaves(config)
     add("embedding", target, dim)
     if shared not in ("all", "inputs"):
         add("src_embedding", source, dim)
@@ -72,31 +74,40 @@ def weight_table(config: ModelConfig, vocab_sizes: tuple[int, int], *, quantized
     for side, stack, layers in (("src", "encoder", config.encoder_layers), ("tgt", "decoder", config.decoder_layers)):
         if spec.max_length is not None:
             add(f"{side}_positions.signal.weight", spec.max_length, dim)
-        for leaf in ("weight", "bias") if config.embedding_norm else ():
+        for leaf in leaves if config.embedding_norm else ():
             add(f"{side}_positions.norm.{leaf}", dim)
-        if isinstance(spec.mixer, BucketBias) and not (stack == "decoder" and config.decoder_mixer == "ssru"):
-            add(f"{side}_positions.bias.weight", config.heads, BucketBias.buckets)
+        if spec.mixer == BucketBias() and not (stack == "decoder" and config.decoder_mixer == "ssru"):
+            add(f"{side}_positions.bias.weight", BucketBias.buckets, config.heads)
         for name, shape in _layer(config, stack == "decoder"):
             for i in range(layers):
                 add(f"{stack}.{i}.{name}", *shape)
-        for leaf in ("weight", "bias") if config.norm == "pre" else ():
+        for leaf in leaves if config.norm != "post" else ():
             add(f"{stack}_norm.{leaf}", dim)
     return table
 
 
-def is_quantizable(name: str, shape: tuple[int, ...]) -> bool:
+def is_quantizable(name: str) -> bool:
     """Return whether int8 applies to a weight: embeddings, and linear layers that are parts of sub-layers."""
-    is_linear = name.endswith(".weight") and name.count(".") == 4 and len(shape) == 2  # STACK.LAYER.PART.LINEAR.weight
+    is_linear = name.endswith(".weight") and name.count(".") == 4  # STACK.LAYER.PART.LINEAR.weight
     return is_linear or name in ("embedding", "src_embedding", "output_weight")
+
+
+def norm_leaves(config: ModelConfig) -> tuple[str, ...]:
+    """Return the names of the weights of a norm."""
+    return ("weight",) if config.norm == "rms" else ("weight", "bias")
 
 
 def _layer(config: ModelConfig, is_causal: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the name and the shape of each weight of a layer."""
     dim = config.dim
     heads = config.heads
+    head_dim = config.head_size
+    joined = heads * head_dim
     inner = config.feed_forward_dim
     mixer = config.position_spec.mixer
     linear = {"feed_forward.0": (inner, dim), "feed_forward.3": (dim, inner)}
+    if config.feed_forward == "gated":
+        linear["feed_forward.gate"] = (inner, dim)
     sublayers = ["self_attention", "cross_attention"] if is_causal else ["self_attention"]
     own = "self_attention.attention"
     match mixer:
@@ -106,16 +117,19 @@ def _layer(config: ModelConfig, is_causal: bool) -> Iterator[tuple[str, tuple[in
             yield "self_attention.value.weight", (dim, dim)
         case ClippedTables(left, right, keys, values, per_head):
             for side in ("key",) * keys + ("value",) * values:
-                yield f"{own}.rel_{side}.weight", ((heads,) if per_head else ()) + (left + right + 1, dim // heads)
+                yield f"{own}.rel_{side}.weight", ((heads,) if per_head else ()) + (left + right + 1, head_dim)
         case DistanceVectors():
-            yield from ((f"{own}.{name}", (heads, 1, dim // heads)) for name in "uv")
-            yield f"{own}.distance.weight", (dim, dim)
-    linear |= {f"{each}.{part}": (dim, dim) for each in sublayers for part in ("query", "key", "value", "out")}
+            yield from ((f"{own}.{name}", (heads, 1, head_dim)) for name in "uv")
+            yield f"{own}.distance.weight", (joined, dim)
+        case BucketBias(per_layer=True):
+            yield f"{own}.bias.weight", (BucketBias.buckets, heads)
+    linear |= {f"{each}.{part}": (joined, dim) for each in sublayers for part in ("query", "key", "value")}
+    linear |= {f"{each}.out": (dim, joined) for each in sublayers}
     for name, shape in linear.items():
         yield f"{name}.weight", shape
         yield f"{name}.bias", shape[:1]
     for i in range(3 if is_causal else 2):
-        yield from ((f"residuals.{i}.norm.{leaf}", (dim,)) for leaf in ("weight", "bias"))
+        yield from ((f"residuals.{i}.norm.{leaf}", (dim,)) for leaf in norm_leaves(config))
 
 
 def is_quantized(state: Mapping[str, np.ndarray]) -> bool:
@@ -135,7 +149,7 @@ def require_fit(
     errors += [f"{one_line(name, 80)} is not in the model" for name in state if name not in table]
     for name in table.keys() & state.keys():
         shape, kind = table[name]
-        own_shape, dtype = _shape_and_dtype(state, name)
+        own_shape, dtype = shape_and_dtype(state, name)
         if own_shape != shape:
             errors.append(f"{name} must be {shape}, got {own_shape}")
         elif dtype != np.int8 if kind == "int8" else dtype.kind != "f":
@@ -146,7 +160,7 @@ def require_fit(
         raise InputError(f"{source}: the weights do not fit the model: {'; '.join(listed)}{omitted}")
 
 
-def _shape_and_dtype(state: Mapping[str, np.ndarray], name: str) -> tuple[tuple[int, ...], np.dtype]:
+def shape_and_dtype(state: Mapping[str, np.ndarray], name: str) -> tuple[tuple[int, ...], np.dtype]:
     """Return the shape and the dtype of a weight, which is not read for it from a file."""
     if isinstance(state, FileWeights):
         return state.shape_and_dtype(name)
@@ -158,28 +172,55 @@ def from_bfloat16(bits: np.ndarray) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-class FileWeights(Mapping[str, np.ndarray]):
-    """Weights in an open safetensors file, by name. Each is read when it is asked for. bfloat16 becomes float32.
+class LazyWeights(Mapping[str, np.ndarray]):
+    """Weights by name, each of which is made when it is asked for.
 
     Args:
-        file: The file.
-        begin: Place of the tensors in it.
-        entries: Header of the file: dtype, shape and place of each tensor.
+        names: The names.
+        make: Function that returns the weight of a name.
     """
 
-    def __init__(self, file: BufferedReader, begin: int, entries: Mapping[str, Any]) -> None:
-        self._file = file
-        self._begin = begin
+    def __init__(self, names: Iterable[str], make: Callable[[str], np.ndarray]) -> None:
+        self._names = dict.fromkeys(names)
+        self._make = make
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._make(name)
+
+    def __contains__(self, name: object) -> bool:  # without making it
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class FileWeights(Mapping[str, np.ndarray]):
+    """Weights in open safetensors files, by name. Each is read when it is asked for. bfloat16 becomes float32.
+
+    Args:
+        files: The files, and where the tensors begin in each.
+        entries: Headers of the files: dtype, shape and place of each tensor, and the number of its file.
+    """
+
+    def __init__(self, files: Sequence[tuple[BufferedReader, int]], entries: Mapping[str, Any]) -> None:
+        self._files = files
         self._entries = entries
-        weakref.finalize(self, file.close)
+        for file, _ in files:
+            weakref.finalize(self, file.close)
 
     def __getitem__(self, name: str) -> np.ndarray:
         entry = self._entries[name]
+        file, begin = self._files[entry["file"]]
         first, last = entry["data_offsets"]
         content = np.empty(last - first, np.uint8)
-        self._file.seek(self._begin + first)
-        if self._file.readinto(content.data) != len(content):
-            raise InputError(f"{self._file.name}: must not change while it is read")
+        file.seek(begin + first)
+        if file.readinto(content.data) != len(content):
+            raise InputError(f"{file.name}: must not change while it is read")
         tensor = content.view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
         return from_bfloat16(tensor) if entry["dtype"] == "BF16" else tensor
 
@@ -199,20 +240,50 @@ class FileWeights(Mapping[str, np.ndarray]):
         return len(self._entries)
 
 
-def read_weights(path: Path) -> tuple[FileWeights, dict[str, str]]:
-    """Return the tensors and the metadata of a safetensors file.
+def read_weights(*paths: Path) -> tuple[FileWeights, dict[str, str]]:
+    """Return the tensors and the metadata of safetensors files.
 
     Raises:
-        InputError: The file is missing or damaged, or has tensors of a dtype that NumPy lacks.
+        InputError: A file is missing or damaged, or has tensors of a dtype that NumPy lacks.
     """
-    with reading(path, "truncated, damaged, or not a safetensors file"):
-        with safetensors.safe_open(path, framework="numpy") as checked:
-            metadata = checked.metadata() or {}
-        with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            entries = json.loads(file.read(size))
-        entries.pop("__metadata__", None)
-        for name, entry in entries.items():
-            if entry["dtype"] not in _DTYPES:
-                raise InputError(f"{path}: {one_line(name, 80)} must have a dtype of NumPy, got {entry['dtype']}")
-        return FileWeights(path.open("rb"), 8 + size, entries), metadata
+    metadata: dict[str, str] = {}
+    begins = []
+    entries: dict[str, Any] = {}
+    for number, path in enumerate(paths):
+        with reading(path, "truncated, damaged, or not a safetensors file"):
+            with safetensors.safe_open(path, framework="numpy") as checked:
+                metadata |= checked.metadata() or {}
+            with path.open("rb") as file:
+                size = int.from_bytes(file.read(8), "little")
+                header = json.loads(file.read(size))
+            begins.append(8 + size)
+            header.pop("__metadata__", None)
+            for name, entry in header.items():
+                if entry["dtype"] not in _DTYPES:
+                    raise InputError(f"{path}: {one_line(name, 80)} must have a dtype of NumPy, got {entry['dtype']}")
+                entries[name] = {**entry, "file": number}
+    return FileWeights([(path.open("rb"), begin) for path, begin in zip(paths, begins, strict=True)], entries), metadata
+
+
+def write_weights(
+    path: Path, table: Mapping[str, Weight], state: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+) -> None:
+    """Write the weights of a table to a safetensors file, one after the other, in the order of safetensors."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    names = sorted(table, key=lambda name: (table[name].kind == "int8", name))
+    end = 0
+    for name in names:
+        shape, kind = table[name]
+        begin = end
+        end += math.prod(shape) * (1 if kind == "int8" else 4)
+        dtype = "I8" if kind == "int8" else "F32"
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            shape, kind = table[name]
+            weight = np.ascontiguousarray(state[name], np.int8 if kind == "int8" else np.float32)
+            assert weight.shape == shape, f"{name} must be {shape}, got {weight.shape}"
+            file.write(weight.data)

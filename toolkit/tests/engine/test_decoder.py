@@ -35,7 +35,12 @@ SCHEMES = {name: options for name, options in VARIANTS.items() if supports_posit
     "zero beyond, per head": {"clip": 3, "beyond": "zero", "tables_per_head": True},
 }
 ACTIVATIONS = ["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish"]
-SIZES = {"exact": (64, 4, 48), "narrow": (12, 3, 20), "odd": (38, 1, 33)}  # dim, heads, feed_forward_dim
+SIZES = {  # dim, heads, head_dim, feed_forward_dim
+    "exact": (64, 4, 0, 48),
+    "narrow": (12, 3, 0, 20),
+    "odd": (38, 1, 0, 33),
+    "wide heads": (22, 3, 10, 17),
+}
 
 
 def levels() -> list[str]:
@@ -69,8 +74,8 @@ def inference_in_filled_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 def make_model(scheme: str = "relative", size: str = "exact", **options: Any) -> Transformer:
     torch.manual_seed(1)
-    dim, heads, feed_forward_dim = SIZES[size]
-    sizes = {"dim": dim, "heads": heads, "feed_forward_dim": feed_forward_dim, "encoder_layers": 1, "decoder_layers": 2}
+    names = "dim", "heads", "head_dim", "feed_forward_dim"
+    sizes = {**dict(zip(names, SIZES[size], strict=True)), "encoder_layers": 1, "decoder_layers": 2}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about models that cannot tell word order
         config = ModelConfig(**{**sizes, **options, **SCHEMES[scheme]})  # type: ignore[arg-type]
@@ -102,15 +107,15 @@ def rules_of(beam_size: int, **options: Any) -> SearchRules:
 
 @pairwise(
     scheme=SCHEMES,
-    norm=["pre", "post"],
+    norm=["pre", "post", "rms"],
     scaled=[False, True],
     biased=[False, True],
+    feed_forward=["plain", "gated"],
     in_turn={"size": SIZES, "activation": ACTIVATIONS},
 )
-def test_logits_of_reordered_hypotheses(scheme, norm, scaled, biased, size, activation):
-    model = make_model(
-        scheme, size, norm=norm, activation=activation, scaled_embeddings=scaled, output_bias=biased, norm_epsilon=1e-3
-    )
+def test_logits_of_reordered_hypotheses(scheme, norm, scaled, biased, feed_forward, size, activation):
+    settings = {"norm": norm, "activation": activation, "feed_forward": feed_forward, "output_bias": biased}
+    model = make_model(scheme, size, **settings, scaled_embeddings=scaled, norm_epsilon=1e-3)
     engines, sources, rules = engines_of(model), random_ids(LENGTHS), rules_of(4)
     states = [engine.start(sources, 37) for engine in engines]
     count = len(LENGTHS)

@@ -26,6 +26,7 @@ SIZES = {
     f"{heads} heads of {dim}": {"heads": heads, "dim": heads * dim, "feed_forward_dim": feed_forward_dim}
     for heads, dim, feed_forward_dim in [(3, 16, 48), (2, 20, 33), (2, 32, 70), (2, 64, 300), (3, 4, 20)]
 }
+SIZES["3 wide heads"] = {"heads": 3, "dim": 26, "head_dim": 20, "feed_forward_dim": 70}
 
 
 @pytest.fixture(autouse=True)
@@ -38,13 +39,15 @@ def _kernels_of_the_level(request, monkeypatch):
     level=levels(),
     scheme=SCHEMES,
     sizes=SIZES,
-    norm=["pre", "post"],
+    norm=["pre", "post", "rms"],
+    feed_forward=["plain", "gated"],
     activation=ACTIVATIONS,
     shared=["all", "none"],
     scaled=[False, True],
 )
-def test_the_output_is_that_of_the_model(level, scheme, sizes, norm, activation, shared, scaled):
+def test_the_output_is_that_of_the_model(level, scheme, sizes, norm, feed_forward, activation, shared, scaled):
     options = {"norm": norm, "activation": activation, "shared_embeddings": shared, "scaled_embeddings": scaled}
+    options["feed_forward"] = feed_forward
     model = make_model(scheme, **SIZES[sizes], encoder_layers=2, norm_epsilon=1e-3, **options)
     src, lengths = torch.randint(3, VOCAB, (len(LENGTHS), max(LENGTHS))), torch.tensor(LENGTHS)
     expected = model.double().encode(src, lengths)
@@ -55,9 +58,15 @@ def test_the_output_is_that_of_the_model(level, scheme, sizes, norm, activation,
         assert not ours[length:].any(), row
 
 
-@pairwise(level=levels(), scheme=SCHEMES, int8=[False, True], norm=["pre", "post"], in_turn={"sizes": SIZES})
-def test_a_source_has_the_same_bits_in_any_batch(level, scheme, int8, norm, sizes):
-    model = make_model(scheme, **SIZES[sizes], norm=norm, encoder_layers=2)
+@pairwise(
+    level=levels(),
+    scheme=SCHEMES,
+    int8=[False, True],
+    norm=["pre", "post", "rms"],
+    in_turn={"sizes": SIZES, "feed_forward": ["plain", "gated"]},
+)
+def test_a_source_has_the_same_bits_in_any_batch(level, scheme, int8, norm, sizes, feed_forward):
+    model = make_model(scheme, **SIZES[sizes], norm=norm, feed_forward=feed_forward, encoder_layers=2)
     own, other = (native(model, int8=int8) for _ in range(2))
     lengths = torch.tensor([*range(1, 28), 9, 1, 130, 9])
     src = torch.randint(3, VOCAB, (len(lengths), int(lengths.max())))

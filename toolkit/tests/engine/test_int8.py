@@ -169,11 +169,20 @@ SHARED = ["all", "inputs", "target", "none"]
 
 
 @pairwise(
-    1, scheme=SCHEMES, in_turn={"size": SIZES, "norm": ["pre", "post"], "activation": ACTIVATIONS, "shared": SHARED}
+    1,
+    scheme=SCHEMES,
+    in_turn={
+        "size": SIZES,
+        "norm": ["pre", "post", "rms"],
+        "feed_forward": ["gated", "plain"],
+        "activation": ACTIVATIONS,
+        "shared": SHARED,
+    },
 )
-def test_the_decoder_agrees_with_quantized_layers(scheme, size, norm, activation, shared, monkeypatch):
+def test_the_decoder_agrees_with_quantized_layers(scheme, size, norm, feed_forward, activation, shared, monkeypatch):
     """Sums of attention in another order change codes by one step, which is less than what quantization changes."""
-    model = make_model(scheme, size, norm=norm, activation=activation, shared_embeddings=shared)
+    settings = {"norm": norm, "feed_forward": feed_forward, "activation": activation, "shared_embeddings": shared}
+    model = make_model(scheme, size, **settings)
     sources, tokens = random_ids(LENGTHS), torch.randint(VOCAB, (len(LENGTHS), 18))
     exact = logits_of(TorchEngine(model), sources, tokens)
     found = []

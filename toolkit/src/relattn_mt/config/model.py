@@ -16,14 +16,17 @@ class ModelConfig(PositionConfig):
 
     Args:
         dim: Model dimension, of embeddings and residual connections.
-        heads: Number of attention heads. It must divide dim.
+        heads: Number of attention heads. It must divide dim, unless head_dim is set.
+        head_dim: Dimension of each head. 0: dim / heads.
         feed_forward_dim: Inner dimension of the feed-forward layers.
+        feed_forward: Feed-forward layers with one input map ("plain"), or with a second one whose outputs multiply the
+            activations ("gated", Shazeer 2020).
         encoder_layers: Number of encoder layers.
         decoder_layers: Number of decoder layers.
         decoder_mixer: First sub-layer of decoder layers: that of the position scheme ("scheme"), or a recurrent unit
             without attention (SSRU, Kim et al. 2019), which makes decoding faster.
         norm: Layer normalization before each sub-layer ("pre") or after its residual connection ("post", as in the
-            paper).
+            paper), or division by the root of the mean square before each sub-layer ("rms", Zhang and Sennrich 2019).
         dropout: Dropout probability on embeddings and on the output of every sub-layer.
         attention_dropout: Dropout probability on attention probabilities.
         activation_dropout: Dropout probability inside the feed-forward layers, after the activation.
@@ -34,7 +37,7 @@ class ModelConfig(PositionConfig):
         scaled_embeddings: Multiply embeddings by √dim before positions are added, as in the paper.
         embedding_norm: Normalize embeddings after positions are added, as in mBART.
         output_bias: Add a bias to the logits.
-        norm_epsilon: Constant that layer normalization adds to the variance.
+        norm_epsilon: Constant that normalization adds to the variance or the mean square.
         alignment_layer: Decoder layer, counted from 0, whose attention to the source gives word alignments. "assumed":
             unknown, and the last one is used; at the end of training, it is measured.
         alignment_heads: Number of heads of that layer, from the first on, whose mean attention gives word alignments.
@@ -43,11 +46,13 @@ class ModelConfig(PositionConfig):
 
     dim: int = number(512, "[1, 65536]")
     heads: int = number(8, "[1, 65536]")
+    head_dim: int = number(0, "[0, 65536]")
     feed_forward_dim: int = number(2048, "[1, 1048576]")
+    feed_forward: Literal["plain", "gated"] = "plain"
     encoder_layers: int = number(6, "[1, 1000]")
     decoder_layers: int = number(6, "[1, 1000]")
     decoder_mixer: Literal["scheme", "ssru"] = "scheme"
-    norm: Literal["pre", "post"] = "pre"
+    norm: Literal["pre", "post", "rms"] = "pre"
     dropout: float = number(0.1, "[0, 1)")
     attention_dropout: float = number(0.1, "[0, 1)")
     activation_dropout: float = number(0.0, "[0, 1)")
@@ -62,7 +67,8 @@ class ModelConfig(PositionConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.dim % self.heads == 0, f"heads must divide dim, got heads {self.heads} and dim {self.dim}")
+        divides = self.head_dim > 0 or self.dim % self.heads == 0
+        require(divides, f"heads must divide dim or head_dim be set, got heads {self.heads} and dim {self.dim}")
         layer = self.alignment_layer
         last = self.decoder_layers - 1
         is_valid = layer == "assumed" or 0 <= layer <= last
@@ -70,8 +76,13 @@ class ModelConfig(PositionConfig):
         heads = self.alignment_heads
         require(heads <= self.heads, f"alignment_heads must be at most heads, got {heads} and heads {self.heads}")
         for part in self.position_spec.parts:
-            value = {None: 0, "dim": self.dim, "dim / heads": self.dim // self.heads}[part.even]
+            value = {None: 0, "dim": self.dim, "head_dim": self.head_size}[part.even]
             require(value % 2 == 0, f"{part.even} must be even for {self.positions} positions, got {value}")
+
+    @property
+    def head_size(self) -> int:
+        """Dimension of each head."""
+        return self.head_dim or self.dim // self.heads
 
     @property
     def alignment(self) -> tuple[int, int]:

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 class Part:
     """Base class of signals and mixers."""
 
-    even: ClassVar[Literal["dim", "dim / heads"] | None] = None  # dimension that must be even
+    even: ClassVar[Literal["dim", "head_dim"] | None] = None  # dimension that must be even
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,15 @@ class DistanceBias(Mixer):
 
 
 @final
+@dataclass(frozen=True)
 class BucketBias(DistanceBias):
-    """T5's bias: a learned number per bucket of distances, which all layers share."""
+    """T5's bias: a learned number per bucket of distances.
 
+    Attributes:
+        per_layer: Whether each layer has its own numbers, as in UMT5, and not all layers of a stack the same.
+    """
+
+    per_layer: bool = False
     buckets: ClassVar[int] = 32  # of both directions together
     farthest: ClassVar[int] = 128  # this distance and longer ones share a bucket
 
@@ -118,7 +124,7 @@ class DistanceVectors(Mixer):
 class Rotation(Mixer):
     """Self-attention with rotated queries and keys (Su et al. 2021)."""
 
-    even = "dim / heads"
+    even = "head_dim"
 
 
 class PositionSpec(NamedTuple):
@@ -238,9 +244,10 @@ SCHEMES: dict[str, Scheme] = {
     ),
     "t5": Scheme(
         "T5",
-        "a learned bias per head and bucket of distances, which the layers of a stack share; distances of 128 and more"
-        " share a bucket (T5, Raffel et al. 2020)",
-        lambda config: (None, BucketBias()),
+        "a learned bias per head and bucket of distances, which the layers of a stack share unless `bias_per_layer`;"
+        " distances of 128 and more share a bucket (T5, Raffel et al. 2020)",
+        lambda config: (None, BucketBias(_value(config.bias_per_layer))),
+        {"bias_per_layer": False},
     ),
     "alibi": Scheme(
         "ALiBi",
@@ -280,6 +287,8 @@ class PositionConfig(Config):
             ("keys") or only aV ("values").
         tables_per_head: For relative positions, learn one table per head, as in the paper's base model, instead of one
             per layer. By default false.
+        bias_per_layer: For T5's positions, learn one bias per layer, as in UMT5, instead of one per stack. By default
+            false.
         max_positions: For learned positions, the maximum sequence length in tokens. By default 1024. Other schemes have
             no limit.
     """
@@ -290,6 +299,7 @@ class PositionConfig(Config):
     beyond: Literal["clip", "zero"] | None = None
     relative_tables: Literal["both", "keys", "values"] | None = None
     tables_per_head: bool | None = None
+    bias_per_layer: bool | None = None
     max_positions: int | None = number(None, "[1, 1048576]")
 
     def __post_init__(self) -> None:

@@ -143,7 +143,7 @@ class NativeDecoder:
             "head_dim": pack.padded,
             "rotary_dim": pack.head_dim // 2,
             "layer_count": config.decoder_layers,
-            "pre_norm": config.norm == "pre",
+            "pre_norm": config.norm != "post",
             "activation": ACTIVATIONS.index(config.activation),
             "embedding_scale": config.dim**0.5 if config.scaled_embeddings else 1.0,
             "embedding_norm": pack.norm("tgt_positions.norm"),

@@ -5,7 +5,7 @@ from pathlib import Path
 from relattn_mt.engine import loader
 
 FOLDER = Path(__file__).parent
-INTERFACE = 3  # RELATTN_MT_INTERFACE of the header that this code was written for
+INTERFACE = 4  # RELATTN_MT_INTERFACE of the header that this code was written for
 FLOAT, GENERIC, PAIRS, DOTS = range(4)  # kernels of maps
 INT8_KERNELS = {
     GENERIC: "with products of 16 or 32 bits",

@@ -48,11 +48,18 @@ class Packing:
         self.heads = config.heads
         self.mixer = config.position_spec.mixer
         self.has_ssru = config.decoder_mixer == "ssru"
-        self.head_dim = config.dim // config.heads
+        self.dim = config.dim
+        self.head_dim = config.head_size
         self.padded = padded(self.head_dim)
         self.scale = LOG2_E / self.head_dim**0.5  # of scores
         self.kept: list[np.ndarray] = []
-        parts = "attention.u", "attention.v", "attention.distance.weight", "positions.bias.weight"
+        parts = (
+            "attention.u",
+            "attention.v",
+            "attention.distance.weight",
+            "positions.bias.weight",
+            "attention.bias.weight",
+        )
         self.distance_weights = {name: self.read(name).copy() for name in weights if name.endswith(parts)}
 
     def keep(self, array: np.ndarray, dtype: Any = np.float32) -> int:
@@ -117,10 +124,9 @@ class Packing:
         return memory, whole[0].size if heads > 1 else 0
 
     def norm(self, prefix: str) -> Any:
-        """Pack the weights of a layer normalization, or nothing if the model does not have it."""
-        if f"{prefix}.weight" not in self.weights:
-            return self.structures["norm"]()
-        vectors = (self.read(f"{prefix}.{leaf}") for leaf in ("weight", "bias"))
+        """Pack the weights that the model has for a normalization."""
+        names = (f"{prefix}.{leaf}" for leaf in ("weight", "bias"))
+        vectors = (self.read(name) for name in names if name in self.weights)
         return self.structures["norm"](*(self.keep(with_zeros(each, 0, -len(each) % PADDING)) for each in vectors))
 
     def to_heads(self, prefix: str, times: float = 1.0) -> list[np.ndarray]:
@@ -149,16 +155,22 @@ class Packing:
         packed = self.structures["layer"](
             self_norm=self.norm(f"{prefix}.residuals.0.norm"),
             feed_norm=self.norm(f"{prefix}.residuals.{2 if is_causal else 1}.norm"),
-            feed_in=self.map(*self.linear_rows(f"{prefix}.feed_forward.0")),
             feed_out=self.map(*self.linear_rows(f"{prefix}.feed_forward.3")),
         )
+        feed_in = self.linear_rows(f"{prefix}.feed_forward.0")
+        if f"{prefix}.feed_forward.gate.weight" in self.weights:
+            feed_in = [with_zeros(each, 0, -len(each) % self.kernels.panel) for each in feed_in]
+            packed.feed_gate = len(feed_in[0])
+            packed.feed_in = self.stacked(feed_in, self.linear_rows(f"{prefix}.feed_forward.gate"))
+        else:
+            packed.feed_in = self.map(*feed_in)
         if is_causal:
             packed.cross_norm = self.norm(f"{prefix}.residuals.1.norm")
             packed.cross_query = self.map(*self.to_heads(f"{cross}.query", self.scale))
             packed.cross_out = self.from_heads(f"{cross}.out")
         if is_causal and self.has_ssru:
             parts = self.linear_rows(f"{own}.forget"), self.rows(f"{own}.value.weight")
-            pad = padded(self.heads * self.head_dim) - self.heads * self.head_dim
+            pad = padded(self.dim) - self.dim
             packed.self_in = self.stacked(*([np.pad(x, [(0, pad), (0, 0)][: x.ndim]) for x in part] for part in parts))
             return packed
         query = self.to_heads(f"{own}.query", self.scale)
@@ -202,14 +214,16 @@ class Packing:
         is_causal = stack == "decoder"
         match self.mixer:
             case BucketBias():
-                side = "tgt" if is_causal else "src"
-                table = self.distance_weights[f"{side}_positions.bias.weight"]
-                return table[:, buckets(distances, is_causal=is_causal), None] * self.head_dim**0.5
+                shared = "tgt_positions.bias.weight" if is_causal else "src_positions.bias.weight"
+                own = f"{stack}.{number}.self_attention.attention.bias.weight"
+                table = self.distance_weights[own if self.mixer.per_layer else shared]
+                biases = table[buckets(distances, is_causal=is_causal)].T  # (heads, labels)
+                return biases[..., None] * self.head_dim**0.5
             case SlopeBias():
                 return slope_biases(distances, self.heads)[..., None] * self.head_dim**0.5
         own = f"{stack}.{number}.self_attention.attention"
         u, v, weight = (self.distance_weights[f"{own}.{name}"] for name in ("u", "v", "distance.weight"))
-        signal = sinusoids(-distances, self.heads * self.head_dim)
+        signal = sinusoids(-distances, self.dim)
         vectors = (signal @ weight.T).reshape(len(distances), self.heads, -1)
         vectors = np.ascontiguousarray(vectors.swapaxes(0, 1))
         # The kernel multiplies the vectors by q + u.

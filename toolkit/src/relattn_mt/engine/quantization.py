@@ -8,31 +8,30 @@ the weights of its linear layers, its embeddings and its output layer, and s und
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
 from relattn_mt.engine.library import LARGEST, LARGEST_IMPORTED
 from relattn_mt.support.errors import require
-from relattn_mt.weights import SCALE, is_quantizable
+from relattn_mt.weights import SCALE, LazyWeights, is_quantizable
 
 MAX_INPUTS = 1 << 17  # of a map, so that sums fit in 32 bits
 
 
-def quantize(
-    weights: Mapping[str, np.ndarray], scales: Mapping[str, np.ndarray] | None = None
-) -> dict[str, np.ndarray]:
+def quantize(weights: Mapping[str, np.ndarray], scales: Mapping[str, np.ndarray] | None = None) -> LazyWeights:
     """Return the weights of a model, quantized, by scales (outputs,) or so that the largest of each output becomes 63.
 
-    Raises:
-        InputError: Weights are not finite, or have too many inputs.
+    Each is made when it is asked for. An InputError then says that it is not finite, or has too many inputs.
     """
-    quantized = {}
-    for name in weights:
+
+    @lru_cache(maxsize=1)
+    def made(name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return a weight and its scales, or one without any in float32 and nothing."""
         weight = np.asarray(weights[name], np.float32)
         require(bool(np.isfinite(weight).all()), f"weights in int8 must be finite, got NaN or infinity in {name}")
-        if not is_quantizable(name, weight.shape):
-            quantized[name] = weight
-            continue
+        if not is_quantizable(name):
+            return weight, weight[:0]
         inputs = weight.shape[1]
         require(
             inputs <= MAX_INPUTS, f"weights in int8 must have at most {MAX_INPUTS:,} inputs, got {inputs:,} in {name}"
@@ -40,9 +39,13 @@ def quantize(
         scale = np.abs(weight).max(1) / np.float32(LARGEST) if scales is None else scales[name]
         largest = LARGEST if scales is None else LARGEST_IMPORTED
         integers = np.rint(weight / np.where(scale > 0, scale, np.float32(1))[:, None])
-        quantized[name] = integers.clip(-largest, largest).astype(np.int8)
-        quantized[f"{name}{SCALE}"] = scale
-    return quantized
+        return integers.clip(-largest, largest).astype(np.int8), scale
+
+    def make(name: str) -> np.ndarray:
+        weight, scale = made(name.removesuffix(SCALE))
+        return scale if name.endswith(SCALE) else weight
+
+    return LazyWeights([*weights, *(f"{name}{SCALE}" for name in filter(is_quantizable, weights))], make)
 
 
 def in_float32(weights: Mapping[str, np.ndarray], name: str) -> np.ndarray:

@@ -20,7 +20,7 @@ from relattn_mt.support.errors import InputError, one_line, reading, require, re
 from relattn_mt.support.files import require_unique_entries
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, ImportedTokenizer, Vocabulary
 from relattn_mt.tokens.tokenizer import pieces_of, processor
-from relattn_mt.weights import is_quantizable, weight_table
+from relattn_mt.weights import LazyWeights, is_quantizable, weight_table
 
 # CTranslate2's defaults, with a wider beam. The models of other toolkits do not contain a search.
 SEARCH = SearchConfig(length_penalty="average", alpha=1.0, early_stopping=True)
@@ -78,21 +78,24 @@ class ForeignModel:
     notes: tuple[str, ...] = ()
     adds: tuple[bool, bool] = (False, False)
 
-    def weights(self) -> dict[str, np.ndarray]:
-        """Return the weights of our model. Raises InputError if some are missing or have other shapes."""
+    def weights(self) -> LazyWeights:
+        """Return the weights of our model, each made when it is asked for.
+
+        Raises:
+            InputError: Some are missing or have other shapes.
+        """
         expected = weight_table(self.config, self.tokenizer.vocab_sizes)
         return self.names.gather(self.tensors, expected, self.config, self.source)
 
-    def quantized(self, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+    def quantized(self, weights: Mapping[str, np.ndarray]) -> LazyWeights | None:
         """Return the weights of our model as the integers of the toolkit's, or None unless all are in int8 there."""
         places = self.names.places(self.config)
         scales = {}
-        for ours, weight in weights.items():
-            if not is_quantizable(ours, weight.shape):
-                continue
+        for ours in filter(is_quantizable, weights):
             place = places[ours]
             if place.name not in self.scales:
                 return None
+            weight = weights[ours]
             own = np.split(self.scales[place.name], place.parts)[place.part]
             added = len(weight) - len(own)  # rows of zeros for pieces that the toolkit does not have
             scales[ours] = np.pad(own, (0, added))
@@ -296,7 +299,7 @@ def model_config(
 
     needed = ("src_embedding", "embedding", "output_weight", "encoder.0.feed_forward.0.weight")
     if missing := [places[ours].name for ours in needed if find(ours) is None]:
-        _require_supported(features, source)
+        require_supported(features, source)
         raise InputError(f"{source}: has no {', no '.join(missing)}")
     for name in (places[ours].name for ours in (*needed, *_POSITIONS) if ours in places):
         shape = tuple(tensors[name].shape) if name in tensors else (1, 1)
@@ -319,11 +322,11 @@ def model_config(
             **settings,
         )
     except InputError as error:
-        _require_supported(features, source)
+        require_supported(features, source)
         raise InputError(f"{source}: {error}") from error
     unknown = (explain(name) for name in names.unknown(tensors, config))
     features += [re.sub(r"(?<=[._])\d+(?=[./])", "*", feature) for feature in unknown if feature is not None]
-    _require_supported(features, source)
+    require_supported(features, source)
     return config
 
 
@@ -334,7 +337,7 @@ def _shared(src: np.ndarray, tgt: np.ndarray, output: np.ndarray) -> Literal["al
     return "all" if inputs and target else "target" if target else "inputs" if inputs else "none"
 
 
-def _require_supported(features: Iterable[str], source: Path) -> None:
+def require_supported(features: Iterable[str], source: Path) -> None:
     """Raise an InputError that names all unsupported features, if there are any."""
-    if features:
-        raise InputError(f"{source}: not supported: {'; '.join(dict.fromkeys(features))}")
+    if listed := "; ".join(dict.fromkeys(features)):
+        raise InputError(f"{source}: not supported: {listed}")

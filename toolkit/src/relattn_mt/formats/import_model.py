@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ from relattn_mt.formats.transformers import directory as transformers
 from relattn_mt.formats.transformers import read as transformers_reader
 from relattn_mt.support.errors import InputError, language_pairs, require, require_language
 from relattn_mt.translate.translator import Translator
+from relattn_mt.weights import weight_table
 
 _CONVERT = (
     "convert other models first, with ct2-opennmt-py-converter, python -m ctranslate2.converters.eole_ct2, "
@@ -106,11 +108,12 @@ def _import(
         raise InputError(f"{path}: {error}") from error
     weights = foreign.weights()
     config = foreign.config
+    table = weight_table(config, foreign.tokenizer.vocab_sizes)
     sizes = " and ".join(f"{size:,}" for size in foreign.tokenizer.vocab_sizes)
     summary = (
         f"{foreign.toolkit}: {config.positions} positions; {config.encoder_layers} and {config.decoder_layers} layers, "
         f"dim {config.dim}, feed-forward {config.feed_forward_dim:,}, {config.heads} heads; vocabularies of {sizes} "
-        f"pieces; {sum(weight.size for weight in weights.values()):,} weights"
+        f"pieces; {sum(math.prod(shape) for shape, _ in table.values()):,} weights"
     )
     summary = "\n\n".join([summary, *foreign.notes])
     report = Report([summary], {})

@@ -111,6 +111,7 @@ def _unsupported(bundle: Bundle, int8: bool) -> Iterator[str]:
     if state["embedding"][special.bos].any():
         yield "an embedding of the first target token (train with --model.positions marian)"
     known = {"norm": ("post",), "activation": (*marian.ACTIVATIONS.values(),), "scaled_embeddings": (True,)}
+    known |= {"feed_forward": ("plain",), "head_size": (config.dim // config.heads,)}
     for name, values in known.items():
         if (value := getattr(config, name)) not in values:
             yield f"{name} {value}"

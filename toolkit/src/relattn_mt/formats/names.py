@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from relattn_mt.config import ModelConfig
 from relattn_mt.support.errors import InputError, one_line
-from relattn_mt.weights import Weight
+from relattn_mt.weights import LazyWeights, Weight, shape_and_dtype
 
 _MOST_NAMED = 8  # weights named in one message
 _LEAVES = "weight", "bias"
@@ -42,6 +42,7 @@ class Names:
         norm: Names of the weight and the bias of a layer normalisation.
         has_biases: Whether all layers must have their biases.
         first: Number of the first layer.
+        factors: Numbers that weights are multiplied by, by the last parts of our names.
     """
 
     shared: Mapping[str, str]
@@ -50,6 +51,7 @@ class Names:
     norm: tuple[str, str] = _LEAVES
     has_biases: bool = False
     first: int = 0
+    factors: Mapping[str, float] = field(default_factory=dict)
 
     def places(self, config: ModelConfig) -> dict[str, Place]:
         """Return the place of each weight that a model of this configuration may have, by our names."""
@@ -72,34 +74,43 @@ class Names:
 
     def gather(
         self, tensors: Mapping[str, np.ndarray], expected: Mapping[str, Weight], config: ModelConfig, source: str | Path
-    ) -> dict[str, np.ndarray]:
+    ) -> LazyWeights:
         """Return the weights of our model, in float32, from the toolkit's tensors. `source` is their name in messages.
 
-        A missing bias becomes zeros, unless all layers must have one, and except in a layer normalisation, which would
-        be of another kind without a bias.
+        Each is made when it is asked for. A missing bias becomes zeros, unless all layers must have one, and except in
+        a normalisation, which would be of another kind without a bias.
 
         Raises:
             InputError: Tensors are missing or have other shapes; the message names them all.
         """
         places = self.places(config)
-        state = {}
         wrong = []
         for ours, (shape, _) in expected.items():
-            name, part, parts = places[ours]
+            name, _, parts = places[ours]
             whole = (shape[0] * parts, *shape[1:])
-            if name not in tensors and ours.endswith("bias") and "norm" not in ours and not self.has_biases:
-                state[ours] = np.zeros(shape, np.float32)
-            elif name not in tensors:
-                wrong.append(f"{name} is missing")
-            elif tensors[name].shape != whole:
-                wrong.append(f"{name} must have shape {whole}, got {tuple(tensors[name].shape)}")
-            else:
-                state[ours] = np.ascontiguousarray(np.split(tensors[name], parts)[part], np.float32)
+            if name not in tensors:
+                if not ours.endswith("bias") or "norm" in ours or self.has_biases:
+                    wrong.append(f"{name} is missing")
+                continue
+            found, _ = shape_and_dtype(tensors, name)
+            if tuple(found) != whole:
+                wrong.append(f"{name} must have shape {whole}, got {tuple(found)}")
         if wrong:
             messages = [one_line(each, 120) for each in dict.fromkeys(wrong)]
             more = f"; and {len(messages) - _MOST_NAMED} more" if len(messages) > _MOST_NAMED else ""
             raise InputError(f"{source}: {'; '.join(messages[:_MOST_NAMED])}{more}")
-        return state
+
+        def make(ours: str) -> np.ndarray:
+            name, part, parts = places[ours]
+            if name not in tensors:
+                return np.zeros(expected[ours].shape, np.float32)
+            weight = np.ascontiguousarray(np.split(tensors[name], parts)[part], np.float32)
+            for end, factor in self.factors.items():
+                if ours.endswith(end):
+                    weight = weight * np.float32(factor)
+            return weight
+
+        return LazyWeights(expected, make)
 
     def scatter(self, state: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
         """Return the toolkit's tensors, as copies, from the weights of our model."""

@@ -122,7 +122,7 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
     require_installed("export", "onnx", "onnxscript", "onnxruntime")
     _log.info("translating %s lines with the bundle", f"{len(lines):,}")
     reference = Reference(translator, lines, bundle.search, is_random=isinstance(sample, int))
-    shape = {"layers": config.decoder_layers, "heads": config.heads, "head_dim": config.dim // config.heads}
+    shape = {"layers": config.decoder_layers, "heads": config.heads, "head_dim": config.head_size}
     about = {
         "src_lang": bundle.src_lang,
         "tgt_lang": bundle.tgt_lang,
@@ -157,8 +157,8 @@ def _trace(model: Transformer, out: Path) -> None:
     src = torch.full((ROWS, SRC_LEN), 4)
     lengths = torch.arange(SRC_LEN, SRC_LEN - ROWS, -1)
     layers = config.decoder_layers, ROWS, config.heads
-    source = torch.zeros(*layers, SRC_LEN, config.dim // config.heads)
-    target = torch.zeros(*layers, PAST, config.dim // config.heads)
+    source = torch.zeros(*layers, SRC_LEN, config.head_size)
+    target = torch.zeros(*layers, PAST, config.head_size)
     memory = {1: rows, 3: src_len}
     states = {1: rows, 3: past}
     export = partial(torch.onnx.export, external_data=False, verbose=False)

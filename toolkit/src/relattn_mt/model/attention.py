@@ -91,7 +91,7 @@ class CrossAttention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.heads = config.heads
-        self.query, self.key, self.value, self.out = (Linear(config.dim, config.dim) for _ in range(4))
+        self.query, self.key, self.value, self.out = projections(config)
         self.attention = PlainAttention(config)
 
     def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,7 +119,7 @@ class CrossAttention(nn.Module):
         """
         (key, value), sources = memory, src_lengths.shape[0]
         queries = x.shape[0] * x.shape[1] // max(1, sources)  # per source
-        query = split_heads(self.query(x).reshape(sources, queries, x.shape[2]), self.heads)
+        query = split_heads(self.query(x.reshape(sources, queries, x.shape[2])), self.heads)
         attended = self.attention(query, key, value, key_lengths=src_lengths, query_offset=0)
         return self.out(attended.transpose(1, 2).flatten(2)).reshape(x.shape)
 
@@ -144,6 +144,12 @@ class CrossAttention(nn.Module):
         scores = (query @ key.mT).float() * key.shape[-1] ** -0.5
         padding = ~is_valid(key.shape[2], src_lengths)[:, None, None]
         return scores.masked_fill(padding, float("-inf")).softmax(-1)
+
+
+def projections(config: ModelConfig) -> list[Linear]:
+    """Return the maps of an attention layer to queries, keys and values of all heads, and from their outputs."""
+    joined = config.heads * config.head_size
+    return [*(Linear(config.dim, joined) for _ in range(3)), Linear(joined, config.dim)]
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

@@ -31,18 +31,41 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def feed_forward(config: ModelConfig) -> nn.Sequential:
-    """Return two linear layers with an activation between them, which apply to each position separately."""
-    return nn.Sequential(
-        Linear(config.dim, config.feed_forward_dim),
-        ACTIVATIONS[config.activation](),
-        Dropout(config.activation_dropout),
-        Linear(config.feed_forward_dim, config.dim),
-    )
+def norm(config: ModelConfig) -> nn.Module:
+    """Return a normalization of vectors of the model's dimension."""
+    kind = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
+    return kind(config.dim, eps=config.norm_epsilon)
+
+
+class FeedForward(nn.Sequential):
+    """Two linear layers with an activation f between them, W₃ f(W₀ x), which apply to each position separately.
+
+    With a gate, they are W₃ (f(W₀ x) ⊙ V x) (Shazeer 2020).
+
+    Args:
+        config: Configuration of the model.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(
+            Linear(config.dim, config.feed_forward_dim),
+            ACTIVATIONS[config.activation](),
+            Dropout(config.activation_dropout),
+            Linear(config.feed_forward_dim, config.dim),
+        )
+        self.gate = Linear(config.dim, config.feed_forward_dim) if config.feed_forward == "gated" else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (rows, length, dim) for x of that shape."""
+        hidden = self[1](self[0](x))
+        if self.gate is not None:
+            hidden = hidden * self.gate(x)
+        output: Tensor = self[3](self[2](hidden))
+        return output
 
 
 class Residual(nn.Module):
-    """Residual connection x + dropout(sublayer(x)), with layer normalisation of the input ("pre") or the sum ("post").
+    """Residual connection x + dropout(sublayer(x)), with normalization of the input or, with norm "post", of the sum.
 
     Args:
         config: Configuration of the model.
@@ -50,7 +73,8 @@ class Residual(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.norm, self.pre = nn.LayerNorm(config.dim, eps=config.norm_epsilon), config.norm == "pre"
+        self.norm = norm(config)
+        self.pre = config.norm != "post"
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -71,7 +95,7 @@ class EncoderLayer(nn.Module):
     def __init__(self, config: ModelConfig, self_attention: TokenMixer) -> None:
         super().__init__()
         self.self_attention = self_attention
-        self.feed_forward = feed_forward(config)
+        self.feed_forward = FeedForward(config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(2))
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
@@ -92,7 +116,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.self_attention = self_attention
         self.cross_attention = CrossAttention(config)
-        self.feed_forward = feed_forward(config)
+        self.feed_forward = FeedForward(config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(3))
 
     def forward(

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from relattn_mt.config import ModelConfig
 from relattn_mt.config.positions import LearnedVectors
 from relattn_mt.model.dropout import Dropout
-from relattn_mt.model.layers import DecoderLayer, EncoderLayer
+from relattn_mt.model.layers import DecoderLayer, EncoderLayer, norm
 from relattn_mt.model.mixers import MixerCache
 from relattn_mt.model.positions.stack import StackPositions
 from relattn_mt.tokens.tokenizer import SpecialTokens
@@ -111,8 +111,7 @@ class Transformer(nn.Module):
         self.encoder = nn.ModuleList(EncoderLayer(config, source.token_mixer()) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config, target.token_mixer()) for _ in range(config.decoder_layers))
         self.encoder_norm, self.decoder_norm = (
-            nn.LayerNorm(config.dim, eps=config.norm_epsilon) if config.norm == "pre" else nn.Identity()
-            for _ in range(2)
+            nn.Identity() if config.norm == "post" else norm(config) for _ in range(2)
         )
         if isinstance(spec.signal, LearnedVectors) and spec.signal.fixed:
             with torch.no_grad():

@@ -252,9 +252,7 @@ def _state(bundle: Bundle) -> dict[str, np.ndarray]:
             pass
     wide = max(left, right)  # to the shorter side, the table repeats its edge row
     rows = np.arange(-wide, wide + 1).clip(-left, right) + left
-    zeros = np.zeros(
-        (left + right + 1, config.dim // config.heads), np.float32
-    )  # replace a table that the model does not have
+    zeros = np.zeros((left + right + 1, config.head_size), np.float32)  # replace a table that the model does not have
     for name in CTRANSLATE2.places(config):
         if name.endswith((".rel_key.weight", ".rel_value.weight")):
             state[name] = state.get(name, zeros)[rows]  # (2 · wide + 1, head_dim)

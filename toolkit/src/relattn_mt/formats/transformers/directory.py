@@ -33,9 +33,10 @@ INDICES = tuple(f"{name}.index.json" for name in WEIGHTS)
 _MARIAN_FILES = "vocab.json", "source.spm", "target.spm"
 ADAPTER = "adapter_config.json"
 SHARED_MODEL = "sentencepiece.bpe.model"
+T5_MODEL = "spiece.model"
 SMALL_FILES = (
     *(CONFIG, GENERATION, TOKENIZER, *INDICES, *_MARIAN_FILES, "target_vocab.json", SHARED_MODEL),
-    *("tokenizer.json", "added_tokens.json"),
+    *(T5_MODEL, "tokenizer.json", "added_tokens.json"),
 )
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_python": "gelu", "quick_gelu": "gelu_sigmoid"}
@@ -65,16 +66,17 @@ class _Family:
 
     Attributes:
         architecture: Class of the model.
-        norm: Place of the layer normalization.
+        norm: Kind of the normalization.
         defaults: Settings that config.json may leave out.
         positions: Function of a number of positions, the dimension and the padding id that returns the positions; None
-            if the weights have them, after two rows that are not used, and norms of the embeddings.
+            if the weights have them: T5's biases, or positions after two rows that are not used, and norms of the
+            embeddings.
     """
 
     architecture: str
     norm: str
     defaults: dict[str, Any]
-    positions: Callable[[int, int, int], np.ndarray] | None
+    positions: Callable[[int, int, int], np.ndarray] | None = None
 
 
 _OF_STACKS = {"layers": 12, "attention_heads": 16, "ffn_dim": 4096}
@@ -87,6 +89,12 @@ _MARIAN = {"activation_function": "gelu", "vocab_size": 58101, "pad_token_id": 5
 _FAIRSEQ = {"pad_token_id": 1, "decoder_start_token_id": 2, "eos_token_id": 2}
 _M2M_100 = {"activation_function": "relu", "vocab_size": 128112, "scale_embedding": True, "attention_dropout": 0.1}
 _MBART = {"activation_function": "gelu", "vocab_size": 50265, "forced_eos_token_id": 2}
+_T5 = {
+    **{"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "feed_forward_proj": "relu"},
+    **{"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, "layer_norm_epsilon": 1e-6},
+    **{"dropout_rate": 0.1, "pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1},
+}
+_MT5 = {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}
 FAMILIES = {
     "marian": _Family(
         "MarianMTModel",
@@ -100,7 +108,10 @@ FAMILIES = {
         {**_DEFAULTS, **_FAIRSEQ, **_M2M_100},
         lambda count, dim, pad: fairseq_sinusoids(count, dim, pad + 1),
     ),
-    "mbart": _Family("MBartForConditionalGeneration", "pre", {**_DEFAULTS, **_FAIRSEQ, **_MBART}, None),
+    "mbart": _Family("MBartForConditionalGeneration", "pre", {**_DEFAULTS, **_FAIRSEQ, **_MBART}),
+    "t5": _Family("T5ForConditionalGeneration", "rms", {**_T5, "vocab_size": 32128}),
+    "mt5": _Family("MT5ForConditionalGeneration", "rms", {**_T5, **_MT5}),
+    "umt5": _Family("UMT5ForConditionalGeneration", "rms", {**_T5, **_MT5}),
 }
 
 
@@ -116,7 +127,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """Return the content of config.json. Raises InputError unless the architecture is supported."""
     config = read_json(path / CONFIG)
     kind = config.get("model_type")
-    supported = "marian (OPUS-MT), m2m_100 (M2M-100, NLLB) or mbart (mBART-50)"
+    supported = "marian (OPUS-MT), m2m_100 (M2M-100, NLLB), mbart (mBART-50), t5 (T5, FLAN-T5, MADLAD), mt5 or umt5"
     if not (isinstance(kind, str) and kind in FAMILIES):
         raise InputError(f"{path / CONFIG}: model_type must be {supported}, got {one_line(repr(kind), 40)}")
     expected = [FAMILIES[kind].architecture]

@@ -1,4 +1,4 @@
-"""Read a model of transformers: MarianMT (OPUS-MT), M2M-100, NLLB and mBART-50. No code of the model is run."""
+"""Read a model of transformers: MarianMT (OPUS-MT), M2M-100, NLLB, mBART-50, or of T5's kinds. No code of it is run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from relattn_mt.formats.foreign_model import (
     require_weights,
 )
 from relattn_mt.formats.names import TRANSFORMERS
+from relattn_mt.formats.transformers import t5
 from relattn_mt.formats.transformers.directory import (
     ACTIVATIONS,
     CONFIG,
@@ -53,6 +54,8 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     """
     config = read_config(path)
     settings = Settings(path / CONFIG, config)
+    if FAMILIES[config["model_type"]].norm == "rms":
+        return t5.read(settings, src_tokenizer, tgt_tokenizer)
     generation = Generation(path, settings)
     family = FAMILIES[config["model_type"]]
     tensors = _tensors(path)

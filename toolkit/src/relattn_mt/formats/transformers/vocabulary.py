@@ -18,7 +18,7 @@ from relattn_mt.formats.transformers.directory import DIRECTORY, SHARED_MODEL, T
 from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import require_files
 
-_UNUSED = "madeupword"  # start of the names of pieces that no text has
+UNUSED = "madeupword"  # start of the names of pieces that no text has
 _M2M_100_LANGUAGES = {  # by the setting language_codes of the tokenizer, in the order of their ids
     "m2m100": "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr "
     "ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps "
@@ -37,9 +37,9 @@ def read_vocabulary(
 ) -> tuple[dict[str, Any], tuple[Path, Path]]:
     """Return fields of a `Vocabulary`, without start and end, and the SentencePiece models of source and target."""
     tokenizer = optional(path / TOKENIZER)
-    end, unknown = (_token(tokenizer, name, default) for name, default in (("eos", "</s>"), ("unk", "<unk>")))
+    end, unknown = (special_token(tokenizer, name, default) for name, default in (("eos", "</s>"), ("unk", "<unk>")))
     common: dict[str, Any] = {"unknown": unknown, "source_end": [end], "source_begin": [], "target_begin": []}
-    _require_known_tokenizer(path, kind, tokenizer, settings)
+    _require_known_tokenizer(path, kind, settings)
     if kind == "marian":
         source = _pieces(path / "vocab.json", sizes[0])
         separate = tokenizer.get("separate_vocabs") is True
@@ -71,16 +71,21 @@ def read_vocabulary(
     return {**common, **fields, "source_begin": [token], "target_begin": [token]}, models
 
 
-def _require_known_tokenizer(path: Path, kind: str, tokenizer: Mapping[str, Any], settings: Settings) -> None:
+def _require_known_tokenizer(path: Path, kind: str, settings: Settings) -> None:
     """Raise an InputError if the tokenizer is of a class that may put other tokens around a text."""
     if kind == "m2m_100":
         expected = "M2M100Tokenizer" if (path / "vocab.json").is_file() else "NllbTokenizer"
     else:
         expected = "MarianTokenizer" if kind == "marian" else "MBart50Tokenizer"
+    # The default of mBART is the tokenizer of another model.
+    require_tokenizer_class(path, settings, expected, *([] if kind == "mbart" else [None]))
+
+
+def require_tokenizer_class(path: Path, settings: Settings, expected: str, *others: str | None) -> None:
+    """Raise an InputError unless the class of the tokenizer is the expected one or another one; None is no class."""
+    tokenizer = optional(path / TOKENIZER)
     name = tokenizer.get("tokenizer_class") or settings["tokenizer_class"]
-    if name is None and kind != "mbart":  # whose default is the tokenizer of another model
-        name = expected
-    known = name in (expected, f"{expected}Fast")
+    known = name in (expected, f"{expected}Fast", *others)
     require(known, f"{path / TOKENIZER}: tokenizer_class must be {expected}, got {one_line(repr(name), 40)}")
     for file, own in ((path / TOKENIZER, tokenizer.get("auto_map")), (settings.file, settings["auto_map"])):
         require(not own, f"{file}: must have no auto_map, which names code, got {one_line(repr(own), 80)}")
@@ -116,7 +121,7 @@ def _pieces(file: Path, size: int, more: Collection[str] = ()) -> list[str]:
     require(ids == [*range(len(content))], f"{file}: the ids of its pieces must be 0, 1, 2, …, each once")
     pieces = [*sorted(content, key=content.__getitem__), *more]
     require(len(pieces) <= size, f"{file}: must have at most {size:,} pieces, the vocab_size, got {len(pieces):,}")
-    return [*pieces, *(f"{_UNUSED}{number}" for number in range(size - len(pieces)))]
+    return [*pieces, *(f"{UNUSED}{number}" for number in range(size - len(pieces)))]
 
 
 def _add_languages(pieces: list[str], path: Path, tokenizer: Mapping[str, Any]) -> dict[str, str]:
@@ -136,7 +141,7 @@ def _add_languages(pieces: list[str], path: Path, tokenizer: Mapping[str, Any]) 
         name = one_line(repr(token), 40)
         is_language = FAIRSEQ_LANGUAGES[0].fullmatch(token) is not None
         require(is_language, f"{path}: added tokens must be of languages, such as __en__, got {name}")
-        is_free = number in range(len(pieces)) and pieces[number].startswith(_UNUSED)
+        is_free = number in range(len(pieces)) and pieces[number].startswith(UNUSED)
         require(is_free, f"{path}: the added token {name} must have an id after those of vocab.json, got {number}")
         pieces[number] = token
     return languages_of(new, FAIRSEQ_LANGUAGES[0])
@@ -148,7 +153,7 @@ def piece_of(pieces: list[str], number: int, path: Path) -> str:
     return pieces[number]
 
 
-def _token(tokenizer: Mapping[str, Any], name: str, default: str) -> str:
+def special_token(tokenizer: Mapping[str, Any], name: str, default: str) -> str:
     """Return a special token in tokenizer_config.json, which is text or has a content."""
     value = tokenizer.get(f"{name}_token") or default
     value = value.get("content", default) if isinstance(value, dict) else value

@@ -92,8 +92,8 @@ class TransformerXLAttention(DistanceAttention):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.distance = Linear(config.dim, config.dim, bias=False)
-        self.u, self.v = (nn.Parameter(torch.zeros(config.heads, 1, config.dim // config.heads)) for _ in range(2))
+        self.distance = Linear(config.dim, config.heads * config.head_size, bias=False)
+        self.u, self.v = (nn.Parameter(torch.zeros(config.heads, 1, config.head_size)) for _ in range(2))
 
     def terms(self, query: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         signal = sinusoids(-distances, self.distance.in_features).to(self.distance.weight.dtype)
@@ -106,8 +106,9 @@ class BiasAttention(DistanceAttention):
 
     Args:
         config: Configuration of the model.
-        bias: Function of (labels,) distances that returns (heads, labels) biases. A bound method keeps parameters that
-            all layers share out of the state of each layer, and is copied together with the model.
+        bias: Function of (labels,) distances that returns (heads, labels) biases: a module of this layer's own, or the
+            bound method of one that all layers share, which keeps its parameters out of the state of each layer, and is
+            copied together with the model.
     """
 
     def __init__(self, config: ModelConfig, bias: Callable[[Tensor], Tensor]) -> None:
@@ -122,7 +123,7 @@ class BiasAttention(DistanceAttention):
 class Buckets(nn.Module):
     """T5's biases, a learned number per head and bucket of distances (Raffel et al. 2020, section 2.1).
 
-    `weight` is (heads, buckets). T5 itself does not divide scores by √head_dim, and compensates for it in its initial
+    `weight` is (buckets, heads). T5 itself does not divide scores by √head_dim, and compensates for it in its initial
     weights. Distances of 128 and more share a bucket.
 
     Args:
@@ -134,7 +135,7 @@ class Buckets(nn.Module):
     def __init__(self, heads: int, *, is_causal: bool) -> None:
         super().__init__()
         self.is_causal = is_causal
-        self.weight = nn.Parameter(torch.zeros(heads, BucketBias.buckets))
+        self.weight = nn.Parameter(torch.zeros(BucketBias.buckets, heads))
 
     def bucket(self, distances: Tensor) -> Tensor:
         """Return the bucket of each distance j − i (labels,), in [0, BucketBias.buckets).
@@ -154,7 +155,7 @@ class Buckets(nn.Module):
 
     def forward(self, distances: Tensor) -> Tensor:
         """Return the biases (heads, labels) of (labels,) distances j − i."""
-        return self.weight[:, self.bucket(distances)]
+        return self.weight[self.bucket(distances)].T
 
 
 class Slopes(nn.Module):

@@ -18,8 +18,8 @@ from relattn_mt.config.positions import (
     Sinusoids,
     SlopeBias,
 )
-from relattn_mt.model.attention import PlainAttention
-from relattn_mt.model.linear import Linear
+from relattn_mt.model.attention import PlainAttention, projections
+from relattn_mt.model.layers import norm
 from relattn_mt.model.mixers import SSRUMixer, TokenMixer
 from relattn_mt.model.positions.absolute import LearnedSignal, SinusoidalSignal
 from relattn_mt.model.positions.distance_terms import (
@@ -54,7 +54,7 @@ class StackPositions(nn.Module):
         self.has_ssru = is_causal and config.decoder_mixer == "ssru"
         self.signal = self._signal()
         self.bias = self._bias()
-        self.norm = nn.LayerNorm(config.dim, eps=config.norm_epsilon) if config.embedding_norm else nn.Identity()
+        self.norm = norm(config) if config.embedding_norm else nn.Identity()
 
     def _signal(self) -> nn.Module | None:
         """Build the signal that is added to embeddings."""
@@ -72,11 +72,14 @@ class StackPositions(nn.Module):
         match self.spec.mixer:
             case _ if self.has_ssru:
                 return None
-            case BucketBias():
-                return Buckets(self.config.heads, is_causal=self.is_causal)
+            case BucketBias(per_layer=False):
+                return self._buckets()
             case SlopeBias():
                 return Slopes(self.config.heads)
         return None
+
+    def _buckets(self) -> Buckets:
+        return Buckets(self.config.heads, is_causal=self.is_causal)
 
     def embed(self, embeddings: Tensor, start: int) -> Tensor:
         """Return embeddings with the signal of their positions added, normalized if the model does so.
@@ -93,12 +96,11 @@ class StackPositions(nn.Module):
 
     def token_mixer(self) -> TokenMixer:
         """Build the sub-layer in which the positions of one layer see each other."""
-        dim = self.config.dim
         heads = self.config.heads
         if self.has_ssru:
-            return SSRUMixer(dim)
+            return SSRUMixer(self.config.dim)
         # Projections are initialised before the attention: the order decides which weights a seed gives.
-        query, key, value, out = (Linear(dim, dim) for _ in range(4))
+        query, key, value, out = projections(self.config)
         return SelfAttention(query, key, value, out, self.attention(), num_heads=heads, is_causal=self.is_causal)
 
     def attention(self) -> nn.Module:
@@ -109,13 +111,15 @@ class StackPositions(nn.Module):
                 return PlainAttention(config)
             case ClippedTables(left, right) as tables:
                 return RelativeAttention(
-                    config.dim // config.heads,
+                    config.head_size,
                     (left, right),
                     config.heads if tables.per_head else None,
                     tables="both" if tables.keys and tables.values else "keys" if tables.keys else "values",
                     beyond=tables.beyond,
                     dropout=config.attention_dropout,
                 )
+            case BucketBias(per_layer=True):
+                return BiasAttention(config, self._buckets())
             case BucketBias() | SlopeBias():
                 assert self.bias is not None
                 return BiasAttention(config, self.bias.forward)
