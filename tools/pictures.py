@@ -4,8 +4,7 @@
 
 The first three show the rows of the CSV files in benchmarks/results. Those of docs/arguments.md show the calls before
 each picture, as a matrix of queries × keys per call and sequence: in rows-NAME.svg, the table row that each pair reads,
-a dash if it reads none; in terms-NAME.svg, the relative term of each pair's score; in weights-NAME.svg, the
-probabilities. Cells of masked pairs are empty.
+a dash if it reads none; in terms-NAME.svg, the relative term of each pair's score. Cells of masked pairs are empty.
 """
 
 import csv
@@ -206,13 +205,7 @@ def terms(operator: Callable[..., Any], given: dict[str, Any]) -> Matrices:
     return relative, -most, most
 
 
-def weights(operator: Callable[..., Any], given: dict[str, Any]) -> Matrices:
-    """Return the probabilities, which are the output for values that are unit vectors."""
-    key = given["key"]
-    return operator(**given | {"value": torch.eye(key.shape[2]).expand(*key.shape[:2], -1, -1)}), -1, 1
-
-
-CONTENTS = {"rows": rows, "terms": terms, "weights": weights}
+CONTENTS = {"rows": rows, "terms": terms}
 
 
 def draw_matrices(calls: list[Matrices], content: str) -> str:

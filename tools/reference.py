@@ -8,7 +8,7 @@ what supports them.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
@@ -35,14 +35,13 @@ def commands() -> str:
     parts = [
         GENERATED,
         "# Command line\n",
-        "`relattn-mt help COMMAND` prints the same. Every command has `--version`, and `--quiet`, which leaves only "
-        "warnings and errors on standard error. Names of options may be written with hyphens. A flag has no value, a "
-        "list takes several, and any other option may be given once.\n",
-        "Names of files are taken literally. An output is complete or absent, and replaces a file that exists, unless"
-        " it is a device, a pipe or a link. `translate --output` replaces nothing, and a bundle or an export only "
-        "another one.\n",
+        "`relattn-mt help COMMAND` prints the same. Names in capitals are arguments without a name, in this order. A "
+        "flag has no value, a list takes several. Every command has `--version`, and `--quiet`, which leaves only "
+        "warnings and errors on standard error. Names of options may be written with hyphens.\n",
+        "An output is complete or absent, and replaces a file that exists. `translate --output` replaces nothing, and "
+        "a bundle or an export only another one.\n",
         "The exit code is 0 after success, 2 after a user error, 130 after Ctrl-C, 143 after SIGTERM and 129 after "
-        "SIGHUP, but 0 from `serve` after both signals.\n",
+        "SIGHUP, but 0 from `serve` after signals.\n",
     ]
     shared: dict[str, type] = {}
     for group, names in GROUPS.items():
@@ -52,7 +51,12 @@ def commands() -> str:
     parts.append("## Shared options\n")
     for title, kind in shared.items():
         text = description(kind).rstrip(".")
-        parts += [f"### {title}\n", *([f"{text}.\n"] if text != title else []), settings(kind, flag="--")]
+        known = [other for other in shared.values() if other is not kind and issubclass(kind, other)]
+        parts += [
+            f"### {title}\n",
+            *([f"{text}.\n"] if text != title else []),
+            settings(kind, flag="--", without=known),
+        ]
     return "\n".join(parts)
 
 
@@ -60,7 +64,7 @@ def command(name: str, shared: dict[str, type]) -> Iterator[str]:
     """Yield the section of a command. Groups of options are added to `shared`, by title."""
     _, function, _ = command_of(name.split())
     arguments = arguments_of(function)
-    usage, rows, groups = f"relattn-mt {name}", [], []
+    rows, groups = [], []
     for key, argument in arguments.items():
         kind, required, is_flag = argument.kind, argument.required, not argument.positional
         if isinstance(kind, type) and is_dataclass(kind) and kind is not Recipe:
@@ -68,15 +72,11 @@ def command(name: str, shared: dict[str, type]) -> Iterator[str]:
             continue
         metavar = re.sub("S$", " ...", key.upper()) if get_origin(kind) is list else key.upper()
         label = f"--{key}" if is_flag else metavar
-        if required or not is_flag:
-            shown = f"--{key} {metavar}" if is_flag else metavar
-            usage += f" {shown}" if required else f" [{shown}]"
         default = "required" if required else shown_default(argument.default)
         shown_type = "flag" if kind is bool else type_name(kind)
         rows.append([f"`{label}`", shown_type, "" if kind is bool else default, cell(argument.help)])
     yield f"### relattn-mt {name}\n"
     yield f"{description(function)}\n"
-    yield f"```text\n{usage} [options]\n```\n"
     if rows:
         yield markdown([HEAD, *rows])
     links = []
@@ -104,10 +104,9 @@ def recipe() -> str:
     parts = [
         GENERATED,
         "# Settings of a recipe\n",
-        "A recipe is a YAML file with the settings that differ from their defaults. Settings of a group are indented "
-        "below its name (`clip: 8` below `model:`). Each is also an option of `relattn-mt train` (`--model.clip 8`). "
-        "`null` is no value. Brackets give the range: `[0, 1)` includes 0 and excludes 1. `relattn-mt recipe BUNDLE` "
-        "prints a recipe.\n",
+        "A recipe is a YAML file with the settings that differ from their defaults. Each is also an option of "
+        "`relattn-mt train` (`--model.clip 8` for `clip: 8` below `model:`). `[0, 1)` includes 0 and excludes 1. "
+        "`relattn-mt recipe BUNDLE` prints a recipe.\n",
         settings(Recipe),
     ]
     for name, kind in groups.items():
@@ -125,12 +124,13 @@ def recipe() -> str:
     return "\n".join(parts)
 
 
-def settings(kind: type, *, flag: str = "", name: str = "") -> str:
-    """Return a table with the fields of a dataclass, without its groups."""
+def settings(kind: type, *, flag: str = "", name: str = "", without: Sequence[type] = ()) -> str:
+    """Return a table with the fields of a dataclass, without its groups and the fields of the classes `without`."""
     _, helps = documentation(kind)
+    shown_elsewhere = {field.name for other in without for field in fields(other)}
     rows = []
     for field, hint in typed_fields(kind):
-        if is_dataclass(hint) or (kind is Recipe and field.name == "stages"):
+        if is_dataclass(hint) or field.name in shown_elsewhere or (kind is Recipe and field.name == "stages"):
             continue
         label = f"`{flag}{field.name}`"
         rows.append([label, type_name(hint, field), field_default(field), cell(helps[field.name])])
@@ -211,9 +211,9 @@ def schemes() -> str:
     return "\n".join(
         [
             (DOCS / "schemes.md").read_text(encoding="utf-8").partition(TABLE)[0] + TABLE,
-            "Every scheme trains and translates in PyTorch. The last columns are other parts of the toolkit, with the "
-            "scheme's default options; what does not support a scheme refuses it. CTranslate2 and Argos packages "
-            "support neither `beyond: zero` nor `tables_per_head`.\n",
+            "Every scheme trains and translates in PyTorch. The last columns are other parts of the toolkit; what does "
+            "not support a scheme refuses it. CTranslate2 and Argos packages support neither `beyond: zero` nor "
+            "`tables_per_head`.\n",
             markdown([head, *rows]),
         ]
     )

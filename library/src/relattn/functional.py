@@ -119,7 +119,7 @@ def relative_attention(
             Pass 0.0 for evaluation.
         scale: Factor on the products of the score, not on the biases. Default: dim ** -0.5.
         backend: "auto", or one of `relattn.backends.NAMES`, which is used or refused with its reasons. On a GPU "auto"
-            is "triton" where that has been measured, and otherwise "dense" (docs/backends.md).
+            is "triton" where that has been measured, and otherwise "dense" (docs/arguments.md).
         return_lse: Also return the log-sum-exp of the scores.
 
     Returns:
