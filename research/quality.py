@@ -43,6 +43,8 @@ def measure(bundle: str, english: Path, german: Path, *, show: int) -> None:
             f"{direction[1]} to {direction[1]}, unchanged", *_kept_language(translator, text[direction[1]]), show
         )
     for direction, translator in translators.items():
+        _print_row(f"{'-'.join(direction)} changed", *_translated(translator, text[direction[0]]), show)
+    for direction, translator in translators.items():
         _print_row(f"{'-'.join(direction)} names", *_kept_names(translator, text[direction[0]]), show)
     for direction, translator in translators.items():
         _print_row(f"{'-'.join(direction)} numbers", *_right_numbers(translator, direction), show)
@@ -68,6 +70,13 @@ def _kept_language(translator: Translator, lines: Sequence[str]) -> tuple[Failur
     long = [line for line in lines if len(line.split()) > _SHORT]
     pairs = zip(long, translator.translate(long), strict=True)
     return [pair for pair in pairs if pair[0] != pair[1]], len(long)
+
+
+def _translated(translator: Translator, lines: Sequence[str]) -> tuple[Failures, int]:
+    """Translate lines that are in the source language, and must not stay as they are."""
+    long = [line for line in lines if len(line.split()) > _SHORT]
+    pairs = zip(long, translator.translate(long), strict=True)
+    return [pair for pair in pairs if pair[0] == pair[1]], len(long)
 
 
 def _kept_names(translator: Translator, lines: Sequence[str]) -> tuple[Failures, int]:
