@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -146,16 +147,21 @@ class AttentionCache:
 
     def select(self, rows: Tensor) -> AttentionCache:
         """Return the cache of the sequences `rows`, (new batch,) indices, repeats allowed, in new memory."""
-        if rows.dim() != 1 or (can_read(rows) and not 0 <= bounds(rows)[0] <= bounds(rows)[1] < max(1, self.batch)):
-            got = rows.tolist() if can_read(rows) else show(rows)
+        is_valid = rows.dim() == 1
+        got: Any = show(rows)
+        if can_read(rows):
+            least, most = bounds(rows)
+            is_valid = is_valid and least >= 0 and most < max(1, self.batch)
+            got = rows.tolist()
+        if not is_valid:
             raise ValueError(f"rows must have one dimension and indices in [0, {self.batch}), got {got}")
         lengths = None if self.lengths is None else self.lengths[rows]
         if any(buffer.requires_grad for buffer in self.buffers):
             return AttentionCache((self.key[rows], self.value[rows]), self.length, lengths, dropped=self.dropped)
-        buffers = [buffer.new_empty(len(rows), *buffer.shape[1:]) for buffer in self.buffers]
-        for buffer, source in zip(buffers, (self.key, self.value), strict=True):
-            torch.index_select(source, 0, rows, out=buffer[:, :, : self.length])
-        return AttentionCache((buffers[0], buffers[1]), self.length, lengths, appended=False, dropped=self.dropped)
+        key, value = (buffer.new_empty(len(rows), *buffer.shape[1:]) for buffer in self.buffers)
+        torch.index_select(self.key, 0, rows, out=key[:, :, : self.length])
+        torch.index_select(self.value, 0, rows, out=value[:, :, : self.length])
+        return AttentionCache((key, value), self.length, lengths, appended=False, dropped=self.dropped)
 
     def _copy(self, capacity: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return what is held, in new tensors of the given capacity."""

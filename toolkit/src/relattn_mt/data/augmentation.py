@@ -63,8 +63,11 @@ def typos(pair: SentencePair, random: Random) -> SentencePair:
     count = min(len(words), -(-len(src.split()) // _WORDS_PER_TYPO))
     for word in sorted(random.sample(words, count), key=lambda match: -match.start()):  # from the end, to keep places
         i = word.start() + random.randrange(1, len(word[0]) - 1)  # the first letter is rarely wrong
-        changed = (src[i + 1] + src[i], src[i + 1], src[i] * 2 + src[i + 1], random.choice(letters) + src[i + 1])
-        src = src[:i] + random.choice(changed) + src[i + 2 :]
+        letter = src[i]
+        following = src[i + 1]
+        another = random.choice(letters)
+        changed = random.choice((following + letter, following, letter * 2 + following, another + following))
+        src = src[:i] + changed + src[i + 2 :]
     return src, pair[1]
 
 

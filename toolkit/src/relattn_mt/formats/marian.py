@@ -252,48 +252,56 @@ def _read_bin(file: Reader, scales: dict[str, np.ndarray]) -> dict[str, np.ndarr
     return tensors
 
 
+def _attention_names(ours: str, theirs: str) -> dict[str, str]:
+    """Return the names of the weights of an attention sub-layer."""
+    names = {}
+    for part in ("query", "key", "value", "out"):
+        names[f"{ours}_attention.{part}.weight"] = f"{theirs}_W{part[0]}"
+        names[f"{ours}_attention.{part}.bias"] = f"{theirs}_b{part[0]}"
+    return names
+
+
+_SELF = _attention_names("self", "self") | {"residuals.0.norm.": "self_Wo_ln_"}
+_CROSS = _attention_names("cross", "context") | {"residuals.1.norm.": "context_Wo_ln_"}
+_SSRU = {
+    "self_attention.value.weight": "rnn_W",
+    "self_attention.forget.weight": "rnn_Wf",
+    "self_attention.forget.bias": "rnn_bf",
+    "residuals.0.norm.": "rnn_ffn_ln_",
+}
+_FEED_FORWARD = {
+    "feed_forward.0.weight": "ffn_W1",
+    "feed_forward.0.bias": "ffn_b1",
+    "feed_forward.3.weight": "ffn_W2",
+    "feed_forward.3.bias": "ffn_b2",
+}
+_SHARED = {
+    "output_bias": "decoder_ff_logit_out_b",
+    "src_positions.signal.weight": _SINUSOIDS,
+    "tgt_positions.signal.weight": _SINUSOIDS,
+    "src_positions.norm.weight": "encoder_emb_ln_scale_pre",
+    "src_positions.norm.bias": "encoder_emb_ln_bias_pre",
+    "tgt_positions.norm.weight": "decoder_emb_ln_scale_pre",
+    "tgt_positions.norm.bias": "decoder_emb_ln_bias_pre",
+}
+
+
 def names_of(options: Mapping[str, Any], tensors: Mapping[str, Any]) -> Names:
     """Return the names of the weights of a model with these options."""
-    tied = [options.get(f"tied-embeddings{suffix}") is True for suffix in ("", "-src", "-all")]
-    joint = tied[1] or tied[2]
-    source_name, target_name = ("Wemb", "Wemb") if joint else ("encoder_Wemb", "decoder_Wemb")
-    own = "decoder_ff_logit_out_W" if "decoder_ff_logit_out_W" in tensors else "decoder_ff_logit_out_Wt"
-    attention = {
-        f"{part}_attention.{name}.{leaf}": f"{theirs}_{letter}{name[0]}"
-        for part, theirs in (("self", "self"), ("cross", "context"))
-        for name in ("query", "key", "value", "out")
-        for leaf, letter in (("weight", "W"), ("bias", "b"))
-    }
-    encoder = {name: theirs for name, theirs in attention.items() if name.startswith("self")} | {
-        "feed_forward.0.weight": "ffn_W1",
-        "feed_forward.0.bias": "ffn_b1",
-        "feed_forward.3.weight": "ffn_W2",
-        "feed_forward.3.bias": "ffn_b2",
-        "residuals.0.norm.": "self_Wo_ln_",
-        "residuals.1.norm.": "ffn_ffn_ln_",
-    }
-    decoder = attention | encoder | {"residuals.1.norm.": "context_Wo_ln_", "residuals.2.norm.": "ffn_ffn_ln_"}
-    if options.get("transformer-decoder-autoreg") == "rnn":
-        decoder = {name: theirs for name, theirs in decoder.items() if not name.startswith("self")} | {
-            "self_attention.value.weight": "rnn_W",
-            "self_attention.forget.weight": "rnn_Wf",
-            "self_attention.forget.bias": "rnn_bf",
-            "residuals.0.norm.": "rnn_ffn_ln_",
-        }
+    is_tied, is_joint, are_all = (options.get(f"tied-embeddings{suffix}") is True for suffix in ("", "-src", "-all"))
+    embeddings = {"src_embedding": "encoder_Wemb", "embedding": "decoder_Wemb"}
+    if is_joint or are_all:
+        embeddings = {"src_embedding": "Wemb", "embedding": "Wemb"}
+    output = "decoder_ff_logit_out_Wt"
+    if is_tied or are_all:
+        output = embeddings["embedding"]
+    elif "decoder_ff_logit_out_W" in tensors:
+        output = "decoder_ff_logit_out_W"
+    encoder = _SELF | _FEED_FORWARD | {"residuals.1.norm.": "ffn_ffn_ln_"}
+    decoder = _SSRU if options.get("transformer-decoder-autoreg") == "rnn" else _SELF
+    decoder = decoder | _CROSS | _FEED_FORWARD | {"residuals.2.norm.": "ffn_ffn_ln_"}
     return Names(
-        {
-            "src_embedding": source_name,
-            "embedding": target_name,
-            "output_weight": target_name if tied[0] or tied[2] else own,
-            "output_bias": "decoder_ff_logit_out_b",
-            "src_positions.signal.weight": _SINUSOIDS,
-            "tgt_positions.signal.weight": _SINUSOIDS,
-            **{
-                f"{side}_positions.norm.{ours}": f"{stack}_emb_ln_{theirs}_pre"
-                for side, stack in (("src", "encoder"), ("tgt", "decoder"))
-                for ours, theirs in (("weight", "scale"), ("bias", "bias"))
-            },
-        },
+        embeddings | _SHARED | {"output_weight": output},
         encoder=("encoder_l{}_", encoder),
         decoder=("decoder_l{}_", decoder),
         norm=("scale", "bias"),

@@ -29,21 +29,28 @@ def translate_with_literals(
     The best translation does not depend on how many are wanted. `are_drawn` says whether translations are drawn at
     random, and not ranked.
     """
-    own = {
-        number: found
-        for number, sentence in sentences.items()
-        if sentence.may_lose_literals and (found := literals(sentence.text.text))
-    }
-    too_long = {number for number, found in own.items() if _is_too_long(sentences[number], found, preparation)}
-    removed = {number: SYMBOL if number in own else sentence.removed for number, sentence in sentences.items()}
-    read = {number: sentence for number, sentence in sentences.items() if number not in too_long}
+    own: dict[int, Counter[str]] = {}  # literals of the sentences that may lose them
+    removed = {}
+    read = {}  # what the model reads with its literals
+    for number, sentence in sentences.items():
+        removed[number] = sentence.removed
+        read[number] = sentence
+        if sentence.may_lose_literals and (found := literals(sentence.text.text)):
+            own[number] = found
+            removed[number] = SYMBOL
+            if _is_too_long(sentence, found, preparation):
+                del read[number]
     results = translate(read, removed)
-    kept = {number: [literals(each.text) == own[number] for each in results.get(number, ())] for number in own}
-    lost = {number: sentences[number] for number in own if number in too_long or not all(kept[number])}
-    without = translate(lost, dict.fromkeys(lost, literal_pattern())) if lost else {}
-    for number, others in without.items():
-        translations = list(zip(results.get(number, ()), kept[number], strict=True))
-        results[number] = _replaced(translations, others) if are_drawn else _merged(translations, others)
+    kept: dict[int, list[tuple[Translation, bool]]] = {}  # translations, and whether each has the literals
+    lost = {}
+    for number, expected in own.items():
+        kept[number] = [(each, literals(each.text) == expected) for each in results.get(number, ())]
+        if number not in read or not all(is_kept for _, is_kept in kept[number]):
+            lost[number] = sentences[number]
+    if lost:
+        merge = _replaced if are_drawn else _merged
+        for number, others in translate(lost, dict.fromkeys(lost, literal_pattern())).items():
+            results[number] = merge(kept[number], others)
     return results
 
 
