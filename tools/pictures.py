@@ -1,8 +1,8 @@
-"""Draw the pictures of the documentation: docs/attention.svg, models.svg, windows.svg and arguments/*.svg.
+"""Draw the pictures of the documentation: docs/*.svg and arguments/*.svg.
 
     python -m tools.pictures
 
-The first three show the rows of the CSV files in benchmarks/results. Those of docs/arguments.md show the calls before
+The first show the rows of the CSV files in benchmarks/results. Those of docs/arguments.md show the calls before
 each picture, as a matrix of queries × keys per call and sequence: in rows-NAME.svg, the table row that each pair reads,
 a dash if it reads none; in terms-NAME.svg, the relative term of each pair's score. Cells of masked pairs are empty.
 """
@@ -28,11 +28,8 @@ from tools import DOCS
 
 GREY, GRID = "#57606a", "#d0d7de"
 BLUE, ORANGE, GREEN, PURPLE, PINK = "#0550ae", "#bc4c00", "#1a7f37", "#8250df", "#bf3989"
+COLOURS = (ORANGE, PURPLE, GREEN, BLUE, PINK)  # of processors
 Names = dict[str, tuple[str, str]]  # method -> name in the legend, and colour
-ATTENTION: Names = {
-    **{"plain": ("PyTorch, no positions", GREY), "auto": ("relattn", BLUE), "OpenNMT-py": ("OpenNMT-py", ORANGE)},
-    **{"eole": ("eole", GREEN), "W2V-BERT": ("W2V-BERT", PURPLE), "VITS": ("VITS", PINK)},
-}
 WINDOWS: Names = {
     "window": ("relattn, window (128, 128)", BLUE),
     "full": ("relattn, all pairs", GREEN),
@@ -42,9 +39,9 @@ WINDOWS: Names = {
 ENCODERS: Names = {"eager": ("own code, eager", ORANGE), "sdpa": ("own code, SDPA", GREY), "relattn": ("relattn", BLUE)}
 BOTH, FORWARD = {"pass": "forward + backward"}, {"pass": "forward"}
 Panel = tuple[str, dict[str, str], str]  # title, values of columns that choose rows, and column to draw
-PANELS_OF_ATTENTION: tuple[Panel, ...] = (
-    ("time, forward + backward, as a ratio to plain attention's", BOTH | {"causal": "False"}, "time ratio"),
-    ("peak memory beyond the inputs (MiB)", BOTH | {"causal": "False"}, "peak MiB"),
+PANELS_OF_ATTENTION: tuple[Panel, ...] = tuple(
+    (f"{rows['pass']}: time ÷ PyTorch's without positions", rows | {"causal": "False"}, "time ratio")
+    for rows in (FORWARD, BOTH)
 )
 PANELS_OF_WINDOWS: tuple[Panel, ...] = tuple(
     (f"microseconds per position, {rows['pass']}", rows, "us per token") for rows in (FORWARD, BOTH)
@@ -57,18 +54,62 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def draw_lengths(results: Path, out: Path, methods: Names, panels: Sequence[Panel], note: str = "") -> None:
-    """Draw a column of float32 rows by length, a line per method. A line ends before the first length without a row."""
-    rows = [row for row in read(results) if "AVX2" not in row["device"]]  # pictures show the processor with most rows
+def draw_processors(results: Path, out: Path) -> None:
+    """Draw our time over that of PyTorch's attention by length, a line per processor."""
+    from tools.tables import PROCESSORS  # which reads CSV files by this module
+
+    rows = [
+        row | {"method": row["device"].removesuffix(", 2 cores")} for row in read(results) if row["method"] == "auto"
+    ]
+    names = [name for name in PROCESSORS if any(row["method"] == name for row in rows)]
+    methods = {name: (PROCESSORS[name], colour) for name, colour in zip(names, COLOURS, strict=False)}
+    note = "8 heads, d = 64, k = 16, both tables, 8,192 tokens per batch, float32, two threads"
+    draw_lengths(rows, out, methods, PANELS_OF_ATTENTION, note, even=1.0)
+
+
+def draw_engines(results: Path, out: Path) -> None:
+    """Draw words per second of programs that translate with one model, a panel per beam size and a bar per program."""
+    from tools.tables import PROCESSORS, PROGRAMS
+
+    rows = [row for row in read(results) if row["threads"] == "1" and row["kind"] == "engine"]
+    device = rows[-1]["device"]
+    figure, axes = new_figure(figsize=(10, 2.3))
+    for axis, beam in zip(axes, ("1", "4"), strict=True):
+        speeds = {
+            row["name"]: float(row["words_per_second"])
+            for row in rows
+            if (row["device"], row["beam"]) == (device, beam)
+        }
+        names = sorted(speeds, key=speeds.__getitem__)
+        colours = [BLUE if name == "relattn-mt" else GREY for name in names]
+        bars = axis.barh(
+            [PROGRAMS[name] for name in names], [speeds[name] for name in names], color=colours, height=0.6
+        )
+        axis.bar_label(bars, fmt="{:,.0f}", padding=3)
+        axis.margins(x=0.15)
+        finish(axis, f"words per second, int8, beam {beam}, one thread", axis="x")
+    processor = PROCESSORS.get(device.removesuffix(", 2 cores"), device)
+    figure.supxlabel(f"one model for all, Multi30k, {processor}", fontsize=9)
+    save(figure, out)
+
+
+def draw_lengths(
+    rows: list[dict[str, str]], out: Path, methods: Names, panels: Sequence[Panel], note: str = "", even: float = 0.0
+) -> None:
+    """Draw a column of float32 rows by length, a line per method, and a dashed line at `even`.
+
+    A line ends before the first length without a row.
+    """
     found = [row for row in rows if row.get("dtype", "float32") == "float32"]
     figure, axes = new_figure(figsize=(10, 4.3))
     for axis, (title, wanted, column) in zip(axes, panels, strict=True):
         chosen = [row for row in found if row["method"] in methods and wanted.items() <= row.items()]
         for method, (name, colour) in methods.items():
             points = sorted((int(row["n"]), float(row[column])) for row in chosen if row["method"] == method)
-            style: dict[str, Any] = {"linestyle": "--"} if method == "plain" else {"marker": "o", "markersize": 4}
             width = 2.6 if colour == BLUE else 1.5
-            axis.plot(*zip(*points, strict=True), color=colour, label=name, linewidth=width, **style)
+            axis.plot(*zip(*points, strict=True), color=colour, label=name, linewidth=width, marker="o", markersize=4)
+        if even:
+            axis.axhline(even, color=GREY, linestyle="--", linewidth=1.2)
         axis.set(xscale="log", yscale="log", xlabel="length n")
         ticks = sorted({int(row["n"]) for row in chosen})
         axis.set_xticks(ticks, [f"{n:,}" for n in ticks], rotation=45, ha="right", rotation_mode="anchor")
@@ -252,9 +293,10 @@ def text(x: float, y: float, what: object, *, anchor: str = "middle", size: int 
 
 
 def main() -> None:
-    note = "8 heads, d = 64, k = 16, 8,192 tokens per batch; lines end where the next length needs over half the memory"
-    draw_lengths(RESULTS / "attention-cpu.csv", DOCS / "attention.svg", ATTENTION, PANELS_OF_ATTENTION, note)
-    draw_lengths(RESULTS / "windows-cpu.csv", DOCS / "windows.svg", WINDOWS, PANELS_OF_WINDOWS)
+    draw_processors(RESULTS / "attention-cpu.csv", DOCS / "attention.svg")
+    draw_engines(RESULTS / "engines-cpu.csv", DOCS / "engines.svg")
+    windows = [row for row in read(RESULTS / "windows-cpu.csv") if "AVX2" not in row["device"]]  # with most rows
+    draw_lengths(windows, DOCS / "windows.svg", WINDOWS, PANELS_OF_WINDOWS)
     draw_models(RESULTS / "models-cpu.csv", DOCS / "models.svg")
     for path, content in argument_pictures().items():
         path.parent.mkdir(exist_ok=True)

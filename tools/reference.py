@@ -64,11 +64,17 @@ def command(name: str, shared: dict[str, type]) -> Iterator[str]:
     """Yield the section of a command. Groups of options are added to `shared`, by title."""
     _, function, _ = command_of(name.split())
     arguments = arguments_of(function)
-    rows, groups = [], []
+    rows, links = [], []
+    groups: list[tuple[str, str, type]] = []  # of this command alone
     for key, argument in arguments.items():
         kind, required, is_flag = argument.kind, argument.required, not argument.positional
         if isinstance(kind, type) and is_dataclass(kind) and kind is not Recipe:
-            groups.append((f"{key}." if not required else "", title_of(kind), kind))
+            title = title_of(kind)
+            if required:
+                links.append(f"[{title}](#{anchor(title)})")
+                shared[title] = kind
+            else:
+                groups.append((f"--{key}.", title, kind))
             continue
         metavar = re.sub("S$", " ...", key.upper()) if get_origin(kind) is list else key.upper()
         label = f"--{key}" if is_flag else metavar
@@ -77,20 +83,14 @@ def command(name: str, shared: dict[str, type]) -> Iterator[str]:
         rows.append([f"`{label}`", shown_type, "" if kind is bool else default, cell(argument.help)])
     yield f"### relattn-mt {name}\n"
     yield f"{description(function)}\n"
-    if rows:
-        yield markdown([HEAD, *rows])
-    links = []
-    for prefix, title, kind in groups:
-        if prefix:  # options of this command alone
-            yield f"{title}:\n"
-            yield settings(kind, flag=f"--{prefix}")
-        else:
-            links.append(f"[{title}](#{anchor(title)})")
-            shared[title] = kind
     if any(argument.kind is Recipe for argument in arguments.values()):
         links.append("[settings of the recipe](recipe.md), such as `--model.clip 8`")
     if links:
-        yield f"Also: {', '.join(links)}.\n"
+        rows.append(["others", "", "", ", ".join(links)])
+    yield markdown([HEAD, *rows])
+    for flag, title, kind in groups:
+        yield f"{title}:\n"
+        yield settings(kind, flag=flag)
 
 
 def title_of(kind: type) -> str:
