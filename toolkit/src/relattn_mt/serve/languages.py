@@ -14,6 +14,7 @@ from babel import Locale, UnknownLocaleError
 from babel.core import get_global
 
 from relattn_mt.support.errors import one_line, require, same_language
+from relattn_mt.text.plausibility import language_identifier
 from relattn_mt.translate.translator import Translator
 
 MOST_LANGUAGES = 20  # of a model; each pair has its own queues
@@ -119,10 +120,9 @@ class Detector:
     """
 
     def __init__(self, codes: Sequence[str]) -> None:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
         from wordfreq import available_languages, get_frequency_dict
 
-        self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+        self._identifier = language_identifier()
         served = {_parts(code)[0]: code for code in sorted(codes, reverse=True)}
         for language, other in (("nb", "nn"), ("nn", "nb")):  # forms of Norwegian
             if other in served:

@@ -17,7 +17,7 @@ from relattn_mt.tokens.imported_tokenizer import marked_pieces
 from relattn_mt.tokens.tokenizer import word_indices
 from relattn_mt.translate.options import DEFAULTS, CallOptions, SentenceOptions
 from relattn_mt.translate.prepare import Sentence
-from relattn_mt.translate.translation import Translation
+from relattn_mt.translate.translation import Translation, check_language
 from relattn_mt.translate.translator import Translator
 
 # pieces of a sentence, for confidences
@@ -81,7 +81,10 @@ class PairService:
         return Sentence(text, replace(options, n_best=count), prefix)
 
     def _translate(self, sentences: Sequence[Sentence]) -> list[list[Translation]]:
-        return self.translator.translate_sentences(sentences, CallOptions(search=self.search))
+        languages = self.source, self.target
+        results = self.translator.translate_sentences(sentences, CallOptions(search=self.search))
+        pairs = zip(sentences, results, strict=True)
+        return [check_language(sentence.text.text, ranked, languages) for sentence, ranked in pairs]
 
     def _pieces(self, text: str) -> int:
         return len(self.translator.tokenizer.encode(text))

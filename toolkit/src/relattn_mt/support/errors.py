@@ -15,13 +15,13 @@ _MOST_CHOICES = 20  # names listed in one message
 EXTRAS = {  # imported names of packages that are not always installed, by the extra that installs them
     "bpe": ("sacremoses",),
     "prepare": ("babel", "regex"),  # of several extras with a package, the first is suggested
-    "documents": ("lxml", "markdown_it", "sentencex"),
+    "documents": ("lxml", "markdown_it", "py3langid", "sentencex"),
     "evaluate": ("sacrebleu",),
     "export": ("babel", "ctranslate2", "onnx", "onnxruntime", "onnxscript"),
     "files": ("pyarrow",),
     "hub": ("huggingface_hub",),
     "serve": (
-        *("anyio", "babel", "prometheus_client", "py3langid", "python_multipart", "starlette", "uvicorn"),
+        *("anyio", "babel", "prometheus_client", "python_multipart", "starlette", "uvicorn"),
         "wordfreq",
     ),
     "train": ("relattn", "torch"),

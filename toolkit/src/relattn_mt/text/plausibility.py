@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from operator import itemgetter
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 
 from relattn_mt.text.marked import Marked
+from relattn_mt.text.names import lacks_names
 from relattn_mt.text.patterns import has_text, may_have_tags, tag_pattern
 
 EMPTY = "empty"
@@ -16,6 +19,8 @@ REPETITION = "repetition"
 NUMBERS = "numbers"
 TAGS = "tags"
 LENGTH = "length"
+NAMES = "names"
+LANGUAGE = "language"  # of a text that is not in the language that was asked for
 LONG = "long"  # of a text that was copied, because it is longer than the model can read
 # of a repetition: parts in a row, and characters
 _TIMES = 4
@@ -24,22 +29,50 @@ _SHORTEST_REPETITION = 11
 _NUMBER = re.compile(
     r"([$€£¥]\s?)?(\d{1,3}(?:[ '’\u00a0\u202f]\d{3}(?!\d))+(?:[.,]\d+(?!\d))?|\d+(?:[.,]\d+)*)(\s?[$€£¥%‰])?"
 )
-_TIME = re.compile(r"\b\d{1,2}[.:]\d\d(?= ?(?:Uhr|h|[ap]\.? ?m)\b)|\b\d{1,2}\.\d{1,2}\.(?= )")  # or a day of a year
-_FEWEST_DIGITS = 3  # smaller numbers may be words, or hours of another clock, but for amounts
+_TIME = re.compile(r"\b\d{1,2}(?::\d\d(?!\d)|(?:[.:]\d\d)?(?= ?(?:Uhr|h|[ap]\.? ?m)\b))")
+_DAY = re.compile(r"\b(\d{1,2})\.(\d{1,2})\.(?= )")  # and month
+_SIGN = re.compile("[$€£¥₹₽₩₺]")  # of a currency, which a translation may spell after its number
+_NUMBER_AND_WORD = re.compile(r"\d[ \u00a0]?[^\W\d_]{3}|\b[A-Z]{3}[ \u00a0]?\d")
+_DAY_AND_YEAR = re.compile(r"\b(\d{1,2})[.,]? (\d{4})\b")
+_SMALL = 12  # up to which a number may be a word
 _MOST_TIMES = 3  # as many pieces as the source, from which on a length is unlikely
 _FEWEST_PIECES = 12
+# of a sentence that has lost words: words, and shares of the words and of the characters that are left
+_FEWEST_WORDS = 6
+_LEAST_WORDS = 0.5
+_LEAST_CHARACTERS = 0.6
+_FEWEST_TO_IDENTIFY = 4  # words of a text whose language is identified
+_FAR_LIKELIER = 100
+_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 
 
-def implausibilities(source: str, translation: str, src_pieces: int, tgt_pieces: int) -> tuple[str, ...]:
+def implausibilities(
+    source: str,
+    translation: str,
+    src_pieces: int,
+    tgt_pieces: int,
+    capitals: Sequence[bool] = (False, False),
+    pieces: Callable[[str], int] = len,
+) -> tuple[str, ...]:
     """Return what is implausible in a translation, as names in a fixed order.
 
     | name | meaning |
     |---|---|
     | `empty` | the translation has no text |
     | `repetition` | a part occurs four times in a row, and not in the source |
-    | `numbers` | the numbers with three digits, decimals, a currency or a percent sign are not those of the source |
+    | `numbers` | a number of the source is missing, unless it may be a word, as those up to 12; or its currency, or a
+      month between a day and a year; or there is another number of three digits |
     | `tags` | the tags, placeholders and addresses are not those of the source |
-    | `length` | it has over three times as many pieces as the source, or less than a third |
+    | `length` | it has over three times as many pieces as the source, less than a third, or less than half the words |
+    | `names` | a name is missing, or spelled in another way |
+
+    Args:
+        source: The source.
+        translation: Its translation.
+        src_pieces: Number of pieces of the source.
+        tgt_pieces: Number of pieces of the translation.
+        capitals: Whether a capitalized word within a sentence is a name, in the source and in the translation.
+        pieces: Function that returns the number of pieces of a word.
     """
     if not has_text(source):
         return ()
@@ -48,9 +81,11 @@ def implausibilities(source: str, translation: str, src_pieces: int, tgt_pieces:
     shorter, longer = sorted((src_pieces, tgt_pieces))
     found = {
         REPETITION: _repeats(translation) and not _repeats(source),
-        NUMBERS: not (_has_numbers(source, translation) and _has_numbers(translation, source)),
+        NUMBERS: _changes_numbers(source, translation),
         TAGS: _tags(source) != _tags(translation),
-        LENGTH: longer >= _FEWEST_PIECES and longer > _MOST_TIMES * shorter,
+        LENGTH: (longer >= _FEWEST_PIECES and longer > _MOST_TIMES * shorter) or _lost_words(source, translation),
+        NAMES: (capitals[0] and lacks_names(source, translation, pieces))
+        or (capitals[1] and lacks_names(translation, source, pieces)),
     }
     return tuple(name for name, is_found in found.items() if is_found)
 
@@ -70,12 +105,62 @@ def _repeats(text: str) -> bool:
     return False
 
 
+@cache
+def language_identifier() -> Any:
+    """Return py3langid's identifier of languages. Loading it takes half a second."""
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+def is_in_other_language(text: str, language: str) -> bool:
+    """Return whether a text of four words or more is far likelier in another language; False for an unknown one."""
+    identifier = language_identifier()
+    label = re.split("[-_]", language)[0].lower()
+    if label not in identifier.labels or _count_words(text) < _FEWEST_TO_IDENTIFY:
+        return False
+    ranking = dict(identifier.rank(text))
+    return bool(max(ranking.values()) > _FAR_LIKELIER * ranking[label])
+
+
+def _lost_words(source: str, translation: str) -> bool:
+    """Return whether a translation has less than half of the words of a sentence, and far fewer characters."""
+    count = _count_words(source)
+    if count < _FEWEST_WORDS or _WITHOUT_SPACES.search(source + translation):
+        return False
+    is_short = len(translation) < _LEAST_CHARACTERS * len(source)
+    return is_short and _count_words(translation) < _LEAST_WORDS * count
+
+
+def _count_words(text: str) -> int:
+    return len(re.findall(r"\w+", text))
+
+
+def _changes_numbers(source: str, translation: str) -> bool:
+    """Return whether a translation has lost or changed a number, its currency, or the month between two."""
+    if not re.search(r"\d", source + translation):
+        return False
+    missing, added = _unmatched(source, translation)
+    if any(matters for _, matters in missing + added):
+        return True
+    if missing and (added or _count_words(translation) < _count_words(source)):
+        return True
+    signs = len(_SIGN.findall(source)) - len(_SIGN.findall(translation))
+    if signs > max(0, len(_NUMBER_AND_WORD.findall(translation)) - len(_NUMBER_AND_WORD.findall(source))):
+        return True
+    return any(
+        re.search(rf"\b{day}\W{{1,2}}[^\W\d_]+\W{{1,2}}{year}\b", source)
+        for day, year in _DAY_AND_YEAR.findall(translation)
+    )
+
+
 def _numbers(text: str) -> list[tuple[set[str], bool]]:
     """Return the values of the numbers of a text, several if a mark may be one of decimals, and whether they matter."""
     text = re.sub(r"\d", lambda digit: str(int(digit[0])), text)  # of any script
+    text = _DAY.sub(r"\1 \2 ", _TIME.sub(" ", text))
     return [
-        (values, bool(found[1] or found[3]) or max(map(len, values)) >= _FEWEST_DIGITS)
-        for found in _NUMBER.finditer(_TIME.sub(" ", text))
+        (values, bool(found[1] or found[3]) or max(map(float, values)) > _SMALL or "." in max(values))
+        for found in _NUMBER.finditer(text)
         for values in _values(re.sub(r"[^\d.,]", "", found[2]))
     ]
 
@@ -85,11 +170,11 @@ def _values(number: str) -> list[set[str]]:
     whole, *groups = re.split("[.,]", number)
     marks = re.sub(r"\d", "", number)
     if not groups:
-        return [{whole}]
+        return [{whole.lstrip("0") or "0"}]
     is_decimal = len(marks) == 1 or (marks[-1] not in marks[:-1] and len({*marks}) == 2)
     thousands = groups[:-1] if is_decimal else groups
     if thousands and (len(whole) > 3 or any(len(group) != 3 for group in thousands)):
-        return [{part} for part in (whole, *groups)]
+        return [{part.lstrip("0") or "0"} for part in (whole, *groups)]
     integer = whole + "".join(thousands)
     values = {f"{integer}.{groups[-1].rstrip('0')}".rstrip(".")} if is_decimal else {integer}
     if len(marks) == 1 and len(groups[-1]) == 3 and len(whole) <= 3:
@@ -97,15 +182,17 @@ def _values(number: str) -> list[set[str]]:
     return [values]
 
 
-def _has_numbers(text: str, other: str) -> bool:
-    """Return whether each number of a text that matters has a value of its own in another text."""
-    rest = [values for values, _ in _numbers(other)]
-    for values, _ in sorted(filter(itemgetter(1), _numbers(text)), key=lambda each: len(each[0])):
-        equal = next((each for each in rest if each & values), None)
+def _unmatched(text: str, other: str) -> tuple[list[tuple[set[str], bool]], list[tuple[set[str], bool]]]:
+    """Return the numbers of a text that another text does not have, and those of the other one that are left over."""
+    rest = _numbers(other)
+    missing = []
+    for number in sorted(_numbers(text), key=lambda each: len(each[0])):
+        equal = next((each for each in rest if each[0] & number[0]), None)
         if equal is None:
-            return False
-        rest.remove(equal)
-    return True
+            missing.append(number)
+        else:
+            rest.remove(equal)
+    return missing, rest
 
 
 def _tags(text: str) -> Counter[str]:

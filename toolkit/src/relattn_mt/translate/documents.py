@@ -12,7 +12,7 @@ from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import separator_in, split
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.prepare import Sentence
-from relattn_mt.translate.translation import Translation
+from relattn_mt.translate.translation import Translation, check_language
 from relattn_mt.translate.translator import Translator
 
 UNPACKED = 1 << 30  # bytes that a document may unpack to
@@ -79,8 +79,9 @@ def translate_texts(
     sentences = [Sentence(sentence, options) for text in split_texts for sentence in text.sentences]
     with progress_bar(len(sentences), "sentence", shown=progress) as advance:
         ranked = translator.translate_sentences(sentences, options, first, advance)
-        translations = [best for best, *_ in ranked]
+    languages = translator.src_lang, translator.tgt_lang
+    sources = [sentence.text.text for sentence in sentences]
+    translations = [check_language(*pair, languages)[0] for pair in zip(sources, ranked, strict=True)]
     remaining = iter(translations)
     texts = [text.join([next(remaining).marked for _ in text.sentences]) for text in split_texts]
-    sources = [sentence.text.text for sentence in sentences]
     return TranslatedTexts(texts, list(map(Segment, sources, translations)))

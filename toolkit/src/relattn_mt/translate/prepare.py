@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LONGEST_LINE = 1 << 14  # characters per line; the time of attention grows with the square of the length
 
+# unknown languages, and those whose nouns are capitalized
+_WITH_CAPITALS = re.compile(r"\Z|(?:de|deu|ger|gsw|lb|ltz|nds)(?![^\W_])", re.IGNORECASE)
 _WITH_MARK = re.compile(r"(?<![\d.,])\d+(?:[.,]\d{3})*[.,]\d+(?![.,]*\d)")
 
 
@@ -99,12 +101,26 @@ class Preparation:
         tokenizer: Tokenizer of both sides.
         search: Default search.
         max_length: Longest sequence that the model can hold, in pieces with special tokens; None if unlimited.
+        languages: Source and target language; empty if unknown.
     """
 
-    def __init__(self, tokenizer: AnyTokenizer, search: SearchConfig, max_length: int | None) -> None:
+    def __init__(
+        self,
+        tokenizer: AnyTokenizer,
+        search: SearchConfig,
+        max_length: int | None,
+        languages: tuple[str, str] = ("", ""),
+    ) -> None:
         self.tokenizer = tokenizer
+        self._languages = languages
         self.search = search
         self.max_length = max_length
+
+    @property
+    def names(self) -> tuple[list[bool], Callable[[str], int]]:
+        """What `implausibilities` needs to find names."""
+        capitals = [not _WITH_CAPITALS.match(code) for code in self._languages]
+        return capitals, lambda word: len(self.tokenizer.encode(word))
 
     @cached_property
     def prefixes(self) -> Prefixes:

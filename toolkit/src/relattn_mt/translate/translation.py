@@ -14,7 +14,7 @@ from relattn_mt.search.types import Hypothesis
 from relattn_mt.support.errors import one_line
 from relattn_mt.text.alignment import WordAlignment
 from relattn_mt.text.marked import Mark, Marked
-from relattn_mt.text.plausibility import implausibilities
+from relattn_mt.text.plausibility import LANGUAGE, implausibilities, is_in_other_language
 from relattn_mt.translate.prepare import Preparation, Prepared, search_limit
 
 if TYPE_CHECKING:
@@ -82,6 +82,14 @@ def joined(text: SplitText, parts: Sequence[Translation]) -> Translation:
     )
 
 
+def check_language(source: str, ranked: list[Translation], languages: tuple[str, str]) -> list[Translation]:
+    """Return translations of a sentence, the best one with a warning if it or the source is in another language."""
+    best, *others = ranked
+    if is_in_other_language(source, languages[0]) or is_in_other_language(best.text, languages[1]):
+        best = replace(best, warnings=(*best.warnings, LANGUAGE))
+    return [best, *others]
+
+
 def translations_of(
     prepared: Prepared,
     hypotheses: Sequence[Hypothesis],
@@ -105,7 +113,8 @@ def translations_of(
             text = preparation.prefixes.complete(sentence.prefix, request, tokens)
         links = [] if alignment is None or not sentence.options.align else alignment.links
         result = _with_marks(Translation(text, hypothesis.score, tokens, mean, links), prepared, alignment)
-        warnings = implausibilities(sentence.text.text, result.text, len(prepared.src_ids), len(tokens))
+        lengths = len(prepared.src_ids), len(tokens)
+        warnings = implausibilities(sentence.text.text, result.text, *lengths, *preparation.names)
         results.append(replace(result, warnings=warnings))
     limit = request.limit - given
     most = preparation.max_target
