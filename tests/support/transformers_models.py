@@ -162,7 +162,7 @@ def randomize(model: Any, eos: int, deviation: float, end: float) -> None:
 
 def t5(
     path: Path, *, kind: str = "T5", tied: bool = True, languages: tuple[str, ...] = (), vocab: int = 60,
-    lines: list[str] = LINES, generation: dict[str, Any] | None = None, shards: str = "50GB", deviation: float = 0.2,
+    lines: list[str] = LINES, generation: dict[str, Any] | None = None, shards: str = "50GB", end: float = 1.5,
     **config: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Write a model of T5's kinds, with the settings of published ones: an output of its own unless it is tied.
@@ -185,11 +185,11 @@ def t5(
     made = getattr(transformers, f"{kind}Config")(**settings, tie_word_embeddings=tied)
     model = getattr(transformers, f"{kind}ForConditionalGeneration")(made)
     if not tied:
-        model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
+        model.lm_head.weight = torch.nn.Parameter(0.3 * torch.randn_like(model.lm_head.weight))
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += deviation * torch.randn(parameter.shape)
-        model.lm_head.weight[numbers["eos_token_id"]] *= 1.5
+            parameter += 0.2 * torch.randn(parameter.shape)
+        model.lm_head.weight[numbers["eos_token_id"]] *= end  # so that some translations end by themselves
     model.generation_config = transformers.GenerationConfig(
         **numbers, **{"num_beams": 4, "max_length": 40, "early_stopping": True, **(generation or {})}
     )
@@ -198,4 +198,8 @@ def t5(
     published = json.loads((path / "config.json").read_text()) | {"tie_word_embeddings": tied}
     published.pop("scale_decoder_outputs", None)  # of transformers 5
     (path / "config.json").write_text(json.dumps(published))
-    return type(model).from_pretrained(path).eval(), tokenizer
+    level = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()  # about an output of its own
+    read = type(model).from_pretrained(path).eval()
+    transformers.logging.set_verbosity(level)
+    return read, tokenizer

@@ -74,19 +74,22 @@ def is_valid(positions: str, tables: str | None, clips: tuple[int, int] | None, 
     positions=[name for name in SCHEMES if "ctranslate2" in formats_of(name)],
     tables=[None, "both", "keys", "values"],
     clips=[None, (4, 1), (0, 2), (0, 0)],
-    norm=["pre", "post"],
+    norm=["pre", "post", "rms"],
     activation=["relu", "gelu_tanh", "gelu_sigmoid", "swish"],
     shared=["all", "target", "none"],
     scaled=[True, False],
     bias=[False, True],
+    feed_forward=["plain", "gated"],
+    head_dim=[0, 6],
 )
 def test_export_agrees_with_the_bundle(
-    make, tmp_path, positions, tables, clips, norm, activation, shared, scaled, bias
+    make, tmp_path, positions, tables, clips, norm, activation, shared, scaled, bias, feed_forward, head_dim
 ):
     left, right = clips or (None, None)
     relative = {"relative_tables": tables, "clip": left, "clip_right": right}
     of_model = {"shared_embeddings": shared, "scaled_embeddings": scaled, "output_bias": bias, "norm_epsilon": 1e-3}
-    parts = make(encoder_layers=1, positions=positions, norm=norm, activation=activation, **relative, **of_model)
+    of_model |= {"norm": norm, "activation": activation, "feed_forward": feed_forward, "head_dim": head_dim}
+    parts = make(encoder_layers=2, positions=positions, **relative, **of_model)
     sample = random_lines([1, 5, 12])
     report = export(parts, tmp_path / "out", quantization="float32", sample=sample)
     assert {file.name for file in (tmp_path / "out").iterdir()} == FILES

@@ -26,7 +26,7 @@ def import_(
     architecture: str = "",
     offline: bool = False,
 ) -> None:
-    """Convert a model of another toolkit to a bundle: OPUS-MT, Firefox's, M2M-100, NLLB, mBART-50, Argos Translate etc.
+    """Convert a model of another toolkit to a bundle: OPUS-MT, Firefox's, NLLB, mBART-50, MADLAD-400, Argos etc.
 
     A model for CTranslate2 is compared with CTranslate2, if that is installed. firefox:en-de is downloaded from Mozilla
     to the cache, unless it is there, and is then translated and served by this name, also without a network.

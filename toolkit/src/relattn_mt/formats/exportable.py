@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from relattn_mt.config import ModelConfig, PositionSpec
-from relattn_mt.config.positions import ClippedTables, DotProduct, LearnedVectors, Sinusoids
+from relattn_mt.config.positions import BucketBias, ClippedTables, DotProduct, LearnedVectors, Sinusoids
 from relattn_mt.support.errors import InputError
 
 FORMATS = {"ctranslate2": "CTranslate2", "argos": "CTranslate2", "onnx": "ONNX export"}  # and who refuses a model
 
 
 def _ctranslate2_reasons(spec: PositionSpec) -> list[str]:
-    """Return what CTranslate2 lacks: it has tables that all heads share, or vectors that are added to embeddings."""
+    """Return what CTranslate2 lacks: it has tables that all heads share, biases, or vectors added to embeddings."""
     match spec.signal, spec.mixer:
-        case (None | Sinusoids() | LearnedVectors(), DotProduct()):
+        case (None | Sinusoids() | LearnedVectors(), DotProduct()) | (None, BucketBias()):
             return []
         case (signal, ClippedTables(per_head=per_head, beyond=beyond)):
             reasons = [] if signal is None else [f"{spec.name} positions (train with --model.positions relative)"]

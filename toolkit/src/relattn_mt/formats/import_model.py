@@ -118,6 +118,8 @@ def _import(
     summary = "\n\n".join([summary, *foreign.notes])
     report = Report([summary], {})
     pairs = language_pairs(foreign.pairs, path)
+    if (src_lang, tgt_lang) not in pairs:  # a T5 that was trained for a pair without a prompt
+        pairs = []
     tokenizer = foreign.tokenizer
     shortlist = bundle.read_shortlist(foreign.shortlist, tokenizer) if foreign.shortlist else None
     imported = bundle.Bundle(out, config, foreign.search, src_lang, tgt_lang, weights, tokenizer, pairs, shortlist)

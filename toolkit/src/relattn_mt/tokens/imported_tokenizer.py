@@ -58,6 +58,7 @@ class Vocabulary:
         target_begin: Tokens that the decoder reads after `start`. They are given, not generated.
         languages: Token of each language by its code, in a model of several directions. If `target_begin` has one,
             those around the source are of the source's language; else they are of the target's.
+        prompts: Pieces before each source sentence by the pair of languages, "en de", separated by spaces; in T5.
         bpe: Who prepares text for codes of subword-nmt, as in `BpeModel`; empty for SentencePiece models.
     """
 
@@ -70,6 +71,7 @@ class Vocabulary:
     source_end: list[str] = field(default_factory=list)
     target_begin: list[str] = field(default_factory=list)
     languages: dict[str, str] = field(default_factory=dict)
+    prompts: dict[str, str] = field(default_factory=dict)
     bpe: str = ""
 
     def __post_init__(self) -> None:
@@ -104,6 +106,10 @@ class Vocabulary:
         Raises:
             InputError: The model has no such language.
         """
+        if self.prompts:
+            other = copy(self)  # `replace` would check the vocabularies again, which takes long
+            object.__setattr__(other, "source_begin", self.prompts.get(f"{src_lang} {tgt_lang}", "").split())
+            return other
         if not self.languages:
             return self
         tokens = {*self.languages.values()}
@@ -113,7 +119,7 @@ class Vocabulary:
             if code not in self.languages:
                 raise unknown(name, code, self.languages)
         around = src_lang if of_target else tgt_lang
-        other = copy(self)  # `replace` would check the vocabularies again, which takes long
+        other = copy(self)
         for name, code in (("source_begin", around), ("source_end", around), ("target_begin", tgt_lang)):
             pieces = [self.languages[code] if piece in tokens else piece for piece in getattr(self, name)]
             object.__setattr__(other, name, pieces)
@@ -249,7 +255,7 @@ class ImportedTokenizer:
 
     def with_languages(self, src_lang: str, tgt_lang: str) -> ImportedTokenizer:
         """Return a tokenizer for another direction of the same model. Raises InputError as `Vocabulary` does."""
-        if not self.languages:
+        if not (self.languages or self.vocabulary.prompts):
             return self
         other = copy(self)
         other.vocabulary = self.vocabulary.with_languages(src_lang, tgt_lang)

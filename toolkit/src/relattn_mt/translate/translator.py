@@ -97,8 +97,10 @@ class Translator:
         vocabulary = self.tokenizer.vocabulary if isinstance(self.tokenizer, ImportedTokenizer) else None
         if self._pairs or vocabulary is None or not vocabulary.languages:
             return self._pairs or [(self.src_lang, self.tgt_lang)]
-        sources = vocabulary.languages if vocabulary.reads_source_language else [self.src_lang]
-        return [(source, target) for source in sources for target in vocabulary.languages if source != target]
+        languages = vocabulary.languages
+        from_any = vocabulary.reads_source_language or self.src_lang in languages  # as in MADLAD-400
+        sources = languages if from_any else [self.src_lang]
+        return [(source, target) for source in sources for target in languages if source != target]
 
     def with_languages(self, src_lang: str = "", tgt_lang: str = "") -> Translator:
         """Return a translator of the same model for another pair of languages.

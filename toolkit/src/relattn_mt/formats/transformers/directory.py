@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from relattn_mt.formats.foreign_model import read_json, typed
-from relattn_mt.support.errors import InputError, one_line, require
+from relattn_mt.support.errors import InputError, one_line, reading, require
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
@@ -34,9 +35,10 @@ _MARIAN_FILES = "vocab.json", "source.spm", "target.spm"
 ADAPTER = "adapter_config.json"
 SHARED_MODEL = "sentencepiece.bpe.model"
 T5_MODEL = "spiece.model"
+CARD = "README.md"
 SMALL_FILES = (
     *(CONFIG, GENERATION, TOKENIZER, *INDICES, *_MARIAN_FILES, "target_vocab.json", SHARED_MODEL),
-    *(T5_MODEL, "tokenizer.json", "added_tokens.json"),
+    *(T5_MODEL, "tokenizer.json", "added_tokens.json", CARD),
 )
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_python": "gelu", "quick_gelu": "gelu_sigmoid"}
@@ -209,6 +211,17 @@ def weight_files(path: Path, available: Collection[str] | None = None) -> list[s
             raise InputError(f"{path}: not a complete {DIRECTORY}: it has no {listed}")
         return sorted({*files})
     raise InputError(f"{path}: not a complete {DIRECTORY}: it has no {WEIGHTS[0]} and no {WEIGHTS[1]}")
+
+
+def licence(path: Path) -> list[str]:
+    """Return the note about the licence that the card in a directory names; nothing if it names none."""
+    card = path / CARD
+    if not card.is_file():
+        return []
+    with reading(card, "cannot be read"):
+        content = card.read_text(encoding="utf-8", errors="replace")
+    found = re.search(r"\A---\n(?:.*\n)*?license: *(\S.*)\n", content.partition("\n---")[0] + "\n")
+    return [f"licence of the model, in its {CARD}: {one_line(found[1], 80)}"] if found else []
 
 
 def optional(file: Path) -> dict[str, Any]:

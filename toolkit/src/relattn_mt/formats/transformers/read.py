@@ -24,6 +24,7 @@ from relattn_mt.formats.transformers.directory import (
     DIRECTORY,
     FAMILIES,
     Settings,
+    licence,
     read_config,
     weight_files,
 )
@@ -111,7 +112,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         tokenizer=tokenizer,
         languages=languages,
         search=search,
-        notes=tuple(notes),
+        notes=(*notes, *licence(path)),
     )
 
 

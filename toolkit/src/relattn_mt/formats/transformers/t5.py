@@ -31,12 +31,14 @@ from relattn_mt.formats.transformers.directory import (
     T5_MODEL,
     TOKENIZER,
     Settings,
+    licence,
     optional,
     weight_files,
 )
 from relattn_mt.formats.transformers.generation import Generation
 from relattn_mt.formats.transformers.vocabulary import UNUSED, piece_of, require_tokenizer_class, special_token
 from relattn_mt.support.errors import InputError, require
+from relattn_mt.tokens.tokenizer import processor
 from relattn_mt.weights import LazyWeights, read_weights
 
 MADLAD_LANGUAGE = re.compile(r"<2([a-z]{2,3}(?:_\w+)?)>")
@@ -60,6 +62,8 @@ def read(settings: Settings, src_tokenizer: Path | None, tgt_tokenizer: Path | N
     vocabulary = _vocabulary(path, src_tokenizer or path / T5_MODEL, settings, generation)
     tokenizer = read_tokenizer(path, src_tokenizer or path / T5_MODEL, tgt_tokenizer, **vocabulary)
     search, notes = generation.search(0, tokenizer.special.banned)
+    if prompts := vocabulary["prompts"]:
+        notes.append(f"prompts, before sources of these pairs only: {', '.join(prompts)}")
     return ForeignModel(
         toolkit=f"transformers ({FAMILIES[settings['model_type']].architecture})",
         source=path,
@@ -68,8 +72,9 @@ def read(settings: Settings, src_tokenizer: Path | None, tgt_tokenizer: Path | N
         names=names,
         tokenizer=tokenizer,
         languages=settings.languages(path),
+        pairs=list(vocabulary["prompts"]),
         search=search,
-        notes=tuple(notes),
+        notes=(*notes, *licence(path)),
     )
 
 
@@ -210,4 +215,18 @@ def _vocabulary(path: Path, model: Path, settings: Settings, generation: Generat
         "source_begin": [next(iter(languages.values()))] if languages else [],
         "source_end": [special_token(tokenizer, "eos", "</s>")],
         "languages": languages,
+        "prompts": _prompts(settings, model, pieces),
     }
+
+
+def _prompts(settings: Settings, model: Path, pieces: list[str]) -> dict[str, str]:
+    """Return the pieces of the text before each source, such as "translate English to German:", by "en de"."""
+    tasks = settings["task_specific_params"]
+    prompts = {}
+    for name, task in tasks.items() if isinstance(tasks, dict) else ():
+        match = re.fullmatch(r"translation_([a-z]+)_to_([a-z]+)", name)
+        text = task.get("prefix") if isinstance(task, dict) else None
+        if match and isinstance(text, str):
+            ids = processor(model.read_bytes()).encode(text)
+            prompts[f"{match[1]} {match[2]}"] = " ".join(pieces[i] for i in ids)
+    return prompts
