@@ -25,6 +25,8 @@ void EXPORT(release)(void *memory) { free(memory); }
 int EXPORT(capacity)(const model *m) { return m->capacity; }
 int EXPORT(eos)(const model *m) { return (int)m->search.eos; }
 int EXPORT(beam)(const model *m) { return (int)m->search.beam; }
+float EXPORT(penalty)(const model *m, int length) { return m->search.penalties[length]; }
+int EXPORT(bos)(const model *m) { return (int)m->search.bos; }
 
 enum { DAMAGED = 1, WRONG_INTERFACE = 2 };
 
@@ -45,15 +47,13 @@ int EXPORT(open_model)(model *m, size_t size) {
     return 0;
 }
 
-/* Translate sentences `src` (sentences, src_len) with the search's beam. Write `tokens` (sentences, beam, capacity) and
-   `scores` (sentences, beam), the first `best` of each sentence. Return the number of steps, or an error code. */
-int EXPORT(translate)(const model *m, int sentences, int src_len, const int64_t *src, const int64_t *lengths, int beam, int best,
-                      const int64_t *limits, int capacity, int64_t *tokens, float *scores) {
+/* Run the encoder for sentences `src` (sentences, src_len), and return the keys and values of the decoder's layers; NULL if they do
+   not fit in memory. `step` gets them, and the lengths. */
+static float *read_sources(const model *m, relattn_mt_step *step, int sentences, int src_len, const int64_t *src,
+                           const int64_t *lengths) {
     const relattn_mt_engine *engine = relattn_wasm;
     relattn_mt_step encoder = m->encoder;
     relattn_mt_memory memory = m->memory;
-    relattn_mt_search search = m->search;
-    ptrdiff_t steps = RELATTN_MT_NO_MEMORY;
     encoder.tokens = src, encoder.src_lengths = lengths, encoder.rows = sentences, encoder.src_len = src_len;
     memory.rows = sentences * src_len, memory.src_len = src_len, memory.row_len = (src_len + 15) / 16 * 16;
     const size_t layer_size = sentences * memory.heads * 2 * memory.head_dim * memory.row_len;
@@ -65,12 +65,52 @@ int EXPORT(translate)(const model *m, int sentences, int src_len, const int64_t 
         engine->encode(&encoder);
         engine->memory(&memory);
         for (ptrdiff_t i = 0; i < memory.layer_count; i++)
-            ((relattn_mt_layer *)search.step.layers)[i].memory = memory.to + i * layer_size;
-        search.step.src_lengths = lengths, search.step.src_len = src_len, search.sentences = sentences;
-        search.limits = limits, search.capacity = capacity, search.beam = beam, search.best = best;
-        search.tokens = tokens, search.scores = scores;
-        steps = engine->search(&search);
+            ((relattn_mt_layer *)step->layers)[i].memory = memory.to + i * layer_size;
+    } else {
+        free(memory.to);
+        memory.to = NULL;
     }
-    free(encoder.encoded), free(encoder.space), free(memory.to), free(memory.space);
+    step->src_lengths = lengths, step->src_len = src_len;
+    free(encoder.encoded), free(encoder.space), free(memory.space);
+    return memory.to;
+}
+
+/* Translate sentences `src` (sentences, src_len) with the search's beam. Write `tokens` (sentences, beam, capacity) and
+   `scores` (sentences, beam), the first `best` of each sentence. Translations begin with the tokens `given`. `shortlist` has the
+   tokens that may follow, as in `relattn_mt.h`, or is NULL. Return the number of steps, or an error code. */
+int EXPORT(translate)(const model *m, int sentences, int src_len, const int64_t *src, const int64_t *lengths, int beam, int best,
+                      const int64_t *limits, int capacity, const int64_t *given, int given_count, const int64_t *shortlist,
+                      const int64_t *begins, int64_t *tokens, float *scores) {
+    relattn_mt_search search = m->search;
+    float *memory = read_sources(m, &search.step, sentences, src_len, src, lengths);
+    if (!memory) return RELATTN_MT_NO_MEMORY;
+    search.sentences = sentences, search.limits = limits, search.capacity = capacity, search.beam = beam, search.best = best;
+    search.given = given, search.given_count = given_count, search.tokens = tokens, search.scores = scores;
+    search.step.shortlist = shortlist, search.step.shortlist_begins = begins;
+    const ptrdiff_t steps = ((const relattn_mt_engine *)relattn_wasm)->search(&search);
+    free(memory);
     return (int)steps;
+}
+
+/* Write the attention `weights` (steps, src_len) of a sentence `src` while the tokens `target` are read, one in each step. Return
+   0, or an error code. */
+int EXPORT(align)(const model *m, int src_len, const int64_t *src, int steps, const int64_t *target, float *weights) {
+    const relattn_mt_engine *engine = relattn_wasm;
+    const int64_t length = src_len, source = 0;
+    relattn_mt_step step = m->search.step;
+    float *memory = read_sources(m, &step, 1, src_len, src, &length);
+    step.sources = &source, step.rows = step.per_source = 1, step.position = steps - 1;
+    step.space = allocate(sizeof(float) * engine->space(&step));
+    const size_t block_size = step.layer_count * (step.ssru ? (step.dim + 15) / 16 * 16 : step.heads * 2 * step.head_dim * 16),
+                 count = step.ssru ? 1 : (steps + 15) / 16;
+    float *cache = allocate(sizeof(float) * block_size * count), **blocks = allocate(sizeof(float *) * count);
+    const int fits = memory && step.space && cache && blocks;
+    for (size_t i = 0; fits && i < count; i++) blocks[i] = cache + i * block_size;
+    step.blocks = blocks;
+    for (int i = 0; fits && i < steps; i++) {
+        step.position = i, step.tokens = target + i, step.attention = weights + i * src_len;
+        engine->step(&step);
+    }
+    free(memory), free(step.space), free(cache), free(blocks);
+    return fits ? 0 : RELATTN_MT_NO_MEMORY;
 }

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -19,7 +19,13 @@ from typing import Any
 import pytest
 import sentencepiece
 from relattn_mt.bundle import PACKAGED, read_bundle
+from relattn_mt.tokens.tokenizer import normalized
 from relattn_mt.weights import SCALE
+
+from testing.firefox_models import random_model, train_vocabulary, write_bin, write_shortlist
+from testing.foreign_bundles import run_import
+from testing.marian_models import write as write_marian
+from testing.transformers_models import m2m_100
 
 ROOT = Path(__file__).parents[2]
 NODE = shutil.which("node")
@@ -58,11 +64,13 @@ from relattn_mt.translate.options import TranslateOptions
 task = json.load(sys.stdin)
 results = []
 for texts, options in task["calls"]:
-    translator = load(task["bundle"]).with_languages(tgt_lang=options["to"])
+    translator = load(task["bundle"]).with_languages(tgt_lang=options.get("to", ""))
     assert "for plain" in translator.engine.name
     search = replace(translator.search, beam_size=options["beam"])
-    chosen = TranslateOptions(n_best=options["nBest"], search=search, keep_literals=False, copy=False)
-    results.append([[(x.text, x.tokens, x.score) for x in found] for found in translator.n_best(texts, chosen)])
+    align = options.get("align", False)
+    chosen = TranslateOptions(n_best=options["nBest"], search=search, keep_literals=False, copy=False, align=align)
+    found = translator.n_best(texts, chosen)
+    results.append([[(x.text, x.tokens, x.score, x.confidence, x.alignment) for x in each] for each in found])
 json.dump(results, sys.stdout)
 """
 
@@ -123,11 +131,13 @@ def sentences() -> tuple[list[str], list[str]]:
 
 
 def require_equal(found: list[Any], expected: list[Any]) -> None:
-    """Check texts, tokens and scores of all hypotheses of all calls."""
+    """Check texts, tokens, scores, confidence and alignments of all hypotheses of all calls."""
     for outcome, results in zip(found, expected, strict=True):
         for own, hypotheses in zip(outcome["found"], results, strict=True):
-            listed = [own, *own["alternatives"]]
-            assert [[each["text"], each["ids"], each["score"]] for each in listed] == hypotheses
+            for each, (*exact, confidence, alignment) in zip([own, *own["alternatives"]], hypotheses, strict=True):
+                assert [each["text"], each["ids"], each["score"]] == exact
+                assert each["confidence"] == pytest.approx(confidence, rel=1e-5)
+                assert each.get("alignment", []) == alignment
 
 
 @pytest.mark.parametrize("engine", ["simd", "relaxed"])
@@ -139,6 +149,7 @@ def test_texts_tokens_and_scores_are_equal(site, engine):
         ([*english, *long, "", "▁ is a mark", "zero\u200bwidth 中文 🙂"], {"beam": 1, "nBest": 1, "to": "de"}),
         ([*english, *long], {"beam": 4, "nBest": 3, "to": "de"}),
         (german, {"beam": 4, "nBest": 1, "to": "en"}),
+        ([*english[:60], *long, "50 % (“so”)", "…"], {"beam": 4, "nBest": 2, "to": "de", "align": True}),
     ]
     results = run({"folder": url(site), "engine": engine, "calls": calls}, *node_flags(engine))
     assert results["engine"] == engine
@@ -164,40 +175,123 @@ def test_other_weights(kind, engine, tmp_path):
     require_equal(run(task, *node_flags(engine))["outcomes"], native(bundle.path, calls))
 
 
-def test_tokens_of_random_lines_are_those_of_sentencepiece(site):
-    model = sentencepiece.SentencePieceProcessor()
-    content = (MODEL / "tokenizer.model").read_bytes()
-    model.LoadFromSerializedProto(content)
+OWN = ["<b>", "</b>", "aaa", "two words", "▁<x>", "🙂🙂"]
+TOKENIZERS: dict[str, dict[str, Any]] = {
+    "everyday-en-de": {},
+    "unigram": {"model_type": "unigram"},
+    "unigram, bytes, pieces of the user, all spaces": {
+        "model_type": "unigram",
+        "byte_fallback": True,
+        "user_defined_symbols": OWN,
+        "remove_extra_whitespaces": False,
+    },
+    "BPE, bytes": {"model_type": "bpe", "byte_fallback": True},
+    "BPE, pieces of the user, lower case": {
+        "model_type": "bpe",
+        "user_defined_symbols": OWN,
+        "normalization_rule_name": "nfkc_cf",
+    },
+    "BPE, as it is": {
+        "model_type": "bpe",
+        "normalization_rule_name": "identity",
+        "add_dummy_prefix": False,
+        "remove_extra_whitespaces": False,
+    },
+}
+RANGES = [(1, 127), (0xA0, 0x24F), (0x300, 0x36F), (0x400, 0x4FF), (0x900, 0x97F), (0x2000, 0x206F), (0x2581, 0x2581)]
+RANGES += [(0x3000, 0x30FF), (0xAC00, 0xAD00), (0xFF00, 0xFFEF), (0x1D400, 0x1D500), (0x1F600, 0x1F64F)]
+
+
+def random_lines(count: int) -> list[str]:
     draw = random.Random(1)
-    words = " ".join(sentences()[0]).split()
-    ranges = [
-        (32, 127),
-        (0xA0, 0x24F),
-        (0x300, 0x36F),
-        (0x400, 0x4FF),
-        (0x3040, 0x30FF),
-        (0x1F600, 0x1F64F),
-        (0x2000, 0x206F),
-    ]
+    words = " ".join([*sentences()[0], *sentences()[1]]).split()
 
-    def piece() -> str:
-        if draw.random() < 0.5:
-            return draw.choice(words) + draw.choice(["", " ", "  ", "."])
-        return chr(draw.randint(*draw.choice(ranges)))
+    def part() -> str:
+        match draw.randint(0, 5):
+            case 0:
+                return draw.choice(OWN) * draw.randint(1, 3)
+            case 1 | 2:
+                return chr(draw.randint(*draw.choice(RANGES)))
+        return draw.choice(words) + draw.choice(["", " ", "  ", "."])
 
-    lines = ["".join(piece() for _ in range(draw.randint(0, 25))) for _ in range(2000)]
+    return ["".join(part() for _ in range(draw.randint(0, 25))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_pieces_and_texts_are_those_of_sentencepiece(site, name, tmp_path):
+    path = MODEL / "tokenizer.model"
+    if options := TOKENIZERS[name]:
+        path = tmp_path / "own.model"
+        with path.open("wb") as file:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter([*sentences()[0], *sentences()[1]]),
+                model_writer=file,
+                vocab_size=1000,
+                hard_vocab_limit=False,
+                minloglevel=2,
+                **options,
+            )
+    model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    lines = random_lines(10_000)
+    draw = random.Random(2)
+    pieces = [*map(model.id_to_piece, range(model.get_piece_size())), "unknown", "▁?"]
+    drawn = [draw.choices(pieces, k=draw.randint(0, 6)) + draw.choices(pieces[:300], k=6) for _ in lines]
     script = f"""
-        const {{ model, lines }} = JSON.parse(require('fs').readFileSync(0));
+        const {{ model, lines, drawn }} = JSON.parse(require('fs').readFileSync(0));
         import({json.dumps(url(site) + "sentencepiece.mjs")}).then(({{ SentencePiece }}) => {{
             const own = new SentencePiece(require('fs').readFileSync(model));
-            console.log(JSON.stringify(lines.map(line => [own.encode(line), own.decode(own.encode(line))])));
+            const found = lines.map(line => own.encode(line));
+            const rows = found.map((each, i) => [
+                each.map(({{ id }}) => id), each.map(({{ piece }}) => piece),
+                own.normalize(lines[i]), own.decode(drawn[i])]);
+            console.log(JSON.stringify(rows));
         }});
     """
-    task = json.dumps({"model": str(MODEL / "tokenizer.model"), "lines": lines})
+    task = json.dumps({"model": str(path), "lines": lines, "drawn": drawn})
     process = subprocess.run([NODE, "-e", script], input=task, capture_output=True, text=True, encoding="utf-8")
-    for line, found in zip(lines, json.loads(process.stdout), strict=True):
-        ids = model.encode(line)
-        assert found == [ids, model.decode(ids).replace("\n", " ")], repr(line)
+    for line, given, found in zip(lines, drawn, json.loads(process.stdout), strict=True):
+        normal = normalized(model, line)
+        assert found == [model.encode(line), model.encode(line, out_type=str), normal, model.decode_pieces(given)]
+
+
+def firefox(path: Path) -> Path:
+    """Write a model of Firefox's kind, with two vocabularies and a shortlist."""
+    path.mkdir()
+    english, german = sentences()
+    sides = [
+        train_vocabulary(path / f"{name}.spm", lines, 200)
+        for name, lines in (("srcvocab", english), ("trgvocab", german))
+    ]
+    sizes = [sentencepiece.SentencePieceProcessor(model_file=str(side)).get_piece_size() for side in sides]
+    tied = {"tied_embeddings_all": False, "tied_embeddings": True}
+    weights, options = random_model(sizes[0], target_vocab=sizes[1], dim=32, seed=3, **tied)
+    write_bin(path / "model.bin", weights, options, int8=True)
+    write_shortlist(path / "lex.s2t.bin", sizes[1], offsets=sizes[0], first=4, best=5)
+    return path
+
+
+IMPORTED: dict[str, tuple[Callable[[Path], Any], str, str]] = {
+    "two vocabularies and a shortlist": (firefox, "en", "de"),
+    "BPE, given tokens, 100 languages": (m2m_100, "en", "de"),
+    "unigram and BPE, two vocabularies": (partial(write_marian, shared=False), "en", "de"),
+}
+
+
+@pytest.mark.parametrize("kind", IMPORTED)
+def test_imported_models(kind, tmp_path):
+    write, src_lang, tgt_lang = IMPORTED[kind]
+    write(tmp_path / "model")
+    bundle = run_import(tmp_path / "model", tmp_path / "bundle", src_lang, tgt_lang)
+    assert (bundle.shortlist is not None) == ("shortlist" in kind)
+    lines = [*sentences()[0][:30], "one apple and two pears", *(line[:20] for line in random_lines(60))]
+    calls = [
+        (lines, {"beam": 1, "nBest": 1, "to": tgt_lang, "align": True}),
+        (lines, {"beam": 4, "nBest": 2, "to": tgt_lang}),
+    ]
+    if "100 languages" in kind:
+        calls.append((lines, {"beam": 2, "nBest": 1, "to": "fr"}))
+    results = run({"folder": url(export(tmp_path / "bundle", tmp_path / "site")), "engine": "simd", "calls": calls})
+    require_equal(results["outcomes"], native(tmp_path / "bundle", calls))
 
 
 @pytest.fixture

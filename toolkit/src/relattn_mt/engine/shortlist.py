@@ -33,14 +33,17 @@ class Shortlist:
         is_shared: Whether both sides have the same vocabulary.
         checked_digest: SHA-256 of a file whose checksum was right before. It is not computed again, which takes long.
 
+    Attributes:
+        size, is_shared: Number of target pieces, and the argument.
+
     Raises:
         InputError: The file is damaged or belongs to other vocabularies.
     """
 
     def __init__(self, content: bytes, vocab_sizes: tuple[int, int], is_shared: bool, checked_digest: str = "") -> None:
         self.content = content
-        self._size = vocab_sizes[1]
-        self._is_shared = is_shared
+        self.size = vocab_sizes[1]
+        self.is_shared = is_shared
         self.digest = hashlib.sha256(content).hexdigest()
         complete = len(content) >= _HEADER.size
         magic, checksum, first, _, offsets, ids = _HEADER.unpack_from(content) if complete else (0,) * 6
@@ -51,23 +54,23 @@ class Shortlist:
         require(is_whole, "the checksum of the shortlist is wrong: it is damaged")
         expected = f"the shortlist must be for {vocab_sizes[0]:,} source pieces, got {offsets - 1:,}"
         require(offsets == vocab_sizes[0] + 1, expected)
-        self._first = min(first, self._size)
+        self._first = min(first, self.size)
         self._offsets = np.frombuffer(content, "<u8", offsets, _HEADER.size).astype(np.int64)
         self._ids = np.frombuffer(content, "<u4", ids, _HEADER.size + 8 * offsets)
         rises = bool((np.diff(self._offsets, prepend=0) >= 0).all())
         require(rises and self._offsets[-1] == ids, "the offsets of the shortlist must rise to the number of its ids")
         largest = int(self._ids.max(initial=0))
-        require(largest < self._size, f"the shortlist must be for {self._size:,} target pieces, got id {largest:,}")
+        require(largest < self.size, f"the shortlist must be for {self.size:,} target pieces, got id {largest:,}")
 
     def pieces(self, src_ids: Sequence[int], needed: Sequence[int], banned: Sequence[int]) -> np.ndarray:
         """Return the ids that may be generated for a source, in rising order."""
-        mask = np.zeros(max(self._size, *(each + 1 for each in (*needed, *banned))), np.bool_)
+        mask = np.zeros(max(self.size, *(each + 1 for each in (*needed, *banned))), np.bool_)
         known = [piece for piece in {*src_ids} if piece < len(self._offsets) - 1]
         mask[: self._first] = True
-        mask[known if self._is_shared else []] = True
+        mask[known if self.is_shared else []] = True
         for piece in known:
             mask[self._ids[self._offsets[piece] : self._offsets[piece + 1]]] = True
-        absent = np.flatnonzero(~mask[self._first : self._size])[: -np.count_nonzero(mask) % _MULTIPLE]
+        absent = np.flatnonzero(~mask[self._first : self.size])[: -np.count_nonzero(mask) % _MULTIPLE]
         mask[absent + self._first] = True
         mask[list(banned)] = False
         mask[list(needed)] = True

@@ -143,6 +143,7 @@ class ImportedTokenizer:
         vocabularies: Pieces of the source and of the target by id, special tokens included.
         vocab_sizes: Number of pieces of the source and of the target.
         unknown_piece: Piece that stands for unknown pieces.
+        not_text: Ids of the target pieces that are not text.
         longest_piece: Maximum characters of a piece; infinite, because normalization may shorten a text.
 
     Raises:
@@ -180,7 +181,7 @@ class ImportedTokenizer:
         eos = self.special.eos
         unknown = self._tgt_ids[vocabulary.unknown]
         languages = (self._tgt_ids[piece] for piece in vocabulary.languages.values() if piece in self._tgt_ids)
-        self._not_text = {*self.special.banned, eos, unknown, *languages}
+        self.not_text = {*self.special.banned, eos, unknown, *languages}
         self._texts = cache(self._make_texts)  # when they are needed, once for all copies
 
     def _make_texts(self) -> list[bytes]:
@@ -189,7 +190,7 @@ class ImportedTokenizer:
             texts = {piece: piece_text(piece).replace(SPACE_MARK, " ").encode() for piece in target}
         else:
             texts = dict(zip(pieces_of(self.models[1]), piece_texts(self.models[1]), strict=True))
-        return [b"" if i in self._not_text else texts.get(piece, b"") for i, piece in enumerate(target)]
+        return [b"" if i in self.not_text else texts.get(piece, b"") for i, piece in enumerate(target)]
 
     @property
     def target_texts(self) -> list[bytes]:
@@ -291,7 +292,7 @@ class ImportedTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of target ids. Special tokens are left out, and a generated line break becomes a space."""
-        pieces = [self.vocabulary.target[i] for i in ids if i not in self._not_text]
+        pieces = [self.vocabulary.target[i] for i in ids if i not in self.not_text]
         return self.models[1].decode_pieces(pieces).replace("\n", " ")
 
     def decode_source(self, ids: Iterable[int]) -> str:

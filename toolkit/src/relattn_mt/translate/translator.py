@@ -94,13 +94,7 @@ class Translator:
     @property
     def pairs(self) -> list[tuple[str, str]]:
         """The pairs of source and target language that the model translates."""
-        vocabulary = self.tokenizer.vocabulary if isinstance(self.tokenizer, ImportedTokenizer) else None
-        if self._pairs or vocabulary is None or not vocabulary.languages:
-            return self._pairs or [(self.src_lang, self.tgt_lang)]
-        languages = vocabulary.languages
-        from_any = vocabulary.reads_source_language or self.src_lang in languages  # as in MADLAD-400
-        sources = languages if from_any else [self.src_lang]
-        return [(source, target) for source in sources for target in languages if source != target]
+        return pairs_of(self.tokenizer, self._pairs, (self.src_lang, self.tgt_lang))
 
     def with_languages(self, src_lang: str = "", tgt_lang: str = "") -> Translator:
         """Return a translator of the same model for another pair of languages.
@@ -418,6 +412,18 @@ class Translator:
             self.preparation.require_held(len(src_ids[-1]), special.per_source, f"source line {number}")
             self.preparation.require_held(len(tgt_ids[-1]), special.per_target, f"target line {number}")
         return src_ids, tgt_ids
+
+
+def pairs_of(
+    tokenizer: AnyTokenizer, pairs: Sequence[tuple[str, str]], languages: tuple[str, str]
+) -> list[tuple[str, str]]:
+    """Return the pairs of a model: `pairs`, or those of an imported vocabulary of several languages, or `languages`."""
+    vocabulary = tokenizer.vocabulary if isinstance(tokenizer, ImportedTokenizer) else None
+    if pairs or vocabulary is None or not vocabulary.languages:
+        return [*pairs] or [languages]
+    from_any = vocabulary.reads_source_language or languages[0] in vocabulary.languages  # as in MADLAD-400
+    sources = vocabulary.languages if from_any else languages[:1]
+    return [(source, target) for source in sources for target in vocabulary.languages if source != target]
 
 
 def _pairs_with(pairs: Sequence[tuple[str, str]], *languages: str) -> list[tuple[str, str]]:

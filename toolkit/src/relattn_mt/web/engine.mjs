@@ -47,6 +47,7 @@ export class Engine {
         if (result) throw new TranslationError('version', 'the model and the engine must be of the same version; export both again');
         this.capacity = functions.capacity(this.model);
         this.beam = functions.beam(this.model);
+        this.bos = functions.bos(this.model);
         this.eos = functions.eos(this.model);
     }
 
@@ -61,29 +62,47 @@ export class Engine {
         return pointer;
     }
 
-    /** Translate sentences, arrays of source tokens with the special ones. `limits` has the maximum number of target tokens of
-        each. Return the hypotheses of each sentence, best first: { ids, score }. */
-    translate(sentences, limits, beam, best) {
-        const count = sentences.length;
-        const width = Math.max(...sentences.map(tokens => tokens.length));
-        const capacity = Math.max(...limits);
+    /** Return what `use` returns, which gets a function that allocates integers of 64 bits. They are given back at the end. */
+    using(use) {
         const pointers = [];
         const allocate = bytes => {
             pointers.push(this.allocate(bytes));
             return pointers.at(-1);
         };
+        const integers = numbers => {
+            const pointer = allocate(8 * numbers.length);
+            this.view(BigInt64Array, pointer, numbers.length).set(Array.from(numbers, BigInt));
+            return pointer;
+        };
         try {
-            const src = allocate(8 * count * width);
-            const lengths = allocate(8 * count);
-            const most = allocate(8 * count);
+            return use(allocate, integers);
+        } finally {
+            pointers.forEach(this.functions.release);
+        }
+    }
+
+    /** Translate sentences, arrays of source tokens with the special ones. `limits` has the maximum number of target tokens of
+        each, `given` the tokens that translations begin with. `shortlists` has the tokens that may be in each translation, in
+        rising order; undefined allows all. Return the hypotheses of each sentence, best first: { ids, score }. */
+    translate(sentences, limits, beam, best, given, shortlists) {
+        const count = sentences.length;
+        const width = Math.max(...sentences.map(tokens => tokens.length));
+        const capacity = Math.max(...limits);
+        const padded = sentences.flatMap(tokens => [...tokens, ...new Array(width - tokens.length).fill(0)]);
+        const begins = [0];
+        for (const allowed of shortlists ?? []) begins.push(begins.at(-1) + allowed.length);
+        return this.using((allocate, integers) => {
+            const src = integers(padded);
+            const lengths = integers(sentences.map(each => each.length));
+            const most = integers(limits);
+            const first = integers(given);
+            const allowed = shortlists ? integers(shortlists.flat()) : 0;
+            const allowedBegins = integers(begins);
             const tokens = allocate(8 * count * beam * capacity);
             const scores = allocate(4 * count * beam);
-            const ids = this.view(BigInt64Array, src, count * width).fill(0n);
-            sentences.forEach((each, i) => ids.set(each.map(BigInt), i * width));
-            this.view(BigInt64Array, lengths, count).set(sentences.map(each => BigInt(each.length)));
-            this.view(BigInt64Array, most, count).set(limits.map(BigInt));
             const steps = this.functions.translate(
-                this.model, count, width, src, lengths, beam, best, most, capacity, tokens, scores);
+                this.model, count, width, src, lengths, beam, best, most, capacity, first, given.length, allowed, allowedBegins,
+                tokens, scores);
             if (steps < 0) throw new TranslationError('memory', `translating must fit in memory, got ${count} sentences, beam ${beam}`);
             const found = this.view(BigInt64Array, tokens, count * beam * capacity);
             const values = this.view(Float32Array, scores, count * beam);
@@ -96,8 +115,56 @@ export class Engine {
                 }
                 return hypotheses;
             });
-        } finally {
-            pointers.forEach(this.functions.release);
+        });
+    }
+
+    /** Return the attention weights, an array per target token and one for the end, of a sentence and its translation. */
+    align(tokens, ids) {
+        const target = [this.bos, ...ids];
+        return this.using((allocate, integers) => {
+            const src = integers(tokens);
+            const read = integers(target);
+            const weights = allocate(4 * target.length * tokens.length);
+            if (this.functions.align(this.model, tokens.length, src, target.length, read, weights) < 0)
+                throw new TranslationError('memory', `aligning must fit in memory, got ${target.length} pieces`);
+            return target.map((_, i) => Array.from(this.view(Float32Array, weights + 4 * i * tokens.length, tokens.length)));
+        });
+    }
+
+    /** Return the number by which the log-probability of a number of tokens is divided. */
+    penalty(length) { return this.functions.penalty(this.model, length); }
+}
+
+/** A lexical shortlist in Marian's format: the target tokens of each source token, as `relattn_mt/engine/shortlist.py`. */
+export class Shortlist {
+    constructor(content, { size, shared, banned }) {
+        const bytes = Uint8Array.from(content);
+        const [, , first, , offsets, ids] = new BigUint64Array(bytes.buffer, 0, 6);
+        this.size = size;
+        this.shared = shared;
+        this.banned = banned;
+        this.first = Math.min(Number(first), size);
+        this.offsets = Array.from(new BigUint64Array(bytes.buffer, 48, Number(offsets)), Number);
+        this.ids = new Uint32Array(bytes.buffer, 48 + 8 * Number(offsets), Number(ids));
+    }
+
+    /** Return the tokens that may be generated for source tokens, in rising order, with the needed ones. */
+    tokens(source, needed) {
+        const chosen = new Set();
+        for (let id = 0; id < this.first; id++) chosen.add(id);
+        for (const id of source) {
+            if (id >= this.offsets.length - 1) continue;
+            if (this.shared) chosen.add(id);
+            this.ids.subarray(this.offsets[id], this.offsets[id + 1]).forEach(each => chosen.add(each));
         }
+        let missing = -chosen.size & 7; // Marian adds tokens up to a multiple of 8
+        for (let id = this.first; id < this.size && missing > 0; id++)
+            if (!chosen.has(id)) {
+                chosen.add(id);
+                missing -= 1;
+            }
+        this.banned.forEach(id => chosen.delete(id));
+        needed.forEach(id => chosen.add(id));
+        return [...chosen].sort((a, b) => a - b);
     }
 }

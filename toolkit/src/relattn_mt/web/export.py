@@ -6,14 +6,27 @@ from pathlib import Path
 from typing import Any
 
 from relattn_mt.bundle import Bundle
-from relattn_mt.support.errors import InputError
+from relattn_mt.engine.shortlist import SHORTLIST
+from relattn_mt.support.errors import require
 from relattn_mt.support.files import as_size, putting, require_outside, require_replaceable
-from relattn_mt.tokens.tokenizer import TOKENIZER, Tokenizer
+from relattn_mt.tokens.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
+from relattn_mt.tokens.tokenizer import TOKENIZER
+from relattn_mt.translate.translator import pairs_of
 from relattn_mt.web.build import FOLDER, engines
 from relattn_mt.web.model_file import model_file
 
-MODULE = ("relattn.mjs", "relattn.d.ts", "engine.mjs", "errors.mjs", "sentencepiece.mjs")
-PAGE = ("index.html", "page.mjs", "worker.mjs", "icon.svg", "site.webmanifest")
+MODULE = (
+    "relattn.mjs",
+    "relattn.d.ts",
+    "alignment.mjs",
+    "client.mjs",
+    "engine.mjs",
+    "errors.mjs",
+    "sentencepiece.mjs",
+    "tokenizer.mjs",
+    "worker.mjs",
+)
+PAGE = ("index.html", "page.mjs", "icon.svg", "site.webmanifest")
 STYLE = FOLDER.parent / "serve/page/page.css"  # that of the server's page
 MANIFEST = "model.json"
 SERVICE = "service.js"
@@ -26,35 +39,39 @@ def export(bundle: Bundle, out: Path) -> str:
     them.
 
     Raises:
-        InputError: WebAssembly does not run the model, its tokenizer is imported, or the directory cannot be written.
+        InputError: WebAssembly does not run the model or its tokenizer, or the directory cannot be written.
     """
-    if not isinstance(bundle.tokenizer, Tokenizer):
-        raise InputError("export web supports models of this toolkit's tokenizer, got an imported model")
     require_outside(out, bundle.path)
     hashed = [path.name for path in out.glob("*-????????????.*")]
     require_replaceable(out, [MANIFEST, SERVICE, STYLE.name, *MODULE, *PAGE, *hashed], "site")
+    tokenizer = _tokenizer_files(bundle.tokenizer)
     model = model_file(bundle)
-    tokenizer = bundle.tokenizer.files[TOKENIZER]
     files = {name: (FOLDER / name).read_bytes() for name in (*MODULE, *PAGE)}
     files[STYLE.name] = STYLE.read_bytes()
 
     def named(name: str, content: bytes) -> dict[str, Any]:
         """Add a file under its name and hash, and return its entry in the manifest."""
-        stem, suffix = name.split(".")
+        stem, suffix = name.rsplit(".", 1)
         path = f"{stem}-{hashlib.sha256(content).hexdigest()[:12]}.{suffix}"
         files[path] = content
         return {"file": path, "bytes": len(content)}
 
+    default = (bundle.src_lang, bundle.tgt_lang)
+    pairs = pairs_of(bundle.tokenizer, bundle.pairs, default)
+    pairs.sort(key=lambda pair: (pair != default, pair[0] != default[0]))  # the module takes the first one that fits
     manifest = {
         "format": 1,
         "engines": {name: named(f"{name}.wasm", content) for name, content in engines().items()},
         "model": named("model.bin", model),
-        "tokenizer": named("tokenizer.model", tokenizer),
-        "pairs": [_pair(bundle, *pair) for pair in bundle.pairs or [(bundle.src_lang, bundle.tgt_lang)]],
-        "src_end": bundle.tokenizer.special.src_end,
+        "tokenizer": {part: named(name, content) for part, (name, content) in tokenizer.items()},
+        "pairs": [_pair(bundle, *pair) for pair in pairs],
         "max_length_ratio": bundle.search.max_length_ratio,
         "max_length_extra": bundle.search.max_length_extra,
     }
+    if bundle.shortlist is not None:
+        rules = {"size": bundle.shortlist.size, "shared": bundle.shortlist.is_shared}
+        rules["banned"] = bundle.tokenizer.special.banned
+        manifest["shortlist"] = named(SHORTLIST, bundle.shortlist.content) | rules
     files[MANIFEST] = json.dumps(manifest, indent=1).encode()
     version = hashlib.sha256(b"".join(files.values())).hexdigest()[:12]
     listed = f"const VERSION = {json.dumps(version)}, FILES = {json.dumps([*files])};\n"
@@ -67,6 +84,74 @@ def export(bundle: Bundle, out: Path) -> str:
 
 
 def _pair(bundle: Bundle, src_lang: str, tgt_lang: str) -> dict[str, Any]:
-    """Return a pair of languages, and the tokens before its sources."""
-    tokenizer = bundle.tokenizer.with_languages(src_lang, tgt_lang)
-    return {"from": src_lang, "to": tgt_lang, "src_begin": tokenizer.special.src_begin}
+    """Return a pair of languages, and the tokens around its sources and before its targets."""
+    special = bundle.tokenizer.with_languages(src_lang, tgt_lang).special
+    tokens = {"src_begin": special.src_begin, "src_end": special.src_end, "tgt_begin": special.tgt_begin}
+    return {"from": src_lang, "to": tgt_lang, **tokens}
+
+
+def _tokenizer_files(tokenizer: AnyTokenizer) -> dict[str, tuple[str, bytes]]:
+    """Return the names and contents of a tokenizer's files, by what they are. Raises InputError."""
+    source = tokenizer.files[TOKENIZER]
+    files = {"source": (TOKENIZER, source)}
+    if isinstance(tokenizer, ImportedTokenizer):
+        vocabulary = tokenizer.vocabulary
+        require(not vocabulary.bpe, "WebAssembly has no rules of Moses, which codes of subword-nmt require")
+        target = tokenizer.files[TGT_TOKENIZER]
+        if target != source:
+            files["target"] = (TGT_TOKENIZER, target)
+        pieces = {
+            "source_pieces": vocabulary.source,
+            "target_pieces": None if vocabulary.target == vocabulary.source else vocabulary.target,
+            "unknown": vocabulary.source.index(vocabulary.unknown),
+            "not_text": sorted(tokenizer.not_text),
+        }
+        files["vocabulary"] = (VOCABULARY, json.dumps(pieces, ensure_ascii=False).encode())
+    for name, content in files.values():
+        if name != VOCABULARY:
+            _require_supported(name, content)
+    return files
+
+
+def _require_supported(name: str, content: bytes) -> None:
+    """Raise an InputError unless the module splits text as a SentencePiece model does.
+
+    The numbers of fields are those of sentencepiece_model.proto.
+    """
+    model = _fields(content)
+    trainer = _fields(model[2])
+    kind = trainer.get(3, 1)
+    require(kind in (1, 2), f"{name}: WebAssembly splits text by unigram (1) and BPE (2), got a model of type {kind}")
+    require(
+        not trainer.get(24), f"{name}: WebAssembly supports spaces before words, got a model with spaces after them"
+    )
+    denormalizer = _fields(model.get(5, b""))
+    require(not denormalizer.get(2), f"{name}: WebAssembly does not support a model that denormalizes translations")
+
+
+def _fields(content: bytes) -> dict[int, Any]:
+    """Return the last value of each field of a protocol buffer: a number, or bytes."""
+    fields: dict[int, Any] = {}
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = 0
+        shift = 0
+        while True:
+            byte = content[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(content):
+        number, wire = divmod(varint(), 8)
+        if wire == 0:
+            fields[number] = varint()
+            continue
+        size = varint() if wire == 2 else 4 if wire == 5 else 8
+        fields[number] = content[at : at + size]
+        at += size
+    return fields

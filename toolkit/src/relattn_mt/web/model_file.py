@@ -43,6 +43,7 @@ def model_file(bundle: Bundle) -> bytes:
     banned = integers(special.banned)
     encoder_positions, encoder_arrays = model.positions("encoder", capacity)
     decoder_positions, decoder_arrays = model.positions("decoder", capacity)
+    layer, heads = bundle.model.alignment
     arrays = [*encoder_arrays, *decoder_arrays, *model.pack.kept, penalties, banned]
     parts = {
         "encoder": model.types["step"](**model.encoder_arguments | encoder_positions),
@@ -58,6 +59,8 @@ def model_file(bundle: Bundle) -> bytes:
                 **model.arguments | decoder_positions,
                 banned=address(banned, np.int64),
                 banned_count=len(banned),
+                attention_layer=layer,
+                attention_heads=heads,
             ),
             penalties=address(penalties),
             beam=rules.beam_size,

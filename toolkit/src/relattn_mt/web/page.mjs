@@ -1,10 +1,12 @@
-/** The page of a site that `relattn-mt export web` wrote. Sentences are translated one after another in `worker.mjs`. */
+/** The page of a site that `relattn-mt export web` wrote. Sentences are translated one after another in a worker. */
+
+import { WorkerTranslator } from './client.mjs';
 
 const [text, translation, source, target, swap, copy, status, alternatives, others] =
     ['text', 'translation', 'source', 'target', 'swap', 'copy', 'status', 'alternatives', 'others'].map(id => document.getElementById(id));
 const PAUSE = 300; // milliseconds without typing after which a text is translated
 const names = new Intl.DisplayNames(['en'], { type: 'language', fallback: 'code' });
-let worker, pairs, ready, timer, request = 0, spans = [];
+let translator, ready, timer, controller = new AbortController();
 
 function show(message, isError = false) {
     status.textContent = message;
@@ -22,24 +24,40 @@ function sentencesOf(content, language) {
     });
 }
 
-/** Send the text to the worker. An earlier text that it still translates is dropped. */
-function translate() {
-    request += 1;
+/** Translate the text. The translation of an earlier text is dropped. */
+async function translate() {
+    controller.abort();
+    controller = new AbortController();
+    const { signal } = controller;
     const parts = sentencesOf(text.value, source.value);
     const shown = parts.filter(each => each.sentence);
     translation.replaceChildren();
     alternatives.hidden = true;
     copy.disabled = true;
-    spans = shown.map(() => document.createElement('span'));
-    let next = 0;
-    for (const { before, sentence, after } of parts)
-        translation.append(before, ...sentence ? [spans[next++]] : [], after);
+    for (const part of parts) {
+        part.span = document.createElement('span');
+        translation.append(part.before, ...part.sentence ? [part.span] : [], part.after);
+    }
     if (!shown.length) return show(ready);
     translation.setAttribute('aria-busy', 'true');
     translation.lang = target.value;
     show(`Translating ${shown.length} ${shown.length === 1 ? 'sentence' : 'sentences'}`);
-    const texts = shown.map(each => each.sentence);
-    worker.postMessage({ id: request, texts, options: { from: source.value, to: target.value, nBest: 4, beam: 4 } });
+    const options = { from: source.value, to: target.value, nBest: 4, beam: 4, signal };
+    let failure;
+    for (const { sentence, span } of shown) {
+        try {
+            const [result] = await translator.translate([sentence], options);
+            if (signal.aborted) return;
+            put(span, result);
+        } catch (error) {
+            if (signal.aborted) return;
+            span.textContent = sentence;
+            failure = error.message;
+        }
+    }
+    translation.removeAttribute('aria-busy');
+    copy.disabled = false;
+    show(failure ?? ready, failure !== undefined);
 }
 
 /** Show the other translations of a sentence, which replace it when they are chosen. */
@@ -74,47 +92,17 @@ function put(span, result) {
     };
 }
 
-const on = {
-    progress: ({ loaded, total }) => show(`Loading the model: ${Math.round(100 * loaded / total)} % of ${(total / 1e6).toFixed(1)} MB`),
-
-    ready: found => {
-        pairs = found;
-        const sources = [...new Set(pairs.map(each => each.from))];
-        source.replaceChildren(...sources.map(code => new Option(names.of(code), code)));
-        chooseTargets();
-        ready = navigator.serviceWorker?.controller ? 'Ready, also without a network' : 'Ready';
-        show(ready);
-        if (text.value) translate();
-    },
-
-    sentence: ({ id, index, result, error }) => {
-        if (id !== request) return;
-        if (result) put(spans[index], result);
-        else spans[index].textContent = error.sentence;
-        if (error) show(error.message, true);
-    },
-
-    done: id => {
-        if (id !== request) return;
-        translation.removeAttribute('aria-busy');
-        copy.disabled = false;
-        if (!status.classList.contains('error')) show(ready);
-    },
-
-    failure: message => show(message, true),
-};
-
 function chooseTargets() {
-    const targets = pairs.filter(each => each.from === source.value).map(each => each.to);
+    const targets = translator.pairs.filter(each => each.from === source.value).map(each => each.to);
     const chosen = target.value;
     target.replaceChildren(...targets.map(code => new Option(names.of(code), code)));
     if (targets.includes(chosen)) target.value = chosen;
-    swap.disabled = !pairs.some(each => each.from === target.value && each.to === source.value);
+    swap.disabled = !translator.pairs.some(each => each.from === target.value && each.to === source.value);
 }
 
 text.oninput = () => {
     clearTimeout(timer);
-    if (pairs) timer = setTimeout(translate, PAUSE);
+    if (translator) timer = setTimeout(translate, PAUSE);
 };
 source.onchange = () => {
     chooseTargets();
@@ -147,6 +135,16 @@ async function keepFiles() {
 }
 
 await keepFiles();
-worker = new Worker('worker.mjs', { type: 'module' });
-worker.onmessage = ({ data: [kind, value] }) => on[kind](value);
-worker.onerror = () => show('The engine could not be started: use a newer browser.', true);
+try {
+    translator = await WorkerTranslator.load(undefined, {
+        onProgress: ({ loaded, total }) => show(`Loading the model: ${Math.round(100 * loaded / total)} % of ${(total / 1e6).toFixed(1)} MB`),
+    });
+    const sources = [...new Set(translator.pairs.map(each => each.from))];
+    source.replaceChildren(...sources.map(code => new Option(names.of(code), code)));
+    chooseTargets();
+    ready = navigator.serviceWorker?.controller ? 'Ready, also without a network' : 'Ready';
+    show(ready);
+    if (text.value) translate();
+} catch (error) {
+    show(error.message, true);
+}

@@ -2,10 +2,11 @@
     no-simd: the browser has no SIMD in WebAssembly; compile: WebAssembly is forbidden; file: the page was opened from a file;
     not-found, network: a file is not there, or the server is not; damaged: a file is cut or another one;
     version: files of different versions; memory: it does not fit; too-long: a text has too many pieces;
-    option: an argument is wrong; tokenizer: its kind is not supported; not-finite: scores are NaN; freed: after `free`. */
+    option: an argument is wrong; tokenizer: its kind is not supported; not-finite: scores are NaN; freed: after `free`;
+    aborted: by its signal; worker: a worker does not start. */
 export type ErrorCode =
     | 'no-simd' | 'compile' | 'file' | 'not-found' | 'network' | 'damaged' | 'version' | 'memory' | 'too-long' | 'option'
-    | 'tokenizer' | 'not-finite' | 'freed';
+    | 'tokenizer' | 'not-finite' | 'freed' | 'aborted' | 'worker';
 
 export class TranslationError extends Error {
     readonly code: ErrorCode;
@@ -31,6 +32,13 @@ export interface TranslateOptions {
     /** Languages of a model with several pairs; by default those of the first pair that fits. */
     from?: string;
     to?: string;
+    /** Align the words of source and translation. */
+    align?: boolean;
+}
+
+export interface AbortOptions {
+    /** Ends the translation after the sentence that is being translated, with an error `aborted`. */
+    signal?: AbortSignal;
 }
 
 export interface Hypothesis {
@@ -39,6 +47,10 @@ export interface Hypothesis {
     score: number;
     /** Pieces of the target vocabulary. */
     ids: number[];
+    /** Geometric mean of the probabilities of the pieces and the end, from 0 to 1. */
+    confidence: number;
+    /** Pairs of a source word and a target word, counted from 0, with `align`. Words are separated by spaces. */
+    alignment?: [number, number][];
 }
 
 export interface Translation extends Hypothesis {
@@ -60,6 +72,27 @@ export class Translator {
     /** Translate sentences. A blank text has an empty translation. */
     translate(texts: string[], options?: TranslateOptions): Translation[];
 
+    /** Yield each translation when it is ready, and serve other events in between. */
+    stream(texts: string[], options?: TranslateOptions & AbortOptions): AsyncGenerator<Translation & { index: number }>;
+
     /** Give the memory back. */
+    free(): void;
+}
+
+/** A translator in a worker, in `client.mjs`. */
+export class WorkerTranslator {
+    private constructor();
+
+    /** Start a worker that loads the model of a directory, by default that of this module. */
+    static load(url?: string | URL, options?: LoadOptions): Promise<WorkerTranslator>;
+
+    readonly pairs: { from: string; to: string }[];
+
+    /** Translate sentences. `onTranslation` gets each translation when it is ready. */
+    translate(texts: string[], options?: TranslateOptions & AbortOptions & {
+        onTranslation?: (translation: Translation & { index: number }) => void;
+    }): Promise<Translation[]>;
+
+    /** End the worker, which gives the memory back. */
     free(): void;
 }

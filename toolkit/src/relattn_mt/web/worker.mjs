@@ -1,27 +1,27 @@
-/** The worker of the page: it sends ["progress", …], ["ready", pairs] or ["failure", message], and answers
-    { id, texts, options } with a ["sentence", …] for each text and ["done", id]. A newer request ends an older one. */
+/** The worker of `client.mjs`. It answers requests { id, … } with { id, kind, value }. */
 
 import { Translator } from './relattn.mjs';
 
-const send = (kind, value) => postMessage([kind, value]);
-const loading = Translator.load(new URL('.', import.meta.url), { onProgress: progress => send('progress', progress) });
-let newest = 0;
+const running = new Map(); // id of a request -> what aborts it
+let translator;
 
-loading.then(translator => send('ready', translator.pairs), error => send('failure', error.message));
-
-onmessage = async ({ data: { id, texts, options } }) => {
-    newest = id;
-    const translator = await loading;
-    for (const [index, text] of texts.entries()) {
-        let result, error;
-        try {
-            [result] = translator.translate([text], options);
-        } catch (failure) {
-            error = { message: failure.message, sentence: text };
+async function answer({ id, load, texts, options }) {
+    const send = (kind, value) => postMessage({ id, kind, value });
+    const controller = new AbortController();
+    running.set(id, controller);
+    try {
+        if (load) {
+            const [url, { engine }] = load;
+            translator = await Translator.load(url, { engine, onProgress: progress => send('progress', progress) });
+            return send('done', translator.pairs);
         }
-        send('sentence', { id, index, result, error });
-        await new Promise(resolve => setTimeout(resolve)); // a newer request can arrive
-        if (id !== newest) return;
+        for await (const each of translator.stream(texts, { ...options, signal: controller.signal })) send('translation', each);
+        send('done');
+    } catch ({ code, message }) {
+        send('failure', { code, message });
+    } finally {
+        running.delete(id);
     }
-    send('done', id);
-};
+}
+
+onmessage = ({ data }) => data.abort ? running.get(data.id)?.abort() : answer(data);
