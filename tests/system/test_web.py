@@ -22,10 +22,10 @@ from relattn_mt.bundle import PACKAGED, read_bundle
 from relattn_mt.tokens.tokenizer import normalized
 from relattn_mt.weights import SCALE
 
-from testing.firefox_models import random_model, train_vocabulary, write_bin, write_shortlist
-from testing.foreign_bundles import run_import
-from testing.marian_models import write as write_marian
-from testing.transformers_models import m2m_100
+from tests.support.firefox_models import random_model, train_vocabulary, write_bin, write_shortlist
+from tests.support.foreign_bundles import run_import
+from tests.support.marian_models import write as write_marian
+from tests.support.transformers_models import m2m_100
 
 ROOT = Path(__file__).parents[2]
 NODE = shutil.which("node")

@@ -13,10 +13,10 @@ from relattn_mt import bundle
 from relattn_mt.formats.ctranslate2 import write as ctranslate2
 from relattn_mt.translate.options import TranslateOptions
 
-from testing import transformers_models as models
-from testing.bundles import tensors_of
-from testing.commands import assert_refused
-from testing.foreign_bundles import LINES, load_export, random_lines, run_import
+from tests.support import transformers_models as models
+from tests.support.bundles import tensors_of
+from tests.support.commands import assert_refused
+from tests.support.foreign_bundles import LINES, load_export, random_lines, run_import
 
 TEXT = [*LINES, *random_lines(range(1, 13))]
 GATED = {"feed_forward_proj": "gated-gelu"}
