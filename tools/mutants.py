@@ -103,7 +103,7 @@ class Copy:
             return "unfinished", ""
         if process.returncode in (0, 5):
             return "passed", ""
-        name = re.search(r"^(?:FAILED|ERROR) (\S+\.py\b.*?)(?: - |$)", output, re.MULTILINE)
+        name = re.search(r"^(?:FAILED|ERROR) (\S+\.py(?:::\w+)*(?:\[.*?\](?= - |$))?)", output, re.MULTILINE)
         return "failed", name[1] if name else ""  # without a name: the process ended, or a test did not end
 
     def change(self, path: str, content: str) -> bool:
@@ -180,12 +180,14 @@ class Coverage:
         with sqlite3.connect(MAP) as file:
             rows = file.execute(
                 "select path, context, numbits from line_bits join file on file.id = file_id "
-                "join context on context.id = context_id where context like '%|run'"
+                "join context on context.id = context_id where context like '%|run' or context like '%|setup'"
             )
             for path, context, numbits in rows:
                 lines = self.tests.setdefault(str(Path(path).relative_to(ROOT)), {})
+                test, _, phase = context.rpartition("|")
+                tests = test if phase == "run" else test.partition("::")[0]  # all tests of the file may use a fixture
                 for line in numbits_to_nums(numbits):
-                    lines.setdefault(line, []).append(context.removesuffix("|run"))
+                    lines.setdefault(line, []).append(tests)
 
     def of(self, mutant: Mutant) -> list[list[str]]:
         """Return the tests that execute the lines of a mutant, those of the mirrored folder first."""

@@ -1,5 +1,7 @@
 """Augmentation: what each perturbation does, and that an epoch is a pure function of seed and number."""
 
+import random
+import re
 from dataclasses import replace
 from itertools import islice
 
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from relattn_mt.config import AugmentConfig, DataConfig, Recipe, StageConfig
 from relattn_mt.data.augmentation import MOST_JOINED, NAMES, perturb
+from relattn_mt.data.copied_text import draw
 from relattn_mt.data.encode import TranslationData, load_data
 from relattn_mt.support.errors import InputError
 
@@ -43,6 +46,24 @@ def test_the_same_text_is_inserted_on_both_sides():
     assert len(texts) > 500
     assert any(x[0] >= "\U0001f300" for x in texts)
     assert any(x.isdigit() and len(x) > 50 for x in texts)
+
+
+NAME = "[a-z][A-Za-z0-9_]{1,9}"
+KINDS = [  # of texts that programs and people write, each as a pattern
+    *(r"\{NAME\}", r"\{\{NAME\}\}", r"%\(NAME\)s", r"%\(NAME\)d", r"\$\{NAME\}", r"\$NAME", "%NAME%", "<NAME>", "</NAME>"),
+    *('<x id="NAME"/>', r"\[NAME\]", ":NAME:", "%s", "%d", r"%1\$s", r"%2\$d", r"%\.2f", "%%", r"\{\}", r"\{0\}", "&amp;"),
+    *(r"\\n", "@NAME", "#NAME", r"NAME@NAME\.[a-z.]+", r"https://NAME\.[a-z.]+", r"www\.NAME\.[a-z.]+/NAME/NAME"),
+    *(r"https://NAME\.[a-z.]+/NAME\?NAME=[0-9]+", "[\U0001f1e6-\U0001f1ff]{2}", "[\U0001f600-\U0001f64f]\ufe0f", ".\u200d."),
+    *(f"[\U0001f300-\U0001f64f]{{{count}}}" for count in (1, 2, 3)),
+    *("★{2,}", "[א-ת]+", "[가-힣]+", "[0-9]{60,}", "[A-Z0-9]{2,}(-[A-Z0-9]{2,}){3}"),
+]  # fmt: skip
+
+
+def test_texts_of_all_kinds_are_copied():
+    chance = random.Random(1)
+    texts = [draw(chance) for _ in range(20_000)]
+    patterns = [re.compile(kind.replace("NAME", NAME)) for kind in KINDS]
+    assert [each.pattern for each in patterns if not any(map(each.fullmatch, texts))] == []
 
 
 def edits(a: str, b: str) -> int:

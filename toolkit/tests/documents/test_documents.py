@@ -37,6 +37,15 @@ def test_subtitles_keep_times_lines_and_tags() -> None:
     assert read("a.srt", SUBTITLES.encode()).fill(["x", "y", "z"]).count("\n\n") == 2  # one word for two lines
 
 
+def test_what_a_second_speaker_says_is_a_text_of_its_own() -> None:
+    """A dash begins any of the lines of a subtitle."""
+    for content in ("- No, you\nhave not.", "have never seen\n- No, you have."):
+        file = f"1\n00:00:01,000 --> 00:00:02,000\nBut I\n\n2\n00:00:03,000 --> 00:00:04,000\n{content}\n\n"
+        document = read("a.srt", file.encode())
+        assert document.texts[0] == "But I"
+        assert document.fill(document.texts) == file
+
+
 def test_a_sentence_over_several_subtitles_is_one_text() -> None:
     """It is divided among them again, in proportion to their lengths."""
     contents = [
@@ -151,6 +160,12 @@ def test_time_is_linear_in_the_size(request: pytest.FixtureRequest) -> None:
             document.fill(document.texts)
             seconds.append(time.thread_time() - began)
         assert seconds[2] < 10 * seconds[1] + 0.1, (name, seconds)
+
+
+def test_marks_of_markdown_are_no_text() -> None:
+    """To the parser, a line of control characters is blank, and a paragraph begins before it."""
+    for content in ("> > \x0b\nab\n", "> 1. \x0c\nab\n", "- a\n\n- \x0b\n\\\n"):
+        assert {*read("a.md", content.encode()).texts} <= {"a", "ab"}
 
 
 def test_markdown_is_escaped() -> None:

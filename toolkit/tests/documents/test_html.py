@@ -120,6 +120,10 @@ def test_broken_html_is_accepted(html: str) -> None:
     assert isinstance(page.fill(page.texts), str)
 
 
+def test_a_tag_without_a_partner_divides_no_sentence() -> None:
+    assert Notated(Markup("<p>one</b> two</p><p>three <i>four")).texts == ["one<m0/> two", "three <m0/>four"]
+
+
 def test_number_of_tags_is_limited_for_a_server_only() -> None:
     deep = "<div>" * 30_000 + "x" + "</div>" * 30_000
     assert Notated(Markup(deep)).texts == ["x"]

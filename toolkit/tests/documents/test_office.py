@@ -139,6 +139,16 @@ def _shown(element: Any, formats: str, upper: bool) -> Iterator[tuple[str, str]]
             yield "", f"<{name}>"
 
 
+def test_fields_within_fields_are_read_to_a_limit() -> None:
+    """Fields are marks beside each other, so that no parser of XML limits how deep they are."""
+    nested = run("text")
+    for _ in range(1500):
+        nested = field("TOC", nested)
+    content = word_file_of(nested)
+    document = read("a.docx", content)
+    assert document.fill(document.texts) == content
+
+
 DELETED = "<w:r><w:delText>old </w:delText></w:r>"
 
 
