@@ -50,11 +50,11 @@ def test_the_same_text_is_inserted_on_both_sides():
 
 NAME = "[a-z][A-Za-z0-9_]{1,9}"
 KINDS = [  # of texts that programs and people write, each as a pattern
-    *(r"\{NAME\}", r"\{\{NAME\}\}", r"%\(NAME\)s", r"%\(NAME\)d", r"\$\{NAME\}", r"\$NAME", "%NAME%", "<NAME>", "</NAME>"),
-    *('<x id="NAME"/>', r"\[NAME\]", ":NAME:", "%s", "%d", r"%1\$s", r"%2\$d", r"%\.2f", "%%", r"\{\}", r"\{0\}", "&amp;"),
-    *(r"\\n", "@NAME", "#NAME", r"NAME@NAME\.[a-z.]+", r"https://NAME\.[a-z.]+", r"www\.NAME\.[a-z.]+/NAME/NAME"),
-    *(r"https://NAME\.[a-z.]+/NAME\?NAME=[0-9]+", "[\U0001f1e6-\U0001f1ff]{2}", "[\U0001f600-\U0001f64f]\ufe0f", ".\u200d."),
-    *(f"[\U0001f300-\U0001f64f]{{{count}}}" for count in (1, 2, 3)),
+    *(r"\{NAME\}", r"\{\{NAME\}\}", r"%\(NAME\)s", r"%\(NAME\)d", r"\$\{NAME\}", r"\$NAME", "%NAME%", "<NAME>"),
+    *("</NAME>", '<x id="NAME"/>', r"\[NAME\]", ":NAME:", "%s", "%d", r"%1\$s", r"%2\$d", r"%\.2f", "%%", r"\{\}"),
+    *(r"\{0\}", "&amp;", r"\\n", "@NAME", "#NAME", r"NAME@NAME\.[a-z.]+", r"https://NAME\.[a-z.]+"),
+    *(r"www\.NAME\.[a-z.]+/NAME/NAME", r"https://NAME\.[a-z.]+/NAME\?NAME=[0-9]+", "[\U0001f1e6-\U0001f1ff]{2}"),
+    *("[\U0001f600-\U0001f64f]\ufe0f", ".\u200d.", *(f"[\U0001f300-\U0001f64f]{{{count}}}" for count in (1, 2, 3))),
     *("★{2,}", "[א-ת]+", "[가-힣]+", "[0-9]{60,}", "[A-Z0-9]{2,}(-[A-Z0-9]{2,}){3}"),
 ]  # fmt: skip
 
