@@ -89,14 +89,20 @@ def served_pairs(translator: Translator, languages: Sequence[str], name: str) ->
     if len(translator.pairs) == 1:
         return {(translator.src_lang.replace("_", "-"), translator.tgt_lang.replace("_", "-")): translator}
     codes = _short_codes(sorted({code for pair in translator.pairs for code in pair}))
-    wanted = {code for code in codes if not languages or any(same_language(codes[code], each) for each in languages)}
-    wanted |= {code for code in codes if any(same_language(code, each) for each in languages)}
+    wanted = set(codes)
+    if languages:
+        wanted = {code for code in codes if _is_among(code, languages) or _is_among(codes[code], languages)}
     pairs = [pair for pair in translator.pairs if wanted.issuperset(pair)]
-    all_codes, given = (one_line(", ".join(each), 200) for each in (codes.values(), languages))
-    require(bool(pairs), f"{name}: --languages must name at least two of {all_codes}, got {given}")
+    known = one_line(", ".join(codes.values()), 200)
+    given = one_line(", ".join(languages), 200)
+    require(bool(pairs), f"{name}: --languages must name at least two of {known}, got {given}")
     message = f"a model serves at most {MOST_LANGUAGES} languages, got {len(wanted)}: choose some with --languages"
     require(len(wanted) <= MOST_LANGUAGES, f"{name}: {message}")
     return {(codes[source], codes[target]): translator.with_languages(source, target) for source, target in pairs}
+
+
+def _is_among(code: str, languages: Sequence[str]) -> bool:
+    return any(same_language(code, language) for language in languages)
 
 
 def _short_codes(codes: Sequence[str]) -> dict[str, str]:

@@ -90,22 +90,28 @@ class PairService:
         return len(self.translator.tokenizer.encode(text))
 
     def _score_words(self, items: list[tuple[str, Translation]]) -> list[list[Word]]:
-        translator = self.translator
+        """Return the words of each translation; those that the model cannot score are one word without confidence."""
         tokenizer = self.translator.tokenizer
-        src_ids = [tokenizer.encode(sentence) for sentence, _ in items]
-        tgt_ids = [
-            # its tokens have no literals, and none of a prefix in another spelling
-            tokens if tokenizer.decode(tokens) == text else tokenizer.encode_target(text)
-            for text, tokens in ((translation.text, translation.tokens) for _, translation in items)
-        ]
-        holds = translator.preparation.holds
-        held = [i for i, ids in enumerate(src_ids) if 0 < len(ids) <= _MOST_SCORED and holds(ids, tgt_ids[i])]
-        sides = [src_ids[i] for i in held], [tgt_ids[i] for i in held]
+        scored = []  # numbers of the others
+        src_ids = []
+        tgt_ids = []
+        for number, (sentence, translation) in enumerate(items):
+            source = tokenizer.encode(sentence)
+            target = translation.tokens  # which have no literals, and none of a prefix in another spelling
+            if tokenizer.decode(target) != translation.text:
+                target = tokenizer.encode_target(translation.text)
+            if 0 < len(source) <= _MOST_SCORED and self.translator.preparation.holds(source, target):
+                scored.append(number)
+                src_ids.append(source)
+                tgt_ids.append(target)
+        log_probs = iter(self.translator.log_probs(src_ids, tgt_ids))
+        alignments = iter(self.translator.align(src_ids, tgt_ids))
         words = [[Word(translation.text)] for _, translation in items]
-        for i, log_probs, alignment in zip(held, translator.log_probs(*sides), translator.align(*sides), strict=True):
-            sentence, translation = items[i]
-            sources = _source_ranges(sentence, marked_pieces(tokenizer, 0, src_ids[i]), alignment)
-            words[i] = _words(translation.text, marked_pieces(tokenizer, 1, tgt_ids[i]), log_probs, sources)
+        for number, source, target in zip(scored, src_ids, tgt_ids, strict=True):
+            sentence, translation = items[number]
+            sources = _source_ranges(sentence, marked_pieces(tokenizer, 0, source), next(alignments))
+            pieces = marked_pieces(tokenizer, 1, target)
+            words[number] = _words(translation.text, pieces, next(log_probs), sources)
         return words
 
 

@@ -93,7 +93,9 @@ class Router:
         searches: Mapping[LanguagePair, SearchConfig] | None = None,
         pivot: str = "",
     ) -> None:
-        self.limits, self.metrics, self._pivot = limits, Metrics(limits), pivot
+        self.limits = limits
+        self.metrics = Metrics(limits)
+        self._pivot = pivot
         self._probing = asyncio.Lock()  # so that many checks of the server's health are not more work than one
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="translate")
         on_batch = self.metrics.batch_sentences.observe
@@ -109,13 +111,11 @@ class Router:
         self.pairs = sorted(self._models)
         self.sources = sorted({source for source, _ in self._models})
         self.codes = sorted({code for pair in self._models for code in pair})
-        self.examples = {  # texts by language
-            code: list(
-                dict.fromkeys(text for pair, each in translators.items() if pair[0] == code for text in each.examples)
-            )
-            for code in self.sources
-        }
-        if pivot and not (pivot in self.sources and any(target == pivot for _, target in self._models)):
+        self.examples: dict[str, list[str]] = {code: [] for code in self.sources}  # texts by language
+        for (source, _), translator in translators.items():
+            self.examples[source] = _union([self.examples[source], translator.examples])
+        targets = {target for _, target in self._models}
+        if pivot and (pivot not in self.sources or pivot not in targets):
             raise InputError(f"pivot must be a language that models translate from and into, got {one_line(pivot, 40)}")
 
     def targets(self, source: str) -> list[str]:

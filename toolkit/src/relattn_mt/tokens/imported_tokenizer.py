@@ -75,23 +75,11 @@ class Vocabulary:
     bpe: str = ""
 
     def __post_init__(self) -> None:
-        kinds = {str: "a string", list[str]: "a list of strings", dict[str, str]: "strings by name"}
         for name, annotation in get_type_hints(Vocabulary).items():
-            value = getattr(self, name)
-            kind = get_origin(annotation) or annotation
-            strings = [*value, *value.values()] if isinstance(value, dict) else value if kind is list else [value]
-            valid = type(value) is kind and {*map(type, strings)} <= {str}
-            require(valid, f"a vocabulary's {name} must be {kinds[annotation]}")
-        for side, pieces, special in (
-            ("source", self.source, [self.unknown, *self.source_begin, *self.source_end]),
-            ("target", self.target, [self.unknown, self.start, self.end, *self.target_begin]),
-        ):
-            known = {*pieces}
-            if len(known) < len(pieces):
-                (repeated, _), *_ = Counter(pieces).most_common(1)
-                raise InputError(f"the {side} vocabulary must have {one_line(repeated, 40)!r} only once")
-            if missing := [piece for piece in special if piece not in known]:
-                raise InputError(f"the {side} vocabulary must have {one_line(missing[0], 40)!r}")
+            valid = _has_type(getattr(self, name), annotation)
+            require(valid, f"a vocabulary's {name} must be {_KINDS[annotation]}")
+        _require_pieces("source", self.source, [self.unknown, *self.source_begin, *self.source_end])
+        _require_pieces("target", self.target, [self.unknown, self.start, self.end, *self.target_begin])
 
     @property
     def reads_source_language(self) -> bool:
@@ -124,6 +112,31 @@ class Vocabulary:
             pieces = [self.languages[code] if piece in tokens else piece for piece in getattr(self, name)]
             object.__setattr__(other, name, pieces)
         return other
+
+
+_KINDS: dict[Any, str] = {str: "a string", list[str]: "a list of strings", dict[str, str]: "strings by name"}
+
+
+def _has_type(value: Any, annotation: Any) -> bool:
+    """Return whether a value has one of the types in `_KINDS`."""
+    if type(value) is not (get_origin(annotation) or annotation):
+        return False
+    strings = [value]
+    if isinstance(value, dict):
+        strings = [*value, *value.values()]
+    elif isinstance(value, list):
+        strings = value
+    return {*map(type, strings)} <= {str}
+
+
+def _require_pieces(side: str, pieces: list[str], special: list[str]) -> None:
+    """Raise an InputError if a vocabulary has a piece twice, or not all special tokens."""
+    known = {*pieces}
+    if len(known) < len(pieces):
+        (repeated, _), *_ = Counter(pieces).most_common(1)
+        raise InputError(f"the {side} vocabulary must have {one_line(repeated, 40)!r} only once")
+    if missing := [piece for piece in special if piece not in known]:
+        raise InputError(f"the {side} vocabulary must have {one_line(missing[0], 40)!r}")
 
 
 class ImportedTokenizer:

@@ -70,6 +70,7 @@ class Runner:
             Diverged: The model's log-probabilities are NaN for a sentence, as after training diverged.
         """
         special = self.tokenizer.special
+        has_phrases = any(request.phrases for request in requests)
         rules = SearchRules(
             config=search,
             bos=special.bos,
@@ -77,14 +78,10 @@ class Runner:
             banned=special.banned,
             n_best=1 if sampling else max(counts),
             given=len(special.tgt_begin),
-            continues_word=self._continues_word if any(each.phrases for each in requests) else None,
+            continues_word=self._continues_word if has_phrases else None,
         )
-        for wanted, what in (
-            (sampling is not None, "sampling"),
-            (any(len(each.prefix) > rules.given or each.spelling for each in requests), "prefixes"),
-            (any(each.phrases for each in requests), "a glossary"),
-        ):
-            require(self.engine.can_step or not wanted, f"{self.engine.name} does not support {what}; use the bundle")
+        if not self.engine.can_step:
+            self._require_plain_search(requests, rules, sampling)
         if sampling:
             from relattn_mt.search.sampling import sample  # imports numpy.random
 
@@ -94,6 +91,17 @@ class Runner:
         if diverged := [request.number for request, best in zip(requests, found, strict=True) if not best]:
             raise Diverged(f"line {min(diverged)}: {DIVERGED}")
         return [hypotheses[:count] for hypotheses, count in zip(found, counts, strict=True)]
+
+    def _require_plain_search(
+        self, requests: Sequence[Request], rules: SearchRules, sampling: SamplingOptions | None
+    ) -> None:
+        """Raise an InputError for what requires single steps of the engine."""
+        refusal = f"{self.engine.name} does not support {{}}; use the bundle"
+        require(sampling is None, refusal.format("sampling"))
+        for request in requests:
+            has_prefix = len(request.prefix) > rules.given or request.spelling is not None
+            require(not has_prefix, refusal.format("prefixes"))
+            require(not request.phrases, refusal.format("a glossary"))
 
     @cached_property
     def _continues_word(self) -> np.ndarray:

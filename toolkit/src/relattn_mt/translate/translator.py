@@ -20,7 +20,7 @@ import numpy as np
 
 from relattn_mt.config import SearchConfig
 from relattn_mt.search.engine import Engine
-from relattn_mt.search.types import Hypothesis
+from relattn_mt.search.types import Hypothesis, Request
 from relattn_mt.support.console import progress_bar
 from relattn_mt.support.errors import InputError, one_line, same_language, unknown
 from relattn_mt.text.marked import Marked
@@ -341,43 +341,47 @@ class Translator:
         self, sentences: Mapping[int, Sentence], removed: Mapping[int, re.Pattern[str] | None], call: CallOptions
     ) -> Iterator[dict[int, list[Translation]]]:
         """Yield translations of sentences by number, in batches. What `removed` matches is removed, and put back."""
-        prepared = [self.preparation.prepare(number, each, removed[number], call) for number, each in sentences.items()]
-        read = [(each, each.request) for each in prepared if each.request is not None]
-        yield {each.number: [untranslated(each, self.preparation)] for each in prepared if each.request is None}
+        read: list[Prepared] = []
+        unread: list[Prepared] = []
+        requests: list[Request] = []
+        for number, sentence in sentences.items():
+            prepared = self.preparation.prepare(number, sentence, removed[number], call)
+            if prepared.request is None:
+                unread.append(prepared)
+            else:
+                read.append(prepared)
+                requests.append(prepared.request)
+        yield {each.number: [untranslated(each, self.preparation)] for each in unread}
+        if not requests:
+            return
         search = call.search or self.search
-        batches = self.runner.batches([each for _, each in read], search) if read else []
 
         def work(indices: np.ndarray) -> dict[int, list[Translation]]:
             batch = [read[i] for i in indices]
-            counts = [each.sentence.options.n_best for each, _ in batch]
-            found = self.runner.search([request for _, request in batch], search, counts, call.sampling)
-            translations = self._finished([each for each, _ in batch], found, search)
-            return {each.number: ranked for (each, _), ranked in zip(batch, translations, strict=True)}
+            counts = [each.sentence.options.n_best for each in batch]
+            found = self.runner.search([requests[i] for i in indices], search, counts, call.sampling)
+            translations = self._finished(batch, found, search)
+            return {each.number: ranked for each, ranked in zip(batch, translations, strict=True)}
 
-        yield from self.runner.map(work, batches)
+        yield from self.runner.map(work, self.runner.batches(requests, search))
 
     def _finished(
         self, prepared: Sequence[Prepared], found: Sequence[Sequence[Hypothesis]], search: SearchConfig
     ) -> list[list[Translation]]:
         """Return the translations of sentences for the hypotheses of each."""
         given = len(self.tokenizer.special.tgt_begin)
-        aligned = [
-            (each.src_ids, one.tokens[given:])
-            for each, ones in zip(prepared, found, strict=True)
-            if each.is_aligned
-            for one in ones
-        ]
-        alignments = iter(self.runner.align_words(*zip(*aligned, strict=True)) if aligned else [])
-        return [
-            translations_of(
-                each,
-                hypotheses,
-                [next(alignments) if each.is_aligned else None for _ in hypotheses],
-                self.preparation,
-                search,
-            )
-            for each, hypotheses in zip(prepared, found, strict=True)
-        ]
+        sources = []
+        targets = []
+        for sentence, hypotheses in zip(prepared, found, strict=True):
+            if sentence.is_aligned:
+                sources += [sentence.src_ids] * len(hypotheses)
+                targets += [hypothesis.tokens[given:] for hypothesis in hypotheses]
+        alignments = iter(self.runner.align_words(sources, targets) if sources else [])
+        results = []
+        for sentence, hypotheses in zip(prepared, found, strict=True):
+            links = [next(alignments) if sentence.is_aligned else None for _ in hypotheses]
+            results.append(translations_of(sentence, hypotheses, links, self.preparation, search))
+        return results
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[int, float]]]:
         """Yield, for each pair, the pieces of the given translation and the end of sentence with log-probabilities.
