@@ -2,12 +2,14 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+QUICK_TESTS := $(addprefix library/tests/test_,cache.py functional.py multihead.py nn.py reference.py windows.py) tests/test_imports.py \
+	$(addprefix toolkit/tests/,documents search serve/test_app.py test_config.py text tokens translate)
 LEVEL_TESTS := library/tests/test_levels.py library/tests/integrations/test_int8.py library/tests/integrations/test_transformers.py toolkit/tests/engine toolkit/tests/translate toolkit/tests/formats
 export XDG_CACHE_HOME := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-c fuzz test-avx2 test-system mutants check format size site notebooks wheels clean
+.PHONY: help demo test quick test-c fuzz test-avx2 test-system mutants check format size site notebooks wheels clean
 
 help:  ## list these commands
 	@awk -F ':[^#]*## ' '/^[a-z0-9-]+:.*## / {printf "%-13s %s\n", $$1, $$2}' Makefile
@@ -17,6 +19,9 @@ demo: .venv/usable  ## train a Transformer with relative positions on the built-
 
 test: .venv/installed  ## run the test suite, or a part: make test TESTS=library/tests/test_native.py
 	$(BIN)/pytest --numprocesses auto --dist worksteal $(TESTS)
+
+quick: .venv/installed  ## run the tests that start no process and train no model, in less than a minute
+	$(BIN)/pytest --numprocesses auto --dist worksteal $(QUICK_TESTS)
 
 test-c:  ## run the C tests of the kernels, under sanitizers: needs cc alone
 	sh kernels/tests/run.sh build/test-c

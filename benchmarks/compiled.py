@@ -26,7 +26,7 @@ import torch
 import triton
 from relattn.backends.triton import operators
 from relattn.backends.triton.availability import use_sound_assembler
-from relattn.backends.triton.configs import Config
+from relattn.backends.triton.configs import TileConfig
 from relattn.call import Call
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
@@ -209,7 +209,7 @@ def loops_of(code: str) -> list[dict[str, int]]:
     return counts
 
 
-def counted(kernel: str, tiles: Config, loops: list[dict[str, int]], has_far: bool = True) -> dict[str, Any]:
+def counted(kernel: str, tiles: TileConfig, loops: list[dict[str, int]], has_far: bool = True) -> dict[str, Any]:
     """Return the columns of the loops over far and near tiles; empty for a loop with a single step.
 
     If the compiler splits a loop, the columns describe the first part.

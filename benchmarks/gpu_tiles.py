@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from relattn.backends.triton import operators
-from relattn.backends.triton.configs import Config
+from relattn.backends.triton.configs import TileConfig
 from relattn.backends.triton.plan import Sizes, tiles_of
 from relattn.call import Call
 
@@ -20,9 +20,9 @@ from benchmarks.workers import Task, reason
 
 KEY = ("form", "n", "dim", "causal", "dtype", "kernel", "rows", "cols", "near", "warps", "stages")
 SECONDS = 0.03  # per candidate
-CANDIDATES: dict[str, tuple[Config, ...]] = {
+CANDIDATES: dict[str, tuple[TileConfig, ...]] = {
     "forward": tuple(
-        Config(*sizes)
+        TileConfig(*sizes)
         for sizes in (
             (128, 128, 32, 8, 2), (128, 128, 32, 8, 3), (128, 128, 16, 8, 2), (128, 128, 64, 8, 2), (128, 64, 32, 8, 2),
             (128, 64, 32, 8, 3), (128, 64, 64, 8, 3), (128, 64, 32, 4, 3), (64, 64, 32, 4, 2), (64, 64, 32, 4, 3),
@@ -30,21 +30,21 @@ CANDIDATES: dict[str, tuple[Config, ...]] = {
         )
     ),
     "backward_query": tuple(
-        Config(*sizes)
+        TileConfig(*sizes)
         for sizes in (
             (128, 64, 32, 8, 2), (128, 64, 16, 8, 2), (128, 64, 32, 8, 3), (128, 128, 32, 8, 2), (128, 32, 32, 8, 2),
             (64, 64, 32, 4, 2), (64, 64, 32, 4, 3), (64, 64, 16, 4, 2), (64, 128, 32, 4, 2), (64, 32, 32, 4, 2),
         )
     ),
     "backward_key": tuple(
-        Config(*sizes)
+        TileConfig(*sizes)
         for sizes in (
             (64, 128, 32, 8, 2), (64, 128, 16, 8, 2), (64, 128, 32, 8, 3), (128, 128, 32, 8, 2), (32, 128, 32, 8, 2),
             (64, 64, 32, 4, 2), (64, 64, 32, 4, 3), (64, 64, 16, 4, 2), (32, 64, 32, 4, 2), (128, 64, 32, 4, 2),
         )
     ),
     "whole": tuple(
-        Config(*sizes)
+        TileConfig(*sizes)
         for sizes in ((128, 64, 32, 8, 1), (128, 64, 16, 8, 1), (128, 64, 64, 8, 1), (128, 64, 32, 4, 1),
                       (128, 64, 64, 4, 1))
     ),
@@ -101,12 +101,12 @@ SHAPES = (
 TINY = (Shape("shaw", 16, 4, tokens=16),)
 
 
-def override(kernel: str, tiles: Config, name: str, sizes: Sizes) -> Config:
+def override(kernel: str, tiles: TileConfig, name: str, sizes: Sizes) -> TileConfig:
     """Return the tiles of the kernel `name`, which are `tiles` for `kernel`."""
     return tiles if name == kernel else tiles_of(name, sizes)
 
 
-def work_of(shape: Shape, kernel: str, tiles: Config | None, device: str) -> Any:
+def work_of(shape: Shape, kernel: str, tiles: TileConfig | None, device: str) -> Any:
     """Return a function that runs the pass of a kernel."""
     call = shape.call(device)
     tiles_of_kernel = tiles_of if tiles is None else partial(override, kernel, tiles)
@@ -122,14 +122,14 @@ def kernels_of(shape: Shape) -> tuple[str, ...]:
     return ("forward", "whole") if is_short else ("forward", "backward_query", "backward_key")
 
 
-def compile_tiles(shape: Shape, kernel: str, tiles: Config, device: str) -> None:
+def compile_tiles(shape: Shape, kernel: str, tiles: TileConfig, device: str) -> None:
     """Run a kernel once, so that Triton's cache on the disk has it."""
     work_of(shape, kernel, tiles, device)()
 
 
-def time_tiles(shape: Shape, kernel: str, candidates: tuple[Config, ...], device: str) -> list[Row]:
+def time_tiles(shape: Shape, kernel: str, candidates: tuple[TileConfig, ...], device: str) -> list[Row]:
     """Return a row per candidate. A candidate that fails has the error in its note."""
-    works, rows = dict[Config, Any](), dict[Config, Row]()
+    works, rows = dict[TileConfig, Any](), dict[TileConfig, Row]()
     sizes = {"form": shape.form, "n": shape.n, "dim": shape.dim, "causal": shape.causal, "dtype": shape.dtype}
     empty: Row = dict.fromkeys(("ms", "ms low", "ms high", "repeats", "note"), "")
     for tiles in candidates:
@@ -153,7 +153,7 @@ def tasks(device: str, compiles: bool) -> dict[str, Task]:
         for kernel in kernels_of(shape):
             candidates = CANDIDATES[kernel][: 2 if device == "cpu" else None]
             if device == "cpu":
-                candidates = tuple(Config(16, 16, near, 4, 1) for near in (16, 16))[:1]
+                candidates = tuple(TileConfig(16, 16, near, 4, 1) for near in (16, 16))[:1]
             name = f"{kernel}: {shape}"
             if compiles:
                 found |= {

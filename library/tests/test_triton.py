@@ -21,7 +21,7 @@ import triton as compiler
 from relattn import backends, relative_attention
 from relattn.backends import dense, triton
 from relattn.backends.triton import availability, backward, forward, labels, operators, plan
-from relattn.backends.triton.configs import Config, padded
+from relattn.backends.triton.configs import TileConfig, padded
 from relattn.call import Call
 from torch._subclasses.fake_tensor import FakeTensorMode
 from triton import knobs
@@ -52,7 +52,11 @@ SHAPES = {  # tiles have 16 or 32 rows and columns, and chunks have 16 labels
     "three keys": Shape(batch=1, heads=2, key_heads=2, queries=35, keys=3, dim=3, value_dim=2, left=3, right=30),
     "exact tiles": Shape(batch=1, heads=1, key_heads=1, queries=32, keys=64, dim=16, value_dim=16, left=1, right=6),
 }
-TILES = {"small": Config(16, 16, 16, 4, 1), "tall": Config(32, 16, 16, 4, 1), "wide": Config(16, 32, 16, 4, 1)}
+TILES = {
+    "small": TileConfig(16, 16, 16, 4, 1),
+    "tall": TileConfig(32, 16, 16, 4, 1),
+    "wide": TileConfig(16, 32, 16, 4, 1),
+}
 PROGRAMS = ("tiles", "whole", "split")  # whole: one program does a head's backward pass; split: several share the keys
 MIN_SPLIT = 11  # keys per program
 

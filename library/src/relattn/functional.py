@@ -192,20 +192,23 @@ def attend_packed(
     cu_seqlens: Tensor, tensors: tuple[Tensor | None, ...], options: dict[str, Any], backend: str, return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attend within packed sequences. Neighbours of the same length are one batch, without a copy."""
-    names = "query", "key", "value", "rel_query"
-    rows = dict(zip(names, (*tensors[:3], options["rel_query"]), strict=True))
+    query, key, value, *tables = tensors
+    rows = {"query": query, "key": key, "value": value, "rel_query": options["rel_query"]}
     lengths = checks.check_packed(cu_seqlens, rows, options)
-    forms = [(length, len(list(same))) for length, same in groupby(lengths) if length > 0] or [(0, 1)]
-    split = [None if x is None else x.split([length * count for length, count in forms], dim=2) for x in rows.values()]
-    results: list[tuple[Tensor, ...]] = []
-    for number, form in enumerate(forms):
+    batches = [(len(list(same)), length) for length, same in groupby(lengths) if length > 0] or [(1, 0)]
+    sizes = [count * length for count, length in batches]
+    split = [None if x is None else x.split(sizes, dim=2) for x in rows.values()]
+    outputs = []
+    log_sums = []
+    for number, batch in enumerate(batches):
         *part, rel_query = (
-            None if x is None else x[number][0].unflatten(1, form[::-1]).transpose(0, 1) for x in split
+            None if x is None else x[number][0].unflatten(1, batch).transpose(0, 1) for x in split
         )  # (count, heads, length, dim)
-        result = attend((*part, *tensors[3:]), options | {"rel_query": rel_query}, backend, return_lse=True)
-        results.append(tuple(x.transpose(1, 2).flatten(0, 1) for x in result))
-    output, lse = (torch.cat(parts).transpose(0, 1)[None] for parts in zip(*results, strict=True))
-    return (output, lse) if return_lse else output
+        output, lse = attend((*part, *tables), options | {"rel_query": rel_query}, backend, return_lse=True)
+        outputs.append(output.transpose(1, 2).flatten(0, 1))
+        log_sums.append(lse.transpose(1, 2).flatten(0, 1))
+    output = torch.cat(outputs).transpose(0, 1)[None]
+    return (output, torch.cat(log_sums).transpose(0, 1)[None]) if return_lse else output
 
 
 def attend(

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relattn_mt.commands.options import DeviceOptions, SamplingFlags, SearchOptions, require_new_output
 from relattn_mt.config import as_dict
@@ -101,10 +101,9 @@ def translate(
             before somebody has removed the mark.
         verbose: Print to standard error which implementation of the search runs, and why a faster one does not.
     """
-    from relattn_mt.tokens.text_files import read_lines, stream_lines
+    from relattn_mt.tokens.text_files import stream_lines
     from relattn_mt.translate.glossary import Glossary
     from relattn_mt.translate.options import TranslateOptions
-    from relattn_mt.translate.output_formats import format_lines, header_lines
 
     for flag, value in (("output", output), ("column", column), ("shard", shard)):
         require(not value or bool(input), f"--{flag} requires --input")
@@ -158,38 +157,51 @@ def translate(
         _translate_split_lines(translator, stream_lines(sys.stdin.fileno()), options)
     elif input:
         from relattn_mt.bulk import source_of, translate_file  # needs more packages
-        from relattn_mt.loading import weights_digest
 
         source = source_of(Path(input), Path(output), options, column=column, style=format, n_best=n_best is not None)
         settings = {
-            "model": weights_digest(bundle),
-            "languages": [translator.src_lang, translator.tgt_lang],
+            **_settings_of(translator, bundle, options),
             "precision": f"{device.precision or translator.engine.precision} on {device.device}",
             "output": [column, format, n_best is not None],
-            "options": {
-                **vars(options),
-                "search": as_dict(search.override(translator.search)),
-                "sampling": None if drawn is None else as_dict(drawn),
-                "glossary": None if terms is None else terms.translations,
-            },
         }
         print(translate_file(translator, source, Path(output), settings, shards))
     else:
-        if sys.stdin.seekable():  # a file, which is read again
-            begin = os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR)
-            translator.require_short(chain.from_iterable(stream_lines(sys.stdin.fileno())), options, "standard input")
-            os.lseek(sys.stdin.fileno(), begin, os.SEEK_SET)
-        results = translator.stream(
-            stream_lines(sys.stdin.fileno()),
-            options,
-            prefixes=read_lines(prefix) if prefix else None,
-            progress=shows_progress(),
-        )
-        for line in header_lines(format, align=align):
-            print(line)
-        for number, translations in enumerate(results, start=1):
-            lines = format_lines(format, number, translations, n_best=n_best is not None, align=align)
-            print("\n".join(lines), flush=True)
+        _translate_lines(translator, options, format, prefix, n_best=n_best is not None)
+
+
+def _settings_of(translator: "Translator", bundle: str, options: "TranslateOptions") -> dict[str, Any]:
+    """Return what translations depend on, as values for JSON."""
+    from relattn_mt.loading import weights_digest
+
+    described = dict(vars(options))
+    described["search"] = as_dict(options.search or translator.search)
+    if options.sampling is not None:
+        described["sampling"] = as_dict(options.sampling)
+    if options.glossary is not None:
+        described["glossary"] = options.glossary.translations
+    languages = [translator.src_lang, translator.tgt_lang]
+    return {"model": weights_digest(bundle), "languages": languages, "options": described}
+
+
+def _translate_lines(
+    translator: "Translator", options: "TranslateOptions", style: Format, prefix: str, *, n_best: bool
+) -> None:
+    """Translate standard input, a sentence per line."""
+    from relattn_mt.tokens.text_files import read_lines, stream_lines
+    from relattn_mt.translate.output_formats import format_lines, header_lines
+
+    stdin = sys.stdin.fileno()
+    if sys.stdin.seekable():  # a file, which is read again
+        begin = os.lseek(stdin, 0, os.SEEK_CUR)
+        translator.require_short(chain.from_iterable(stream_lines(stdin)), options, "standard input")
+        os.lseek(stdin, begin, os.SEEK_SET)
+    prefixes = read_lines(prefix) if prefix else None
+    results = translator.stream(stream_lines(stdin), options, prefixes=prefixes, progress=shows_progress())
+    for line in header_lines(style, align=options.align):
+        print(line)
+    for number, translations in enumerate(results, start=1):
+        lines = format_lines(style, number, translations, n_best=n_best, align=options.align)
+        print("\n".join(lines), flush=True)
 
 
 def _is_document(input: str, document: bool) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 
 from relattn_mt.config import AugmentConfig
 from relattn_mt.data import copied_text
-from relattn_mt.data.storage import Pairs
+from relattn_mt.data.storage import EncodedPairs
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
 
 SentencePair = tuple[str, str]
@@ -139,7 +139,7 @@ class Augmentation:
     seed: int
     given: int = 0
 
-    def epoch(self, pairs: Pairs, epoch: int, chosen: np.ndarray | None = None) -> AugmentedPairs:
+    def epoch(self, pairs: EncodedPairs, epoch: int, chosen: np.ndarray | None = None) -> AugmentedPairs:
         """Return the pairs as they are in an epoch. The lengths of `chosen` rows, by default all, are correct."""
         changes = np.zeros(len(pairs.src), dtype=np.uint8)
         for bit, name in enumerate(NAMES):
@@ -162,7 +162,7 @@ class AugmentedPairs:
     """
 
     def __init__(
-        self, augmentation: Augmentation, pairs: Pairs, epoch: int, changes: np.ndarray, chosen: np.ndarray
+        self, augmentation: Augmentation, pairs: EncodedPairs, epoch: int, changes: np.ndarray, chosen: np.ndarray
     ) -> None:
         self.augmentation = augmentation
         self.pairs = pairs

@@ -16,7 +16,7 @@ import torch
 
 from relattn_mt.data.augmentation import Augmentation, AugmentedPairs
 from relattn_mt.data.mixture import Mixture
-from relattn_mt.data.storage import IdColumn, Pairs
+from relattn_mt.data.storage import EncodedPairs, IdColumn
 from relattn_mt.tokens.planning import batch_by_size, micro_batches, plan_epoch
 from relattn_mt.tokens.tokenizer import SpecialTokens
 
@@ -120,7 +120,7 @@ class Epoch:
         steps: Rows of each step.
     """
 
-    pairs: Pairs | AugmentedPairs
+    pairs: EncodedPairs | AugmentedPairs
     lengths: tuple[np.ndarray, np.ndarray]
     steps: list[np.ndarray]
 
@@ -139,13 +139,13 @@ class TrainingText:
         links: Positions in the source and in the target of each pair that are linked; None without guided alignment.
     """
 
-    pairs: Pairs
+    pairs: EncodedPairs
     names: tuple[str, ...]
     stages: tuple[Stage, ...]
     special: SpecialTokens
     max_tokens: int
     seed: int
-    links: Pairs | None = None
+    links: EncodedPairs | None = None
 
     def epoch(self, epoch: int, *, stage: int = 0, parts: int = 1) -> Epoch:
         """Return the plan of an epoch, whose steps have `parts` micro-batches."""
@@ -203,7 +203,7 @@ class TrainingText:
                 epoch = epoch + 1
                 index = 0
 
-    def _gather(self, pairs: Pairs | AugmentedPairs, rows: np.ndarray) -> Batch:
+    def _gather(self, pairs: EncodedPairs | AugmentedPairs, rows: np.ndarray) -> Batch:
         src_ids, tgt_ids = zip(*map(pairs.row, rows.tolist()), strict=True) if len(rows) else ((), ())
         batch = collate(src_ids, tgt_ids, self.special)
         if self.links is None:
@@ -211,7 +211,9 @@ class TrainingText:
         begin = len(self.special.src_begin)
         links = [np.zeros((0, 3), dtype=np.int64)]
         for index, row in enumerate(rows.tolist()):
-            if isinstance(pairs, Pairs) or not pairs.changes[row]:  # text that augmentation has changed has no links
+            if (
+                isinstance(pairs, EncodedPairs) or not pairs.changes[row]
+            ):  # text that augmentation has changed has no links
                 src, tgt = self.links.row(row)
                 links.append(np.stack([np.full_like(src, index, np.int64), tgt, src + begin], axis=1))
         return replace(batch, links=torch.from_numpy(np.concatenate(links)))

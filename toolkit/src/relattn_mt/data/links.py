@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from relattn_mt.data.aligner import Aligner, Sentences
-from relattn_mt.data.storage import Pairs, write_pairs
+from relattn_mt.data.storage import EncodedPairs, write_pairs
 from relattn_mt.support.errors import require
 
 LINKS = "data/links.pairs"
@@ -18,7 +18,7 @@ _ROWS = 50_000  # sentence pairs that are aligned at once
 _log = logging.getLogger(__name__)
 
 
-def write_links(path: Path, pairs: Pairs, given: int, vocab_sizes: tuple[int, int]) -> None:
+def write_links(path: Path, pairs: EncodedPairs, given: int, vocab_sizes: tuple[int, int]) -> None:
     """Align encoded pairs, and write their links: positions in the source, and positions in the target.
 
     The aligner learns from all pairs, or from a part that is spread evenly.

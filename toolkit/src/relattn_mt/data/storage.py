@@ -52,7 +52,7 @@ class IdColumn:
         return self._values[self._begins[index] : self._ends[index]]
 
 
-class Pairs(NamedTuple):
+class EncodedPairs(NamedTuple):
     """Content of a file.
 
     Attributes:
@@ -96,7 +96,7 @@ def _padding(size: int) -> int:
     return -size % 8
 
 
-def open_pairs(path: Path, rows: int | None = None) -> Pairs:
+def open_pairs(path: Path, rows: int | None = None) -> EncodedPairs:
     """Open a file that `write_pairs` wrote.
 
     Raises:
@@ -117,4 +117,4 @@ def open_pairs(path: Path, rows: int | None = None) -> Pairs:
         if rows is not None and count != rows:
             raise ValueError(f"it must have {rows:,} pairs, got {count:,}")
         values = content[: total * size].view(np.uint16 if size == 2 else np.int32)
-    return Pairs(IdColumn(values, ends[:-1:2], ends[1::2]), IdColumn(values, ends[1::2], ends[2::2]))
+    return EncodedPairs(IdColumn(values, ends[:-1:2], ends[1::2]), IdColumn(values, ends[1::2], ends[2::2]))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 
-class Config(NamedTuple):
+class TileConfig(NamedTuple):
     """Tile sizes and launch options of a kernel."""
 
     rows: int  # queries per tile
@@ -26,80 +26,80 @@ class Config(NamedTuple):
     stages: int  # of software pipelining: loads that a loop has in flight
 
 
-Tiles = dict[tuple[int, int], dict[str, Config]]  # by bytes per element and by the largest head dimension
+Tiles = dict[tuple[int, int], dict[str, TileConfig]]  # by bytes per element and by the largest head dimension
 
-SMALL = Config(16, 16, 16, 4, 1)
+SMALL = TileConfig(16, 16, 16, 4, 1)
 
 HOPPER: Tiles = {  # `whole` has as many rows as there are queries; its entry is the maximum
     (2, 64): {
-        "forward": Config(64, 64, 32, 4, 3),
-        "backward_query": Config(64, 64, 32, 4, 3),
-        "backward_key": Config(64, 64, 32, 4, 3),
-        "whole": Config(128, 64, 32, 8, 1),
+        "forward": TileConfig(64, 64, 32, 4, 3),
+        "backward_query": TileConfig(64, 64, 32, 4, 3),
+        "backward_key": TileConfig(64, 64, 32, 4, 3),
+        "whole": TileConfig(128, 64, 32, 8, 1),
     },
     (2, 128): {
-        "forward": Config(128, 64, 32, 8, 3),
-        "backward_query": Config(128, 64, 32, 8, 2),
-        "backward_key": Config(64, 128, 16, 8, 2),
-        "whole": Config(128, 64, 16, 8, 1),
+        "forward": TileConfig(128, 64, 32, 8, 3),
+        "backward_query": TileConfig(128, 64, 32, 8, 2),
+        "backward_key": TileConfig(64, 128, 16, 8, 2),
+        "whole": TileConfig(128, 64, 16, 8, 1),
     },
     (2, 256): {
-        "forward": Config(128, 32, 16, 8, 1),
-        "backward_query": Config(128, 32, 16, 8, 1),
+        "forward": TileConfig(128, 32, 16, 8, 1),
+        "backward_query": TileConfig(128, 32, 16, 8, 1),
         "backward_key": SMALL,
         "whole": SMALL,
     },
     (4, 64): {
-        "forward": Config(128, 32, 16, 8, 1),
-        "backward_query": Config(64, 32, 16, 4, 1),
-        "backward_key": Config(32, 128, 16, 8, 1),
-        "whole": Config(64, 32, 16, 4, 1),
+        "forward": TileConfig(128, 32, 16, 8, 1),
+        "backward_query": TileConfig(64, 32, 16, 4, 1),
+        "backward_key": TileConfig(32, 128, 16, 8, 1),
+        "whole": TileConfig(64, 32, 16, 4, 1),
     },
 }
 BLACKWELL: Tiles = {  # not timed
     (2, 64): {
-        "forward": Config(128, 128, 32, 8, 2),
-        "backward_query": Config(128, 64, 32, 8, 2),
-        "backward_key": Config(64, 128, 32, 8, 2),
-        "whole": Config(128, 64, 32, 8, 1),
+        "forward": TileConfig(128, 128, 32, 8, 2),
+        "backward_query": TileConfig(128, 64, 32, 8, 2),
+        "backward_key": TileConfig(64, 128, 32, 8, 2),
+        "whole": TileConfig(128, 64, 32, 8, 1),
     },
-    (2, 128): {**HOPPER[2, 128], "forward": Config(128, 128, 32, 8, 2)},
+    (2, 128): {**HOPPER[2, 128], "forward": TileConfig(128, 128, 32, 8, 2)},
     (2, 256): HOPPER[2, 256],  # the next one is smaller, because the compiler turns that of Hopper into a trap
-    (4, 64): {**HOPPER[4, 64], "backward_key": Config(32, 32, 16, 4, 1)},
+    (4, 64): {**HOPPER[4, 64], "backward_key": TileConfig(32, 32, 16, 4, 1)},
 }
 SEVERAL_CHUNKS: Tiles = {  # on Hopper, if labels are in several chunks
     (2, 64): {
-        "forward": Config(64, 64, 64, 4, 3),
-        "backward_query": Config(64, 64, 64, 4, 2),
+        "forward": TileConfig(64, 64, 64, 4, 3),
+        "backward_query": TileConfig(64, 64, 64, 4, 2),
     },
 }
 REL_QUERY: Tiles = {  # on both, if a rel_query needs too many registers for the tiles above
-    (2, 256): {"backward_query": Config(32, 32, 16, 4, 1)},
-    (4, 64): {"backward_query": Config(32, 32, 16, 4, 1)},
+    (2, 256): {"backward_query": TileConfig(32, 32, 16, 4, 1)},
+    (4, 64): {"backward_query": TileConfig(32, 32, 16, 4, 1)},
 }
 POS_QUERY: Tiles = {  # on both, for the same reason; (2, 64) on Blackwell only
-    (2, 64): {"backward_key": Config(64, 128, 16, 8, 2)},
-    (2, 128): {"backward_key": Config(64, 64, 16, 4, 1)},
-    (4, 64): {"backward_key": Config(32, 64, 16, 4, 1)},  # wider tiles need more shared memory than there is
+    (2, 64): {"backward_key": TileConfig(64, 128, 16, 8, 2)},
+    (2, 128): {"backward_key": TileConfig(64, 64, 16, 4, 1)},
+    (4, 64): {"backward_key": TileConfig(32, 64, 16, 4, 1)},  # wider tiles need more shared memory than there is
 }
 AMPERE: Tiles = {  # also for Ada and unknown generations, since these need the least shared memory
     (2, 64): {
-        "forward": Config(128, 64, 32, 8, 2),
-        "backward_query": Config(128, 64, 16, 8, 2),
-        "backward_key": Config(32, 128, 16, 8, 2),
-        "whole": Config(64, 64, 32, 4, 1),
+        "forward": TileConfig(128, 64, 32, 8, 2),
+        "backward_query": TileConfig(128, 64, 16, 8, 2),
+        "backward_key": TileConfig(32, 128, 16, 8, 2),
+        "whole": TileConfig(64, 64, 32, 4, 1),
     },
     (2, 128): {
-        "forward": Config(128, 64, 16, 8, 2),
-        "backward_query": Config(64, 32, 32, 4, 1),
-        "backward_key": Config(32, 64, 32, 4, 1),
+        "forward": TileConfig(128, 64, 16, 8, 2),
+        "backward_query": TileConfig(64, 32, 32, 4, 1),
+        "backward_key": TileConfig(32, 64, 32, 4, 1),
         "whole": SMALL,
     },
     (4, 64): {
-        "forward": Config(64, 32, 16, 4, 1),
-        "backward_query": Config(32, 32, 16, 4, 1),
-        "backward_key": Config(32, 32, 16, 4, 1),
-        "whole": Config(32, 32, 16, 4, 1),
+        "forward": TileConfig(64, 32, 16, 4, 1),
+        "backward_query": TileConfig(32, 32, 16, 4, 1),
+        "backward_key": TileConfig(32, 32, 16, 4, 1),
+        "whole": TileConfig(32, 32, 16, 4, 1),
     },
 }
 
@@ -112,7 +112,7 @@ def config(
     has_rel_query: bool,
     has_pos_query: bool,
     has_one_chunk: bool,
-) -> Config:
+) -> TileConfig:
     """Return the configuration of a kernel.
 
     Args:

@@ -19,7 +19,7 @@ from relattn.backends.custom_ops import Attended, new_results, new_row_stats, re
 from relattn.backends.triton.arrays import Array
 from relattn.backends.triton.availability import compiling, is_hopper, use_sound_assembler
 from relattn.backends.triton.backward import backward_key, backward_query
-from relattn.backends.triton.configs import Config, padded
+from relattn.backends.triton.configs import TileConfig, padded
 from relattn.backends.triton.forward import forward, join
 from relattn.backends.triton.plan import TilesOf, constant, dims, first_label, plan_of, tiles_of
 from relattn.backends.triton.row_stats import BACKWARD_STATS, FORWARD_STATS
@@ -29,7 +29,7 @@ MAX_OFFSET = 2**30  # a position farther away than any key
 MIN_SCALE = 1e-37  # so that the kernels never multiply zero by −∞
 
 
-def launch(kernel: Any, programs: int, tiles: Config | None, call: Call, **arguments: Any) -> None:
+def launch(kernel: Any, programs: int, tiles: TileConfig | None, call: Call, **arguments: Any) -> None:
     """Launch a kernel on the device of the call."""
     if programs == 0:
         return
@@ -46,7 +46,7 @@ def device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
-def launch_arguments(tiles: Config | None, arguments: dict[str, Any]) -> dict[str, Any]:
+def launch_arguments(tiles: TileConfig | None, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return all arguments of a kernel, with those for its tiles."""
     if tiles is None:
         return arguments
@@ -113,21 +113,23 @@ def run_backward(
     problem = Problem(call, tiles_of, generation)
     plan = problem.plan
     batch, heads, _ = lse.shape
-    d_query, d_key, d_value = (torch.empty_like(x) for x in (problem.query, problem.key, problem.value))
+    d_query = torch.empty_like(problem.query)
+    d_key = torch.empty_like(problem.key)
+    d_value = torch.empty_like(problem.value)
     d_rel_query = None if problem.rel_query is None else torch.empty_like(problem.rel_query)
     kernel = "whole" if plan.whole else "backward_query"
-    blocks, groups = plan.blocks[kernel], -(-batch // plan.sequences)
-    parts = tuple(problem.new_parts(table, groups * blocks) for table in (call.rel_key, call.rel_value))
+    blocks = plan.blocks[kernel]
     key_blocks = plan.blocks["backward_key"]
-    key_parts = problem.new_parts(call.pos_query, batch * key_blocks)
-    shared = {
-        **problem.inputs(),
-        "grad": array(with_contiguous_rows(grad)),
-        "backward_stats": new_row_stats(lse, 0 if plan.whole else BACKWARD_STATS),
-        "d_key": array(d_key),
-        "d_value": array(d_value),
-        "scale": problem.scale,
-    }
+    groups = -(-batch // plan.sequences)
+    key_parts = problem.new_parts(call.rel_key, groups * blocks)
+    value_parts = problem.new_parts(call.rel_value, groups * blocks)
+    pos_parts = problem.new_parts(call.pos_query, batch * key_blocks)
+    shared = problem.inputs()
+    shared["grad"] = array(with_contiguous_rows(grad))
+    shared["backward_stats"] = new_row_stats(lse, 0 if plan.whole else BACKWARD_STATS)
+    shared["d_key"] = array(d_key)
+    shared["d_value"] = array(d_value)
+    shared["scale"] = problem.scale
     launch(
         backward_query,
         groups * heads * blocks,
@@ -137,9 +139,9 @@ def run_backward(
         output=array(output),
         row_stats=row_stats,
         d_query=array(d_query),
-        d_rel_key=None if parts[0] is None else array(parts[0]),
-        d_rel_value=None if parts[1] is None else array(parts[1]),
-        d_rel_query=None if d_rel_query is None else array(d_rel_query),
+        d_rel_key=array(key_parts),
+        d_rel_value=array(value_parts),
+        d_rel_query=array(d_rel_query),
         blocks=blocks,
         sequences=plan.sequences,
         WHOLE=plan.whole,
@@ -152,18 +154,21 @@ def run_backward(
             plan.tiles["backward_key"],
             call,
             **shared,
-            d_pos_query=None if key_parts is None else array(key_parts),
+            d_pos_query=array(pos_parts),
             blocks=key_blocks,
         )
-    reached = [-(block + 1) * plan.tiles[kernel].rows + 1 - problem.offset for block in range(blocks)]
-    d_rel_key, d_rel_value = (
-        problem.gradient(table, part, reached)
-        for table, part in zip((call.rel_key, call.rel_value), parts, strict=True)
-    )
-    last, cols = call.query.shape[2] - 1 + problem.offset, plan.tiles["backward_key"].cols
-    d_pos_query = problem.gradient(call.pos_query, key_parts, [block * cols - last for block in range(key_blocks)])
-    d_rel_query = grad.new_empty(0) if d_rel_query is None else d_rel_query
-    return d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, d_pos_query, grad.new_empty(0)
+    rows = plan.tiles[kernel].rows
+    reached = [-(block + 1) * rows + 1 - problem.offset for block in range(blocks)]
+    d_rel_key = problem.gradient(call.rel_key, key_parts, reached)
+    d_rel_value = problem.gradient(call.rel_value, value_parts, reached)
+    last = call.query.shape[2] - 1 + problem.offset
+    cols = plan.tiles["backward_key"].cols
+    reached = [block * cols - last for block in range(key_blocks)]
+    d_pos_query = problem.gradient(call.pos_query, pos_parts, reached)
+    absent = grad.new_empty(0)
+    if d_rel_query is None:
+        d_rel_query = absent
+    return d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, d_pos_query, absent
 
 
 class Problem:
@@ -171,22 +176,25 @@ class Problem:
 
     def __init__(self, call: Call, tiles_of: TilesOf, generation: int | None) -> None:
         self.plan = plan_of(call, tiles_of, generation)
-        self.query, self.key, self.value = (with_contiguous_rows(x) for x in (call.query, call.key, call.value))
+        self.call = call
+        self.query = with_contiguous_rows(call.query)
+        self.key = with_contiguous_rows(call.key)
+        self.value = with_contiguous_rows(call.value)
         self.rel_query = None if call.rel_query is None else with_contiguous_rows(call.rel_query)
-        self.rel_key, self.rel_value, self.pos_query = call.rel_key, call.rel_value, call.pos_query
         self.scale = max(call.scale, MIN_SCALE)
         self.offset = max(-MAX_OFFSET, min(call.query_offset, MAX_OFFSET))
-        key_lengths, query_lengths = lengths_of(call)
         self.options = self.plan.options
-        if any(x is not None for x in (call.relations, call.mask, call.query_offsets, key_lengths, call.seed)):
-            self.options = self.options._replace(
-                relations=self.array_of_pairs(call.relations),
-                mask=self.array_of_pairs(call.mask),
-                offsets=None if call.query_offsets is None else call.query_offsets.contiguous(),
-                key_lengths=key_lengths,
-                query_lengths=query_lengths,
-                seed=call.seed,
-            )
+        key_lengths, query_lengths = lengths_of(call)
+        arrays = {
+            "relations": self.array_of_pairs(call.relations),
+            "mask": self.array_of_pairs(call.mask),
+            "offsets": None if call.query_offsets is None else call.query_offsets.contiguous(),
+            "key_lengths": key_lengths,
+            "query_lengths": query_lengths,
+            "seed": call.seed,
+        }
+        if any(x is not None for x in arrays.values()):
+            self.options = self.options._replace(**arrays)
 
     def sizes(self) -> dict[str, Any]:
         """Return the options, and the sizes that change from call to call."""
@@ -208,10 +216,10 @@ class Problem:
             "query": array(self.query),
             "key": array(self.key),
             "value": array(self.value),
-            "rel_key": None if self.rel_key is None else array_of_table(self.rel_key),
-            "rel_value": None if self.rel_value is None else array_of_table(self.rel_value),
-            "rel_query": None if self.rel_query is None else array(self.rel_query),
-            "pos_query": None if self.pos_query is None else array_of_table(self.pos_query),
+            "rel_key": array_of_table(self.call.rel_key),
+            "rel_value": array_of_table(self.call.rel_value),
+            "rel_query": array(self.rel_query),
+            "pos_query": array_of_table(self.call.pos_query),
             **self.sizes(),
             "scale2": self.scale / math.log(2.0),  # for scores to base two
         }
@@ -263,13 +271,18 @@ def lengths_of(call: Call) -> tuple[Tensor | None, Tensor | None]:
     return keys, queries
 
 
-def array(x: Tensor) -> Array:
+def array(x: Tensor | None) -> Array | None:
+    """Return a tensor of four dimensions as a kernel takes it; None for None."""
+    if x is None:
+        return None
     batch, head, row, column = x.stride()
     return Array(x, batch, head, row, column, *dims(x.shape[3]))
 
 
-def array_of_table(table: Tensor) -> Array:
+def array_of_table(table: Tensor | None) -> Array | None:
     """Return a table (labels, dim) or (heads, labels, dim) as an array. A single row serves both edges."""
+    if table is None:
+        return None
     rows, dim = table.shape[-2:]
     head, row, column = table.stride() if table.dim() == 3 else (0, *table.stride())
     return Array(table, 0, head, row if rows > 1 else 0, column, *dims(dim))

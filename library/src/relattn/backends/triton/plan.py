@@ -12,7 +12,7 @@ import torch
 from triton.language import constexpr
 
 from relattn.backends.triton.availability import tensor_floats
-from relattn.backends.triton.configs import Config, chunk_size, config, generation_of, padded
+from relattn.backends.triton.configs import TileConfig, chunk_size, config, generation_of, padded
 from relattn.backends.triton.pairs import PairOptions
 from relattn.call import Call, keep_scale, keep_threshold
 
@@ -62,7 +62,7 @@ class Sizes(NamedTuple):
         return self.window_left is not None or (self.window_right is not None and not self.is_causal)
 
 
-def tiles_of(kernel: str, sizes: Sizes) -> Config:
+def tiles_of(kernel: str, sizes: Sizes) -> TileConfig:
     """Return the tiles of a kernel, which are no larger than the sequences need.
 
     With more than 4 warps, each warp has 16 rows of the products. Nothing is loaded ahead in a loop of one step, nor if
@@ -80,10 +80,10 @@ def tiles_of(kernel: str, sizes: Sizes) -> Config:
     if kernel == "backward_query":
         waits = waits or sizes.has_window or sizes.has_pos_query
     stages = 1 if one_step or waits else tiles.stages
-    return Config(rows, cols, max(16, min(tiles.near, rows, cols)), warps, stages)
+    return TileConfig(rows, cols, max(16, min(tiles.near, rows, cols)), warps, stages)
 
 
-TilesOf = Callable[[str, Sizes], Config]  # of a kernel
+TilesOf = Callable[[str, Sizes], TileConfig]  # of a kernel
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Plan:
     """Plan for the computation of a call by the kernels."""
 
     options: PairOptions  # without its tensors
-    tiles: dict[str, Config]
+    tiles: dict[str, TileConfig]
     blocks: dict[str, int]  # programs per head, each with a block of queries, or of keys in `backward_key`
     part_rows: int  # of a part of a table's gradient
     accumulates: bool  # a program adds to its part of the tables' gradients several times

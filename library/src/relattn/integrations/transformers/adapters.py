@@ -140,7 +140,7 @@ def options_of(mask: Tensor, batch: int) -> dict[str, Any] | None:
     return {"key_lengths": lengths.expand(batch)}
 
 
-class Packing(NamedTuple):
+class ValidPositions(NamedTuple):
     """Valid positions of a padded batch, so that layers compute these only. Default: all positions.
 
     Attributes:
@@ -173,7 +173,7 @@ def packed_options(mask: Tensor | None, states: Tensor) -> tuple[dict[str, Any] 
     return mask_options(mask, len(states)), states.shape[1]
 
 
-def packing_of(mask: Tensor | None, batch: int, unpad: bool) -> Packing:
+def packing_of(mask: Tensor | None, batch: int, unpad: bool) -> ValidPositions:
     """Return the packing of a batch by its mask, as in `mask_options`, with texts of the same length side by side.
 
     Returns:
@@ -181,15 +181,15 @@ def packing_of(mask: Tensor | None, batch: int, unpad: bool) -> Packing:
     """
     lengths = (mask_options(mask, batch) or {}).get("key_lengths") if unpad else None
     if mask is None or lengths is None:
-        return Packing()
+        return ValidPositions()
     length = mask.shape[-1]
     shortest, tokens = torch.stack([lengths.amin(), lengths.sum()]).tolist()
     if shortest == 0 or tokens > (1 - LEAST_PADDING) * batch * length:
-        return Packing()
+        return ValidPositions()
     lengths, order = lengths.sort()
     places = torch.arange(batch * length, device=mask.device).view(batch, length)[order]
     ends = nn.functional.pad(lengths.cumsum(0), (1, 0))
-    return Packing(places[is_valid(length, lengths)], ends, batch, length)
+    return ValidPositions(places[is_valid(length, lengths)], ends, batch, length)
 
 
 def run_layers(module: Any, states: Tensor, layerdrop: float, **options: Any) -> Tensor:

@@ -77,17 +77,17 @@ def projections(
     head_dim = module.attention_head_size
     if hasattr(module, "in_proj"):  # version 1
         query, key, value = split_heads(module.in_proj(states), 3 * head_dim).chunk(3, dim=-1)
-        query, value = (
-            x + split_heads(bias[None, None], head_dim) for x, bias in ((query, module.q_bias), (value, module.v_bias))
-        )
+        query = query + split_heads(module.q_bias[None, None], head_dim)
+        value = value + split_heads(module.v_bias[None, None], head_dim)
         names = "pos_proj", "pos_q_proj"
     else:
         query, key, value = project(states, head_dim, module.query_proj, module.key_proj, module.value_proj)
         names = ("key_proj", "query_proj") if module.share_att_key else ("pos_key_proj", "pos_query_proj")
-    K, Q = (
-        project(embeddings[None], head_dim, getattr(module, name))[0][0] if term in module.pos_att_type else None
-        for name, term in zip(names, ("c2p", "p2c"), strict=True)
-    )
+    K = Q = None
+    if "c2p" in module.pos_att_type:
+        K = project(embeddings[None], head_dim, getattr(module, names[0]))[0][0]
+    if "p2c" in module.pos_att_type:
+        Q = project(embeddings[None], head_dim, getattr(module, names[1]))[0][0]
     return query, key, value, K, Q
 
 

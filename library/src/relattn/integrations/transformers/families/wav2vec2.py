@@ -28,7 +28,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from relattn import relative_attention
 from relattn.functional import Chunk, Window
 from relattn.integrations.transformers.adapters import (
-    Packing,
+    ValidPositions,
     captured,
     farthest_distance,
     join_heads,
@@ -129,10 +129,10 @@ def convolution(
     own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim), or packed
-    attention_mask: Tensor | Packing | None = None,
+    attention_mask: Tensor | ValidPositions | None = None,
 ) -> Any:
     """Run a convolution, which reads neighbours, on a padded batch."""
-    if not isinstance(attention_mask, Packing):
+    if not isinstance(attention_mask, ValidPositions):
         return own()
     valid = attention_mask.unpack(torch.ones_like(hidden_states[..., :1]))[..., 0]
     return attention_mask.pack(own(hidden_states=attention_mask.unpack(hidden_states), attention_mask=valid))
