@@ -88,7 +88,7 @@ class Copy:
 
     def tests(self, tests: Sequence[str], seconds: float, without: Sequence[str] = ()) -> tuple[str, str]:
         """Return "passed", "failed" or "unfinished", and the first test that failed, of some tests without others."""
-        options = ["-x", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "--timeout", "120"]
+        options = ["-x", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "--timeout=120", "--timeout-method=signal"]
         options += [f"--deselect={test}" for test in without]
         command = [sys.executable, "-m", "pytest", *options, *tests]
         process = subprocess.Popen(
@@ -104,7 +104,7 @@ class Copy:
         if process.returncode in (0, 5):
             return "passed", ""
         name = re.search(r"^(?:FAILED|ERROR) (\S+\.py(?:::\w+)*(?:\[.*?\](?= - |$))?)", output, re.MULTILINE)
-        return "failed", name[1] if name else ""  # without a name: the process ended, or a test did not end
+        return "failed", name[1] if name else ""  # without a name: the process ended
 
     def change(self, path: str, content: str) -> bool:
         """Write a file, and compile the libraries of a source in C. Return whether they can be."""

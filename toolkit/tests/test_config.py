@@ -97,6 +97,11 @@ def test_values_that_exclude_each_other(kind, values, message):
     assert message in refusal(kind, **values)
 
 
+def test_a_limit_of_one_token_is_allowed():
+    for ratio, extra in ((1.0, 0), (0.0, 1)):
+        assert SearchConfig(max_length_ratio=ratio, max_length_extra=extra).max_length_extra == extra
+
+
 @pytest.mark.parametrize("value", [10**400, float("nan")])
 def test_every_number_has_a_range(value):
     numbers = [(kind, f.name) for kind in CONFIGS for f in fields(kind) if f.type.split(" ")[0] in ("int", "float")]

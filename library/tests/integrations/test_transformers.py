@@ -4,7 +4,7 @@ import copy
 import logging
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,8 @@ import transformers
 from relattn.backends.native import plans
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import adapters
+from relattn.integrations.transformers.families import load_families
+from relattn.integrations.transformers.family import difference, generate
 from torch import Tensor, nn
 from transformers.models.got_ocr2.modeling_got_ocr2 import GotOcr2VisionEncoder
 from transformers.models.sam.modeling_sam import SamVisionEncoder
@@ -320,6 +322,21 @@ def test_attention_weights_come_from_the_models_own_code(name, caplog, monkeypat
     assert all(torch.equal(a, b) for a, b in zip(ours.attentions, own.attentions, strict=True))
     assert torch.equal(ours.last_hidden_state, own.last_hidden_state)
     assert sum("attention weights" in record.message for record in caplog.records) == 1
+
+
+def test_the_check_of_a_family_compares_generated_tokens(monkeypatch):
+    """It logs no warning about attention weights, and later calls still do."""
+
+    @contextmanager
+    def with_other_tokens(model):
+        own = model.generate
+        model.generate = lambda **inputs: own(**inputs) + 1
+        yield
+
+    monkeypatch.setattr(adapters, "_warned_modules", set())
+    checked = [each for each in load_families() if each.run is generate]
+    assert [difference(each, with_other_tokens) for each in checked].count(None) == 0
+    assert adapters._warned_modules == set()
 
 
 def test_t5_layers_without_a_table_run_their_own_code():

@@ -105,6 +105,12 @@ def test_a_corpus_with_nothing_to_keep_is_refused(files, tmp_path):
     assert list((tmp_path / "run" / "data").iterdir()) == []
 
 
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_text_that_can_be_read_once_is_refused(files, tmp_path, name):
+    with pytest.raises(InputError, match="/dev/null must be a regular file"):
+        load(tmp_path, **{**files, name: "/dev/null"})
+
+
 # Storage
 
 

@@ -291,8 +291,8 @@ def test_files_of_transformers(published, tmp_path):
     index = {"weight_map": dict.fromkeys(weights, "model-00001-of-00002.safetensors")}
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
     assert "it has no model-00001-of-00002.safetensors" in fault(path, (None, None))
-    for content in ({"weight_map": {}}, {"weight_map": {"x": 3}}, {"weight_map": {"x": "../x.safetensors"}}, {}):
-        (path / "model.safetensors.index.json").write_text(json.dumps(content))
+    for files in ({}, {"x": 3}, {"x": 3, "y": "z"}, {"x": "../x.safetensors"}, None):
+        (path / "model.safetensors.index.json").write_text(json.dumps({} if files is None else {"weight_map": files}))
         assert fault(path, (None, None)).startswith(str(path))
     start("source.spm", "target.spm")
     assert "give --tokenizer" in fault(path, (None, None))
