@@ -34,7 +34,7 @@ CONFIGS += (Recipe,)
 POSITIONS = get_args(Positions)
 # A value of each option that is not the default.
 OTHER_VALUES = {"clip": 5, "clip_right": 2, "beyond": "zero", "relative_tables": "keys", "tables_per_head": True}
-OTHER_VALUES |= {"max_positions": 9}
+OTHER_VALUES |= {"bias_per_layer": True, "max_positions": 9}
 
 
 @pytest.fixture(scope="module")

@@ -181,7 +181,7 @@ class LazyWeights(Mapping[str, np.ndarray]):
     """
 
     def __init__(self, names: Iterable[str], make: Callable[[str], np.ndarray]) -> None:
-        self._names = dict.fromkeys(names)
+        self._names: Mapping[str, Any] = dict.fromkeys(names)
         self._make = make
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -199,7 +199,7 @@ class LazyWeights(Mapping[str, np.ndarray]):
         return len(self._names)
 
 
-class FileWeights(Mapping[str, np.ndarray]):
+class FileWeights(LazyWeights):
     """Weights in open safetensors files, by name. Each is read when it is asked for. bfloat16 becomes float32.
 
     Args:
@@ -209,12 +209,12 @@ class FileWeights(Mapping[str, np.ndarray]):
 
     def __init__(self, files: Sequence[tuple[BufferedReader, int]], entries: Mapping[str, Any]) -> None:
         self._files = files
-        self._entries = entries
+        self._names = entries
         for file, _ in files:
             weakref.finalize(self, file.close)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        entry = self._entries[name]
+        entry = self._names[name]
         file, begin = self._files[entry["file"]]
         first, last = entry["data_offsets"]
         content = np.empty(last - first, np.uint8)
@@ -224,20 +224,11 @@ class FileWeights(Mapping[str, np.ndarray]):
         tensor = content.view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
         return from_bfloat16(tensor) if entry["dtype"] == "BF16" else tensor
 
-    def __contains__(self, name: object) -> bool:  # without reading it
-        return name in self._entries
-
     def shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
         """Return the shape and the dtype of a weight without reading it."""
-        entry = self._entries[name]
+        entry = self._names[name]
         kind = "F32" if entry["dtype"] == "BF16" else entry["dtype"]
         return tuple(entry["shape"]), np.dtype(_DTYPES[kind])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
 
 def read_weights(*paths: Path) -> tuple[FileWeights, dict[str, str]]:
@@ -270,20 +261,18 @@ def write_weights(
 ) -> None:
     """Write the weights of a table to a safetensors file, one after the other, in the order of safetensors."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    names = sorted(table, key=lambda name: (table[name].kind == "int8", name))
+    dtypes = {name: np.dtype(np.int8 if weight.kind == "int8" else np.float32) for name, weight in table.items()}
+    names = sorted(table, key=lambda name: (dtypes[name] == np.int8, name))
     end = 0
     for name in names:
-        shape, kind = table[name]
+        shape = table[name].shape
         begin = end
-        end += math.prod(shape) * (1 if kind == "int8" else 4)
-        dtype = "I8" if kind == "int8" else "F32"
+        end += math.prod(shape) * dtypes[name].itemsize
+        dtype = "I8" if dtypes[name] == np.int8 else "F32"
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in names:
-            shape, kind = table[name]
-            weight = np.ascontiguousarray(state[name], np.int8 if kind == "int8" else np.float32)
-            assert weight.shape == shape, f"{name} must be {shape}, got {weight.shape}"
-            file.write(weight.data)
+            file.write(np.ascontiguousarray(state[name], dtypes[name]).data)

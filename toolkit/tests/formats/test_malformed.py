@@ -191,7 +191,7 @@ def published(tmp_path_factory) -> dict[str, Path]:
 @pytest.mark.parametrize(
     ("name", "file", "edit", "facts"),
     [
-        ("marian", "config.json", {"model_type": "t5"}, ["config.json: model_type must be marian", "got 't5'"]),
+        ("marian", "config.json", {"model_type": "longt5"}, ["config.json: model_type must be marian", "got 'longt5'"]),
         ("marian", "config.json", {"architectures": ["MarianForCausalLM"]}, ["MarianMTModel", "MarianForCausalLM"]),
         ("marian", "config.json", {"activation_function": "tanh", "encoder_ffn_dim": 7}, ["tanh", "encoder_ffn_dim 7"]),
         ("marian", "config.json", {"quantization_config": {"bits": 8}}, ["not supported: quantization_config"]),
@@ -205,7 +205,7 @@ def published(tmp_path_factory) -> dict[str, Path]:
         ("marian", "tokenizer_config.json", {"unk_token": "<none>"}, ["must have '<none>'"]),
         ("marian", "tokenizer_config.json", {"separate_vocabs": True}, ["it has no target_vocab.json"]),
         ("m2m_100", "tokenizer_config.json", {"language_codes": "all"}, ["language_codes must be m2m100 or wmt21"]),
-        ("m2m_100", "config.json", {"model_type": "bart"}, ["model_type must be ", " or mbart (mBART-50), got 'bart'"]),
+        ("m2m_100", "config.json", {"model_type": "bart"}, ["model_type must be ", ", mt5 or umt5, got 'bart'"]),
         ("mbart_50", "config.json", {"decoder_layers": 3}, ["config.json: decoder_layers must be 1", "got 3"]),
         ("mbart_50", "tokenizer_config.json", {"tokenizer_class": "MBartTokenizer"}, ["must be MBart50Tokenizer, got"]),
         (

@@ -39,7 +39,7 @@ from relattn_mt.formats.ctranslate2.directory import (
 )
 from relattn_mt.formats.ctranslate2.engine import CTranslate2Engine
 from relattn_mt.formats.exportable import require_exportable
-from relattn_mt.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS, Names
+from relattn_mt.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
 from relattn_mt.formats.parity import Reference, Report, check_lines
 from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import require, require_installed
@@ -51,7 +51,6 @@ from relattn_mt.translate.translator import Translator
 FILES = CONFIG, MODEL, *(f"{name}.json" for name in (SHARED, SOURCE, TARGET)), *TOKENIZER_FILES["imported"], CARD
 POSITIONS = 4096  # length of the table of our sinusoids, which differ from CTranslate2's
 _log = logging.getLogger(__name__)
-_BIAS = "self_attention.attention.bias.weight"  # of a layer
 
 
 def export(
@@ -215,16 +214,6 @@ def _reduce_to_7_bits(spec: Any, floats: dict[str, np.ndarray]) -> None:
             setattr(part, f"{attribute}_scale", NumpyVariable(scale[:, 0]))
 
 
-def _names() -> Names:
-    """Return the names of the weights, with those that imports refuse."""
-    added = {_BIAS: "self_attention/relative_attention_bias", "feed_forward.gate.": "ffn/linear_0_noact/"}
-    encoder, encoder_names = CTRANSLATE2.encoder
-    decoder, decoder_names = CTRANSLATE2.decoder
-    return replace(
-        CTRANSLATE2, encoder=(encoder, {**encoder_names, **added}), decoder=(decoder, {**decoder_names, **added})
-    )
-
-
 def _spec(config: ModelConfig, state: Mapping[str, np.ndarray]) -> Any:
     """Return CTranslate2's description of a model, with its weights."""
     from ctranslate2.specs import TransformerSpec, common_spec
@@ -245,15 +234,23 @@ def _spec(config: ModelConfig, state: Mapping[str, np.ndarray]) -> Any:
         alignment_heads=config.alignment[1],
     )
     spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = config.scaled_embeddings
-    for name, tensor in _names().scatter(state, config).items():
+    for name, tensor in CTRANSLATE2.scatter(state, config).items():
         scope, _, attribute = name.rpartition("/")
         setattr(index_spec(spec, scope), attribute, tensor)
-    for layer in (*spec.encoder.layer, *spec.decoder.layer):
-        attentions = [layer.self_attention, *([layer.attention] if hasattr(layer, "attention") else [])]
-        for attention in attentions:
-            attention.queries_scale = np.float32(config.head_size**-0.5)
-        if has_bias:
-            layer.self_attention.relative_attention_max_distance = np.int32(BucketBias.farthest)
+    for stack, side in (("encoder", "src"), ("decoder", "tgt")):
+        for number, layer in enumerate(getattr(spec, stack).layer):
+            prefix = f"{stack}.{number}"
+            if config.feed_forward == "gated":
+                for leaf in ("weight", "bias"):
+                    setattr(layer.ffn.linear_0_noact, leaf, state[f"{prefix}.feed_forward.gate.{leaf}"])
+            if has_bias:
+                bias = state.get(f"{side}_positions.bias.weight")
+                own = f"{prefix}.self_attention.attention.bias.weight"
+                layer.self_attention.relative_attention_bias = state[own] if bias is None else bias
+                layer.self_attention.relative_attention_max_distance = np.int32(BucketBias.farthest)
+            attentions = [layer.self_attention] if stack == "encoder" else [layer.self_attention, layer.attention]
+            for attention in attentions if config.head_dim else ():
+                attention.queries_scale = np.float32(config.head_dim**-0.5)
     return spec
 
 
@@ -270,10 +267,6 @@ def _state(bundle: Bundle) -> dict[str, np.ndarray]:
             table = sinusoids(np.arange(POSITIONS), config.dim)
             return {**state, "src_positions.signal.weight": table, "tgt_positions.signal.weight": table}
         case None, BucketBias():
-            for side, stack in (("src", "encoder"), ("tgt", "decoder")):
-                shared = state.get(f"{side}_positions.bias.weight")
-                names = (f"{stack}.{i}.{_BIAS}" for i in range(getattr(config, f"{stack}_layers")))
-                state |= {name: shared for name in names if shared is not None}
             return state
         case None, ClippedTables(left, right):
             pass

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from relattn_mt.formats.foreign_model import read_json, typed
+from relattn_mt.formats.foreign_model import load_checkpoint, read_json, typed
 from relattn_mt.support.errors import InputError, one_line, reading, require
+from relattn_mt.weights import read_weights
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
@@ -220,8 +221,16 @@ def licence(path: Path) -> list[str]:
         return []
     with reading(card, "cannot be read"):
         content = card.read_text(encoding="utf-8", errors="replace")
-    found = re.search(r"\A---\n(?:.*\n)*?license: *(\S.*)\n", content.partition("\n---")[0] + "\n")
+    found = re.search(r"^license: *(\S.*)$", content, re.MULTILINE)
     return [f"licence of the model, in its {CARD}: {one_line(found[1], 80)}"] if found else []
+
+
+def weights_in(path: Path) -> Mapping[str, np.ndarray]:
+    """Return the weights in all files. Those of safetensors are read one by one, when they are asked for."""
+    files = [path / name for name in weight_files(path)]
+    if files[0].suffix == ".safetensors":
+        return read_weights(*files)[0]
+    return {name: tensor for file in files for name, tensor in load_checkpoint(file).items()}
 
 
 def optional(file: Path) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import numpy as np
 from relattn_mt.formats.foreign_model import (
     NEVER_GENERATED,
     ForeignModel,
-    load_checkpoint,
     model_config,
     names_guided_alignment,
     read_tokenizer,
@@ -26,13 +25,12 @@ from relattn_mt.formats.transformers.directory import (
     Settings,
     licence,
     read_config,
-    weight_files,
+    weights_in,
 )
 from relattn_mt.formats.transformers.generation import Generation
 from relattn_mt.formats.transformers.vocabulary import piece_of, read_vocabulary
 from relattn_mt.support.errors import require
 from relattn_mt.support.files import require_files
-from relattn_mt.weights import read_weights
 
 _SOURCE, _TARGET = (TRANSFORMERS.shared[name] for name in ("src_embedding", "embedding"))
 _MOST_POSITIONS = 65_536
@@ -118,10 +116,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
 
 def _tensors(path: Path) -> dict[str, np.ndarray]:
     """Return the weights in all files."""
-    tensors: dict[str, np.ndarray] = {}
-    for name in weight_files(path):
-        file = path / name
-        tensors |= read_weights(file)[0] if file.suffix == ".safetensors" else load_checkpoint(file)
+    tensors = weights_in(path)
     return {name: tensor for name, tensor in tensors.items() if not name.endswith(".embed_positions.weights")}
 
 
