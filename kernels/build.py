@@ -28,9 +28,9 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 SOURCES = Path(__file__).parent
 FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-Wno-psabi", "-Wno-unknown-warning-option"]
 FLAGS += ["-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
-DEFINES = {"float32": [], "float64": ["-DREAL64"], "bfloat16": ["-DBF16"]}
+DEFINES = {"float32": [], "float64": ["-DREAL64"], "bfloat16": ["-DBF16"], "int8": []}
 SCALARS = {"ptrdiff_t": "c_ssize_t", "uint64_t": "c_uint64", "float": "c_float", "double": "c_double"}
-DTYPES = {"EXACT": ["float32", "float64"], "BFLOAT16": ["bfloat16"]}  # of a level in `levels.h`
+DTYPES = {"EXACT": ["float32", "float64"], "BFLOAT16": ["bfloat16"], "TILES": ["bfloat16", "int8"]}  # of `levels.h`
 
 
 class Library(NamedTuple):
@@ -42,8 +42,8 @@ class Library(NamedTuple):
     dtypes: list[str]
 
 
-ATTENTION = Library("relattn", Path("src/relattn/backends/native"), "attention/attention.c", list(DEFINES))
-ENGINE = Library("relattn_mt", Path("src/relattn_mt/engine"), "engine/engine.c", ["float32"])
+ATTENTION = Library("relattn", Path("src/relattn/backends/native"), "attention/attention.c", ["float32", "float64", "bfloat16"])
+ENGINE = Library("relattn_mt", Path("src/relattn_mt/engine"), "engine/engine.c", ["float32", "int8"])
 WEB = Path("src/relattn_mt/web")  # of the toolkit
 
 

@@ -51,7 +51,7 @@ static const struct {
 };
 #undef LEVEL
 
-enum { DTYPE_float32 = LEVEL_FLOAT32, DTYPE_float64 = LEVEL_FLOAT64, DTYPE_bfloat16 = LEVEL_BFLOAT16 };
+enum { DTYPE_float32 = LEVEL_FLOAT32, DTYPE_int8 = LEVEL_FLOAT32, DTYPE_float64 = LEVEL_FLOAT64, DTYPE_bfloat16 = LEVEL_BFLOAT16 };
 #define PART(level, dtype) extern const void *const relattn_##level##_##dtype;
 PARTS
 #undef PART

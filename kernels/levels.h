@@ -2,8 +2,8 @@
 
        MACHINE(level, dtypes, requirement, name with DOTS or "", requirement of DOTS, flags of GCC and Clang)
 
-   EXACT means float32 and float64. Calls in bfloat16 use a level of BFLOAT16 if the processor has one, and otherwise the
-   level of float32.
+   EXACT means float32 and float64, BFLOAT16 calls in bfloat16, which use the level of float32 where the processor has no other.
+   TILES means BFLOAT16 for attention, and float32 with products of 8 bits in matrix tiles for the engine.
    `levels.c` evaluates the requirements, and `build.py` reads the lines. WebAssembly has no line: `simd/wasm.h` becomes two
    files, and the page chooses. */
 
@@ -20,7 +20,7 @@ const void *relattn_choose(int dtype, const char *value, int *has_dots, char *me
 #endif
 
 #ifdef X86_64
-X86_64(amx, BFLOAT16, AVX512 && AVX512_BF16 && AMX_BF16, "", 0, "-march=x86-64-v4 -mavx512bf16 -mamx-tile -mamx-bf16")
+X86_64(amx, TILES, AVX512 && AVX512_BF16 && AMX, "amx_vnni", AVX512_VNNI, "-march=x86-64-v4 -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8")
 X86_64(avx512_bf16, BFLOAT16, AVX512 && AVX512_BF16, "", 0, "-march=x86-64-v4 -mavx512bf16")
 X86_64(avx512, EXACT, AVX512, "avx512_vnni", AVX512_VNNI, "-march=x86-64-v4")
 X86_64(avx2, EXACT, AVX2, "avx2_vnni", AVX_VNNI, "-march=x86-64-v3")

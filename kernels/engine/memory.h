@@ -37,6 +37,7 @@ static idx relattn_memory(const source_memory *a) {
     const idx layer_size = 2 * a->heads * a->head_dim, memory_len = a->head_dim * a->row_len, columns = memory_columns(a),
               num_sources = a->rows / a->src_len;
     advise_large_pages(a->to, num_sources * a->layer_count * a->heads * 2 * memory_len * (idx)sizeof(real));
+    configure_matrix_tiles();
     real *projected = a->space, *scales = projected + INT8_ROWS * columns, *codes = scales + 2 * INT8_ROWS;
     for (idx i = 0; i < a->rows; i += INT8_ROWS) {
         const idx num_rows = a->rows - i < INT8_ROWS ? a->rows - i : INT8_ROWS;
@@ -56,6 +57,7 @@ static idx relattn_memory(const source_memory *a) {
                 }
         }
     }
+    release_matrix_tiles();
     return 0;
 }
 

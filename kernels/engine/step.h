@@ -191,6 +191,7 @@ static idx relattn_step(const step_arguments *a) {
     const idx max_rows = max_tile_rows(a);
     buffers b;
     assign_buffers(&b, a, a->space);
+    configure_matrix_tiles();
     for (idx first = 0; first < a->rows; first += max_rows) {
         const idx num_rows = a->rows - first < max_rows ? a->rows - first : max_rows;
         for (idx r = 0; r < num_rows; r++) embed(a, &s, &b, r, a->tokens[first + r], a->position);
@@ -200,6 +201,7 @@ static idx relattn_step(const step_arguments *a) {
         const linear_input y = sublayer_input(a, &s, &b, &a->final_norm, &a->output, num_rows);
         compute_logits(a, &b, &y, first, num_rows);
     }
+    release_matrix_tiles();
     return 0;
 }
 
@@ -209,6 +211,7 @@ static idx relattn_encode(const step_arguments *a) {
     const idx max_rows = max_tile_rows(a);
     buffers b;
     assign_buffers(&b, a, a->space);
+    configure_matrix_tiles();
     for (idx first = 0, last = 0; first < a->rows; first = last) {
         idx num_rows = 0;
         for (; last < a->rows && num_rows + a->src_lengths[last] <= max_rows; last++)
@@ -224,6 +227,7 @@ static idx relattn_encode(const step_arguments *a) {
             for (idx i = 0; i < a->src_lengths[source]; i++, from += s.padded_dim)
                 memcpy(a->encoded + (source * a->src_len + i) * a->dim, from, sizeof(real) * a->dim);
     }
+    release_matrix_tiles();
     return 0;
 }
 

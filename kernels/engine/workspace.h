@@ -88,7 +88,7 @@ static idx assign_buffers(buffers *b, const step_arguments *a, real *memory) {
                           num_logits,
                           quantizes * INT8_ROWS * s.hidden_dim / (idx)sizeof(real),
                           2 * INT8_ROWS,
-                          quantizes * num_rows * max_dim / (idx)sizeof(real),
+                          quantizes * (num_rows + CODE_ROWS - 1) * max_dim / (idx)sizeof(real),
                           2 * num_rows};
     real **fields[] = {&b->x,          &b->y,        &b->hidden,       &b->strips,        &b->label_sums, &b->scores,
                        &b->keys,       &b->values,   &b->logits,       &b->max_logits,    &b->exp_sums,

@@ -1,4 +1,4 @@
-/* AMX: products of matrix tiles of bfloat16 numbers. */
+/* AMX: products of matrix tiles of bfloat16 numbers and of 8-bit integers. */
 
 #ifndef RELATTN_AMX_H
 #define RELATTN_AMX_H
@@ -8,14 +8,14 @@
 
 enum { PAIRS_ROWS = 32 }; /* rows per block */
 
-/* Set the size of this thread's eight tiles: 16 rows of 64 bytes. */
+/* Set the size of this thread's eight tiles: 16 rows of 64 bytes. The structure is constant because GCC 12 believes that the
+   instruction reads 8 bytes, and leaves out the writes of the others. */
 INLINE void configure_matrix_tiles(void) {
-    struct {
+    static const struct {
         uint8_t palette, row, unused[14];
         uint16_t bytes[16];
         uint8_t rows[16];
-    } sizes = {.palette = 1};
-    for (int t = 0; t < 8; t++) sizes.bytes[t] = 64, sizes.rows[t] = 16;
+    } sizes = {.palette = 1, .bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
     _tile_loadconfig(&sizes);
 }
 INLINE void release_matrix_tiles(void) { _tile_release(); }
@@ -56,6 +56,33 @@ INLINE void multiply_pairs(const int two_vecs, real *c, idx ldc, const uint32_t 
     if (!two_vecs) return;
     _tile_stored(1, c + 16, c_bytes);
     _tile_stored(3, c + 16 * ldc + 16, c_bytes);
+}
+
+#define HAS_MULTIPLY_CODES
+enum { HAS_CODE_TILES = 1, TILE_INPUTS = 64 };
+/* Compute 16 rows by a panel of sums = first + codes w, where `inputs` is a multiple of TILE_INPUTS. */
+INLINE void multiply_codes(int32_t *sums, const int32_t *first, const uint8_t *codes, idx codes_row, const int8_t *w, idx inputs) {
+    __asm__ volatile("" ::: "memory");
+    _tile_loadd(0, first, 0); /* the same numbers in all rows */
+    _tile_loadd(1, first + 16, 0);
+    _tile_loadd(2, first + 32, 0);
+    _tile_loadd(3, first + 48, 0);
+    for (idx k = 0; k < inputs; k += TILE_INPUTS, w += TILE_INPUTS * 64) {
+        _tile_loadd(4, codes + k, codes_row);
+        _tile_loadd(5, w, 256);
+        _tile_dpbusd(0, 4, 5);
+        _tile_loadd(6, w + 64, 256);
+        _tile_dpbusd(1, 4, 6);
+        _tile_loadd(5, w + 128, 256);
+        _tile_dpbusd(2, 4, 5);
+        _tile_loadd(6, w + 192, 256);
+        _tile_dpbusd(3, 4, 6);
+    }
+    _tile_stored(0, sums, 256);
+    _tile_stored(1, sums + 16, 256);
+    _tile_stored(2, sums + 32, 256);
+    _tile_stored(3, sums + 48, 256);
+    __asm__ volatile("" ::: "memory");
 }
 
 #endif

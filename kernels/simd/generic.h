@@ -70,6 +70,13 @@ INLINE integer row_number(const uint8_t *codes, idx count) { return (void)codes,
 INLINE ivec add_dots(ivec sum, ivec a, ivec w) { return (void)a, (void)w, sum; } /* never called */
 #endif
 
+#ifndef HAS_MULTIPLY_CODES
+enum { HAS_CODE_TILES = 0, TILE_INPUTS = 64 };
+INLINE void multiply_codes(int32_t *sums, const int32_t *first, const uint8_t *codes, idx codes_row, const int8_t *w, idx inputs) {
+    (void)sums, (void)first, (void)codes, (void)codes_row, (void)w, (void)inputs; /* never called */
+}
+#endif
+
 #ifndef HAS_ADD_PRODUCTS
 /* Add four products of signed codes and weights per lane. */
 INLINE ivec add_products(ivec sum, ivec a, ivec w) {

@@ -14,7 +14,9 @@
    PAIRS    for codes of weights from -63 to 63: `maddubs`, which adds two products in 16 bits. It also multiplies unsigned
             by signed bytes, and two products cannot saturate: 2 * 255 * 63 = 32130.
    GENERIC  products of 16 or 32 bits. With AVX2, `maddubs` of the magnitudes of activations and of weights with the signs
-            of both, whose sums cannot saturate: 2 * 127 * 127 = 32258. */
+            of both, whose sums cannot saturate: 2 * 127 * 127 = 32258.
+
+   With AMX, matrix tiles replace all three, from FEWEST_ROWS rows on and if inputs are a multiple of TILE_INPUTS. */
 
 #ifndef RELATTN_INT8_H
 #define RELATTN_INT8_H
@@ -24,6 +26,8 @@
 
 enum { GROUP = 16 };         /* inputs are padded to a multiple of this */
 enum { LARGEST_PAIRS = 63 }; /* largest code of a weight for PAIRS */
+enum { CODE_ROWS = 16 };     /* rows of a matrix tile. Buffers of codes have as many, also beyond the last row */
+enum { FEWEST_ROWS = 3 };    /* from which on tiles are faster */
 
 enum { INT8_KERNELS = 1 << GENERIC | HAS_PAIRS << PAIRS | 1 << DOTS }; /* where the processor has the instructions of DOTS */
 
@@ -100,6 +104,13 @@ INLINE ivec add_four(const int kernel, ivec sum, ivec a, ivec w) {
     return kernel == PAIRS ? add_pairs(sum, a, w) : add_products(sum, a, w);
 }
 
+/* Write outputs whose products have the sums `total`. */
+INLINE void store_sums(real *to, ivec total, vec scale, vec bias, int add) {
+    vec y = __builtin_convertvector(total, vec) * scale + bias;
+    if (add) y += VEC(to);
+    VEC(to) = y;
+}
+
 /* Compute rows of a panel: c (num_rows, PANEL) = or += a (num_rows, inputs) W + b. Only the first `num_vecs` vectors of c
    are written. With few rows, two accumulators hide the latency of additions. */
 INLINE void panel_rows(const int kernel, const int num_rows, real *c, idx ldc, const linear_input *a, const map *w, idx row,
@@ -139,12 +150,9 @@ INLINE void panel_rows(const int kernel, const int num_rows, real *c, idx ldc, c
 #pragma GCC unroll 4
         for (int v = 0; v < MICRO_VECS; v++) {
             if (v >= num_vecs) break;
-            real *to = c + (row + r) * ldc + v * LANES;
             const ivec total = sums[r][v][0] + sums[r][v][1];
             const vec scale = a->scales[2 * (row + r)] * VEC(w->scales + j + v * LANES);
-            vec y = __builtin_convertvector(total, vec) * scale + VEC(w->bias + j + v * LANES);
-            if (add) y += VEC(to);
-            VEC(to) = y;
+            store_sums(c + (row + r) * ldc + v * LANES, total, scale, VEC(w->bias + j + v * LANES), add);
         }
 }
 
@@ -169,8 +177,28 @@ INLINE void panel_kernel(const int kernel, const int max_rows, real *c, idx ldc,
     }
 }
 
+/* The same in matrix tiles. The codes of rows beyond m may be any. */
+static void tile_panel(real *c, idx ldc, const linear_input *a, const map *w, idx j, int num_vecs, idx m, int add) {
+    const int8_t *weight = (const int8_t *)w->weight + j * w->inputs;
+    int32_t sums[CODE_ROWS * PANEL] __attribute__((aligned(64)));
+    for (idx i = 0; i < m; i += CODE_ROWS, c += CODE_ROWS * ldc) {
+        const idx num_rows = m - i < CODE_ROWS ? m - i : CODE_ROWS;
+        const real *row_scales = a->scales + 2 * i;
+        multiply_codes(sums, w->sums + j, a->codes + i * a->codes_row, a->codes_row, weight, w->inputs);
+        for (int v = 0; v < num_vecs; v++) {
+            const vec scales = VEC(w->scales + j + v * LANES), bias = VEC(w->bias + j + v * LANES);
+            for (idx r = 0; r < num_rows; r++) {
+                const ivec total = IVEC(sums + r * PANEL + v * LANES);
+                store_sums(c + r * ldc + v * LANES, total, row_scales[2 * r] * scales, bias, add);
+            }
+        }
+    }
+}
+
 static void int8_panel(real *c, idx ldc, const linear_input *a, const map *w, idx j, int num_vecs, idx m, int add) {
-    if (w->kernel == DOTS) panel_kernel(DOTS, 6, c, ldc, a, w, j, num_vecs, m, add);
+    if (HAS_CODE_TILES && m >= FEWEST_ROWS && w->inputs % TILE_INPUTS == 0)
+        tile_panel(c, ldc, a, w, j, num_vecs, m, add);
+    else if (w->kernel == DOTS) panel_kernel(DOTS, 6, c, ldc, a, w, j, num_vecs, m, add);
     else if (HAS_PAIRS && w->kernel == PAIRS) panel_kernel(PAIRS, 4, c, ldc, a, w, j, num_vecs, m, add);
     else panel_kernel(GENERIC, 4, c, ldc, a, w, j, num_vecs, m, add);
 }

@@ -105,7 +105,7 @@ static void test_int8(idx kernel, idx m, idx inputs, idx outputs) {
     relattn_mt_packing p = {codes, bias, scales, NULL, inputs, outputs, kernel, 0, {0}};
     p.buffer = exactly_aligned(relattn_pack(&p));
     CHECK(relattn_pack(&p) > 0 && p.map.kernel == kernel, "kernel %td", p.map.kernel);
-    uint8_t *row_codes = exactly(m * round_up(inputs, GROUP));
+    uint8_t *row_codes = exactly(round_up(m, CODE_ROWS) * round_up(inputs, GROUP));
     real *row_scales = exactly(sizeof(real) * 2 * m);
     const linear_input input = operand_of(x, inputs, &p.map, m, row_codes, row_scales);
     for (idx j = 0; j < outputs; j += PANEL) int8_panel(c + j, padded, &input, &p.map, j, MICRO_VECS, m, 0);
@@ -133,6 +133,7 @@ static void test_gaps(idx kernel, idx inputs, idx outputs) {
 #endif
 
 static void run_tests(int has_dots) {
+    configure_matrix_tiles();
     for (idx m = 1, turn = 0; m <= MOST; m++)
         for (idx inner = 1; inner <= MOST; inner++, turn++) {
             const idx n = LANES * (1 + turn % (round_up(MOST, LANES) / LANES + MICRO_VECS));
@@ -145,12 +146,14 @@ static void run_tests(int has_dots) {
     for (idx kernel = GENERIC; kernel <= DOTS; kernel++) {
         if (!(INT8_KERNELS >> kernel & 1) || (kernel == DOTS && !has_dots)) continue;
         for (idx m = 1; m <= MOST; m++) test_int8(kernel, m, 1 + m * 7 % MOST, 1 + m * 11 % MOST);
+        for (idx m = 1; m <= MOST; m++) test_int8(kernel, m, 64 * (1 + m % 3), 1 + m * 11 % MOST);
         for (idx inputs = 1; inputs <= MOST; inputs++) test_int8(kernel, 1 + inputs % 7, inputs, 5);
         for (idx outputs = 1; outputs <= MOST; outputs++) test_int8(kernel, 1 + outputs % 7, 33, outputs);
     }
     for (idx kernel = FLOAT; kernel <= DOTS; kernel++)
         for (idx size = 1; size <= MOST; size += 3) test_gaps(kernel, size, 1 + size * 7 % MOST);
 #endif
+    release_matrix_tiles();
     (void)has_dots;
     printf(LEVEL_NAME ", %d bits: ok\n", 8 * (int)sizeof(real));
 }

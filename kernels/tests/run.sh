@@ -28,10 +28,10 @@ best=
 sed -n "s/^$machine(\([a-z0-9_]*\), \([A-Z0-9]*\), .*\"\(.*\)\")\$/\1 \2 \3/p" "$kernels/levels.h" > levels
 while read -r level dtypes options; do
     case $allowed in *" $level "*) ;; *) [ "$level" = "$lowest" ] || continue ;; esac
-    for dtype in $(case $dtypes in EXACT) echo float32 $([ "$best" ] || echo float64) ;; *) echo bfloat16 ;; esac); do
+    for dtype in $(case $dtypes in EXACT) echo float32 $([ "$best" ] || echo float64) ;; TILES) echo bfloat16 int8 ;; *) echo bfloat16 ;; esac); do
         case $dtype in float64) define=-DREAL64 ;; bfloat16) define=-DBF16 ;; *) define= ;; esac
         for source in attention/attention engine/engine tests/part; do
-            case $source-$dtype in engine*-float64 | engine*-bfloat16 | tests*-bfloat16) continue ;; esac
+            case $source-$dtype in engine*-float64 | engine*-bfloat16 | tests*-bfloat16 | attention*-int8) continue ;; esac
             name=$(basename $source)
             echo "$cc $flags $options $define -DPART=relattn_${level}_$dtype -DLEVEL_NAME='\"$level\"'" \
                 "-DLEVEL_FILE='\"$level.h\"' -c '$kernels/$source.c' -o $name-$level-$dtype.o" >> commands

@@ -29,6 +29,7 @@ def test_pytorch_finds_the_same_features():
         ("avx2", "avx2"),
         ("avx2_vnni", "avx_vnni"),
         ("amx", "amx_bf16"),
+        ("amx", "amx_int8"),
         ("avx512_bf16", "avx512_bf16"),
     ):
         assert level not in names or has[feature]
@@ -66,14 +67,16 @@ def test_one_variable_sets_the_level_of_all_kernels(name):
         for value in names[: names.index(name) + 1]
         if value in {"default", "avx2", "avx512", "sve256"}
     ]
-    pairs = [name] if name in {"avx512_bf16", "amx"} else []
+    has_tiles = name.startswith("amx")  # of the engine too
+    pairs = ["amx"] if has_tiles else [name] if name == "avx512_bf16" else []
+    best = "amx" if has_tiles else exact[-1]
     suffixes = [
-        value for value in names[: names.index(name) + 1] if value.startswith(f"{exact[-1]}_") and value not in pairs
+        value for value in names[: names.index(name) + 1] if value.startswith(f"{best}_") and value not in pairs
     ]
     has_dots = bool(suffixes)
     kernel = DOTS if has_dots else PAIRS if exact[-1] in {"avx2", "avx512"} else GENERIC
-    product = None if name == "amx" else kernel
-    expected = [*sorted({exact[-1], *pairs}), exact[-1], kernel, product, int(product != GENERIC)]
+    product = None if has_tiles else kernel
+    expected = [*sorted({exact[-1], *pairs}), best, kernel, product, int(product != GENERIC)]
     used = run_with(name, "-c", USED)
     assert used.stdout.split() == list(map(str, expected)), used.stderr
 

@@ -47,9 +47,8 @@ def levels() -> list[str]:
     """Return the values of RELATTN_LEVEL that this processor supports, one per processor level or kernel for int8."""
     found = dict[tuple[str, int], str]()
     for name in allowed_levels()[::-1]:
-        if name not in ("amx", "avx512_bf16"):  # levels of attention
-            kernels = library.load(name)
-            found[kernels.level, kernels.int8_kernels[-1]] = name
+        kernels = library.load(name)
+        found[kernels.level, kernels.int8_kernels[-1]] = name
     return list(found.values())
 
 

@@ -79,7 +79,7 @@ SIZES_OF_TILES = [
     for sizes in combinations(
         rows=[1, 2, 3, 4, 5, 6, 7, 11, 12, 48, 49, 130],
         outputs=[1, 16, 17, 63, 64, 65, 130],
-        inputs=[1, 7, 16, 17, 130],
+        inputs=[1, 7, 16, 17, 64, 130, 192],
     )
 ]
 
@@ -95,7 +95,7 @@ def test_sums_are_exact(level, kernel):
     largest = LARGEST if kernel == PAIRS else LARGEST_IMPORTED
     for rows, outputs, inputs in [
         *SIZES_OF_TILES,
-        *((rows, 67, 70) for rows in range(1, 131)),
+        *((rows, 67, inputs) for inputs in (70, 128) for rows in range(1, 131)),
         *((7, outputs, 33) for outputs in range(1, 131)),
         *((5, 3, inputs) for inputs in range(1, 131)),
         (3, 5, 9000),
