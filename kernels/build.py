@@ -42,7 +42,9 @@ class Library(NamedTuple):
     dtypes: list[str]
 
 
-ATTENTION = Library("relattn", Path("src/relattn/backends/native"), "attention/attention.c", ["float32", "float64", "bfloat16"])
+ATTENTION = Library(
+    "relattn", Path("src/relattn/backends/native"), "attention/attention.c", ["float32", "float64", "bfloat16"]
+)
 ENGINE = Library("relattn_mt", Path("src/relattn_mt/engine"), "engine/engine.c", ["float32", "int8"])
 WEB = Path("src/relattn_mt/web")  # of the toolkit
 
