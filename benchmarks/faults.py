@@ -25,8 +25,9 @@ NUMBER = re.compile(r"\b\d+\b")
 
 
 def warnings_of(translator: Translator, source: str, translation: str) -> tuple[str, ...]:
-    lengths = (len(translator.tokenizer.encode(text)) for text in (source, translation))
-    return implausibilities(source, translation, *lengths, *translator.preparation.names)
+    src_pieces, tgt_pieces = (len(translator.tokenizer.encode(text)) for text in (source, translation))
+    capitals, pieces = translator.preparation.names
+    return implausibilities(source, translation, src_pieces, tgt_pieces, capitals, pieces)
 
 
 def common(pattern: re.Pattern[str], source: str, translation: str) -> list[str]:

@@ -42,7 +42,7 @@ print(f"{used.ru_utime + used.ru_stime:.2f} s, {used.ru_maxrss / 1024:.0f} MiB")
 
 def first_line() -> Line:
     """Return processor time and peak memory of a command that translates one line."""
-    program = Path(sys.executable).with_name("relattn-mt")
+    program = str(Path(sys.executable).with_name("relattn-mt"))
     small = [sys.executable, "-c", FIRST_LINE, program, "translate", "everyday-en-de"]
     figures = subprocess.run(small, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     return "one line from the start of `relattn-mt translate everyday-en-de`", "", figures, ""

@@ -69,8 +69,11 @@ def export(bundle: Bundle, out: Path) -> str:
         "max_length_extra": bundle.search.max_length_extra,
     }
     if bundle.shortlist is not None:
-        rules = {"size": bundle.shortlist.size, "shared": bundle.shortlist.is_shared}
-        rules["banned"] = bundle.tokenizer.special.banned
+        rules = {
+            "size": bundle.shortlist.size,
+            "shared": bundle.shortlist.is_shared,
+            "banned": bundle.tokenizer.special.banned,
+        }
         manifest["shortlist"] = named(SHORTLIST, bundle.shortlist.content) | rules
     files[MANIFEST] = json.dumps(manifest, indent=1).encode()
     version = hashlib.sha256(b"".join(files.values())).hexdigest()[:12]
