@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from relattn import relative_attention
+from relattn_mt import load
 from relattn_mt.commands import main as cli
 from relattn_mt.commands import parser
 
@@ -123,6 +124,37 @@ def test_links_resolve():
             if not (ROOT / page).parent.joinpath(target).exists():
                 broken.append((page, target))
     assert broken == []
+
+
+FOLDERS = "benchmarks|deploy|docs|examples|kernels|library|notebooks|recipes|research|testing|tests|toolkit|tools"
+
+
+def test_named_files_exist():
+    """A name with a part in capitals stands for several files. Those of adding/ are made by the reader."""
+    missing = []
+    for page, text in TEXTS.items():
+        names = re.findall(rf"`((?:{FOLDERS})/[\w./-]+\.\w+)`", text)
+        names += [f"benchmarks/results/{name}" for name in re.findall(r"`([\w-]+\.csv)`", text) if name not in WRITTEN]
+        made = page.startswith("docs/adding/") or page == "docs/guides/documents.md"
+        missing += [(page, name) for name in names if not re.search("[A-Z]{3}", name)
+                    and not made and not (ROOT / name).exists()]  # fmt: skip
+    assert missing == []
+
+
+WRITTEN = ("log.csv", "valid.csv")  # by a run
+
+
+@pytest.mark.parametrize("page", ["docs/installing.md", "toolkit/README.md"])
+def test_extras_are_described(page):
+    project = tomllib.loads((ROOT / "toolkit/pyproject.toml").read_text())
+    table = TEXTS[page].partition("| `bpe`")[2].partition("\n\n")[0]
+    described = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert {"bpe", *described} == {*project["project"]["optional-dependencies"]}
+
+
+def test_translation_in_readme_is_that_of_the_model():
+    source, want = re.search(r'echo "(.+)" \| relattn-mt translate everyday-en-de +# (.+)', TEXTS["README.md"]).groups()
+    assert load("everyday-en-de").translate([source]) == [want]
 
 
 def command_lines(text: str) -> Iterator[str]:
