@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from relattn.backends import native
 from relattn.backends.native import library
 from relattn.backends.native.int8 import GENERIC
 from relattn.integrations import transformers as faster
@@ -45,6 +46,23 @@ def test_threads_and_strides_do_not_change_results(threads):
             assert torch.equal(layer(x.T[::2].T), expected)
         finally:
             torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("inputs", [64, 65, 79, 130])
+def test_nothing_is_written_behind_packed_weights(inputs, monkeypatch):
+    """Where the number of inputs is not that of whole groups, and the number of outputs not that of whole panels."""
+    behind = []
+    empty = torch.empty
+
+    def guarded(size, **options):
+        memory = empty(size + 4096, **options).fill_(77)
+        behind.append(memory[size:])
+        return memory[:size]
+
+    monkeypatch.setattr(torch, "empty", guarded)
+    native.int8.quantize(torch.ones(69, inputs), GENERIC)
+    assert len(behind) == 2
+    assert all((each == 77).all() for each in behind)
 
 
 def test_layers_keep_float32_where_nothing_is_faster(deberta, monkeypatch, caplog):
