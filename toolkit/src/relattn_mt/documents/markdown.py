@@ -34,7 +34,10 @@ _INLINE = re.compile(
     rf"(?P<escape>{_ESCAPE.pattern})"
     rf"|(?P<break>(?:(?<! ) {{2,}}|\\)\n[ \t]*|\A{_ADMONITION}[^\n]*(?:\n|\Z)"
     r"|\n:::[ \t]*\Z|(?:\A|\n)\[\^[^\[\]\s]+\]:|\n[:~][ \t]+|\n(?=\*\[[^\[\]]+\]:)"
-    r"|(?:\A|\n)\{[{%<][^\n]*[}%>]\}[ \t]*(?:\n|\Z))"
+    r"|(?:\A|\n)\{[{%<][^\n]*[}%>]\}[ \t]*(?:\n|\Z)"
+    # of MDX
+    r"|(?:\A|\n)(?:import\b[^\n]*['\"][^'\"\n]+['\"];?|export\s+(?:const|let|var|function|class|default|[*{])[^\n]*)"
+    r"[ \t]*(?=\n|\Z))"
     r"|(?P<single>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)"
     r"|\$\$[^$]+\$\$|\$(?![\s$])[^$\n]*(?<!\s)\$(?!\d)"
     rf"|!\[[^\[\]]*\](?:{_PLACE})|\[\^[^\[\]\s]+\]|\A\[[ xX]\](?=\s)"
@@ -47,6 +50,9 @@ _INLINE = re.compile(
 )
 _NAME = re.compile(r"<(/?)([A-Za-z][\w-]*)")
 _SOFT_BREAK = re.compile(r"(?<![ \t])[ \t]*\n[ \t]*")
+_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.*?)[ \t]*#*[ \t]*\r?$", re.MULTILINE)
+_FENCED = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?^ {0,3}\1", re.MULTILINE | re.DOTALL)
+_ANCHOR = re.compile(r"""(\]\(<?#|\]:[ \t]*<?#|\shref=["']?#)([^\s()<>"']+)""")
 _SPECIAL = "\\`*_[]<$|"
 _BLOCK = re.compile(r"(\d{1,9})(?=[.)](?:\s|$))|(?=[-+#>=]|~{3})")  # at the beginning of a line
 
@@ -112,7 +118,25 @@ class Markdown:
                 filled = _BLOCK.sub(r"\1\\", filled, count=1) if _BLOCK.match(filled) else filled
                 parts += [self._content[done:begin], filled]
                 done = end
-        return "".join([*parts, self._content[done:]])
+        return _with_anchors(self._content, "".join([*parts, self._content[done:]]))
+
+
+def _with_anchors(source: str, filled: str) -> str:
+    """Return a translated file whose links to its headings have their new ids, if sites make them of the text."""
+    ids, new_ids = map(_heading_ids, (source, filled))
+    renamed = dict(zip(ids, new_ids, strict=False)) if len(ids) == len(new_ids) else {}
+    return _ANCHOR.sub(lambda found: found[1] + renamed.get(found[2], found[2]), filled)
+
+
+def _heading_ids(text: str) -> list[str]:
+    """Return the id of each heading, as GitHub and generators of sites make it."""
+    ids = []
+    counts: Counter[str] = Counter()
+    for heading in _HEADING.findall(_FENCED.sub("", text)):
+        name = re.sub(r"\]\([^()]*\)|[^\w\s-]", "", heading.lower()).strip().replace(" ", "-")
+        ids.append(f"{name}-{counts[name]}" if counts[name] else name)
+        counts[name] += 1
+    return ids
 
 
 def _texts(content: str) -> Iterator[tuple[list[tuple[int, int]], set[str]]]:
