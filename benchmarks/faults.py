@@ -25,9 +25,8 @@ NUMBER = re.compile(r"\b\d+\b")
 
 
 def warnings_of(translator: Translator, source: str, translation: str) -> tuple[str, ...]:
-    src_pieces, tgt_pieces = (len(translator.tokenizer.encode(text)) for text in (source, translation))
     capitals, pieces = translator.preparation.names
-    return implausibilities(source, translation, src_pieces, tgt_pieces, capitals, pieces)
+    return implausibilities(source, translation, pieces(source), pieces(translation), capitals, pieces)
 
 
 def common(pattern: re.Pattern[str], source: str, translation: str) -> list[str]:

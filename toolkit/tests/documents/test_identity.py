@@ -35,7 +35,7 @@ def translated(change: Callable[[str], str], inputs: Sequence[tuple[str, Any]]) 
 
         async def one(kind: str, content: Any) -> Any:
             if kind.startswith("."):
-                return await router.document(f"a{kind}", content, "en", "de", DEFAULTS)
+                return (await router.document(f"a{kind}", content, "en", "de", DEFAULTS)).content
             (answer,) = await router.translate([content], ["en"], "de", DEFAULTS, html=kind == "html")
             return answer.ranked[0]
 

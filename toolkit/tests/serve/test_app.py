@@ -101,6 +101,16 @@ def test_alternatives_with_a_wrong_character_are_dropped():
         assert answer == {"translatedText": "EINS", "alternatives": ["EIN"]}
 
 
+def test_another_language_has_a_warning():
+    english = "I do not know what you mean by that."
+    with client_of("en-de") as client:
+        client.engines["en", "de"].change = lambda text: [GERMAN]
+        german, right = translate(client, q=[GERMAN, english], warnings=True).json()["warnings"]
+        assert ("language" in german, "language" in right) == (True, False)
+        client.engines["en", "de"].change = lambda text: [text]
+        assert "language" in translate(client, q=english, warnings=True).json()["warnings"]
+
+
 def test_languages_are_detected(client):
     first, second = client.post("/detect", json={"q": GERMAN}).json()
     assert (first["language"], second["language"]) == ("de", "en")
@@ -261,6 +271,22 @@ def test_files(client, monkeypatch):
     assert same.content == b"one"  # the language of the file
     monkeypatch.setattr(files, "LIFETIME", -1.0)
     assert client.get(upload(client, "a.txt", b"").json()["translatedFileUrl"]).status_code == 404
+
+
+def test_files_have_a_report(client):
+    """It has a row per sentence, as that of the command, and the answer counts those with warnings."""
+    answer = upload(client, "my notes.txt", b"I am here. We have 50 cats in 1999.\n\nOne").json()
+    fetched = client.get(answer["reportUrl"])
+    assert fetched.headers["content-disposition"] == "attachment; filename*=UTF-8''my%20notes_de.tsv"
+    header, *rows = (line.split("\t") for line in fetched.text.splitlines())
+    assert header == ["sentence", "source", "score", "confidence", "translation", "warnings"]
+    assert [row[:2] for row in rows] == [["1", "I am here."], ["2", "We have 50 cats in 1999."], ["3", "One"]]
+    translation = client.get(answer["translatedFileUrl"]).text
+    assert all(row[4] in translation for row in rows)
+    assert answer["sentences"] == 3
+    assert answer["sentencesWithWarnings"] == sum(bool(row[5]) for row in rows)
+    unchanged = upload(client, "a.txt", b"one", target="en").json()
+    assert (unchanged["sentences"], unchanged["sentencesWithWarnings"]) == (0, 0)
 
 
 def test_files_of_other_clients_are_kept():

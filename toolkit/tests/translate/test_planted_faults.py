@@ -112,8 +112,8 @@ def translator():
 
 
 def warnings_of(translator, source, translation):
-    lengths = (len(translator.tokenizer.encode(text)) for text in (source, translation))
-    return implausibilities(source, translation, *lengths, *translator.preparation.names)
+    capitals, pieces = translator.preparation.names
+    return implausibilities(source, translation, pieces(source), pieces(translation), capitals, pieces)
 
 
 def test_there_are_forty():

@@ -77,7 +77,7 @@ def translate(
         n_best: Number of translations to print per line, best first, as "line number ||| translation ||| score". At
             most the beam size. By default, only the best translation is printed.
         format: Output format. tsv and jsonl have the line number, score, confidence and translation, and warnings about
-            what is implausible in it: empty, repetition, numbers, tags, length.
+            what is implausible in it: empty, repetition, numbers, tags, length, names.
         align: Also print word alignments in Pharaoh format, pairs of source and target word counted from 0. They are
             those of the layer and heads in the bundle's config.yaml. If `alignment_layer` is "assumed" there, nothing
             is known about the model, and all heads of the last layer are used.
@@ -235,8 +235,8 @@ def _translate_document(
     translator: "Translator", input: str, output: str, options: "TranslateOptions", report: str, is_fuzzy: bool
 ) -> None:
     """Translate a document, write the report, and log how many sentences have warnings."""
+    from relattn_mt.translate import output_formats
     from relattn_mt.translate.documents import translate_document
-    from relattn_mt.translate.output_formats import report_lines
 
     require_regular(input)
     with reading(input, "cannot be read"):
@@ -245,8 +245,8 @@ def _translate_document(
         shown = shows_progress()
         translated = translate_document(translator, input, content, options, progress=shown, is_fuzzy=is_fuzzy)
     if report:
-        lines = report_lines(translated.segments)
-        write_atomically(Path(report), "".join(f"{line}\n" for line in lines).encode())
+        rows = [output_formats.report_row(*segment) for segment in translated.segments]
+        write_atomically(Path(report), output_formats.report(rows))
     write_atomically(Path(output), translated.content)
     count = sum(bool(segment.translation.warnings) for segment in translated.segments)
     place = f"see {report}" if report else "--report FILE.tsv lists them"

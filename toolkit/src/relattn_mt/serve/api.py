@@ -29,6 +29,7 @@ from relattn_mt.serve.queue import CLIENT, QueueFull
 from relattn_mt.serve.routing import Router, ScoredText
 from relattn_mt.support.errors import reading, require
 from relattn_mt.tokens.text_files import read_lines
+from relattn_mt.translate import output_formats
 from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import SentenceOptions
 
@@ -83,7 +84,12 @@ class Api:
         count = max(0, body["alternatives"]) + 1
         terms = ((i, *term) for i, term in enumerate(body["glossary"].items(), start=1))
         glossary = Glossary(terms, source="glossary") if body["glossary"] else None
-        options = SentenceOptions(n_best=count, keep_literals=body["keep_literals"], glossary=glossary)
+        options = SentenceOptions(
+            n_best=count,
+            keep_literals=body["keep_literals"],
+            glossary=glossary,
+            check_language=body["warnings"],
+        )
         translations = await self._router.translate(texts, sources, body["target"], options, html=html)
         response: dict[str, Any] = {"translatedText": [each.ranked[0] for each in translations]}
         if detected:
@@ -123,14 +129,19 @@ class Api:
                 text = await self._router.readable_text(name, content)
                 texts = [text[: self._limits.characters]]
                 (source,), (answer["detectedLanguage"],) = await self._sources(texts, source)
-            options = SentenceOptions(keep_literals=body["keep_literals"])
+            options = SentenceOptions(keep_literals=body["keep_literals"], check_language=True)
             target = body["target"]
             report = progress.report
             stem, _, suffix = name.rpartition(".")
-            translation = await self._router.document(name, content, source, target, options, report=report)
-            name = f"{stem}_{target}.{suffix}"
-            key = self._files.add(translation, name, file_suffix(name), CLIENT.get())
-        return JSONResponse({**answer, "translatedFileUrl": str(request.url_for("download_file", name=key))})
+            translated = await self._router.document(name, content, source, target, options, report=report)
+            files = {  # the last one stays if there is no room for both
+                "reportUrl": (f"{stem}_{target}.tsv", output_formats.report(translated.rows)),
+                "translatedFileUrl": (f"{stem}_{target}.{suffix}", translated.content),
+            }
+            for field, (name, content) in files.items():
+                key = self._files.add(content, name, file_suffix(name), CLIENT.get())
+                answer[field] = str(request.url_for("download_file", name=key))
+        return JSONResponse({**answer, "sentences": len(translated.rows), "sentencesWithWarnings": translated.flagged})
 
     @contextmanager
     def _place(self) -> Iterator[None]:

@@ -83,8 +83,10 @@ class PairService:
     def _translate(self, sentences: Sequence[Sentence]) -> list[list[Translation]]:
         languages = self.source, self.target
         results = self.translator.translate_sentences(sentences, CallOptions(search=self.search))
-        pairs = zip(sentences, results, strict=True)
-        return [check_language(sentence.text.text, ranked, languages) for sentence, ranked in pairs]
+        return [
+            check_language(sentence.text.text, ranked, languages) if sentence.options.check_language else ranked
+            for sentence, ranked in zip(sentences, results, strict=True)
+        ]
 
     def _pieces(self, text: str) -> int:
         return len(self.translator.tokenizer.encode(text))

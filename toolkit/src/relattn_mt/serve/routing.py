@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from relattn_mt.config import SearchConfig
 from relattn_mt.documents.html import fill_pages, page_texts
@@ -29,6 +29,7 @@ from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import SplitText, split
 from relattn_mt.tokens.text_files import require_no_nul
 from relattn_mt.translate.options import DEFAULTS, SentenceOptions
+from relattn_mt.translate.output_formats import report_row
 from relattn_mt.translate.translation import Translation
 from relattn_mt.translate.translator import Translator
 
@@ -70,6 +71,20 @@ class TranslatedText:
     ranked: list[Any]
     warnings: list[str]
     confidence: float = 1.0
+
+
+class TranslatedFile(NamedTuple):
+    """Translation of a file.
+
+    Attributes:
+        content: The bytes of the file.
+        rows: A row per sentence, as `report_row` makes it.
+        flagged: Number of sentences with warnings.
+    """
+
+    content: bytes
+    rows: list[str]
+    flagged: int
 
 
 class Router:
@@ -200,7 +215,7 @@ class Router:
         )
         if earlier_models:
             given = (await self._translate_route(earlier_models, [given], DEFAULTS))[0].ranked[0]
-        options = SentenceOptions(n_best=count)
+        options = SentenceOptions(n_best=count, check_language=True)
         ((split_text, translations),) = await self._translate_sentences(model, [given], options, prefix)
         versions = {version.text: each for version, each in _versions(split_text, translations).items()}
         require(not choice or choice in versions, "choice must be one of the translations")
@@ -229,11 +244,11 @@ class Router:
         options: SentenceOptions,
         *,
         report: Callable[[float], object] = lambda share: None,
-    ) -> bytes:
-        """Return the translation of a file.
+    ) -> TranslatedFile:
+        """Return the translation of a file, with a table of its sentences.
 
-        A file may be longer than a request. Its sentences enter the queue in portions, and only their translations are
-        kept.
+        A file may be longer than a request. Its sentences enter the queue in portions, and only their translations and
+        the rows of the table are kept. Of two models, the table has the sentences of both, one after the other.
 
         Args:
             name: Name of the file.
@@ -246,8 +261,10 @@ class Router:
         Errors are those of `read_document` and `translate`, but if the queue is full, the file waits.
         """
         if source == target and source in self.codes:
-            return content
+            return TranslatedFile(content, [], 0)
         route = self._require_route(source, target)
+        rows: list[str] = []
+        flagged = 0
         file = (name, content, self.limits.unpacked)
         parse = self._parsers.run
         texts = await parse(parsing.pickled_texts, *file, self.limits.file)
@@ -266,9 +283,11 @@ class Router:
                     except QueueFull:
                         await asyncio.sleep(_FULL_SECONDS)
                 translated.append(pickle.dumps([best.marked for (best,) in ranked]))
+                rows += [report_row(item.text.text, best) for item, (best,) in zip(items, ranked, strict=True)]
+                flagged += sum(bool(best.warnings) for (best,) in ranked)
                 report((number + len(translated) / len(portions)) / len(route))
             texts = await parse(parsing.join_pickled, split_texts, translated)
-        return await parse(parsing.fill_pickled, *file, texts, target)
+        return TranslatedFile(await parse(parsing.fill_pickled, *file, texts, target), rows, flagged)
 
     async def readable_texts(self, texts: Sequence[str]) -> list[str]:
         """Return the texts of HTML without tags, to detect their languages."""

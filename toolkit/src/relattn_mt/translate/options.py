@@ -29,6 +29,7 @@ class SentenceOptions:
         long_lines: What is done with a sentence that is longer than the model can read: "error" raises an InputError,
             "copy" leaves it untranslated, with the warning `long`, and "split" translates its parts. It has no effect
             on sentences with a prefix.
+        check_language: In documents and in the server, also warn of sentences in another language, which takes time.
 
     Raises:
         InputError: Options contradict each other or are out of range.
@@ -41,6 +42,7 @@ class SentenceOptions:
     copy: bool = True
     align: bool = False
     long_lines: LongLines = "error"
+    check_language: bool = False
 
     def __post_init__(self) -> None:
         is_split = self.long_lines == "split"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from relattn_mt.translate import Format
 from relattn_mt.translate.translation import Translation
-
-if TYPE_CHECKING:
-    from relattn_mt.translate.documents import Segment  # requires the extra
 
 
 def header_lines(style: Format, *, align: bool) -> list[str]:
@@ -43,12 +40,17 @@ def format_lines(
     return lines
 
 
-def report_lines(segments: Sequence[Segment]) -> list[str]:
-    """Return a table of the sentences of a document, separated by tabs, with their numbers from 1."""
-    rows: list[list[Any]] = [["sentence", "source", *columns(Translation("", 0.0, []), align=False)]]
-    for number, segment in enumerate(segments, start=1):
-        rows.append([number, segment.source, *columns(segment.translation, align=False).values()])
-    return ["\t".join(" ".join(str(value).split()) for value in row) for row in rows]
+def report_row(source: str, translation: Translation) -> str:
+    """Return a sentence and the columns of its translation, separated by tabs."""
+    row = [source, *columns(translation, align=False).values()]
+    return "\t".join(" ".join(str(value).split()) for value in row)
+
+
+def report(rows: Iterable[str]) -> bytes:
+    """Return a table of the sentences of a document, with their numbers from 1, given the row of each."""
+    header = "\t".join(["sentence", "source", *columns(Translation("", 0.0, []), align=False)])
+    numbered = (f"{number}\t{row}" for number, row in enumerate(rows, start=1))
+    return "".join(f"{line}\n" for line in (header, *numbered)).encode()
 
 
 def columns(translation: Translation, *, align: bool) -> dict[str, Any]:

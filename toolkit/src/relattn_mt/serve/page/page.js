@@ -10,6 +10,8 @@ const LONGEST_PAUSE = 30, AWAY_PAUSE = 5; // seconds between two attempts to loa
 const WARNINGS = {
   empty: "a sentence has no translation",
   repetition: "a part is repeated",
+  names: "a name is missing or different",
+  language: "the language may be another one",
   numbers: "the numbers differ from those of the text",
   tags: "the addresses or placeholders differ from those of the text",
   length: "the length is unlikely",
@@ -317,14 +319,19 @@ async function translateFile(file) {
   const form = new FormData();
   for (const [name, value] of Object.entries({ source: byId("source").value, target, progress: true, file })) form.append(name, value);
   try {
-    const { translatedFileUrl, detectedLanguage } = await request("translate_file", form, signal, (share) => { bar.value = share; });
+    const answer = await request("translate_file", form, signal, (share) => { bar.value = share; });
+    const { detectedLanguage } = answer;
     if (signal.aborted) return;
     if (detectedLanguage?.language === target) return show("error", `${file.name} seems to be ${languageName(target)} already, and was not changed.`);
     // Behind a proxy, the server may not know its public address, so only the end of the URL is used.
-    const href = `download_file/${translatedFileUrl.split("/").pop()}`;
     const dot = file.name.lastIndexOf(".");
-    const name = `${file.name.slice(0, dot)}_${target}${file.name.slice(dot)}`;
-    show("", `${file.name} is translated: `, element("a", `Download ${name}`, { href, download: name }));
+    const stem = `${file.name.slice(0, dot)}_${target}`;
+    const link = (text, url, name) => element("a", text, { href: `download_file/${url.split("/").pop()}`, download: name });
+    const name = `${stem}${file.name.slice(dot)}`;
+    const { sentences, sentencesWithWarnings: flagged } = answer;
+    const count = `. ${flagged} of ${sentences} sentence${sentences === 1 ? "" : "s"} ${flagged === 1 ? "has" : "have"} warnings: `;
+    const report = flagged ? [count, link("Report", answer.reportUrl, `${stem}.tsv`)] : [];
+    show("", `${file.name} is translated: `, link(`Download ${name}`, answer.translatedFileUrl, name), ...report);
   } catch (error) {
     if (signal.aborted) return;
     show("error", `${file.name}: ${error.message}`);
