@@ -156,7 +156,7 @@ class Raffel(Loops):
         return bisect_right(starts, abs(distance)) - 1 + 16 * (distance > 0)
 
     def score(self, head: int, i: int, j: int, query: Tensor, key: Tensor) -> Tensor:
-        return query @ key / math.sqrt(HEAD_DIM) + self.scheme.bias.weight[head, self.bucket(j - i)]
+        return query @ key / math.sqrt(HEAD_DIM) + self.scheme.bias.weight[self.bucket(j - i), head]
 
 
 class Press(Loops):
