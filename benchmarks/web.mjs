@@ -128,7 +128,7 @@ const alone = await seconds(async () => {
     for (const line of lines.slice(0, ALONE)) found.push(...await loaded.translate([line]));
     return words(found);
 });
-const peak = process.resourceUsage().maxRSS / 1024;
+const peak = /VmHWM:\s+(\d+)/.exec(readFileSync('/proc/self/status', 'utf8'))[1] / 1024; // maxRSS has the parent's peak
 const memory = loaded.memory?.() / 2 ** 20;
 const together = loaded.together ? await seconds(async () => words(await loaded.translate(lines))) : undefined;
 const [warm] = name === 'bergamot' ? [undefined] : await first();

@@ -1,10 +1,10 @@
-"""Translation in WebAssembly, in Node.js 24: ours, Bergamot's, fxtranslate's and ONNX Runtime's, which transformers.js runs on.
+"""Translation in WebAssembly, in Node.js 24: ours, Bergamot's, fxtranslate's and ONNX Runtime's (transformers.js).
 
     npm install --ignore-scripts @browsermt/bergamot-translator fxtranslate onnxruntime-web     # in PACKAGES
     python -m benchmarks.web MODELS LINES --packages PACKAGES --node NODE --text EN DE
 
-Random models of the size of Firefox's tiny11, in int8, with 16,000 pieces learned from TEXT, are written to MODELS unless
-they are there: with an SSRU in the decoder and with self-attention. Their translations never end and have words of one
+Random models of the size of Firefox's tiny11, in int8, with pieces learned from TEXT, are written to MODELS unless they
+are there: with an SSRU in the decoder and with self-attention. Their translations never end and have words of one
 piece, so that an engine's own limit decides their length, and the pieces of a text are its words. Each run is a new
 process (`web.mjs`), and runs alternate. ONNX Runtime gets a row if there is MODELS/attention/onnx with graphs as they
 were exported up to commit 39ade87b, quantized by `onnxruntime.quantization.quantize_dynamic`.

@@ -25,6 +25,7 @@ PROCESSORS = {  # names of processors in tables, in their order
     "AMD EPYC (family 25, AVX-512)": "Zen 4, AVX-512",
     "Intel(R) Xeon(R) Processor (family 6, AVX-512)": "Emerald Rapids, AMX",
     "AMD EPYC (family 26, AVX-512)": "Zen 5, AVX-512",
+    "Intel(R) Xeon(R) Processor (family 6, AVX-512)": "Intel Xeon, Emerald Rapids (model 207)",
 }
 PROGRAMS = {
     "relattn-mt": "relattn-mt",
@@ -38,6 +39,14 @@ FIREFOX_PROGRAMS = {
     "fxtranslate": "fxtranslate 0.5.0",
     "relattn-mt": "relattn-mt",
     "relattn-mt 7 bits": "relattn-mt, 7 bits",
+}
+WEB_PROGRAMS = {
+    "relattn-mt relaxed": "relattn-mt, relaxed SIMD",
+    "relattn-mt simd": "relattn-mt, SIMD128",
+    "relattn-mt relaxed, 8 bits": "relattn-mt, relaxed SIMD, 8 bits",
+    "bergamot": "Bergamot 0.4.9",
+    "fxtranslate": "fxtranslate 0.4.2",
+    "onnxruntime-web": "ONNX Runtime Web, greedy, int8",
 }
 BOTH, FORWARD = {"pass": "forward + backward"}, {"pass": "forward"}
 FULL, CAUSAL = {"causal": "False"}, {"causal": "True"}
@@ -180,6 +189,21 @@ def firefox() -> str:
             label = f"{model}, shortlist" if shortlist == "True" else model
             start = [processor, label, FIREFOX_PROGRAMS[engine], one["processor_to_first"], one["peak_mib_alone"]]
             table.append([*start, *cells, commits(list(here.values()))])
+    return markdown(table) + conditions(rows)
+
+
+def web() -> str:
+    """Return the speed of translation in WebAssembly, a line per model and program."""
+    rows = read(RESULTS / "web-cpu.csv")
+    head = ["processor", "model", "program", "download, MB", "first line, s", "again, s", "peak, MiB", "linear memory, MiB"]
+    names = ("download_mb", "first_cold_s", "first_warm_s", "peak_mib", "linear_memory_mib")
+    speeds = ("pieces_per_second_alone", "pieces_per_second_together")
+    table = [[*head, "line by line", "40 lines", "commit"]]
+    for processor, those in by_processor(rows):
+        for row in those:
+            cells = [row[name] or "–" for name in names]
+            cells += [f"{int(row[name]):,}" if row[name] else "–" for name in speeds]
+            table.append([processor, row["model"], WEB_PROGRAMS[row["engine"]], *cells, commits([row])])
     return markdown(table) + conditions(rows)
 
 
@@ -344,6 +368,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "engines": engines,
     "firefox": firefox,
     "firefox-equal": equal_texts,
+    "web": web,
     "training": training,
 }
 
