@@ -195,7 +195,16 @@ def firefox() -> str:
 def web() -> str:
     """Return the speed of translation in WebAssembly, a line per model and program."""
     rows = read(RESULTS / "web-cpu.csv")
-    head = ["processor", "model", "program", "download, MB", "first line, s", "again, s", "peak, MiB", "linear memory, MiB"]
+    head = [
+        "processor",
+        "model",
+        "program",
+        "download, MB",
+        "first line, s",
+        "again, s",
+        "peak, MiB",
+        "linear memory, MiB",
+    ]
     names = ("download_mb", "first_cold_s", "first_warm_s", "peak_mib", "linear_memory_mib")
     speeds = ("pieces_per_second_alone", "pieces_per_second_together")
     table = [[*head, "line by line", "40 lines", "commit"]]
