@@ -110,9 +110,7 @@ def test_first_pages_run(name, tmp_path, tmp_path_factory):
     for code, command in re.findall(r"^```python\n(.*?)^```|^ {4}(\S.*?)$", page, re.DOTALL | re.MULTILINE):
         if code:
             lines += ["python - <<'END OF CODE'", code + "END OF CODE"]
-        elif not re.search(
-            "^git |^make |notebook|benchmarks", command
-        ):  # a clone's own, and what test_notebooks.py runs
+        elif not re.search("^git |^make |notebook|benchmarks", command):  # a clone's, or run by test_notebooks.py
             command = re.sub(r" --index-url \S+", "", command)
             lines.append(with_wheels(command))
     script = "\n".join(lines).replace("5000", free_port()) + "\n"
