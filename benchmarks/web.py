@@ -25,7 +25,7 @@ from relattn_mt.web.export import export
 
 from benchmarks.firefox import BANNED, SIZES, imported
 from benchmarks.measure import Row, command, parse, record
-from testing.firefox_models import random_model, train_vocabulary, write_bin
+from tests.support.firefox_models import random_model, train_vocabulary, write_bin
 
 PIECES = 16_000  # a multiple of 8, which Bergamot requires
 DECODERS = {"tiny11": "rnn", "tiny11-attention": "self-attention"}

@@ -25,7 +25,6 @@ PROCESSORS = {  # names of processors in tables, in their order
     "AMD EPYC (family 25, AVX-512)": "Zen 4, AVX-512",
     "Intel(R) Xeon(R) Processor (family 6, AVX-512)": "Emerald Rapids, AMX",
     "AMD EPYC (family 26, AVX-512)": "Zen 5, AVX-512",
-    "Intel(R) Xeon(R) Processor (family 6, AVX-512)": "Intel Xeon, Emerald Rapids (model 207)",
 }
 PROGRAMS = {
     "relattn-mt": "relattn-mt",

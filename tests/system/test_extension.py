@@ -17,7 +17,7 @@ from relattn_mt import load
 from relattn_mt.bundle import PACKAGED
 from relattn_mt.translate.options import TranslateOptions
 
-from testing.pages import BROWSER
+from tests.support.pages import BROWSER
 
 MODEL = PACKAGED / "everyday-en-de"
 ROOT = Path(__file__).parents[2]
