@@ -177,7 +177,7 @@ def test_a_model_of_transformers_is_imported(relattn, server, tmp_path):
     assert load(tmp_path / "out").translate(LINES)
     config = json.loads(files["config.json"])
     for name, changed, fact in (
-        ("t5", {"config.json": json.dumps({**config, "model_type": "t5"}).encode()}, "model_type must be marian"),
+        ("bart", {"config.json": json.dumps({**config, "model_type": "bart"}).encode()}, "model_type must be marian"),
         ("bare", {"model.safetensors": None}, "it has no model.safetensors and no pytorch_model.bin"),
     ):
         server.repositories[f"org/{name}"] = Repository()

@@ -165,10 +165,9 @@ def run_backward(
     cols = plan.tiles["backward_key"].cols
     reached = [block * cols - last for block in range(key_blocks)]
     d_pos_query = problem.gradient(call.pos_query, pos_parts, reached)
-    absent = grad.new_empty(0)
     if d_rel_query is None:
-        d_rel_query = absent
-    return d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, d_pos_query, absent
+        d_rel_query = grad.new_empty(0)
+    return d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, d_pos_query, grad.new_empty(0)
 
 
 class Problem:
