@@ -15,9 +15,12 @@ UNITS = (
     "|°C|°F|°|%|‰|€|£|¥|\\$"
 )
 _NUMBER = r"\d+(?:[.,]\d+)*"
-_LONG_NUMBER = (  # of 8 digits, a row of 30 numbers, or an identifier: capital letters with 4 digits, or a UUID
+# Of 8 digits, a row of 30 numbers, an identifier (capital letters with 4 digits, or a UUID), an address such as 192.168.0.1
+# that is no German number, or a version such as v2.0.
+_LONG_NUMBER = (
     r"(?<![\w.,-])(?:\d{8,}|\d++(?:[^\w\n]{1,3}+\d++){29,}+|(?=[A-Z0-9_-]*[A-Z])(?=(?:[A-Z_-]*\d){4})[A-Z0-9][A-Z0-9_-]{6,}[A-Z0-9]"
-    r"|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})(?!\w|[.,]\d)"
+    r"|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+    r"|(?!\d+(?:\.\d{3}){3}(?!\d))\d{1,3}(?:\.\d{1,3}){3}|v\d+(?:\.\d+)+(?:-\w+)?)(?!\w|[.,]\d)"
 )
 # Arrows, technical and other symbols, emoji; and what may follow an emoji: a variant, a skin colour, a joined emoji.
 _SYMBOLS = "\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
