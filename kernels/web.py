@@ -5,6 +5,7 @@ It writes simd.wasm, and relaxed.wasm for browsers with relaxed SIMD. A file tha
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "engine"
@@ -18,12 +19,12 @@ NAMES = ["-DPART=relattn_wasm", '-DLEVEL_NAME="wasm"', '-DLEVEL_FILE="wasm.h"']
 def main(folder: str) -> None:
     sources = [str(SOURCES / name) for name in ("web.c", "engine.c")]
     for name, flags in ENGINES.items():
-        path = Path(folder) / name
-        part = path.with_suffix(".part")
         compiler = [sys.executable, "-m", "ziglang", "cc", *TARGET, *FLAGS, *NAMES, *flags]
-        if subprocess.run([*compiler, *sources, "-o", str(part)]).returncode != 0:
-            raise SystemExit(f"{name} could not be compiled")
-        part.replace(path)
+        with tempfile.TemporaryDirectory(dir=folder) as own:  # several processes may compile at once
+            part = Path(own) / name
+            if subprocess.run([*compiler, *sources, "-o", str(part)]).returncode != 0:
+                raise SystemExit(f"{name} could not be compiled")
+            part.replace(Path(folder) / name)
 
 
 if __name__ == "__main__":
