@@ -15,8 +15,8 @@ UNITS = (
     "|°C|°F|°|%|‰|€|£|¥|\\$"
 )
 _NUMBER = r"\d+(?:[.,]\d+)*"
-# Of 8 digits, a row of 30 numbers, an identifier (capital letters with 4 digits, or a UUID), an address such as 192.168.0.1
-# that is no German number, or a version such as v2.0.
+# Of 8 digits, a row of 30 numbers, an identifier (capital letters with 4 digits, or a UUID), an address such as
+# 192.168.0.1 that is no German number, or a version such as v2.0.
 _LONG_NUMBER = (
     r"(?<![\w.,-])(?:\d{8,}|\d++(?:[^\w\n]{1,3}+\d++){29,}+|(?=[A-Z0-9_-]*[A-Z])(?=(?:[A-Z_-]*\d){4})[A-Z0-9][A-Z0-9_-]{6,}[A-Z0-9]"
     r"|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
