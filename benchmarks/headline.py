@@ -20,8 +20,8 @@ from relattn_mt.tokens.text_files import read_lines
 
 from benchmarks import attention, decoding, models
 from benchmarks.encoders import ENCODERS
+from benchmarks.forms import Case
 from benchmarks.measure import alternate, apart, command, preload, processor
-from benchmarks.peers import Case
 
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "toolkit/src/relattn_mt/models/everyday-en-de"

@@ -6,8 +6,8 @@
 Random models of the size of Firefox's tiny11, in int8, with pieces learned from TEXT, are written to MODELS unless they
 are there: with an SSRU in the decoder and with self-attention. Their translations never end and have words of one
 piece, so that an engine's own limit decides their length, and the pieces of a text are its words. Each run is a new
-process (`web.mjs`), and runs alternate. ONNX Runtime gets a row if there is MODELS/attention/onnx with graphs as they
-were exported up to commit 39ade87b, quantized by `onnxruntime.quantization.quantize_dynamic`.
+process (`web.mjs`), and runs alternate. ONNX Runtime gets a row if MODELS/tiny11-attention/onnx has the graphs of
+`relattn-mt export onnx`, quantized by `onnxruntime.quantization.quantize_dynamic`.
 """
 
 import json

@@ -98,6 +98,17 @@ def test_what_is_shipped_imports_no_code_of_the_repository():
         assert not others & {name.partition(".")[0] for name in imports_of(path)}, path
 
 
+@pytest.mark.parametrize("folder", ["benchmarks", "research", "tests", "tools"])
+def test_modules_of_the_repository_that_are_imported_exist(folder):
+    """Most benchmarks are run by hand alone."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for name in imports_of(path):
+            package, *parts = name.split(".")
+            if package in ("benchmarks", "research", "tests", "tools"):
+                place = ROOT.joinpath(package, *parts)
+                assert place.is_dir() or place.with_suffix(".py").exists(), f"{path}: {name}"
+
+
 def test_the_toolkit_uses_what_is_public_in_the_library():
     public = {"relattn", "relattn.backends.autograd", "relattn.positions"}
     for module, path in PATHS.items():
