@@ -15,7 +15,8 @@ from pathlib import Path
 
 from relattn_mt.bundle import read_bundle
 from relattn_mt.hub import resolve
-from relattn_mt.text.plausibility import implausibilities, is_in_other_language
+from relattn_mt.text.plausibility import implausibilities
+from relattn_mt.translate.translation import Translation, check_language
 from relattn_mt.translate.translator import Translator
 
 from benchmarks.alignment import lines_of
@@ -61,8 +62,8 @@ def main() -> None:
         draw = random.Random(1)
         for source, translation in zip(*sides, strict=True):
             alarms = warnings_of(direction, source, translation)
-            is_other = is_in_other_language(source, languages[0]) or is_in_other_language(translation, languages[1])
-            counts += Counter(["lines", *alarms, *["alarms"] * bool(alarms or is_other)])
+            (checked,) = check_language(source, [Translation(translation, 0.0, [], warnings=alarms)], languages)
+            counts += Counter(["lines", *alarms, *["alarms"] * bool(checked.warnings)])
             for fault in ("names", "numbers", "length"):
                 wrong = with_fault(fault, source, translation, names, draw)
                 if wrong != translation and fault not in alarms:

@@ -1,4 +1,4 @@
-"""What a model of English and German does with names, numbers, set phrases and text in the target language."""
+"""Measures of a model of English and German: names, numbers, set phrases, and text in the target language."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _translated(translator: Translator, lines: Sequence[str]) -> tuple[Failures,
 
 
 def _kept_names(translator: Translator, lines: Sequence[str]) -> tuple[Failures, int]:
-    """Translate lines in which a name has become one that the model has not seen."""
+    """Translate lines whose name was replaced by one that the model has not seen."""
     random = Random(5)
     with_name = [line for line in lines if len(re.findall(r"\bTom\b", line)) == 1 and not re.search(r"\bTom'?s", line)]
     drawn = random.sample(with_name, min(NAMES, len(with_name)))

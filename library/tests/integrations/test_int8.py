@@ -50,7 +50,7 @@ def test_threads_and_strides_do_not_change_results(threads):
 
 @pytest.mark.parametrize("inputs", [64, 65, 79, 130])
 def test_nothing_is_written_behind_packed_weights(inputs, monkeypatch):
-    """Where the number of inputs is not that of whole groups, and the number of outputs not that of whole panels."""
+    """The inputs do not fill whole groups, and the outputs do not fill whole panels."""
     behind = []
     empty = torch.empty
 

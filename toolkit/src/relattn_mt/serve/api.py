@@ -134,7 +134,7 @@ class Api:
             report = progress.report
             stem, _, suffix = name.rpartition(".")
             translated = await self._router.document(name, content, source, target, options, report=report)
-            files = {  # the last one stays if there is no room for both
+            files = {  # if there is no room for both, the second is kept
                 "reportUrl": (f"{stem}_{target}.tsv", output_formats.report(translated.rows)),
                 "translatedFileUrl": (f"{stem}_{target}.{suffix}", translated.content),
             }

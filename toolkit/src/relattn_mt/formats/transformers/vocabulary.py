@@ -82,7 +82,7 @@ def _require_known_tokenizer(path: Path, kind: str, settings: Settings) -> None:
 
 
 def require_tokenizer_class(path: Path, settings: Settings, expected: str, *others: str | None) -> None:
-    """Raise an InputError unless the class of the tokenizer is the expected one or another one; None is no class."""
+    """Raise an InputError unless the tokenizer has one of these classes. None stands for a tokenizer without one."""
     tokenizer = optional(path / TOKENIZER)
     name = tokenizer.get("tokenizer_class") or settings["tokenizer_class"]
     known = name in (expected, f"{expected}Fast", *others)
