@@ -37,6 +37,20 @@ def with_wheels(command: str) -> str:
     return command.replace("./library", "relattn").replace("./toolkit", "relattn-mt")
 
 
+def copy_examples(work: Path, *, is_full: bool) -> None:
+    """Write the examples that the guides run, made short unless they are run at full length."""
+    (work / "examples").mkdir(parents=True)
+    for example in ("graph_edges.py", "long_audio.py"):
+        text = (ROOT / "examples" / example).read_text(encoding="utf-8")
+        (work / "examples" / example).write_text(text if is_full else shorten(text), encoding="utf-8")
+
+
+def shorten(text: str) -> str:
+    for long, short in SHORTER.items():
+        text = re.sub(long, short, text)
+    return text
+
+
 def script_of(page: str) -> str:
     """Return a shell script that shows each command of a page before it runs it, and ends at one that fails."""
     lines = ["set -eu"]
@@ -58,15 +72,14 @@ def test_guides_run(guide, tmp_path, tmp_path_factory):
         venv.create(environment, with_pip=True)
     else:
         new_environment(environment)
-        for long, short in SHORTER.items():
-            page = re.sub(long, short, page)
-        page = page.replace("5000", free_port())
+        page = shorten(page).replace("5000", free_port())
         if PUBLISHED in page:  # nothing is shown of a model that is downloaded only at full length
             marian(tmp_path / "marian")
             page = page.replace(PUBLISHED, str(tmp_path / "marian"))
         else:
             kept = re.findall(r"^\$ ((?:.*\\\n)*.+\n)", shown.read_text(encoding="utf-8"), re.MULTILINE)
             assert script_of(page).count("printf '$ ") == len(kept), f"{shown.name} must show the commands of the guide"
+    copy_examples(tmp_path / "work", is_full=is_full)
     printed = run_script(script_of(page), environment, tmp_path / "work", build_wheels(tmp_path_factory), index=is_full)
     if is_full:
         shown.write_text(printed.replace(str(tmp_path), "DIR"), encoding="utf-8")
