@@ -1,7 +1,7 @@
 """Apply single slips to shipped code, and run the tests that should notice each: `make mutants N=40 SEED=1`.
 
     python -m tools.mutants --python 40 --c 8 --seed 1 [--show] [PATH ...]
-    python -m tools.mutants --map
+    python -m tools.mutants --map [PATH ...]
 
 A mutant is a file with one change, such as `<` for `<=`, a condition that is negated, an argument that is left out, or
 a statement that is removed. Messages, annotations and docstrings are not changed. Mutants are drawn with a seed, from
@@ -9,15 +9,16 @@ the paths that are given or from all shipped code.
 
 Mutants are applied to copies of the tree in a temporary directory, so the tree itself does not change. The tests of
 the mirrored file and folder run first, then the others of the distribution, until one fails; for C, also `make test-c`.
-`--map` runs the whole suite once and records which tests execute which line, after which only those tests run. A
-failure counts if the same test passes without the mutant. A survivor is to be read: it shows a test that is missing, or
-code that is not needed.
+`--map` runs the whole suite once and records which tests execute which line, after which only those tests run; with
+paths of tests, it adds these to the record. A failure counts if the same test passes without the mutant. A survivor is
+to be read: it shows a test that is missing, or code that is not needed.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
 import os
 import random
 import re
@@ -32,10 +33,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
+import pytest
+
 from tools.slips import Mutant, c_mutants, conditions, python_mutants
 
 ROOT = Path(__file__).parents[1]
 MAP = ROOT / ".cache" / "mutants" / "coverage"
+TESTS = MAP.with_name("tests")  # what the record is of: tests that have gone since are left out
 SHIPPED = ("library/src", "toolkit/src", "kernels")
 LIMIT = 600.0  # seconds of tests per mutant
 
@@ -64,6 +68,80 @@ def is_changed(mutant: Mutant) -> bool:
         return False
 
 
+SERVER = """
+import importlib, json, os, signal, sys, time
+
+os.environ.update(OMP_NUM_THREADS="1", TRITON_INTERPRET="1")  # as conftest.py
+import hypothesis, pytest, pytest_cov, pytest_timeout, torch, torch._dynamo, triton.language, xdist
+import transformers.models.t5.modeling_t5, transformers.models.marian.modeling_marian
+import transformers.models.deberta_v2.modeling_deberta_v2, transformers.models.wav2vec2.modeling_wav2vec2
+
+print("ready", flush=True)
+for line in sys.stdin:
+    request = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        status = 1
+        try:
+            status = int(pytest.main(request["arguments"]))
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    end, done, status = time.monotonic() + request["seconds"], 0, -1
+    while not done and time.monotonic() < end:
+        time.sleep(0.05)
+        done, status = os.waitpid(child, os.WNOHANG)
+    try:
+        os.killpg(child, signal.SIGKILL)  # also processes that tests have left
+    except ProcessLookupError:
+        pass
+    if not done:
+        os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status) if done else 0
+    print(-1 if not done else code if code >= 0 else 1, flush=True)
+"""  # a run of tests in a fork does not import PyTorch and transformers again
+
+
+class Server:
+    """A process that has imported what tests import from others, and forks for each run of tests.
+
+    Args:
+        root: Its directory.
+        environment: Its environment variables.
+    """
+
+    def __init__(self, root: Path, environment: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", SERVER], cwd=root, env=environment, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._read()
+
+    def _read(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError("the process that runs tests has ended")
+        return line
+
+    def request(self, request: dict[str, object]) -> int:
+        """Return the exit status of pytest, or -1 if the time was over."""
+        assert self.process.stdin is not None
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        return int(self._read())
+
+    def close(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
 class Copy:
     """A copy of the tree in which mutants are tried.
 
@@ -85,24 +163,33 @@ class Copy:
                 shutil.copy2(ROOT / name, directory / name)
         paths = [str(directory / package) for package in SHIPPED[:2]]
         self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
+        self._server: Server | None = None
+
+    def close(self) -> None:
+        """End its process."""
+        if self._server is not None:
+            self._server.close()
+
+    def server(self) -> Server:
+        """Return the process that forks for each run of tests."""
+        if self._server is None:
+            self._server = Server(self.root, self.environment)
+        return self._server
 
     def tests(self, tests: Sequence[str], seconds: float, without: Sequence[str] = ()) -> tuple[str, str]:
         """Return "passed", "failed" or "unfinished", and the first test that failed, of some tests without others."""
         options = ["-x", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "--timeout=120", "--timeout-method=signal"]
         options += [f"--deselect={test}" for test in without]
-        command = [sys.executable, "-m", "pytest", *options, *tests]
-        process = subprocess.Popen(
-            command, cwd=self.root, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            output, _ = process.communicate(timeout=max(1.0, seconds))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            process.communicate()
+        output_file = self.root / "output.txt"
+        request = {"output": str(output_file), "seconds": max(1.0, seconds), "arguments": [*options, *tests]}
+        status = self.server().request(request)
+        output = output_file.read_text(encoding="utf-8", errors="replace")
+        if status < 0:
             return "unfinished", ""
-        if process.returncode in (0, 5):
+        if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return "passed", ""
+        if status == pytest.ExitCode.USAGE_ERROR:
+            raise ValueError(f"pytest refused {tests}: {output[-2000:]}")
         name = re.search(r"^(?:FAILED|ERROR) (\S+\.py(?:::\w+)*(?:\[.*?\](?= - |$))?)", output, re.MULTILINE)
         return "failed", name[1] if name else ""  # without a name: the process ended
 
@@ -168,13 +255,9 @@ class Coverage:
 
     def __init__(self) -> None:
         self.tests: dict[str, dict[int, list[str]]] = {}
-        self.seconds: dict[str, float] = {}
-        self.changed: list[str] = []  # test files that are newer than the record
         if not MAP.exists():
             return
-        tests = [*ROOT.glob("library/tests/**/test_*.py"), *ROOT.glob("toolkit/tests/**/test_*.py")]
-        newer = [path for path in tests if path.stat().st_mtime > MAP.stat().st_mtime]
-        self.changed = [str(path.relative_to(ROOT)) for path in newer]
+        existing = set(TESTS.read_text(encoding="utf-8").splitlines())
         from coverage.numbits import numbits_to_nums
 
         with sqlite3.connect(MAP) as file:
@@ -185,6 +268,8 @@ class Coverage:
             for path, context, numbits in rows:
                 lines = self.tests.setdefault(str(Path(path).relative_to(ROOT)), {})
                 test, _, phase = context.rpartition("|")
+                if test not in existing:
+                    continue
                 tests = test if phase == "run" else test.partition("::")[0]  # all tests of the file may use a fixture
                 for line in numbits_to_nums(numbits):
                     lines.setdefault(line, []).append(tests)
@@ -196,8 +281,6 @@ class Coverage:
         found = {test for line in lines for test in self.tests.get(mutant.path, {}).get(line, ())}
         if not self.tests:
             return []
-        changed = {test for test in self.changed if test.startswith(mutant.path.partition("/")[0])}
-        found = {test for test in found if test.partition("::")[0] not in changed} | changed
         batches = []
         for group in mirrors(mutant.path):
             near = sorted(test for test in found if test.startswith(tuple(group)))
@@ -206,14 +289,19 @@ class Coverage:
         return [*batches, *([sorted(found)] if found else [])]
 
 
-def record_map(processes: int) -> None:
+def record_map(tests: Sequence[str], processes: int) -> None:
+    """Record which tests execute which line; with tests, add these to the record."""
     MAP.parent.mkdir(parents=True, exist_ok=True)
     configuration = MAP.parent / "settings.ini"
     configuration.write_text(f"[run]\nsource = {','.join(SHIPPED[:2])}\ndata_file = {MAP}\n")
+    pytest_command = [sys.executable, "-m", "pytest"]
+    append = ["--cov-append"] if tests else []
     subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", str(processes), "--timeout", "300",
-         "--cov", f"--cov-config={configuration}", "--cov-context=test", "--cov-report="], cwd=ROOT,
+        [*pytest_command, "-n", str(processes), "--timeout", "300", "--cov", f"--cov-config={configuration}",
+         "--cov-context=test", "--cov-report=", *append, *tests], cwd=ROOT,
     )  # fmt: skip
+    listed = subprocess.run([*pytest_command, "-n", "0", "--collect-only"], cwd=ROOT, capture_output=True, text=True)
+    TESTS.write_text("\n".join(line for line in listed.stdout.splitlines() if "::" in line) + "\n", encoding="utf-8")
 
 
 class Trials:
@@ -290,7 +378,9 @@ def shipped_files(paths: Sequence[str], suffixes: tuple[str, ...]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="*", default=SHIPPED, help="files or folders that mutants are drawn from")
+    parser.add_argument(
+        "paths", nargs="*", default=list(SHIPPED), help="files or folders that mutants are drawn from, or tests"
+    )
     parser.add_argument("--python", type=int, default=40, help="number of mutants in Python (default: 40)")
     parser.add_argument("--c", type=int, default=0, help="number of mutants in C (default: 0)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the sample (default: 1)")
@@ -299,7 +389,8 @@ def main() -> None:
     parser.add_argument("--map", action="store_true", help="record which tests execute which line, and end")
     options = parser.parse_args()
     if options.map:
-        return record_map(options.jobs)
+        tests = [] if options.paths == list(SHIPPED) else options.paths
+        return record_map(tests, options.jobs)
     chance = random.Random(options.seed)
     mutants = sample(shipped_files(options.paths, (".py",)), options.python, False, chance)
     mutants += sample(shipped_files(options.paths, (".c", ".h")), options.c, True, chance)
@@ -313,6 +404,8 @@ def main() -> None:
         for mutant, (result, test) in zip(mutants, pool.map(trials.run, mutants), strict=True):
             counts[result] = counts.get(result, 0) + 1
             print(f"{result}: {described[mutant]}\n    {test}", flush=True)
+        for tree in (clean, *copies):
+            tree.close()
     print(", ".join(f"{count} {result}" for result, count in sorted(counts.items())))
     return None
 

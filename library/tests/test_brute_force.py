@@ -1,5 +1,6 @@
 """Both operators on all backends against loops over pairs of positions, from the arguments that a caller gives."""
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -162,13 +163,17 @@ WITHOUT_TERMS = {
     **dict.fromkeys(("pos_query", "rel_bias", "bias", "mask"), "no"),
     **{"tables": "both", "has_rel_query": False, "per_head": False, "key_heads": 4, "scale": None},
 }
-SPANS = combinations(3, lambda **case: is_valid(**WITHOUT_TERMS, **case), **{**POSITIONS, "packed": [False]})
+
+
+@cache
+def spans() -> list[dict[str, Any]]:
+    """Return every clip with every window or chunk and every third option."""
+    return combinations(3, lambda **case: is_valid(**WITHOUT_TERMS, **case), **{**POSITIONS, "packed": [False]})
 
 
 @pytest.mark.parametrize("part", range(8))
 def test_positions_of_three_options_together(part: int) -> None:
-    """Every clip with every window or chunk and every third option."""
-    for number, case in enumerate(SPANS[part::8]):
+    for number, case in enumerate(spans()[part::8]):
         assert_equal_to_loops({**WITHOUT_TERMS, **case}, number, ("native", "dense"))
 
 

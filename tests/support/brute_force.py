@@ -2,6 +2,7 @@
 
 Which pairs attend, their labels and every default are decided here for one pair of positions at a time, from the
 documentation of `relative_attention`. PyTorch only adds and multiplies, in float64, so autograd gives gradients.
+A row of a table is gathered for each pair, and pairs that do not attend are left out at the end.
 """
 
 import itertools
@@ -23,73 +24,72 @@ def attention(
     """Return the output, (batch, heads, queries, value_dim), and the log-sum-exp of the scores, without gradient."""
     batch, heads, queries, dim = query.shape
     keys = key.shape[2]
-    group = heads // key.shape[1]
     scale = 1.0 / math.sqrt(dim) if scale is None else scale
-    size = (batch, heads, queries, keys)
-    bias = None if bias is None else bias.expand(size)
-    is_hidden = None if bias is None else bias.detach().isinf()
-    mask = None if mask is None else mask.expand(size)
-    relations = None if relations is None else relations.expand(size)
-    tables = [
+    key, value = (x.repeat_interleave(heads // key.shape[1], dim=1) for x in (key, value))
+    of_keys, of_queries, of_values, of_biases = (
         None if table is None else table.expand(heads, *table.shape[-dims:])
         for table, dims in ((rel_key, 2), (pos_query, 2), (rel_value, 2), (rel_bias, 1))
-    ]
-    rows = next((table.shape[1] for table in tables if table is not None), 1)
+    )
+    tables = [table for table in (of_keys, of_queries, of_values, of_biases) if table is not None]
+    rows = tables[0].shape[1] if tables else 1
     left, right = (clip, clip) if isinstance(clip, int) else clip or ((rows - 1) // 2, (rows - 1) // 2)
     ends = [] if cu_seqlens is None else cu_seqlens.tolist()
-    outputs, sums = [], []
-    for b, h, i in itertools.product(range(batch), range(heads), range(queries)):
-        offset = keys - queries if query_offset is None else query_offset
+    limits = [None if x is None else x.tolist() for x in (lengths, query_lengths, key_lengths)]
+    offsets = query_offset.tolist() if isinstance(query_offset, Tensor) else [query_offset] * batch
+    pairs, labels = [], []
+    for b, i, j in itertools.product(range(batch), range(queries), range(keys)):
         start = max((end for end in ends if end <= i), default=0)  # of the own sequence, if several are packed
-        position = i - start + (int(offset[b]) if isinstance(offset, Tensor) else int(offset))
-        attended, labels = [], []
-        for j in range(keys):
-            kept = mask is None or bool(mask[b, h, i, j])
-            kept = kept and (is_hidden is None or not bool(is_hidden[b, h, i, j]))
-            for limits, row in ((lengths, i), (lengths, j), (query_lengths, i), (key_lengths, j)):
-                kept = kept and (limits is None or row < int(limits[b]))
-            place = j - start
-            kept = kept and not (is_causal and place > position)
-            if window is not None:
-                kept = kept and (window[0] is None or place >= position - window[0])
-                kept = kept and (window[1] is None or place <= position + window[1])
-            if chunk is not None:
-                ahead = math.floor(place / chunk[0]) - math.floor(position / chunk[0])
-                after = chunk[2] if len(chunk) == 3 else 0
-                kept = kept and (chunk[1] is None or -ahead <= chunk[1]) and (after is None or ahead <= after)
-            if ends:
-                kept = kept and sum(end <= i for end in ends) == sum(end <= j for end in ends)
-            if not kept:
-                continue
-            attended.append(j)
-            distance = place - position
-            if relations is not None:
-                labels.append(int(relations[b, h, i, j]))
-            elif distance < -left:
-                labels.append(0 if beyond == "clip" else -1)
-            elif distance > right:
-                labels.append(left + right if beyond == "clip" else -1)
-            else:
-                labels.append(distance + left)
-        if not attended:
-            outputs.append(torch.zeros(value.shape[3], dtype=query.dtype))
-            sums.append(torch.tensor(-math.inf, dtype=query.dtype))
-            continue
-        has_label = torch.tensor([float(label >= 0) for label in labels], dtype=query.dtype)
-        label = torch.tensor([max(label, 0) for label in labels])
-        k, v = key[b, h // group][attended], value[b, h // group][attended]
-        of_keys, of_queries, of_values, of_biases = (None if table is None else table[h][label] for table in tables)
-        score = k @ query[b, h, i]
-        if of_keys is not None:
-            score = score + has_label * (of_keys @ (query if rel_query is None else rel_query)[b, h, i])
-        if of_queries is not None:
-            score = score + has_label * (of_queries * k).sum(1)
-        score = scale * score
-        if of_biases is not None:
-            score = score + has_label * of_biases
-        if bias is not None:
-            score = score + bias[b, h, i][attended]
-        weight = score.softmax(0)
-        outputs.append(weight @ (v if of_values is None else v + has_label[:, None] * of_values))
-        sums.append(score.detach().logsumexp(0))
-    return torch.stack(outputs).view(batch, heads, queries, -1), torch.stack(sums).view(batch, heads, queries)
+        position = i - start + (keys - queries if offsets[b] is None else offsets[b])
+        place = j - start
+        valid, valid_queries, valid_keys = (None if each is None else each[b] for each in limits)
+        kept = valid is None or (i < valid and j < valid)
+        kept = kept and (valid_queries is None or i < valid_queries)
+        kept = kept and (valid_keys is None or j < valid_keys)
+        kept = kept and not (is_causal and place > position)
+        if window is not None:
+            kept = kept and (window[0] is None or place >= position - window[0])
+            kept = kept and (window[1] is None or place <= position + window[1])
+        if chunk is not None:
+            ahead = math.floor(place / chunk[0]) - math.floor(position / chunk[0])
+            after = chunk[2] if len(chunk) == 3 else 0
+            kept = kept and (chunk[1] is None or -ahead <= chunk[1]) and (after is None or ahead <= after)
+        if ends:
+            kept = kept and sum(end <= i for end in ends) == sum(end <= j for end in ends)
+        pairs.append(kept)
+        distance = place - position
+        if distance < -left:
+            labels.append(0 if beyond == "clip" else -1)
+        elif distance > right:
+            labels.append(left + right if beyond == "clip" else -1)
+        else:
+            labels.append(distance + left)
+    is_kept = torch.tensor(pairs).view(batch, 1, queries, keys)
+    label = torch.tensor(labels).view(batch, 1, queries, keys)
+    size = (batch, heads, queries, keys)
+    is_kept = (is_kept if mask is None else is_kept & mask).expand(size)
+    label = (label if relations is None else relations.long()).expand(size)
+    if bias is not None:
+        is_hidden = bias.isinf().expand(size)
+        is_kept = is_kept & ~is_hidden
+        bias = bias.expand(size).masked_fill(is_hidden, 0.0)
+    head = torch.arange(heads)[:, None, None]
+    has_label = (label >= 0).to(query.dtype)
+    label = label.clamp(min=0)
+    score = query @ key.mT
+    if of_keys is not None:
+        rel_query = query if rel_query is None else rel_query
+        score = score + has_label * (of_keys[head, label] * rel_query[:, :, :, None]).sum(-1)
+    if of_queries is not None:
+        score = score + has_label * (of_queries[head, label] * key[:, :, None]).sum(-1)
+    score = scale * score
+    if of_biases is not None:
+        score = score + has_label * of_biases[head, label]
+    if bias is not None:
+        score = score + bias
+    has_key = is_kept.any(-1, keepdim=True)
+    score = score.masked_fill(~is_kept & has_key, -math.inf)
+    weight = score.softmax(-1) * has_key
+    output = weight @ value
+    if of_values is not None:
+        output = output + ((weight * has_label)[..., None] * of_values[head, label]).sum(3)
+    return output, score.detach().masked_fill(~is_kept, -math.inf).logsumexp(-1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-_CANDIDATES = 40  # completions that are tried for each combination that is not covered yet
+_CANDIDATES = 20  # completions that are tried for each combination that is not covered yet
 
 
 def combinations(
