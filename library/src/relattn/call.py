@@ -70,12 +70,12 @@ class Call(NamedTuple):
         }  # fmt: skip
         others = {
             "relations": relations, "lengths": lengths, "key_lengths": key_lengths, "query_lengths": query_lengths,
-            "mask": mask,
+            "mask": mask, "query_offset": query_offset if isinstance(query_offset, Tensor) else None,
         }  # fmt: skip
         checks.check_tensors(operands)
         checks.check_tensors(others)
         checks.check_shapes(query, key, value)
-        checks.check_devices(operands | others | {"query_offset": query_offset})
+        checks.check_devices(operands | others)
         if casts(query.device.type):
             operands = {name: autocast(x, query.device.type) for name, x in operands.items()}
             query, key, value, rel_key, rel_value, rel_query, pos_query, rel_bias, bias = operands.values()
