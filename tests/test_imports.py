@@ -30,7 +30,7 @@ OPTIONAL = {"relattn.backends.triton": "triton", "relattn.integrations.transform
 
 # Of the toolkit: files and folders that translate, and those that train. Import and export run without PyTorch too.
 TRAINING = ("corpus", "data", "model", "synthesis", "training")
-RUNTIME = ("bulk", "bundle", "commands", "documents", "engine", "formats", "hub", "loading", "search", "serve")
+RUNTIME = ("bundle", "commands", "documents", "engine", "formats", "hub", "loading", "search", "serve")
 RUNTIME += ("support", "text", "tokens", "translate", "weights")
 WITH_TORCH = (
     "bundle",

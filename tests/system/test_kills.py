@@ -5,7 +5,6 @@ imports, while data are prepared, between steps, while a checkpoint is written. 
 as one that was not killed, except for times. Runs of two processes must equal those of one to rounding.
 """
 
-import json
 import os
 import random
 import signal
@@ -296,39 +295,3 @@ def test_compiled_run_differs_by_rounding_only(tmp_path, make_recipe):
     finish(compiled, 2)
     assert loss_values(compiled) == pytest.approx(loss_values(one), rel=TOLERANCE)
     assert layout(state_of(compiled)["model"]) == layout(state_of(one)["model"])
-
-
-TRANSLATE = """
-import sys
-from relattn_mt import bulk
-from relattn_mt.commands.main import main
-bulk.PART = 8
-sys.exit(main(["translate", *sys.argv[1:]]))
-"""
-
-
-def test_killed_shards_continue_to_the_bytes_of_one_run(tmp_path, whole):
-    """Eight tasks in any order, each killed once at a random moment."""
-    chance, given, (recipe, _) = random.Random(3), tmp_path / "in.jsonl", whole(1)
-    rows = [{"id": i, "text": " ".join(chance.choices("abcdefghij", k=1 + i % 12))} for i in range(3200)]
-    given.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-
-    def command(out: str, *flags: str) -> list[str]:
-        files = ("--input", str(given), "--output", str(tmp_path / f"{out}.jsonl"), "--threads", "1")
-        return [sys.executable, "-c", TRANSLATE, f"{recipe.out}/bundle", *files, *flags]
-
-    subprocess.run(command("whole"), check=True, capture_output=True)
-    shards = chance.sample(range(1, 9), 8)
-    for shard in shards:
-        process = subprocess.Popen(command("out", f"--shard={shard}/8"), stderr=subprocess.DEVNULL)
-        while process.poll() is None and not [*tmp_path.glob(f".out-0000{shard}-*/part-*")]:
-            time.sleep(0.002)
-        time.sleep(chance.uniform(0, 0.2))
-        process.kill()
-        process.wait()
-    assert len({path.parent for path in tmp_path.glob(".out-*/part-*")}) >= 2  # were interrupted between parts
-    for shard in shards:
-        subprocess.run(command("out", f"--shard={shard}/8"), check=True, capture_output=True)
-    paths = sorted(tmp_path.glob("out-*"))
-    assert len(paths) == 8
-    assert b"".join(path.read_bytes() for path in paths) == (tmp_path / "whole.jsonl").read_bytes()

@@ -1,7 +1,6 @@
 """Lines that are longer than a model can read: found before anything is translated, copied, or divided."""
 
 import gzip
-import json
 import os
 import re
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from relattn_mt import bulk, load
+from relattn_mt import load
 from relattn_mt.bundle import Bundle
 from relattn_mt.config import ModelConfig, SearchConfig
 from relattn_mt.engine.engine import NativeEngine
@@ -51,21 +50,18 @@ def text_of(lines: list[str]) -> bytes:
 def write(directory: Path, kind: str, lines: list[str]) -> Path:
     """Write lines as a file of some kind."""
     path = directory / f"in.{kind}"
-    if kind == "jsonl":
-        lines = [json.dumps({"text": line}) for line in lines]
     path.write_bytes(gzip.compress(text_of(lines)) if kind == "gz" else text_of(lines))
     return path
 
 
-@pytest.mark.parametrize("kind", ["txt", "jsonl", "gz"])
+@pytest.mark.parametrize("kind", ["txt", "gz"])
 def test_all_long_lines_of_a_file_are_reported_before_any_is_translated(relattn, model, tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(bulk, "PART", 4)
     monkeypatch.setattr(NativeEngine, "search", None)  # nothing is translated
     lines = [SENTENCE] * 10
     lines[5:5] = LONG[:1]
     lines[8:8] = LONG[1:]
     path = write(tmp_path, kind, lines)
-    output = tmp_path / f"out.{'txt' if kind == 'gz' else kind}"
+    output = tmp_path / "out.txt"
     result = relattn("translate", model, "--input", path, "--output", output)
     assert_refused(result, f"{path}: line 6 has ")
     assert "line 9 has 20,000 characters" in result.err
@@ -95,9 +91,8 @@ def test_many_long_lines_are_one_short_message(relattn, model, tmp_path):
     assert len(result.err) < 700
 
 
-def test_long_lines_are_copied(relattn, reading, model, tmp_path, monkeypatch):
+def test_long_lines_are_copied(relattn, reading, model, tmp_path):
     """Other lines have the translations that they have without them."""
-    monkeypatch.setattr(bulk, "PART", 3)
     others = [f"{SENTENCE}{' one' * i}" for i in range(6)]
     lines = [*others[:2], LONG[0], *others[2:], LONG[1]]
     expected = load(model).translate(others)
@@ -107,12 +102,13 @@ def test_long_lines_are_copied(relattn, reading, model, tmp_path, monkeypatch):
     assert result.out.splitlines() == expected
     assert "line 3 has" in result.err
     assert "line 8 has" in result.err
-    path, output = write(tmp_path, "jsonl", lines), tmp_path / "out.jsonl"
-    assert relattn("translate", model, "--input", path, "--output", output, "--long_lines=copy").code == 0
-    rows = [json.loads(row) for row in output.read_text().splitlines()]
-    assert [row["translation"] for row in rows] == expected
-    assert ["long" in row["warnings"] for row in rows] == [line in LONG for line in lines]
     path = write(tmp_path, "txt", lines)
+    output = tmp_path / "out.txt"
+    flags = ("--long_lines=copy", "--format=tsv")
+    assert relattn("translate", model, "--input", path, "--output", output, *flags).code == 0
+    rows = [row.split("\t") for row in output.read_text().splitlines()[1:]]
+    assert [row[3] for row in rows] == expected
+    assert ["long" in row[4] for row in rows] == [line in LONG for line in lines]
     out = tmp_path / "translations"
     assert relattn("evaluate", model, "--src", path, "--ref", path, "--out", out, "--long-lines=copy").code == 0
     assert out.read_text().splitlines() == expected

@@ -46,7 +46,6 @@ def test_each_command_works_or_names_its_extra(model: str, text: dict[str, str],
     transformers_models.marian(published := tmp_path / "marian")
     pickled = shutil.copytree(published, tmp_path / "pickled")
     (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
-    (tmp_path / "in.jsonl").write_text('{"text": "one cat"}\n')
     (tmp_path / "in.zst").write_bytes(b"\x28\xb5\x2f\xfd")
     (tmp_path / "packed").mkdir()
     (tmp_path / "packed" / "model.bin.zst").write_bytes(b"\x28\xb5\x2f\xfd")
@@ -55,7 +54,6 @@ def test_each_command_works_or_names_its_extra(model: str, text: dict[str, str],
     cases = {
         "": [
             ["translate", model, "--input", src, "--output", f"{out}.txt"],
-            ["translate", model, "--input", str(tmp_path / "in.jsonl"), "--output", f"{out}.jsonl"],
             ["translate", model, "--input", src, "--output", str(tmp_path / "drawn.txt"), "--sampling", "--seed", "3"],
             ["score", model, "--src", src, "--tgt", tgt],
             ["quantize", model, "--out", str(tmp_path / "int8")],
@@ -76,7 +74,7 @@ def test_each_command_works_or_names_its_extra(model: str, text: dict[str, str],
             ["export", "argos", model, "--out", str(tmp_path / "a.argosmodel")],
         ],
         "files": [
-            ["translate", model, "--input", str(tmp_path / "in.zst"), "--output", f"{out}.txt"],
+            ["translate", model, "--input", str(tmp_path / "in.zst"), "--output", f"{out}.zst.txt"],
             ["import", str(tmp_path / "packed"), "--out", out],
         ],
         "hub": [["translate", "org/name"]],

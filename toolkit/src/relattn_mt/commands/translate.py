@@ -3,24 +3,25 @@
 import logging
 import os
 import sys
-from collections.abc import Iterable
-from itertools import chain
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from relattn_mt.commands.options import DeviceOptions, SamplingFlags, SearchOptions, require_new_output
-from relattn_mt.config import as_dict
 from relattn_mt.documents.read import FORMATS, file_suffix, uncompressed
 from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import InputError, naming, reading, require, require_installed
-from relattn_mt.support.files import require_regular, write_atomically
+from relattn_mt.support.files import putting, require_regular, write_atomically
 from relattn_mt.translate import Format, LongLines
 
 if TYPE_CHECKING:
     from relattn_mt.translate.options import TranslateOptions
+    from relattn_mt.translate.translation import Translation
     from relattn_mt.translate.translator import Translator
 
-_OF_LINES = (".txt", ".jsonl")
+CHUNK = 4096  # lines of a file that are translated at once
 _log = logging.getLogger(__name__)
 _UNSUPPORTED = (
     "csv tsv parquet xls ppt pdf doc pages rtf tex rst adoc org wiki yaml yml toml ini xml tmx tbx ttml dfxp ts "
@@ -34,8 +35,6 @@ def translate(
     *,
     input: str = "",
     output: str = "",
-    column: str = "",
-    shard: str = "",
     src_lang: str = "",
     tgt_lang: str = "",
     n_best: int | None = None,
@@ -59,18 +58,13 @@ def translate(
 ) -> None:
     """Translate standard input to standard output, a sentence per line: relattn-mt translate BUNDLE < in.txt > out.txt
 
-    With --input, translate a file: text, a column of a table, or a document such as .docx or .html. The output is
-    complete or absent. After an interruption, the same command continues text and tables.
+    With --input, translate a file: text, or a document such as .docx or .html. The output is complete or absent.
 
     Args:
         bundle: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub.
-        input: File to translate: a table, .jsonl, a document as the server translates it, or else text, one
-            sentence per line. Text and .jsonl may be compressed. The columns score, confidence, translation and
-            warnings are added to a table.
+        input: File to translate: a document as the server translates it, or else text, one sentence per line, which
+            may be compressed.
         output: File to write, in the format of the input. By default, letter.docx is translated to letter.de.docx.
-        column: Column of a table to translate. By default text.
-        shard: Translate only the i-th of n shards of the input: i/n, with i from 1 on. --output out.jsonl --shard 3/8
-            writes out-00003-of-00008.jsonl. All shards in order are the output of one run.
         src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
             other one if tgt_lang is that language.
         tgt_lang: Target language. The default is chosen as for src_lang.
@@ -105,18 +99,17 @@ def translate(
     from relattn_mt.translate.glossary import Glossary
     from relattn_mt.translate.options import TranslateOptions
 
-    for flag, value in (("output", output), ("column", column), ("shard", shard)):
-        require(not value or bool(input), f"--{flag} requires --input")
+    require(not output or bool(input), "--output requires --input")
     require(not (input and Path(input).is_dir()), f"--input must be a file, got a directory: {input}")
     require(not (input and prefix), "--prefix does not work with --input")
     is_document = _is_document(input, document)
     require(not no_fuzzy or file_suffix(input) in (".po", ".pot"), "--no_fuzzy requires --input with a .po file")
-    require(not report or is_document, "--report requires --input with a document; a table has these columns anyway")
+    require(not report or is_document, "--report requires --input with a document; text has --format tsv")
     require(not (split and input), "--split does not work with --input: a document is always divided into sentences")
     if is_document or split:
         require_installed("documents")
-        is_plain = n_best is None and format == "text" and not (align or prefix or column or shard or keep_tags)
-        others = "--n_best, --format, --align, --keep_tags, --prefix, --column and --shard"
+        is_plain = n_best is None and format == "text" and not (align or prefix or keep_tags)
+        others = "--n_best, --format, --align, --keep_tags and --prefix"
         require(is_plain, f"{others} do not work with {'a document' if input else '--split'}")
     if long_lines == "split":
         require_installed("documents", "sentencex")
@@ -127,11 +120,6 @@ def translate(
         require(not is_document or Path(path).parent.is_dir(), f"{path}: its directory must exist")
     if sys.stdin is None and not input:
         raise InputError("standard input is closed")
-    shards = None
-    if shard:
-        from relattn_mt.bulk import parse_shard
-
-        shards = parse_shard(shard)
     drawn = draws.options(sampling, search)
     terms = Glossary.read(glossary) if glossary else None
     translator = device.load(bundle, src_lang=src_lang, tgt_lang=tgt_lang)
@@ -156,31 +144,9 @@ def translate(
     elif split:
         _translate_split_lines(translator, stream_lines(sys.stdin.fileno()), options)
     elif input:
-        from relattn_mt.bulk import source_of, translate_file  # needs more packages
-
-        source = source_of(Path(input), Path(output), options, column=column, style=format, n_best=n_best is not None)
-        settings = {
-            **_settings_of(translator, bundle, options),
-            "precision": f"{device.precision or translator.engine.precision} on {device.device}",
-            "output": [column, format, n_best is not None],
-        }
-        print(translate_file(translator, source, Path(output), settings, shards))
+        _translate_text(translator, input, output, options, format, n_best=n_best is not None)
     else:
         _translate_lines(translator, options, format, prefix, n_best=n_best is not None)
-
-
-def _settings_of(translator: "Translator", bundle: str, options: "TranslateOptions") -> dict[str, Any]:
-    """Return what translations depend on, as values for JSON."""
-    from relattn_mt.loading import weights_digest
-
-    described = dict(vars(options))
-    described["search"] = as_dict(options.search or translator.search)
-    if options.sampling is not None:
-        described["sampling"] = as_dict(options.sampling)
-    if options.glossary is not None:
-        described["glossary"] = options.glossary.translations
-    languages = [translator.src_lang, translator.tgt_lang]
-    return {"model": weights_digest(bundle), "languages": languages, "options": described}
 
 
 def _translate_lines(
@@ -188,7 +154,6 @@ def _translate_lines(
 ) -> None:
     """Translate standard input, a sentence per line."""
     from relattn_mt.tokens.text_files import read_lines, stream_lines
-    from relattn_mt.translate.output_formats import format_lines, header_lines
 
     stdin = sys.stdin.fileno()
     if sys.stdin.seekable():  # a file, which is read again
@@ -197,38 +162,74 @@ def _translate_lines(
         os.lseek(stdin, begin, os.SEEK_SET)
     prefixes = read_lines(prefix) if prefix else None
     results = translator.stream(stream_lines(stdin), options, prefixes=prefixes, progress=shows_progress())
+    _write_lines(results, options, style, partial(print, flush=True), n_best=n_best)
+
+
+def _translate_text(
+    translator: "Translator", input: str, output: str, options: "TranslateOptions", style: Format, *, n_best: bool
+) -> None:
+    """Translate a file of text, a sentence per line."""
+    from relattn_mt.tokens.text_files import read_lines
+
+    require_regular(input)
+    translator.require_short(read_lines(input), options, input)
+    lines = read_lines(input)
+    chunks = iter(lambda: list(islice(lines, CHUNK)), [])
+    with putting(Path(output)) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
+        results = translator.stream(chunks, options, progress=shows_progress())
+        _write_lines(results, options, style, partial(print, file=file), n_best=n_best)
+    print(output)
+
+
+def _write_lines(
+    results: Iterable[list["Translation"]],
+    options: "TranslateOptions",
+    style: Format,
+    write: Callable[[str], object],
+    *,
+    n_best: bool,
+) -> None:
+    """Write the translations of each line."""
+    from relattn_mt.translate.output_formats import format_lines, header_lines
+
     for line in header_lines(style, align=options.align):
-        print(line)
+        write(line)
     for number, translations in enumerate(results, start=1):
         lines = format_lines(style, number, translations, n_best=n_best, align=options.align)
-        print("\n".join(lines), flush=True)
+        write("\n".join(lines))
 
 
 def _is_document(input: str, document: bool) -> bool:
     """Return whether a file is translated as a document, and refuse a kind of file that is not supported."""
     kind = file_suffix(input)
-    others = "convert a table to .jsonl and name its --column, and anything else to a kind of document"
+    others = "convert it to text, one sentence per line, or to a kind of document"
     unpacked = file_suffix(uncompressed(input))
     require(unpacked.lstrip(".") not in _UNSUPPORTED.split(), f"{input}: {unpacked} is not supported; {others}")
-    is_packed = unpacked != kind and unpacked in FORMATS and unpacked not in _OF_LINES
+    is_packed = unpacked != kind and unpacked in FORMATS and unpacked != ".txt"
     require(not is_packed, f"{input}: a document must not be compressed; unpack it first")
     require(not document or kind in FORMATS, f"--document requires --input in {', '.join(FORMATS)}")
-    return document or (kind in FORMATS and kind not in _OF_LINES)
+    return document or (kind in FORMATS and kind != ".txt")
 
 
 def _default_output(input: Path, language: str) -> str:
-    """Return the name of the output: letter.de.docx for letter.docx, and rows.de.jsonl for rows.jsonl.gz."""
+    """Return the name of the output: letter.de.docx for letter.docx, and lines.de.txt for lines.txt.gz."""
     unpacked = input.with_name(uncompressed(input.name) or input.name)
     return str(unpacked.with_suffix(f".{language}{unpacked.suffix}"))
 
 
 def _check_output(input: str, output: str, inputs: list[str], bundle: str, is_document: bool) -> None:
-    """Refuse to write over an input, into the bundle, or a document that exists or has another kind."""
+    """Refuse to write over a file or into the bundle, and an output of another kind than the input."""
     require_new_output(output, inputs, [bundle])
-    if is_document and output:
+    if not output:
+        return
+    if is_document:
         kind = file_suffix(input)
         require(file_suffix(output) == kind, f"{output}: the output must be {kind}, as the input")
-        require(not Path(output).exists(), f"{output}: exists; choose another name with --output")
+    else:
+        unpacked = uncompressed(output)
+        is_text = unpacked == output and file_suffix(output) not in {*FORMATS} - {".txt"}
+        require(is_text, f"{output}: the output must be text, as the input, and neither a document nor compressed")
+    require(not Path(output).exists(), f"{output}: exists; choose another name with --output")
 
 
 def _translate_document(
