@@ -11,7 +11,6 @@ lexical shortlist, shortlist.bin (`engine/shortlist.py`).
 A bundle is written to a temporary directory, synced, and renamed, so a bundle that is visible is complete.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -218,13 +217,6 @@ class Bundle:
 def require_replaceable(path: Path) -> None:
     """Raise an `InputError` if `path` holds anything but a bundle, or part of one."""
     files.require_replaceable(path, (CONFIG, CARD, *_MODEL_FILES), "bundle")
-
-
-def bundle_digest(path: Path) -> str:
-    """Return the SHA-256 of the files of a bundle that decide its translations. Raises InputError as `file_digest`."""
-    present = [name for name in (CONFIG, *_MODEL_FILES) if (path / name).exists()]
-    digests = [f"{name} {files.file_digest(path / name)}" for name in present]
-    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
 def require_writable(path: str | Path, overwrite: bool) -> None:

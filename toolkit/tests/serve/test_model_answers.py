@@ -15,7 +15,7 @@ from relattn_mt.documents.read import document_texts
 from relattn_mt.serve.api import PAGE
 from relattn_mt.serve.app import make_app
 from relattn_mt.serve.parsing import ParsingLimitExceeded
-from relattn_mt.serve.queue import ModelUnavailable, QueueFull
+from relattn_mt.serve.queue import QueueFull
 from relattn_mt.serve.routing import Router
 from relattn_mt.support.errors import InputError
 from relattn_mt.translate.options import TranslateOptions
@@ -78,8 +78,7 @@ def test_description_has_every_answer(with_model, monkeypatch):
             if method == "POST" and (not isinstance(error, ParsingLimitExceeded) or (method, path, 422) in described):
                 ask(method, path, "api.read_parameters", fail_with(error))
     assert with_model.get("/download_file/none").status_code == 404
-    for path in ("/translate", "/translate_file", "/words"):
-        assert ask("POST", path, "queue.BatchQueue.submit", fail_with(ModelUnavailable())) == 503
+    assert ask("POST", "/translate_file", "api.read_parameters", fail_with(HTTPException(503))) == 503  # it is stopping
     assert ask("GET", "/health", "routing.Router.unavailable_reason", fail_with(HTTPException(503))) == 503
     by_connection = {(*route, status) for route in routes for status in (408, 429)}  # before there is a route
     assert described - by_connection == with_model.statuses - by_connection

@@ -24,7 +24,6 @@ def serve(
     hosts: list[str] = [],  # noqa: B006
     cors: list[str] = [],  # noqa: B006
     proxies: list[str] = ["127.0.0.1", "::1"],  # noqa: B006
-    idle: float = 0.0,
     limits: Limits = Limits(),  # noqa: B008
     search: SearchOptions,
     device: DeviceOptions,
@@ -49,11 +48,8 @@ def serve(
         cors: Origins whose web pages may use the server, or * for all. By default none.
         proxies: Addresses or networks of proxies in front of the server, or * for all. The server takes the address of
             the client, and whether it uses HTTPS, from their headers X-Forwarded-For and X-Forwarded-Proto.
-        idle: Minutes without use after which the memory of a model is released. The next request loads it again; if
-            its files were replaced or removed, it is answered with status 503. 0 keeps all models.
     """
     require(0 <= port <= 65535, f"port must be at least 0 and at most 65,535, got {port}")
-    require(0 <= idle <= 1e6, f"idle must be at least 0 and at most 1,000,000 minutes, got {idle}")
     check_access(hosts, cors, proxies)
     routes = {model: resolve_route(model) for model in models if not name_on_hub(model)[0]}
     missing = [model for model, route in routes.items() if not route[0].exists()]
@@ -66,16 +62,11 @@ def serve(
     lacking = [package for package in packages if find_spec(package) is None]  # some are imported when first needed
     require(not lacking, f"{' '.join(lacking)} cannot be imported: {install_command('serve')}")
 
-    from relattn_mt.serve.idle import load_with_release
     from relattn_mt.serve.languages import load_pairs
     from relattn_mt.serve.routing import Router
     from relattn_mt.serve.server import serve as run
-    from relattn_mt.translate.translator import Translator
 
-    def load(model: str) -> Translator:
-        return load_with_release(model, device.load, 60 * idle) if idle else device.load(model)
-
-    translators = load_pairs(models, languages, load)
+    translators = load_pairs(models, languages, device.load)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # uvicorn sends it again after a graceful shutdown
     if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))  # uvicorn does not handle it

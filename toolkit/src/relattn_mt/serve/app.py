@@ -36,7 +36,7 @@ from relattn_mt.serve.metrics import Metrics
 from relattn_mt.serve.parameters import describe
 from relattn_mt.serve.parsing import ParsingLimitExceeded
 from relattn_mt.serve.progress import FileProgress, LongAnswer, disconnected, until
-from relattn_mt.serve.queue import CLIENT, ModelUnavailable, QueueFull
+from relattn_mt.serve.queue import CLIENT, QueueFull
 from relattn_mt.serve.routing import Router
 from relattn_mt.support.errors import InputError, one_line
 
@@ -56,7 +56,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-_ANSWERED = InputError, QueueFull, ModelUnavailable, ParsingLimitExceeded, HTTPException
+_ANSWERED = InputError, QueueFull, ParsingLimitExceeded, HTTPException
 _log = logging.getLogger("relattn_mt.serve")
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -155,8 +155,6 @@ def _answer_to(error: Exception) -> Response:
             return _error(400, one_line(error))
         case QueueFull():
             return _error(429, str(error), RETRY_AFTER)
-        case ModelUnavailable():
-            return _error(503, str(error))
         case ParsingLimitExceeded():
             return _error(422, "HTML or a file takes too much time or memory to parse")
         case HTTPException():

@@ -38,10 +38,6 @@ class QueueFull(Exception):
     """Raised if a limit on waiting requests is reached. The message says what is full."""
 
 
-class ModelUnavailable(Exception):
-    """Raised if a released model cannot be loaded again. The message is for clients."""
-
-
 class BatchQueue:
     """Queue of requests, each a sequence of items, for a function that works on batches of items.
 
@@ -162,7 +158,7 @@ class BatchQueue:
         except Exception as error:
             self.failed = not isinstance(error, InputError)
             for item, future, work in batch:
-                if not future.done() and len(batch) > 1 and not isinstance(error, ModelUnavailable):
+                if not future.done() and len(batch) > 1:
                     await self._process([(item, future, work)])
                 elif not future.done():
                     future.set_exception(error)

@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 from relattn_mt.config import SearchConfig
 from relattn_mt.documents.html import fill_pages, page_texts
 from relattn_mt.serve import parsing
-from relattn_mt.serve.idle import IdleEngine
 from relattn_mt.serve.limits import Limits
 from relattn_mt.serve.metrics import Metrics
 from relattn_mt.serve.pair_service import LanguagePair, PairService, Word
-from relattn_mt.serve.queue import RECENT, BatchQueue, ModelUnavailable, QueueFull
+from relattn_mt.serve.queue import RECENT, BatchQueue, QueueFull
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import SplitText, split
@@ -312,17 +311,15 @@ class Router:
     async def unavailable_reason(self) -> str:
         """Return why texts cannot be translated; empty if they can.
 
-        Unless other work shows it or models are released while idle, a word is translated, and one with each model
-        whose last batch failed.
+        Unless other work shows it, a word is translated, and one with each model whose last batch failed.
         """
         async with self._probing:
             seconds = [queue.seconds for queue in self.queues if queue.seconds is not None]
             if max(seconds, default=0.0) > self.limits.seconds:
                 return f"a batch has taken longer than {self.limits.seconds:g} seconds"
             models = [model for model in self._models.values() if model.sentences.failed]
-            if not models and not seconds:  # a check must not load a model that is released while idle
-                first = self._models[self.pairs[0]]
-                models = [] if isinstance(first.translator.engine, IdleEngine) else [first]
+            if not models and not seconds:
+                models = [self._models[self.pairs[0]]]
             return next(filter(None, await asyncio.gather(*map(self._probe, models))), "")
 
     async def _probe(self, model: PairService) -> str:
@@ -334,8 +331,6 @@ class Router:
         except TimeoutError:
             is_working = not model.sentences.failed and any(each.seconds is not None for each in self.queues)
             return "" if is_working else "the model does not answer"
-        except ModelUnavailable as error:
-            return str(error)
         except Exception as error:
             return f"the model fails with {type(error).__name__}"
         return ""
