@@ -4,10 +4,11 @@ import gzip
 import json
 import shutil
 import struct
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from relattn_mt.formats.marian_export import export
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import arrays_of
 from relattn_mt.support.errors import InputError
+from relattn_mt.text.aligner import Aligner
 from relattn_mt.tokens.tokenizer import pieces_of, processor
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.weights import SCALE
@@ -196,42 +198,11 @@ def test_a_trained_student(tmp_path):
 
 
 @pytest.mark.parametrize("two", [False, True])
-def test_a_shortlist_from_lexical_probabilities(tmp_path, two):
-    """The file is the one that another writer makes of the likeliest pieces; the import and the export use it."""
-    path, _ = directory(tmp_path / "model", two=two, seed=3)
-    parts = run_import(path, tmp_path / "bundle", src_lang="", tgt_lang="")
-    vocabularies = [
-        [x for x in pieces if x != parts.tokenizer.vocabulary.start] for pieces in parts.tokenizer.vocabularies
-    ]
-    draw, lines, lists = np.random.default_rng(1), ["no such 0.9", "NULL ▁one 0.5"], []
-    for source in vocabularies[0]:
-        chosen = draw.permutation(len(vocabularies[1]))[: draw.integers(0, 7)]
-        lists.append(np.sort(chosen))
-        lines += [f"{vocabularies[1][target]} {source} {1 / (2 + rank):.7f}" for rank, target in enumerate(chosen)]
-    (tmp_path / "lex.s2t").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    report = export(parts, tmp_path / "export", int8=False, sample=LINES, lexicon=[tmp_path / "lex.s2t"])
-    assert report.parities["float32"].same == len(LINES)
-    expected = write_shortlist(tmp_path / "expected.bin", 0, first=50, best=50, lists=lists)
-    assert (tmp_path / "export" / "lex.s2t.bin").read_bytes() == expected.read_bytes()
-    again = run_import(tmp_path / "export", tmp_path / "again", src_lang="", tgt_lang="")
-    assert again.shortlist is not None
-    for content, fact in (
-        ("a b\n", "line 1 must be target, source, probability, got 'a b'"),
-        ("x y 0.5\n", "got none"),
-        ("x y nan\n", "line 1 must have a probability"),
-        ("x y 7\n", "line 1 must have a probability"),
-    ):
-        (tmp_path / "lex.s2t").write_text(content)
-        with pytest.raises(InputError, match=fact):
-            export(parts, tmp_path / "other", int8=False, sample=LINES, lexicon=[tmp_path / "lex.s2t"])
-
-
-@pytest.mark.parametrize("two", [False, True])
 def test_a_shortlist_from_text(tmp_path, two):
-    """It has the 50 likeliest pieces of IBM model 1, written here with dictionaries."""
+    """It has the 50 likeliest pieces of those that are twice in the same pair, by the aligner's probabilities."""
     draw = np.random.default_rng(1)
     words = ["".join(draw.choice(list("abcdefgh"), 4)) for _ in range(90)]
-    sources = [[words[i] for i in draw.integers(0, 90, 6)] for _ in range(150)]
+    sources = [[words[i] for i in draw.integers(0, 90, 6)] for _ in range(500)]
     targets = [[word[::-1] for word in reversed(line)] for line in sources]
     texts = [[" ".join(line) for line in side] for side in (sources, targets)]
     model = tmp_path / "model"
@@ -248,22 +219,18 @@ def test_a_shortlist_from_text(tmp_path, two):
         paths.append(tmp_path / name)
         paths[-1].write_text("".join(f"{line}\n" for line in lines))
     parts = run_import(model, tmp_path / "bundle", src_lang="", tgt_lang="")
-    export(parts, tmp_path / "export", int8=False, sample=2, lexicon=paths)
+    export(parts, tmp_path / "export", int8=False, sample=2, text=(paths[0], paths[1]))
     assert run_import(tmp_path / "export", tmp_path / "again", src_lang="", tgt_lang="").shortlist is not None
 
-    pairs = [(set(own[0].encode(src)), set(own[1].encode(tgt))) for src, tgt in zip(*texts, strict=True)]
+    pairs = [(own[0].encode(src), own[1].encode(tgt)) for src, tgt in zip(*texts, strict=True)]
+    counts = Counter(key for src, tgt in pairs for key in product(set(src), set(tgt)))
+    sides = [[np.array(ids) for ids in side] for side in zip(*pairs, strict=True)]
+    aligner = Aligner(*sides, parts.tokenizer.vocab_sizes)
+    probabilities = dict(zip(aligner.keys.tolist(), aligner.tables[0].tolist(), strict=True))
     likely: dict[int, dict[int, float]] = {}
-    for src, tgt in pairs:
-        for s in src:
-            likely.setdefault(s, {}).update(dict.fromkeys(tgt, 1.0))
-    for _ in range(5):
-        counts: dict[int, dict[int, float]] = {s: dict.fromkeys(row, 0.0) for s, row in likely.items()}
-        for src, tgt in pairs:
-            for t in tgt:
-                total = sum(likely[s][t] for s in src)
-                for s in src:
-                    counts[s][t] += likely[s][t] / total
-        likely = {s: {t: count / sum(row.values()) for t, count in row.items()} for s, row in counts.items()}
+    for (s, t), count in counts.items():
+        if count > 1:
+            likely.setdefault(s, {})[t] = probabilities[s << 32 | t]
     content = (tmp_path / "export" / "lex.s2t.bin").read_bytes()
     offsets = np.frombuffer(content, "<u8", sizes[0] + 1, 48)
     ids = np.frombuffer(content, "<u4", offset=48 + 8 * len(offsets))
@@ -276,8 +243,10 @@ def test_a_shortlist_from_text(tmp_path, two):
         is_cut = is_cut or bool(rest)
         assert min((row[t] for t in chosen), default=1.0) >= max(rest, default=0.0) - 1e-12
     assert is_cut
-    with pytest.raises(InputError, match="must be made from one file or from two, got 3"):
-        export(parts, tmp_path / "other", int8=False, sample=2, lexicon=[*paths, paths[0]])
+    paths[0].write_text("one two\n")
+    paths[1].write_text("one two\n")
+    with pytest.raises(InputError, match="a shortlist requires more text"):
+        export(parts, tmp_path / "other", int8=False, sample=2, text=(paths[0], paths[1]))
 
 
 def test_a_damaged_shortlist_in_a_bundle(tmp_path):

@@ -37,9 +37,8 @@ def export(
         quantization: Type of the weights. onnx supports float32 only, marian float32 and int8.
         check_lines: File of source lines for the check. By default, random text from the vocabulary.
         check_count: Number of lines for the check.
-        shortlist: For marian, files to make a lexical shortlist from, which makes translating faster: two files of
-            sentences and their translations, such as the training text; or one file of lexical probabilities, with
-            lines of a target piece, a source piece and the probability, as extract_lex writes them.
+        shortlist: For marian, two files of sentences and their translations, such as the training text, to make a
+            lexical shortlist from, which makes translating faster.
         src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
             other one if tgt_lang is that language.
         tgt_lang: Target language. The default is chosen as for src_lang.
@@ -50,6 +49,7 @@ def export(
     require(known, f"marian supports float32 and int8, got {quantization}")
     require(program != "web" or quantization == "float32", "web keeps the weights of the bundle: `relattn-mt quantize`")
     require(program == "marian" or not shortlist, f"--shortlist requires marian, got {program}")
+    require(len(shortlist) in (0, 2), f"--shortlist must have two files, got {len(shortlist)}")
     sample = check_sample(check_lines, check_count)
 
     from relattn_mt.bundle import read_bundle
@@ -72,8 +72,8 @@ def export(
     elif program == "marian":
         from relattn_mt.formats import marian_export
 
-        lexicon = [Path(file) for file in shortlist]
-        print(marian_export.export(source, Path(out), int8=quantization == "int8", sample=sample, lexicon=lexicon))
+        text = (Path(shortlist[0]), Path(shortlist[1])) if shortlist else None
+        print(marian_export.export(source, Path(out), int8=quantization == "int8", sample=sample, text=text))
     else:
         write = ctranslate2.export if program == "ctranslate2" else argos.export
         print(write(source, Path(out), quantization=quantization, sample=sample))

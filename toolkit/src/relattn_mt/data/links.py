@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from relattn_mt.data.aligner import Aligner, Sentences
 from relattn_mt.data.storage import EncodedPairs, write_pairs
 from relattn_mt.support.errors import require
+from relattn_mt.text.aligner import Aligner, Sentences
 
 LINKS = "data/links.pairs"
 _CELLS = 30_000_000  # source pieces × target pieces of the sentence pairs that the aligner learns from

@@ -50,7 +50,7 @@ _ROUNDING = 1e-3  # of sines of angles up to 1,023 in float32
 
 
 def export(
-    bundle: Bundle, out: Path, *, int8: bool, sample: Sequence[str] | int, lexicon: Sequence[Path] = ()
+    bundle: Bundle, out: Path, *, int8: bool, sample: Sequence[str] | int, text: tuple[Path, Path] | None = None
 ) -> Report:
     """Write a bundle in Marian's format, and check that its import agrees with the bundle.
 
@@ -60,18 +60,18 @@ def export(
         int8: Whether matrices are in int8. The multipliers of activations are those of the sample's translations,
             which requires PyTorch.
         sample: Lines for the check and the multipliers, or the number of lines to draw from the vocabulary.
-        lexicon: Files to make a shortlist from, as `make_shortlist` reads them; none takes the bundle's, if it has one.
+        text: Sentences and their translations to make a shortlist from; None takes the bundle's, if it has one.
 
     Raises:
-        InputError: The lexicon is malformed. Marian cannot represent the model, or the import disagrees. `out` holds
+        InputError: The text cannot be read. Marian cannot represent the model, or the import disagrees. `out` holds
             something else or cannot be written. `out` is then unchanged.
     """
     require_outside(out, bundle.path)
     if unsupported := list(_unsupported(bundle, int8)):
         raise InputError(f"{bundle.path}: Marian does not support {'; '.join(unsupported)}")
     require_replaceable(out, _FILES, "Marian export")
-    if lexicon:
-        bundle = replace(bundle, shortlist=make_shortlist(bundle, lexicon, _sizes(bundle)))
+    if text is not None:
+        bundle = replace(bundle, shortlist=make_shortlist(bundle, text, _sizes(bundle)))
     bias = np.array(bundle.state.get("output_bias", np.zeros(bundle.tokenizer.vocab_sizes[1])), np.float32)
     unknown = bundle.tokenizer.vocabularies[1].index(bundle.tokenizer.unknown_piece)
     bias[[*bundle.tokenizer.special.banned, unknown]] = NEVER_GENERATED  # Marian bans the unknown piece only

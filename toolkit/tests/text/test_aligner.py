@@ -6,7 +6,7 @@ from itertools import product
 from random import Random
 
 import numpy as np
-from relattn_mt.data.aligner import DIAGONAL, SURE, UNLINKED, Aligner
+from relattn_mt.text.aligner import DIAGONAL, SURE, UNLINKED, Aligner
 
 VOCAB = 50, 70
 
