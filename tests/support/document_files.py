@@ -7,7 +7,7 @@ import random
 import re
 import textwrap
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -422,7 +422,7 @@ def word_file() -> bytes:
     return out.getvalue()
 
 
-def archive(members: dict[str, str]) -> bytes:
+def archive(members: Mapping[str, str | bytes]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
         for name, content in members.items():

@@ -200,7 +200,7 @@ def test_po_file_is_filled() -> None:
         'msgctxt "menu"\nmsgid ""\n"Open %s\\n"\n"now \\"x\\""\nmsgstr ""\n\n'
         'msgid "%d file"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\nmsgstr[2] ""\n'
     )
-    texts = document_texts("a.po", content.encode("latin-1"), 10_000, 10_000)
+    texts, _ = document_texts("a.po", content.encode("latin-1"), 10_000, 10_000)
     assert [notation(text) for text in texts] == ['Open <m0/>\nnow "x"', " file", " files"]
     fill = partial(fill_document, "a.po", content.encode("latin-1"), 10_000)
     first = marked("Öffne\t<m0/>", [texts[0].marks[0].item])
@@ -347,7 +347,7 @@ def test_files_keep_their_encoding(name: str, encoding: str, mark: bytes) -> Non
     html = f"<meta http-equiv=x content='text/html; charset={name[:-5]}'><p>{letter}</p>"
     text = html if name.endswith(".html") else f"1\n00:00:01,000 --> 00:00:02,000\n{letter}\n"
     content = mark + text.encode(encoding)
-    texts = document_texts(name, content, 10_000, 10_000)
+    texts, _ = document_texts(name, content, 10_000, 10_000)
     assert letter in texts[-1].text
     assert fill_document(name, content, 10_000, texts) == content
     if len(name) > 6:

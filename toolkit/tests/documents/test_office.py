@@ -374,7 +374,7 @@ def test_workbook_keeps_formulas_and_names_of_columns() -> None:
     content = "<si><t>Price_x000D_\n of a house</t></si><si><t>Price</t></si>"
     content += "<si><r><t>a </t></r><r><rPr><b/></rPr><t>b</t></r></si>"
     sheet = (
-        '<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><c><f>SUM("a b")</f><v>1</v></c>'
+        '<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><c><f>SUM("c d")</f><v>1</v></c>'
         '<c t="inlineStr"><is><t>In a cell </t></is></c></worksheet>'
     )
     table = (

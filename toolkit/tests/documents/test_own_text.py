@@ -2,7 +2,10 @@
 
 import pytest
 from relattn_mt.documents.read import read_document
+from relattn_mt.support.errors import InputError
 from relattn_mt.text.marked import Marked
+
+from tests.support.document_files import archive, members_of
 
 NEW = {"My house": "Mein Haus", "above": "oben", "The end": "Das Ende", "One": "Eins", "Two": "Zwei", "a": "b"}
 
@@ -51,3 +54,119 @@ def test_code_of_mdx_stays(line):
         assert document.fill([Marked("Eins")]) == content.replace("One\n", "Eins\n")
     for text in ("import the book from here", "Export const is a word", "export a house"):
         assert [each.text for each in read_document("a.md", f"{text}\n".encode(), 10**6).texts] == [text]
+
+
+SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+
+
+def workbook(references: str, *cells: str) -> bytes:
+    """Return a workbook whose sheet has some cells after other elements."""
+    kind = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+    types = {"book": "sheet.main", "sheet": "worksheet"}
+    overrides = "".join(
+        f'<Override PartName="/{name}.xml" ContentType="{kind}.{each}+xml"/>' for name, each in types.items()
+    )
+    rows = "".join(f'<c t="inlineStr"><is><t>{cell}</t></is></c>' for cell in cells)
+    return archive(
+        {
+            "[Content_Types].xml": f"<Types>{overrides}</Types>",
+            "book.xml": f'<workbook xmlns="{SHEET}"/>',
+            "sheet.xml": f'<worksheet xmlns="{SHEET}">{references}{rows}</worksheet>',
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("reference", "kept"),
+    [
+        ('<c><f>IF(B1="Yes",1,0)</f></c>', ["Yes"]),
+        ('<c><f>COUNTIF(B1:B2,"yes")</f></c>', ["Yes"]),
+        ('<c><f>COUNTIF(B1:B2,"&lt;&gt;Yes")</f></c>', ["Yes"]),
+        ('<c><f>COUNTIF(B1:B2,"O*")</f></c>', ["Open", "On the way"]),
+        ('<c><f>COUNTIF(B1:B2,"?pen")</f></c>', ["Open"]),
+        ('<c><f>COUNTIF(B1:B2,"*")</f></c>', []),
+        ('<c><f>SEARCH("the",B1)</f></c>', ["On the way"]),
+        ('<c><f>VLOOKUP("He said ""no""",B1:C9,2)</f></c>', ['He said "no"']),
+        ("<c><f>SUM('Yes'!B1:B2)</f></c>", []),
+        ("""<c><f>IF('It''s "Open"'!B1="Yes",1,0)</f></c>""", ["Yes"]),
+        ('<dataValidation type="list"><formula1>"Yes,Open"</formula1></dataValidation>', ["Yes", "Open"]),
+        (
+            '<dataValidation><x:formula1 xmlns:x="x"><x:f>"Yes, Open"</x:f></x:formula1></dataValidation>',
+            ["Yes", "Open"],
+        ),
+        ('<cfRule type="expression"><formula>$B1="Open"</formula></cfRule>', ["Open"]),
+        ('<filterColumn><filters><filter val="Open"/></filters></filterColumn>', ["Open"]),
+        ('<filterColumn><customFilters><customFilter val="*way"/></customFilters></filterColumn>', ["On the way"]),
+        ("<c><f>B1&amp;B2</f></c>", []),
+    ],
+)
+def test_cells_that_a_workbook_compares_with_something_stay(reference, kept):
+    cells = ["Yes", "Open", "On the way", 'He said "no"']
+    document = read_document("a.xlsx", workbook(reference, *cells), 10**6)
+    assert document.kept == kept
+    assert [text.text for text in document.texts] == [cell for cell in cells if cell not in kept]
+
+
+@pytest.mark.parametrize(
+    ("reference", "kept"),
+    [
+        ('<table:table-cell table:formula="of:=IF([.B1]=&quot;Yes&quot;;1;0)"/>', ["Yes"]),
+        ('<v table:condition="of:cell-content-is-in-list(&quot;Yes&quot;;&quot;Open&quot;)"/>', ["Yes", "Open"]),
+        ('<table:filter-condition table:value="Open" table:operator="="/>', ["Open"]),
+    ],
+)
+def test_cells_that_an_open_document_compares_with_something_stay(reference, kept):
+    rows = "<text:p>Yes</text:p><text:p>No</text:p><text:p>Open</text:p>"
+    content = f"<x>{reference}{rows}</x>"
+    members = {"mimetype": "application/vnd.oasis.opendocument.spreadsheet", "content.xml": content}
+    document = read_document("a.ods", archive(members), 10**6)
+    assert document.kept == kept
+    filled = members_of(document.fill([Marked(text.text.upper()) for text in document.texts]))["content.xml"].decode()
+    for word in ("Yes", "No", "Open"):
+        assert (f">{word}<" if word in kept else f">{word.upper()}<") in filled
+
+
+@pytest.mark.parametrize("suffix", [".pptx", ".xlsx"])
+def test_a_chart_has_the_texts_of_its_workbook(suffix):
+    """The cells that a chart shows are copied into it, and a formula of its workbook keeps one of them."""
+    kind = "application/vnd.openxmlformats-officedocument"
+    cells = ["Sales", "Yes", "7"]
+    main = {".pptx": "presentationml.presentation.main", ".xlsx": "spreadsheetml.sheet.main"}[suffix]
+    points = "".join(f'<c:pt idx="{i}"><c:v>{cell}</c:v></c:pt>' for i, cell in enumerate(cells))
+    caches = f"<c:strCache>{points}</c:strCache><c:numCache>{points}</c:numCache>"
+    chart = f'<c:x xmlns:c="http://x/drawingml/2006/chart">{caches}</c:x>'
+    reference = '<c><f>IF(B1="Yes",1,0)</f></c>'
+    sheet = f'<worksheet xmlns="{SHEET}">{reference}<c><is><t>Sales</t></is></c></worksheet>'
+    types = {"main": main, "x/charts/chart1": "drawingml.chart", "sheet": "spreadsheetml.worksheet"}
+    overrides = "".join(
+        f'<Override PartName="/{name}.xml" ContentType="{kind}.{each}+xml"/>' for name, each in types.items()
+    )
+    members = {
+        "[Content_Types].xml": f"<Types>{overrides}</Types>",
+        "main.xml": "<x/>",
+        "x/charts/chart1.xml": chart,
+        "x/charts/_rels/chart1.xml.rels": '<x><y Target="../embeddings/Book1.xlsx"/><y Target="colors.xml"/></x>',
+    }
+    members |= {"sheet.xml": sheet} if suffix == ".xlsx" else {"x/embeddings/Book1.xlsx": workbook(reference, *cells)}
+    document = read_document(f"a{suffix}", archive(members), 10**6)
+    assert document.kept == ["Yes"]
+    filled = members_of(document.fill([Marked(text.text.upper()) for text in document.texts]))
+    found = filled["x/charts/chart1.xml"].decode()
+    assert found.replace("SALES", "Sales").endswith(chart)
+    assert found.count("SALES") == 1
+    inner = filled if suffix == ".xlsx" else members_of(filled["x/embeddings/Book1.xlsx"])
+    assert ">SALES<" in inner["sheet.xml"].decode()
+
+
+def test_a_workbook_of_a_chart_that_cannot_be_read_stays():
+    book = workbook("", "Sales")
+    members = {"x/charts/_rels/a.rels": '<x><y Target="../../a.xlsx"/></x>', "a.xlsx": b"no"}
+    kind = "application/vnd.openxmlformats-officedocument.presentationml.presentation.main+xml"
+    members |= {"[Content_Types].xml": f'<Types><Override PartName="/m.xml" ContentType="{kind}"/></Types>'}
+    for content, texts in ((b"no", []), (book, ["Sales"])):
+        file = archive({**members, "m.xml": "<x/>", "a.xlsx": content})
+        document = read_document("a.pptx", file, 10**6)
+        assert [text.text for text in document.texts] == texts
+        assert members_of(document.fill(document.texts))["a.xlsx"] == content
+    with pytest.raises(InputError, match="at most"):
+        read_document("a.pptx", file, 100)

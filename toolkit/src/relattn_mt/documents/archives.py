@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 
 from relattn_mt.documents.encodings import decode
+from relattn_mt.documents.formulas import Comparisons
 from relattn_mt.documents.html import Markup, Rules
 from relattn_mt.support.errors import InputError, reading, require
 from relattn_mt.text.marked import Marked
@@ -34,6 +35,7 @@ class Archive:
 
     Attributes:
         members: Content of each member by its name.
+        left: Number of bytes that archives in it may unpack to.
 
     Raises:
         InputError: The archive cannot be read, has two members of the same name, or is too large.
@@ -44,13 +46,13 @@ class Archive:
         with reading("the file", "not a zip archive"), zipfile.ZipFile(io.BytesIO(content)) as archive:
             self._entries = archive.infolist()
             self._comment = archive.comment
-            left = unpacked
+            self.left = unpacked
             for entry in self._entries:
                 parts = []
                 with archive.open(entry) as file:
-                    while chunk := file.read(min(left + 1, 1 << 20)):
-                        left -= len(chunk)
-                        require(left >= 0, f"the contents of the file must have at most {unpacked:,} bytes")
+                    while chunk := file.read(min(self.left + 1, 1 << 20)):
+                        self.left -= len(chunk)
+                        require(self.left >= 0, f"the contents of the file must have at most {unpacked:,} bytes")
                         parts.append(chunk)
                 self.members[entry.filename] = b"".join(parts)
         require(len(self.members) == len(self._entries), "the names in a zip archive must be different")
@@ -76,6 +78,7 @@ class XmlArchive:
 
     Attributes:
         texts: Texts to translate.
+        kept: Texts that stay, because formulas and filters compare cells with them.
 
     Raises:
         InputError: The file is not of that kind, is encrypted, or `Markup` refuses a member.
@@ -93,18 +96,33 @@ class XmlArchive:
                 raise InputError("the XML in the file cannot be read; it may be encrypted") from error
             markup = Markup(text, rules, is_xml=is_xhtml)
             self._members.append((name, mark, encoding, markup))
-        self.texts = [text for *_, markup in self._members for text in markup.texts]
+        compared = _comparisons(self._members) if suffix == ".ods" else Comparisons()
+        self._texts = [text for *_, markup in self._members for text in markup.texts]
+        self._stay = [text.text in compared for text in self._texts]
+        self.texts = [text for text, stays in zip(self._texts, self._stay, strict=True) if not stays]
+        self.kept = [text.text for text, stays in zip(self._texts, self._stay, strict=True) if stays]
 
     def fill(self, translations: Sequence[Marked]) -> bytes:
         """Return the file with its texts replaced."""
-        begin = 0
+        given = iter(translations)
+        remaining = iter([text if stays else next(given) for text, stays in zip(self._texts, self._stay, strict=True)])
         changed = {}
         for name, mark, encoding, markup in self._members:
-            end = begin + len(markup.texts)
-            filled = markup.fill(translations[begin:end])
+            filled = markup.fill([next(remaining) for _ in markup.texts])
             changed[name] = mark + filled.encode(encoding, "xmlcharrefreplace")
-            begin = end
         return self._archive.with_members(changed)
+
+
+def _comparisons(members: Sequence[tuple[str, bytes, str, Markup]]) -> Comparisons:
+    """Return the texts that the formulas, conditions and filters of a spreadsheet compare with cells."""
+    compared = Comparisons()
+    for *_, markup in members:
+        for name, value in markup.attributes():
+            if name in ("table:formula", "table:condition", "style:condition"):
+                compared.add_formula(value)
+            elif name == "table:value":  # of a filter
+                compared.add(value)
+    return compared
 
 
 def _members(archive: Archive, suffix: str) -> Iterator[tuple[str, bool, Rules | None]]:

@@ -149,6 +149,12 @@ class Markup:
                     texts.append(Marked(_SPACE.sub(" ", value)))
         self.texts = texts
 
+    def attributes(self) -> Iterator[tuple[str, str]]:
+        """Yield the name and the value of each attribute."""
+        for token in self._tokens:
+            for name, value, *_ in token.attributes:
+                yield name, value
+
     def fill(self, translations: Sequence[Marked]) -> str:
         """Return the HTML with its texts replaced. What a translation does not change stays as it is."""
         count = len(self.texts) - len(self._attributes)

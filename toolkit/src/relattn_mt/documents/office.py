@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import copy
 import itertools
+import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from lxml import etree
 
 from relattn_mt.documents.archives import Archive
+from relattn_mt.documents.formulas import Comparisons
 from relattn_mt.documents.lexer import INVALID, Message, TokenText, divided
-from relattn_mt.support.errors import reading, require
+from relattn_mt.support.errors import InputError, reading, require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text
 
@@ -43,7 +46,9 @@ _MAIN = {  # kinds of documents, and the content types of their parts with text
     ".xlsx": ("an Excel document", r"spreadsheetml\.(sheet\.main|sharedStrings|worksheet|comments)"),
 }
 _DRAWINGS = r"drawingml\.(chart|diagramData|diagramDrawing)|drawing"
-_NAMED = r"spreadsheetml\.(table|pivotCacheDefinition)"  # parts that refer to cells by their texts
+_REFERRING = r"spreadsheetml\.(sheet\.main|table|pivotCacheDefinition)"  # parts that refer to cells by their texts
+_FORMULAS = "{*}f", "{*}formula", "{*}definedName", "{*}calculatedColumnFormula", "{*}formula1", "{*}formula2"
+_OF_CHARTS = re.compile(r"/charts/_rels/[^/]+\.rels$")  # members with the names of their workbooks
 _ESCAPED = re.compile("_x[0-9A-Fa-f]{4}_")  # a character in SpreadsheetML
 _CONTAINERS = {"hyperlink", "ins", "moveTo", "sdt", "smartTag", "customXml", "dir", "bdo", "fldSimple"}
 _COPIED = {"hyperlink", "ins", "moveTo"}  # containers that may occur twice
@@ -96,7 +101,8 @@ class _Token:
 class OfficeDocument:
     """Document of Word, PowerPoint or Excel whose texts can be replaced.
 
-    The names of columns in tables of Excel are left unchanged, because formulas refer to them.
+    The names of columns in tables of Excel, and texts that its formulas, lists and filters compare with cells, are left
+    unchanged. A chart of a slide has its own workbook, which is translated too, so both have the same texts.
 
     Args:
         archive: The file.
@@ -104,6 +110,7 @@ class OfficeDocument:
 
     Attributes:
         texts: Texts to translate.
+        kept: Texts that stay, because others refer to them.
 
     Raises:
         InputError: The file is not such a document.
@@ -111,19 +118,31 @@ class OfficeDocument:
 
     def __init__(self, archive: Archive, suffix: str) -> None:
         self._archive = archive
-        self._roots, names = _open(archive, suffix)
-        elements = [
-            (part, element)
-            for part, root in self._roots.items()
-            for element in root.iter(*_paragraph_names())
-            if not names or "".join(element.itertext()) not in names
-        ]
-        tokens = [_tokens(element) for _, element in elements]
-        self._paragraphs = [
-            (part, _Paragraph(element, each) if each else _Cell(element))
-            for (part, element), each in zip(elements, tokens, strict=True)
-        ]
-        self.texts = [text for _, paragraph in self._paragraphs for text in paragraph.texts]
+        self._roots, self._compared = _open(archive, suffix)
+        self._workbooks = _workbooks(archive)
+        for workbook in self._workbooks.values():
+            self._compared.update(workbook._compared)
+        self._paragraphs: list[tuple[str, _Paragraph | _Cell]] = []
+        kept = [text for workbook in self._workbooks.values() for text in workbook.kept]
+        for part, element in self._elements():
+            content = "".join(element.itertext())
+            if content in self._compared:
+                kept.append(content)
+                continue
+            tokens = _tokens(element)
+            self._paragraphs.append((part, _Paragraph(element, tokens) if tokens else _Cell(element)))
+        own = [text for _, paragraph in self._paragraphs for text in paragraph.texts]
+        self.texts = [*own, *(text for workbook in self._workbooks.values() for text in workbook.texts)]
+        self.kept = list(dict.fromkeys(kept))
+
+    def _elements(self) -> Iterator[tuple[str, Any]]:
+        """Yield the parts and the elements with text, also the texts of cells that a chart shows."""
+        for part, root in self._roots.items():
+            for element in root.iter(*_paragraph_names()):
+                yield part, element
+            for cache in root.iter("{*}strCache", "{*}multiLvlStrCache"):
+                for point in cache.iter("{*}pt"):
+                    yield part, point
 
     def fill(self, translations: Sequence[Marked]) -> bytes:
         """Return the file with its texts replaced. Call it once."""
@@ -135,16 +154,32 @@ class OfficeDocument:
                 paragraph.fill(translations[begin:end])
                 changed.add(part)
             begin = end
-        return self._archive.with_members(
-            {
-                part: etree.tostring(self._roots[part].getroottree(), encoding="UTF-8", standalone=True)
-                for part in changed
-            }
-        )
+        members = {
+            part: etree.tostring(self._roots[part].getroottree(), encoding="UTF-8", standalone=True) for part in changed
+        }
+        for name, workbook in self._workbooks.items():
+            end = begin + len(workbook.texts)
+            members[name] = workbook.fill(translations[begin:end])
+            begin = end
+        return self._archive.with_members(members)
 
 
-def _open(archive: Archive, suffix: str) -> tuple[dict[str, Any], set[str]]:
-    """Return the XML of each part with text, and texts of a workbook that are names."""
+def _workbooks(archive: Archive) -> dict[str, OfficeDocument]:
+    """Return the workbooks of the charts in a document, by the names of their members, those that can be read."""
+    workbooks = {}
+    for member in filter(_OF_CHARTS.search, archive.members):
+        for relation in _parse(archive.members[member]):
+            name = posixpath.normpath(posixpath.join(member, "../..", relation.get("Target", "")))
+            if name.endswith(".xlsx") and name in archive.members:
+                with suppress(InputError):
+                    inner = Archive(archive.members[name], archive.left)
+                    archive.left = inner.left
+                    workbooks[name] = OfficeDocument(inner, ".xlsx")
+    return workbooks
+
+
+def _open(archive: Archive, suffix: str) -> tuple[dict[str, Any], Comparisons]:
+    """Return the XML of each part with text, and what a workbook compares with cells."""
     document, pattern = _MAIN[suffix]
     with reading("the file", f"not {document}"):
         types = _parse(archive.members["[Content_Types].xml"])
@@ -157,10 +192,21 @@ def _open(archive: Archive, suffix: str) -> tuple[dict[str, Any], set[str]]:
             for name, content_type in parts
             if re.search(rf"\.({pattern}|{_DRAWINGS})\+xml$", content_type) and ".sheet.main" not in content_type
         }
-        named = [_parse(archive.members[name]) for name, each in parts if re.search(rf"\.{_NAMED}\+xml$", each)]
-        columns = [each for root in named for each in root.iter("{*}tableColumn", "{*}cacheField")]
-    names = {_ESCAPED.sub(lambda match: chr(int(match[0][2:6], 16)), each.get("name", "")) for each in columns}
-    return found, names
+        others = [_parse(archive.members[name]) for name, each in parts if re.search(rf"\.{_REFERRING}\+xml$", each)]
+    return found, _comparisons([*found.values(), *others] if suffix == ".xlsx" else [])
+
+
+def _comparisons(roots: Iterable[Any]) -> Comparisons:
+    """Return what the XML of a workbook compares with cells, and the names of columns."""
+    compared = Comparisons()
+    for root in roots:
+        for element in root.iter(*_FORMULAS):
+            compared.add_formula("".join(element.itertext()), is_list="formula1" in element.tag)
+        for element in root.iter("{*}filter", "{*}customFilter"):
+            compared.add(element.get("val", ""))
+        for element in root.iter("{*}tableColumn", "{*}cacheField"):
+            compared.add(_ESCAPED.sub(lambda match: chr(int(match[0][2:6], 16)), element.get("name", "")))
+    return compared
 
 
 def _parse(content: bytes) -> Any:
@@ -216,9 +262,7 @@ def _key(format_: Any) -> bytes:
 
 def _tokens(paragraph: Any) -> list[_Token]:
     """Return the tokens of a paragraph; none if it has no runs, as a cell without formats."""
-    if etree.QName(paragraph).namespace.find("spreadsheetml") >= 0 and not any(
-        _name(each) == "r" for each in paragraph
-    ):
+    if etree.QName(paragraph).localname != "p" and not any(_name(each) == "r" for each in paragraph):
         return []
     return _tokens_of(list(_atoms(paragraph)), map(str, itertools.count()), 0)
 
@@ -387,7 +431,7 @@ class _Cell:
     """Text of a workbook without formats. The arguments and the attribute are those of `_Paragraph`."""
 
     def __init__(self, element: Any) -> None:
-        self._element = next((child for child in element if _name(child) == "t"), None)
+        self._element = next(element.iterchildren("{*}t", "{*}v"), None)
         text = "" if self._element is None else self._element.text or ""
         self._message = Message(text, _ESCAPED)
         self.texts = self._message.texts

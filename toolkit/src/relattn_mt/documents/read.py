@@ -68,18 +68,24 @@ def read_document(name: str, content: bytes, unpacked: int, *, is_fuzzy: bool = 
     return read(decode(content, suffix)[2], **options)  # type: ignore[no-any-return]
 
 
-def document_texts(name: str, content: bytes, unpacked: int, characters: int) -> list[Marked]:
-    """Return the texts of a file. Arguments and errors are those of `read_document`.
+def document_texts(name: str, content: bytes, unpacked: int, characters: int) -> tuple[list[Marked], list[str]]:
+    """Return the texts of a file, and those that stay. Arguments and errors are those of `read_document`.
 
     Raises:
         InputError: Also if the texts have more characters than `characters`, or more than MAX_TAGS tags.
     """
-    texts = read_document(name, content, unpacked).texts
+    document = read_document(name, content, unpacked)
+    texts = document.texts
     count = sum(len(text.text) for text in texts)
     require(count <= characters, f"the text of a file must have at most {characters:,} characters, got {count:,}")
     tags = sum(len(text.marks) for text in texts)
     require(tags <= MAX_TAGS, f"the texts of a file must have at most {MAX_TAGS:,} tags, got {tags:,}")
-    return texts
+    return texts, kept_texts(document)
+
+
+def kept_texts(document: Document) -> list[str]:
+    """Return the texts of a document that stay, because its formulas, lists or filters refer to them."""
+    return getattr(document, "kept", [])
 
 
 def fill_document(name: str, content: bytes, unpacked: int, translations: Sequence[Marked], lang: str = "") -> bytes:

@@ -95,14 +95,16 @@ def _prepare() -> None:
         os.nice(_NICENESS)
 
 
-def pickled_texts(*arguments: Any) -> bytes:
-    """Return the texts of a file. Arguments are those of `document_texts`."""
-    return pickle.dumps(document_texts(*arguments))
+def pickled_texts(*arguments: Any) -> tuple[bytes, list[str]]:
+    """Return the texts of a file, and those that stay. Arguments are those of `document_texts`."""
+    texts, kept = document_texts(*arguments)
+    return pickle.dumps(texts), kept
 
 
 def readable_text(*arguments: Any) -> str:
     """Return the text of a file without tags. Arguments are those of `document_texts`."""
-    return " ".join(text.text for text in document_texts(*arguments))
+    texts, _ = document_texts(*arguments)
+    return " ".join(text.text for text in texts)
 
 
 def split_pickled(texts: bytes, portion: int, *splitting: Any) -> tuple[bytes, list[bytes]]:

@@ -29,7 +29,7 @@ from relattn_mt.text.sentences import SplitText, split
 from relattn_mt.tokens.text_files import require_no_nul
 from relattn_mt.translate.options import DEFAULTS, SentenceOptions
 from relattn_mt.translate.output_formats import report_row
-from relattn_mt.translate.translation import Translation
+from relattn_mt.translate.translation import Translation, kept_translation
 from relattn_mt.translate.translator import Translator
 
 _PROBE_SECONDS = 1.0  # that a check of the server's health waits for a translation
@@ -266,7 +266,7 @@ class Router:
         flagged = 0
         file = (name, content, self.limits.unpacked)
         parse = self._parsers.run
-        texts = await parse(parsing.pickled_texts, *file, self.limits.file)
+        texts, kept = await parse(parsing.pickled_texts, *file, self.limits.file)
         size = max(1, min(_PORTION * self.limits.batch, self.limits.waiting // 4))
         for number, model in enumerate(route):
             splitting = *model.splitting, options.keep_literals
@@ -286,7 +286,9 @@ class Router:
                 flagged += sum(bool(best.warnings) for (best,) in ranked)
                 report((number + len(translated) / len(portions)) / len(route))
             texts = await parse(parsing.join_pickled, split_texts, translated)
-        return TranslatedFile(await parse(parsing.fill_pickled, *file, texts, target), rows, flagged)
+        rows += [report_row(text, kept_translation(text)) for text in kept]
+        filled = await parse(parsing.fill_pickled, *file, texts, target)
+        return TranslatedFile(filled, rows, flagged + len(kept))
 
     async def readable_texts(self, texts: Sequence[str]) -> list[str]:
         """Return the texts of HTML without tags, to detect their languages."""

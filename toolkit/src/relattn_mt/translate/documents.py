@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from relattn_mt.documents.read import read_document, with_translations
+from relattn_mt.documents.read import kept_texts, read_document, with_translations
 from relattn_mt.support.console import progress_bar
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import separator_in, split
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.prepare import Sentence
-from relattn_mt.translate.translation import Translation, check_language
+from relattn_mt.translate.translation import Translation, check_language, kept_translation
 from relattn_mt.translate.translator import Translator
 
 UNPACKED = 1 << 30  # bytes that a document may unpack to
@@ -58,7 +58,8 @@ def translate_document(
     document = read_document(name, content, UNPACKED, is_fuzzy=is_fuzzy)
     translations = translate_texts(translator, document.texts, options, progress=progress)
     filled = with_translations(document, name, content, translations.texts, translator.tgt_lang)
-    return TranslatedDocument(filled, translations.segments)
+    kept = [Segment(text, kept_translation(text)) for text in kept_texts(document)]
+    return TranslatedDocument(filled, [*translations.segments, *kept])
 
 
 def translate_texts(

@@ -14,7 +14,7 @@ from relattn_mt.search.types import Hypothesis
 from relattn_mt.support.errors import one_line
 from relattn_mt.text.alignment import WordAlignment
 from relattn_mt.text.marked import Mark, Marked
-from relattn_mt.text.plausibility import LANGUAGE, implausibilities, is_in_other_language
+from relattn_mt.text.plausibility import KEPT, LANGUAGE, implausibilities, is_in_other_language
 from relattn_mt.translate.prepare import Preparation, Prepared, search_limit
 
 if TYPE_CHECKING:
@@ -67,6 +67,11 @@ def untranslated(prepared: Prepared, preparation: Preparation) -> Translation:
     words = range(len(text.text.split())) if options.align else ()
     tokens = preparation.tokenizer.encode_target(text.text)
     return Translation(text.text, 0.0, tokens, alignment=[(word, word) for word in words], marks=text.marks)
+
+
+def kept_translation(text: str) -> Translation:
+    """Return the translation of a text of a document that stays as it is, with a warning."""
+    return Translation(text, 0.0, [], warnings=(KEPT,))
 
 
 def joined(text: SplitText, parts: Sequence[Translation]) -> Translation:

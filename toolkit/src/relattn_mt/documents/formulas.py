@@ -1,0 +1,60 @@
+"""Texts that the formulas, lists and filters of a spreadsheet compare with cells.
+
+A cell with such a text keeps it, as a formula's result would change otherwise. As in spreadsheets, case does not
+matter, a criterion may begin with an operator (`<>Open`), and `*` and `?` stand for other characters. What a formula
+searches for may be a part of a cell.
+"""
+
+from __future__ import annotations
+
+import re
+
+_CONSTANT = re.compile(r"""'(?:[^']|'')*'|((?:SEARCH|FIND)B?\(\s*)?"((?:[^"]|"")*)\"""", re.IGNORECASE)
+_OPERATOR = re.compile("<>|[<>]?=|[<>]")
+_WILDCARD = re.compile(r"~([*?~])|(\*+)|(\?)|([^*?~]+|~)")
+_LETTER = re.compile(r"[^\W\d_]")
+
+
+class Comparisons:
+    """Texts that a spreadsheet compares with cells."""
+
+    def __init__(self) -> None:
+        self._texts: set[str] = set()
+        self._patterns: dict[str, re.Pattern[str]] = {}
+
+    def add(self, text: str, *, is_part: bool = False) -> None:
+        """Add a text, or one that may be a part of a cell."""
+        text = text[found.end() :] if (found := _OPERATOR.match(text)) else text
+        if not _LETTER.search(text):
+            return
+        text = text.casefold()
+        self._texts.add(text)
+        if is_part or re.search("[*?~]", text):
+            pattern = _WILDCARD.sub(_pattern, f"*{text}*" if is_part else text)
+            self._patterns[text] = re.compile(pattern, re.DOTALL)
+
+    def add_formula(self, formula: str, *, is_list: bool = False) -> None:
+        """Add the constants of a formula, or the items of a list that is one constant: `"Yes,No"`."""
+        for found in _CONSTANT.finditer(formula):
+            if found[2] is None:  # the name of a sheet
+                continue
+            constant = found[2].replace('""', '"')
+            self.add(constant, is_part=found[1] is not None)
+            for item in constant.split(",") if is_list else ():
+                self.add(item.strip())
+
+    def update(self, other: Comparisons) -> None:
+        """Add the texts of another spreadsheet."""
+        self._texts |= other._texts
+        self._patterns |= other._patterns
+
+    def __contains__(self, text: str) -> bool:
+        folded = text.strip().casefold()
+        return folded in self._texts or any(each.fullmatch(folded) for each in self._patterns.values())
+
+
+def _pattern(found: re.Match[str]) -> str:
+    """Return the pattern of a wildcard or of other characters."""
+    if found[2] or found[3]:
+        return ".*" if found[2] else "."
+    return re.escape(found[1] or found[4])
