@@ -12,10 +12,7 @@ lines, not on interruptions.
 from __future__ import annotations
 
 import hashlib
-import os
-import re
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
@@ -29,19 +26,18 @@ from relattn_mt.corpus.pipeline import prepare
 from relattn_mt.corpus.report import FilterStats
 from relattn_mt.corpus.sources import file_names
 from relattn_mt.loading import weights_digest
-from relattn_mt.support.errors import escape, require, require_language
-from relattn_mt.support.files import require_regular, write_atomically
+from relattn_mt.support.errors import require, require_language
+from relattn_mt.support.files import require_regular
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text
 from relattn_mt.tokens.normalization import normalize
-from relattn_mt.tokens.text_files import read_lines, read_parallel
+from relattn_mt.tokens.text_files import read_lines
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.prepare import Sentence
 from relattn_mt.translate.translation import Translation
 from relattn_mt.translate.translator import Translator
 
 PART = 2048  # lines that are translated at once, and lost if the process is killed
-CORPORA = "corpora.tsv"
 
 
 @dataclass(frozen=True)
@@ -148,25 +144,12 @@ class SyntheticText:
         return not self._is_long(line) and not self.translator.preparation.excess(Sentence(Marked(line), self.options))
 
 
-def synthesize(text: SyntheticText, out: Path, *, parallel: Sequence[str] = (), weight: float = 1.0) -> FilterStats:
+def synthesize(text: SyntheticText, out: Path) -> FilterStats:
     """Write a synthetic corpus with a data card, or continue one that was interrupted, and return its statistics.
 
-    With the files of real pairs in `parallel`, `out/corpora.tsv` lists both corpora as a mixture.
-
     Raises:
-        InputError: As `prepare`, the real pairs cannot be listed, or a line cannot be translated.
+        InputError: As `prepare`, or a line cannot be translated.
     """
     for name, code in zip(("source language", "target language"), text.languages, strict=True):
         require_language(f"the {name} of the model", code)
-    real = [os.path.relpath(path, out) for path in parallel]
-    for path in real:
-        valid = re.search("[\t\r\n\ud800-\udfff]", path) is None
-        require(valid, f"{escape(path)}: the path of real pairs must be UTF-8 without tabs and line ends")
-    if parallel:
-        require_regular(*parallel)
-        deque(read_parallel(*parallel), maxlen=0)  # an error is found before hours of translating
-    stats = prepare(text, out, text.cleaning, part=PART * text.options.n_best)
-    if parallel:
-        rows = [(*real, f"{weight:g}"), (*(f"train.{language}.gz" for language in text.languages), "1")]
-        write_atomically(out / CORPORA, "".join("\t".join(row) + "\n" for row in rows).encode())
-    return stats
+    return prepare(text, out, text.cleaning, part=PART * text.options.n_best)

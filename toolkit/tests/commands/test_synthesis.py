@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from relattn_mt import load, synthesis
 from relattn_mt.corpus import pipeline
-from relattn_mt.data.mixture import read_corpus_list
 from relattn_mt.search.types import SamplingOptions
 from relattn_mt.translate.options import TranslateOptions
 
@@ -89,20 +88,14 @@ def test_pairs_below_the_score_are_dropped(relattn, model, mono, tmp_path):
     assert "| score | " in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_back_translation_tags_sources_and_lists_a_mixture(relattn, model, mono, text, tmp_path):
+def test_back_translation_tags_sources(relattn, model, mono, tmp_path):
     """The model translates from en to de, so it makes sources for de to en."""
     out = tmp_path / "out"
-    parallel = ("--parallel", text["train_tgt"], text["train_src"], "--weight", 3)
-    assert relattn("backtranslate", model, "--data", mono, "--out", out, *parallel, *ALL).code == 0
+    assert relattn("backtranslate", model, "--data", mono, "--out", out, *ALL).code == 0
     expected = kept(
         [[(line, text and f"⇄ {text}", score) for line, text, score in each] for each in by_line(load(model))]
     )
     assert corpus(out, "de", "en") == [(text, line) for line, text in expected]
-    listed = read_corpus_list(str(out / "corpora.tsv"))
-    assert [(Path(src).resolve(), Path(tgt).resolve(), weight) for src, tgt, weight, _ in listed] == [
-        (Path(text["train_tgt"]), Path(text["train_src"]), 3.0),
-        (out / "train.de.gz", out / "train.en.gz", 1.0),
-    ]
 
 
 @pytest.mark.parametrize("flags", [("--n_best", 2), ("--sampling",)])
@@ -135,20 +128,11 @@ def test_interrupted_commands_continue_to_the_same_bytes(relattn, model, mono, t
     [
         ("distill", ["--n_best", 3], "n_best must be at most the beam size 2, got 3"),
         ("backtranslate", ["--tag", "a b"], "tag must be one word, got 'a b'"),
-        ("backtranslate", ["--parallel", "real"], "--parallel must be a source file and a target file, got 1 files"),
-        *(("backtranslate", ["--parallel", "real", name], fact)
-          for name, fact in (("shorter", "same number of lines"), ("no", "no such file"), ("a\tb", "tabs"))),
     ],
-)  # fmt: skip
-def test_bad_options_are_refused_before_translating(
-    relattn, model, mono, text, tmp_path, monkeypatch, command, flags, fact
-):
-    monkeypatch.chdir(tmp_path)
-    Path("shorter").write_text("one\n")
-    for name in ("real", "a\tb"):
-        Path(name).write_bytes(Path(text["train_tgt"]).read_bytes())
-    assert_refused(relattn(command, model, "--data", mono, "--out", "out", *ALL, *flags), fact)
-    assert not Path("out").exists()
+)
+def test_bad_options_are_refused_before_translating(relattn, model, mono, tmp_path, command, flags, fact):
+    assert_refused(relattn(command, model, "--data", mono, "--out", tmp_path / "out", *ALL, *flags), fact)
+    assert not (tmp_path / "out").exists()
 
 
 FAULTS = {

@@ -9,8 +9,6 @@ def backtranslate(
     *,
     data: list[str],
     tag: str = "⇄",
-    parallel: list[str] = [],  # noqa: B006
-    weight: float = 1.0,
     synthesis: SynthesisOptions,
 ) -> None:
     """Translate text of the target language back with a model of the opposite direction, as sources for training.
@@ -23,11 +21,6 @@ def backtranslate(
         data: Files of lines in the target language of the model to be trained, plain or compressed.
         tag: Word to put before each synthetic source. A single character becomes a single token. '' adds no
             tag.
-        parallel: Source file and target file of real pairs. Both corpora are then listed in corpora.tsv in the output
-            directory, for data.train_list of a recipe.
-        weight: Number of passes over the real pairs per epoch, written to corpora.tsv.
     """
-    require(len(parallel) in (0, 2), f"--parallel must be a source file and a target file, got {len(parallel)} files")
-    require(0 < weight <= 1000, f"weight must be above 0 and at most 1,000, got {weight}")
     require(len(tag.split()) <= 1, f"tag must be one word, got '{tag}'")
-    synthesis.write(synthesis.text(teacher, data, tag=tag), parallel=parallel, weight=weight)
+    synthesis.write(synthesis.text(teacher, data, tag=tag))

@@ -164,12 +164,12 @@ class SynthesisOptions:
             tag=tag,
         )
 
-    def write(self, text: "SyntheticText", *, parallel: Sequence[str] = (), weight: float = 1.0) -> None:
+    def write(self, text: "SyntheticText") -> None:
         """Write the corpus of `text`, and print its statistics."""
         from relattn_mt.synthesis import synthesize
 
         out = Path(self.out)
-        print(synthesize(text, out, parallel=parallel, weight=weight), end=f"\n\n{out / 'README.md'}\n")
+        print(synthesize(text, out), end=f"\n\n{out / 'README.md'}\n")
 
 
 def require_new_output(out: str, inputs: Sequence[str], bundles: Sequence[str]) -> None:
