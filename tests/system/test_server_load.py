@@ -1,9 +1,13 @@
-"""A server under load: 200 clients at once, clients that never finish a request, and SIGTERM."""
+"""A server under load: 200 clients at once, clients that never finish a request, a glossary, and SIGTERM."""
 
 import asyncio
+import http.client
+import json
 import random
 import socket
 import tempfile
+import threading
+import time
 import urllib.parse
 import urllib.request
 from contextlib import ExitStack
@@ -53,3 +57,47 @@ def test_unfinished_requests_block_nobody(model):
         for each in slow[100:]:
             each.settimeout(30)
             assert b" 408 " in each.recv(200)
+
+
+def test_a_glossary_delays_no_other_client():
+    """Of two quiet cores. The sentences lack a term of 60 pieces, the most that a sentence may have."""
+    words = [
+        "small",
+        "big",
+        "red",
+        "green",
+        "old",
+        "new",
+        "nice",
+        "cold",
+        "warm",
+        "dark",
+        "clean",
+        "dirty",
+        "cheap",
+        "fine",
+        "good",
+        "bad",
+    ]
+    lines = [f"My flat is {first} and {second}." for first in words for second in words[:2]]
+    costly = {"q": lines, **LANGUAGES, "glossary": {"flat": " ".join(["Wohnung"] * 30)}}
+
+    def post(place: str, client: str, body: dict[str, object]) -> float:
+        begin = time.monotonic()
+        connection = http.client.HTTPConnection(place, timeout=120, source_address=(client, 0))
+        connection.request("POST", "/translate", json.dumps(body), {"Content-Type": "application/json"})
+        assert connection.getresponse().status == 200
+        return time.monotonic() - begin
+
+    with tempfile.TemporaryFile("w+") as log, serving(Path("everyday-en-de"), log=log) as (_, address):
+        place = urllib.parse.urlsplit(address).netloc
+        post(place, "127.0.0.2", {"q": "How are you?", **LANGUAGES})
+        others = [threading.Thread(target=post, args=(place, "127.0.0.1", costly)) for _ in range(2)]
+        for each in others:
+            each.start()
+        waits = []
+        while any(each.is_alive() for each in others):
+            waits.append(post(place, "127.0.0.2", {"q": "Where is the station?", **LANGUAGES}))
+            time.sleep(0.05)
+        waits.sort()
+        assert waits[-1] <= 0.5, f"{len(waits)} requests waited {waits[len(waits) // 2]:.3f} s in the median"

@@ -22,6 +22,7 @@ from relattn_mt.translate.translator import Translator
 
 # pieces of a sentence, for confidences
 _MOST_TERMS = 60
+_COST_OF_TERMS = 4  # times that of other pieces
 _MOST_PREFIX = 250
 _MOST_SCORED = 300
 LanguagePair = tuple[str, str]  # source and target language
@@ -67,15 +68,14 @@ class PairService:
         make_queue: Callable[..., BatchQueue],
     ) -> None:
         self.source, self.target, self.translator, self.search = *pair, translator, search
-        self.sentences = make_queue(self._translate, size=lambda each: self._pieces(each.text.text))
+        self.sentences = make_queue(self._translate, size=self._size)
         self.words = make_queue(self._score_words, size=lambda each: self._pieces(each[0]))
         self.queues = [self.sentences, self.words]
         self.splitting = self.source, separator_in(self.target), translator.characters  # of `split`
 
     def sentence(self, text: Marked, options: SentenceOptions = DEFAULTS, prefix: str = "") -> Sentence:
         """Return an item of the queue `sentences`. The beam size also limits the number of its translations."""
-        terms = options.glossary.find(text.text) if options.glossary else []
-        fits = sum(map(self._pieces, terms)) <= _MOST_TERMS and self._pieces(prefix) <= _MOST_PREFIX
+        fits = self._pieces_of_terms(text, options) <= _MOST_TERMS and self._pieces(prefix) <= _MOST_PREFIX
         require(fits, f"terms of a sentence must have at most {_MOST_TERMS} pieces, and a prefix {_MOST_PREFIX}")
         count = min(options.n_best, self.search.beam_size)
         return Sentence(text, replace(options, n_best=count), prefix)
@@ -87,6 +87,14 @@ class PairService:
             check_language(sentence.text.text, ranked, languages) if sentence.options.check_language else ranked
             for sentence, ranked in zip(sentences, results, strict=True)
         ]
+
+    def _size(self, sentence: Sentence) -> int:
+        """Return the size of a sentence in the queue. A search that requires terms takes longer."""
+        terms = self._pieces_of_terms(sentence.text, sentence.options)
+        return self._pieces(sentence.text.text) + _COST_OF_TERMS * terms
+
+    def _pieces_of_terms(self, text: Marked, options: SentenceOptions) -> int:
+        return sum(map(self._pieces, options.glossary.find(text.text))) if options.glossary else 0
 
     def _pieces(self, text: str) -> int:
         return len(self.translator.tokenizer.encode(text))

@@ -22,6 +22,7 @@ LENGTH = "length"
 NAMES = "names"
 LANGUAGE = "language"  # of a text that is not in the language that was asked for
 KEPT = "kept"  # of a text of a document that stays, because a formula, a list or a filter refers to it
+TERMS = "terms"  # of a sentence that a term of a glossary does not fit into
 LONG = "long"  # of a text that was copied, because it is longer than the model can read
 # of a repetition: parts in a row, and characters
 _TIMES = 4

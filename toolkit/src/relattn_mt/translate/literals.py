@@ -48,7 +48,7 @@ def translate_with_literals(
         if number not in read or not all(is_kept for _, is_kept in kept[number]):
             lost[number] = sentences[number]
     if lost:
-        merge = _replaced if are_drawn else _merged
+        merge = _replaced if are_drawn else merged
         for number, others in translate(lost, dict.fromkeys(lost, literal_pattern())).items():
             results[number] = merge(kept[number], others)
     return results
@@ -61,14 +61,14 @@ def _is_too_long(sentence: Sentence, found: Counter[str], preparation: Preparati
     return len(preparation.tokenizer.encode(sentence.text.text)) > preparation.max_source
 
 
-def _merged(own: Sequence[tuple[Translation, bool]], others: Sequence[Translation]) -> list[Translation]:
-    """Return different translations of a sentence with all of its literals, best first; there may be fewer.
+def merged(own: Sequence[tuple[Translation, bool]], others: Sequence[Translation]) -> list[Translation]:
+    """Return different translations of a sentence that have what they must have, best first; there may be fewer.
 
-    The first one is the best of `own` if it has the literals, and else the best of `others`.
+    The first one is the best of `own` if it has that, and else the best of `others`.
 
     Args:
-        own: Translations of the sentence with its literals, best first, and whether each has them.
-        others: Translations of the sentence without its literals, which were put back, best first.
+        own: Translations of the sentence, best first, and whether each has what it must have.
+        others: Translations that all have it, best first.
     """
     best = own[0][0] if own and own[0][1] else others[0]
     candidates = [best, *(each for each, is_kept in own if is_kept), *others]

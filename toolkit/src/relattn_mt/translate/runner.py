@@ -80,8 +80,10 @@ class Runner:
             given=len(special.tgt_begin),
             continues_word=self._continues_word if has_phrases else None,
         )
-        if not self.engine.can_step:
-            self._require_plain_search(requests, rules, sampling)
+        if sampling:
+            self.require_steps("sampling")
+        if any(len(each.prefix) > rules.given or each.spelling is not None for each in requests):
+            self.require_steps("prefixes")
         if sampling:
             from relattn_mt.search.sampling import sample  # imports numpy.random
 
@@ -92,16 +94,9 @@ class Runner:
             raise Diverged(f"line {min(diverged)}: {DIVERGED}")
         return [hypotheses[:count] for hypotheses, count in zip(found, counts, strict=True)]
 
-    def _require_plain_search(
-        self, requests: Sequence[Request], rules: SearchRules, sampling: SamplingOptions | None
-    ) -> None:
-        """Raise an InputError for what requires single steps of the engine."""
-        refusal = f"{self.engine.name} does not support {{}}; use the bundle"
-        require(sampling is None, refusal.format("sampling"))
-        for request in requests:
-            has_prefix = len(request.prefix) > rules.given or request.spelling is not None
-            require(not has_prefix, refusal.format("prefixes"))
-            require(not request.phrases, refusal.format("a glossary"))
+    def require_steps(self, option: str) -> None:
+        """Raise an InputError for an option that requires single steps of the engine, if it has none."""
+        require(self.engine.can_step, f"{self.engine.name} does not support {option}; use the bundle")
 
     @cached_property
     def _continues_word(self) -> np.ndarray:

@@ -30,6 +30,7 @@ from relattn_mt.translate.literals import translate_with_literals
 from relattn_mt.translate.options import DEFAULTS, CallOptions, TranslateOptions
 from relattn_mt.translate.prepare import Preparation, Prepared, Sentence, require_length, require_readable
 from relattn_mt.translate.runner import Runner
+from relattn_mt.translate.terms import translate_with_terms
 from relattn_mt.translate.translation import Translation, joined, translations_of, untranslated
 
 _log = logging.getLogger(__name__)
@@ -290,7 +291,12 @@ class Translator:
                 waiting.difference_update(batch)
             return results
 
-        results = translate_with_literals(short, self.preparation, translate, call.sampling is not None)
+        def translate_all(chosen: Mapping[int, Sentence]) -> dict[int, list[Translation]]:
+            return translate_with_literals(chosen, self.preparation, translate, call.sampling is not None)
+
+        if any(sentence.options.glossary for sentence in sentences):
+            self.runner.require_steps("a glossary")
+        results = translate_with_terms(short, translate_all)
         for number, length in long.items():
             results[number] = self._translate_long(number, numbered[number], length, call)
             report_done(1)

@@ -1,0 +1,74 @@
+"""Terms of a glossary in translations.
+
+A sentence is first translated without its terms, as many translations have them anyway. If one lacks them, a search
+that requires them follows, which is slower. Where a term does not fit, that search adds it to a whole sentence: behind
+its end, or to words that are all there. Then the translation without the term is better, and has a warning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from relattn_mt.text.plausibility import TERMS
+from relattn_mt.translate.literals import Translations, merged
+from relattn_mt.translate.prepare import Sentence
+from relattn_mt.translate.translation import Translation
+
+_END = re.compile(r"[.!?…](?=[\"'”’»)\s])|[。！？]")
+_WORD = re.compile(r"\w+")
+
+
+def translate_with_terms(
+    sentences: Mapping[int, Sentence], translate: Callable[[Mapping[int, Sentence]], Translations]
+) -> Translations:
+    """Return the translations of sentences, some of which have terms of a glossary.
+
+    Args:
+        sentences: Sentences by number.
+        translate: Function that translates sentences, with the terms that their options require.
+    """
+    terms = {}
+    first = dict(sentences)
+    for number, sentence in sentences.items():
+        if (glossary := sentence.options.glossary) and (found := glossary.find(sentence.text.text)):
+            terms[number] = found
+            first[number] = replace(sentence, options=replace(sentence.options, glossary=None))
+    results = translate(first)
+    own = {number: [(each, _has(each.text, terms[number])) for each in results[number]] for number in terms}
+    lacking = {number: sentences[number] for number in terms if not all(has_terms for _, has_terms in own[number])}
+    for number, others in (translate(lacking) if lacking else {}).items():
+        plain = results[number]
+        best, has_terms = own[number][0]
+        if has_terms or _fits(best.text, others[0].text, terms[number]):
+            results[number] = merged(own[number], others)
+        else:
+            results[number] = [_with_warning(each) for each in plain]
+    return results
+
+
+def _has(text: str, terms: Sequence[str]) -> bool:
+    """Return whether a translation has terms as often as they are listed."""
+    counts = Counter(terms)
+    return all(len(_whole(term).findall(text)) >= count for term, count in counts.items())
+
+
+def _fits(plain: str, constrained: str, terms: Sequence[str]) -> bool:
+    """Return whether terms replace words of a translation, rather than being added to it."""
+    if len(_END.findall(constrained)) > len(_END.findall(plain)):
+        return False
+    rest = constrained
+    for term in terms:
+        rest = _whole(term).sub(" ", rest, count=1)
+    words, others = (Counter(_WORD.findall(text.casefold())) for text in (plain, rest))
+    return not words or bool(words - others)
+
+
+def _whole(term: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w){re.escape(term)}(?!\w)")
+
+
+def _with_warning(translation: Translation) -> Translation:
+    return replace(translation, warnings=(*translation.warnings, TERMS))

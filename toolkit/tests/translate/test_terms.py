@@ -1,0 +1,61 @@
+"""Terms of a glossary in translations: where they are, and where they do not fit."""
+
+import pytest
+from relattn_mt import load
+from relattn_mt.text.marked import Marked
+from relattn_mt.translate.glossary import Glossary
+from relattn_mt.translate.options import SentenceOptions, TranslateOptions
+from relattn_mt.translate.prepare import Sentence
+from relattn_mt.translate.terms import translate_with_terms
+from relattn_mt.translate.translation import Translation
+
+GLOSSARY = Glossary([(1, "file", "Dokument"), (2, "big", "riesig")])
+
+
+@pytest.mark.parametrize(
+    ("source", "plain", "constrained", "expected"),
+    [
+        ("Open the file", "Öffne die Datei", "Öffne das Dokument", "Öffne das Dokument"),
+        ("Open the file", "Öffne das Dokument", "Öffne das Dokument auf", "Öffne das Dokument"),
+        ("The file.", "", "Dokument", "Dokument"),
+        ("Open the file.", "Öffne die Datei.", "Öffne die Datei. Dokument.", None),
+        ("Open the file.", "Öffne die Datei.", "Öffne Datei. Das Dokument auf.", None),
+        ("Open the file", "Öffne die Datei", "Dokument öffne die Datei", None),
+        ("Open the file", "Öffne die Datei", "Öffne die Datei Dokument", None),
+        ("a big file", "eine große Datei", "ein riesig Dokument", "ein riesig Dokument"),
+        ("file and file", "Dokument und Datei", "Dokument und Dokument", "Dokument und Dokument"),
+        ("Open the files", "Öffne die Dateien", "not asked for", "Öffne die Dateien"),
+        ("Read {file}", "Lies {file}", "not asked for", "Lies {file}"),
+    ],
+)
+def test_terms_replace_words_and_are_never_added(source, plain, constrained, expected):
+    asked = []
+
+    def translate(sentences):
+        asked.append([sentence.options.glossary is not None for sentence in sentences.values()])
+        texts = [constrained if sentence.options.glossary else plain for sentence in sentences.values()]
+        return {number: [Translation(text, -1.0, [])] for number, text in zip(sentences, texts, strict=True)}
+
+    sentence = Sentence(Marked(source), SentenceOptions(glossary=GLOSSARY))
+    if GLOSSARY.find(source):
+        ((best,),) = translate_with_terms({7: sentence}, translate).values()
+        assert asked == [[False]] if "Dokument" in plain and expected == plain else [[False], [True]]
+    else:
+        ((best,),) = translate_with_terms(
+            {7: sentence}, lambda each: {n: [Translation(plain, -1.0, [])] for n in each}
+        ).values()
+    assert best.text == (plain if expected is None else expected)
+    assert best.warnings == (("terms",) if expected is None else ())
+
+
+def test_with_the_model():
+    """A term that fits is there, and one that does not leaves the translation as it is. Others are not delayed."""
+    lines = ["My flat is small.", "Please open the file.", "He is my friend."]
+    glossary = Glossary([(1, "flat", "Apartment"), (2, "file", "Dokument Dokument Dokument")])
+    translator = load("everyday-en-de")
+    plain = translator.translate(lines)
+    found = [best for best, *_ in translator.n_best(lines, TranslateOptions(glossary=glossary))]
+    assert "Apartment" in found[0].text
+    assert "terms" not in found[0].warnings
+    assert (found[1].text, found[1].warnings) == (plain[1], ("terms",))
+    assert found[2].text == plain[2]
