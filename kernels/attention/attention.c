@@ -35,7 +35,8 @@
    of short sequences. */
 static void advise_large_pages(const arguments *a, const array *x, idx heads, idx count, idx dim) {
     const uintptr_t page = 1 << 21, start = ((uintptr_t)x->data + page - 1) / page * page;
-    const uintptr_t end = ((uintptr_t)x->data + size_of(a->type) * a->batch * heads * count * dim) / page * page;
+    const idx rows = a->cu_seqlens ? a->cu_seqlens[a->batch] : a->batch * count;
+    const uintptr_t end = ((uintptr_t)x->data + size_of(a->type) * heads * rows * dim) / page * page;
 #ifdef MADV_HUGEPAGE
     if (end > start) madvise((void *)start, end - start, MADV_HUGEPAGE);
 #endif

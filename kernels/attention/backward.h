@@ -140,9 +140,9 @@ static void backward_tile(const arguments *a, const tile_info *tile, idx num_row
 static void write_gradients(const arguments *a, const array *x, const tile_info *tile, idx num_rows, matrix from,
                             idx dim) {
     for (idx r = 0; r < tile->num_queries; r++) {
-        if (r >= num_rows) write_zeros(x, tile->b, tile->h, tile->first_query + r, dim, a->type);
+        if (r >= num_rows) write_zeros(a, x, tile->b, tile->h, tile->first_query + r, dim);
         else if (!in_place(a, x, dim))
-            write_row(x, tile->b, tile->h, tile->first_query + r, from.data + r * from.row_stride, dim, 1, a->type);
+            write_row(a, x, tile->b, tile->h, tile->first_query + r, from.data + r * from.row_stride, dim, 1);
     }
 }
 
@@ -323,16 +323,16 @@ static void load_keys(const arguments *a, idx b, idx kv, range keys, backward_wo
 static void backward_head(const arguments *a, idx b, idx kv, idx split, backward_workspace *w) {
     const idx dim = a->dim, value_dim = a->value_dim, padded_dim = round_up(dim, PADDING),
               padded_value_dim = round_up(value_dim, PADDING);
-    const idx valid = valid_keys(a, b), heads_per_key_head = a->heads / a->key_heads;
+    const idx valid = valid_keys(a, b), queries = sequence_queries(a, b), heads_per_key_head = a->heads / a->key_heads;
     const int windowed = max_window_keys(a, TASK_QUERIES) < a->keys;
     if (!windowed) load_keys(a, b, kv, (range){0, valid}, w);
     const matrix d_keys = output_rows(a, &a->d_key, b, kv, 0, dim, w->d_keys);
     const matrix d_values = output_rows(a, &a->d_value, b, kv, 0, value_dim, w->d_values);
     key_gradients gradients = {d_keys, d_values, padded_dim, padded_value_dim, 0};
     for (idx h = kv * heads_per_key_head; h < (kv + 1) * heads_per_key_head; h++)
-        for (idx first = 0; first < a->queries; first += QUERIES) {
+        for (idx first = 0; first < queries; first += QUERIES) {
             if (first % TASK_QUERIES == 0) {
-                const idx remaining = a->queries - first, task_queries = remaining < TASK_QUERIES ? remaining : TASK_QUERIES;
+                const idx remaining = queries - first, task_queries = remaining < TASK_QUERIES ? remaining : TASK_QUERIES;
                 const idx position = query_position(a, b, first),
                           num_queries = valid_queries(a, b, first, task_queries);
                 const idx visible = visible_keys(a, b, position, num_queries);
@@ -347,25 +347,25 @@ static void backward_head(const arguments *a, idx b, idx kv, idx split, backward
                     fill_key_strips(a, &w->strips, b, kv, (range){begin, visible - begin}, position,
                                     round_up(task_queries, QUERIES), w->scratch);
             }
-            const idx count = a->queries - first < QUERIES ? a->queries - first : QUERIES;
+            const idx count = queries - first < QUERIES ? queries - first : QUERIES;
             const tile_info tile = {.b = b, .h = h, .first_query = first, .num_queries = count};
             backward_rows(a, tile, valid_queries(a, b, first, count), split, &gradients, w);
-            if (a->pos_query.data && ((first + QUERIES) % TASK_QUERIES == 0 || first + QUERIES >= a->queries)) {
+            if (a->pos_query.data && ((first + QUERIES) % TASK_QUERIES == 0 || first + QUERIES >= queries)) {
                 zero_gradients(&gradients, w->strips.keys.first + w->strips.keys.count);
                 add_key_gradients(a, &w->strips, b, kv, d_keys,
                                   (real *)a->d_pos_query + (split * a->heads + h) * a->labels * padded_dim, w->scratch);
             }
         }
     zero_gradients(&gradients, valid);
-    for (idx j = 0; j < a->keys; j++) {
+    for (idx j = 0; j < sequence_keys(a, b); j++) {
         if (j >= valid) {
-            write_zeros(&a->d_key, b, kv, j, dim, a->type);
-            write_zeros(&a->d_value, b, kv, j, value_dim, a->type);
+            write_zeros(a, &a->d_key, b, kv, j, dim);
+            write_zeros(a, &a->d_value, b, kv, j, value_dim);
             continue;
         }
-        if (!in_place(a, &a->d_key, dim)) write_row(&a->d_key, b, kv, j, d_keys.data + j * padded_dim, dim, 1, a->type);
+        if (!in_place(a, &a->d_key, dim)) write_row(a, &a->d_key, b, kv, j, d_keys.data + j * padded_dim, dim, 1);
         if (!in_place(a, &a->d_value, value_dim))
-            write_row(&a->d_value, b, kv, j, d_values.data + j * padded_value_dim, value_dim, 1, a->type);
+            write_row(a, &a->d_value, b, kv, j, d_values.data + j * padded_value_dim, value_dim, 1);
     }
 }
 

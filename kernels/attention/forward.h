@@ -204,7 +204,7 @@ static void forward_rows(const arguments *a, tile_info tile, idx num_rows, matri
                             labels_of_rows(a, &tile, position, visible), 1);
     }
     for (idx r = 0; r < num_rows; r++) w->row_sums[r] = reduce_sum(VEC(w->lane_sums + r * LANES));
-    const matrix lse = array_rows(&a->lse, tile.b, tile.h, tile.first_query);
+    const matrix lse = array_rows(a, &a->lse, tile.b, tile.h, tile.first_query);
     for (idx r = 0; r < num_rows && (a->lse.data || a->row_stats); r += LANES) {
         const vec base = VEC(w->base + r), log_sums = vec_log(VEC(w->row_sums + r));
         const vec lses = base * LN_2 + (base * LN_2_LO + log_sums);
@@ -224,9 +224,9 @@ static void forward_rows(const arguments *a, tile_info tile, idx num_rows, matri
         }
     for (idx r = 0; r < tile.num_queries; r++)
         if (r < num_rows && has_keys[r])
-            write_row(&a->output, tile.b, tile.h, tile.first_query + r, out.data + r * out.row_stride, a->value_dim,
-                      (real)a->keep_scale / w->row_sums[r], a->type);
-        else write_zeros(&a->output, tile.b, tile.h, tile.first_query + r, a->value_dim, a->type);
+            write_row(a, &a->output, tile.b, tile.h, tile.first_query + r, out.data + r * out.row_stride, a->value_dim,
+                      (real)a->keep_scale / w->row_sums[r]);
+        else write_zeros(a, &a->output, tile.b, tile.h, tile.first_query + r, a->value_dim);
     for (idx r = num_rows; a->lse.data && r < tile.num_queries; r++) lse.data[r * lse.row_stride] = -INFINITY;
 }
 
@@ -285,8 +285,9 @@ static void forward_worker(void *data) {
     for (idx task; (task = next_task(queue)) < a->batch * a->heads * tasks_per_head;) {
         const idx b = task / tasks_per_head / a->heads, h = task / tasks_per_head % a->heads,
                   kv = h / heads_per_key_head;
-        const idx start = task % tasks_per_head * TASK_QUERIES,
-                  end = start + TASK_QUERIES < a->queries ? start + TASK_QUERIES : a->queries;
+        const idx start = task % tasks_per_head * TASK_QUERIES, queries = sequence_queries(a, b),
+                  end = start + TASK_QUERIES < queries ? start + TASK_QUERIES : queries;
+        if (start >= queries) continue;
         const idx position = query_position(a, b, start);
         const idx visible = visible_keys(a, b, position, valid_queries(a, b, start, end - start));
         const idx begin = first_tile_key(a, position, visible), valid = valid_keys(a, b);

@@ -63,7 +63,7 @@ INLINE rhs pack_rows(const arguments *a, const array *x, idx b, idx h, range key
                      operand *to) {
     const idx padded_dim = round_up(dim, PADDING), panel_stride = max_rows * PANEL;
     if (packed_rows_size(a, x, max_rows, dim) == 0)
-        return (rhs){array_rows(x, b, h, keys.first).data, x->row_stride, PANEL};
+        return (rhs){array_rows(a, x, b, h, keys.first).data, x->row_stride, PANEL};
     for (idx j = 0; j < keys.count; j += KEYS) {
         const idx num_rows = tile_len(j, keys.count);
         copy_to_panels(to + j * PANEL, panel_stride, load_rows_once(a, x, b, h, keys.first + j, num_rows, dim, scratch),

@@ -50,6 +50,11 @@ typedef struct {
     void *d_rel_key, *d_rel_value, *d_pos_query;
     /* (batch,), or NULL */
     const int64_t *query_offsets, *key_lengths, *query_lengths;
+    /* (batch + 1,): cumulative lengths of packed sequences, or NULL. Then the rows of all sequences are one after another
+       in the arrays, whose batch_stride is not used; `queries` and `keys` are the length of the longest; row_stats has a
+       batch of 1 and the queries of all sequences, rounded down to a multiple of 16, and 16 more per sequence; mask,
+       relations and bias are NULL */
+    const int64_t *cu_seqlens;
     ptrdiff_t batch, heads, key_heads, queries, keys, dim, value_dim, rel_dim, labels, relations_size, type, threads;
     /* number of parts of the batch; each part has separate table gradients, and a separate gradient of a bias that
        sequences share, after `d_bias_split_stride` elements */

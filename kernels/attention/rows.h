@@ -23,6 +23,18 @@ typedef __fp16 half; /* older versions have no _Float16 on x86-64 */
 typedef _Float16 half;
 #endif
 
+/* Return the number of queries and of keys of a sequence, with padding. */
+INLINE idx sequence_queries(const arguments *a, idx b) {
+    return a->cu_seqlens ? a->cu_seqlens[b + 1] - a->cu_seqlens[b] : a->queries;
+}
+INLINE idx sequence_keys(const arguments *a, idx b) { return a->cu_seqlens ? sequence_queries(a, b) : a->keys; }
+
+/* Return the index of a row in an array. Tables have their rows in sequence 0. */
+INLINE idx row_start(const arguments *a, const array *x, idx b, idx h, idx row) {
+    const idx sequence = a->cu_seqlens ? a->cu_seqlens[b] * x->row_stride : b * x->batch_stride;
+    return sequence + h * x->head_stride + row * x->row_stride;
+}
+
 INLINE real load_real(const void *data, idx i, idx type) {
     if (type == REAL) return ((const real *)data)[i];
     if (type == FLOAT16) return ((const half *)data)[i];
@@ -64,9 +76,11 @@ INLINE void prefetch_row(const real *row, idx dim) {
 }
 
 /* Copy rows of a head from `first` on, and pad them with zeros to `padded_dim`. */
-static void read_rows(real *to, idx padded_dim, const array *x, idx b, idx h, idx first, idx count, idx dim, idx type) {
+static void read_rows(const arguments *a, real *to, idx padded_dim, const array *x, idx b, idx h, idx first, idx count,
+                      idx dim) {
+    const idx type = a->type;
     for (idx r = 0; r < count; r++) {
-        const idx start = b * x->batch_stride + h * x->head_stride + (first + r) * x->row_stride;
+        const idx start = row_start(a, x, b, h, first + r);
         real *row = to + r * padded_dim;
         if (type == REAL && dim == padded_dim) {
             const real *from = (const real *)x->data + start;
@@ -82,16 +96,15 @@ INLINE void store_row(void *to, idx start, const real *from, idx dim, real scale
     for (idx i = 0; i < dim; i++) store_real(to, start + i, scale * from[i], type);
 }
 
-static void write_row(const array *x, idx b, idx h, idx row, const real *from, idx dim, real scale, idx type) {
-    const idx start = b * x->batch_stride + h * x->head_stride + row * x->row_stride;
+static void write_row(const arguments *a, const array *x, idx b, idx h, idx row, const real *from, idx dim, real scale) {
+    const idx start = row_start(a, x, b, h, row), type = a->type;
     if (type == REAL) store_row(x->data, start, from, dim, scale, REAL);
     else if (type == FLOAT16) store_row(x->data, start, from, dim, scale, FLOAT16);
     else store_row(x->data, start, from, dim, scale, BFLOAT16);
 }
 
-static void write_zeros(const array *x, idx b, idx h, idx row, idx dim, idx type) {
-    const idx start = b * x->batch_stride + h * x->head_stride + row * x->row_stride;
-    memset((char *)x->data + size_of(type) * start, 0, size_of(type) * dim);
+static void write_zeros(const arguments *a, const array *x, idx b, idx h, idx row, idx dim) {
+    memset((char *)x->data + size_of(a->type) * row_start(a, x, b, h, row), 0, size_of(a->type) * dim);
 }
 
 enum { MIN_QUERIES_TO_TRANSPOSE = 4 }; /* with fewer queries, transposing the keys takes longer than it saves */
@@ -102,8 +115,8 @@ typedef struct { /* a matrix with contiguous rows */
 } matrix;
 
 /* Return the rows of a head from `first` on, in the array itself. */
-INLINE matrix array_rows(const array *x, idx b, idx h, idx first) {
-    return (matrix){(real *)x->data + b * x->batch_stride + h * x->head_stride + first * x->row_stride, x->row_stride};
+INLINE matrix array_rows(const arguments *a, const array *x, idx b, idx h, idx first) {
+    return (matrix){(real *)x->data + row_start(a, x, b, h, first), x->row_stride};
 }
 
 /* Return whether matrix products can read the array without a copy. There may be gaps between its rows. */
@@ -122,21 +135,21 @@ INLINE int in_place(const arguments *a, const array *x, idx dim) {
 /* Return rows of a head, in the array or copied to `scratch`. */
 static matrix load_rows(const arguments *a, const array *x, idx b, idx h, idx first, idx count, idx dim,
                         real *scratch) {
-    if (in_place(a, x, dim)) return array_rows(x, b, h, first);
+    if (in_place(a, x, dim)) return array_rows(a, x, b, h, first);
     const idx padded_dim = round_up(dim, PADDING);
-    read_rows(scratch, padded_dim, x, b, h, first, count, dim, a->type);
+    read_rows(a, scratch, padded_dim, x, b, h, first, count, dim);
     return (matrix){scratch, padded_dim};
 }
 
 /* Return rows of a head that are read only once, in the array or copied to `scratch`. */
 static matrix load_rows_once(const arguments *a, const array *x, idx b, idx h, idx first, idx count, idx dim,
                              real *scratch) {
-    return is_gemm_layout(a, dim) ? array_rows(x, b, h, first) : load_rows(a, x, b, h, first, count, dim, scratch);
+    return is_gemm_layout(a, dim) ? array_rows(a, x, b, h, first) : load_rows(a, x, b, h, first, count, dim, scratch);
 }
 
 /* Return the rows that a result is computed in: the array's, or `scratch`. */
 INLINE matrix output_rows(const arguments *a, const array *x, idx b, idx h, idx first, idx dim, real *scratch) {
-    return in_place(a, x, dim) ? array_rows(x, b, h, first) : (matrix){scratch, round_up(dim, PADDING)};
+    return in_place(a, x, dim) ? array_rows(a, x, b, h, first) : (matrix){scratch, round_up(dim, PADDING)};
 }
 
 /* Transpose at most KEYS rows into panels (padded_dim, PANEL) of PANEL rows each. After the last row, fill the vector

@@ -46,7 +46,7 @@ INLINE idx used_strip_width(const arguments *a, const tile_info *tile) {
 }
 
 INLINE idx valid_keys(const arguments *a, idx b) {
-    return a->key_lengths ? clamp(a->key_lengths[b], 0, a->keys) : a->keys;
+    return a->key_lengths ? clamp(a->key_lengths[b], 0, a->keys) : sequence_keys(a, b);
 }
 
 /* Return the number of queries from `first` on that are not padding, at most `count`. */
@@ -145,8 +145,12 @@ INLINE idx pair_offset(const array *x, const tile_info *tile, idx r) {
 /* Return the statistics of a tile's rows that the forward pass stores for the backward pass. */
 enum { BASE, LOG2_SUM };
 INLINE real *stats_of_rows(const arguments *a, const tile_info *tile, idx which) {
-    return (real *)a->row_stats + ((which * a->batch + tile->b) * a->heads + tile->h) * round_up(a->queries, PADDING) +
-           tile->first_query;
+    if (!a->cu_seqlens)
+        return (real *)a->row_stats + ((which * a->batch + tile->b) * a->heads + tile->h) * round_up(a->queries, PADDING) +
+               tile->first_query;
+    const idx sequence = a->cu_seqlens[tile->b] / PADDING * PADDING + PADDING * tile->b,
+              all = a->cu_seqlens[a->batch] / PADDING * PADDING + PADDING * a->batch;
+    return (real *)a->row_stats + (which * a->heads + tile->h) * all + sequence + tile->first_query;
 }
 
 /* Return the vectors that are multiplied with the table of keys. */

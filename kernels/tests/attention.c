@@ -9,10 +9,10 @@
 
 typedef ptrdiff_t idx;
 
-enum { BATCH = 2, HEADS = 2 };
+enum { BATCH = 3, HEADS = 2 };
 typedef struct { /* sizes and options of a call */
     idx key_heads, queries, keys, dim, value_dim, rel_dim, left, right;
-    int has_rel_key, has_rel_value, has_pos_query, has_rel_query, has_mask, has_bias, has_relations, has_lengths, is_causal, clips;
+    int has_rel_key, has_rel_value, has_pos_query, has_rel_query, has_mask, has_bias, has_relations, has_lengths, is_packed, is_causal, clips;
     idx window_left, window_right, chunk, offset, threads;
 } options;
 
@@ -82,35 +82,47 @@ static relattn_array strided(const numbers *x, idx heads, idx rows, idx dim) {
     return (relattn_array){x->memory, heads * rows * dim, rows * dim, dim};
 }
 
+/* Cumulative lengths of packed sequences, or of sequences of the same length. */
+static int64_t ends[BATCH + 1];
+
+/* Return the row of a position in an array of some heads. */
+static idx row_of(const options *o, idx b, idx heads, idx h, idx rows, idx i) {
+    return o->is_packed ? h * ends[BATCH] + ends[b] + i : (b * heads + h) * rows + i;
+}
+
 static void test(const relattn_kernels *kernels, const options *o) {
     const idx n = o->queries, m = o->keys, d = o->dim, dv = o->value_dim, dr = o->has_rel_query ? o->rel_dim : d,
               labels = o->left + 1 + o->right, group = HEADS / o->key_heads, real_size = is_double ? 8 : 4;
+    for (idx b = 0; b < BATCH; b++) ends[b + 1] = ends[b] + (!o->is_packed || b == 1 ? n : random_below(n + 1));
+    const idx rows_of_queries = ends[BATCH], rows_of_keys = o->is_packed ? rows_of_queries : BATCH * m;
     const double scale = rounded(0.3);
-    numbers query = make(BATCH * HEADS * n * d, 1), key = make(BATCH * o->key_heads * m * d, 1),
-            value = make(BATCH * o->key_heads * m * dv, 1), grad = make(BATCH * HEADS * n * dv, 1),
-            rel_query = make(BATCH * HEADS * n * dr, 1), rel_key = make(labels * dr, 1), rel_value = make(labels * dv, 1),
-            pos_query = make(labels * d, 1), bias = make(HEADS * n * m, 1), output = make(BATCH * HEADS * n * dv, 0);
+    numbers query = make(HEADS * rows_of_queries * d, 1), key = make(o->key_heads * rows_of_keys * d, 1),
+            value = make(o->key_heads * rows_of_keys * dv, 1), grad = make(HEADS * rows_of_queries * dv, 1),
+            rel_query = make(HEADS * rows_of_queries * dr, 1), rel_key = make(labels * dr, 1), rel_value = make(labels * dv, 1),
+            pos_query = make(labels * d, 1), bias = make(HEADS * n * m, 1), output = make(HEADS * rows_of_queries * dv, 0);
     numbers d_query = make(query.count, 0), d_key = make(key.count, 0), d_value = make(value.count, 0),
             d_rel_query = make(rel_query.count, 0), d_rel_key = make(rel_key.count, 0),
             d_rel_value = make(rel_value.count, 0), d_pos_query = make(pos_query.count, 0);
     uint8_t *mask = exactly(BATCH * n * m);
     int16_t *relations = exactly(2 * n * m);
-    int64_t lengths[BATCH] = {m, random_below(m + 1)}, query_lengths[BATCH] = {random_below(n + 1), n};
+    int64_t lengths[BATCH] = {m, random_below(m + 1)}, query_lengths[BATCH] = {random_below(n + 1), n, n};
     for (idx i = 0; i < BATCH * n * m; i++) mask[i] = (uint8_t)(random_below(4) > 0);
     for (idx i = 0; i < n * m; i++) relations[i] = (int16_t)(random_below(labels + 2) - 1); /* also out of range */
-    void *lse = exactly(real_size * BATCH * HEADS * n), *row_stats = exactly(real_size * 2 * BATCH * HEADS * padded(n));
+    const idx stats = o->is_packed ? rows_of_queries / 16 * 16 + 16 * BATCH : BATCH * padded(n);
+    void *lse = exactly(real_size * HEADS * rows_of_queries), *row_stats = exactly(real_size * 2 * HEADS * stats);
     void *tables[3];
     const idx rows[3] = {padded(dr), padded(dv), padded(d)};
     for (int t = 0; t < 3; t++) tables[t] = calloc(HEADS * labels * rows[t], real_size);
     void *d_bias = calloc(HEADS * n * padded(m), real_size);
-    double *d_biases = calloc(HEADS * n * m, sizeof(double)), *lses = calloc(BATCH * HEADS * n, sizeof(double));
+    double *d_biases = calloc(HEADS * n * m, sizeof(double)), *lses = calloc(HEADS * rows_of_queries, sizeof(double));
 
+    const idx q_rows = o->is_packed ? rows_of_queries : n, k_rows = o->is_packed ? rows_of_keys : m; /* of a head */
     relattn_attention a = {
-        .query = strided(&query, HEADS, n, d), .key = strided(&key, o->key_heads, m, d),
-        .value = strided(&value, o->key_heads, m, dv), .output = strided(&output, HEADS, n, dv),
-        .grad = strided(&grad, HEADS, n, dv), .d_query = strided(&d_query, HEADS, n, d),
-        .d_key = strided(&d_key, o->key_heads, m, d), .d_value = strided(&d_value, o->key_heads, m, dv),
-        .lse = {lse, HEADS * n, n, 1}, .row_stats = row_stats,
+        .query = strided(&query, HEADS, q_rows, d), .key = strided(&key, o->key_heads, k_rows, d),
+        .value = strided(&value, o->key_heads, k_rows, dv), .output = strided(&output, HEADS, q_rows, dv),
+        .grad = strided(&grad, HEADS, q_rows, dv), .d_query = strided(&d_query, HEADS, q_rows, d),
+        .d_key = strided(&d_key, o->key_heads, k_rows, d), .d_value = strided(&d_value, o->key_heads, k_rows, dv),
+        .lse = {lse, HEADS * q_rows, q_rows, 1}, .row_stats = row_stats,
         .d_rel_key = tables[0], .d_rel_value = tables[1], .d_pos_query = tables[2],
         .batch = BATCH, .heads = HEADS, .key_heads = o->key_heads, .queries = n, .keys = m, .dim = d, .value_dim = dv,
         .rel_dim = dr, .labels = labels, .type = dtype == RELATTN_BFLOAT16, .threads = o->threads, .splits = 1,
@@ -118,7 +130,8 @@ static void test(const relattn_kernels *kernels, const options *o) {
         .window_left = o->window_left, .window_right = o->window_right, .chunk = o->chunk, .keep_threshold = 1 << 24,
         .scale = scale, .keep_scale = 1,
     };
-    if (o->has_rel_query) a.rel_query = strided(&rel_query, HEADS, n, dr), a.d_rel_query = strided(&d_rel_query, HEADS, n, dr);
+    if (o->has_rel_query) a.rel_query = strided(&rel_query, HEADS, q_rows, dr), a.d_rel_query = strided(&d_rel_query, HEADS, q_rows, dr);
+    if (o->is_packed) a.cu_seqlens = ends;
     if (o->has_rel_key) a.rel_key = (relattn_array){rel_key.memory, 0, 0, dr};
     if (o->has_rel_value) a.rel_value = (relattn_array){rel_value.memory, 0, 0, dv};
     if (o->has_pos_query) a.pos_query = (relattn_array){pos_query.memory, 0, 0, d};
@@ -131,12 +144,13 @@ static void test(const relattn_kernels *kernels, const options *o) {
     idx *label = calloc(m, sizeof *label);
     for (idx b = 0; b < BATCH; b++)
         for (idx h = 0; h < HEADS; h++)
-            for (idx i = 0; i < n; i++) {
-                const idx row = (b * HEADS + h) * n + i, position = o->offset + i, kv = b * o->key_heads + h / group;
+            for (idx i = 0; i < ends[b + 1] - ends[b]; i++) {
+                const idx row = row_of(o, b, HEADS, h, n, i), position = o->offset + i;
+                const idx first_key = row_of(o, b, o->key_heads, h / group, m, 0), keys = o->is_packed ? ends[b + 1] - ends[b] : m;
                 const idx start = position - ((position % o->chunk) + o->chunk) % o->chunk;
                 const double *q = query.values + row * d, *r = o->has_rel_query ? rel_query.values + row * dr : q;
                 double top = -INFINITY, sum = 0, delta = 0;
-                for (idx j = 0; j < m; j++) {
+                for (idx j = 0; j < keys; j++) {
                     int allowed = !o->has_lengths || (j < lengths[b] && i < query_lengths[b]);
                     allowed &= !o->is_causal || j <= position;
                     allowed &= o->window_left < 0 || j >= start - o->window_left;
@@ -146,31 +160,31 @@ static void test(const relattn_kernels *kernels, const options *o) {
                     if (!o->has_relations && o->clips) label[j] = label[j] < 0 ? 0 : label[j] >= labels ? labels - 1 : label[j];
                     if (label[j] >= labels) label[j] = -1;
                     double e = 0;
-                    for (idx k = 0; k < d; k++) e += q[k] * key.values[(kv * m + j) * d + k];
+                    for (idx k = 0; k < d; k++) e += q[k] * key.values[(first_key + j) * d + k];
                     for (idx k = 0; k < dr && o->has_rel_key && label[j] >= 0; k++) e += r[k] * rel_key.values[label[j] * dr + k];
                     for (idx k = 0; k < d && o->has_pos_query && label[j] >= 0; k++)
-                        e += key.values[(kv * m + j) * d + k] * pos_query.values[label[j] * d + k];
+                        e += key.values[(first_key + j) * d + k] * pos_query.values[label[j] * d + k];
                     e = e * scale + (o->has_bias ? bias.values[(h * n + i) * m + j] : 0);
                     p[j] = allowed ? e : -INFINITY;
                     if (p[j] > top) top = p[j];
                 }
-                for (idx j = 0; j < m; j++) sum += p[j] = top == -INFINITY ? 0 : exp(p[j] - top);
+                for (idx j = 0; j < keys; j++) sum += p[j] = top == -INFINITY ? 0 : exp(p[j] - top);
                 lses[row] = top == -INFINITY ? -INFINITY : top + log(sum);
-                for (idx j = 0; j < m && sum > 0; j++) p[j] /= sum;
-                for (idx j = 0; j < m; j++) {
+                for (idx j = 0; j < keys && sum > 0; j++) p[j] /= sum;
+                for (idx j = 0; j < keys; j++) {
                     double dp = 0;
                     for (idx k = 0; k < dv; k++) {
-                        const double v = value.values[(kv * m + j) * dv + k] +
+                        const double v = value.values[(first_key + j) * dv + k] +
                                          (o->has_rel_value && label[j] >= 0 ? rel_value.values[label[j] * dv + k] : 0);
                         output.values[row * dv + k] += p[j] * v, dp += grad.values[row * dv + k] * v;
                     }
                     ds[j] = dp, delta += p[j] * dp;
                 }
-                for (idx j = 0; j < m; j++) {
+                for (idx j = 0; j < keys; j++) {
                     ds[j] = p[j] * (ds[j] - delta);
                     d_biases[(h * n + i) * m + j] += ds[j];
                     for (idx k = 0; k < d; k++) {
-                        const idx at = (kv * m + j) * d + k;
+                        const idx at = (first_key + j) * d + k;
                         const double table = o->has_pos_query && label[j] >= 0 ? pos_query.values[label[j] * d + k] : 0;
                         d_query.values[row * d + k] += scale * ds[j] * key.values[at];
                         d_key.values[at] += scale * ds[j] * (q[k] + table);
@@ -178,7 +192,7 @@ static void test(const relattn_kernels *kernels, const options *o) {
                     }
                     for (idx k = 0; k < dv; k++) {
                         const double weight = p[j] * grad.values[row * dv + k];
-                        d_value.values[(kv * m + j) * dv + k] += weight;
+                        d_value.values[(first_key + j) * dv + k] += weight;
                         if (o->has_rel_value && label[j] >= 0) d_rel_value.values[label[j] * dv + k] += weight;
                     }
                     for (idx k = 0; k < dr && o->has_rel_key && label[j] >= 0; k++) {
@@ -192,7 +206,7 @@ static void test(const relattn_kernels *kernels, const options *o) {
     CHECK(kernels->forward(&a) == 0, "forward");
     const idx size = size_of_type();
     compare("output", o, output.memory, size, output.values, output.count);
-    for (idx i = 0; i < BATCH * HEADS * n; i++) {
+    for (idx i = 0; i < HEADS * rows_of_queries; i++) {
         const double found = read_at(lse, i, real_size);
         CHECK(found == lses[i] || fabs(found - lses[i]) < (dtype == RELATTN_BFLOAT16 ? 0.05 : 1e-4), "lse %g, expected %g", found, lses[i]);
     }
@@ -253,6 +267,7 @@ int main(int argc, char **argv) {
                              .window_right = -1, .chunk = 1, .offset = random_below(60) - 20, .threads = 1 + coin()};
                 if (round % 7 == 0) o.dim = o.rel_dim = 16 * (1 + coin()), o.value_dim = 32; /* rows in place */
                 if (!o.has_rel_key) o.has_rel_query = 0;
+                if (round % 3 == 1) o.is_packed = 1, o.keys = o.queries, o.has_mask = o.has_bias = o.has_relations = o.has_lengths = 0;
                 if (coin()) o.window_left = random_below(30), o.window_right = random_below(30), o.chunk = 1 + random_below(6);
                 if (!o.has_rel_key && !o.has_rel_value && !o.has_pos_query) o.left = o.right = o.has_relations = 0;
                 test(&kernels, &o);

@@ -359,6 +359,57 @@ def test_few_queries_read_no_row_of_pos_query_beyond_the_range():
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
 
 
+@pairwise(
+    sizes=[((67, 1, 0, 64), 7, 5), ((3, 2, 3), 32, 16), ((31,), 16, 32), ((3, 517, 2), 1, 2)],
+    key_heads=[1, 2], per_head=[0, 1], span=["all", "causal", "window", "chunk"],
+)  # fmt: skip
+def test_packed_sequences_of_any_lengths_equal_the_reference(sizes, key_heads, per_head, span):
+    lengths, *dims = sizes
+    length = sum(lengths)
+    shape = Shape(1, 2, key_heads, length, length, *dims, left=7, right=11)
+    inputs = make_inputs(shape, per_head=bool(per_head), rel_dim=dims[0] + 4)
+    inputs["pos_query"] = inputs["rel_key"][..., : dims[0]].clone()
+    options = {"all": {}, "causal": {"is_causal": True}, "window": {"window": (5, 70)}, "chunk": {"chunk": (19, 1)}}[
+        span
+    ]
+    options |= {"clip": (7, 11), "cu_seqlens": torch.tensor([0, *lengths]).cumsum(0)}
+    budget = budgets(relative_attention, inputs, **options)
+    assert_within_budget(relative_attention, inputs, "native", budget=budget, **options)
+
+
+@pairwise(dtype=[torch.float32, torch.bfloat16], dropout_p=[0.0, 0.3], threads=[1, 2], dim=[7, 16])
+def test_packed_sequences_of_one_length_have_the_bits_of_a_batch(dtype, dropout_p, threads, dim, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    inputs = make_inputs(Shape(5, 3, 1, 71, 71, dim, 3, left=2, right=2), dtype=dtype)
+    rows = {name: x for name, x in inputs.items() if x.dim() == 4}
+    packed = inputs | {name: x.transpose(0, 1).flatten(1, 2)[None] for name, x in rows.items()}
+    options = {"clip": 2, "dropout_p": dropout_p, "backend": "native"}
+    cotangent = torch.randn(5, 3, 71, 3, generator=torch.Generator().manual_seed(1)).to(dtype)
+    results = []
+    for given, more in ((inputs, {}), (packed, {"cu_seqlens": torch.arange(0, 356, 71)})):
+        leaves = [x.detach().requires_grad_() for x in given.values()]
+        torch.manual_seed(0)
+        output, lse = relative_attention(*leaves, **options, **more, return_lse=True)
+        grad = cotangent.transpose(0, 1).flatten(1, 2)[None] if more else cotangent
+        gradients = torch.autograd.grad(output, leaves, grad)
+        results.append([output, lse, *gradients])
+    for batch, got in zip(*results, strict=True):
+        assert torch.equal(batch.transpose(0, 1).flatten(1, 2)[None] if batch.shape != got.shape else batch, got)
+
+
+def test_packed_sequences_do_not_read_their_neighbours():
+    inputs = make_inputs(Shape(1, 2, 1, 90, 90, 5, 7, left=2, right=2))
+    ends = torch.tensor([0, 33, 57, 90])
+    clean = outputs_and_gradients(relative_attention, inputs, cu_seqlens=ends, clip=2, backend="native")
+    for x in inputs.values():
+        if x.dim() == 4:
+            x[:, :, 33:57] = torch.nan
+    got = outputs_and_gradients(relative_attention, inputs, cu_seqlens=ends, clip=2, backend="native")
+    for name in ("output", "lse", "d query", "d key", "d value"):
+        for part in (slice(0, 33), slice(57, 90)):
+            assert torch.equal(got[name][:, :, part], clean[name][:, :, part])
+
+
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_later_calls_of_a_form_equal_the_first(case, monkeypatch):
     """They only change the addresses of a call that was checked before."""

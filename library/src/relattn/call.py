@@ -31,8 +31,10 @@ class Call(NamedTuple):
     query_offsets: Tensor | None = None  # (batch,) positions of query 0 on the key axis, if sequences differ
     key_lengths: Tensor | None = None  # (batch,) valid keys
     query_lengths: Tensor | None = None  # (batch,) valid queries
+    cu_seqlens: Tensor | None = None  # (sequences + 1,) int64 on the CPU: ends of packed sequences, in a batch of one
     mask: Tensor | None = None  # bool, four dimensions that broadcast to (batch, heads, queries, keys)
     seed: Tensor | None = None  # one int64, the seed of the kernels' dropout; None: a new one
+    longest: int = 0  # length of the longest packed sequence
     query_offset: int = 0  # position of query 0, if all sequences have the same
     left: int = 0  # clipping range: distances from −left to right have their own labels
     right: int = 0
@@ -57,6 +59,7 @@ class Call(NamedTuple):
         check: bool | None, clip: Any, beyond: Beyond, query_offset: int | Tensor | None, is_causal: bool, window: Any,
         chunk: Any, lengths: Tensor | None, key_lengths: Tensor | None, query_lengths: Tensor | None,
         mask: Tensor | None, bias: Tensor | None, dropout_p: float, scale: float | None,
+        cu_seqlens: Tensor | None = None, longest: int = 0,
     ) -> "Call":  # fmt: skip
         """Check the arguments of an operator, as documented there, and resolve their defaults.
 
@@ -84,6 +87,8 @@ class Call(NamedTuple):
         keys, value_dim = value.shape[2:]
         if isinstance(dim, Tensor):  # torch.jit.trace makes sizes tensors; a traced module keeps them as constants
             batch, heads, queries, dim, keys, value_dim = map(int, (batch, heads, queries, dim, keys, value_dim))
+        if cu_seqlens is not None:
+            queries = keys = longest
 
         # Numbers.
         checks.check_flag("is_causal", is_causal)
@@ -171,8 +176,10 @@ class Call(NamedTuple):
             query_offsets=offsets,
             key_lengths=key_lengths,
             query_lengths=query_lengths,
+            cu_seqlens=cu_seqlens,
             mask=mask,
             bias=bias,
+            longest=longest,
             query_offset=offset,
             left=left,
             right=right,

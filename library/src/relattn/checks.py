@@ -245,8 +245,8 @@ def check_self_attention_lengths(queries: int, keys: int, given: bool) -> None:
         raise ValueError(f"{rule}, got {queries} queries and {keys} keys; pass key_lengths and query_lengths")
 
 
-def check_packed(cu_seqlens: Any, rows: dict[str, Tensor | None], options: dict[str, Any]) -> list[int]:
-    """Check the cumulative lengths of packed sequences, and return the lengths."""
+def check_packed(cu_seqlens: Any, rows: dict[str, Tensor | None], options: dict[str, Any]) -> tuple[Tensor, int]:
+    """Check the cumulative lengths of packed sequences, and return them as int64 on the CPU, and the longest length."""
     check_tensors({"cu_seqlens": cu_seqlens, **rows})
     others = "query_offset", "lengths", "key_lengths", "query_lengths", "mask", "bias"
     if given := [name for name in others if options[name] is not None]:
@@ -260,7 +260,7 @@ def check_packed(cu_seqlens: Any, rows: dict[str, Tensor | None], options: dict[
     lengths = [end - start for start, end in pairwise(ends)]
     if not lengths or ends[0] != 0 or ends[-1] != length or min(lengths) < 0:
         raise ValueError(f"cu_seqlens must increase from 0 to {length}, the number of positions, got {ends}")
-    return lengths
+    return torch.tensor(ends), max(lengths)
 
 
 def check_offset(query_offset: Any, batch: int) -> tuple[int, Tensor | None, tuple[int, int] | None]:

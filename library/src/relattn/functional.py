@@ -12,7 +12,6 @@ aV_ij and b_ij from tables by clip(j − i), key position minus query position (
 """
 
 from contextlib import nullcontext
-from itertools import groupby
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
@@ -138,10 +137,12 @@ def relative_attention(
         "chunk": chunk, "lengths": lengths, "key_lengths": key_lengths, "query_lengths": query_lengths, "mask": mask,
         "bias": bias, "dropout_p": dropout_p, "scale": scale,
     }  # fmt: skip
-    tensors = query, key, value, rel_key, rel_value
+    longest = 0
     if cu_seqlens is not None:
-        return attend_packed(cu_seqlens, tensors, options, backend, return_lse)
-    return attend(tensors, options, backend, return_lse)
+        rows = {"query": query, "key": key, "value": value, "rel_query": rel_query}
+        cu_seqlens, longest = checks.check_packed(cu_seqlens, rows, options)
+    options |= {"cu_seqlens": cu_seqlens, "longest": longest}
+    return attend((query, key, value, rel_key, rel_value), options, backend, return_lse)
 
 
 @overload
@@ -183,32 +184,9 @@ def relation_attention(
         "rel_query": rel_query, "pos_query": pos_query, "rel_bias": rel_bias, "relations": relations, "check": check,
         "clip": None, "beyond": "zero", "query_offset": query_offset, "is_causal": is_causal, "window": window,
         "chunk": chunk, "lengths": lengths, "key_lengths": key_lengths, "query_lengths": query_lengths, "mask": mask,
-        "bias": bias, "dropout_p": dropout_p, "scale": scale,
+        "bias": bias, "dropout_p": dropout_p, "scale": scale, "cu_seqlens": None, "longest": 0,
     }  # fmt: skip
     return attend((query, key, value, rel_key, rel_value), options, backend, return_lse)
-
-
-def attend_packed(
-    cu_seqlens: Tensor, tensors: tuple[Tensor | None, ...], options: dict[str, Any], backend: str, return_lse: bool
-) -> Tensor | tuple[Tensor, Tensor]:
-    """Attend within packed sequences. Neighbours of the same length are one batch, without a copy."""
-    query, key, value, *tables = tensors
-    rows = {"query": query, "key": key, "value": value, "rel_query": options["rel_query"]}
-    lengths = checks.check_packed(cu_seqlens, rows, options)
-    batches = [(len(list(same)), length) for length, same in groupby(lengths) if length > 0] or [(1, 0)]
-    sizes = [count * length for count, length in batches]
-    split = [None if x is None else x.split(sizes, dim=2) for x in rows.values()]
-    outputs = []
-    log_sums = []
-    for number, batch in enumerate(batches):
-        *part, rel_query = (
-            None if x is None else x[number][0].unflatten(1, batch).transpose(0, 1) for x in split
-        )  # (count, heads, length, dim)
-        output, lse = attend((*part, *tables), options | {"rel_query": rel_query}, backend, return_lse=True)
-        outputs.append(output.transpose(1, 2).flatten(0, 1))
-        log_sums.append(lse.transpose(1, 2).flatten(0, 1))
-    output = torch.cat(outputs).transpose(0, 1)[None]
-    return (output, torch.cat(log_sums).transpose(0, 1)[None]) if return_lse else output
 
 
 def attend(

@@ -12,8 +12,8 @@ from relattn.call import Call
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 FIELDS = frozenset({  # fields of `Call` that every backend computes; a new field is refused until a backend lists it
     "query", "key", "value", "rel_key", "rel_value", "rel_query", "pos_query", "relations", "query_offsets",
-    "key_lengths", "query_lengths", "mask", "seed", "query_offset", "left", "right", "clips", "is_causal",
-    "window_left", "window_right", "chunk", "dropout_p", "scale", "has_bias_gradient",
+    "key_lengths", "query_lengths", "cu_seqlens", "mask", "seed", "longest", "query_offset", "left", "right", "clips",
+    "is_causal", "window_left", "window_right", "chunk", "dropout_p", "scale", "has_bias_gradient",
 })  # fmt: skip
 
 

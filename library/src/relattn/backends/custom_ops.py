@@ -52,7 +52,7 @@ def register(
     @torch.library.register_fake(f"relattn::{name}")
     def _(*fields: Any) -> Attended:
         output, lse = new_results(Call(*fields))
-        return output, lse, new_row_stats(lse, row_stats)
+        return output, lse, new_row_stats(Call(*fields), row_stats)
 
     @torch.library.register_fake(f"relattn::{name}_backward")
     def _(grad: Tensor, output: Tensor, lse: Tensor, stats: Tensor, *fields: Any) -> tuple[Tensor, ...]:
@@ -133,10 +133,20 @@ def new_lse(call: Call) -> Tensor:
     return call.query.new_empty(call.query.shape[:3], dtype=accumulation_dtype(call.query.dtype))
 
 
-def new_row_stats(lse: Tensor, row_stats: int) -> Tensor:
-    """Allocate statistics of each query, (row_stats, batch, heads, queries rounded up to a multiple of 16)."""
-    batch, heads, queries = lse.shape
-    return lse.new_empty(row_stats, batch, heads, (queries + 15) // 16 * 16)
+def new_row_stats(call: Call, row_stats: int) -> Tensor:
+    """Allocate statistics of each query, (row_stats, batch, heads, queries rounded up to a multiple of 16).
+
+    Of packed sequences, each begins at a multiple of 16, as `relattn.h` says.
+    """
+    batch, heads, queries = call.query.shape[:3]
+    padded = (queries + 15) // 16 * 16 if call.cu_seqlens is None else queries // 16 * 16 + 16 * count_sequences(call)
+    dtype = accumulation_dtype(call.query.dtype)
+    return call.query.new_empty((row_stats, batch, heads, padded), dtype=dtype)
+
+
+def count_sequences(call: Call) -> int:
+    """Return the number of sequences, which may be packed in a batch of one."""
+    return call.query.shape[0] if call.cu_seqlens is None else call.cu_seqlens.shape[0] - 1
 
 
 def new_gradient(x: Tensor | None, grad: Tensor) -> Tensor:

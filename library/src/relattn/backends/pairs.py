@@ -76,12 +76,15 @@ def without_unread_rows(call: Call) -> Call:
 
     Sums over labels multiply these rows by zero.
     """
+    sample = call
     names = [name for name in ("rel_key", "rel_value", "pos_query") if getattr(call, name) is not None]
     tables = {name: getattr(call, name) for name in names}
     if not may_skip_rows(call) or all(not can_read(table) or is_finite(table) for table in tables.values()):
         return call
-    label = labels_of_pairs(call)
-    shown = visible(call)
+    if call.cu_seqlens is not None:  # shorter sequences have the same pairs, or fewer
+        sample = call._replace(query=call.query[:, :, : call.longest], key=call.key[:, :, : call.longest])
+    label = labels_of_pairs(sample)
+    shown = visible(sample)
     label = label if shown is None else label.masked_fill(~shown, -1)
     for name, table in tables.items():
         read = torch.zeros(table.shape[-2] + 1, 1, dtype=torch.bool, device=table.device)

@@ -12,13 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn.backends import pairs
+from relattn.backends import packed, pairs
 from relattn.backends.capabilities import FIELDS, Capabilities
 from relattn.call import Call, accumulation_dtype
 
 CAPABILITIES = Capabilities(FIELDS | {"bias"}, is_exported=True)
 
 
+@packed.by_runs
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     """Return the output of a call, and the log-sum-exp or None."""
     call = pairs.without_padding(call)

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn.backends import pairs
+from relattn.backends import packed, pairs
 from relattn.backends.autograd import has_gradients, is_transformed
 from relattn.backends.capabilities import FIELDS, Capabilities
 from relattn.backends.dense.attention import differentiable_attention
@@ -15,6 +15,7 @@ from relattn.checks import is_tracing
 CAPABILITIES = Capabilities(FIELDS | {"bias"}, is_exported=True)
 
 
+@packed.by_runs
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     """Return the output of a call, and the log-sum-exp or None."""
     call = pairs.without_padding(call)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from relattn.backends.custom_ops import (
     Attended,
+    count_sequences,
     new_gradient,
     new_results,
     new_row_stats,
@@ -39,7 +40,7 @@ ARRAY = "Pqqq"
 def forward(call: Call) -> Attended:
     """Return the output, the log-sum-exp (batch, heads, queries), and the statistics that the backward pass reads."""
     output, lse = new_results(call)
-    row_stats = new_row_stats(lse, ROW_STATS)
+    row_stats = new_row_stats(call, ROW_STATS)
     task = Task(call)
     task.set_array("output", output, *output.stride()[:3])
     task.set_array("lse", lse, *lse.stride())
@@ -115,6 +116,9 @@ class Task:
         query = call.query
         batch, heads, queries, dim = query.shape
         _, key_heads, keys, value_dim = call.value.shape
+        if call.cu_seqlens is not None:
+            batch = count_sequences(call)
+            queries = keys = call.longest
         table = first_table(call)
         self.kernels = library.kernels_of(query.dtype)
         self.tensors: dict[str, Tensor] = {}
@@ -151,8 +155,9 @@ class Task:
             self.set_tables(rel_key=call.rel_key, rel_value=call.rel_value, pos_query=call.pos_query)
         self.set_pairs(relations=call.relations, mask=call.mask, bias=call.bias)
         self.set_vectors(
-            query_offsets=call.query_offsets, key_lengths=call.key_lengths, query_lengths=call.query_lengths
-        )
+            query_offsets=call.query_offsets, key_lengths=call.key_lengths, query_lengths=call.query_lengths,
+            cu_seqlens=call.cu_seqlens,
+        )  # fmt: skip
 
     def set_arrays(self, **tensors: Tensor | None) -> None:
         """Set the arguments of these names to tensors of four dimensions, copied if rows have gaps; skip None."""
@@ -230,7 +235,8 @@ def first_table(call: Call) -> Tensor | None:
 
 def count_splits(call: Call) -> int:
     """Return the number of splits of the batch. It depends on sizes only."""
-    batch, heads = call.query.shape[:2]
+    batch = count_sequences(call)
+    heads = call.query.shape[1]
     tables = [x for x in (call.rel_key, call.rel_value, call.pos_query) if x is not None]
     split_bytes = sum(heads * table.shape[-2] * table.shape[-1] * 4 for table in tables)
     limit = min(MAX_TABLE_GRADIENTS // max(1, heads), MAX_TABLE_GRADIENT_BYTES // max(1, split_bytes))

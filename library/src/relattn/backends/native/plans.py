@@ -19,10 +19,21 @@ from relattn.backends.custom_ops import PLAIN, new_lse, new_output, skips_dispat
 from relattn.backends.native.operators import Task
 from relattn.call import Call
 
-OTHERS = "rel_query", "pos_query", "bias", "relations", "mask", "lengths", "key_lengths", "query_lengths", "rel_bias"
+OTHERS = (
+    "rel_query",
+    "pos_query",
+    "bias",
+    "relations",
+    "mask",
+    "lengths",
+    "key_lengths",
+    "query_lengths",
+    "cu_seqlens",
+    "rel_bias",
+)
 SOURCES = "query", "key", "value", "rel_key", "rel_value", *OTHERS
 TABLES = 3, 4, 6
-OPTIONS = "clip", "beyond", "query_offset", "is_causal", "window", "chunk", "dropout_p", "scale", "check"
+OPTIONS = "clip", "beyond", "query_offset", "is_causal", "window", "chunk", "dropout_p", "scale", "longest", "check"
 MOST_PLANS = 1024  # about 2 kB each
 ADDRESS = struct.Struct("P")
 Sources = tuple[Any, ...]  # tensors of an operator in the order of SOURCES

@@ -9,7 +9,7 @@ import os
 import torch
 from torch import Tensor
 
-from relattn.backends import custom_ops
+from relattn.backends import custom_ops, packed
 from relattn.backends.capabilities import Capabilities
 from relattn.call import Call
 
@@ -54,6 +54,7 @@ CAPABILITIES = Capabilities(
 )
 
 
+@packed.by_runs
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     """Return the output of a call, and its log-sum-exp if asked for."""
     from relattn.backends.triton import operators  # imports Triton

@@ -65,7 +65,7 @@ def run_forward(
     plan = problem.plan
     output, lse = new_results(call)
     batch, heads, queries = lse.shape
-    row_stats = new_row_stats(lse, FORWARD_STATS.value)
+    row_stats = new_row_stats(call, FORWARD_STATS.value)
     blocks, splits = plan.blocks["forward"], plan.splits
     parts: tuple[Tensor, ...] = (output, lse, row_stats)
     if splits > 1:
@@ -126,7 +126,7 @@ def run_backward(
     pos_parts = problem.new_parts(call.pos_query, batch * key_blocks)
     shared = problem.inputs()
     shared["grad"] = array(with_contiguous_rows(grad))
-    shared["backward_stats"] = new_row_stats(lse, 0 if plan.whole else BACKWARD_STATS)
+    shared["backward_stats"] = new_row_stats(call, 0 if plan.whole else BACKWARD_STATS)
     shared["d_key"] = array(d_key)
     shared["d_value"] = array(d_value)
     shared["scale"] = problem.scale

@@ -1,0 +1,40 @@
+"""Packed sequences for backends that take padded batches: one call per run of neighbours of the same length."""
+
+from collections.abc import Callable
+from functools import wraps
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from relattn.call import Call
+
+Attend = Callable[[Call, bool], tuple[Tensor, Tensor | None]]
+
+
+def by_runs(attend: Attend) -> Attend:
+    """Let a backend's `attend` take packed sequences. Neighbours of the same length are one batch, without a copy."""
+
+    @wraps(attend)
+    def run(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
+        if call.cu_seqlens is None:
+            return attend(call, return_lse)
+        lengths = call.cu_seqlens.diff().tolist()
+        batches = [(len(list(same)), length) for length, same in groupby(lengths) if length > 0] or [(1, 0)]
+        sizes = [count * length for count, length in batches]
+        rows = call.query, call.key, call.value, call.rel_query
+        split = [None if x is None else x.split(sizes, dim=2) for x in rows]
+        outputs = []
+        log_sums = []
+        for number, batch in enumerate(batches):
+            query, key, value, rel_query = (
+                None if x is None else x[number][0].unflatten(1, batch).transpose(0, 1) for x in split
+            )  # (count, heads, length, dim)
+            part = call._replace(query=query, key=key, value=value, rel_query=rel_query, cu_seqlens=None, longest=0)
+            output, lse = attend(part, return_lse)
+            outputs.append(output.transpose(1, 2).flatten(0, 1))
+            log_sums.append(None if lse is None else lse.transpose(1, 2).flatten(0, 1))
+        output = torch.cat(outputs).transpose(0, 1)[None]
+        return output, torch.cat(log_sums).transpose(0, 1)[None] if return_lse else None
+
+    return run
