@@ -2,10 +2,10 @@
 
    It is started by `web.py`, in a new process each time. Words of the translations are counted: each piece of the models is one. */
 
-import { cpSync, existsSync, mkdtempSync, readFileSync, readdirSync, statSync } from 'node:fs';
+import { cpSync, mkdtempSync, readFileSync, readdirSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
 
@@ -69,44 +69,32 @@ const PROGRAMS = {
         };
     },
 
-    /** The runtime of transformers.js, with the greedy search of `model`, as it was exported with onnx.export. */
-    async 'onnxruntime-web'() {
-        const ort = required('onnxruntime-web');
-        ort.env.wasm.numThreads = 1;
-        const config = JSON.parse(readFileSync(join(model, 'config.json'), 'utf8'));
-        const { SentencePiece } = await import(pathToFileURL(join(model, 'sentencepiece.mjs')));
-        const vocabulary = new SentencePiece(readFileSync(join(model, 'tokenizer.model')));
-        const ids = new Map(config.pieces.map((piece, id) => [piece, id]));
-        const options = { executionProviders: ['wasm'] };
-        const [encoder, decoder] = await Promise.all(['encoder.onnx', 'decoder.onnx'].map(name =>
-            ort.InferenceSession.create(new Uint8Array(readFileSync(join(model, name))), options)));
-        const integers = (numbers, shape) => new ort.Tensor('int64', BigInt64Array.from(numbers, BigInt), shape);
-        const translate = async text => {
-            const pieces = vocabulary.encode(text).map(({ piece }) => ids.get(piece) ?? ids.get('<unk>'));
-            const src = [...config.src_begin, ...pieces, ...config.src_end];
-            const lengths = integers([src.length], [1]);
-            const source = await encoder.run({ src: integers(src, [1, src.length]), src_lengths: lengths });
-            const empty = () => new ort.Tensor('float32', new Float32Array(), [config.layers, 1, config.heads, 0, config.head_dim]);
-            let keys = empty(), values = empty(), token = config.bos, length = 0;
-            for (; length + 1 < 2 * pieces.length; length++) {
-                const out = await decoder.run({ tokens: integers([token], [1, 1]), src_lengths: lengths, ...source, keys, values });
-                [keys, values] = [out.new_keys ?? out.keys_out ?? out.keys, out.new_values ?? out.values_out ?? out.values];
-                const scores = (out.log_probs ?? Object.values(out)[0]).data;
-                token = 0;
-                for (let i = 1; i < scores.length; i++) if (i !== config.eos && scores[i] > scores[token]) token = i;
-            }
-            return 'w '.repeat(length);
-        };
-        const dist = join(packages, 'node_modules/onnxruntime-web/dist');
-        const runtime = ['ort-wasm-simd-threaded.wasm', 'ort-wasm-simd-threaded.mjs', 'ort.wasm.min.mjs'].map(name => join(dist, name));
-        const files = [...runtime, ...['encoder.onnx', 'decoder.onnx', 'tokenizer.model'].map(name => join(model, name))];
+    /** transformers.js with ONNX Runtime's WebAssembly, as in a browser: in Node.js, it takes native code by itself. */
+    async 'transformers.js'() {
+        const runtime = required('onnxruntime-web');
+        const modules = join(packages, 'node_modules'), dist = join(modules, 'onnxruntime-web/dist');
+        runtime.env.wasm.numThreads = 1;
+        runtime.env.wasm.wasmPaths = `${pathToFileURL(dist)}/`; // by default, an address in the network
+        globalThis[Symbol.for('onnxruntime')] = runtime;
+        const library = join(modules, '@huggingface/transformers/dist');
+        const { AutoModelForSeq2SeqLM, AutoTokenizer, env } = await import(pathToFileURL(join(library, 'transformers.node.min.mjs')));
+        env.localModelPath = dirname(model);
+        env.allowRemoteModels = false;
+        const tokenizer = await AutoTokenizer.from_pretrained(basename(model));
+        const options = { device: 'auto', dtype: 'q8', session_options: { executionProviders: ['wasm'] } };
+        const loaded = await AutoModelForSeq2SeqLM.from_pretrained(basename(model), options);
+        const files = [
+            ...['encoder_model_quantized.onnx', 'decoder_model_merged_quantized.onnx'].map(each => join(model, 'onnx', each)),
+            ...['ort-wasm-simd-threaded.wasm', 'ort-wasm-simd-threaded.mjs', 'ort.wasm.min.mjs'].map(each => join(dist, each)),
+            join(library, 'transformers.web.min.js'), join(model, 'tokenizer.json'),
+        ];
         return {
             translate: async texts => {
-                const found = [];
-                for (const text of texts) found.push(await translate(text));
-                return found;
+                const ids = await loaded.generate({ ...tokenizer(texts, { padding: true }), num_beams: 1, do_sample: false });
+                return tokenizer.batch_decode(ids, { skip_special_tokens: true });
             },
-            files: files.filter(existsSync),
+            together: true,
+            files,
         };
     },
 };

@@ -35,7 +35,6 @@ RUNTIME += ("support", "text", "tokens", "translate", "weights")
 WITH_TORCH = (
     "bundle",
     "commands",
-    "formats.onnx",
     "formats.marian_export",
     "formats.foreign_model",
     "loading",
@@ -134,7 +133,7 @@ def is_in(module: str, names: Iterable[str]) -> bool:
 
 
 def test_what_translates_imports_neither_torch_nor_what_trains():
-    for module in (name for name in PATHS if is_in(name, RUNTIME) and name != "relattn_mt.formats.onnx"):
+    for module in (name for name in PATHS if is_in(name, RUNTIME)):
         reached, waiting = set(), [module]
         while waiting:
             imported = imports_of(PATHS[waiting.pop()], when_loaded=True) - reached

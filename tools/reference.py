@@ -18,7 +18,7 @@ from relattn_mt.commands.main import GROUPS, command_of
 from relattn_mt.commands.parser import arguments_of, documentation
 from relattn_mt.config import OPTION_NAMES, SCHEMES, ModelConfig, Positions, Recipe, StageConfig
 from relattn_mt.engine.decoder import supports_positions
-from relattn_mt.formats.exportable import FORMATS, supporting_formats
+from relattn_mt.formats.exportable import ctranslate2_reasons
 
 from research.attention import shows_terms
 from tools import DOCS
@@ -195,8 +195,8 @@ def schemes() -> str:
             option: "" if value is None else f" (`{str(value).lower()}`)" for option, value in scheme.options.items()
         }
         options = [f"`{option}`{default}" for option, default in defaults.items()]
-        support = (supports_positions(config), *(name in supporting_formats(config) for name in FORMATS))
-        marks = ["yes" if supported else "no" for supported in (*support, shows_terms(config))]
+        support = (supports_positions(config), not ctranslate2_reasons(config), shows_terms(config))
+        marks = ["yes" if supported else "no" for supported in support]
         limit = "no limit" if config.position_spec.max_length is None else "`max_positions`"
         rows.append([f"`{name}`", cell(scheme.summary), ", ".join(options), limit, *marks])
     head = [
@@ -205,7 +205,7 @@ def schemes() -> str:
         "options (default)",
         "maximum length",
         "compiled decoder",
-        *FORMATS,
+        "CTranslate2, Argos",
         "attention page",
     ]
     return "\n".join(

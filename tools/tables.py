@@ -45,7 +45,7 @@ WEB_PROGRAMS = {
     "relattn-mt relaxed, 8 bits": "relattn-mt, relaxed SIMD, 8 bits",
     "bergamot": "Bergamot 0.4.9",
     "fxtranslate": "fxtranslate 0.4.2",
-    "onnxruntime-web": "ONNX Runtime Web, greedy, int8",
+    "transformers.js": "transformers.js 4.3.2, int8",
 }
 BOTH, FORWARD = {"pass": "forward + backward"}, {"pass": "forward"}
 FULL, CAUSAL = {"causal": "False"}, {"causal": "True"}

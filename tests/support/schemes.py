@@ -3,7 +3,6 @@
 from typing import Any
 
 from relattn_mt.config import SCHEMES, ModelConfig
-from relattn_mt.formats.exportable import supporting_formats
 
 OTHER_VALUES: dict[str, list[Any]] = {  # of each option
     "clip": [0, 70],
@@ -37,8 +36,3 @@ def config_of(variant: str, **settings: Any) -> ModelConfig:
     """Return the configuration of a small model with a variant."""
     sizes = {"dim": 12, "heads": 3, "feed_forward_dim": 20, "encoder_layers": 1, "decoder_layers": 1}
     return ModelConfig(**{**sizes, **VARIANTS[variant], **settings})
-
-
-def formats_of(variant: str) -> list[str]:
-    """Return the export formats that support a variant."""
-    return supporting_formats(config_of(variant))

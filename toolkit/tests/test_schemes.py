@@ -34,4 +34,4 @@ def test_a_kind_that_is_not_listed_is_refused(monkeypatch, parts):
 
 def test_an_export_that_another_format_supports_names_it(relattn, tmp_path):
     result = relattn("export", "ctranslate2", make_bundle(tmp_path / "b", positions="xl").path, "--out", tmp_path / "o")
-    assert_refused(result, "(train with --model.positions relative); this model can be exported to onnx")
+    assert_refused(result, "(train with --model.positions relative); this model can be exported to web")

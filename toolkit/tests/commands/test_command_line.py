@@ -103,7 +103,7 @@ def test_quiet_prints_no_progress_and_no_notes(relattn, model, tmp_path, monkeyp
         ('train RECIPE --stages {"bogus":1}', "--stages must be a list, each of the settings of a stage, got '{"),
         ("translate", "missing argument: BUNDLE"),
         ("quantize a b --out c", "unexpected argument: b"),
-        ("export onnx a --out b --check_count 0", "check_count must be at least 1 and at most 1,000,000, got 0"),
+        ("export argos a --out b --check_count 0", "check_count must be at least 1 and at most 1,000,000, got 0"),
         *((f"{command} --out=", "out must name a directory") for command in ("average run", "import x")),
         ("translate \x1b[31mred\u202e", r"\x1b[31mred\u202e: no such directory"),
     ],

@@ -23,6 +23,7 @@ from relattn_mt.formats.ctranslate2 import write as module
 from relattn_mt.formats.ctranslate2.directory import Quantization
 from relattn_mt.formats.ctranslate2.model_bin import read_model
 from relattn_mt.formats.ctranslate2.write import ctranslate2_search, export
+from relattn_mt.formats.exportable import ctranslate2_reasons
 from relattn_mt.formats.parity import Reference
 from relattn_mt.search.types import SamplingOptions
 from relattn_mt.support.errors import InputError
@@ -34,7 +35,7 @@ from tests.support.commands import assert_refused
 from tests.support.covering import pairwise
 from tests.support.engines import TextEngine
 from tests.support.foreign_bundles import LINES, SEARCH, load_export, make_bundle, random_lines, run_import, tokenizer
-from tests.support.schemes import formats_of
+from tests.support.schemes import config_of
 
 FILES = {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer.model", "README.md"}
 GREEDY = replace(SEARCH, beam_size=1)
@@ -71,7 +72,7 @@ def is_valid(positions: str, tables: str | None, clips: tuple[int, int] | None, 
 @pytest.mark.filterwarnings("ignore:(positions. none|clip. 0):UserWarning")
 @pairwise(
     valid=is_valid,
-    positions=[name for name in SCHEMES if "ctranslate2" in formats_of(name)],
+    positions=[name for name in SCHEMES if not ctranslate2_reasons(config_of(name))],
     tables=[None, "both", "keys", "values"],
     clips=[None, (4, 1), (0, 2), (0, 0)],
     norm=["pre", "post", "rms"],
@@ -188,7 +189,7 @@ def test_ctranslate2_alone_uses_an_export(made):
 
 
 def test_an_export_normalizes_text(made):
-    """SentencePiece does, also without this toolkit, as users of CTranslate2, Argos Translate and ONNX run it."""
+    """SentencePiece does, also without this toolkit, as users of CTranslate2 and Argos Translate run it."""
     parts, out = made
     theirs = load_export(out)
     model = sentencepiece.SentencePieceProcessor(model_file=str(out / "tokenizer.model"))
@@ -361,7 +362,7 @@ def test_commands(relattn, make, tmp_path):
             for command, more in ((["translate"], []), (["evaluate"], files), (["serve"], ["--port=0"]))
         ),
         ([*arguments, "--check_count", "0"], "check_count"),
-        (["export", "onnx", parts.path, "--out", tmp_path / "x", "--quantization", "int8"], "got int8"),
+        (["export", "marian", parts.path, "--out", tmp_path / "x", "--quantization", "int16"], "got int16"),
         (["export", "ctranslate2", out, "--out", tmp_path / "x"], "not a complete bundle"),
     ):
         assert_refused(relattn(*wrong), fact)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from relattn_mt import bundle
 from relattn_mt.config import DataConfig, Recipe, SearchConfig, TrainConfig
-from relattn_mt.formats import argos, onnx
+from relattn_mt.formats import argos
 from relattn_mt.formats.ctranslate2 import write as ctranslate2
 from relattn_mt.formats.import_model import import_model
 from relattn_mt.formats.parity import Report
@@ -148,7 +148,6 @@ def test_outputs_inside_of_their_source_are_refused(imported, tmp_path):
         for export, options in (
             (ctranslate2.export, {"quantization": "float32"}),
             (argos.export, {"quantization": "float32"}),
-            (onnx.export, {}),
         ):
             with pytest.raises(InputError, match=f"^{out}: must be outside of"):
                 export(parts, out, sample=LINES, **options)

@@ -279,7 +279,9 @@ def test_exports_of_a_model_with_ssru(tmp_path):
     """The message of another format names the one that has it."""
     path, _ = directory(tmp_path / "model")
     parts = run_import(path, tmp_path / "bundle", src_lang="", tgt_lang="")
-    with pytest.raises(InputError, match=r"CTranslate2 does not support decoder_mixer ssru; .* exported to marian$"):
+    with pytest.raises(
+        InputError, match=r"CTranslate2 does not support decoder_mixer ssru; .* exported to marian and web$"
+    ):
         ctranslate2.export(parts, tmp_path / "out", quantization="float32", sample=LINES)
 
 

@@ -10,7 +10,7 @@ from relattn_mt.support.errors import require
 
 
 def export(
-    program: Literal["ctranslate2", "argos", "onnx", "marian", "web"],
+    program: Literal["ctranslate2", "argos", "marian", "web"],
     bundle: str,
     *,
     out: str,
@@ -28,13 +28,13 @@ def export(
     differ: the number of equal ones is printed.
 
     Args:
-        program: Format to write: ctranslate2, argos (a package for Argos Translate and LibreTranslate), onnx,
+        program: Format to write: ctranslate2, argos (a package for Argos Translate and LibreTranslate),
             marian (Firefox, translateLocally) or web (an ES module for Node.js and browsers, in WebAssembly; it
             computes in the precision of the bundle, and its scores are those of the level default, so nothing is
             checked).
         bundle: Directory of a bundle, or its name on the hub.
         out: Output directory; for argos, output file.
-        quantization: Type of the weights. onnx supports float32 only, marian float32 and int8.
+        quantization: Type of the weights. marian supports float32 and int8.
         check_lines: File of source lines for the check. By default, random text from the vocabulary.
         check_count: Number of lines for the check.
         shortlist: For marian, two files of sentences and their translations, such as the training text, to make a
@@ -44,7 +44,6 @@ def export(
         tgt_lang: Target language. The default is chosen as for src_lang.
     """
     require(bool(out), "out must name a directory")
-    require(program != "onnx" or quantization == "float32", f"onnx supports float32 only, got {quantization}")
     known = program != "marian" or quantization in ("float32", "int8")
     require(known, f"marian supports float32 and int8, got {quantization}")
     require(program != "web" or quantization == "float32", "web keeps the weights of the bundle: `relattn-mt quantize`")
@@ -61,11 +60,7 @@ def export(
     if src_lang or tgt_lang:
         chosen = source.translator().with_languages(src_lang, tgt_lang)
         source = replace(source, src_lang=chosen.src_lang, tgt_lang=chosen.tgt_lang, tokenizer=chosen.tokenizer)
-    if program == "onnx":
-        from relattn_mt.formats import onnx
-
-        print(onnx.export(source, Path(out), sample=sample))
-    elif program == "web":
+    if program == "web":
         from relattn_mt.web.export import export as export_web
 
         print(export_web(source, Path(out)))

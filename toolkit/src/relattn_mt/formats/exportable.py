@@ -1,4 +1,4 @@
-"""Position schemes that each export format supports. Importing this module does not import PyTorch."""
+"""Position schemes that CTranslate2 supports. Importing this module does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from pathlib import Path
 
 from relattn_mt.config import ModelConfig, PositionSpec
 from relattn_mt.config.positions import BucketBias, ClippedTables, DotProduct, LearnedVectors, Sinusoids
+from relattn_mt.engine.decoder import unsupported_reason
 from relattn_mt.support.errors import InputError
 
-FORMATS = {"ctranslate2": "CTranslate2", "argos": "CTranslate2", "onnx": "ONNX export"}  # and who refuses a model
 
-
-def _ctranslate2_reasons(spec: PositionSpec) -> list[str]:
+def _position_reasons(spec: PositionSpec) -> list[str]:
     """Return what CTranslate2 lacks: it has tables that all heads share, biases, or vectors added to embeddings."""
     match spec.signal, spec.mixer:
         case (None | Sinusoids() | LearnedVectors(), DotProduct()) | (None, BucketBias()):
@@ -26,26 +25,21 @@ def _ctranslate2_reasons(spec: PositionSpec) -> list[str]:
     return [f"{spec.name} positions (train with --model.positions relative)"]
 
 
-def _reasons(format: str, config: ModelConfig) -> list[str]:
-    """Return what a format lacks. The graphs of ONNX have any scheme whose cache has keys and values."""
-    other = [] if config.decoder_mixer == "scheme" else [f"decoder_mixer {config.decoder_mixer}"]
-    return other if format == "onnx" else other + _ctranslate2_reasons(config.position_spec)
+def ctranslate2_reasons(config: ModelConfig) -> list[str]:
+    """Return what CTranslate2 lacks for a model."""
+    mixer = [] if config.decoder_mixer == "scheme" else [f"decoder_mixer {config.decoder_mixer}"]
+    return mixer + _position_reasons(config.position_spec)
 
 
-def supporting_formats(config: ModelConfig) -> list[str]:
-    """Return the export formats that support a model."""
-    return [name for name in FORMATS if not _reasons(name, config)]
-
-
-def require_exportable(config: ModelConfig, format: str, source: str | Path) -> None:
-    """Check that an export format supports a model. `source` is the name of the bundle in messages.
+def require_exportable(config: ModelConfig, source: str | Path) -> None:
+    """Check that CTranslate2 supports a model. `source` is the name of the bundle in messages.
 
     Raises:
         InputError: It does not. The message names all unsupported features, and the formats that support the model.
     """
-    if unsupported := _reasons(format, config):
-        formats = supporting_formats(config)
-        if config.decoder_mixer == "ssru":  # which only Marian has
-            formats.append("marian")
+    if unsupported := ctranslate2_reasons(config):
+        formats = ["marian"] if config.decoder_mixer == "ssru" else []
+        if unsupported_reason(config) is None:
+            formats.append("web")
         hint = f"this model can be exported to {' and '.join(formats)}" if formats else "no export format supports them"
-        raise InputError(f"{source}: {FORMATS[format]} does not support {'; '.join(unsupported)}; {hint}")
+        raise InputError(f"{source}: CTranslate2 does not support {'; '.join(unsupported)}; {hint}")

@@ -17,7 +17,7 @@ EXTRAS = {  # imported names of packages that are not always installed, by the e
     "prepare": ("babel", "regex"),  # of several extras with a package, the first is suggested
     "documents": ("lxml", "markdown_it", "py3langid", "sentencex"),
     "evaluate": ("sacrebleu",),
-    "export": ("babel", "ctranslate2", "onnx", "onnxruntime", "onnxscript"),
+    "export": ("babel", "ctranslate2"),
     "files": ("pyarrow",),
     "hub": ("huggingface_hub",),
     "serve": (

@@ -79,7 +79,7 @@ def export(
     """
     require_outside(out, bundle.path)
     require_installed("export", "ctranslate2")
-    require_exportable(bundle.model, "ctranslate2", bundle.path)
+    require_exportable(bundle.model, bundle.path)
     require_computable(quantization)
     out = out.resolve()
     require_replaceable(out, FILES, DIRECTORY)
