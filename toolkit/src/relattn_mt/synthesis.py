@@ -84,14 +84,13 @@ class SyntheticText:
             digests[role] = digest.hexdigest()
             lines += count if role.startswith("monolingual") else 0
         search = as_dict(self.options.search or self.translator.search)
-        drawn = {} if self.options.sampling is None else as_dict(self.options.sampling)
         options = {"n_best": self.options.n_best, "tag": self.tag, "precision": self.precision, "part": PART}
         return {
             "synthetic": "target" if self.tag is None else "source",
             "pairs": lines * self.options.n_best,
             "text": digests,
             "teacher": weights_digest(self.teacher),
-            "translation": {**options, **search, **drawn},
+            "translation": {**options, **search},
         }
 
     @property

@@ -76,6 +76,7 @@ def test_quiet_prints_no_progress_and_no_notes(relattn, model, tmp_path, monkeyp
         ("evaluate", model, "--src", text, "--ref", text),
     ):
         assert "\r" in relattn(*command).err
+        (tmp_path / "out").unlink(missing_ok=True)
         result = relattn(*command, "--quiet")
         assert (result.code, result.err) == (0, "")
     assert_refused(relattn("translate", model, "--quiet", "--output", text), "--input")
@@ -91,14 +92,14 @@ def test_quiet_prints_no_progress_and_no_notes(relattn, model, tmp_path, monkeyp
         ("translate x --gpu", "unknown option of translate '--gpu'"),
         ("train my.yam", "my.yam: cannot be read: No such file"),
         ("train", "missing argument: RECIPE"),
-        ("translate bundle --seed x", "--seed must be a whole number, got 'x'"),
-        *((f"translate bundle --seed{is_}{x}", f"--seed must be a whole number in decimal notation, got '{x}'")
+        ("translate bundle --n_best x", "--n_best must be a whole number, got 'x'"),
+        *((f"translate bundle --n_best{is_}{x}", f"--n_best must be a whole number in decimal notation, got '{x}'")
           for is_ in " =" for x in ("0x10", "010", "1:30")),
-        ("translate --sampling --seed 3 0x10", "0x10: no such directory"),
+        ("translate --keep_tags --n_best 3 0x10", "0x10: no such directory"),
         ("translate bundle --precision fp8", "--precision must be one of fp32, bf16, int8, got 'fp8'"),
-        ("translate bundle --seed", "--seed must have a value"),
+        ("translate bundle --n_best", "--n_best must have a value"),
         ("translate bundle --align=x", "--align must have no value"),
-        ("translate bundle --seed -1e-1", "--seed must be a whole number in decimal notation, got '-1e-1'"),
+        ("translate bundle --n_best -1e-1", "--n_best must be a whole number in decimal notation, got '-1e-1'"),
         ("train RECIPE --stages []\nbogus:", "--stages: not YAML"),
         ('train RECIPE --stages {"bogus":1}', "--stages must be a list, each of the settings of a stage, got '{"),
         ("translate", "missing argument: BUNDLE"),

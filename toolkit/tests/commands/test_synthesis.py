@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from relattn_mt import load, synthesis
 from relattn_mt.corpus import pipeline
-from relattn_mt.search.types import SamplingOptions
 from relattn_mt.translate.options import TranslateOptions
 
 from tests.support.commands import assert_refused
@@ -61,15 +60,12 @@ def kept(pairs: list[list[tuple[str, str, float]]], least: float = -1e9) -> list
     return list(unique)
 
 
-@pytest.mark.parametrize("sampling", [False, True])
-def test_distilled_corpus_is_that_of_single_lines(relattn, model, mono, tmp_path, sampling):
-    """With n-best lists, or drawn translations, which depend on the seed and the line only."""
-    flags = ("--sampling", "--seed", 5) if sampling else ()
-    draws = {"sampling": SamplingOptions(seed=5)} if sampling else {}
+def test_distilled_corpus_is_that_of_single_lines(relattn, model, mono, tmp_path):
+    """With n-best lists."""
     out = tmp_path / "out"
-    result = relattn("distill", model, "--data", mono, "--out", out, "--n_best", 2, *flags, *ALL)
+    result = relattn("distill", model, "--data", mono, "--out", out, "--n_best", 2, *ALL)
     assert result.code == 0, result.err
-    expected = by_line(load(model), n_best=2, **draws)
+    expected = by_line(load(model), n_best=2)
     assert corpus(out) == kept(expected)
     assert result.out.split()[:2] == ["read", f"{2 * len(LINES)}"]
     card = (out / "README.md").read_text()
@@ -98,9 +94,8 @@ def test_back_translation_tags_sources(relattn, model, mono, tmp_path):
     assert corpus(out, "de", "en") == [(text, line) for line, text in expected]
 
 
-@pytest.mark.parametrize("flags", [("--n_best", 2), ("--sampling",)])
-def test_interrupted_commands_continue_to_the_same_bytes(relattn, model, mono, tmp_path, monkeypatch, flags):
-    command = ("distill", model, "--data", mono, *flags, *ALL, "--out")
+def test_interrupted_commands_continue_to_the_same_bytes(relattn, model, mono, tmp_path, monkeypatch):
+    command = ("distill", model, "--data", mono, "--n_best", 2, *ALL, "--out")
     assert relattn(*command, tmp_path / "whole").code == 0
     write, parts = pipeline._write_part, []
 
@@ -138,18 +133,18 @@ def test_bad_options_are_refused_before_translating(relattn, model, mono, tmp_pa
 FAULTS = {
     "changed text": "was prepared from other text or by other rules: pairs: 28 → 27",
     "another model": "was prepared from other text or by other rules: teacher: ",
-    "another seed": "translation.seed: 1 → 2",
+    "another search": "translation.alpha: ",
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_another_corpus_is_not_continued(relattn, model, another, mono, tmp_path, fault):
-    rest = ["--data", mono, "--out", tmp_path / "out", "--sampling", *ALL]
+    rest = ["--data", mono, "--out", tmp_path / "out", *ALL]
     assert relattn("distill", model, *rest).code == 0
     before = content(tmp_path / "out")
     if fault == "changed text":
         mono.write_bytes(gzip.compress("".join(f"{line}\n" for line in LINES[1:]).encode()))
-    seed = 2 if fault == "another seed" else 1
-    result = relattn("distill", another if fault == "another model" else model, *rest, "--seed", seed)
+    flags = ["--alpha", 2.5] if fault == "another search" else []
+    result = relattn("distill", another if fault == "another model" else model, *rest, *flags)
     assert_refused(result, FAULTS[fault])
     assert content(tmp_path / "out") == before

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from relattn_mt import bundle, load
-from relattn_mt.search.types import SamplingOptions
 from relattn_mt.support.errors import InputError
 from relattn_mt.support.processor import cores
 from relattn_mt.translate.documents import translate_document
@@ -31,9 +30,6 @@ INPUT = "\n".join(LINES).encode()
         ("--beam_size=0", "beam_size must be in [1, 1000], got 0"),
         ("--n_best=3", "n_best must be at most the beam size 2, got 3"),
         ("--n_best=0", "n_best must be at least 1, got 0"),
-        ("--top-k=5", "--top_k requires --sampling"),
-        ("--sampling --beam_size=3", "--beam_size does not work with --sampling"),
-        ("--sampling --temperature=0", "temperature must be at least 0.001"),
         ("--glossary=nowhere.tsv", "nowhere.tsv: no such file"),
         ("--prefix=nowhere.txt", "nowhere.txt: no such file"),
         *((f"--device {d}", f"device {d} cannot be used: ") for d in ("abacus", "meta")),
@@ -144,11 +140,6 @@ def test_each_translation_is_delivered_at_once(relattn, reading, model, monkeypa
     [
         ("--beam_size 3 --alpha 0", {"beam_size": 3, "alpha": 0.0}, {}),
         ("--early_stopping true --keep_tags", {"early_stopping": True}, {"keep_tags": True}),
-        (
-            "--sampling --top_k 7 --temperature 2.0 --seed 5",
-            {},
-            {"sampling": SamplingOptions(top_k=7, temperature=2.0, seed=5)},
-        ),
         ("--glossary terms.tsv", {}, {"glossary": Glossary([(1, "cat", "löwin frau")])}),
         ("--prefix prefixes", {}, {}),
     ],

@@ -20,10 +20,10 @@ def test_text_has_the_format_of_standard_output(relattn, reading, model, tmp_pat
     """Numbers of lines count the whole file, which is translated in chunks."""
     monkeypatch.setattr(translate, "CHUNK", 20)
     (tmp_path / "in.gz").write_bytes(gzip.compress("".join(f"{line}\n" for line in LINES).encode()))
-    for flags in ([], ["--format=tsv", "--align"], ["--n_best=2"], ["--sampling", "--n_best=2"]):
+    for flags in ([], ["--format=tsv", "--align"], ["--n_best=2"]):
         reading("".join(f"{line}\n" for line in LINES).encode())
         want = relattn("translate", model, *flags).out
-        out = tmp_path / f"out{len(flags)}{'sampling' * ('--sampling' in flags)}.txt"
+        out = tmp_path / f"out{len(flags)}.txt"
         assert relattn("translate", model, *flags, "--input", tmp_path / "in.gz", "--output", out).code == 0
         assert out.read_text(encoding="utf-8") == want
 

@@ -54,7 +54,7 @@ def test_each_command_works_or_names_its_extra(model: str, text: dict[str, str],
     cases = {
         "": [
             ["translate", model, "--input", src, "--output", f"{out}.txt"],
-            ["translate", model, "--input", src, "--output", str(tmp_path / "drawn.txt"), "--sampling", "--seed", "3"],
+            ["translate", model, "--input", src, "--output", str(tmp_path / "lists.txt"), "--n_best", "2"],
             ["score", model, "--src", src, "--tgt", tgt],
             ["quantize", model, "--out", str(tmp_path / "int8")],
             ["recipe", model],

@@ -16,8 +16,7 @@ from relattn_mt.model.torch_engine import TorchEngine
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import arrays_of
 from relattn_mt.search import beam
-from relattn_mt.search.sampling import sample
-from relattn_mt.search.types import Hypothesis, Request, SamplingOptions, SearchRules
+from relattn_mt.search.types import Hypothesis, Request, SearchRules
 from relattn_mt.support.errors import InputError
 
 from tests.support.covering import pairwise
@@ -229,7 +228,6 @@ def test_nan_ends_its_sentence_only(beam_size, int8):
         lambda given: own.search(given, rules),
         lambda given: own.search(given, restrained),
         lambda given: beam.search(own, given, rules),
-        lambda given: sample(own, given, rules, SamplingOptions(), 2),
     ):
         broken = Request(2, [*sources[1], 200], 9)
         found = search([requests[0], broken, requests[2]])

@@ -25,7 +25,6 @@ from relattn_mt.formats.ctranslate2.model_bin import read_model
 from relattn_mt.formats.ctranslate2.write import ctranslate2_search, export
 from relattn_mt.formats.exportable import ctranslate2_reasons
 from relattn_mt.formats.parity import Reference
-from relattn_mt.search.types import SamplingOptions
 from relattn_mt.support.errors import InputError
 from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import TranslateOptions
@@ -304,7 +303,6 @@ def test_requests_that_are_refused(short):
         ("line 1 has .* at most 39", " ".join(random_lines([40])), TranslateOptions(), None),
         ("glossary", LINES[0], TranslateOptions(glossary=glossary), None),
         ("early stopping", LINES[0], TranslateOptions(search=replace(theirs.search, early_stopping=False)), None),
-        ("sampling", LINES[0], TranslateOptions(sampling=SamplingOptions()), None),
         ("alignments", LINES[0], TranslateOptions(align=True), None),
         ("prefixes", LINES[0], TranslateOptions(), ["Katze"]),
     ):

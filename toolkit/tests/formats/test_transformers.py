@@ -14,7 +14,6 @@ from relattn_mt.config import SearchConfig
 from relattn_mt.data.batching import collate
 from relattn_mt.formats import argos
 from relattn_mt.formats.ctranslate2 import write as ctranslate2
-from relattn_mt.search.types import SamplingOptions
 from relattn_mt.support.errors import InputError
 from relattn_mt.training.objective import summed_loss
 from relattn_mt.translate.glossary import Glossary
@@ -185,7 +184,6 @@ def test_given_first_tokens_in_all_searches(multilingual):
     for options, prefix in (
         (replace(plain, align=True), None),
         (plain, "zwei Bir"),
-        (replace(plain, sampling=SamplingOptions(seed=3), n_best=2), None),
         (replace(plain, glossary=glossary), None),
         (replace(plain, search=replace(search, no_repeat_ngram=2, repetition_penalty=1.2)), None),
         (replace(plain, keep_tags=True), None),

@@ -1,7 +1,6 @@
-"""Beam search, search with phrases and sampling, on models with a table of logits per prefix, against brute force."""
+"""Beam search, and search with phrases, on models with a table of logits per prefix, against brute force."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 from types import SimpleNamespace
@@ -15,9 +14,7 @@ from hypothesis import strategies as st
 from relattn_mt.config import SearchConfig
 from relattn_mt.search.beam import likeliest, search
 from relattn_mt.search.engine import NextTokens
-from relattn_mt.search.sampling import sample
-from relattn_mt.search.types import Hypothesis, Request, SamplingOptions, SearchRules, Spelling
-from relattn_mt.support.errors import InputError
+from relattn_mt.search.types import Hypothesis, Request, SearchRules, Spelling
 from relattn_mt.translate.prefixes import Prefixes
 
 from tests.support.covering import pairwise as covered
@@ -324,9 +321,8 @@ def test_sentences_that_are_done_leave_the_batch():
         lambda model: search_all(model, [2, 5, 4], rules(2)),
         lambda model: search_all(model, [2, 5, 4], rules(2), prefixes=[[3], [3], [3]]),
         lambda model: search_all(model, [4, 5, 4], rules(2), phrases=[((3,),)] * 3),
-        lambda model: draw(model, 4, SamplingOptions()),
     ],
-    ids=["beam", "prefix", "phrases", "sampling"],
+    ids=["beam", "prefix", "phrases"],
 )
 @pytest.mark.parametrize("place", [0, 1])
 def test_nan_ends_its_sentence_only(run: Callable[[Table], list[Any]], place: int):
@@ -403,59 +399,3 @@ def test_prefixes_and_phrases_together():
     assert first[0].tokens[:2] == [4, 3]
     assert has_all(first[0].tokens, ((3, 5),))
     assert_same(second, plain_beam_search(model, 1, 5, rules(3), (3, 5)))
-
-
-def draw(
-    model: Table, limit: int, how: SamplingOptions, *, prefix: Sequence[int] = (), count: int = 10
-) -> list[list[Hypothesis]]:
-    """Draw translations of the first two sentences."""
-    requests = [Request(1 + i, [i], limit, list(prefix)) for i in range(2)]
-    return sample(model, requests, rules(1, ("average", 1.0)), how, count)
-
-
-@pytest.mark.parametrize("how", [SamplingOptions(), SamplingOptions(top_k=2), SamplingOptions(temperature=0.4)])
-def test_tokens_are_drawn_with_their_probabilities(how):
-    """For the first token, and for tokens after prefixes that are drawn; the definition is computed from scratch."""
-    model = Table(2, spread=1.0)
-    drawn = [(*one.tokens, EOS) for one in draw(model, 3, how, count=2000)[0]]
-    for prefix in ((), (3,), (4,)):
-        log_probs = model.log_probs(0, prefix).astype(np.float64)
-        log_probs[[PAD, BOS]] = -np.inf
-        if how.top_k:
-            log_probs[log_probs < np.sort(log_probs)[-how.top_k]] = -np.inf
-        weights = np.exp(log_probs / how.temperature)
-        after = [tokens[len(prefix)] for tokens in drawn if tokens[: len(prefix)] == prefix]
-        counts = Counter(after)
-        for token, share in enumerate(weights / weights.sum()):
-            error = math.sqrt(share * (1 - share) / max(1, len(after)))
-            assert not after or abs(counts[token] / len(after) - share) <= 4.5 * error, (prefix, token)
-
-
-@given(
-    st.integers(0, 99),
-    st.sampled_from([0, 1, 3]),
-    st.sampled_from([0.5, 2.0]),
-    st.lists(st.sampled_from(WORDS), max_size=3),
-)
-def test_draws_have_the_scores_of_the_model(seed, top_k, temperature, prefix):
-    """They begin with their prefix, do not depend on other rows, and drawing from the likeliest token is greedy."""
-    model, how = Table(seed), SamplingOptions(top_k=top_k, temperature=temperature)
-    limit = min(DEPTH, len(prefix) + 2)
-    found = draw(model, limit, how, prefix=prefix)
-    for sentence, drawn in enumerate(found):
-        for one in drawn:
-            assert one.tokens[: len(prefix)] == prefix
-            assert len(one.tokens) < limit
-            assert one.score == pytest.approx(model.total(sentence, one.tokens) / (len(one.tokens) + 1), rel=1e-5)
-    requests = [Request(2, [1], limit, prefix)]
-    assert sample(model, requests, rules(1, ("average", 1.0)), how, 7) == [found[1][:7]]
-    if top_k == 1:
-        for sentence in range(2):
-            (greedy,) = plain_beam_search(model, sentence, limit, rules(1), prefix)
-            assert [one.tokens for one in found[sentence]] == [greedy.tokens] * 10
-
-
-@pytest.mark.parametrize("wrong", [{"top_k": -1}, {"temperature": 0.0}, {"seed": -1}])
-def test_sampling_options_are_checked(wrong):
-    with pytest.raises(InputError, match=next(iter(wrong))):
-        SamplingOptions(**wrong)

@@ -8,8 +8,7 @@ from relattn_mt.config import SearchConfig
 from relattn_mt.search import beam
 from relattn_mt.search.beam import likeliest
 from relattn_mt.search.engine import NextTokens
-from relattn_mt.search.sampling import sample
-from relattn_mt.search.types import Hypothesis, Request, SamplingOptions, SearchRules
+from relattn_mt.search.types import Hypothesis, Request, SearchRules
 
 from tests.support.covering import pairwise
 
@@ -31,13 +30,11 @@ class NoState:
 def search(name: str, limits: list[int], rules: SearchRules) -> list[list[Hypothesis]]:
     phrases = ((4,),) if name == "phrases" else ()
     requests = [Request(limit, [], limit, phrases=phrases if limit > 1 else ()) for limit in limits]
-    if name == "sampling":
-        return sample(NoState(), requests, rules, SamplingOptions(), 1)  # type: ignore[arg-type]
     return beam.search(NoState(), requests, rules)  # type: ignore[arg-type]
 
 
 @pairwise(
-    how=[("beam", 1), ("beam", 3), ("phrases", 3), ("sampling", 1)],
+    how=[("beam", 1), ("beam", 3), ("phrases", 3)],
     penalty=[("gnmt", 0.6), ("average", 0.7)],
     in_turn={"early_stopping": [False, True, "heuristic"]},
 )

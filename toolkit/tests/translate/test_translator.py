@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from relattn_mt.config import SCHEMES, ModelConfig, SearchConfig
 from relattn_mt.data.batching import collate
 from relattn_mt.model.transformer import Transformer
-from relattn_mt.search.types import SamplingOptions
 from relattn_mt.support.errors import Diverged, InputError
 from relattn_mt.text.alignment import WordAlignment, align_words
 from relattn_mt.text.marked import Mark, Marked
@@ -198,11 +197,6 @@ def test_compiled_a_line_has_exactly_the_same_translation_in_any_batch(positions
     for (best, *_), line, of_tokens in zip(together, LINES, scores, strict=True):
         if line.strip():
             assert sum(of_tokens) / len(of_tokens) == pytest.approx(best.mean_log_prob, abs=0.02)
-    greedy = [
-        best.text for (best,) in translator(make_model(positions=positions), int8=int8, beam_size=1).n_best(LINES)
-    ]
-    drawn = TranslateOptions(sampling=SamplingOptions(top_k=1))
-    assert sum(one == best.text for one, (best,) in zip(greedy, translate.n_best(LINES, drawn), strict=True)) >= 15
     found = translate.translate(LINES[1:9], prefixes=["7 8"] * 8)
     assert all(text.startswith("7 8") for text in found)
 
@@ -252,7 +246,6 @@ TERMS = TranslateOptions(glossary=Glossary([(1, "4", "5 6 7 8 9")]))
         (lambda t: t.translate(["4"], prefixes=[SIX]), ["line 1", "6 pieces", "at most 5"]),
         (lambda t: t.translate(["4"], prefixes=[MONSTER]), ["prefix 1", "16,385"]),
         (lambda t: t.translate(["4", "4 4"], TERMS), ["terms of line 2", "10 pieces", "at most 5"]),
-        (lambda t: TranslateOptions(glossary=TERMS.glossary, sampling=SamplingOptions()), ["glossary", "sampling"]),
         (lambda t: TranslateOptions(keep_tags=True, align=True), ["keep_tags", "align"]),
         (lambda t: t.translate(["4"], TranslateOptions(keep_tags=True), prefixes=["6"]), ["keep_tags", "prefixes"]),
         (lambda t: list(t.score([("4", "4"), (SIX, "4")])), ["source line 2", "6", "at most 5"]),
@@ -267,13 +260,12 @@ def test_requests_that_are_refused(call: Callable[[Translator], object], facts):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("options", [TranslateOptions(), TranslateOptions(sampling=SamplingOptions())])
-def test_nan_is_reported_with_its_line(options):
+def test_nan_is_reported_with_its_line():
     model = make_model(shared_embeddings="none")
     with torch.no_grad():
         model.src_embedding[6] = torch.tensor([3e38, -3e38]).repeat(model.config.dim // 2)
     with pytest.raises(Diverged, match=r"line 2: .* NaN"):
-        translator(model).n_best(["4 5", "5 6", "7"], options)
+        translator(model).n_best(["4 5", "5 6", "7"])
 
 
 def test_one_string_is_not_a_list_of_lines(model):
@@ -307,9 +299,8 @@ def test_translations_begin_with_their_prefixes(model):
     assert_scored(found, lines, model)
     streamed = list(translate.stream([lines[:7], lines[7:8], lines[8:]], prefixes=iter(others)))
     assert [h.text for (h,) in streamed] == [h.text for h, *_ in found]
-    for options in (TranslateOptions(), TranslateOptions(sampling=SamplingOptions())):
-        long = [" ".join(["7"] * 200), " ".join(["8"] * 200)]  # leaves no room for other tokens
-        assert translate.translate(["5 6", "7"], options, prefixes=long) == long
+    long = [" ".join(["7"] * 200), " ".join(["8"] * 200)]  # leaves no room for other tokens
+    assert translate.translate(["5 6", "7"], prefixes=long) == long
 
 
 def test_translations_contain_the_terms_of_a_glossary(model):
@@ -329,24 +320,6 @@ def test_translations_contain_the_terms_of_a_glossary(model):
     assert text.startswith("33 9 ")
     assert "31 32" in text
     assert translate.translate(["9 9"], options) == [" ".join(["7"] * 30)]  # longer than the search's limit
-
-
-def test_draws_depend_on_the_line_and_the_seed_only(model):
-    translate, lines = translator(model), ["5 6 7 8", "9 10", "5 6 7 8", "", "11 12 13"]
-
-    def texts(seed: int, n: int, chunks: Iterable[list[str]] = (lines,), **options: list[str]) -> list[list[str]]:
-        sampling = TranslateOptions(n_best=n, sampling=SamplingOptions(temperature=1.5, seed=seed))
-        return [[h.text for h in found] for found in translate.stream(chunks, sampling, **options)]
-
-    drawn = texts(3, 6)
-    assert [len(found) for found in drawn] == [6, 6, 6, 1, 6]
-    assert drawn[0] != drawn[2]
-    assert texts(3, 2) == [found[:2] for found in drawn]
-    assert texts(4, 6) != drawn
-    assert texts(3, 6, [[line] for line in lines]) == drawn
-    prefixes = ["", "7", "8 9", "", "10"]
-    for found, prefix in zip(texts(3, 2, prefixes=prefixes), prefixes, strict=True):
-        assert all(text.split()[: len(prefix.split())] == prefix.split() for text in found)
 
 
 def test_an_endless_stream_is_translated_chunk_by_chunk(model, capfd):
@@ -429,9 +402,6 @@ def test_options_of_a_call_are_those_of_all_its_sentences(model):
     assert [each.text for each in ranked[0]] == [each.text for each in expected]
     with pytest.raises(InputError, match="n_best must be at most the beam size 2, got 4"):
         translate.translate_sentences(sentences)
-    with_terms = [Sentence(Marked(line), SentenceOptions(glossary=Glossary([(1, "4", "5")])))]
-    with pytest.raises(InputError, match="a glossary requires a search"):
-        translate.translate_sentences(with_terms, CallOptions(sampling=SamplingOptions()))
 
 
 def test_sentences_with_different_options_share_a_batch(monkeypatch, model):

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from relattn_mt.config import SearchConfig, SyntheticCleaningConfig
 from relattn_mt.support.errors import require
 from relattn_mt.translate import Precision
 
 if TYPE_CHECKING:
-    from relattn_mt.search.types import SamplingOptions
     from relattn_mt.synthesis import SyntheticText
     from relattn_mt.translate.options import TranslateOptions
     from relattn_mt.translate.translator import Translator
@@ -44,33 +43,6 @@ class SearchOptions:
         from relattn_mt.translate.options import TranslateOptions
 
         return TranslateOptions(search=self.override(translator.search))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SamplingFlags:
-    """Sampling options
-
-    Args:
-        top_k: With --sampling, draw from the k most likely tokens. 0 draws from all. By default 0.
-        temperature: With --sampling, divisor of the log-probabilities. Values below 1 prefer likely tokens. By default
-            1.
-        seed: With --sampling, random seed. By default 1.
-    """
-
-    top_k: int | None = None
-    temperature: float | None = None
-    seed: int | None = None
-
-    def options(self, sampling: bool, search: SearchOptions) -> "SamplingOptions | None":
-        """Return the options of sampling; None without --sampling. Options without effect are refused."""
-        from relattn_mt.search.types import SamplingOptions
-
-        draws: dict[str, Any] = {name: value for name, value in vars(self).items() if value is not None}
-        for name in draws:
-            require(sampling, f"--{name} requires --sampling")
-        for name in ("beam_size", "early_stopping"):
-            require(not sampling or getattr(search, name) is None, f"--{name} does not work with --sampling")
-        return SamplingOptions(**draws) if sampling else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,14 +102,11 @@ class SynthesisOptions:
         out: Output directory of the corpus.
         exclude: Files of held-out lines, such as test sets. Pairs that overlap with them are dropped.
         n_best: Number of translations per line. At most the beam size.
-        sampling: Draw translations at random instead of searching for the best.
     """
 
     out: str
     exclude: tuple[str, ...] = ()
     n_best: int = 1
-    sampling: bool = False
-    draws: SamplingFlags
     cleaning: SyntheticCleaningConfig
     search: SearchOptions
     device: DeviceOptions
@@ -147,17 +116,18 @@ class SynthesisOptions:
         from relattn_mt.synthesis import SyntheticText
         from relattn_mt.translate.options import TranslateOptions
 
-        sampling = self.draws.options(self.sampling, self.search)
         device = self.device
         translator = device.load(teacher)
         search = self.search.override(translator.search)
-        fits = sampling is not None or self.n_best <= search.beam_size
-        require(fits, f"n_best must be at most the beam size {search.beam_size}, got {self.n_best}")
+        require(
+            self.n_best <= search.beam_size,
+            f"n_best must be at most the beam size {search.beam_size}, got {self.n_best}",
+        )
         return SyntheticText(
             translator=translator,
             teacher=teacher,
             files=tuple(data),
-            options=TranslateOptions(n_best=self.n_best, search=search, sampling=sampling),
+            options=TranslateOptions(n_best=self.n_best, search=search),
             cleaning=self.cleaning,
             precision=f"{device.precision or translator.engine.precision} on {device.device}",
             exclude=self.exclude,

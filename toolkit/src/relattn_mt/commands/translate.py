@@ -9,7 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relattn_mt.commands.options import DeviceOptions, SamplingFlags, SearchOptions, require_new_output
+from relattn_mt.commands.options import DeviceOptions, SearchOptions, require_new_output
 from relattn_mt.documents.read import FORMATS, file_suffix, uncompressed
 from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import InputError, naming, reading, require, require_installed
@@ -45,8 +45,6 @@ def translate(
     no_copy: bool = False,
     prefix: str = "",
     glossary: str = "",
-    sampling: bool = False,
-    draws: SamplingFlags,
     document: bool = False,
     split: bool = False,
     long_lines: LongLines = "error",
@@ -83,7 +81,6 @@ def translate(
             1,204.5. By default they are copied.
         prefix: File with the text that each translation must begin with, one line per input line.
         glossary: File of terms and their required translations, one tab-separated pair per line.
-        sampling: Draw translations at random instead of searching for the best.
         document: Translate a .txt file as a document, with any number of sentences per line.
         split: Divide each line of standard input into sentences, as the server does. By default a line is one sentence.
         long_lines: What to do with lines that are longer than the model can read. error reports all of them before
@@ -120,7 +117,6 @@ def translate(
         require(not is_document or Path(path).parent.is_dir(), f"{path}: its directory must exist")
     if sys.stdin is None and not input:
         raise InputError("standard input is closed")
-    drawn = draws.options(sampling, search)
     terms = Glossary.read(glossary) if glossary else None
     translator = device.load(bundle, src_lang=src_lang, tgt_lang=tgt_lang)
     if verbose:
@@ -131,7 +127,6 @@ def translate(
     options = TranslateOptions(
         n_best=1 if n_best is None else n_best,
         search=search.override(translator.search),
-        sampling=drawn,
         glossary=terms,
         keep_tags=keep_tags,
         keep_literals=not no_keep_literals,

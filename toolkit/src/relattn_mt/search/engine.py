@@ -38,7 +38,7 @@ class Engine(Protocol):
         name: What runs the model, and why nothing faster does, in one line.
         precision: "fp32", "bf16" or "int8"; for CTranslate2 its compute type.
         device: Name of the device.
-        can_step: Whether there is `step`, which prefixes, glossaries, sampling and word choices require.
+        can_step: Whether there is `step`, which prefixes, glossaries and word choices require.
         max_length: Longest sequence that the model can hold; None if unlimited.
     """
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from relattn_mt.config import SearchConfig
 from relattn_mt.search.length_penalty import length_penalty
-from relattn_mt.support.errors import require
 
 NEVER = float("-inf")
 MOST_POSITIONS = 8192  # of a search: its memory per step and hypothesis grows with the limit
@@ -46,7 +45,7 @@ class Request:
     """One source sentence to translate.
 
     Attributes:
-        number: Line number, counted from 1. Sampling draws different random numbers for each line.
+        number: Line number, counted from 1.
         src_ids: Source tokens, with special tokens.
         limit: Maximum number of tokens of a translation, prefix and end of sentence included. It must leave room for
             the prefix, the tokens that spell the text, the phrases and the end.
@@ -74,29 +73,6 @@ class Hypothesis:
 
     tokens: list[int]
     score: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class SamplingOptions:
-    """Options of sampling, which draws translations at random.
-
-    Attributes:
-        top_k: Number of most likely tokens to draw from; 0 draws from all.
-        temperature: Divisor of the log-probabilities; below 1, likely tokens are drawn more often.
-        seed: Random seed. Equal lines of one input are still drawn independently.
-    """
-
-    top_k: int = 0
-    temperature: float = 1.0
-    seed: int = 1
-
-    def __post_init__(self) -> None:
-        require(0 <= self.top_k <= 10**9, f"top_k must be at least 0 and at most 1,000,000,000, got {self.top_k}")
-        require(
-            1e-3 <= self.temperature <= 1e3,
-            f"temperature must be at least 0.001 and at most 1,000, got {self.temperature}",
-        )
-        require(0 <= self.seed < 2**63, f"seed must be at least 0 and less than 2^63, got {self.seed}")
 
 
 @dataclass(frozen=True, kw_only=True)

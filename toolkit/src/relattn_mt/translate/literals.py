@@ -22,12 +22,11 @@ Translate = Callable[[Mapping[int, Sentence], Mapping[int, "re.Pattern[str] | No
 
 
 def translate_with_literals(
-    sentences: Mapping[int, Sentence], preparation: Preparation, translate: Translate, are_drawn: bool
+    sentences: Mapping[int, Sentence], preparation: Preparation, translate: Translate
 ) -> Translations:
     """Return the translations of sentences, which have the literals of those that may lose them.
 
-    The best translation does not depend on how many are wanted. `are_drawn` says whether translations are drawn at
-    random, and not ranked.
+    The best translation does not depend on how many are wanted.
     """
     own: dict[int, Counter[str]] = {}  # literals of the sentences that may lose them
     removed = {}
@@ -48,9 +47,8 @@ def translate_with_literals(
         if number not in read or not all(is_kept for _, is_kept in kept[number]):
             lost[number] = sentences[number]
     if lost:
-        merge = _replaced if are_drawn else merged
         for number, others in translate(lost, dict.fromkeys(lost, literal_pattern())).items():
-            results[number] = merge(kept[number], others)
+            results[number] = _merged(kept[number], others)
     return results
 
 
@@ -77,10 +75,3 @@ def merged(own: Sequence[tuple[Translation, bool]], others: Sequence[Translation
     for each in ranked:
         different.setdefault(each.text, each)
     return list(different.values())[: max(len(own), len(others))]
-
-
-def _replaced(own: Sequence[tuple[Translation, bool]], others: Sequence[Translation]) -> list[Translation]:
-    """Return draws of a sentence, each from `own` if it has the literals, and else from `others`."""
-    if not own:
-        return list(others)
-    return [each if is_kept else others[min(i, len(others) - 1)] for i, (each, is_kept) in enumerate(own)]

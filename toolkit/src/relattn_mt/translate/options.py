@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from relattn_mt.config import SearchConfig
-from relattn_mt.search.types import SamplingOptions
 from relattn_mt.support.errors import require
 from relattn_mt.translate import LongLines
 from relattn_mt.translate.glossary import Glossary
@@ -16,8 +15,8 @@ class SentenceOptions:
     """Options of a sentence. Sentences of one call may have different ones.
 
     Attributes:
-        n_best: Number of translations per line, best first. With a search, at most its beam size.
-        glossary: Terms whose translations are given. It requires a search.
+        n_best: Number of translations per line, best first; at most the beam size.
+        glossary: Terms whose translations are given.
         keep_tags: Copy tags, numbers with units and literals unchanged into the translation. It cannot be combined with
             `align`.
         keep_literals: Copy emoji and other symbols, and literals that the model changes or leaves out: placeholders,
@@ -57,12 +56,10 @@ class CallOptions:
 
     Attributes:
         search: Beam size, length penalty and length limits; None takes those of the translator.
-        sampling: Draw translations at random; None searches for the best.
         unit: What a sentence is called in messages; empty: no warnings are logged.
     """
 
     search: SearchConfig | None = None
-    sampling: SamplingOptions | None = None
     unit: str = "line"
 
 
@@ -75,15 +72,6 @@ class TranslateOptions(CallOptions, SentenceOptions):
     Raises:
         InputError: Options contradict each other or are out of range.
     """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_compatible(self, self)
-
-
-def require_compatible(sentence: SentenceOptions, call: CallOptions) -> None:
-    """Raise an InputError if options of a sentence do not work with those of a call."""
-    require(not (call.sampling and sentence.glossary), "a glossary requires a search; it does not work with sampling")
 
 
 DEFAULTS = TranslateOptions()

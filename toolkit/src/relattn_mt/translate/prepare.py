@@ -15,7 +15,7 @@ from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text, literal_pattern, tag_pattern
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, ImportedTokenizer
 from relattn_mt.tokens.text_files import require_no_nul
-from relattn_mt.translate.options import DEFAULTS, CallOptions, SentenceOptions, require_compatible
+from relattn_mt.translate.options import DEFAULTS, CallOptions, SentenceOptions
 from relattn_mt.translate.prefixes import Prefixes
 
 if TYPE_CHECKING:
@@ -191,8 +191,7 @@ class Preparation:
         """
         options = sentence.options
         search = call.search or self.search
-        require_compatible(options, call)
-        if call.sampling is None and options.n_best > search.beam_size:
+        if options.n_best > search.beam_size:
             raise InputError(f"n_best must be at most the beam size {search.beam_size}, got {options.n_best}")
         if options.glossary and (search.no_repeat_ngram > 0 or search.repetition_penalty != 1.0):
             raise InputError("a glossary does not work with no_repeat_ngram and repetition_penalty")

@@ -10,7 +10,7 @@ import numpy as np
 
 from relattn_mt.config import SearchConfig
 from relattn_mt.search.engine import Engine
-from relattn_mt.search.types import DIVERGED, Hypothesis, Request, SamplingOptions, SearchRules
+from relattn_mt.search.types import DIVERGED, Hypothesis, Request, SearchRules
 from relattn_mt.support.errors import Diverged, require
 from relattn_mt.text.alignment import Links, WordAlignment, align_words
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, marked_pieces
@@ -57,13 +57,9 @@ class Runner:
             yield from pool.map(work, batches)
 
     def search(
-        self,
-        requests: Sequence[Request],
-        search: SearchConfig,
-        counts: Sequence[int],
-        sampling: SamplingOptions | None = None,
+        self, requests: Sequence[Request], search: SearchConfig, counts: Sequence[int]
     ) -> list[list[Hypothesis]]:
-        """Return the best hypotheses of each request, or draws: as many as `counts` says. Lengths should be similar.
+        """Return the best hypotheses of each request, as many as `counts` says. Lengths should be similar.
 
         Raises:
             InputError: The engine does not support this.
@@ -76,20 +72,13 @@ class Runner:
             bos=special.bos,
             eos=special.eos,
             banned=special.banned,
-            n_best=1 if sampling else max(counts),
+            n_best=max(counts),
             given=len(special.tgt_begin),
             continues_word=self._continues_word if has_phrases else None,
         )
-        if sampling:
-            self.require_steps("sampling")
         if any(len(each.prefix) > rules.given or each.spelling is not None for each in requests):
             self.require_steps("prefixes")
-        if sampling:
-            from relattn_mt.search.sampling import sample  # imports numpy.random
-
-            found = sample(self.engine, requests, rules, sampling, max(counts))
-        else:
-            found = self.engine.search(requests, rules)
+        found = self.engine.search(requests, rules)
         if diverged := [request.number for request, best in zip(requests, found, strict=True) if not best]:
             raise Diverged(f"line {min(diverged)}: {DIVERGED}")
         return [hypotheses[:count] for hypotheses, count in zip(found, counts, strict=True)]

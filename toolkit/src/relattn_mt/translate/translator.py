@@ -210,7 +210,7 @@ class Translator:
     ) -> list[list[Translation]]:
         """Return the `options.n_best` best translations of each line, best first; a blank line has one, empty.
 
-        With `options.sampling`, that many are drawn. Arguments and errors are those of `translate`.
+        Arguments and errors are those of `translate`.
         """
         for name, given in (("lines", lines), ("prefixes", prefixes)):
             if isinstance(given, str):  # an iterable of characters
@@ -228,8 +228,8 @@ class Translator:
     ) -> Iterator[list[Translation]]:
         """Yield the translations of each line of chunks of lines, in order, as `n_best` returns them.
 
-        Each chunk is translated before the next is read. Lines are numbered from `first_line` on, in errors and in what
-        sampling draws. The translations of earlier chunks have been yielded before an error. The progress bar has an
+        Each chunk is translated before the next is read. Lines are numbered from `first_line` on, in errors.
+        The translations of earlier chunks have been yielded before an error. The progress bar has an
         end if `chunks` is a list.
         """
         total = sum(map(len, chunks)) if isinstance(chunks, list) else None
@@ -292,7 +292,7 @@ class Translator:
             return results
 
         def translate_all(chosen: Mapping[int, Sentence]) -> dict[int, list[Translation]]:
-            return translate_with_literals(chosen, self.preparation, translate, call.sampling is not None)
+            return translate_with_literals(chosen, self.preparation, translate)
 
         if any(sentence.options.glossary for sentence in sentences):
             self.runner.require_steps("a glossary")
@@ -365,7 +365,7 @@ class Translator:
         def work(indices: np.ndarray) -> dict[int, list[Translation]]:
             batch = [read[i] for i in indices]
             counts = [each.sentence.options.n_best for each in batch]
-            found = self.runner.search([requests[i] for i in indices], search, counts, call.sampling)
+            found = self.runner.search([requests[i] for i in indices], search, counts)
             translations = self._finished(batch, found, search)
             return {each.number: ranked for each, ranked in zip(batch, translations, strict=True)}
 
