@@ -48,7 +48,7 @@ def translate_with_literals(
             lost[number] = sentences[number]
     if lost:
         for number, others in translate(lost, dict.fromkeys(lost, literal_pattern())).items():
-            results[number] = _merged(kept[number], others)
+            results[number] = merged(kept[number], others)
     return results
 
 
