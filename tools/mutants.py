@@ -9,7 +9,7 @@ the paths that are given or from all shipped code.
 
 Mutants are applied to copies of the tree in a temporary directory, so the tree itself does not change. The tests of
 the mirrored file and folder run first, then the others of the distribution, until one fails; for C, also `make test-c`.
-`--map` runs the whole suite once and records which tests execute which line, after which only those tests run; with
+`--map` runs the whole suite once and records which tests execute which block, after which only those tests run; with
 paths of tests, it adds these to the record. A failure counts if the same test passes without the mutant. A survivor is
 to be read: it shows a test that is missing, or code that is not needed.
 """
@@ -23,7 +23,6 @@ import os
 import random
 import re
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -35,11 +34,11 @@ from queue import SimpleQueue
 
 import pytest
 
+from tools import blocks
 from tools.slips import Mutant, c_mutants, conditions, python_mutants
 
 ROOT = Path(__file__).parents[1]
-MAP = ROOT / ".cache" / "mutants" / "coverage"
-TESTS = MAP.with_name("tests")  # what the record is of: tests that have gone since are left out
+MAP = ROOT / ".cache" / "mutants" / "map.json"
 SHIPPED = ("library/src", "toolkit/src", "kernels")
 LIMIT = 600.0  # seconds of tests per mutant
 
@@ -188,8 +187,12 @@ class Copy:
             return "unfinished", ""
         if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return "passed", ""
-        if status == pytest.ExitCode.USAGE_ERROR:
-            raise ValueError(f"pytest refused {tests}: {output[-2000:]}")
+        if status == pytest.ExitCode.USAGE_ERROR:  # tests that the record has and that are gone
+            gone = {name.removeprefix(f"{self.root}/") for name in re.findall("^ERROR: not found: (.*)$", output, re.M)}
+            rest = [test for test in tests if test not in gone]
+            if not gone or len(rest) == len(tests):
+                raise ValueError(f"pytest must accept {tests}, got {output[-2000:]}")
+            return self.tests(rest, seconds, without) if rest else ("passed", "")
         name = re.search(r"^(?:FAILED|ERROR) (\S+\.py(?:::\w+)*(?:\[.*?\](?= - |$))?)", output, re.MULTILINE)
         return "failed", name[1] if name else ""  # without a name: the process ended
 
@@ -251,36 +254,29 @@ def c_tests(path: str) -> list[list[str]]:
 
 
 class Coverage:
-    """Which tests execute which line, if `--map` has recorded it."""
+    """Which tests execute which block, if `--map` has recorded it."""
 
     def __init__(self) -> None:
-        self.tests: dict[str, dict[int, list[str]]] = {}
-        if not MAP.exists():
-            return
-        existing = set(TESTS.read_text(encoding="utf-8").splitlines())
-        from coverage.numbits import numbits_to_nums
-
-        with sqlite3.connect(MAP) as file:
-            rows = file.execute(
-                "select path, context, numbits from line_bits join file on file.id = file_id "
-                "join context on context.id = context_id where context like '%|run' or context like '%|setup'"
-            )
-            for path, context, numbits in rows:
-                lines = self.tests.setdefault(str(Path(path).relative_to(ROOT)), {})
-                test, _, phase = context.rpartition("|")
-                if test not in existing:
-                    continue
-                tests = test if phase == "run" else test.partition("::")[0]  # all tests of the file may use a fixture
-                for line in numbits_to_nums(numbits):
-                    lines.setdefault(line, []).append(tests)
+        record = json.loads(MAP.read_text(encoding="utf-8")) if MAP.exists() else {"blocks": [], "tests": {}}
+        self.blocks: dict[str, list[tuple[int, int, int]]] = {}  # of a file: length, first line, number
+        for number, (path, first, last) in enumerate(record["blocks"]):
+            self.blocks.setdefault(path, []).append((last - first, first, number))
+        self.tests: dict[int, list[str]] = {}
+        for test, numbers in record["tests"].items():
+            for number in numbers:
+                self.tests.setdefault(number, []).append(test)
 
     def of(self, mutant: Mutant) -> list[list[str]]:
-        """Return the tests that execute the lines of a mutant, those of the mirrored folder first."""
+        """Return the tests that execute the block of a mutant, those of the mirrored folder first.
+
+        For code outside of functions, these are the tests that execute any block of the file.
+        """
         source = (ROOT / mutant.path).read_text(encoding="utf-8")
-        lines = range(source.count("\n", 0, mutant.start) + 1, source.count("\n", 0, mutant.end) + 2)
-        found = {test for line in lines for test in self.tests.get(mutant.path, {}).get(line, ())}
-        if not self.tests:
-            return []
+        line = source.count("\n", 0, mutant.start) + 1
+        blocks = self.blocks.get(mutant.path, [])
+        around = sorted(block for block in blocks if block[1] <= line <= block[1] + block[0])[:1]
+        numbers = [number for _, _, number in around or blocks]
+        found = {test for number in numbers for test in self.tests.get(number, ())}
         batches = []
         for group in mirrors(mutant.path):
             near = sorted(test for test in found if test.startswith(tuple(group)))
@@ -289,19 +285,21 @@ class Coverage:
         return [*batches, *([sorted(found)] if found else [])]
 
 
-def record_map(tests: Sequence[str], processes: int) -> None:
-    """Record which tests execute which line; with tests, add these to the record."""
+def record_map(tests: Sequence[str]) -> None:
+    """Record which tests execute which block; with tests, add these to the record."""
+    with tempfile.TemporaryDirectory() as directory:
+        tree = Copy(Path(directory))
+        found = blocks.instrument(tree.root, SHIPPED[:2])
+        options = ["-n", "0", "-p", "tools.blocks", "-p", "no:cacheprovider", "--timeout", "300", "--tb=no"]
+        subprocess.run([sys.executable, "-m", "pytest", *options, *tests], cwd=tree.root, env=tree.environment)
+        record = {"blocks": found, "tests": {}}
+        if tests and MAP.exists():
+            record = json.loads(MAP.read_text(encoding="utf-8"))
+            if [tuple(block) for block in record["blocks"]] != found:
+                raise ValueError("blocks have changed: run --map for all tests")
+        record["tests"] |= json.loads((tree.root / blocks.RECORD).read_text(encoding="utf-8"))
     MAP.parent.mkdir(parents=True, exist_ok=True)
-    configuration = MAP.parent / "settings.ini"
-    configuration.write_text(f"[run]\nsource = {','.join(SHIPPED[:2])}\ndata_file = {MAP}\n")
-    pytest_command = [sys.executable, "-m", "pytest"]
-    append = ["--cov-append"] if tests else []
-    subprocess.run(
-        [*pytest_command, "-n", str(processes), "--timeout", "300", "--cov", f"--cov-config={configuration}",
-         "--cov-context=test", "--cov-report=", *append, *tests], cwd=ROOT,
-    )  # fmt: skip
-    listed = subprocess.run([*pytest_command, "-n", "0", "--collect-only"], cwd=ROOT, capture_output=True, text=True)
-    TESTS.write_text("\n".join(line for line in listed.stdout.splitlines() if "::" in line) + "\n", encoding="utf-8")
+    MAP.write_text(json.dumps(record), encoding="utf-8")
 
 
 class Trials:
@@ -386,11 +384,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="seed of the sample (default: 1)")
     parser.add_argument("--jobs", type=int, default=2, help="number of mutants, or processes, at a time (default: 2)")
     parser.add_argument("--show", action="store_true", help="print the sample and run nothing")
-    parser.add_argument("--map", action="store_true", help="record which tests execute which line, and end")
+    parser.add_argument("--map", action="store_true", help="record which tests execute which block, and end")
     options = parser.parse_args()
     if options.map:
         tests = [] if options.paths == list(SHIPPED) else options.paths
-        return record_map(tests, options.jobs)
+        return record_map(tests)
     chance = random.Random(options.seed)
     mutants = sample(shipped_files(options.paths, (".py",)), options.python, False, chance)
     mutants += sample(shipped_files(options.paths, (".c", ".h")), options.c, True, chance)

@@ -78,7 +78,7 @@ def test_triton_equals_the_reference(case):
     assert_backends_equal_the_reference(case, shape, torch.float32, "triton")
 
 
-@settings(max_examples=100)
+@settings(max_examples=30)
 @given(
     queries=st.integers(1, 8),
     keys=st.integers(1, 8),

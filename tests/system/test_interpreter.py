@@ -12,6 +12,7 @@ from relattn.backends.triton import operators
 from benchmarks import errors
 from benchmarks.forms import Case
 from library.tests import test_triton
+from library.tests.conftest import _triton_is_quick  # noqa: F401 - an autouse fixture
 from library.tests.test_triton import _poison_and_forget, check, grid, small_call  # noqa: F401 - an autouse fixture
 from tests.support.calls import call_of, cases, name_of
 from tests.support.numerics import SHAPES, Shape, assert_within_budget, make_inputs

@@ -17,7 +17,7 @@ from tests.support.document_files import LINE_ENDS, SPACES, Maker
 from tests.support.engines import TextEngine
 from tests.support.marked import Characters
 
-COUNT = 400  # texts and files
+COUNT = 200  # texts and files
 
 
 def source(change: Callable[[str], str]) -> Translator:
@@ -138,7 +138,7 @@ def test_words_change_and_nothing_else() -> None:
 
 
 def test_the_command_gives_the_bytes_of_the_server() -> None:
-    inputs = [(kind, Maker(seed).file(kind)) for kind, seed in itertools.product(FORMATS, range(3))]
+    inputs = [(kind, Maker(seed).file(kind)) for kind, seed in itertools.product(FORMATS, range(2))]
     for (kind, content), wanted in zip(inputs, translated(str.upper, inputs), strict=True):
         translator = source(str.upper)
         translator.src_lang, translator.tgt_lang = "en", "de"
