@@ -68,7 +68,7 @@ def is_changed(mutant: Mutant) -> bool:
 
 
 SERVER = """
-import importlib, json, os, signal, sys, time
+import json, os, signal, sys, time, traceback
 
 os.environ.update(OMP_NUM_THREADS="1", TRITON_INTERPRET="1")  # as conftest.py
 import hypothesis, pytest, pytest_cov, pytest_timeout, torch, torch._dynamo, triton.language, xdist
@@ -88,7 +88,10 @@ for line in sys.stdin:
         status = 1
         try:
             status = int(pytest.main(request["arguments"]))
+        except BaseException:
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             sys.stdout.flush()
             os._exit(status)
     end, done, status = time.monotonic() + request["seconds"], 0, -1
@@ -102,7 +105,7 @@ for line in sys.stdin:
     if not done:
         os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status) if done else 0
-    print(-1 if not done else code if code >= 0 else 1, flush=True)
+    print(-1 if not done else code if code >= 0 else 128, flush=True)
 """  # a run of tests in a fork does not import PyTorch and transformers again
 
 
@@ -129,7 +132,7 @@ class Server:
         return line
 
     def request(self, request: dict[str, object]) -> int:
-        """Return the exit status of pytest, or -1 if the time was over."""
+        """Return the exit status of pytest, 128 after a signal, or -1 if the time was over."""
         assert self.process.stdin is not None
         print(json.dumps(request), file=self.process.stdin, flush=True)
         return int(self._read())
@@ -178,6 +181,7 @@ class Copy:
     def tests(self, tests: Sequence[str], seconds: float, without: Sequence[str] = ()) -> tuple[str, str]:
         """Return "passed", "failed" or "unfinished", and the first test that failed, of some tests without others."""
         options = ["-x", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "--timeout=120", "--timeout-method=signal"]
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of plugins that the server has imported
         options += [f"--deselect={test}" for test in without]
         output_file = self.root / "output.txt"
         request = {"output": str(output_file), "seconds": max(1.0, seconds), "arguments": [*options, *tests]}
@@ -194,6 +198,8 @@ class Copy:
                 raise ValueError(f"pytest must accept {tests}, got {output[-2000:]}")
             return self.tests(rest, seconds, without) if rest else ("passed", "")
         name = re.search(r"^(?:FAILED|ERROR) (\S+\.py(?:::\w+)*(?:\[.*?\](?= - |$))?)", output, re.MULTILINE)
+        if name is None and status < 128:
+            raise RuntimeError(f"pytest must name the test that failed, got {output[-2000:]}")
         return "failed", name[1] if name else ""  # without a name: the process ended
 
     def change(self, path: str, content: str) -> bool:

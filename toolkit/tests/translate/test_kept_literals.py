@@ -12,6 +12,7 @@ from relattn_mt.text.patterns import literal_pattern, literals, may_have_tags, t
 from relattn_mt.text.strip import strip
 from relattn_mt.translate.options import CallOptions, SentenceOptions, TranslateOptions
 from relattn_mt.translate.prepare import Sentence
+from relattn_mt.translate.translator import Translator
 
 from tests.support.bundles import save_random_bundle
 from tests.support.foreign_bundles import make_bundle
@@ -112,12 +113,18 @@ def test_a_line_that_is_too_long_with_its_literals(tmp_path):
     assert "12345678" * 10 in translator.translate([line])[0]
 
 
+@pytest.fixture(scope="module")
+def everyday() -> Translator:
+    """Return the model that is shipped."""
+    return load("everyday-en-de", tgt_lang="de")
+
+
 @pytest.mark.parametrize("text", ["{a}{b}", "%s ", "$ab", "ann@example.org ", "1,234.5 ", "dog {a} "])
-def test_many_in_a_row_take_little_time(text):
+def test_many_in_a_row_take_little_time(text, everyday):
     """The model does not read them. With the words between them, it reads a line of usual length."""
-    translator, line = load("everyday-en-de", tgt_lang="de"), (text * 500)[: 500 if "dog" in text else 4000].strip()
+    line = (text * 500)[: 500 if "dog" in text else 4000].strip()
     start = time.process_time()
-    (translation,) = translator.translate([line])
+    (translation,) = everyday.translate([line])
     assert time.process_time() - start < 0.5
     assert translation == line or ("dog" in text and translation.count("{a}") == line.count("{a}"))
 
@@ -129,19 +136,18 @@ def test_none_with_alignments(tmp_path):
     assert [best.text for (best,) in aligned] == translator.translate(lines, TranslateOptions(keep_literals=False))
 
 
-def test_a_literal_that_the_model_copies_stays_where_it_is():
-    translator, lines = load("everyday-en-de", tgt_lang="de"), ["I have %d messages and %s books."]
-    raw = translator.translate(lines, TranslateOptions(keep_literals=False))
+def test_a_literal_that_the_model_copies_stays_where_it_is(everyday):
+    lines = ["I have %d messages and %s books."]
+    raw = everyday.translate(lines, TranslateOptions(keep_literals=False))
     assert "%d" in raw[0]
     assert "%s" in raw[0]
-    assert translator.translate(lines) == raw
+    assert everyday.translate(lines) == raw
 
 
-def test_a_lost_literal_stands_where_keep_tags_puts_it():
-    translator = load("everyday-en-de", tgt_lang="de")
+def test_a_lost_literal_stands_where_keep_tags_puts_it(everyday):
     lines = ["Please write to {{ item.title }} tomorrow.", "The red 😀 house is old.", "It is cold."]
     raw, literals, tags = (
-        translator.translate(lines, options)
+        everyday.translate(lines, options)
         for options in (TranslateOptions(keep_literals=False), TranslateOptions(), TranslateOptions(keep_tags=True))
     )
     assert literals == tags
@@ -150,36 +156,31 @@ def test_a_lost_literal_stands_where_keep_tags_puts_it():
     assert not literals[1].endswith("😀")
 
 
-def test_all_of_several_translations_have_them():
-    translator, lines = load("everyday-en-de", tgt_lang="de"), ["I have {name} books."]
-    (raw,), (kept,) = (
-        translator.n_best(lines, TranslateOptions(n_best=4, keep_literals=keep)) for keep in (False, True)
-    )
+def test_all_of_several_translations_have_them(everyday):
+    lines = ["I have {name} books."]
+    (raw,), (kept,) = (everyday.n_best(lines, TranslateOptions(n_best=4, keep_literals=keep)) for keep in (False, True))
     assert "{name}" in raw[0].text
     assert "{name}" not in raw[1].text
     assert all("{name}" in each.text for each in kept)
     assert kept[0] == raw[0]
-    assert translator.translate(lines) == [kept[0].text]
+    assert everyday.translate(lines) == [kept[0].text]
 
 
 PATTERNS = ["I have {} books.", "Please write to {} tomorrow.", "Where is {}?", "Do not open {} before Monday."]
 LITERALS = ["{name}", "%d", "https://example.org/a", "me@example.org", "12345678", "AB-12345", "@anna", "😀"]
-LINES = [pattern.format(literal) for pattern in PATTERNS for literal in LITERALS]
+LINES = [PATTERNS[(i + turn) % 4].format(literal) for turn in range(2) for i, literal in enumerate(LITERALS)]
 
 
-def test_n_best_lists_are_different_translations_in_order():
-    translator = load("everyday-en-de", tgt_lang="de")
-    best = translator.translate(LINES)
-    for n_best in (2, 4):
-        lists = translator.n_best(LINES, TranslateOptions(n_best=n_best))
-        assert [ranked[0].text for ranked in lists] == best
-        for line, ranked in zip(LINES, lists, strict=True):
-            scores = [each.score for each in ranked]
-            assert scores == sorted(scores, reverse=True)
-            assert len({each.text for each in ranked}) == len(ranked)
-            assert all(literals(each.text) == literals(line) for each in ranked)
-        full = sum(len(ranked) == n_best for ranked in lists)
-        assert full >= 0.9 * len(LINES)
+def test_n_best_lists_are_different_translations_in_order(everyday):
+    best = everyday.translate(LINES)
+    lists = everyday.n_best(LINES, TranslateOptions(n_best=4))
+    assert [ranked[0].text for ranked in lists] == best
+    for line, ranked in zip(LINES, lists, strict=True):
+        scores = [each.score for each in ranked]
+        assert scores == sorted(scores, reverse=True)
+        assert len({each.text for each in ranked}) == len(ranked)
+        assert all(literals(each.text) == literals(line) for each in ranked)
+    assert sum(len(ranked) == 4 for ranked in lists) >= 0.9 * len(LINES)
 
 
 def test_sentences_of_a_call_have_their_own_options_and_share_its_search(tmp_path):
