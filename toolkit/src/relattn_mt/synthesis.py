@@ -144,7 +144,7 @@ class SyntheticText:
 
 
 def synthesize(text: SyntheticText, out: Path) -> FilterStats:
-    """Write a synthetic corpus with a data card, or continue one that was interrupted, and return its statistics.
+    """Write a synthetic corpus, or continue one that was interrupted, and return its statistics.
 
     Raises:
         InputError: As `prepare`, or a line cannot be translated.

@@ -1,6 +1,7 @@
 """The commands distill and backtranslate, compared with translating line by line."""
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,10 @@ def test_distilled_corpus_is_that_of_single_lines(relattn, model, mono, tmp_path
     expected = by_line(load(model), n_best=2)
     assert corpus(out) == kept(expected)
     assert result.out.split()[:2] == ["read", f"{2 * len(LINES)}"]
-    card = (out / "README.md").read_text()
-    assert synthesis.weights_digest(model) in card
-    assert "The target side is synthetic" in card
-    assert "| long | 2 |" in card  # not translated
+    record = json.loads((out / "prepared.json").read_text())
+    assert record["settings"]["teacher"] == synthesis.weights_digest(model)
+    assert record["settings"]["synthetic"] == "target"
+    assert record["stats"]["dropped"]["long"] == 2  # not translated
 
 
 def test_pairs_below_the_score_are_dropped(relattn, model, mono, tmp_path):
@@ -81,7 +82,7 @@ def test_pairs_below_the_score_are_dropped(relattn, model, mono, tmp_path):
     rules = [*ALL[:4], "--max_words", 20, "--min_score", least]
     assert relattn("distill", model, "--data", mono, "--out", tmp_path / "out", *rules).code == 0
     assert corpus(tmp_path / "out") == kept(expected, least)
-    assert "| score | " in (tmp_path / "out" / "README.md").read_text()
+    assert json.loads((tmp_path / "out" / "prepared.json").read_text())["stats"]["dropped"]["score"] > 0
 
 
 def test_back_translation_tags_sources(relattn, model, mono, tmp_path):

@@ -146,7 +146,7 @@ def test_an_interrupted_preparation_continues(own, tmp_path, monkeypatch, whole,
         return write_part(path, chunks, seen)
 
     monkeypatch.setattr(pipeline, "_write_part", counting)
-    with pytest.raises(KeyboardInterrupt), patch.object(pipeline, "data_card", side_effect=KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), patch.object(pipeline, "file_digest", side_effect=KeyboardInterrupt):
         run(own, tmp_path / "out")
     assert len(written) == stop
     stop = -1
@@ -243,23 +243,24 @@ def test_a_preparation_that_kept_nothing_can_be_corrected(tmp_path):
     assert run(OwnFiles(*paths, ("en", "ru")), tmp_path / "out").kept == 1
 
 
-def test_the_card_and_the_record_match_the_files(own, tmp_path):
+def test_the_record_matches_the_files(own, tmp_path):
     name = os.fsdecode(bytes(tmp_path / "text-") + b"\xff")  # not UTF-8, so it is written with an escape
     Path(name).write_bytes(Path(own.src).read_bytes())
     stats = run(replace(own, src=name), tmp_path / "out")
     record = json.loads((tmp_path / "out" / "prepared.json").read_text(encoding="utf-8"))
-    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     for file, described in record["files"].items():
         written = (tmp_path / "out" / file).read_bytes()
         count, digest = len(gzip.decompress(written).splitlines()), hashlib.sha256(written).hexdigest()
         assert described == {"lines": count, "sha256": digest}
-        assert f"| `{file}` | {count:,} | `{digest}` |" in card
-    for path, shown in ((name, "text-\\xff"), (own.tgt, "de"), (*own.exclude, "test")):
-        assert f"| `{shown}` |" in card
-        assert hashlib.sha256(Path(path).read_bytes()).hexdigest() in card
-    assert f"| duplicate | {stats.dropped['duplicate']} |" in card
-    assert "`max_words: 20`" in card
-    assert str(tmp_path) not in card
+    digests = record["settings"]["text"]
+    names = record["origin"]["files"]
+    paths = {"src": (name, "text-\\xff"), "tgt": (own.tgt, "de"), "excluded 1": (*own.exclude, "test")}
+    assert digests.keys() == names.keys() == paths.keys()
+    for role, (path, shown) in paths.items():
+        assert names[role] == shown
+        assert digests[role] == hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    assert record["stats"]["dropped"] == stats.dropped
+    assert record["settings"]["cleaning"]["max_words"] == 20
 
 
 def test_the_command(relattn, own, tmp_path):
@@ -268,7 +269,7 @@ def test_the_command(relattn, own, tmp_path):
     code, out, err = relattn(*command)
     assert (code, out.split()[:4], err) == (0, ["read", "309", "100.00", "%"], "")
     assert "a\\x00b ||| x\n" in out
-    assert out.endswith(f"\n{tmp_path}/out/README.md\n")
+    assert out.endswith(f"\n{tmp_path}/out/prepared.json\n")
     assert relattn(*command).out.endswith(out)  # it says so if nothing was done
 
 

@@ -6,8 +6,7 @@ from relattn_mt.commands.options import SynthesisOptions
 def distill(teacher: str, *, data: list[str], synthesis: SynthesisOptions) -> None:
     """Translate text with a teacher, and write the pairs as a corpus to train a student on.
 
-    The corpus has a data card, which counts the pairs that were dropped. After an interruption, the same command
-    continues.
+    Pairs are dropped by rules, and counted. After an interruption, the same command continues.
 
     Args:
         teacher: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub.

@@ -136,10 +136,11 @@ class SynthesisOptions:
 
     def write(self, text: "SyntheticText") -> None:
         """Write the corpus of `text`, and print its statistics."""
+        from relattn_mt.corpus.pipeline import RECORD
         from relattn_mt.synthesis import synthesize
 
         out = Path(self.out)
-        print(synthesize(text, out), end=f"\n\n{out / 'README.md'}\n")
+        print(synthesize(text, out), end=f"\n\n{out / RECORD}\n")
 
 
 def require_new_output(out: str, inputs: Sequence[str], bundles: Sequence[str]) -> None:

@@ -1,16 +1,14 @@
-"""Read sentence pairs from one file: Parquet, or text that may be compressed: columns, JSON lines or TMX."""
+"""Read sentence pairs from one file, which may be compressed: columns separated by tabs, or TMX."""
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from relattn_mt.support.errors import InputError, reading, require, require_installed, same_language
+from relattn_mt.support.errors import reading, require, same_language
 from relattn_mt.tokens.text_files import blocks, read_lines
 
 _NAMES = ("src", "source"), ("tgt", "target")  # of columns, besides the codes of the languages
@@ -20,25 +18,20 @@ _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 def read_pairs(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the pairs of a file, each side in one line. The name of the file decides how it is read.
 
-    Columns are named by the first row, and fields of objects by their names: the codes of the languages, or src and
-    tgt, or source and target. Tab-separated text without names has the source first and then the target.
+    Tab-separated columns are named by the first row: the codes of the languages, or src and tgt, or source and target.
+    Without names, the source is first and then the target.
 
     Raises:
         InputError: The file cannot be read, has another name, or a pair lacks a side.
     """
     kind = re.sub(r"\.(gz|bz2|xz|zst)$", "", Path(path).name.lower()).rpartition(".")[2]
-    kinds = ("tsv", "csv", "jsonl", "tmx", "parquet")
-    require(kind in kinds, f"{path}: pairs must be in a .tsv, .csv, .jsonl, .tmx or .parquet file")
+    require(kind in ("tsv", "tmx"), f"{path}: pairs must be in a .tsv or .tmx file")
     with reading(path, f"not {kind.upper()}"):
         if kind == "tmx":
             pairs: Iterable[Sequence[str]] = _units(path, languages)
-        elif kind in ("jsonl", "parquet"):
-            rows = map(json.loads, read_lines(path)) if kind == "jsonl" else _rows(path)
-            pairs = _objects(rows, path, languages)
         else:
-            lines = (f"{line}\n" for line in read_lines(path, accepts_nul=True))
-            fields = csv.reader(lines) if kind == "csv" else (line.rstrip("\n").split("\t") for line in lines)
-            pairs = _columns(fields, path, languages, needs_names=kind == "csv")
+            rows = (line.split("\t") for line in read_lines(path, accepts_nul=True))
+            pairs = _columns(rows, path, languages)
         for src, tgt in pairs:
             yield " ".join(src.split()), " ".join(tgt.split())
 
@@ -54,36 +47,16 @@ def _find(names: Sequence[str], languages: tuple[str, str], where: str) -> list[
     return found if min(found) >= 0 else []
 
 
-def _columns(
-    rows: Iterable[list[str]], path: str, languages: tuple[str, str], *, needs_names: bool
-) -> Iterator[Sequence[str]]:
+def _columns(rows: Iterable[list[str]], path: str, languages: tuple[str, str]) -> Iterator[Sequence[str]]:
     columns: list[int] = []
     for number, row in enumerate(rows, start=1):
         if number == 1:
             columns = _find(row, languages, f"{path}: the first row")
-            require(bool(columns) or not needs_names, f"{path}: the first row must name {' and '.join(languages)}")
             if columns:
                 continue
             columns = [0, 1]
         require(len(row) > max(columns), f"{path}: row {number} must have a source and a target, got one column")
         yield [row[column] for column in columns]
-
-
-def _rows(path: str) -> Iterator[Any]:
-    require_installed("files")
-    from pyarrow.parquet import ParquetFile
-
-    return (row for batch in ParquetFile(path).iter_batches() for row in batch.to_pylist())
-
-
-def _objects(rows: Iterable[Any], path: str, languages: tuple[str, str]) -> Iterator[Sequence[str]]:
-    for number, given in enumerate(rows, start=1):
-        row = given.get("translation", given) if isinstance(given, dict) else {}
-        values = list(row.values()) if isinstance(row, dict) else []
-        found = _find([*row] if values else [], languages, f"{path}: line {number}")
-        if not found or not all(isinstance(values[index], str | None) for index in found):
-            raise InputError(f"{path}: line {number} must have texts for {' and '.join(languages)}, got {given}"[:300])
-        yield [values[index] or "" for index in found]
 
 
 def _units(path: str, languages: tuple[str, str]) -> Iterator[Sequence[str]]:

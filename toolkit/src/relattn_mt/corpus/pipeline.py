@@ -1,8 +1,8 @@
-"""Preparation of a corpus: filter it part by part, join the parts, and write the data card.
+"""Preparation of a corpus: filter it part by part, and join the parts.
 
     out/train.en.gz, out/train.de.gz        training text
-    out/README.md                           data card
-    out/prepared.json                       data card as JSON; written last, so it marks a finished directory
+    out/prepared.json                       sources, rules, statistics and checksums; written last, so it marks a
+                                            finished directory
     out/.relattn-preparing/settings.json    what is prepared, from which files and by which rules; written first
     out/.relattn-preparing/part-00000/      pairs kept of the first million, their digests and statistics
 
@@ -31,7 +31,7 @@ from relattn_mt.config import CleaningConfig, as_dict, differences
 from relattn_mt.corpus.dedup import SeenPairs
 from relattn_mt.corpus.filter_pool import FilteredChunk, filter_pool, split_chunks
 from relattn_mt.corpus.filters import REASONS, Cleaner, has_known_script
-from relattn_mt.corpus.report import FilterStats, data_card
+from relattn_mt.corpus.report import FilterStats
 from relattn_mt.corpus.sources import Source
 from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import InputError, reading, require, same_language
@@ -39,7 +39,6 @@ from relattn_mt.support.files import file_digest, putting, remove, write_atomica
 from relattn_mt.support.locking import LOCK, locked
 from relattn_mt.tokens.text_files import read_lines
 
-CARD = "README.md"
 RECORD = "prepared.json"
 _WORK = ".relattn-preparing"
 _SETTINGS_FIELDS = "settings", "origin"  # fields of settings.json, and the first of prepared.json
@@ -202,7 +201,6 @@ def _finish(out: Path, record: dict[str, Any]) -> None:
             write_atomically(out / f"valid.{language}", b"".join(text))
     files = {name: {"lines": count, "sha256": file_digest(out / name)} for name, count in lines.items()}
     record = {**record, "files": files}
-    write_atomically(out / CARD, data_card(record).encode())
     write_atomically(out / RECORD, (json.dumps(record, ensure_ascii=False, indent=1) + "\n").encode())
 
 
