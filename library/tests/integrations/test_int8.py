@@ -226,7 +226,7 @@ def test_enable_converts_weights_again():
     assert float((model(x) - exact).norm() / exact.norm()) < 0.03
 
 
-def test_kept_layers_and_the_report_of_a_call(deberta):
+def test_kept_layers_stay_in_float32(deberta):
     kept = "encoder.layer.1.attention"
     inputs = {"input_ids": torch.randint(0, 100, (2, 21)), "attention_mask": torch.ones(2, 21, dtype=torch.long)}
     inputs["attention_mask"][1, 13:] = 0
@@ -246,20 +246,12 @@ def test_kept_layers_and_the_report_of_a_call(deberta):
         f"{kept}.{part}" for part in ("self.query_proj", "self.key_proj", "self.value_proj", "output.dense")
     }
     with torch.inference_mode():
-        expected = deberta(**inputs).last_hidden_state
-        lines = faster.report(deberta.train(), inputs).splitlines()
-        assert all(module.training for module in deberta.modules())
-        deberta.eval()  # with dropout, reports would show its differences
-        assert torch.equal(deberta(**inputs).last_hidden_state, expected)  # the model is as it was
+        found = deberta(**inputs).last_hidden_state
         faster.disable(deberta)
         own = deberta(**inputs).last_hidden_state
     valid = inputs["attention_mask"] != 0
-    difference = float((expected - own)[valid].norm() / own[valid].norm())
-    assert f"last_hidden_state: differs by {difference:.1e} (root mean square, relative)" in lines
-    of_layers = [line.split(": int8 differs by ") for line in lines if "int8 differs by" in line]
-    assert {name for name, _ in of_layers} == {name for name in layers if not name.startswith(kept)}
-    assert all(1e-3 < float(size) < 0.1 for _, size in of_layers)
-    assert lines[-1] == "to undo all: disable(model)"
+    difference = float((found - own)[valid].norm() / own[valid].norm())
+    assert 1e-4 < difference < 0.1
 
 
 @torch.no_grad()

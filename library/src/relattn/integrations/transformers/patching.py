@@ -7,10 +7,9 @@ effect in code that kept a reference to its forward.
 
 from __future__ import annotations
 
-import copy
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +19,7 @@ from torch import nn
 
 from relattn.checks import check_window
 from relattn.functional import Window
-from relattn.integrations.transformers import comparison, int8
+from relattn.integrations.transformers import int8
 from relattn.integrations.transformers.forward_patch import SETTING, ForwardPatch, Scope, load_class, path_of
 
 if TYPE_CHECKING:
@@ -345,20 +344,10 @@ def disable(model: nn.Module | None = None) -> None:
             int8.restore(layer)
 
 
-def report(model: nn.Module, inputs: Mapping[str, Any] | None = None) -> str:
-    """Report which modules use relattn, and what that changes.
+def report(model: nn.Module) -> str:
+    """Return a line per module of a supported class: its name, its class, and "relattn", with its window, or why not.
 
-    Args:
-        model: The model to inspect.
-        inputs: Keyword arguments of a call, such as the result of a tokenizer. The model and a copy of it with its
-            own code are called with them, without gradients.
-
-    Returns:
-        One line per module of a supported class: its name, its class, and "relattn", with its window, or why it does
-        not; and the number of linear layers in int8, if there are any. With `inputs` also the times of both calls,
-        the difference of their outputs, that of each layer in int8 from float32 on its own inputs, and how to undo it;
-        both models are called in evaluation mode.
-        Differences are root mean squares, relative to those of the values.
+    If there are linear layers in int8, a line has their number.
     """
     lines = []
     for name, module in model.named_modules():
@@ -375,12 +364,6 @@ def report(model: nn.Module, inputs: Mapping[str, Any] | None = None) -> str:
         lines.append(f"{name or 'the model'} ({type(module).__name__}): {reason}")
     if count := sum(isinstance(module, int8.Int8Linear) for module in model.modules()):
         lines.append(f"{count} linear layers in int8")
-    if inputs is not None:
-        own = copy.deepcopy(model)
-        for module in own.modules():
-            int8.restore(module)
-            module.__dict__[SETTING] = None  # also hides the setting of the class
-        lines += comparison.compare(model, own, inputs)
     return "\n".join(lines) or f"{type(model).__name__}: no module of a supported class"
 
 
