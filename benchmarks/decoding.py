@@ -33,7 +33,6 @@ import torch
 from relattn_mt import bundle, load
 from relattn_mt.config import ModelConfig, SearchConfig
 from relattn_mt.formats.ctranslate2.directory import Quantization, read_settings
-from relattn_mt.formats.ctranslate2.engine import CTranslate2Engine
 from relattn_mt.formats.ctranslate2.write import export
 from relattn_mt.formats.transformers.read import read
 from relattn_mt.model.transformer import Transformer
@@ -144,12 +143,14 @@ def exported_translator(path: Path, threads: int, *, inter: bool) -> Translator:
     """Return a translator of an export; with `inter`, its threads have batches of their own."""
     import ctranslate2
 
+    from tests.support.ctranslate2_engine import CTranslate2Engine
+
     settings = read_settings(path)
     assert settings is not None
     tokenizer = tokenizer_in(path).with_languages(settings.src_lang, settings.tgt_lang)
     engine = CTranslate2Engine(path, tokenizer, settings.max_length, threads=threads)
     if inter:
-        engine._model = ctranslate2.Translator(str(path), inter_threads=threads, intra_threads=1)
+        engine.scorer.model = ctranslate2.Translator(str(path), inter_threads=threads, intra_threads=1)
     return Translator(engine, tokenizer, settings.search, workers=threads if inter else 1)
 
 

@@ -12,7 +12,6 @@ from ctranslate2.converters import OpenNMTPyConverter
 from relattn_mt import bundle
 from relattn_mt.config import ModelConfig, SearchConfig
 from relattn_mt.formats.ctranslate2.directory import read_settings
-from relattn_mt.formats.ctranslate2.engine import CTranslate2Engine
 from relattn_mt.formats.import_model import import_model
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import arrays_of
@@ -20,6 +19,8 @@ from relattn_mt.support.errors import language_pairs
 from relattn_mt.tokens.imported_tokenizer import tokenizer_in
 from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.translate.translator import Translator
+
+from tests.support.ctranslate2_engine import CTranslate2Engine
 
 FIXTURES = Path(__file__).parent / "fixtures"
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]

@@ -86,7 +86,7 @@ def test_packages_of_others(tmp_path, tokenizers):
         package(tmp_path / "x.argosmodel", model, tokenizers[0]), tmp_path / "bundle", tokenizer=None,
         tgt_tokenizer=None, src_lang="", tgt_lang="", sample=LINES,
     )  # fmt: skip
-    assert report.parities["float32"].same == len(LINES)
+    assert report.parities["float32"].lines == len(LINES)
     parts = bundle.read_bundle(tmp_path / "bundle")
     assert (parts.src_lang, parts.tgt_lang) == ("en", "de")
     assert parts.search == SearchConfig(beam_size=4, length_penalty="average", alpha=0.2, early_stopping=True)

@@ -130,7 +130,7 @@ def test_an_export_has_the_weights_of_the_file(tmp_path, options):
     path, tensors = directory(tmp_path / "model", shortlist={}, **options)
     parts = run_import(path, tmp_path / "bundle", src_lang="", tgt_lang="")
     report = export(parts, tmp_path / "export", int8=False, sample=LINES)
-    assert report.parities["float32"].same == len(LINES)
+    assert report.parities["float32"].lines == len(LINES)
     written = _read(tmp_path / "export" / "model.bin")
     unknown = pieces_of(processor((path / "vocab.ende.spm").read_bytes())).index("<unk>")
     tensors["decoder_ff_logit_out_b"][0, unknown] = -1e4
@@ -188,7 +188,7 @@ def test_a_trained_student(tmp_path):
     parts = Bundle(tmp_path / "bundle", config, SEARCH, "en", "de", arrays_of(model), pieces)
     parts.save()
     report = export(parts, tmp_path / "export", int8=False, sample=LINES)
-    assert report.parities["float32"].same == len(LINES)
+    assert report.parities["float32"].lines == len(LINES)
     assert report.notes == ["max_length_extra of the bundle: 5; of the export: 2"]
     with pytest.raises(InputError, match=r"does not support norm_epsilon 0\.1"):
         export(replace(parts, model=replace(config, norm_epsilon=0.1)), tmp_path / "x", int8=False, sample=LINES)
@@ -272,7 +272,7 @@ def test_an_import_is_trained_and_exported_again(tmp_path, options):
     trained = replace(parts, state=arrays_of(model))
     assert not np.array_equal(trained.state["embedding"], parts.state["embedding"])
     report = export(trained, tmp_path / "export", int8=False, sample=LINES)
-    assert report.parities["float32"].same == len(LINES)
+    assert report.parities["float32"].lines == len(LINES)
 
 
 def test_exports_of_a_model_with_ssru(tmp_path):

@@ -25,7 +25,7 @@ def export(
 
     Both programs score the bundle's translations of some lines. In float32, each token's log-probability must be the
     same to 1e-4. In other types, log-probabilities must differ by at most 0.2 per token on average. Translations may
-    differ: the number of equal ones is printed.
+    differ.
 
     Args:
         program: Format to write: ctranslate2, argos (a package for Argos Translate and LibreTranslate),

@@ -17,14 +17,13 @@ from relattn_mt.config import as_dict
 from relattn_mt.formats import argos, marian
 from relattn_mt.formats.ctranslate2 import read as ctranslate2
 from relattn_mt.formats.ctranslate2.directory import MODEL
-from relattn_mt.formats.ctranslate2.engine import CTranslate2Engine
+from relattn_mt.formats.ctranslate2.scores import CTranslate2Model
 from relattn_mt.formats.foreign_model import ForeignModel
 from relattn_mt.formats.packed import unpacked
 from relattn_mt.formats.parity import Reference, Report, check_lines
 from relattn_mt.formats.transformers import directory as transformers
 from relattn_mt.formats.transformers import read as transformers_reader
 from relattn_mt.support.errors import InputError, language_pairs, require, require_language
-from relattn_mt.translate.translator import Translator
 from relattn_mt.weights import weight_table
 
 _CONVERT = (
@@ -127,13 +126,11 @@ def _import(
     if can_run and find_spec("ctranslate2") is None:
         report = Report([summary, "not checked: ctranslate2 is not installed"], {})
     elif can_run:
-        longest = config.position_spec.max_length
-        engine = CTranslate2Engine(path, tokenizer, longest, compute_type="float32", adds=foreign.adds)
+        theirs = CTranslate2Model(path, tokenizer, compute_type="float32", adds=foreign.adds)
         ours = imported.translator()
-        theirs = Translator(engine, tokenizer, foreign.search)
         lines = check_lines(ours, sample)
         reference = Reference(ours, lines, foreign.search, is_random=isinstance(sample, int))
-        parity = reference.compare(theirs.log_probs, theirs)
+        parity = reference.compare(theirs.log_probs)
         parity.require_close(f"{path}: not imported")
         report.parities["float32"] = parity
     if (quantized := foreign.quantized(weights)) is not None:

@@ -89,7 +89,7 @@ def export(
             foreign.config, foreign.tokenizer.vocab_sizes, foreign.quantized(weights) or weights, int8=int8
         )
         theirs = ours.with_engine(NativeEngine(decoder, bundle.shortlist))
-        parity = reference.compare(theirs.log_probs, theirs)
+        parity = reference.compare(theirs.log_probs)
         parity.require_close(f"{out}: not exported", kind)
         pairs = zip(vars(bundle.search).items(), vars(foreign.search).values(), strict=True)
         notes = [f"{name} of the bundle: {own}; of the export: {its}" for (name, own), its in pairs if own != its]

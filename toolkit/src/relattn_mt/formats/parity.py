@@ -1,16 +1,14 @@
-"""Check that an exported or imported model agrees with the bundle, in its scores and in its translations."""
+"""Check that an exported or imported model gives the scores of the bundle."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from relattn_mt.config import SearchConfig
-from relattn_mt.search.length_penalty import length_penalty
 from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import InputError, require
 from relattn_mt.text.patterns import has_text
@@ -20,7 +18,6 @@ from relattn_mt.translate.translator import Translator
 
 TOLERANCE = 1e-4  # largest difference of a token's log-probability in float32, in nats
 MEAN_TOLERANCE = 0.2  # largest mean difference in other types, in nats, about ten times what int8 has
-TIE = 1e-3  # scores that differ by less count as equal, in nats
 LONGEST = 64  # pieces of a random line
 
 LogProbs = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], list[list[float]]]
@@ -36,8 +33,6 @@ class Parity:
         worst: Largest difference of a log-probability, in nats.
         mean: Mean difference, in nats.
         worst_line: Number of the line with the largest difference, counted from 1.
-        same: Number of lines with the same translation; None if only scores were compared.
-        others: Number of the other lines, by the reason for the difference.
         is_random: Whether the lines are random text.
     """
 
@@ -46,21 +41,14 @@ class Parity:
     worst: float
     mean: float
     worst_line: int
-    same: int | None
-    others: dict[str, int]
     is_random: bool = False
 
     def __str__(self) -> str:
-        scores = (
-            f"log-probabilities of {self.tokens:,} tokens in {self.lines:,} lines{' of random text' * self.is_random} "
-            f"differ by at most {self.worst:.1e} (line {self.worst_line}), on average by {self.mean:.1e}"
+        text = " of random text" if self.is_random else ""
+        return (
+            f"log-probabilities of {self.tokens:,} tokens in {self.lines:,} lines{text} differ by at most "
+            f"{self.worst:.1e} (line {self.worst_line}), on average by {self.mean:.1e}"
         )
-        if self.same is None:
-            return scores
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.others.items())
-        same = f"{self.same:,} of {self.lines:,} translations are identical"
-        expected = "; of sentences (--check_lines), more are identical" if self.is_random and reasons else ""
-        return f"{scores}; {same} (of the others: {reasons}){expected}" if reasons else f"{scores}; {same}"
 
     def require_close(self, refusal: str, weights: str = "float32") -> None:
         """Raise an InputError, which begins with `refusal`, if the difference is too large or not a number.
@@ -104,7 +92,7 @@ class Reference:
     Args:
         translator: Translator of the reference.
         lines: Lines that are not blank.
-        search: Search that all programs support.
+        search: Search for the translations.
         is_random: Whether the lines are random text.
     """
 
@@ -115,50 +103,26 @@ class Reference:
         self.lines = lines
         self.is_random = is_random
         unit = "" if is_random else "line"  # warnings about random lines help nobody
-        self.options = TranslateOptions(search=search, copy=False, keep_literals=False, unit=unit)
+        options = TranslateOptions(search=search, copy=False, keep_literals=False, unit=unit)
         self.src_ids = [translator.tokenizer.encode(line) for line in lines]
-        self.best = [best for (best,) in translator.n_best(lines, self.options, progress=shows_progress())]
-        self.tgt_ids = [best.tokens for best in self.best]
+        translations = translator.n_best(lines, options, progress=shows_progress())
+        self.tgt_ids = [best.tokens for (best,) in translations]
         self.scores = translator.log_probs(self.src_ids, self.tgt_ids)
 
-    def compare(self, log_probs: LogProbs, other: Translator | None = None) -> Parity:
-        """Compare the scores that another program gives to the same translations, and the translations of `other`."""
+    def compare(self, log_probs: LogProbs) -> Parity:
+        """Compare the scores that another program gives to the same translations."""
         scores = log_probs(self.src_ids, self.tgt_ids)
         gaps = [np.abs(np.subtract(mine, its)) for mine, its in zip(self.scores, scores, strict=True)]
         largest = np.array([gap.max() for gap in gaps])
         flat = np.concatenate(gaps)
-        reasons = Counter[str]()
-        others = other.n_best(self.lines, self.options, progress=shows_progress()) if other else []
-        for i, (its,) in enumerate(others):
-            if its.text != self.best[i].text:
-                reasons[self._reason(i, its.tokens)] += 1
         return Parity(
             lines=len(self.lines),
             tokens=len(flat),
             worst=float(largest.max()),
             mean=float(flat.mean()),
             worst_line=int(largest.argmax()) + 1,
-            same=len(self.lines) - reasons.total() if other else None,
-            others=dict(reasons.most_common()),
             is_random=self.is_random,
         )
-
-    def _reason(self, i: int, its: list[int]) -> str:
-        """Return why another translation of line i differs, by the reference's own scores of both."""
-        src = self.src_ids[i]
-        mine = self.tgt_ids[i]
-        search = self.options.search
-        assert search is not None
-        if max(len(mine), len(its)) + 1 >= self.translator.preparation.limit(len(src), search):
-            return "cut at the length limit"
-        end = 1 + len(self.translator.tokenizer.special.tgt_begin)
-        scores = self.translator.log_probs([src, src], [mine, its])
-        ranked = [
-            sum(each) / length_penalty(search, len(tokens) + end)
-            for each, tokens in zip(scores, (mine, its), strict=True)
-        ]
-        gap = ranked[0] - ranked[1]
-        return "near-ties" if abs(gap) < TIE else "less likely" if gap > 0 else "likelier"
 
 
 def check_lines(translator: Translator, sample: Sequence[str] | int, seed: int = 1) -> list[str]:
@@ -167,8 +131,7 @@ def check_lines(translator: Translator, sample: Sequence[str] | int, seed: int =
     Args:
         translator: Translator of the model.
         sample: Lines, of which blank ones are dropped; or the number of lines to draw. A random line consists of pieces
-            with the probabilities that SentencePiece expects. It is not a sentence, and on such lines two searches
-            differ more often than on text.
+            with the probabilities that SentencePiece expects. It is not a sentence.
         seed: Random seed.
 
     Raises:

@@ -37,16 +37,13 @@ from relattn_mt.formats.ctranslate2.directory import (
     ExportSettings,
     Quantization,
 )
-from relattn_mt.formats.ctranslate2.engine import CTranslate2Engine
+from relattn_mt.formats.ctranslate2.scores import CTranslate2Model
 from relattn_mt.formats.exportable import require_exportable
 from relattn_mt.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
 from relattn_mt.formats.parity import Reference, Report, check_lines
-from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import require, require_installed
 from relattn_mt.support.files import putting, require_outside, require_replaceable
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
-from relattn_mt.translate.options import TranslateOptions
-from relattn_mt.translate.translator import Translator
 
 FILES = CONFIG, MODEL, *(f"{name}.json" for name in (SHARED, SOURCE, TARGET)), *TOKENIZER_FILES["imported"], CARD
 POSITIONS = 4096  # length of the table of our sinusoids, which differ from CTranslate2's
@@ -87,28 +84,25 @@ def export(
     state = _state(bundle)
     lines = check_lines(ours, sample)
     _log.info("translating %s lines with the bundle", f"{len(lines):,}")
-    is_random = isinstance(sample, int)
-    options = TranslateOptions(unit="" if is_random else "line")  # no warnings about random lines
-    lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(lines, options, progress=shows_progress())]
+    reference = Reference(ours, lines, bundle.search, is_random=isinstance(sample, int))
+    lengths = [len(tokens) + 1 for tokens in reference.tgt_ids]
     search = ctranslate2_search(bundle.search, sum(lengths) / len(lengths))
-    reference = Reference(ours, lines, search, is_random=is_random)
     own, its = (f"{each.length_penalty}, α = {each.alpha}" for each in (bundle.search, search))
     report = Report(notes := [f"length penalty of the bundle: {own}; of the export: {its}"], {})
     with putting(out) as aside:
         kinds: list[Quantization] = ["float32", quantization]
         for weights in dict.fromkeys(kinds):
-            _log.info("converting to %s, and translating the lines with CTranslate2", weights)
+            _log.info("converting to %s, and scoring the translations with CTranslate2", weights)
             shutil.rmtree(aside, ignore_errors=True)
             _write(aside, bundle, state, search, weights, one_pair=one_pair)
-            engine = CTranslate2Engine(aside, bundle.tokenizer, bundle.model.position_spec.max_length)
-            theirs = Translator(engine, bundle.tokenizer, search)
-            notes.append(f"{weights} was checked in CTranslate2's compute type {engine.precision}")
+            theirs = CTranslate2Model(aside, bundle.tokenizer)
+            notes.append(f"{weights} was checked in CTranslate2's compute type {theirs.precision}")
             if weights.startswith("int8") and has_8_bits(bundle):
                 notes.append(
                     f"{weights} has weights of 8 bits, as the bundle: without VNNI, sums of CTranslate2 saturate; it "
                     "moved the scores of a model by 0.06 nats per token"
                 )
-            report.parities[weights] = parity = reference.compare(theirs.log_probs, theirs)
+            report.parities[weights] = parity = reference.compare(theirs.log_probs)
             parity.require_close(f"{out}: not exported: {weights}", weights)
         (aside / CARD).write_text(report.append_to(bundle.card), encoding="utf-8")
     return report
