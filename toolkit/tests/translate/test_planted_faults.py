@@ -146,3 +146,18 @@ def test_another_language():
     assert not is_in_other_language("Ich weiß es", "en")
     assert not is_in_other_language("Ich weiß es nicht.", "xx")
     assert is_in_other_language("Je ne sais pas ce que vous voulez dire.", "en")
+
+
+@pytest.mark.parametrize(
+    ("english", "german"),
+    [
+        ("They wrote to the Constituent Assembly.", "Sie schrieben der verfassunggebenden Versammlung."),
+        ("He left the European Union.", "Er verließ die EU."),
+        ("She works at the Robert Koch Institute.", "Sie arbeitet am Robert-Koch-Institut."),
+        ("We heard Igor Mikhailov and Marina Aksenova.", "Wir hörten Igor Michailow und Marina Aksjonowa."),
+        ("He asked Petr Necas about it.", "Er fragte Petr Nečas danach."),
+    ],
+)
+def test_names_of_institutions_are_translated_and_others_spelled_anew(translator, english, german):
+    into_english = translator.with_languages("de", "en")
+    assert warnings_of(translator, english, german) == warnings_of(into_english, german, english) == ()

@@ -2,15 +2,17 @@
 
 A name is a capitalized word within a sentence whose lower-case form is not a single piece of the vocabulary, as those
 of common words are. Its translation may be spelled in another way: Athens is Athen, Egypt is Ägypten. So it is a word
-with the same first consonants, also after the vowel that may begin it. A name beside one that stays the same stays the
-same too, as in Anna Smith.
+with nearly the same letters, or with the same first consonants, also after the vowel that may begin it. A name beside
+one that stays the same stays the same too, as in Anna Smith. The name of an institution is translated, such as the
+Constituent Assembly: words after an article, or beside a common word that is capitalized and translated.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from difflib import SequenceMatcher
 
 _CAPITALIZED = re.compile(r"(?<![\w@#&/.-])[A-ZÀ-ÖØ-Þ][a-zß-öø-ÿ]\w+")
 _BEGIN = re.compile(r"(?:\A|[^\w\s,;]|\n)\s*\Z")  # of a sentence or quotation, before its first word
@@ -22,7 +24,18 @@ _TRANSLATED = re.compile(
     r"|french|france|german\w*|dutch|greek|greece|spanish|spain|danish|turkish|hungar\w+|jew\w*|czech\w*|swiss|swed\w+"
     r"|states?|kingdom|republic|cologne|munich|vienna|mrs?|ms|miss|dr|prof|sir|lady|king|queen|prince\w*|uncle|aunt"
     r"|mount|lake|river|street|saint|captain|sergeant|mayor|chief|red|cross|supreme|holy"
-    r"|\w{3,}(?:[tsc]ion|ment|ty|ship|ence|ance|[a-z]ism|ists?|ish|ese|ics?|ous|ure|ency|ry|ans?|ing|[tl]ed)s?"
+    r"|\w{3,}(?:[tsc]ion|ment|ty|ship|ence|ance|[a-z]ism|ists?|ish|ese|ics?|ous|ure|ency|ry|ans?|ing|[tl]ed|hood|(?<!vic)tor|ness|tern|tute)s?"
+)
+# share of equal letters of similar names, and letters of a long one
+_SIMILAR = 0.7
+_LONG = 5
+# Capitalized words before and after one, also beyond "of", an article before such words, and the words to the last one
+_BEFORE = re.compile(r"\b([A-Z]\w+)(?:'s)?[ -](?:of (?:the )?|and |for |on )?\Z")
+_ARTICLE = re.compile(r"\b[Tt]he (?:[A-Z][\w-]*[ -])*\Z")
+_REST = re.compile(r"(?:[ -]?([A-Z]\w+))+")
+_AFTER = re.compile(r"[ -](?:of (?:the )?|and |for |on )?([A-Z]\w+)")
+_TITLE = re.compile(
+    r"(?:Mrs?|Ms|Miss|Dr|Prof\w*|Sir|Lady|King|Queen|Prince\w*|President|Uncle|Aunt|Saint|Captain|Mayor)"
 )
 _SOUNDS = [(re.compile(pattern), sound) for pattern, sound in (("c(?=[eiy])|z", "s"), ("[cq]", "k"), ("ph|[vw]", "f"))]
 
@@ -40,32 +53,64 @@ def lacks_names(text: str, other: str, pieces: Callable[[str], int]) -> bool:
     capitalized = list(_CAPITALIZED.finditer(text))
     if len(capitalized) > 1 + max(2, len(_WORD.findall(text)) / 2):  # a heading
         return False
-    words = set(_WORD.findall(other))
-    sounds: set[str] = set()
+
+    def is_common(word: str) -> bool:
+        return _TRANSLATED.fullmatch(word.lower()) is not None or pieces(word.lower()) == 1
+
+    names = [found for found in capitalized if not is_common(found[0])]
+    if not names:
+        return False
+    words = {_folded(word) for word in _WORD.findall(other)}
+    sounds = set(map(_first_sounds, words))
+
+    def is_translated(word: str) -> bool:
+        return is_common(word) and not _TITLE.fullmatch(word) and not _is_among(_folded(word), words)
+
+    def is_institution(begin: int, end: int) -> bool:
+        """Return whether the word in a range of the text is in the name of an institution."""
+        before = _BEFORE.search(text, 0, begin)
+        after = _AFTER.match(text, end)
+        if (before or after) and _ARTICLE.search(text, 0, begin):
+            last = _REST.match(text, begin)
+            if last and not _is_among(_folded(last[1]), words):
+                return True
+        is_after_name = before is not None and not _BEGIN.search(text, 0, before.start())
+        neighbours = [found[1] for found, counts in ((before, is_after_name), (after, True)) if found and counts]
+        return any(map(is_translated, neighbours))
+
     end = -2  # of the name before
     was_kept = False
-    for found in capitalized:
-        name = found[0]
-        if _TRANSLATED.fullmatch(name.lower()) or pieces(name.lower()) == 1:
-            continue
-        is_kept = name in words
-        if not is_kept:
-            sounds = sounds or set(map(_first_sounds, words))
-            is_similar = name.casefold() in other.casefold() or _first_sounds(name) in sounds
-            if not is_similar and _BEGIN.search(text, 0, found.start()):
-                continue  # this may be no name
-            if not is_similar:
-                return True
-        if found.start() == end + 1 and was_kept != is_kept:
+    for found in names:
+        is_kept = _is_among(_folded(found[0]), words)
+        is_similar = is_kept or _first_sounds(found[0]) in sounds
+        may_change = (not is_similar and _BEGIN.search(text, 0, found.start())) or is_institution(*found.span())
+        is_beside = is_similar and found.start() == end + 1
+        if not may_change and (not is_similar or (is_beside and was_kept != is_kept)):
             return True
-        end = found.end()
-        was_kept = is_kept
+        if is_similar:
+            end = found.end()
+            was_kept = is_kept
     return False
+
+
+def _is_among(name: str, words: Collection[str]) -> bool:
+    """Return whether words have a name, or one that has nearly the same letters, also at the end of a compound."""
+    if name in words:
+        return True
+    size = len(name)
+    return size >= _LONG and any(
+        len(word) >= size - 2 and SequenceMatcher(None, name, word[-size - 1 :]).ratio() >= _SIMILAR for word in words
+    )
+
+
+def _folded(word: str) -> str:
+    """Return a word in lower case, without accents."""
+    return re.sub(r"[\u0300-\u036f]", "", unicodedata.normalize("NFKD", word).casefold())
 
 
 def _first_sounds(word: str) -> str:
     """Return the first two consonants of a word, as they sound in most languages, after a star for a first vowel."""
-    spelled = re.sub(r"[\u0300-\u036f]", "", unicodedata.normalize("NFKD", word).casefold())
+    spelled = _folded(word)
     for pattern, sound in _SOUNDS:
         spelled = pattern.sub(sound, spelled)
     consonants = re.sub(r"[aeiouyh]|(.)(?=\1)", "", spelled)
