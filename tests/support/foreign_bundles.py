@@ -16,7 +16,7 @@ from relattn_mt.formats.import_model import import_model
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import arrays_of
 from relattn_mt.support.errors import language_pairs
-from relattn_mt.tokens.imported_tokenizer import tokenizer_in
+from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.translate.translator import Translator
 
@@ -44,6 +44,18 @@ def load_export(path: Path) -> Translator:
     engine = CTranslate2Engine(path, tokenizer, settings.max_length, threads=1)
     languages, pairs = (settings.src_lang, settings.tgt_lang), language_pairs(settings.pairs, path)
     return Translator(engine, tokenizer, settings.search, languages=languages, pairs=pairs)
+
+
+def require_no_tokens_from_text(tokenizer: AnyTokenizer) -> None:
+    """Check that names of special tokens and of languages in a text do not become these tokens."""
+    special = tokenizer.special
+    around = special.bos, special.eos, *special.banned, *special.tgt_begin
+    names = {*tokenizer.languages.values(), *(tokenizer.vocabularies[1][i] for i in around)}
+    for vocabulary, encode in zip(tokenizer.vocabularies, (tokenizer.encode, tokenizer.encode_target), strict=True):
+        tokens = {i for i, piece in enumerate(vocabulary) if piece in names and piece != tokenizer.unknown_piece}
+        assert tokens
+        for name in names:
+            assert tokens.isdisjoint(encode(f"{name} one{name}two {name}{name}"))
 
 
 @functools.cache

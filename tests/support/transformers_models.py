@@ -163,7 +163,7 @@ def randomize(model: Any, eos: int, deviation: float, end: float) -> None:
 def t5(
     path: Path, *, kind: str = "T5", tied: bool = True, languages: tuple[str, ...] = (), vocab: int = 60,
     lines: list[str] = LINES, generation: dict[str, Any] | None = None, shards: str = "50GB", end: float = 1.5,
-    **config: Any,
+    draw: float = 0.2, **config: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Write a model of T5's kinds, with the settings of published ones: an output of its own unless it is tied.
 
@@ -188,7 +188,7 @@ def t5(
         model.lm_head.weight = torch.nn.Parameter(0.3 * torch.randn_like(model.lm_head.weight))
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.2 * torch.randn(parameter.shape)
+            parameter += draw * torch.randn(parameter.shape)
         model.lm_head.weight[numbers["eos_token_id"]] *= end  # so that some translations end by themselves
     model.generation_config = transformers.GenerationConfig(
         **numbers, **{"num_beams": 4, "max_length": 40, "early_stopping": True, **(generation or {})}

@@ -25,7 +25,7 @@ from relattn_mt.weights import SCALE
 from tests.support.firefox_models import random_model, train_vocabulary, write_bin, write_shortlist
 from tests.support.foreign_bundles import run_import
 from tests.support.marian_models import write as write_marian
-from tests.support.transformers_models import m2m_100
+from tests.support.transformers_models import m2m_100, t5
 
 ROOT = Path(__file__).parents[2]
 NODE = shutil.which("node")
@@ -273,6 +273,12 @@ def firefox(path: Path) -> Path:
 IMPORTED: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "two vocabularies and a shortlist": (firefox, "en", "de"),
     "BPE, given tokens, 100 languages": (m2m_100, "en", "de"),
+    "MADLAD-400, 3 languages": (
+        partial(t5, tied=False, languages=("de", "en", "fr"), feed_forward_proj="gated-gelu"),
+        "en",
+        "de",
+    ),
+    "UMT5": (partial(t5, kind="UMT5", num_decoder_layers=2), "en", "de"),
     "unigram and BPE, two vocabularies": (partial(write_marian, shared=False), "en", "de"),
 }
 
@@ -283,12 +289,17 @@ def test_imported_models(kind, tmp_path):
     write(tmp_path / "model")
     bundle = run_import(tmp_path / "model", tmp_path / "bundle", src_lang, tgt_lang)
     assert (bundle.shortlist is not None) == ("shortlist" in kind)
-    lines = [*sentences()[0][:30], "one apple and two pears", *(line[:20] for line in random_lines(60))]
+    lines = [
+        *sentences()[0][:30],
+        "<2fr> one __fr__two<2en>",
+        "one apple and two pears",
+        *(line[:20] for line in random_lines(60)),
+    ]
     calls = [
         (lines, {"beam": 1, "nBest": 1, "to": tgt_lang, "align": True}),
         (lines, {"beam": 4, "nBest": 2, "to": tgt_lang}),
     ]
-    if "100 languages" in kind:
+    if "languages" in kind:
         calls.append((lines, {"beam": 2, "nBest": 1, "to": "fr"}))
     results = run({"folder": url(export(tmp_path / "bundle", tmp_path / "site")), "engine": "simd", "calls": calls})
     require_equal(results["outcomes"], native(tmp_path / "bundle", calls))

@@ -16,7 +16,13 @@ from relattn_mt.translate.options import TranslateOptions
 from tests.support import transformers_models as models
 from tests.support.bundles import tensors_of
 from tests.support.commands import assert_refused
-from tests.support.foreign_bundles import LINES, load_export, random_lines, run_import
+from tests.support.foreign_bundles import (
+    LINES,
+    load_export,
+    random_lines,
+    require_no_tokens_from_text,
+    run_import,
+)
 
 TEXT = [*LINES, *random_lines(range(1, 13))]
 GATED = {"feed_forward_proj": "gated-gelu"}
@@ -47,6 +53,7 @@ def test_imported_models_agree_with_transformers(tmp_path, case):
     """Also beams, and what CTranslate2 makes of the export."""
     theirs, tokenizer = models.t5(tmp_path / "model", **CASES[case])
     parts = run_import(tmp_path / "model", tmp_path / "bundle", "en", "de")
+    require_no_tokens_from_text(parts.tokenizer)
     ours, in_pytorch, special = parts.translator(), parts.torch_translator(), parts.tokenizer.special
     assert ours.engine.name.startswith("compiled decoder")
     code = "<2de> " if "languages" in CASES[case] else ""

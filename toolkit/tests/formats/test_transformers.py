@@ -23,7 +23,7 @@ from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer
 from tests.support import transformers_models as models
 from tests.support.bundles import tensors_of
 from tests.support.commands import assert_refused
-from tests.support.foreign_bundles import LINES, random_lines, run_import
+from tests.support.foreign_bundles import LINES, random_lines, require_no_tokens_from_text, run_import
 
 TEXT = [*LINES, *random_lines(range(1, 13))]
 CASES: dict[str, tuple[Any, dict[str, Any], tuple[str, str]]] = {
@@ -47,6 +47,7 @@ def test_imported_models_agree_with_transformers(tmp_path, case):
     make, options, (src_lang, tgt_lang) = CASES[case]
     theirs, tokenizer = make(tmp_path / "model", **options)
     parts = run_import(tmp_path / "model", tmp_path / "bundle", src_lang, tgt_lang)
+    require_no_tokens_from_text(parts.tokenizer)
     ours, in_pytorch, special = parts.translator(), parts.torch_translator(), parts.tokenizer.special
     assert ours.engine.name.startswith("compiled decoder")
     if make is not models.marian:

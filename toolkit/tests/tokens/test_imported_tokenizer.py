@@ -14,6 +14,8 @@ from relattn_mt.tokens.tokenizer import SpecialTokens
 
 from tests.support.bundles import LINES
 from tests.support.engines import translator_of
+from tests.support.foreign_bundles import require_no_tokens_from_text
+from tests.support.transformers_models import train_sentencepiece
 
 MARKS = ["</s>", "<blank>", "<s>", "<unk>", "<to de>"]  # special tokens, at other ids than ours
 
@@ -58,6 +60,21 @@ def test_pieces_have_the_ids_of_the_vocabulary(tokenizer, model):
     same = replace(tokenizer.vocabulary, start="</s>")  # the start may be the end, which is not banned
     special = ImportedTokenizer(*list(tokenizer.files.values())[:2], same).special
     assert special.bos == special.eos not in special.banned
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_names_of_tokens_in_a_text_are_spelled(kind, tmp_path):
+    """Also those that the SentencePiece model has as pieces of its own, as in MADLAD-400."""
+    names = ["<2de>", ">>deu<<", "__de__", "deu_Latn", "de_DE", "<blank>"]
+    lines = [*LINES, *(" ".join(name) for name in names)]
+    pieces = train_sentencepiece(tmp_path / "model", kind, 90, lines, user_defined_symbols=names)
+    languages = {str(i): name for i, name in enumerate(names[:-1])}
+    vocabulary = Vocabulary(pieces, pieces, "<s>", "</s>", "<unk>", ["<2de>"], ["</s>"], ["deu_Latn"], languages)
+    content = (tmp_path / "model").read_bytes()
+    tokenizer = ImportedTokenizer(content, content, vocabulary)
+    require_no_tokens_from_text(tokenizer)
+    for name in names:
+        assert tokenizer.decode(tokenizer.encode_target(f"two{name} pears")) == f"two{name} pears"
 
 
 def test_lengths_of_lines_are_those_after_normalization(tokenizer):

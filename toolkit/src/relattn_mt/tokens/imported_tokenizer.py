@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
@@ -157,6 +157,7 @@ class ImportedTokenizer:
         vocab_sizes: Number of pieces of the source and of the target.
         unknown_piece: Piece that stands for unknown pieces.
         not_text: Ids of the target pieces that are not text.
+        controls: Names of special tokens and languages, which a text that has them is not encoded with.
         longest_piece: Maximum characters of a piece; infinite, because normalization may shorten a text.
 
     Raises:
@@ -195,6 +196,7 @@ class ImportedTokenizer:
         unknown = self._tgt_ids[vocabulary.unknown]
         languages = (self._tgt_ids[piece] for piece in vocabulary.languages.values() if piece in self._tgt_ids)
         self.not_text = {*self.special.banned, eos, unknown, *languages}
+        self.controls = {*vocabulary.languages.values(), *(vocabulary.target[i] for i in self.not_text)}
         self._texts = cache(self._make_texts)  # when they are needed, once for all copies
 
     def _make_texts(self) -> list[bytes]:
@@ -291,13 +293,18 @@ class ImportedTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the piece ids of a source line, without special tokens."""
-        unknown = self._src_ids[self.vocabulary.unknown]
-        return [self._src_ids.get(piece, unknown) for piece in self.models[0].encode(text, out_type=str)]
+        return self._encoded(text, self.models[0], self._src_ids)
 
     def encode_target(self, text: str) -> list[int]:
         """Return the piece ids of a target line, without special tokens."""
-        unknown = self._tgt_ids[self.vocabulary.unknown]
-        return [self._tgt_ids.get(piece, unknown) for piece in self.models[1].encode(text, out_type=str)]
+        return self._encoded(text, self.models[1], self._tgt_ids)
+
+    def _encoded(self, text: str, model: Any, ids: dict[str, int]) -> list[int]:
+        pieces = model.encode(text, out_type=str)
+        if not self.controls.isdisjoint(pieces):  # the text has the name of a token, which is spelled
+            pieces = chain.from_iterable(list(piece) if piece in self.controls else [piece] for piece in pieces)
+        unknown = ids[self.vocabulary.unknown]
+        return [ids.get(piece, unknown) for piece in pieces]
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], list[int]]]:
         """Yield the piece ids of both sides of sentence pairs."""

@@ -108,6 +108,7 @@ def _tokenizer_files(tokenizer: AnyTokenizer) -> dict[str, tuple[str, bytes]]:
             "target_pieces": None if vocabulary.target == vocabulary.source else vocabulary.target,
             "unknown": vocabulary.source.index(vocabulary.unknown),
             "not_text": sorted(tokenizer.not_text),
+            "controls": sorted(tokenizer.controls),
         }
         files["vocabulary"] = (VOCABULARY, json.dumps(pieces, ensure_ascii=False).encode())
     for name, content in files.values():

@@ -29,7 +29,7 @@ export class Tokenizer {
 
 /** SentencePiece models of both sides, and their vocabularies, of a model that another toolkit trained. */
 export class ImportedTokenizer {
-    constructor(source, target, { source_pieces: sourcePieces, target_pieces: targetPieces, unknown, not_text: notText }) {
+    constructor(source, target, { source_pieces: sourcePieces, target_pieces: targetPieces, unknown, not_text: notText, controls }) {
         this.source = new SentencePiece(source);
         this.target = target ? new SentencePiece(target) : this.source;
         this.sourcePieces = sourcePieces;
@@ -37,11 +37,16 @@ export class ImportedTokenizer {
         this.ids = new Map(sourcePieces.map((piece, id) => [piece, id]));
         this.unknown = unknown;
         this.notText = new Set(notText);
+        this.controls = new Set(controls);
     }
 
     normalize(text) { return this.source.normalize(text); }
 
-    encode(text) { return this.source.encode(text).map(({ piece }) => this.ids.get(piece) ?? this.unknown); }
+    /** Return the ids of a text. The name of a special token in it is spelled. */
+    encode(text) {
+        const pieces = this.source.encode(text).flatMap(({ piece }) => this.controls.has(piece) ? [...piece] : [piece]);
+        return pieces.map(piece => this.ids.get(piece) ?? this.unknown);
+    }
 
     decode(ids) {
         const pieces = ids.filter(id => !this.notText.has(id)).map(id => this.targetPieces[id]);
