@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from relattn_mt.config.positions import (
     DistanceVectors,
 )
 from relattn_mt.support.errors import InputError, one_line, reading, require
+from relattn_mt.support.lazy import LazyMapping
 
 SCALE = "_scale"  # suffix of the scales of a weight in 8 bits
 _MAX_LISTED = 5  # tensors per message
@@ -172,31 +173,7 @@ def from_bfloat16(bits: np.ndarray) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-class LazyWeights(Mapping[str, np.ndarray]):
-    """Weights by name, each of which is made when it is asked for.
-
-    Args:
-        names: The names.
-        make: Function that returns the weight of a name.
-    """
-
-    def __init__(self, names: Iterable[str], make: Callable[[str], np.ndarray]) -> None:
-        self._names: Mapping[str, Any] = dict.fromkeys(names)
-        self._make = make
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._make(name)
-
-    def __contains__(self, name: object) -> bool:  # without making it
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+LazyWeights = LazyMapping[str, np.ndarray]
 
 
 class FileWeights(LazyWeights):
@@ -209,12 +186,12 @@ class FileWeights(LazyWeights):
 
     def __init__(self, files: Sequence[tuple[BufferedReader, int]], entries: Mapping[str, Any]) -> None:
         self._files = files
-        self._names = entries
+        self._keys = entries
         for file, _ in files:
             weakref.finalize(self, file.close)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        entry = self._names[name]
+        entry = self._keys[name]
         file, begin = self._files[entry["file"]]
         first, last = entry["data_offsets"]
         content = np.empty(last - first, np.uint8)
@@ -226,7 +203,7 @@ class FileWeights(LazyWeights):
 
     def shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
         """Return the shape and the dtype of a weight without reading it."""
-        entry = self._names[name]
+        entry = self._keys[name]
         kind = "F32" if entry["dtype"] == "BF16" else entry["dtype"]
         return tuple(entry["shape"]), np.dtype(_DTYPES[kind])
 

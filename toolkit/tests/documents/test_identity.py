@@ -31,7 +31,6 @@ def translated(change: Callable[[str], str], inputs: Sequence[tuple[str, Any]]) 
 
     async def run() -> list[Any]:
         router = Router({("en", "de"): source(change)}, Limits(waiting=100_000))
-        queues = [asyncio.create_task(queue.run()) for queue in router.queues]
 
         async def one(kind: str, content: Any) -> Any:
             if kind.startswith("."):
@@ -42,8 +41,6 @@ def translated(change: Callable[[str], str], inputs: Sequence[tuple[str, Any]]) 
         try:
             return await asyncio.gather(*(one(*each) for each in inputs))
         finally:
-            for queue in queues:
-                queue.cancel()
             router.close()
 
     return asyncio.run(run())

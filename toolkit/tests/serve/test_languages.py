@@ -12,7 +12,7 @@ from relattn_mt.engine import decoder
 from relattn_mt.formats.import_model import import_model
 from relattn_mt.serve import routing, server
 from relattn_mt.serve.app import make_app
-from relattn_mt.serve.languages import MOST_LANGUAGES, Detector, served_pairs
+from relattn_mt.serve.languages import Detector, served_pairs
 from relattn_mt.serve.limits import Limits
 from relattn_mt.serve.routing import Router
 from relattn_mt.support.errors import InputError
@@ -155,7 +155,7 @@ def test_all_pairs_share_one_copy_of_the_weights(multilingual, precision, monkey
             assert getattr(other.tokenizer, name) is getattr(first.tokenizer, name)
 
 
-def test_a_server_has_all_pairs(multilingual):
+def test_a_server_has_all_pairs(multilingual, monkeypatch):
     first = load(multilingual.bundle)
     wanted = ["en", "de", "fr"]
     pairs = served_pairs(first, wanted, "model")
@@ -172,9 +172,17 @@ def test_a_server_has_all_pairs(multilingual):
             assert answer.json() == {"translatedText": text}
     with pytest.raises(InputError, match="--languages must name at least two of"):
         served_pairs(first, ["xx"], "model")
-    if len({code for pair in first.pairs for code in pair}) > MOST_LANGUAGES:
-        with pytest.raises(InputError, match="at most 20 languages, got 100"):
-            served_pairs(first, [], "model")
+    monkeypatch.setattr(routing, "_MOST_PAIRS", 1)
+    router = Router(served_pairs(first, [], "model"), Limits())
+    with TestClient(make_app(router)) as client:
+        assert len(client.get("/languages").json()) == len({code for pair in first.pairs for code in pair})
+        assert (
+            router.queues == []
+        )  # a pair gets its queues with its first request, and loses them when others need them
+        for (source, target), text in texts.items():
+            answer = client.post("/translate", json={"q": LINES, "source": source, "target": target})
+            assert answer.json() == {"translatedText": text}
+            assert len(router.queues) == 2
 
 
 NORWEGIAN = [

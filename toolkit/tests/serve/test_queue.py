@@ -32,12 +32,7 @@ def run(test: Callable[..., Coroutine[Any, Any, None]], *works: Work, batch: int
         with ThreadPoolExecutor(1) as threads:
             limits = Limits(batch=batch, waiting=waiting, sentences=1, pause=1.0)
             queues = [BatchQueue(work, threads, limits, size=lambda item: abs(item)) for work in works]
-            tasks = [asyncio.create_task(queue.run()) for queue in queues]
-            try:
-                await asyncio.wait_for(test(*queues), 30)
-            finally:
-                for task in tasks:
-                    task.cancel()
+            await asyncio.wait_for(test(*queues), 30)
 
     asyncio.run(run_queue())
 

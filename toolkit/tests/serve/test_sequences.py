@@ -74,7 +74,6 @@ def test_queue_gives_each_request_its_results(seed: int) -> None:
     async def run() -> list[str]:
         with ThreadPoolExecutor(1) as threads:
             queue = BatchQueue(work, threads, limits, size=abs)
-            task = asyncio.create_task(queue.run())
             requests = []
             for _ in range(60):
                 items = [
@@ -85,13 +84,10 @@ def test_queue_gives_each_request_its_results(seed: int) -> None:
                 assert queue.waiting <= limits.waiting
                 if draw.random() < 0.4:
                     await asyncio.sleep(0.004)
-            try:
-                found = await asyncio.wait_for(asyncio.gather(*requests), 30)
-                assert queue.waiting == 0
-                assert await one(queue, "d", [5, 6], 20.0) == "right"  # after all that, it still works
-                return found
-            finally:
-                task.cancel()
+            found = await asyncio.wait_for(asyncio.gather(*requests), 30)
+            assert queue.waiting == 0
+            assert await one(queue, "d", [5, 6], 20.0) == "right"  # after all that, it still works
+            return found
 
     found = asyncio.run(run())
     assert "wrong" not in found

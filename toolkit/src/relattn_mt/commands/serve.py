@@ -39,7 +39,7 @@ def serve(
             A model of several languages serves all pairs among them, or among --languages.
         host: Address to listen on. 0.0.0.0 accepts connections from other machines.
         port: Port to listen on. 0 chooses a free port.
-        languages: Languages to serve, of models of several languages. By default all, but at most 20.
+        languages: Languages to serve, of models of several languages. By default all.
         pivot: Language to translate through if no model translates a pair directly. By default none.
         keys: File of API keys, one per line. Requests without one of them are refused. By default, no key is needed.
         hosts: Names that the header Host of a request may have, or * for all. IP addresses and localhost are always
@@ -65,11 +65,15 @@ def serve(
     from relattn_mt.serve.languages import load_pairs
     from relattn_mt.serve.routing import Router
     from relattn_mt.serve.server import serve as run
+    from relattn_mt.translate.translator import Translator
 
-    translators = load_pairs(models, languages, device.load)
+    def load(model: str) -> Translator:
+        translator = device.load(model)
+        return translator.with_engine(translator.engine, search.override(translator.search))
+
+    translators = load_pairs(models, languages, load)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # uvicorn sends it again after a graceful shutdown
     if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))  # uvicorn does not handle it
-    searches = {pair: search.override(translator.search) for pair, translator in translators.items()}
-    router = Router(translators, limits, searches=searches, pivot=pivot)
+    router = Router(translators, limits, pivot=pivot)
     run(router, host=host, port=port, keys=Path(keys) if keys else None, hosts=hosts, cors=cors, proxies=proxies)

@@ -68,12 +68,9 @@ def make_app(router: Router, *, keys: Path | None = None, access: Access = Acces
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(queue.run()) for queue in router.queues]
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
             router.close()
 
     seconds = router.limits.seconds

@@ -6,7 +6,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,10 +14,11 @@ from babel import Locale, UnknownLocaleError
 from babel.core import get_global
 
 from relattn_mt.support.errors import one_line, require, same_language
+from relattn_mt.support.lazy import LazyMapping
 from relattn_mt.text.plausibility import language_identifier
 from relattn_mt.translate.translator import Translator
 
-MOST_LANGUAGES = 20  # of a model; each pair has its own queues
+Translators = Mapping[tuple[str, str], Translator]  # by pair of languages
 _FAR_LIKELIER = 20
 _WORD = re.compile(r"[^\W\d_]+")
 _MOST_WORDS = 3  # of a text whose language its words decide
@@ -60,45 +61,45 @@ def served_code(code: str, codes: Sequence[str]) -> str:
     return next(chain((each for each in codes if same_language(each, code)), ranked), code)
 
 
-def load_pairs(
-    models: Sequence[str], languages: Sequence[str], load: Callable[[str], Translator]
-) -> dict[tuple[str, str], Translator]:
+def load_pairs(models: Sequence[str], languages: Sequence[str], load: Callable[[str], Translator]) -> Translators:
     """Load models, and return a translator for each pair of languages. Arguments are those of `served_pairs`.
 
     Raises:
         InputError: As `load` and `served_pairs`, or two models translate the same pair.
     """
-    translators: dict[tuple[str, str], Translator] = {}
+    by_pair: dict[tuple[str, str], Translators] = {}
     for model in models:
-        for pair, translator in served_pairs(load(model), languages, model).items():
+        translators = served_pairs(load(model), languages, model)
+        for pair in translators:
             name = " to ".join(pair)
-            require(pair not in translators, f"{model}: there must be one model per language pair, got two from {name}")
-            translators[pair] = translator
-    return translators
+            require(pair not in by_pair, f"{model}: there must be one model per language pair, got two from {name}")
+            by_pair[pair] = translators
+    return LazyMapping(by_pair, lambda pair: by_pair[pair][pair])
 
 
-def served_pairs(translator: Translator, languages: Sequence[str], name: str) -> dict[tuple[str, str], Translator]:
+def served_pairs(translator: Translator, languages: Sequence[str], name: str) -> Translators:
     """Return a translator for each pair of languages of a model; `languages` is empty for all of its languages.
 
     Codes are those of BCP 47. In a model of several languages, codes such as `deu_Latn` become `de`, and `zho_Hant`
     becomes `zh-Hant` if there is Chinese in another script too.
 
     Raises:
-        InputError: The model has none of the languages, or too many.
+        InputError: The model has none of the languages.
     """
-    if len(translator.pairs) == 1:
+    pairs = translator.pairs
+    if len(pairs) == 1:
         return {(translator.src_lang.replace("_", "-"), translator.tgt_lang.replace("_", "-")): translator}
-    codes = _short_codes(sorted({code for pair in translator.pairs for code in pair}))
+    codes = _short_codes(sorted({code for pair in pairs for code in pair}))
     wanted = set(codes)
     if languages:
         wanted = {code for code in codes if _is_among(code, languages) or _is_among(codes[code], languages)}
-    pairs = [pair for pair in translator.pairs if wanted.issuperset(pair)]
+    served = {
+        (codes[source], codes[target]): (source, target) for source, target in pairs if {source, target} <= wanted
+    }
     known = one_line(", ".join(codes.values()), 200)
     given = one_line(", ".join(languages), 200)
-    require(bool(pairs), f"{name}: --languages must name at least two of {known}, got {given}")
-    message = f"a model serves at most {MOST_LANGUAGES} languages, got {len(wanted)}: choose some with --languages"
-    require(len(wanted) <= MOST_LANGUAGES, f"{name}: {message}")
-    return {(codes[source], codes[target]): translator.with_languages(source, target) for source, target in pairs}
+    require(bool(served), f"{name}: --languages must name at least two of {known}, got {given}")
+    return LazyMapping(served, lambda pair: translator.for_pair(*served[pair]))
 
 
 def _is_among(code: str, languages: Sequence[str]) -> bool:

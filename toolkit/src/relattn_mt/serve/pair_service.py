@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from relattn_mt.config import SearchConfig
 from relattn_mt.serve.queue import BatchQueue
 from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import separator_in
 from relattn_mt.tokens.imported_tokenizer import marked_pieces
 from relattn_mt.tokens.tokenizer import word_indices
-from relattn_mt.translate.options import DEFAULTS, CallOptions, SentenceOptions
+from relattn_mt.translate.options import DEFAULTS, SentenceOptions
 from relattn_mt.translate.prepare import Sentence
 from relattn_mt.translate.translation import Translation, check_language
 from relattn_mt.translate.translator import Translator
@@ -51,7 +50,6 @@ class PairService:
     Args:
         pair: Source and target language.
         translator: Translator to use.
-        search: Its search options.
         make_queue: Function that makes a queue for a function that works on batches, with the argument `size` of
             `BatchQueue`.
 
@@ -64,25 +62,29 @@ class PairService:
         self,
         pair: LanguagePair,
         translator: Translator,
-        search: SearchConfig,
         make_queue: Callable[..., BatchQueue],
     ) -> None:
-        self.source, self.target, self.translator, self.search = *pair, translator, search
+        self.source, self.target = pair
+        self.translator = translator
         self.sentences = make_queue(self._translate, size=self._size)
         self.words = make_queue(self._score_words, size=lambda each: self._pieces(each[0]))
         self.queues = [self.sentences, self.words]
         self.splitting = self.source, separator_in(self.target), translator.characters  # of `split`
 
+    @property
+    def is_busy(self) -> bool:
+        return any(queue.waiting or queue.seconds for queue in self.queues)
+
     def sentence(self, text: Marked, options: SentenceOptions = DEFAULTS, prefix: str = "") -> Sentence:
         """Return an item of the queue `sentences`. The beam size also limits the number of its translations."""
         fits = self._pieces_of_terms(text, options) <= _MOST_TERMS and self._pieces(prefix) <= _MOST_PREFIX
         require(fits, f"terms of a sentence must have at most {_MOST_TERMS} pieces, and a prefix {_MOST_PREFIX}")
-        count = min(options.n_best, self.search.beam_size)
+        count = min(options.n_best, self.translator.search.beam_size)
         return Sentence(text, replace(options, n_best=count), prefix)
 
     def _translate(self, sentences: Sequence[Sentence]) -> list[list[Translation]]:
         languages = self.source, self.target
-        results = self.translator.translate_sentences(sentences, CallOptions(search=self.search))
+        results = self.translator.translate_sentences(sentences)
         return [
             check_language(sentence.text.text, ranked, languages) if sentence.options.check_language else ranked
             for sentence, ranked in zip(sentences, results, strict=True)

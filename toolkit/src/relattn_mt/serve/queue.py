@@ -69,7 +69,7 @@ class BatchQueue:
         self._on_batch = on_batch
         self._clients: dict[str, deque[deque[_Item]]] = {}  # requests, whose items are not in a batch yet
         self._recent = deque(maxlen=RECENT) if recent is None else recent
-        self._arrived = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None  # while items wait
         self._began: float | None = None  # when the current batch began
         self.failed = False
 
@@ -102,7 +102,8 @@ class BatchQueue:
         futures = [asyncio.get_running_loop().create_future() for _ in items]
         request = deque(zip(items, futures, works, strict=True))
         self._clients.setdefault(client, deque()).append(request)
-        self._arrived.set()
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
         try:
             return await asyncio.gather(*futures)
         finally:
@@ -110,17 +111,16 @@ class BatchQueue:
             for future in futures:
                 future.cancel()
 
-    async def run(self) -> None:
-        """Work on the queue until cancelled."""
-        while True:
-            await self._arrived.wait()
-            if self.waiting < self._limits.batch:
-                await asyncio.sleep(self._limits.pause / 1000)
-            batch = self._next_batch()
-            if not self._clients:
-                self._arrived.clear()
-            if batch:
-                await self._process(batch)
+    async def _run(self) -> None:
+        """Work until the queue is empty."""
+        try:
+            while self._clients:
+                if self.waiting < self._limits.batch:
+                    await asyncio.sleep(self._limits.pause / 1000)
+                if batch := self._next_batch():
+                    await self._process(batch)
+        finally:
+            self._running = None
 
     def _next_batch(self) -> list[_Item]:
         """Take items for a batch from the queue, one of each client in turn."""

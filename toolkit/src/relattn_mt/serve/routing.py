@@ -16,7 +16,6 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from relattn_mt.config import SearchConfig
 from relattn_mt.documents.html import fill_pages, page_texts
 from relattn_mt.serve import parsing
 from relattn_mt.serve.limits import Limits
@@ -35,6 +34,7 @@ from relattn_mt.translate.translator import Translator
 _PROBE_SECONDS = 1.0  # that a check of the server's health waits for a translation
 _PORTION = 2  # batches of a file that are in the queue at a time
 _FULL_SECONDS = 0.5  # until a file tries a full queue again
+_MOST_PAIRS = 1000  # whose queues are kept, each a few KB
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,6 @@ class Router:
     Args:
         translators: Translator of each language pair.
         limits: Limits on requests.
-        searches: Search options by language pair; a pair that is missing uses those of its translator.
         pivot: Language to translate through if no model translates a pair directly; none if empty.
 
     Raises:
@@ -104,7 +103,6 @@ class Router:
         translators: Mapping[LanguagePair, Translator],
         limits: Limits,
         *,
-        searches: Mapping[LanguagePair, SearchConfig] | None = None,
         pivot: str = "",
     ) -> None:
         self.limits = limits
@@ -114,27 +112,28 @@ class Router:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="translate")
         on_batch = self.metrics.batch_sentences.observe
         recent: deque[set[str]] = deque(maxlen=RECENT)
-        make_queue = partial(BatchQueue, threads=self._threads, limits=limits, on_batch=on_batch, recent=recent)
+        self._make_queue = partial(BatchQueue, threads=self._threads, limits=limits, on_batch=on_batch, recent=recent)
         self._parsers = parsing.ParserPool(limits)
-        self._models = {
-            pair: PairService(pair, translator, (searches or {}).get(pair, translator.search), make_queue)
-            for pair, translator in translators.items()
-        }
-        self.queues = [queue for model in self._models.values() for queue in model.queues]
+        self._translators = translators
+        self._models: dict[LanguagePair, PairService] = {}  # of the pairs that are in use
         self.metrics.waiting.set_function(lambda: sum(queue.waiting for queue in self.queues))
-        self.pairs = sorted(self._models)
-        self.sources = sorted({source for source, _ in self._models})
-        self.codes = sorted({code for pair in self._models for code in pair})
-        self.examples: dict[str, list[str]] = {code: [] for code in self.sources}  # texts by language
-        for (source, _), translator in translators.items():
-            self.examples[source] = _union([self.examples[source], translator.examples])
-        targets = {target for _, target in self._models}
+        self.pairs = sorted(translators)
+        self.sources = sorted({source for source, _ in self.pairs})
+        self.codes = sorted({code for pair in self.pairs for code in pair})
+        first_pairs = {pair[0]: pair for pair in reversed(self.pairs)}
+        self.examples = {source: translators[pair].examples for source, pair in first_pairs.items()}  # texts
+        targets = {target for _, target in self.pairs}
         if pivot and (pivot not in self.sources or pivot not in targets):
             raise InputError(f"pivot must be a language that models translate from and into, got {one_line(pivot, 40)}")
 
     def targets(self, source: str) -> list[str]:
         """Return the languages that a language can be translated into."""
         return [code for code in self.codes if self._route(source, code)]
+
+    @property
+    def queues(self) -> list[BatchQueue]:
+        """Queues of the pairs that are in use."""
+        return [queue for model in self._models.values() for queue in model.queues]
 
     async def translate(
         self,
@@ -321,7 +320,7 @@ class Router:
                 return f"a batch has taken longer than {self.limits.seconds:g} seconds"
             models = [model for model in self._models.values() if model.sentences.failed]
             if not models and not seconds:
-                models = [self._models[self.pairs[0]]]
+                models = [self._model(self.pairs[0])]
             return next(filter(None, await asyncio.gather(*map(self._probe, models))), "")
 
     async def _probe(self, model: PairService) -> str:
@@ -341,17 +340,25 @@ class Router:
         """Stop the thread that translates, after its current batch."""
         self._threads.shutdown()
 
-    def _route(self, source: str, target: str) -> list[PairService]:
-        """Return the models that a text goes through; none if there is no route."""
+    def _route(self, source: str, target: str) -> list[LanguagePair]:
+        """Return the pairs that a text goes through; none if there is no route."""
         pairs = [(source, target)]
-        if source != target and pairs[0] not in self._models:
+        if source != target and pairs[0] not in self._translators:
             pairs = [(source, self._pivot), (self._pivot, target)]
-        return [self._models[pair] for pair in pairs] if all(pair in self._models for pair in pairs) else []
+        return pairs if all(pair in self._translators for pair in pairs) else []
 
     def _require_route(self, source: str, target: str) -> list[PairService]:
         route = self._route(source, target)
         require(bool(route), f"no model translates from {source[:40]!r} to {target[:40]!r}")
-        return route
+        return list(map(self._model, route))
+
+    def _model(self, pair: LanguagePair) -> PairService:
+        """Return the translator of a pair with its queues. Unused ones are dropped if there are many."""
+        if pair not in self._models:
+            if len(self._models) >= _MOST_PAIRS:
+                self._models = {key: model for key, model in self._models.items() if model.is_busy}
+            self._models[pair] = PairService(pair, self._translators[pair], self._make_queue)
+        return self._models[pair]
 
     async def _translate_route(
         self, route: Sequence[PairService], texts: Sequence[Marked], options: SentenceOptions

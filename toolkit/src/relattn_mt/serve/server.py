@@ -20,6 +20,8 @@ from relattn_mt.serve.connections import connection_type
 from relattn_mt.serve.routing import Router
 from relattn_mt.support.errors import InputError, reason, require
 
+_SHOWN = 20  # pairs of languages that the first line names
+
 
 def serve(
     router: Router,
@@ -48,8 +50,9 @@ def serve(
         accepts_all = ANY in hosts or not (hosts or is_loopback(address))
         names = None if accepts_all else [name.lower() for name in hosts]
         app = make_app(router, keys=keys, access=Access(names, cors))
-        pairs = ", ".join(f"{source} to {target}" for source, target in router.pairs)
-        print(f"{pairs}: http://{f'[{address}]' if ':' in address else address}:{port}/", flush=True)
+        pairs = ", ".join(f"{source} to {target}" for source, target in router.pairs[:_SHOWN])
+        more = f" and {len(router.pairs) - _SHOWN:,} other pairs" if len(router.pairs) > _SHOWN else ""
+        print(f"{pairs}{more}: http://{f'[{address}]' if ':' in address else address}:{port}/", flush=True)
         config = uvicorn.Config(
             app,
             log_config=None,

@@ -125,23 +125,27 @@ class Translator:
                 if not any(same_language(code, each) for each in codes):
                     raise unknown(name, code, codes)
             raise InputError(f"the languages must differ, got {given}")
+        return self.for_pair(*pairs[0])
+
+    def for_pair(self, src_lang: str, tgt_lang: str) -> Translator:
+        """Return a translator of the same model for one of its `pairs`."""
         return Translator(
             self.engine,
-            self.tokenizer.with_languages(*pairs[0]),
+            self.tokenizer.with_languages(src_lang, tgt_lang),
             self.search,
-            languages=pairs[0],
+            languages=(src_lang, tgt_lang),
             pairs=self._pairs,
             examples=self.examples if same_language(src_lang, self.src_lang) else [],
             workers=self.runner.workers,
             characters=self.characters,
         )
 
-    def with_engine(self, engine: Engine) -> Translator:
-        """Return this translator with another engine of the same model."""
+    def with_engine(self, engine: Engine, search: SearchConfig | None = None) -> Translator:
+        """Return this translator with another engine of the same model, and with another search if one is given."""
         return Translator(
             engine,
             self.tokenizer,
-            self.search,
+            search or self.search,
             languages=(self.src_lang, self.tgt_lang),
             pairs=self._pairs,
             examples=self.examples,
