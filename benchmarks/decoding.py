@@ -118,12 +118,13 @@ def transformers_model(path: Path) -> Path:
 
 def generate(path: Path, beam_size: int, threads: int, lines: list[str]) -> Callable[[int], int]:
     """Return a function that translates a number of the lines by transformers, and returns the number of tokens."""
-    from transformers import MarianMTModel
+    from transformers import AutoModelForSeq2SeqLM
 
     torch.set_num_threads(threads)
-    model = MarianMTModel.from_pretrained(transformers_model(path)).eval()
+    model = AutoModelForSeq2SeqLM.from_pretrained(transformers_model(path)).eval()
     tokenizer = bundle.read_bundle(path).tokenizer
-    sources = [[*tokenizer.encode(line), *tokenizer.special.src_end] for line in lines]
+    special = tokenizer.special
+    sources = [[*special.src_begin, *tokenizer.encode(line), *special.src_end] for line in lines]
     assert len({len(source) for source in sources}) == 1, "transformers requires --pieces"
     length = len(sources[0])  # the end included, as in the other methods
 

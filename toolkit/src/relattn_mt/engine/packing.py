@@ -79,8 +79,9 @@ class Packing:
 
     def rows(self, name: str, bias: np.ndarray | None = None) -> list[np.ndarray]:
         """Return a weight (outputs, inputs), a bias or zeros, and the scales of a weight in 8 bits."""
-        weight = self.read(name) if self.kernel == FLOAT else self.weights[name]
-        scales = [] if self.kernel == FLOAT else [self.read(f"{name}{SCALE}")]
+        is_float = self.kernel == FLOAT or f"{name}{SCALE}" not in self.weights
+        weight = self.read(name) if is_float else self.weights[name]
+        scales = [] if is_float else [self.read(f"{name}{SCALE}")]
         return [weight, np.zeros(len(weight), np.float32) if bias is None else bias, *scales]
 
     def linear_rows(self, prefix: str) -> list[np.ndarray]:

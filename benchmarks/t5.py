@@ -1,0 +1,260 @@
+"""Models of T5's kinds: a trained one beside transformers, and the speed and memory of published sizes.
+
+equal: A T5 (version 1.1: gated, an output of its own) learns the built-in corpus, English to German, and is imported.
+Its BLEU on 500 lines of `valid` is that of transformers, of ours in float32 and in int8, and of ours in int8 with the
+second matrix of the feed-forward layers (`wo`) in float32. Rows also have how many texts equal those of transformers,
+and how many lines have beams that are equal, but for hypotheses whose scores differ by less than `NEAR`.
+
+speed: Random models of T5 base's size, and of MADLAD-400's shape with 0.5 billion weights. Their translations never
+end, so all have as many tokens as the source. A row has target tokens per second of lines translated one by one and
+together, and the peak memory beyond that of an empty process with the same imports. Threads have batches of their own.
+
+    python -m benchmarks.t5 equal
+    python -m benchmarks.t5 speed --text multi30k/valid.en --threads 1 2
+"""
+
+import argparse
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import sacrebleu
+import torch
+from relattn_mt import bundle
+from relattn_mt.config import SearchConfig
+from relattn_mt.engine.decoder import NativeDecoder
+from relattn_mt.engine.engine import NativeEngine
+from relattn_mt.engine.quantization import quantize
+from relattn_mt.formats.ctranslate2.write import export
+from relattn_mt.formats.import_model import import_model
+from relattn_mt.tokens.text_files import read_lines
+from relattn_mt.translate.options import TranslateOptions
+from relattn_mt.translate.translator import Translator
+from relattn_mt.weights import SCALE, LazyWeights
+
+from benchmarks.decoding import EXPORTS, exported, prepare, transformers_model, write
+from benchmarks.measure import Row, apart, command, highest, measured, parse, preload, record, resident
+from research.corpus import LINES, builtin
+from tests.support import transformers_models
+
+GATED = {"feed_forward_proj": "gated-gelu", "tied": False}
+TRAINED = {
+    **GATED,
+    **{"d_model": 128, "d_kv": 32, "d_ff": 384, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4},
+}
+SIZES: dict[str, dict[str, Any]] = {
+    "t5-base": {"d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12, "vocab_size": 32_128},
+    "madlad-0.5b": {
+        **GATED,
+        **{"d_model": 1024, "d_kv": 128, "d_ff": 8192, "num_layers": 5, "num_heads": 16, "vocab_size": 64_000},
+        "languages": ("de", "en"),
+    },
+}
+METHODS = "relattn early", "relattn int8", "ctranslate2", "ctranslate2 int8", "transformers"
+PIECES, BATCH_TOKENS, WARM_UP, LEARNING_RATE = 1000, 1000, 60, 4e-3
+BEAM = 4
+NEAR = 1e-4  # nats per token
+SEED = 1
+
+
+def batches(pairs: Sequence[tuple[list[int], list[int]]], draw: random.Random) -> Iterator[list[Any]]:
+    """Yield batches of pairs of similar lengths, in random order, without end."""
+    while True:
+        order = sorted(pairs, key=lambda pair: (len(pair[0]) + len(pair[1]), draw.random()))
+        epoch: list[list[Any]] = [[]]
+        for pair in order:
+            if len(epoch[-1]) * len(pair[1]) > BATCH_TOKENS:
+                epoch.append([])
+            epoch[-1].append(pair)
+        draw.shuffle(epoch)
+        yield from epoch
+
+
+def train(path: Path, steps: int) -> None:
+    """Write a T5 that has learned the built-in corpus, in the files of transformers."""
+    torch.set_num_threads(1)
+    pairs = builtin("train", lines=LINES["train"])
+    model, tokenizer = transformers_models.t5(
+        path,
+        vocab=PIECES,
+        lines=[line for pair in pairs[:4000] for line in pair],
+        draw=0.0,
+        end=1.0,
+        generation={"max_length": 128},
+        **TRAINED,
+    )
+    sides = [tokenizer([pair[side] for pair in pairs])["input_ids"] for side in (0, 1)]
+    start = time.process_time()
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
+    torch.manual_seed(SEED)
+    model.train()
+    found = batches([*zip(*sides, strict=True)], random.Random(SEED))
+    for step, batch in zip(range(1, steps + 1), found, strict=False):
+        rate = min(step / WARM_UP, (1 + math.cos(math.pi * step / steps)) / 2)
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * rate
+        src, tgt = (
+            torch.nn.utils.rnn.pad_sequence([torch.tensor(pair[side]) for pair in batch], batch_first=True)
+            for side in (0, 1)
+        )
+        loss = model(input_ids=src, attention_mask=src != 0, labels=tgt.masked_fill(tgt == 0, -100)).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % 50 == 0:
+            print(f"step {step}: loss {loss.item():.3f}, {time.process_time() - start:.0f} s", flush=True)
+    model.eval().save_pretrained(path)
+
+
+def imported(path: Path, out: Path) -> bundle.Bundle:
+    """Write and return the bundle of a model of transformers."""
+    languages = {"src_lang": "en", "tgt_lang": "de"}
+    import_model(path, out, tokenizer=None, tgt_tokenizer=None, **languages, sample=1, overwrite=True)
+    return bundle.read_bundle(out)
+
+
+Beams = list[list[tuple[list[int], float]]]  # tokens and score of each hypothesis of each line
+
+
+def their_beams(parts: bundle.Bundle, path: Path, lines: Sequence[str]) -> Beams:
+    """Return the hypotheses of transformers."""
+    from transformers import AutoModelForSeq2SeqLM
+
+    model = AutoModelForSeq2SeqLM.from_pretrained(path).eval()
+    special = parts.tokenizer.special
+    how = {"num_return_sequences": BEAM, "return_dict_in_generate": True, "output_scores": True}
+    found = []
+    for line in lines:
+        source = torch.tensor([[*parts.tokenizer.encode(line), *special.src_end]])
+        with torch.inference_mode():
+            out = model.generate(source, num_beams=BEAM, suppress_tokens=list(special.banned), **how)
+        rows = [row[: row.index(special.eos)] for row in out.sequences[:, 1:].tolist()]
+        found.append(list(zip(rows, out.sequences_scores.tolist(), strict=True)))
+    return found
+
+
+def our_beams(translator: Translator, lines: Sequence[str]) -> Beams:
+    """Return our hypotheses."""
+    options = TranslateOptions(n_best=BEAM, copy=False, keep_literals=False)
+    return [[(each.tokens, each.score) for each in ranked] for ranked in translator.n_best(lines, options)]
+
+
+def without_int8(parts: bundle.Bundle, suffix: str) -> Translator:
+    """Return a translator in int8, with the weights whose names end in `suffix` in float32."""
+    integers = quantize(parts.state)
+    names = [name for name in integers if not name.endswith(f"{suffix}{SCALE}")]
+
+    def make(name: str) -> Any:
+        return (parts.state if name.endswith(suffix) else integers)[name]
+
+    decoder = NativeDecoder(parts.model, parts.tokenizer.vocab_sizes, LazyWeights(names, make), int8=True)
+    return Translator(NativeEngine(decoder), parts.tokenizer, parts.search, languages=("en", "de"))
+
+
+def equal(given: argparse.Namespace) -> None:
+    path = given.work / "trained-transformers"
+    if not path.exists():
+        train(path, given.steps)
+    parts = imported(path, given.work / "trained")
+    lines, references = zip(*builtin("valid", lines=LINES["valid"]), strict=True)
+    beams = {
+        "transformers": their_beams(parts, path, lines),
+        "relattn": our_beams(parts.translator(precision="fp32"), lines),
+        "relattn int8": our_beams(parts.translator(precision="int8"), lines),
+        "relattn int8, wo in float32": our_beams(without_int8(parts, "feed_forward.3.weight"), lines),
+    }
+    theirs = beams["transformers"]
+    for method, ours in beams.items():
+        texts = [parts.tokenizer.decode(ranked[0][0]) for ranked in ours]
+        row: Row = {"method": method, "lines": len(lines)}
+        row["bleu"] = f"{sacrebleu.corpus_bleu(texts, [list(references)]).score:.2f}"
+        row["equal_texts"] = sum(a[0][0] == b[0][0] for a, b in zip(ours, theirs, strict=True))
+        row["equal_beams"] = sum(map(near, ours, theirs))
+        row["largest_nats"] = f"{max(gap(a, b) for a, b in zip(ours, theirs, strict=True)):.1e}"
+        record(given, [row], ("method",))
+
+
+def gap(ours: list[tuple[list[int], float]], theirs: list[tuple[list[int], float]]) -> float:
+    """Return the largest difference of the scores of hypotheses of the same rank."""
+    return max(abs(a[1] - b[1]) for a, b in zip(ours, theirs, strict=True))
+
+
+def near(ours: list[tuple[list[int], float]], theirs: list[tuple[list[int], float]]) -> bool:
+    """Return whether hypotheses are equal, or others of the same rank have nearly the same score."""
+    return gap(ours, theirs) < NEAR
+
+
+def make(path: Path, size: str, lines: Sequence[str]) -> None:
+    """Write a random model in the files of transformers, next to the bundle and its exports."""
+    source = transformers_model(path)
+    transformers_models.t5(source, vocab=4000, lines=list(lines), draw=0.0, end=0.0, **SIZES[size])
+    parts = imported(source, path)
+    write(path, parts.model, parts.state, SearchConfig(max_length_ratio=1.0, max_length_extra=1), parts.tokenizer)
+    parts = bundle.read_bundle(path)
+    for method in EXPORTS:
+        if not exported(path, method).exists():
+            export(parts, exported(path, method), quantization=EXPORTS[method], sample=lines[:2])
+
+
+def figures(path: Path, method: str, threads: int, lines: list[str], alone: int) -> tuple[float, float, int]:
+    """Return tokens per second of `alone` lines one by one and of all together, and the peak memory, of a process."""
+    before = resident()
+    run = prepare(path, method, BEAM, threads, lines)
+    run(1)
+    tokens = 0
+
+    def translate(calls: int, count: int) -> None:
+        nonlocal tokens
+        tokens = sum(run(count) for _ in range(calls))
+
+    seconds = measured(lambda: translate(alone, 1))
+    speed_alone = tokens / seconds
+    seconds = measured(lambda: translate(1, len(lines)))
+    return speed_alone, tokens / seconds, highest() - before
+
+
+def speed(given: argparse.Namespace) -> None:
+    text = [line for line in read_lines(given.text) if line.strip()]
+    for size in given.sizes:
+        path = given.work / size
+        if not path.exists():
+            make(path, size, text)
+        tokenizer = bundle.read_bundle(path).tokenizer
+        lines = [line for line in text if len(tokenizer.encode(line)) == given.pieces][: given.lines]
+        for method, threads in product(given.methods, given.of_threads):
+            alone, together, peak = apart(figures, path, method, threads, lines, given.alone)
+            row: Row = {"model": size, "method": method, "beam": BEAM, "lines": len(lines)}
+            row |= {"tokens_per_second_alone": f"{alone:.1f}", "tokens_per_second_together": f"{together:.1f}"}
+            row["peak_mib"] = peak >> 20
+            given.conditions["threads"] = str(threads)
+            record(given, [row], ("model", "method"))
+
+
+def main() -> None:
+    parser = command("t5", __doc__)
+    parser.add_argument("kind", choices=("equal", "speed"), help="measurement")
+    parser.add_argument("--work", type=Path, default=Path("runs/t5"), help="folder of models (%(default)s)")
+    parser.add_argument("--steps", type=int, default=600, help="training steps of `equal` (%(default)s)")
+    parser.add_argument("--text", type=Path, help="source lines of `speed`")
+    parser.add_argument("--sizes", nargs="+", choices=[*SIZES], default=[*SIZES], help="models of `speed`")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="programs of `speed`")
+    parser.add_argument("--of_threads", type=int, nargs="+", default=[1, 2], help="numbers of threads (%(default)s)")
+    parser.add_argument("--pieces", type=int, default=12, help="pieces of each line (%(default)s)")
+    parser.add_argument("--lines", type=int, default=32, help="lines that are translated together (%(default)s)")
+    parser.add_argument("--alone", type=int, default=4, help="lines that are translated one by one (%(default)s)")
+    given = parse(parser, "t5-cpu.csv", threads=1)
+    preload([__name__, "ctranslate2", "transformers"])
+    if given.kind == "speed":
+        speed(given)
+    else:
+        given.out = given.out.with_name("t5-equal-cpu.csv")
+        equal(given)
+
+
+if __name__ == "__main__":
+    main()
