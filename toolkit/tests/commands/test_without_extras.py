@@ -95,6 +95,11 @@ def test_each_command_works_or_names_its_extra(model: str, text: dict[str, str],
     runtime.append(["import", str(exported), "--out", str(tmp_path / "imported")])
     results = run(runtime, "documents", "evaluate", "prepare", "export")  # all without PyTorch
     assert [result for result in zip(runtime, results, strict=True) if result[1][0] != 0] == []
+    table = tmp_path / "pairs.parquet"
+    table.write_bytes(b"PAR1")
+    ((code, error),) = run([["prepare", "--pairs", str(table), *pair, "--out", str(tmp_path / "table")]], "prepare")
+    assert (code, error.count("\n")) == (2, 1)
+    assert '"./toolkit[files]"' in error
 
 
 def test_extras_are_those_of_the_distribution() -> None:

@@ -1,8 +1,11 @@
-"""One file of pairs: columns and units, and what is refused."""
+"""One file of pairs: columns, objects and units, and what is refused."""
 
 import gzip
+import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from relattn_mt.corpus.filters import has_known_script
 from relattn_mt.corpus.pair_files import read_pairs
@@ -11,6 +14,7 @@ from relattn_mt.support.errors import InputError
 from tests.support.commands import assert_refused
 
 PAIRS = [("a b", 'x "y"'), ("c, d", "z"), ("", "leer"), ("e", "")]
+PARTS = [("a", "b"), ("c", "")]
 UNITS = """<?xml version="1.0"?><tmx version="1.4"><header/><body>
 <tu><tuv xml:lang="en-US"><seg>a <bpt i="1">&lt;b&gt;</bpt>b<ept i="1"/></seg></tuv>
 <tuv xml:lang="de"><seg>x</seg></tuv></tu>
@@ -19,8 +23,8 @@ d</seg></tuv></tu><tu><tuv xml:lang="fr"><seg>f</seg></tuv><tuv xml:lang="en"><s
 </body></tmx>"""
 
 
-def lines(*rows: str) -> str:
-    return "".join(f"{row}\n" for row in rows)
+def lines(*rows: object) -> str:
+    return "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +34,9 @@ def lines(*rows: str) -> str:
         ("a.TSV", lines("en\tde\tid", "a\tb\t1", "c\td\t2"), [("a", "b"), ("c", "d")]),
         ("a.tsv", lines("id\tde\ten", "1\tb\ta"), [("a", "b")]),
         ("a.tsv", lines("a\tb\t0.9", '"q\td'), [("a", "b"), ('"q', "d")]),
+        ("a.jsonl", lines({"translation": {"de": "b", "en": "a"}}, {"translation": {"en": "c", "de": None}}), PARTS),
+        ("a.jsonl", lines({"en": "a\tb", "de": "c\nd", "id": 1}), [("a b", "c d")]),
+        ("a.jsonl", lines({"src": "a", "tgt": "b"}), [("a", "b")]),
         ("a.tmx", UNITS, [("a b", "x"), ("c d", "y & z")]),
     ],
 )  # fmt: skip
@@ -40,12 +47,23 @@ def test_pairs(tmp_path, name, content, expected):
         assert list(read_pairs(str(path), ("en", "de"))) == expected
 
 
+@pytest.mark.parametrize("rows", [[{"translation": {"de": "b", "en": "a"}}], [{"id": 1, "src": "a", "tgt": "b"}]])
+def test_parquet(tmp_path, rows):
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    assert list(read_pairs(str(tmp_path / "a.parquet"), ("en", "de"))) == [("a", "b")]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", "{}\n", "pairs must be in a .tsv or .tmx file"),
+        ("a.txt", "a\tb\n", "pairs must be in a .tsv, .jsonl, .tmx or .parquet file"),
         ("a.tsv", "a\tb\nc\n", "row 2 must have a source and a target"),
         ("a.tsv", "en\tfr\n", "the first row must name en and de"),
+        ("a.jsonl", '{"en": "a"}\n', "line 1 must name en and de"),
+        ("a.jsonl", '{"en": "a", "de": 1}\n', "line 1 must have texts for en and de"),
+        ("a.jsonl", '["a", "b"]\n', "line 1 must have texts for en and de"),
+        ("a.jsonl", '{"en": \n', "not JSONL"),
+        ("a.parquet", "a", "not PARQUET"),
         ("a.tmx", UNITS[:-9], "not TMX"),
         ("a.tmx", UNITS.replace("DE", "fr").replace("de", "fr"), "no unit has both en and de"),
     ],

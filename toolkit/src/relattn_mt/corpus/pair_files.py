@@ -1,14 +1,15 @@
-"""Read sentence pairs from one file, which may be compressed: columns separated by tabs, or TMX."""
+"""Read sentence pairs from one file: Parquet, or text that may be compressed: columns, JSON Lines or TMX."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from relattn_mt.support.errors import reading, require, same_language
+from relattn_mt.support.errors import InputError, reading, require, require_installed, same_language
 from relattn_mt.tokens.text_files import blocks, read_lines
 
 _NAMES = ("src", "source"), ("tgt", "target")  # of columns, besides the codes of the languages
@@ -18,17 +19,22 @@ _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 def read_pairs(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the pairs of a file, each side in one line. The name of the file decides how it is read.
 
-    Tab-separated columns are named by the first row: the codes of the languages, or src and tgt, or source and target.
-    Without names, the source is first and then the target.
+    Tab-separated columns are named by the first row, and fields of objects by their names: the codes of the languages,
+    or src and tgt, or source and target. Without names, the source is first and then the target.
 
     Raises:
         InputError: The file cannot be read, has another name, or a pair lacks a side.
     """
     kind = re.sub(r"\.(gz|bz2|xz|zst)$", "", Path(path).name.lower()).rpartition(".")[2]
-    require(kind in ("tsv", "tmx"), f"{path}: pairs must be in a .tsv or .tmx file")
+    kinds = ("tsv", "jsonl", "tmx", "parquet")
+    require(kind in kinds, f"{path}: pairs must be in a .tsv, .jsonl, .tmx or .parquet file")
     with reading(path, f"not {kind.upper()}"):
         if kind == "tmx":
             pairs: Iterable[Sequence[str]] = _units(path, languages)
+        elif kind == "jsonl":
+            pairs = _objects(map(json.loads, read_lines(path)), path, languages)
+        elif kind == "parquet":
+            pairs = _objects(_rows(path), path, languages)
         else:
             rows = (line.split("\t") for line in read_lines(path, accepts_nul=True))
             pairs = _columns(rows, path, languages)
@@ -57,6 +63,27 @@ def _columns(rows: Iterable[list[str]], path: str, languages: tuple[str, str]) -
             columns = [0, 1]
         require(len(row) > max(columns), f"{path}: row {number} must have a source and a target, got one column")
         yield [row[column] for column in columns]
+
+
+def _rows(path: str) -> Iterator[Any]:
+    require_installed("files")
+    from pyarrow.parquet import ParquetFile
+
+    for batch in ParquetFile(path).iter_batches():
+        yield from batch.to_pylist()
+
+
+def _objects(rows: Iterable[Any], path: str, languages: tuple[str, str]) -> Iterator[Sequence[str]]:
+    """Yield the texts of objects with a field per language, or with such an object in the field "translation"."""
+    for number, content in enumerate(rows, start=1):
+        row = content.get("translation", content) if isinstance(content, dict) else {}
+        texts = list(row.values()) if isinstance(row, dict) else []
+        columns = _find([*row], languages, f"{path}: line {number}") if texts else []
+        if not columns or not all(isinstance(texts[column], str | None) for column in columns):
+            raise InputError(
+                f"{path}: line {number} must have texts for {' and '.join(languages)}, got {content}"[:300]
+            )
+        yield [texts[column] or "" for column in columns]
 
 
 def _units(path: str, languages: tuple[str, str]) -> Iterator[Sequence[str]]:
