@@ -28,7 +28,8 @@ def prepare(
         src: File of source sentences, one per line, plain or compressed.
         tgt: File of their translations, in the same order.
         pairs: One file of pairs, instead of src and tgt: .tsv, .jsonl, .tmx or .parquet. All but the last may be
-            compressed. The first row of columns names the languages, or src and tgt; without names, the source is first.
+            compressed. The first row of columns names the languages, or src and tgt. Without names, the source is
+            first.
         src_lang: Source language, such as en or pt-BR.
         tgt_lang: Target language.
         out: Output directory.
