@@ -229,7 +229,11 @@ COMPILE = """
 import sys
 from pathlib import Path
 from kernels import build
+from tests.support.levels import allowed_levels
 build.FLAGS[0] = "-O1"  # takes a third of the time
+levels = build.levels(build.host_target())
+used = {*allowed_levels(), list(levels)[-1]}  # the last is the default
+build.levels = lambda target: {name: levels[name] for name in levels if name in used}
 for name in sys.argv[1:]:
     library = build.ATTENTION if name == "library" else build.ENGINE
     if build.build(library, build.host_target(), Path(name) / library.folder):

@@ -85,8 +85,15 @@ def test_kernels_are_compiled_where_tests_run():
     assert native.installation() == "; ".join(best)
 
 
-@pytest.mark.parametrize(("level", "dtype"), BUILDS, indirect=["level"], ids=str)
-@pytest.mark.parametrize("number", range(len(CASES)), ids=[name_of(case) for case in CASES])
+TILES = [  # the best level computes all cases in float32, and every other kernel half of them
+    pytest.param(number, level, dtype, id=f"{name_of(case)}-{level}-{dtype}")
+    for number, case in enumerate(CASES)
+    for build, (level, dtype) in enumerate(BUILDS)
+    if build == 0 or (number + build) % 2 == 0
+]
+
+
+@pytest.mark.parametrize(("number", "level", "dtype"), TILES, indirect=["level"])
 def test_tiles_equal_the_reference(number, level, dtype):
     operator, inputs, options = prepared(number, dtype)
     with nan_in_new_memory():
