@@ -100,7 +100,10 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, Any, Any]:
         report = yield
-        self.take(collector.nodeid.partition("::")[0])
+        name = collector.nodeid.partition("::")[0]
+        self.take(name)
+        if not name.endswith(".py"):  # a folder
+            del self.found[name]
         return report
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

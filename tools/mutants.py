@@ -71,7 +71,7 @@ SERVER = """
 import json, os, signal, sys, time, traceback
 
 os.environ.update(OMP_NUM_THREADS="1", TRITON_INTERPRET="1")  # as conftest.py
-import hypothesis, pytest, pytest_cov, pytest_timeout, torch, torch._dynamo, triton.language, xdist
+import hypothesis, pytest, pytest_timeout, torch, torch._dynamo, triton.language, xdist
 import transformers.models.t5.modeling_t5, transformers.models.marian.modeling_marian
 import transformers.models.deberta_v2.modeling_deberta_v2, transformers.models.wav2vec2.modeling_wav2vec2
 
