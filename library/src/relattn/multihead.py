@@ -17,7 +17,7 @@ from relattn.checks import can_read, check_dropout, show
 from relattn.nn import RelativeAttention, Tables, head_dim_of
 
 
-class RelativeMultiheadAttention(nn.Module):
+class RelativeMultiheadAttention(nn.MultiheadAttention):
     """nn.MultiheadAttention with relative position representations, for self-attention and cross-attention.
 
     Query i and key j have the positions i and j, also in cross-attention. With tables of zeros the layer computes what
@@ -49,15 +49,6 @@ class RelativeMultiheadAttention(nn.Module):
         ValueError: An argument is out of range or not supported.
     """
 
-    in_proj_weight: nn.Parameter | None
-    in_proj_bias: nn.Parameter | None
-    q_proj_weight: nn.Parameter | None
-    k_proj_weight: nn.Parameter | None
-    v_proj_weight: nn.Parameter | None
-    # nn.TransformerEncoderLayer reads this name. If it is true, its fast path for inference uses the projections
-    # without calling this module, so that the relative terms would be missing.
-    _qkv_same_embed_dim = False
-
     def __init__(
         self,
         embed_dim: int,
@@ -78,29 +69,16 @@ class RelativeMultiheadAttention(nn.Module):
         beyond: Beyond = "clip",
         backend: str = "auto",
     ) -> None:
-        super().__init__()
-        self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, head_dim_of(embed_dim, num_heads)
+        head_dim_of(embed_dim, num_heads)  # checks both
         check_dropout("dropout", dropout)
         for name, option in (("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
             if option:
                 raise ValueError(f"{name} must be False, since an added key has no position, got {option!r}")
-        self.kdim = embed_dim if kdim is None else kdim
-        self.vdim = embed_dim if vdim is None else vdim
-        self.dropout = dropout
-        self.batch_first = batch_first
-        self.bias_k = self.bias_v = None
-        self.add_zero_attn = False
-
-        def parameter(exists: bool, *sizes: int) -> nn.Parameter | None:
-            return nn.Parameter(torch.empty(sizes, device=device, dtype=dtype)) if exists else None
-
-        joint = self.kdim == self.vdim == embed_dim
-        self.register_parameter("in_proj_weight", parameter(joint, 3 * embed_dim, embed_dim))
-        for name, width in (("q", embed_dim), ("k", self.kdim), ("v", self.vdim)):
-            self.register_parameter(f"{name}_proj_weight", parameter(not joint, embed_dim, width))
-        self.register_parameter("in_proj_bias", parameter(bias, 3 * embed_dim))
-        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
-        self.reset_parameters()
+        sizes: dict[str, Any] = {"kdim": kdim, "vdim": vdim, "batch_first": batch_first}
+        super().__init__(embed_dim, num_heads, dropout, bias, **sizes, device=device, dtype=dtype)
+        # nn.TransformerEncoderLayer reads this name. If it is true, its fast path for inference uses the projections
+        # without calling this module, so that the relative terms would be missing.
+        self._qkv_same_embed_dim = False
         self.attention = RelativeAttention(
             self.head_dim,
             clip,
@@ -167,15 +145,6 @@ class RelativeMultiheadAttention(nn.Module):
         for table in layer.attention.parameters():
             nn.init.zeros_(table)
         return layer.train(module.training)
-
-    def reset_parameters(self) -> None:
-        """Initialise the projections as nn.MultiheadAttention does."""
-        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
-            if weight is not None:
-                nn.init.xavier_uniform_(weight)
-        if self.in_proj_bias is not None:
-            nn.init.zeros_(self.in_proj_bias)
-            nn.init.zeros_(self.out_proj.bias)
 
     def forward(
         self,
