@@ -77,15 +77,15 @@ def test_text_is_translated_when_typing_stops(page: Page, translator: Translator
     expect(page.locator("#source")).to_have_value("auto")
     type_text(page, "one apple")
     expect(page.locator("#target")).to_have_value("de")  # the default, English, is the language of the text
-    expect(page.locator("#status")).to_have_text("Detected: English")
+    expect(page.locator("#source option").first).to_have_text("English (detected)")
     type_text(page, "one apple\n<b>two</b>")
     expected = translator.translate(["one apple", "<b>two</b>"])
     assert page.locator("#translation").text_content() == "\n".join(expected)
     assert page.locator("#translation b").count() == 0
     assert page.locator("#translation").get_attribute("lang") == "de"
     assert page.locator("#text").get_attribute("dir") == "auto"
-    assert page.locator("#others li").count() >= 1
-    expect(page.locator("#count")).to_contain_text("of 500 characters")
+    expect(page.locator("#others li")).to_have_count(0)  # those of one sentence
+    expect(page.locator("#count")).to_have_text("20 / 500")
     heights = [page.locator(box).bounding_box()["height"] for box in ("#drop", "#drop + section")]  # type: ignore[index]
     assert heights[0] == heights[1] or page.viewport_size["width"] < 600  # type: ignore[index]
     page.click("#clear")
@@ -105,11 +105,18 @@ def test_the_model_of_the_package_translates_both_directions(browser: Browser) -
             (back, "German", "en", "Wo ist der nächste Bahnhof? 😀\n\nEs ist kalt."),
         ):
             type_text(page, text)
-            expect(page.locator("#status")).to_have_text(f"Detected: {name}")
+            expect(page.locator("#source option").first).to_have_text(f"{name} (detected)")
             expect(page.locator("#target")).to_have_value(other)
             first, second = translator.translate([text.split(" 😀")[0], text.split("\n\n")[1]])
             expect(page.locator("#translation")).to_have_text(f"{first} 😀\n\n{second}", use_inner_text=False)
-            assert page.locator("#others li").count() >= 1
+            page.locator("#translation .word").last.click()
+            expect(page.locator("#alternatives-title")).to_contain_text(text.split("\n\n")[1])
+            expect(page.locator("#others button").first).to_be_attached()
+            page.keyboard.press("Escape")
+        expect(page).to_have_title("German → English · relattn")
+        page.click("text=About the model")
+        expect(page.locator("#cards")).to_contain_text("Licence: cc-by-2.0")
+        expect(page.locator("#cards")).to_contain_text("BLEU")
 
 
 def test_nothing_stays_after_an_error(page: Page) -> None:
@@ -185,6 +192,8 @@ def test_files_are_dropped_or_chosen(page: Page, translator: Translator, tmp_pat
     page.set_input_files("#file", path)
     expect(page.locator("#file-status")).to_contain_text("picture.png: ")
     expect(page.locator("#file-status span")).to_have_class(re.compile("error"))
+    page.fill("#text", TEXT)
+    expect(page.locator("#file-status span")).to_have_count(0)
 
 
 def test_long_file_shows_progress_and_can_be_cancelled(page: Page, tmp_path: Path) -> None:
@@ -226,6 +235,69 @@ def test_other_words_are_offered_in_place(page: Page, translator: Translator) ->
     (expected,) = translator.translate(["two pears"], prefixes=[chosen])
     expect(page.locator("#translation")).to_have_text(f"{first}\n{expected}", use_inner_text=False)
     expect(page.locator("#choices")).to_be_hidden()
+
+
+def test_what_was_replaced_is_brought_back(page: Page, translator: Translator) -> None:
+    """Step by step: a word, cleared text, swapped languages. Text that was typed since is brought back too."""
+    shown, text = page.locator("#translation"), page.locator("#text")
+    page.select_option("#source", "en")
+    page.select_option("#target", "de")
+    expect(page.locator("#undo")).to_be_disabled()
+    type_text(page, TEXT)
+    (translation,) = translator.translate([TEXT])
+    expect(shown).to_have_text(translation)
+    shown.locator(".word").nth(1).click()
+    page.locator("#choices button").first.click()
+    expect(shown).not_to_have_text(translation)
+    replaced = shown.text_content() or ""
+    page.click("#swap")
+    expect(text).to_have_value(replaced)
+    expect(page.locator("#source")).to_have_value("de")
+    page.click("#clear")
+    expect(text).to_have_value("")
+    page.fill("#text", "two pears")
+    page.click("#undo")
+    expect(text).to_have_value(replaced)
+    page.click("#undo")
+    expect(text).to_have_value(TEXT)
+    expect(page.locator("#source")).to_have_value("en")
+    expect(shown).to_have_text(replaced)
+    page.click("#undo")
+    expect(shown).to_have_text(translation)
+    expect(page.locator("#undo")).to_be_disabled()
+    for _ in range(3):
+        page.click("#redo")
+    expect(text).to_have_value("two pears")
+    expect(shown).to_have_text(translator.translate(["two pears"])[0])
+
+
+def test_a_glossary_is_used_and_stays(page: Page, address: str) -> None:
+    page.select_option("#source", "en")
+    page.select_option("#target", "de")
+    page.click("text=Glossary")
+    page.fill("#glossary", "apple = Obst")
+    page.locator("#glossary").blur()
+    sent: list[dict] = []
+    page.on("request", lambda each: sent.append(each.post_data_json) if each.url.endswith("words") else None)
+    type_text(page, "one apple")
+    assert sent[-1]["glossary"] == {"apple": "Obst"}
+    page.goto(f"{address}docs")
+    page.go_back()
+    expect(page.locator("#glossary")).to_have_value("apple = Obst")
+    page.click("text=Glossary")
+    page.fill("#glossary", "apple")
+    page.locator("#glossary").blur()
+    page.fill("#text", TEXT)
+    expect(page.locator("#status")).to_contain_text("got “apple”")
+
+
+def test_nothing_moves_while_typing(page: Page) -> None:
+    """Neither the counter nor a button that appears."""
+    heights = set()
+    for text in ("", "one", "one apple " * 45):
+        page.fill("#text", text)
+        heights.add(page.locator("#drop .tools").bounding_box()["height"])  # type: ignore[index]
+    assert len(heights) == 1
 
 
 def test_source_words_are_marked(page: Page, translator: Translator) -> None:
@@ -301,8 +373,9 @@ def test_nothing_scrolls_sideways_and_the_bar_stays(page: Page) -> None:
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         for y in (0, 300, 100_000):
             page.evaluate(f"scrollTo(0, {y})")
-            for inner in ("#copy", "#status"):
-                expect(page.locator(inner)).to_be_in_viewport()
+            expect(page.locator("#status")).to_be_in_viewport(ratio=0)
+        page.locator("#translation").evaluate("box => scrollTo(0, box.getBoundingClientRect().top + scrollY)")
+        expect(page.locator("#copy")).to_be_in_viewport()  # beside the first lines of a long translation
 
 
 def test_languages_are_remembered(page: Page, address: str) -> None:
@@ -335,7 +408,7 @@ def test_page_recovers_from_a_server_that_starts_late(page: Page, address: str, 
     page.fill("#text", TEXT)
     page.click("#swap")  # does nothing yet
     expect(page.locator("#copy")).to_be_enabled()
-    expect(page.locator("#status")).to_have_text("Detected: English")
+    expect(page.locator("#source option").first).to_have_text("English (detected)")
 
 
 @pytest.mark.parametrize("again", ["button", "online", "pause"])
@@ -355,7 +428,7 @@ def test_text_is_translated_when_the_server_is_back(page: Page, translator: Tran
         page.evaluate("dispatchEvent(new Event('online'))")
     expect(page.locator("#copy")).to_be_enabled()
     expect(page.locator("#translation")).to_have_text(translator.translate(["two pears"])[0])
-    expect(page.locator("#status")).to_have_text("Detected: English")
+    expect(page.locator("#source option").first).to_have_text("English (detected)")
 
 
 @pytest.mark.parametrize(
@@ -457,4 +530,11 @@ def test_page_is_accessible(page: Page, colours: str) -> None:
     assert violations(page) == []
     page.locator("#translation .word").nth(3).click()
     expect(page.locator("#choices button").first).to_be_visible()
+    assert violations(page) == []
+    page.keyboard.press("Escape")
+    page.click("text=Glossary")
+    page.click("text=About the model")
+    assert violations(page) == []
+    page.click("text=Help and API")
+    expect(page.locator("h2").first).to_be_visible()
     assert violations(page) == []

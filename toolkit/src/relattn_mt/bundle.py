@@ -47,7 +47,7 @@ PACKAGED = Path(__file__).with_name("models")  # a bundle per directory
 CONFIG = "config.yaml"
 WEIGHTS = "model.safetensors"
 CARD = "README.md"
-_MAX_CARD = 1 << 20  # characters that are read for its metadata
+_MAX_CARD = 1 << 16  # characters that are read for its metadata, and shown
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml if PyYAML has it, which is faster
 TOKENIZER_FILES = {"own": (TOKENIZER,), "imported": (TOKENIZER, TGT_TOKENIZER, VOCABULARY)}
 _MODEL_FILES = (WEIGHTS, SHORTLIST, *TOKENIZER_FILES["imported"])  # besides config.yaml; some bundles have fewer
@@ -106,14 +106,22 @@ class Bundle:
         return replace(self, state=LazyWeights(names, lambda name: in_float32(self.state, name)))
 
     @property
-    def examples(self) -> list[str]:
-        """Texts that the metadata of the card lists as `widget`, as on the hub; none if they cannot be read."""
+    def _shown_card(self) -> str:
+        """Beginning of the card; empty if it cannot be read."""
         try:
             with open(self.path / CARD, encoding="utf-8") as file:
-                card = file.read(_MAX_CARD)
+                return file.read(_MAX_CARD)
+        except (OSError, ValueError):
+            return ""
+
+    @property
+    def examples(self) -> list[str]:
+        """Texts that the metadata of the card lists as `widget`, as on the hub; none if they cannot be read."""
+        card = self._shown_card
+        try:
             head, is_complete, _ = card.removeprefix("---\n").partition("\n---\n")
             metadata: Any = yaml.load(head, _LOADER) if card.startswith("---\n") and is_complete else None
-        except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        except (ValueError, RecursionError, yaml.YAMLError):
             return []
         items = metadata.get("widget") if isinstance(metadata, dict) else None
         texts = [each.get("text") for each in items if isinstance(each, dict)] if isinstance(items, list) else []
@@ -210,6 +218,7 @@ class Bundle:
             languages=(self.src_lang, self.tgt_lang),
             pairs=self.pairs,
             examples=self.examples,
+            card=self._shown_card,
             workers=workers,
         )
 

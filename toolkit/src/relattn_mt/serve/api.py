@@ -39,7 +39,9 @@ WRONG_KEY_SECONDS = 1.0  # until a wrong key is refused, which slows down those 
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
-    **{f"/{name}": (name, "text/javascript; charset=utf-8") for name in ("page.js", "common.js")},
+    "/docs": ("docs.html", "text/html; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    **{f"/{name}": (name, "text/javascript; charset=utf-8") for name in ("page.js", "common.js", "texts.js")},
 }
 
 
@@ -83,12 +85,10 @@ class Api:
             readable = await self._router.readable_texts(texts)
         sources, detected = await self._sources(readable, body["source"])
         count = max(0, body["alternatives"]) + 1
-        terms = ((i, *term) for i, term in enumerate(body["glossary"].items(), start=1))
-        glossary = Glossary(terms, source="glossary") if body["glossary"] else None
         options = SentenceOptions(
             n_best=count,
             keep_literals=body["keep_literals"],
-            glossary=glossary,
+            glossary=_glossary(body),
             check_language=body["warnings"],
         )
         translations = await self._router.translate(texts, sources, body["target"], options, html=html)
@@ -132,7 +132,8 @@ class Api:
                 text = await self._router.readable_text(name, content)
                 texts = [text[: self._limits.characters]]
                 (source,), (answer["detectedLanguage"],) = await self._sources(texts, source)
-            options = SentenceOptions(keep_literals=body["keep_literals"], check_language=True)
+            glossary = _glossary(body)
+            options = SentenceOptions(keep_literals=body["keep_literals"], check_language=True, glossary=glossary)
             target = body["target"]
             report = progress.report
             stem, _, suffix = name.rpartition(".")
@@ -185,6 +186,7 @@ class Api:
                 "charLimit": self._limits.characters,
                 "sentenceLimit": self._limits.sentences,
                 "examples": self._router.examples,
+                "cards": self._router.cards,
                 "filesTranslation": True,
                 "frontendTimeout": 500,
                 "keyRequired": self._keys is not None,
@@ -213,7 +215,8 @@ class Api:
         scored = ScoredText([], [Word(body["q"])], [], [])
         if source != body["target"]:
             options = {"count": body["alternatives"] + 1, "prefix": body["prefix"], "choice": body["choice"]}
-            scored = await self._router.words(body["q"], source, body["target"], **options)
+            glossary = _glossary(body)
+            scored = await self._router.words(body["q"], source, body["target"], **options, glossary=glossary)
         response: dict[str, Any] = {
             "sentences": scored.sentences,
             "words": [word._asdict() for word in scored.words],
@@ -253,6 +256,12 @@ class Api:
             return [source] * len(texts), []
         detected = [ranked[0] for ranked in await self._rank(texts)]
         return [each["language"] for each in detected], detected
+
+
+def _glossary(body: dict[str, Any]) -> Glossary | None:
+    """Return the glossary in the parameters of a request."""
+    terms = ((i, *term) for i, term in enumerate(body["glossary"].items(), start=1))
+    return Glossary(terms, source="glossary") if body["glossary"] else None
 
 
 def _last_part(path: str) -> str:

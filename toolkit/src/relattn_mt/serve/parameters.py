@@ -54,13 +54,13 @@ def check_parameters(parameters: Mapping[str, Any], path: str) -> dict[str, Any]
 
 
 def _convert(name: str, value: Any, schema: Schema) -> Any:
-    """Return a parameter in the type of its schema, a number or a boolean of a form too. Raises InputError."""
+    """Return a parameter in the type of its schema, also one that a form has as JSON. Raises InputError."""
     if "anyOf" in schema:
         schema = schema["anyOf"][isinstance(value, list)]
     kind = "file" if "format" in schema else schema["type"]
-    if kind in ("integer", "boolean") and isinstance(value, str):
+    if kind in ("integer", "boolean", "object") and isinstance(value, str):
         with suppress(ValueError, RecursionError):
-            value = json.loads(value.lower())
+            value = json.loads(value if kind == "object" else value.lower())
     given_kind = _TYPES.get(type(value))
     is_right = given_kind == kind
     got = value if isinstance(value, str | int | float) else given_kind

@@ -26,6 +26,7 @@ from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import SplitText, split
 from relattn_mt.tokens.text_files import require_no_nul
+from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import DEFAULTS, SentenceOptions
 from relattn_mt.translate.output_formats import report_row
 from relattn_mt.translate.translation import Translation, kept_translation
@@ -120,8 +121,11 @@ class Router:
         self.pairs = sorted(translators)
         self.sources = sorted({source for source, _ in self.pairs})
         self.codes = sorted({code for pair in self.pairs for code in pair})
-        first_pairs = {pair[0]: pair for pair in reversed(self.pairs)}
-        self.examples = {source: translators[pair].examples for source, pair in first_pairs.items()}  # texts
+        first_by_source = {pair[0]: pair for pair in reversed(self.pairs)}
+        first_by_target = {pair[1]: pair for pair in reversed(self.pairs)}
+        self.examples = {source: translators[pair].examples for source, pair in first_by_source.items()}  # texts
+        shown = {*first_by_source.values(), *first_by_target.values()}  # not all: a model may have 100,000 pairs
+        self.cards = _union([translators[pair].card] for pair in sorted(shown))
         targets = {target for _, target in self.pairs}
         if pivot and (pivot not in self.sources or pivot not in targets):
             raise InputError(f"pivot must be a language that models translate from and into, got {one_line(pivot, 40)}")
@@ -189,7 +193,15 @@ class Router:
         ]
 
     async def words(
-        self, text: str, source: str, target: str, *, count: int, prefix: str = "", choice: str = ""
+        self,
+        text: str,
+        source: str,
+        target: str,
+        *,
+        count: int,
+        prefix: str = "",
+        choice: str = "",
+        glossary: Glossary | None = None,
     ) -> ScoredText:
         """Return the words of a translation of a plain text, and up to count − 1 other translations.
 
@@ -199,6 +211,7 @@ class Router:
             target: Language to translate into.
             count: Maximum number of translations; the beam size also limits it.
             prefix: Text that each translation begins with; it requires a text of one sentence, and one model.
+            glossary: Terms of the last model.
             choice: Translation whose words are returned, out of the `count` best ones; the best one if empty.
 
         Errors are those of `translate`, or an InputError if `choice` is not among the translations.
@@ -213,7 +226,7 @@ class Router:
         )
         if earlier_models:
             given = (await self._translate_route(earlier_models, [given], DEFAULTS))[0].ranked[0]
-        options = SentenceOptions(n_best=count, check_language=True)
+        options = SentenceOptions(n_best=count, check_language=True, glossary=glossary)
         ((split_text, translations),) = await self._translate_sentences(model, [given], options, prefix)
         versions = {version.text: each for version, each in _versions(split_text, translations).items()}
         require(not choice or choice in versions, "choice must be one of the translations")

@@ -50,6 +50,7 @@ class Translator:
         languages: Source and target language; empty if unknown.
         pairs: Pairs of languages of a model that was trained on several. An imported tokenizer has its own.
         examples: Source lines from the card of the model.
+        card: The card, in Markdown.
         workers: Number of batches that are searched at the same time, with one thread each.
         characters: Characters of sources that the tokenizer does not spell in bytes; None finds them.
         earlier: Translator that translates first; its target language is the source language of the model.
@@ -70,6 +71,7 @@ class Translator:
         languages: tuple[str, str] = ("", ""),
         pairs: Sequence[tuple[str, str]] = (),
         examples: Sequence[str] = (),
+        card: str = "",
         workers: int = 1,
         characters: frozenset[str] | None = None,
         earlier: Translator | None = None,
@@ -79,6 +81,7 @@ class Translator:
         self.search = search
         self.src_lang, self.tgt_lang = languages
         self.examples = list(examples)
+        self.card = card
         self._pairs = list(pairs)
         self._characters = characters
         self._earlier = earlier
@@ -135,6 +138,7 @@ class Translator:
             self.search,
             languages=(src_lang, tgt_lang),
             pairs=self._pairs,
+            card=self.card,
             examples=self.examples if same_language(src_lang, self.src_lang) else [],
             workers=self.runner.workers,
             characters=self.characters,
@@ -148,6 +152,7 @@ class Translator:
             search or self.search,
             languages=(self.src_lang, self.tgt_lang),
             pairs=self._pairs,
+            card=self.card,
             examples=self.examples,
             workers=self.runner.workers,
         )
@@ -165,6 +170,7 @@ class Translator:
             languages=languages,
             pairs=[languages],
             examples=earlier.examples,
+            card="\n\n".join([earlier.card, self.card]),
             workers=self.runner.workers,
             characters=earlier.characters,
             earlier=earlier,

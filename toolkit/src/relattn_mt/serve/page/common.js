@@ -1,5 +1,7 @@
 // Shared by the parts of the page: elements, requests, and the rule that the latest choice wins.
 
+import { TEXTS } from "./texts.js";
+
 const TRIES = 3; // requests to a server that is busy
 const LONGEST_WAIT = 10; // seconds
 
@@ -54,17 +56,16 @@ export async function request(path, body, signal, report = () => {}) {
     text = isLines ? await lastLine(response, report) : await response.text();
   } catch (error) {
     if (signal && signal.aborted) throw error;
-    throw Object.assign(new Error("The server cannot be reached."), { isAway: true });
+    throw Object.assign(new Error(TEXTS.unreachable), { isAway: true });
   }
   let content = null;
   try { content = JSON.parse(text); } catch { /* a proxy may answer with a page of its own */ }
   if (response.ok && content !== null && !content.error) return content;
   const wait = response.headers.get("Retry-After");
-  const again = wait ? ` Try again in ${wait} seconds.` : "";
-  const messages = { 413: "The text or file is too large.", 429: "The server is busy.", 503: "The server is not available." };
-  const other = response.ok ? "The server's answer cannot be read." : `The server answered with status ${response.status}.`;
+  const again = wait ? TEXTS.again(wait) : "";
+  const other = response.ok ? TEXTS.unreadable : TEXTS.status(response.status);
   const reason = content && content.error;
-  const message = (reason ? sentence(reason) : messages[response.status] || other) + again;
+  const message = (reason ? sentence(reason) : TEXTS.errors[response.status] || other) + again;
   throw Object.assign(new Error(message), { isBusy: response.status === 429, isAway: [502, 503, 504].includes(response.status), wait });
 }
 
@@ -76,7 +77,7 @@ export async function requestPatiently(path, body, signal, onWait = () => {}) {
     } catch (error) {
       if (!error.isBusy || tries === TRIES) throw error;
       const seconds = Math.min(LONGEST_WAIT, Number(error.wait) || 2);
-      onWait(`The server is busy. Trying again in ${seconds} seconds.`);
+      onWait(TEXTS.busy(seconds));
       await pause(seconds, signal);
     }
   }
@@ -106,6 +107,6 @@ export async function copy(text) {
     const copied = document.execCommand("copy");
     area.remove();
     focused?.focus();
-    if (!copied) throw new Error("The browser does not allow copying.");
+    if (!copied) throw new Error(TEXTS.noCopy);
   }
 }

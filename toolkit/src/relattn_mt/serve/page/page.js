@@ -1,5 +1,6 @@
 // Translates text when typing stops, and files when they are dropped. Words of the translation offer alternatives.
 import { byId, copy, element, fill, latest, pause, request, requestPatiently } from "./common.js";
+import { TEXTS } from "./texts.js";
 
 const PAUSE = 350; // milliseconds without a keystroke before the text is translated
 const ALTERNATIVES = 3; // number of other translations to request
@@ -7,20 +8,9 @@ const CERTAIN = 0.55; // confidence from which a word is not underlined (docs/se
 const GAP = 8, SMALLEST = 96; // pixels: between the other words, their word and the window; their height
 const EXAMPLES = 3; // number of examples shown
 const LONGEST_PAUSE = 30, AWAY_PAUSE = 5; // seconds between two attempts to load the languages, and to translate a text
-const WARNINGS = {
-  empty: "a sentence has no translation",
-  repetition: "a part is repeated",
-  names: "a name is missing or different",
-  language: "the language may be another one",
-  numbers: "the numbers differ from those of the text",
-  tags: "the addresses or placeholders differ from those of the text",
-  length: "the length is unlikely",
-};
-// starts: places of the sentences in the text.
-const state = {
-  languages: [], names: {}, examples: {}, limit: 0, timer: 0, isTargetChosen: false, hasChoices: false,
-  detected: "", words: [], sentences: [], starts: [],
-};
+// What belongs to a translation. starts: places of the sentences in the text; others: other translations of a sentence.
+const NOTHING = { detected: "", words: [], sentences: [], starts: [], hasChoices: false, others: { sentence: 0, texts: [] } };
+const state = { languages: [], names: {}, examples: {}, limit: 0, timer: 0, isTargetChosen: false, undo: [], redo: [], ...NOTHING };
 const translations = latest(), choices = latest();
 
 const languageName = (code) => state.names[code] || code;
@@ -36,7 +26,7 @@ function fillTargets(chosen) {
 
 function remember() {
   try {
-    localStorage.setItem("relattn-source", byId("source").value);
+    for (const id of ["source", "glossary"]) localStorage.setItem(`relattn-${id}`, byId(id).value);
     if (state.isTargetChosen) localStorage.setItem("relattn-target", byId("target").value);
   } catch { /* the browser may refuse to store anything */ }
 }
@@ -49,7 +39,7 @@ function showExamples() {
   const source = byId("source").value;
   const texts = Object.entries(state.examples).flatMap(([code, each]) => (["auto", code].includes(source) ? each : []));
   const buttons = [...new Set(texts)].slice(0, EXAMPLES).map((text) => element("button", text, { type: "button", onclick: () => setText(text) }));
-  byId("examples").replaceChildren("Try:", ...buttons);
+  byId("examples").replaceChildren(TEXTS.try, ...buttons);
   byId("examples").hidden = !buttons.length;
 }
 
@@ -65,7 +55,7 @@ function showWords() {
   output.replaceChildren(...state.words.map((word, index) => {
     if (word.confidence === null) return document.createTextNode(word.text);
     const origin = rangesOf(word).map(([begin, end]) => `“${byId("text").value.slice(begin, end)}” → `).join("");
-    const node = element("span", word.text, { className: "word", title: `${origin}certain to ${Math.round(100 * word.confidence)} %` });
+    const node = element("span", word.text, { className: "word", title: origin + TEXTS.certain(Math.round(100 * word.confidence)) });
     for (const event of ["pointerenter", "focus"]) node.addEventListener(event, () => markSources(node, word));
     for (const event of ["pointerleave", "blur"]) node.addEventListener(event, () => markSources());
     if (word.confidence < CERTAIN) {
@@ -125,11 +115,47 @@ function moveByKeys(event) {
   buttons[to].focus();
 }
 
-// Forget everything that belongs to a text that is not in the box any more.
-function showNothing() {
-  Object.assign(state, { words: [], sentences: [], starts: [], detected: "" });
+// Show the state: the translation, and what belongs to it.
+function show(changes) {
+  Object.assign(state, changes);
   showWords();
-  byId("alternatives").hidden = true;
+  showOthers();
+  byId("text").lang = sourceLanguage();
+  byId("source").options[0].textContent = state.detected ? TEXTS.detected(languageName(state.detected)) : TEXTS.auto;
+  document.title = TEXTS.pair(languageName(sourceLanguage()) || TEXTS.auto, languageName(byId("target").value));
+}
+
+function snapshot() {
+  const belongs = Object.fromEntries(Object.keys(NOTHING).map((name) => [name, state[name]]));
+  return { belongs, ...Object.fromEntries(["text", "source", "target"].map((id) => [id, byId(id).value])), isBusy: byId("translation").matches("[aria-busy]") };
+}
+
+// Remember the text and its translation before they are replaced, so that this can be undone.
+function keep() {
+  if (byId("text").value) state.undo.push(snapshot());
+  state.redo = [];
+  showHistory();
+}
+
+function showHistory() {
+  for (const name of ["undo", "redo"]) byId(name).disabled = !state[name].length;
+}
+
+function travel(from, to) {
+  const { text, source, target, belongs, isBusy } = state[from].pop();
+  state[to].push(snapshot());
+  byId("text").value = text;
+  byId("source").value = source;
+  fillTargets(target);
+  edited();
+  if (!isBusy) {
+    expectTranslation();
+    clearTimeout(state.timer);
+    show(belongs);
+    showStatus("");
+  }
+  showHistory();
+  byId(state[from].length ? from : to).focus();
 }
 
 function closeChoices() {
@@ -145,21 +171,20 @@ function expectTranslation() {
 }
 
 // Translate the text, or show another of its translations.
-async function translate(choice = "") {
+async function translate() {
   clearTimeout(state.timer);
   if (!state.languages.length) return; // `start` tries again
   const signal = expectTranslation();
   const q = byId("text").value;
-  byId("clear").hidden = !q;
   if (!q.trim()) {
-    showNothing();
+    show(NOTHING);
     showStatus("");
     return;
   }
-  showStatus("Translating…", "busy");
+  showStatus(TEXTS.translating, "busy");
   const target = byId("target").value;
   try {
-    const parameters = { q, source: byId("source").value, target, alternatives: ALTERNATIVES, choice };
+    const parameters = { q, source: byId("source").value, target, alternatives: ALTERNATIVES, glossary: glossary() };
     const result = await requestPatiently("words", parameters, signal, (reason) => showStatus(reason, "busy"));
     if (signal.aborted) return;
     const { language: detected = "", confidence } = result.detectedLanguage || {};
@@ -174,82 +199,84 @@ async function translate(choice = "") {
       end = start < 0 ? end : start + sentence.length;
       return start;
     });
-    Object.assign(state, { words: result.words, sentences: result.sentences, starts, detected, hasChoices: result.hasChoices });
-    showWords();
-    byId("text").lang = sourceLanguage();
-    showOthers(result.alternatives, target);
-    const warning = result.warnings.map((name) => WARNINGS[name]).join(", ");
-    const language = !detected ? "" : detected === target ? `The text seems to be ${languageName(target)} already.` : `Detected: ${languageName(detected)}`;
-    if (detected && !confidence) showStatus(`The language is not recognized. The text was read as ${languageName(detected)}.`, "error");
-    else showStatus(warning ? `Check the translation: ${warning}.` : language, warning ? "error" : "");
+    const { words, sentences, alternatives, hasChoices } = result;
+    show({ words, sentences, starts, detected, hasChoices, others: { sentence: 0, texts: sentences.length === 1 ? alternatives : [] } });
+    const warning = result.warnings.map((name) => TEXTS.warnings[name]).join(", ");
+    const language = detected && detected === target ? TEXTS.already(languageName(target)) : "";
+    if (detected && !confidence) showStatus(TEXTS.unrecognized(languageName(detected)), "error");
+    else showStatus(warning ? TEXTS.check(warning) : language, warning ? "error" : "");
   } catch (error) {
     if (signal.aborted) return;
-    if (!error.isAway) showNothing();
+    if (!error.isAway) show(NOTHING);
     showStatus(`${error.message} `, "error");
     if (!error.isAway) return;
-    byId("status").append(element("button", "Try again", { type: "button", onclick: () => translate(choice) }));
-    state.timer = setTimeout(translate, 1000 * AWAY_PAUSE, choice);
+    byId("status").append(element("button", TEXTS.tryAgain, { type: "button", onclick: () => translate() }));
+    state.timer = setTimeout(translate, 1000 * AWAY_PAUSE);
   }
 }
 
-const wordsOf = (text) => text.split(/\s+/).filter(Boolean);
+// The glossary as an object. Its lines are a term, "=" and a translation.
+function glossary() {
+  const lines = byId("glossary").value.split("\n").filter((line) => line.trim());
+  return Object.fromEntries(lines.map((line) => {
+    const [, term, translation] = /^(.*\S)\s*=\s*(\S.*)$/.exec(line) || [];
+    if (!term) throw new Error(TEXTS.glossaryLine(line));
+    return [term.trim(), translation];
+  }));
+}
 
-// Show other translations, with the words marked that the one shown does not have.
-function showOthers(texts, lang) {
-  const words = wordsOf(translatedText());
-  byId("others").lang = lang;
+// Show other translations of a sentence, with the words marked that the one shown does not have.
+function showOthers() {
+  const { sentence, texts } = state.others;
+  const shown = new Set(ofSentence(sentence).map(({ text }) => text));
+  byId("others").lang = byId("target").value;
   byId("others").replaceChildren(...texts.map((text) => {
-    const button = element("button", undefined, { type: "button", onclick: async () => {
-      await translate(text);
-      byId("others").querySelector("button")?.focus();
-    } });
-    button.append(...differences(words, text));
+    const button = element("button", undefined, { type: "button", onclick: () => choose(sentence, { choice: text, alternatives: ALTERNATIVES }) });
+    button.append(...text.split(/(\s+)/).map((part) => (!part.trim() || shown.has(part) ? part : element("mark", part))));
     const item = element("li");
     item.append(button);
     return item;
   }));
+  byId("alternatives-title").textContent = state.sentences.length > 1 ? TEXTS.othersOf(state.sentences[sentence]) : TEXTS.others;
   byId("alternatives").hidden = !texts.length;
 }
 
-// The parts of a text, with those words marked that are not among others. Where the text leaves some out, the next word is
-// marked, or the last one.
-function differences(others, text) {
-  const words = wordsOf(text), parts = text.split(/(\s+)/);
-  const columns = words.length + 1;
-  const longest = new Uint16Array((others.length + 1) * columns); // number of equal words, from others[i] and words[j] on
-  for (let i = others.length - 1; i >= 0; i--) {
-    for (let j = words.length - 1; j >= 0; j--) {
-      longest[i * columns + j] = others[i] === words[j]
-        ? 1 + longest[(i + 1) * columns + j + 1]
-        : Math.max(longest[(i + 1) * columns + j], longest[i * columns + j + 1]);
-    }
+const ofSentence = (number) => state.words.filter(({ sentence }) => sentence === number);
+const parametersOf = (sentence) => ({ q: state.sentences[sentence], source: sourceLanguage(), target: byId("target").value, glossary: glossary() });
+
+// Replace a sentence of the translation by one that begins with other words, or by another one.
+async function choose(sentence, parameters) {
+  const signal = choices();
+  try {
+    const answer = await requestPatiently("words", { ...parametersOf(sentence), ...parameters }, signal);
+    if (signal.aborted) return;
+    keep();
+    const words = answer.words.map((word) => ({ ...word, sentence }));
+    const at = state.words.findIndex((word) => word.sentence === sentence);
+    closeChoices();
+    show({
+      words: state.words.toSpliced(at, ofSentence(sentence).length, ...words),
+      others: { sentence, texts: parameters.choice ? answer.alternatives : [] },
+    });
+    showStatus("");
+    (byId("others").querySelector("button") || byId("translation").querySelector("[role=button]"))?.focus();
+  } catch (error) {
+    if (!signal.aborted) showStatus(error.message, "error");
   }
-  let i = 0;
-  const isMarked = words.map((word, j) => {
-    const first = i;
-    while (i < others.length && others[i] !== word && longest[(i + 1) * columns + j] >= longest[i * columns + j + 1]) i++;
-    if (others[i] !== word) return true;
-    return i++ > first;
-  });
-  if (i < others.length && words.length) isMarked[words.length - 1] = true;
-  let j = 0;
-  return parts.map((part) => (part.trim() && isMarked[j++] ? element("mark", part) : part));
 }
 
-// Show other words for one of the translation, each with how the sentence would go on.
+// Show other words for one of the translation, each with how the sentence would go on, and other translations of the sentence.
 async function offerChoices(node, index) {
   const signal = choices();
-  const word = state.words[index], box = byId("choices"), q = state.sentences[word.sentence];
-  const before = state.words.slice(0, index).filter(({ sentence }) => sentence === word.sentence);
-  const prefix = before.map(({ text }) => text).join("");
-  const parameters = { q, source: sourceLanguage(), target: byId("target").value };
-  box.replaceChildren(element("p", "Looking for other words…", { className: "note busy" }));
+  const word = state.words[index], { sentence } = word, box = byId("choices");
+  const prefix = state.words.slice(0, index).filter((each) => each.sentence === sentence).map(({ text }) => text).join("");
+  box.replaceChildren(element("p", TEXTS.lookingForWords, { className: "note busy" }));
   if (!box.matches(":popover-open")) box.showPopover();
   state.origin = node;
   placeChoices();
   try {
     const wait = (reason) => box.replaceChildren(element("p", reason, { className: "note busy" }));
-    const result = await requestPatiently("words", { ...parameters, prefix, alternatives: 9 }, signal, wait);
+    const result = await requestPatiently("words", { ...parametersOf(sentence), prefix, alternatives: 9 }, signal, wait);
     if (signal.aborted) return;
     const texts = [result.words.map(({ text }) => text).join(""), ...result.alternatives];
     const offers = new Map();
@@ -257,37 +284,30 @@ async function offerChoices(node, index) {
       const [, first, more] = /^\s*(\S*)([^]*)$/.exec(rest);
       if (first && first !== word.text && !offers.has(first)) offers.set(first, more);
     }
-    const use = async (first, more) => {
-      const [space] = /^\s*/.exec(more); // without it, the word may be the beginning of another one
-      const answer = await requestPatiently("words", { ...parameters, prefix: prefix + first + space }, signal);
-      if (signal.aborted) return;
-      const at = state.words.findIndex(({ sentence }) => sentence === word.sentence);
-      const length = state.words.filter(({ sentence }) => sentence === word.sentence).length;
-      const words = answer.words.map((each) => ({ ...each, sentence: word.sentence }));
-      const show = (words, hidesOthers, status) => {
-        state.words = words;
-        closeChoices();
-        byId("alternatives").hidden = hidesOthers; // they belong to the first translation
-        showWords();
-        byId("translation").childNodes[index]?.focus?.();
-        showStatus(status);
-      };
-      const undo = show.bind(null, state.words, byId("alternatives").hidden, "");
-      show(state.words.toSpliced(at, length, ...words), true, "Word replaced. ");
-      byId("status").append(element("button", "Undo", { type: "button", onclick: undo }));
-    };
+    const source = rangesOf(word).map(([begin, end]) => byId("text").value.slice(begin, end)).join(" ");
+    if (source && source !== word.text && !offers.has(source)) offers.set(source, " "); // as a name that stays
+    if (!offers.size) {
+      closeChoices();
+      node.removeAttribute("role");
+      showStatus(TEXTS.noWords);
+    }
     box.replaceChildren(...[...offers].map(([first, more]) => {
-      const button = element("button", undefined, { type: "button", onclick: () => use(first, more).catch(fail) }, { lang: parameters.target, dir: "auto" });
+      const [space] = /^\s*/.exec(more); // without it, the word may be the beginning of another one
+      const onclick = () => choose(sentence, { prefix: prefix + first + space });
+      const button = element("button", undefined, { type: "button", onclick }, { lang: byId("target").value, dir: "auto" });
       button.append(element("b", first), element("span", more));
       return button;
     }));
-    if (!offers.size) box.append(element("p", "The model has no other word to offer here.", { className: "note" }));
     placeChoices();
     box.querySelector("button")?.focus();
+    if (state.sentences.length === 1) return;
+    const whole = await requestPatiently("words", { ...parametersOf(sentence), alternatives: ALTERNATIVES }, signal);
+    if (signal.aborted) return;
+    const shown = ofSentence(sentence).map(({ text }) => text).join("");
+    const all = [whole.words.map(({ text }) => text).join(""), ...whole.alternatives];
+    state.others = { sentence, texts: all.filter((text) => text !== shown) };
+    showOthers();
   } catch (error) {
-    fail(error);
-  }
-  function fail(error) {
     if (signal.aborted) return;
     box.replaceChildren(element("p", error.message, { className: "note error" }));
     placeChoices();
@@ -311,27 +331,27 @@ function placeChoices() {
 async function translateFile(file) {
   if (!file) return;
   const controller = new AbortController(), { signal } = controller, target = byId("target").value;
-  const status = element("span"), bar = element("progress", undefined, { value: 0 }, { "aria-label": "Progress" });
+  const status = element("span"), bar = element("progress", undefined, { value: 0 }, { "aria-label": TEXTS.progress });
   const show = (look, ...content) => { status.className = `note ${look}`; status.replaceChildren(...content); };
-  const cancel = () => { controller.abort(); show("", `${file.name}: cancelled`); };
-  show("busy", `Translating ${file.name}… `, bar, " ", element("button", "Cancel", { type: "button", onclick: cancel }));
+  const cancel = () => { controller.abort(); show("", TEXTS.fileCancelled(file.name)); };
+  show("busy", TEXTS.fileBusy(file.name), bar, " ", element("button", TEXTS.cancel, { type: "button", onclick: cancel }));
   byId("file-status").replaceChildren(...byId("file-status").querySelectorAll(".busy"), status); // others go on
   const form = new FormData();
-  for (const [name, value] of Object.entries({ source: byId("source").value, target, progress: true, file })) form.append(name, value);
   try {
+    const parameters = { source: byId("source").value, target, progress: true, glossary: JSON.stringify(glossary()), file };
+    for (const [name, value] of Object.entries(parameters)) form.append(name, value);
     const answer = await request("translate_file", form, signal, (share) => { bar.value = share; });
     const { detectedLanguage } = answer;
     if (signal.aborted) return;
-    if (detectedLanguage?.language === target) return show("error", `${file.name} seems to be ${languageName(target)} already, and was not changed.`);
+    if (detectedLanguage?.language === target) return show("error", TEXTS.fileAlready(file.name, languageName(target)));
     // Behind a proxy, the server may not know its public address, so only the end of the URL is used.
     const dot = file.name.lastIndexOf(".");
     const stem = `${file.name.slice(0, dot)}_${target}`;
     const link = (text, url, name) => element("a", text, { href: `download_file/${url.split("/").pop()}`, download: name });
     const name = `${stem}${file.name.slice(dot)}`;
     const { sentences, sentencesWithWarnings: flagged } = answer;
-    const count = `. ${flagged} of ${sentences} sentence${sentences === 1 ? "" : "s"} ${flagged === 1 ? "has" : "have"} warnings: `;
-    const report = flagged ? [count, link("Report", answer.reportUrl, `${stem}.tsv`)] : [];
-    show("", `${file.name} is translated: `, link(`Download ${name}`, answer.translatedFileUrl, name), ...report);
+    const report = flagged ? [TEXTS.flagged(flagged, sentences), link(TEXTS.report, answer.reportUrl, `${stem}.tsv`)] : [];
+    show("", TEXTS.fileDone(file.name), link(TEXTS.download(name), answer.translatedFileUrl, name), ...report);
   } catch (error) {
     if (signal.aborted) return;
     show("error", `${file.name}: ${error.message}`);
@@ -357,8 +377,9 @@ function acceptDrops() {
 
 function edited() {
   const length = [...byId("text").value].length;
-  byId("count").textContent = state.limit ? `${length.toLocaleString("en")} of ${state.limit.toLocaleString("en")} characters, at most ${state.sentenceLimit} sentences` : "";
-  byId("clear").hidden = !length;
+  byId("count").textContent = state.limit ? TEXTS.count(length, state.limit) : "";
+  byId("clear").disabled = !length;
+  for (const each of byId("file-status").querySelectorAll(".error")) each.remove();
   markSources();
   expectTranslation(); // an answer for the old text must not be shown
   clearTimeout(state.timer);
@@ -366,6 +387,7 @@ function edited() {
 }
 
 function setText(text) {
+  keep();
   byId("text").value = text;
   edited();
   byId("text").focus();
@@ -376,14 +398,17 @@ function swap() {
   if (!target) return; // the languages are not loaded
   const isOpen = byId("source").value === "auto" && !others.includes(state.detected); // no text, or another language
   const source = isOpen ? others.find((code) => code !== target) : sourceLanguage();
-  if (!others.includes(source)) return showStatus(`No model translates from ${languageName(target)}${source ? ` to ${languageName(source)}` : ""}.`, "error");
+  if (!others.includes(source)) return showStatus(TEXTS.noModel(languageName(target), source && languageName(source)), "error");
   const text = translatedText();
+  keep();
   byId("source").value = target;
   fillTargets(source);
   state.isTargetChosen = true;
   remember();
   showExamples();
-  setText(text || byId("text").value);
+  byId("text").value = text || byId("text").value;
+  edited();
+  byId("text").focus();
 }
 
 async function share() {
@@ -397,6 +422,8 @@ function copies(action, done) {
 }
 
 async function start() {
+  for (const node of document.querySelectorAll("[data-text]")) node.textContent = TEXTS[node.dataset.text];
+  for (const node of document.querySelectorAll("[data-label]")) node.setAttribute(node.id === "text" ? "placeholder" : "aria-label", TEXTS[node.dataset.label]);
   byId("text").addEventListener("input", edited);
   byId("key").addEventListener("change", () => translate());
   byId("form").addEventListener("submit", (event) => { event.preventDefault(); translate(); });
@@ -404,9 +431,13 @@ async function start() {
   byId("target").addEventListener("change", () => { state.isTargetChosen = true; remember(); translate(); });
   for (const id of ["translation", "choices", "others"]) byId(id).addEventListener("keydown", moveByKeys);
   byId("swap").addEventListener("click", swap);
+  byId("undo").addEventListener("click", () => travel("undo", "redo"));
+  byId("redo").addEventListener("click", () => travel("redo", "undo"));
+  byId("glossary").value = remembered("glossary") ?? "";
+  byId("glossary").addEventListener("change", () => { remember(); translate(); });
   byId("clear").addEventListener("click", () => setText(""));
-  byId("copy").addEventListener("click", copies(() => copy(translatedText()), "Copied"));
-  byId("share").addEventListener("click", copies(share, "Link copied"));
+  byId("copy").addEventListener("click", copies(() => copy(translatedText()), TEXTS.copied));
+  byId("share").addEventListener("click", copies(share, TEXTS.linkCopied));
   byId("choose-file").addEventListener("click", () => byId("file").click());
   byId("file").addEventListener("change", () => { translateFile(byId("file").files[0]); byId("file").value = ""; });
   addEventListener("online", () => { if (byId("translation").matches("[aria-busy]")) translate(); });
@@ -419,7 +450,7 @@ async function start() {
       showStatus("");
       return useSettings(...answers);
     } catch (error) {
-      showStatus(`${error.message} Trying again…`, "error");
+      showStatus(`${error.message} ${TEXTS.trying}`, "error");
     }
     await pause(seconds);
   }
@@ -428,12 +459,14 @@ async function start() {
 function useSettings(languages, settings) {
   state.languages = languages.filter(({ targets }) => targets.length);
   state.names = Object.fromEntries(languages.map(({ code, name }) => [code, name]));
-  Object.assign(state, { limit: settings.charLimit, sentenceLimit: settings.sentenceLimit });
+  state.limit = settings.charLimit;
   for (const node of document.querySelectorAll(".key")) node.hidden = !settings.keyRequired;
   byId("file").accept = settings.supportedFilesFormat.join(",");
   byId("file").disabled = byId("choose-file").disabled = !settings.filesTranslation;
   state.examples = settings.examples;
-  fill(byId("source"), [["auto", "Detect language"], ...state.languages.map(({ code, name }) => [code, name])], remembered("source") ?? "auto");
+  byId("count").title = TEXTS.limits(settings.sentenceLimit);
+  byId("cards").textContent = settings.cards.map((card) => card.replace(/^---\n[^]*?^license: *(.*)$[^]*?^---\n+/m, `${TEXTS.licence}: $1\n\n`).trim()).join("\n\n") || TEXTS.noCard;
+  fill(byId("source"), [["auto", TEXTS.auto], ...state.languages.map(({ code, name }) => [code, name])], remembered("source") ?? "auto");
   fillTargets(remembered("target") ?? settings.language.target.code);
   state.isTargetChosen = byId("target").value === remembered("target");
   addEventListener("hashchange", openLink);
