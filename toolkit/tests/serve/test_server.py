@@ -258,7 +258,9 @@ def test_environment_variables_set_options(model, monkeypatch, capsys):
     served: dict[str, Any] = {}
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(server, "serve", lambda _, **options: served.update(options))
-    monkeypatch.setattr(routing, "Router", lambda _, limits, **options: served.update(options, limits=limits))
+    monkeypatch.setattr(
+        routing, "Router", lambda translators, limits, **_: served.update(made=translators, limits=limits)
+    )
     for name, value in {
         "PORT": "80", "HOST": "0.0.0.0", "HOSTS": '["a.org", "b.org"]', "PROXIES": "10.89.61.0/24", "LIMITS__FILE": "7",
         "BEAM_SIZE": "3", "KEYS": "", "QUIET": "true",
@@ -267,7 +269,7 @@ def test_environment_variables_set_options(model, monkeypatch, capsys):
     assert cli.main(["serve", "--host", "::1", "--", str(model)]) == 0
     assert (served["host"], served["port"], served["hosts"]) == ("::1", 80, ["a.org", "b.org"])
     assert (served["proxies"], served["limits"].file, served["keys"]) == (["10.89.61.0/24"], 7, None)
-    assert {search.beam_size for search in served["searches"].values()} == {3}
+    assert {translator.search.beam_size for translator in served["made"].values()} == {3}
     monkeypatch.setenv("RELATTN_MT_SERVE_PROT", "80")
     assert cli.main(["serve", str(model)]) == 2
     assert "RELATTN_MT_SERVE_PROT" in capsys.readouterr().err
