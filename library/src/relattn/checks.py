@@ -67,14 +67,14 @@ def check_dtypes(operands: dict[str, Any]) -> None:
 
 
 def check_devices(arguments: dict[str, Any]) -> None:
-    """Check that all tensors given are on one device; arguments that are no tensors are ignored."""
+    """Check that all tensors given are on one device."""
     device = arguments["query"].device
     agrees = True
     for x in arguments.values():
-        if x is not None and isinstance(x, Tensor) and x.device != device:
+        if x is not None and x.device != device:
             agrees = False
     if not agrees:
-        given = {name: x.device for name, x in arguments.items() if isinstance(x, Tensor)}
+        given = {name: x.device for name, x in arguments.items() if x is not None}
         listed = ", ".join(f"{name} on {device}" for name, device in given.items())
         raise ValueError(f"all tensors must be on one device, got {listed}")
 
