@@ -69,7 +69,7 @@ def test_factors_of_zero(backend, dtype, options):
         assert_within_budget(relative_attention, inputs, backend, budget=budget, clip=3, **options)
 
 
-@pytest.mark.parametrize("case", cases(2, seed=7, rel_bias=[False, True], **POS_QUERY), ids=name_of)
+@pytest.mark.parametrize("case", cases(1, seed=7, shape=list(SHAPES), rel_bias=[False, True], **POS_QUERY), ids=name_of)
 def test_triton_equals_the_reference(case):
     """In the interpreter, which takes time for every sequence and head."""
     shape = SHAPES[case["shape"]]
