@@ -191,11 +191,9 @@ class Copy:
             return "unfinished", ""
         if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return "passed", ""
-        if status == pytest.ExitCode.USAGE_ERROR:  # tests that the record has and that are gone
-            gone = {name.removeprefix(f"{self.root}/") for name in re.findall("^ERROR: not found: (.*)$", output, re.M)}
+        gone = {name.removeprefix(f"{self.root}/") for name in re.findall("^ERROR: not found: (.*)$", output, re.M)}
+        if gone:  # tests that the record has and that have been removed since
             rest = [test for test in tests if test not in gone]
-            if not gone or len(rest) == len(tests):
-                raise ValueError(f"pytest must accept {tests}, got {output[-2000:]}")
             return self.tests(rest, seconds, without) if rest else ("passed", "")
         name = re.search(r"^(?:FAILED|ERROR) (\S+\.py(?:::\w+)*(?:\[.*?\](?= - |$))?)", output, re.MULTILINE)
         if name is None and status < 128:
