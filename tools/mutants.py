@@ -192,8 +192,10 @@ class Copy:
         if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return "passed", ""
         gone = {name.removeprefix(f"{self.root}/") for name in re.findall("^ERROR: not found: (.*)$", output, re.M)}
-        if gone:  # tests that the record has and that have been removed since
-            rest = [test for test in tests if test not in gone]
+        if gone:  # tests that the record has and that are gone: other cases of the same functions run, if there are any
+            functions = {test.partition("[")[0] for test in tests} & gone
+            rest = [test for test in tests if test.partition("[")[0] not in gone]
+            rest += sorted(functions.difference(tests))
             return self.tests(rest, seconds, without) if rest else ("passed", "")
         name = re.search(r"^(?:FAILED|ERROR) (\S+\.py(?:::\w+)*(?:\[.*?\](?= - |$))?)", output, re.MULTILINE)
         if name is None and status < 128:
@@ -244,7 +246,10 @@ def mirrors(path: str) -> list[list[str]]:
     distribution, _, inner = path.partition("/src/")
     parts = Path(inner).with_suffix("").parts[1:]
     tests = Path(distribution) / "tests"
-    files = [tests.joinpath(*parts[:-1], f"test_{parts[-1]}.py"), *(tests / f"test_{part}.py" for part in parts)]
+    files = [
+        tests.joinpath(*parts[:-1], f"test_{parts[-1]}.py"),
+        *(tests / f"test_{part}.py" for part in reversed(parts)),
+    ]
     folders = [tests.joinpath(*parts[:i]) for i in range(len(parts) - 1, 0, -1)]
     first = [str(each) for each in files if (ROOT / each).exists()]
     folder = [str(each) for each in folders if (ROOT / each).is_dir()][:1]
