@@ -26,7 +26,7 @@ from relattn_mt.translate.translator import Translator
 from tests.support.engines import TextEngine, in_order
 from tests.support.marked import Characters, marked, notation
 
-COUNT = 400  # elements per direction
+COUNT = 200  # elements per direction
 ENGLISH = """
 I have never seen this house.
 She gave me the book that you wanted.
