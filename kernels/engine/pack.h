@@ -59,6 +59,7 @@ static idx relattn_pack(relattn_mt_packing *p) {
                 o < p->outputs ? weight[o * p->inputs + k] : 0;
     }
     if (kernel != FLOAT) pack_codes((int8_t *)buffer, sums, codes, p->outputs, p->inputs);
+    for (idx i = 0; kernel == PAIRS && i < size; i++) buffer[i] += WEIGHT_OFFSET;
     p->map = (map){buffer, bias, scales, sums, p->inputs, round_up(p->outputs, PADDING), kernel};
     return total;
 }

@@ -29,7 +29,9 @@ static void read_output(real *to, const map *w, idx output) {
     const idx record = 8 * PANEL, records = round_up(w->inputs, GROUP) / 8;
     const int8_t *weight = (const int8_t *)w->weight + output / PANEL * records * record + output % PANEL * 4;
     const real scale = w->scales[output];
-    for (idx k = 0; k < w->inputs; k++) to[k] = weight[k / 8 * record + k % 8 / 4 * (4 * PANEL) + k % 4] * scale;
+    const int offset = w->kernel == PAIRS ? WEIGHT_OFFSET : 0;
+    for (idx k = 0; k < w->inputs; k++)
+        to[k] = (weight[k / 8 * record + k % 8 / 4 * (4 * PANEL) + k % 4] - offset) * scale;
 }
 
 /* Compute row `row` of x: the embedding of a token at a position. */

@@ -57,8 +57,12 @@ INLINE void convert_codes(uint8_t *to, const real *x, real inverse, int offset) 
 #endif
 
 #ifndef HAS_ADD_PAIRS
-enum { HAS_PAIRS = 0, CODE_OFFSET = 0 };
+enum { HAS_PAIRS = 0, CODE_OFFSET = 0, WEIGHT_OFFSET = 64 }; /* packs PAIRS for WebAssembly */
 INLINE ivec add_pairs(ivec sum, ivec a, ivec w) { return (void)a, (void)w, sum; } /* never called */
+#endif
+
+#ifndef HAS_TILE_SIZES
+enum { PAIRS_TILE = 4, ROW_SUMS = 2 }; /* rows of PAIRS that are computed together, and accumulators of few rows */
 #endif
 
 #ifndef HAS_ROW_NUMBER

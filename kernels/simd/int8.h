@@ -112,10 +112,10 @@ INLINE void store_sums(real *to, ivec total, vec scale, vec bias, int add) {
 }
 
 /* Compute rows of a panel: c (num_rows, PANEL) = or += a (num_rows, inputs) W + b. Only the first `num_vecs` vectors of c
-   are written. With few rows, two accumulators hide the latency of additions. */
+   are written. With few rows, ROW_SUMS accumulators hide the latency of additions. */
 INLINE void panel_rows(const int kernel, const int num_rows, real *c, idx ldc, const linear_input *a, const map *w, idx row,
                        idx j, int num_vecs, int add) {
-    const int num_sums = num_rows <= 2 ? 2 : 1;
+    const int num_sums = num_rows <= 2 ? ROW_SUMS : 1;
     const idx record = 8 * PANEL, records = round_up(w->inputs, GROUP) / 8;
     const int8_t *weight = (const int8_t *)w->weight + j / PANEL * records * record;
     const uint8_t *codes = a->codes + row * a->codes_row;
@@ -199,7 +199,7 @@ static void int8_panel(real *c, idx ldc, const linear_input *a, const map *w, id
     if (HAS_CODE_TILES && m >= FEWEST_ROWS && w->inputs % TILE_INPUTS == 0)
         tile_panel(c, ldc, a, w, j, num_vecs, m, add);
     else if (w->kernel == DOTS) panel_kernel(DOTS, 6, c, ldc, a, w, j, num_vecs, m, add);
-    else if (HAS_PAIRS && w->kernel == PAIRS) panel_kernel(PAIRS, 4, c, ldc, a, w, j, num_vecs, m, add);
+    else if (HAS_PAIRS && w->kernel == PAIRS) panel_kernel(PAIRS, PAIRS_TILE, c, ldc, a, w, j, num_vecs, m, add);
     else panel_kernel(GENERIC, 4, c, ldc, a, w, j, num_vecs, m, add);
 }
 

@@ -1,7 +1,7 @@
 /* WebAssembly with SIMD128: vectors of 16 bytes. With relaxed SIMD, PAIRS has the relaxed dot product.
 
-   It needs weights from 0 to 127, so 64 is added to the codes of PAIRS, and 64 times the sum of a row's codes is subtracted.
-   Then no sum saturates, and results are the same in every browser. */
+   That needs weights from 0 to 127. So the codes of PAIRS are packed with 64 added, and 64 times the sum of a row's codes is
+   subtracted. Then no sum saturates, and results are the same in every browser. */
 
 #ifndef RELATTN_WASM_H
 #define RELATTN_WASM_H
@@ -30,21 +30,34 @@ INLINE ivec add_products(ivec sum, ivec a, ivec w) {
                   (ivec)wasm_i32x4_dot_i16x8(wasm_i16x8_shr(x, 8), wasm_i16x8_shr(y, 8)));
 }
 
-#ifdef __wasm_relaxed_simd__
 #define HAS_ADD_PAIRS
-enum { HAS_PAIRS = 1, CODE_OFFSET = 0 };
+enum { HAS_PAIRS = 1, CODE_OFFSET = 0, WEIGHT_OFFSET = 64 };
+#ifdef __wasm_relaxed_simd__
 INLINE ivec add_pairs(ivec sum, ivec a, ivec w) {
-    const v128_t weights = wasm_i8x16_add((v128_t)w, wasm_i8x16_splat(64));
-    return (ivec)wasm_i32x4_relaxed_dot_i8x16_i7x16_add((v128_t)a, weights, (v128_t)sum);
+    return (ivec)wasm_i32x4_relaxed_dot_i8x16_i7x16_add((v128_t)a, (v128_t)w, (v128_t)sum);
 }
+#else
+#define HAS_TILE_SIZES
+enum { PAIRS_TILE = 2, ROW_SUMS = 1 }; /* V8 keeps 15 vectors in registers */
+
+/* Two weights, of which none is negative, are the number first + 256 second in 16 bits. So the products of both are
+   a_0 (first + 256 second) + (a_1 - 256 a_0) second, and only the second one has to be taken out of the pair. Sums of the
+   terms wrap around in 32 bits, and the total is exact. */
+INLINE ivec add_pairs(ivec sum, ivec a, ivec w) {
+    const v128_t shifted = wasm_i16x8_shl((v128_t)a, 8), first = wasm_i16x8_shr(shifted, 8),
+                 second = wasm_i16x8_sub(wasm_i16x8_shr((v128_t)a, 8), shifted);
+    const v128_t products = wasm_i32x4_add(wasm_i32x4_dot_i16x8(first, (v128_t)w),
+                                           wasm_i32x4_dot_i16x8(second, wasm_i16x8_shr((v128_t)w, 8)));
+    return (ivec)wasm_i32x4_add((v128_t)sum, products);
+}
+#endif
 
 #define HAS_ROW_NUMBER
 /* Return what is subtracted from the sums of PAIRS of a row. It is exact: at most 64 * 127 * 133144 < 2^31. */
 INLINE integer row_number(const uint8_t *codes, idx count) {
     integer sum = 0;
     for (idx k = 0; k < count; k++) sum += (int8_t)codes[k];
-    return 64 * sum;
+    return WEIGHT_OFFSET * sum;
 }
-#endif
 
 #endif

@@ -29,7 +29,7 @@ INLINE void transpose_block(real *to, idx to_row, const real *from, idx from_row
     }
 }
 
-enum { HAS_PAIRS = 1, CODE_OFFSET = 128 };
+enum { HAS_PAIRS = 1, CODE_OFFSET = 128, WEIGHT_OFFSET = 0 };
 #endif
 
 #endif

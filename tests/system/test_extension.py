@@ -4,12 +4,8 @@ import json
 import shutil
 import subprocess
 import sys
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
@@ -18,6 +14,7 @@ from relattn_mt.bundle import PACKAGED
 from relattn_mt.translate.options import TranslateOptions
 
 from tests.support.pages import BROWSER
+from tests.support.web_sites import serving
 
 MODEL = PACKAGED / "everyday-en-de"
 ROOT = Path(__file__).parents[2]
@@ -29,11 +26,6 @@ PAGE = """<!doctype html><html lang="en"><body><h1>Good morning.</h1><p>The dog 
 <ul><li>Where is the <a href="/station">nearest station</a>?</li></ul><pre>The dog sleeps.</pre></body></html>"""
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
 def test_paragraphs_are_translated_and_restored(tmp_path: Path) -> None:
     extension = shutil.copytree(ROOT / "examples/extension", tmp_path / "extension", ignore=lambda *_: ["model"])
     command = [sys.executable, "-m", "relattn_mt", "export", "web", str(MODEL), "--out", str(extension / "model")]
@@ -43,17 +35,14 @@ def test_paragraphs_are_translated_and_restored(tmp_path: Path) -> None:
     (extension / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     (tmp_path / "index.html").write_text(PAGE, encoding="utf-8")
     flags = ["--headless=new", f"--disable-extensions-except={extension}", f"--load-extension={extension}"]
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
-    with sync_playwright() as playwright, server:
+    with sync_playwright() as playwright, serving(tmp_path) as address:
         context = playwright.chromium.launch_persistent_context(
             str(tmp_path / "profile"), executable_path=BROWSER, headless=False, args=[*flags, "--no-sandbox"]
         )
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
         try:
             workers = context.service_workers or [context.wait_for_event("serviceworker")]
             page = context.new_page()
-            page.goto(f"http://127.0.0.1:{server.server_address[1]}/index.html")
+            page.goto(f"{address}index.html")
             click = "async () => chrome.action.onClicked.dispatch((await chrome.tabs.query({ active: true }))[0])"
             workers[0].evaluate(click)
             translator = load(MODEL, src_lang="en", tgt_lang="de")
@@ -69,6 +58,4 @@ def test_paragraphs_are_translated_and_restored(tmp_path: Path) -> None:
             expect(page.locator("p b")).to_have_text("tired")
             assert page.locator("p").get_attribute("lang") is None
         finally:
-            server.shutdown()
-            thread.join()
             context.close()

@@ -1,17 +1,13 @@
 """Translation in WebAssembly, by `relattn-mt export web` and Node.js: equal to the native level `default`."""
 
 import json
-import os
 import random
-import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,12 +16,12 @@ import pytest
 import sentencepiece
 from relattn_mt.bundle import PACKAGED, read_bundle
 from relattn_mt.tokens.tokenizer import normalized
-from relattn_mt.weights import SCALE
 
 from tests.support.firefox_models import random_model, train_vocabulary, write_bin, write_shortlist
 from tests.support.foreign_bundles import run_import
 from tests.support.marian_models import write as write_marian
 from tests.support.transformers_models import m2m_100, t5
+from tests.support.web_sites import in_8_bits, native, node_flags, serving
 
 ROOT = Path(__file__).parents[2]
 NODE = shutil.which("node")
@@ -37,9 +33,10 @@ pytestmark = [
 
 # Load a folder, run calls of `translate`, and print their results or the code of an error.
 SCRIPT = """
-const { folder, engine, module, calls } = JSON.parse(require('fs').readFileSync(0));
+const { folder, engine, module, calls, before } = JSON.parse(require('fs').readFileSync(0));
 import(module ?? folder + 'relattn.mjs').then(async ({ Translator }) => {
     const progress = [], outcomes = [];
+    eval(before);
     try {
         const translator = await Translator.load(folder, { engine, onProgress: each => progress.push(each) });
         for (const [texts, options] of calls)
@@ -56,46 +53,12 @@ import(module ?? folder + 'relattn.mjs').then(async ({ Translator }) => {
     }
 });
 """
-NATIVE = """
-import json, sys
-from dataclasses import replace
-from relattn_mt import load
-from relattn_mt.translate.options import TranslateOptions
-task = json.load(sys.stdin)
-results = []
-for texts, options in task["calls"]:
-    translator = load(task["bundle"]).with_languages(tgt_lang=options.get("to", ""))
-    assert "for plain" in translator.engine.name
-    search = replace(translator.search, beam_size=options["beam"])
-    align = options.get("align", False)
-    chosen = TranslateOptions(n_best=options["nBest"], search=search, keep_literals=False, copy=False, align=align)
-    found = translator.n_best(texts, chosen)
-    results.append([[(x.text, x.tokens, x.score, x.confidence, x.alignment) for x in each] for each in found])
-json.dump(results, sys.stdout)
-"""
 
 
 def run(task: dict[str, Any], *flags: str) -> Any:
     """Run the script in Node.js."""
     command = [NODE, *flags, "-e", SCRIPT]
     process = subprocess.run(command, input=json.dumps(task), capture_output=True, text=True, encoding="utf-8")
-    assert process.returncode == 0, process.stderr[-2000:]
-    return json.loads(process.stdout)
-
-
-def node_flags(engine: str) -> list[str]:
-    """Return the options with which Node.js runs an engine. Node.js 20 compiles relaxed SIMD rightly only with them."""
-    version = subprocess.run([NODE, "--version"], capture_output=True, text=True, check=True).stdout
-    is_old = int(re.match(r"v(\d+)", version)[1]) < 21
-    return ["--no-liftoff", "--experimental-wasm-relaxed-simd"] if engine == "relaxed" and is_old else []
-
-
-def native(bundle: Path, calls: list[Any]) -> list[Any]:
-    """Return the results of the native engine at the level `default`."""
-    task = json.dumps({"bundle": str(bundle), "calls": calls})
-    environment = os.environ | {"RELATTN_LEVEL": "default"}
-    command = [sys.executable, "-c", NATIVE]
-    process = subprocess.run(command, input=task, env=environment, capture_output=True, text=True, encoding="utf-8")
     assert process.returncode == 0, process.stderr[-2000:]
     return json.loads(process.stdout)
 
@@ -151,7 +114,7 @@ def test_texts_tokens_and_scores_are_equal(site, engine):
         (german, {"beam": 4, "nBest": 1, "to": "en"}),
         ([*english[:60], *long, "50 % (“so”)", "…"], {"beam": 4, "nBest": 2, "to": "de", "align": True}),
     ]
-    results = run({"folder": url(site), "engine": engine, "calls": calls}, *node_flags(engine))
+    results = run({"folder": url(site), "engine": engine, "calls": calls}, *node_flags(engine, NODE))
     assert results["engine"] == engine
     require_equal(results["outcomes"], native(MODEL, calls))
 
@@ -159,20 +122,13 @@ def test_texts_tokens_and_scores_are_equal(site, engine):
 @pytest.mark.parametrize("engine", ["simd", "relaxed"])
 @pytest.mark.parametrize("kind", ["8 bits", "float32"])
 def test_other_weights(kind, engine, tmp_path):
-    """Codes that are doubled, with half of the scales, are the same numbers in 8 bits."""
-    bundle = replace(read_bundle(MODEL), path=tmp_path / "bundle")
-    if kind == "float32":
-        bundle = bundle.in_float32()
-    else:
-        is_code = {name: f"{name}{SCALE}" in bundle.state for name in bundle.state}
-        factors = {name: 2 if is_code[name] else 0.5 if name.endswith(SCALE) else 1 for name in bundle.state}
-        state = {name: (x * factors[name]).astype(x.dtype) for name, x in bundle.state.items()}
-        assert any(abs(state[name].astype(int)).max() > 63 for name in state if is_code[name])
-        bundle = replace(bundle, state=state)
+    path = tmp_path / "bundle"
+    packaged = read_bundle(MODEL)
+    bundle = in_8_bits(packaged, path) if kind == "8 bits" else replace(packaged.in_float32(), path=path)
     bundle.save()
     calls = [(sentences()[0][:40], {"beam": 4, "nBest": 2, "to": "de"})]
     task = {"folder": url(export(bundle.path, tmp_path / "site")), "engine": engine, "calls": calls}
-    require_equal(run(task, *node_flags(engine))["outcomes"], native(bundle.path, calls))
+    require_equal(run(task, *node_flags(engine, NODE))["outcomes"], native(bundle.path, calls))
 
 
 OWN = ["<b>", "</b>", "aaa", "two words", "▁<x>", "🙂🙂"]
@@ -307,14 +263,8 @@ def test_imported_models(kind, tmp_path):
 
 @pytest.fixture
 def address(copied: Path) -> Iterator[str]:
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(copied))) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/"
-        server.shutdown()
+    with serving(copied) as address:
+        yield address
 
 
 def test_files_come_from_a_server_with_progress(address, copied):
@@ -393,3 +343,22 @@ def test_damaged_files_are_named(name, damage, code, copied):
     for path in copied.glob(name):
         damage(path)
     assert run({"folder": url(copied), "calls": []})["code"] == code
+
+
+LACKING = {  # what a browser lacks, as code that runs before a model is loaded
+    "no-simd": "WebAssembly.validate = () => false",
+    "compile": "WebAssembly.instantiate = async () => { throw new WebAssembly.CompileError('by a policy') }",
+    "file": "globalThis.process = undefined",
+}
+
+
+@pytest.mark.parametrize("code", LACKING)
+def test_what_a_browser_lacks_is_named(code, site):
+    assert run({"folder": url(site), "calls": [], "before": LACKING[code]})["code"] == code
+
+
+@pytest.mark.parametrize("pages", [10, 100])
+def test_memory_for_less_than_the_engine_or_the_model(pages, site):
+    failure = run({"folder": url(site), "engine": "simd", "calls": []}, f"--wasm-max-mem-pages={pages}")
+    assert failure["code"] == "memory"
+    assert "must fit in memory" in failure["message"]

@@ -3,11 +3,10 @@
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from relattn_mt.bundle import PACKAGED
 from relattn_mt.translate.options import TranslateOptions
 
 from tests.support.pages import BROWSER, violations
+from tests.support.web_sites import serving as serving_folder
 
 MODEL = PACKAGED / "everyday-en-de"
 pytestmark = [
@@ -40,32 +40,36 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """Serves files, and records their names."""
+    """Serves files, with some headers for scripts, and records their names."""
 
     requested: list[str]
+    headers_of_scripts: dict[str, str]
+
+    def send_header(self, keyword: str, value: str) -> None:
+        is_script = self.path.endswith("mjs")
+        super().send_header(keyword, self.headers_of_scripts.get(keyword, value) if is_script else value)
+
+    def end_headers(self) -> None:
+        if self.path.endswith("mjs") and "Content-Security-Policy" in self.headers_of_scripts:
+            super().send_header("Content-Security-Policy", self.headers_of_scripts["Content-Security-Policy"])
+        super().end_headers()
 
     def log_message(self, *_: Any) -> None:
         self.requested.append(self.path.rpartition("/")[2])
 
 
 @contextmanager
-def serving(site: Path) -> Iterator[tuple[str, list[str]]]:
+def serving(site: Path, headers: dict[str, str] | None = None) -> Iterator[tuple[str, list[str]]]:
     """Yield the address of a server, and the list of the names that are requested."""
     requested: list[str] = []
-    handler = type("Recorder", (Handler,), {"requested": requested})
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(site.parents[1]))) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}/path/site/", requested
-        finally:
-            server.shutdown()
-            thread.join()
+    handler = type("Recorder", (Handler,), {"requested": requested, "headers_of_scripts": headers or {}})
+    with serving_folder(site.parents[1], handler) as address:
+        yield f"{address}path/site/", requested
 
 
-def opened(browser: Browser, size: str, errors: list[str]) -> Page:
+def opened(browser: Browser, size: str, errors: list[str], **options: Any) -> Page:
     width, height = SIZES[size]
-    page = browser.new_context(viewport={"width": width, "height": height}).new_page()
+    page = browser.new_context(viewport={"width": width, "height": height}, **options).new_page()
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.set_default_timeout(60_000)
     return page
@@ -158,13 +162,55 @@ def test_new_version_replaces_the_page_and_keeps_the_model(browser, site, tmp_pa
     page.context.close()
 
 
-def test_damaged_model_is_one_sentence(browser, site, tmp_path):
+def begin(code: str, site: Path) -> None:
+    """Run code before the worker."""
+    worker = site / "worker.mjs"
+    worker.write_text(f"globalThis.WebAssembly = {{ ...WebAssembly, {code} }};\n" + worker.read_text(encoding="utf-8"))
+
+
+def overwrite(name: str, content: bytes, site: Path) -> None:
+    (path,) = site.glob(name)
+    data = path.read_bytes()
+    path.write_bytes(content + data[len(content) :])
+
+
+PROBLEMS: dict[str, tuple[Callable[[Path], Any], dict[str, str], str]] = {  # change, headers of scripts, sentence
+    "cut model": (lambda site: overwrite("model-*.bin", b"x", site), {}, "must be complete"),
+    "another interface": (lambda site: overwrite("model-*.bin", b"relattnw\x63", site), {}, "same version"),
+    "no SIMD": (partial(begin, "validate: () => false"), {}, "must have SIMD"),
+    "no memory": (partial(begin, "instantiate() { throw RangeError('memory') }"), {}, "must fit in memory"),
+    "policy": (lambda _: None, {"Content-Security-Policy": "script-src 'self'"}, "wasm-unsafe-eval"),
+    "type of scripts": (lambda _: None, {"Content-type": "text/plain"}, "text/javascript"),
+}
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_problem_is_one_sentence(browser, site, tmp_path, problem):
+    change, headers, sentence = PROBLEMS[problem]
     page = opened(browser, "desktop", [])
     copy = shutil.copytree(site.parents[1], tmp_path / "served") / "path" / "site"
-    (model,) = copy.glob("model-*.bin")
-    model.write_bytes(model.read_bytes()[:-100])
-    with serving(copy) as (address, _):
+    change(copy)
+    with serving(copy, headers) as (address, _):
         page.goto(address)
-        expect(page.locator("#status")).to_contain_text("must have", timeout=60_000)
-        expect(page.locator("#status")).to_have_class("note error")
+        expect(page.locator("#status")).to_contain_text(sentence, timeout=60_000)
+    page.context.close()
+
+
+def test_page_from_a_file_says_that_it_needs_a_server(browser, site):
+    page = opened(browser, "desktop", [])
+    page.goto((site / "index.html").as_uri())
+    expect(page.locator("#status")).to_contain_text("must come from a server")
+    page.context.close()
+
+
+@pytest.mark.parametrize("storage", ["full", "forbidden"])
+def test_page_translates_without_storage_and_says_so(browser, site, expected, storage):
+    page = opened(browser, "desktop", [], service_workers="block" if storage == "forbidden" else "allow")
+    with serving(site) as (address, _):
+        if storage == "full":
+            quota = {"origin": address.partition("/path")[0], "quotaSize": 1_000_000}
+            page.context.new_cdp_session(page).send("Storage.overrideQuotaForOrigin", quota)
+        page.goto(address)
+        assert translated(page, "The dog sleeps.") == expected[2]
+        expect(page.locator("#status")).to_contain_text("full or forbidden", timeout=60_000)
     page.context.close()

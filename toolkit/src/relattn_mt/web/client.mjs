@@ -11,7 +11,8 @@ export class WorkerTranslator {
             if (kind === 'progress') onProgress(value);
             else translator.#requests.get(id)?.[kind](value);
         };
-        worker.onerror = () => translator.#fail(new TranslationError('worker', 'the worker must start; use a newer browser'));
+        worker.onerror = () => translator.#fail(new TranslationError(
+            'worker', 'the worker must start; use a newer browser, and a server that gives .mjs the type text/javascript'));
         translator.pairs = await translator.#ask({ load: [String(new URL(url, globalThis.location?.href)), { engine }] });
         return translator;
     }

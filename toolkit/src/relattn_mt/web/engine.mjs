@@ -58,7 +58,7 @@ export class Engine {
 
     allocate(bytes) {
         const pointer = this.functions.allocate(bytes);
-        if (!pointer) throw new TranslationError('memory', `translating must fit in memory, got ${bytes} bytes more`);
+        if (!pointer) throw new TranslationError('memory', `the model and its texts must fit in memory, got ${bytes} bytes more`);
         return pointer;
     }
 

@@ -4,6 +4,7 @@ import { WorkerTranslator } from './client.mjs';
 
 const [text, translation, source, target, swap, copy, status, alternatives, others] =
     ['text', 'translation', 'source', 'target', 'swap', 'copy', 'status', 'alternatives', 'others'].map(id => document.getElementById(id));
+const NOT_KEPT = 'Ready, but only with a network: the storage of this browser is full or forbidden';
 const PAUSE = 300; // milliseconds without typing after which a text is translated
 const names = new Intl.DisplayNames(['en'], { type: 'language', fallback: 'code' });
 let translator, ready, timer, controller = new AbortController();
@@ -127,6 +128,10 @@ copy.onclick = async () => {
 async function keepFiles() {
     const container = navigator.serviceWorker;
     if (!container) return;
+    container.onmessage = () => {
+        if (status.textContent === ready) show(NOT_KEPT);
+        ready = NOT_KEPT;
+    };
     const hadOne = container.controller !== null;
     const changed = new Promise(resolve => container.addEventListener('controllerchange', resolve, { once: true }));
     if (hadOne) changed.then(() => text.value || location.reload()); // a new version of the site
@@ -142,7 +147,8 @@ try {
     const sources = [...new Set(translator.pairs.map(each => each.from))];
     source.replaceChildren(...sources.map(code => new Option(names.of(code), code)));
     chooseTargets();
-    ready = navigator.serviceWorker?.controller ? 'Ready, also without a network' : 'Ready';
+    if (navigator.serviceWorker) ready ??= navigator.serviceWorker.controller ? 'Ready, also without a network' : NOT_KEPT;
+    else ready = 'Ready';
     show(ready);
     if (text.value) translate();
 } catch (error) {
