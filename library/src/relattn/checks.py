@@ -331,11 +331,8 @@ def bounds(x: Tensor) -> tuple[int, int]:
 
 def can_read(x: Tensor) -> bool:
     """Return whether a tensor has values that can be read without waiting for a device or breaking a trace."""
-    if x.device.type != "cpu" or is_tracing() or isinstance(x, FakeTensor):
-        return False
-    while torch._C._functorch.is_gradtrackingtensor(x):  # of torch.func.grad, which vmap may be around
-        x = torch._C._functorch.get_unwrapped(x)
-    return not torch._C._functorch.is_batchedtensor(x)
+    has_values = x.device.type == "cpu" and not isinstance(x, FakeTensor)
+    return has_values and not (is_tracing() or torch._C._are_functorch_transforms_active())
 
 
 def is_tracing() -> bool:

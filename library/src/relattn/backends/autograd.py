@@ -1,4 +1,4 @@
-"""Functions with their own gradient, for autograd and `torch.func`; a second derivative is an error."""
+"""Functions with their own gradient for autograd; other derivatives and transforms of `torch.func` are errors."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -28,64 +28,39 @@ def differentiable(
     """
     final_backward = without_derivative(name, backward)
 
-    differentiated = inputs
-
-    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.results = len(output) - unread
-        ctx.options = inputs[tensors:]
-        ctx.save_for_backward(*output[unread:], *inputs[:tensors])
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)
-
-    def gradients(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-        if grad is None:
-            return (None,) * (tensors + len(ctx.options))
-        saved = ctx.saved_tensors
-        is_final = torch.compiler.is_compiling() or not torch.is_grad_enabled()  # nobody can differentiate the results
-        results = (backward if is_final else final_backward)(grad, *saved, *ctx.options)
-        needed = ctx.needs_input_grad[:differentiated]
-        input_gradients = (d if needs else None for needs, d in zip(needed, results, strict=True))
-        return (*input_gradients, *(None,) * (tensors - differentiated + len(ctx.options)))
-
-    class Compiled(torch.autograd.Function):
-        """For `torch.compile`, which refuses a function with `jvp` in a full graph."""
-
-        setup_context = staticmethod(save)
-        backward = staticmethod(gradients)
-
-        @staticmethod
-        def forward(*arguments: Any) -> tuple[Tensor, ...]:
-            return forward(*arguments)
-
-        @staticmethod
-        def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
-            return map_by_index(Transformed.apply, info.batch_size, in_dims, arguments)
-
-    class Transformed(Compiled):
-        """For `torch.func`, which needs `setup_context`, and for forward mode, which is an error."""
-
-        jvp = staticmethod(refuse_derivative(name))
-
-    class Eager(torch.autograd.Function):
-        """For all other calls: without `setup_context`, `apply` takes 20 µs less."""
-
-        backward = staticmethod(gradients)
-
+    class Differentiable(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
             output = forward(*arguments)
-            save(ctx, arguments, output)
+            ctx.results = len(output) - unread
+            ctx.options = arguments[tensors:]
+            ctx.save_for_backward(*output[unread:], *arguments[:tensors])
+            ctx.mark_non_differentiable(*output[1:])
+            ctx.set_materialize_grads(False)
             return output
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+            if grad is None:
+                return (None,) * (tensors + len(ctx.options))
+            saved = ctx.saved_tensors
+            # without a graph, nobody can differentiate the results
+            is_final = torch.compiler.is_compiling() or not torch.is_grad_enabled()
+            results = (backward if is_final else final_backward)(grad, *saved, *ctx.options)
+            needed = ctx.needs_input_grad[:inputs]
+            input_gradients = (d if needs else None for needs, d in zip(needed, results, strict=True))
+            return (*input_gradients, *(None,) * (tensors - inputs + len(ctx.options)))
 
     def function(*arguments: Any) -> Any:
         leading = arguments[:inputs]
+        run = Differentiable.apply if has_gradients(leading) else forward
         if torch.compiler.is_compiling():
-            return (Compiled.apply if has_gradients(leading) else forward)(*distinct_tensors(arguments))
+            return run(*distinct_tensors(arguments))
         if torch._C._is_tracing():  # a traced module cannot be saved with a Python function in it
             return forward(*arguments)
         if is_transformed(leading):
-            return Transformed.apply(*arguments)
-        return (Eager.apply if has_gradients(leading) else forward)(*arguments)
+            raise derivative_error(name)
+        return run(*arguments)
 
     return function
 
@@ -113,41 +88,21 @@ def without_derivative(name: str, function: Function) -> Callable[..., Any]:
 
     class Final(torch.autograd.Function):
         @staticmethod
-        def forward(*arguments: Any) -> tuple[Tensor, ...]:
+        def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
             return function(*arguments)
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            pass
-
-        backward = jvp = staticmethod(refuse_derivative(name))
-
-        @staticmethod
-        def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
-            return map_by_index(Final.apply, info.batch_size, in_dims, arguments)
+        def backward(ctx: Any, *_: Any) -> Any:
+            raise derivative_error(name)
 
     return Final.apply
 
 
-def refuse_derivative(name: str) -> Callable[..., Any]:
-    """Return a function that raises the error for derivatives that a backend lacks."""
-
-    def refuse(ctx: Any, *_: Any) -> Any:
-        raise NotImplementedError(
-            f"backend must be 'reference' for forward mode (torch.func.jvp, dual tensors) and higher derivatives, got "
-            f"{name!r}, which has first derivatives in reverse mode"
-        )
-
-    return refuse
-
-
-def map_by_index(function: Function, size: int, in_dims: tuple[int | None, ...], arguments: tuple[Any, ...]) -> Any:
-    """Map a function for `torch.vmap` by one call per index, since the mapped argument may be a table."""
-    results = []
-    for index in range(size):
-        selected = (x if dim is None else x.select(dim, index) for x, dim in zip(arguments, in_dims, strict=True))
-        results.append(function(*selected))
-    return tuple(torch.stack(outputs) for outputs in zip(*results, strict=True)), (0,) * len(results[0])
+def derivative_error(name: str) -> NotImplementedError:
+    """Return the error for derivatives that a backend lacks."""
+    return NotImplementedError(
+        f"backend must be 'reference' for torch.func, forward mode (dual tensors) and higher derivatives, got {name!r}"
+    )
 
 
 def distinct_tensors(arguments: tuple[Any, ...]) -> list[Any]:

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relattn.backends import packed, pairs
-from relattn.backends.autograd import has_gradients, is_transformed
+from relattn.backends.autograd import has_gradients
 from relattn.backends.capabilities import FIELDS, Capabilities
 from relattn.backends.dense.attention import differentiable_attention
 from relattn.backends.dense.diagonals import Diagonals, diagonals_of
@@ -24,10 +24,7 @@ def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     if call.dropout_p > 0.0:
         shape = (*call.query.shape[:3], call.key.shape[2])
         device = call.query.device
-        if is_transformed(()):  # torch.vmap draws other numbers for each index only into a new tensor
-            kept = torch.rand(shape, dtype=torch.float32, device=device) >= call.dropout_p
-        else:
-            kept = torch.empty(shape, dtype=torch.bool, device=device).bernoulli_(1.0 - call.dropout_p)
+        kept = torch.empty(shape, dtype=torch.bool, device=device).bernoulli_(1.0 - call.dropout_p)
     tables, label, diagonals = labels(call)
     rel_key, rel_value, pos_query = tables
     tensors = (
