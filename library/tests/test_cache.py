@@ -38,7 +38,7 @@ def assert_holds(cache, sequences):
 
 @pytest.mark.parametrize("part", range(4))
 def test_every_cache_keeps_what_it_holds(part):
-    """Append, crop, drop and select in any order, from any cache made so far, against lists of sequences."""
+    """Append, drop and select in any order, from any cache made so far, against lists of sequences."""
     for seed in range(part, 400, 4):
         draw = random.Random(seed)
         capacity, is_ragged = draw.choice([0, 3, 12]), draw.random() < 0.4
@@ -47,7 +47,7 @@ def test_every_cache_keeps_what_it_holds(part):
             cache, sequences, dropped = caches[-1] if draw.random() < 0.5 else draw.choice(caches)
             batch, held = len(sequences), [key.shape[1] for key, _ in sequences]
             lengths = is_ragged and draw.random() < 0.5
-            match draw.choice(["append", "append", "append", "crop", "drop", "select"]):
+            match draw.choice(["append", "append", "append", "drop", "select"]):
                 case "append":
                     new = positions(draw.randint(0, 4), step, batch)
                     n = new[0].shape[2]
@@ -58,11 +58,6 @@ def test_every_cache_keeps_what_it_holds(part):
                         tuple(torch.cat([old, x[row, :, : counts[row]]], 1) for old, x in zip(pair, new, strict=True))
                         for row, pair in enumerate(sequences)
                     ]
-                case "crop":
-                    same = draw.randint(0, cache.length)
-                    kept = [draw.randint(0, most) if lengths else same for most in held]
-                    cache = cache.crop(torch.tensor(kept, dtype=torch.long) if lengths else same)
-                    sequences = [tuple(x[:, :n] for x in pair) for pair, n in zip(sequences, kept, strict=True)]
                 case "drop":
                     count = draw.randint(0, min(held, default=cache.length))
                     cache, dropped = cache.drop(count), dropped + count
@@ -127,7 +122,6 @@ def test_bad_arguments_are_refused():
         (lambda: cache.append(*one, torch.tensor([3, 4])), r"lengths.*\(3,\).*\(2,\)"),
         (lambda: cache.append(*one, torch.tensor([3, 5, 4])), "lengths.*0 to 1.*from 0 to 2"),
         (lambda: cache.append(*one, torch.tensor([2, 4, 4])), "lengths.*0 to 1.*from -1 to 1"),
-        *((lambda x=x: cache.crop(x), "length must") for x in (-1, 4, 1.5, torch.tensor([3, 4, 0]), torch.ones(2))),
         *((lambda x=x: cache.select(torch.tensor(x)), "rows must .* in .0, 3., got") for x in ([3], [-1, 0], 1)),
     ]
     for call, facts in refused:

@@ -119,7 +119,7 @@ def module_results() -> Callable[[], list[Tensor]]:
             for part, ends in zip(x.split(3, dim=1), ((3, 2), (6, 5), (7, 6)), strict=True):
                 output, cache = cached(part, torch.tensor(ends, device="cpu"), cache)
                 found.append(output)
-            cache = cache.select(torch.tensor([1, 0], device="cpu")).crop(2).drop(1)
+            cache = cache.select(torch.tensor([1, 0], device="cpu")).drop(1)
             found += [cache.key, cache.value]
         return found
 

@@ -16,11 +16,11 @@ from relattn.checks import as_integer, bounds, can_read, show
 class AttentionCache:
     """Keys and values of the positions that a causal layer has seen, with free capacity for more.
 
-    A cache is a value: `append`, `drop`, `crop` and `select` return new caches, and what a cache holds never changes.
-    The first append to a cache writes into its free capacity and copies nothing. What the
-    cache holds is copied first if the free capacity may be in use (a second append to the same cache, an append to a
-    cropped cache), if it is too small (the capacity is then doubled), and while autograd records, which needs the
-    earlier steps unchanged. So decode under `torch.inference_mode()`.
+    A cache is a value: `append`, `drop` and `select` return new caches, and what a cache holds never changes.
+    The first append to a cache writes into its free capacity and copies nothing. What the cache holds is copied first
+    if the free capacity may be in use (a second append to the same cache), if it is too small (the capacity is then
+    doubled), and while autograd records, which needs the earlier steps unchanged. So decode under
+    `torch.inference_mode()`.
 
     Sequences are aligned left. Sequences of different lengths each continue at their own end.
 
@@ -119,31 +119,6 @@ class AttentionCache:
         self.appended = True
         lengths = None if self.lengths is None else self.lengths - count
         return AttentionCache(buffers, self.length - count, lengths, appended, self.dropped + count)
-
-    def crop(self, length: int | Tensor) -> AttentionCache:
-        """Return the cache of the first positions, for example after some speculative tokens were rejected.
-
-        The two caches share memory. The next append to the cropped one copies what it holds, so that this one stays
-        as it is.
-
-        Args:
-            length: Number of positions to keep, or (batch,) numbers, one per sequence.
-
-        Raises:
-            ValueError: `length` is negative or more than the cache holds.
-        """
-        if isinstance(length, Tensor) and length.dim() > 0:
-            if length.shape != (self.batch,):
-                raise ValueError(f"length must be an integer or have shape ({self.batch},), got {show(length)}")
-            if can_read(length) and bool(((length < 0) | (length > self.next_position)).any()):
-                limit = self.length if self.lengths is None else self.lengths.tolist()
-                raise ValueError(f"length must be in [0, {limit}], the positions held, got {length.tolist()}")
-            return AttentionCache(self.buffers, self.length, length, dropped=self.dropped)
-        count = as_integer(length)
-        if count is None or not 0 <= count <= self.length:
-            raise ValueError(f"length must be in [0, {self.length}], the positions held, got {length!r}")
-        lengths = None if self.lengths is None else self.lengths.clamp(max=count)
-        return AttentionCache(self.buffers, count, lengths, dropped=self.dropped)
 
     def select(self, rows: Tensor) -> AttentionCache:
         """Return the cache of the sequences `rows`, (new batch,) indices, repeats allowed, in new memory."""
