@@ -9,12 +9,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
+from relattn_mt.bundle import read_bundle
 from relattn_mt.commands.options import DeviceOptions, ReferenceText, SearchOptions, require_new_output
 from relattn_mt.commands.parser import parse
 from relattn_mt.config import Positions
+from relattn_mt.hub import resolve
 from relattn_mt.support.console import log_to_stderr
 from relattn_mt.support.errors import InputError, Interrupted, missing_package, one_line, require, unknown
 from relattn_mt.support.files import output
+from relattn_mt.translate.translator import Translator
 
 
 def demo(
@@ -151,7 +154,13 @@ def positions(bundle: str, *, text: ReferenceText, width: int, device: DeviceOpt
     """
     from research.positions import by_position, table
 
-    print(table(by_position(device.load_model(bundle), text.pairs(), width=width)))
+    print(table(by_position(_load(bundle, device), text.pairs(), width=width)))
+
+
+def _load(bundle: str, device: DeviceOptions) -> Translator:
+    """Load a bundle in float32, on PyTorch."""
+    require(device.precision in (None, "fp32"), f"this command requires precision fp32, got {device.precision}")
+    return read_bundle(resolve(bundle)).torch_translator(device.device)
 
 
 def attention(
@@ -185,7 +194,7 @@ def attention(
     from research import attention_page as page
     from research.attention import as_json, inspect
 
-    translator = device.load_model(bundle)
+    translator = _load(bundle, device)
     options = search.options(translator)
     if path.suffix == ".json":
         with output(path) as write:  # an unwritable file is refused first

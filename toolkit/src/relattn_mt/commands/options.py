@@ -66,14 +66,6 @@ class DeviceOptions:
 
         return load(bundle, **vars(self), src_lang=src_lang, tgt_lang=tgt_lang)
 
-    def load_model(self, bundle: str) -> "Translator":
-        """Load one bundle in float32, on PyTorch."""
-        from relattn_mt.bundle import read_bundle
-        from relattn_mt.hub import resolve
-
-        require(self.precision in (None, "fp32"), f"this command requires precision fp32, got {self.precision}")
-        return read_bundle(resolve(bundle)).torch_translator(self.device)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceText:

@@ -30,21 +30,31 @@ def make_shortlist(bundle: Bundle, files: tuple[Path, Path], sizes: Sequence[int
     Raises:
         InputError: A file cannot be read, or no piece occurs twice with the same other one.
     """
-    encoded = bundle.tokenizer.encode_pairs(list(read_parallel(*files)))
-    pairs = [(np.array(src), np.array(tgt)) for src, tgt in encoded if src and tgt]
-    cells = sum(len(src) * len(tgt) for src, tgt in pairs)
-    pairs = pairs[:: 1 + cells // _CELLS]
-    require(bool(pairs), f"{files[0]}: must have sentences with translations, got none")
-    aligner = Aligner([src for src, _ in pairs], [tgt for _, tgt in pairs], bundle.tokenizer.vocab_sizes)
+    aligner = _aligner(bundle, files)
     keys = aligner.keys[:-1]
+    probabilities = aligner.tables[0][:-1]
     require(len(keys) > 0, f"{files[0]}: a shortlist requires more text: no two pieces are twice in the same pair")
-    order = np.lexsort((-aligner.tables[0][:-1], keys >> 32))
-    sources = keys[order] >> 32
-    targets = keys[order] & 0xFFFFFFFF
-    ranks = np.arange(len(sources)) - np.searchsorted(sources, sources)
-    sources = sources[ranks < _BEST]
-    targets = targets[ranks < _BEST]
-    ends = np.searchsorted(sources, np.arange(sizes[0]), side="right")
-    lists = [sorted(part.tolist()) for part in np.split(targets, ends)[: sizes[0]]]
+    keys = keys[np.lexsort((-probabilities, keys >> 32))]  # the likeliest targets of each source first
+    sources = keys >> 32
+    ranks = np.arange(len(keys)) - np.searchsorted(sources, sources)
+    keys = keys[ranks < _BEST]
+    ends = np.searchsorted(keys >> 32, np.arange(sizes[0]), side="right")
+    targets = np.split(keys & 0xFFFFFFFF, ends)[: sizes[0]]
+    lists = [sorted(part.tolist()) for part in targets]
     is_shared = bundle.tokenizer.vocabularies[0] == bundle.tokenizer.vocabularies[1]
     return Shortlist(packed(lists, _FIRST, _BEST), (sizes[0], sizes[-1]), is_shared)
+
+
+def _aligner(bundle: Bundle, files: tuple[Path, Path]) -> Aligner:
+    """Return an aligner that has learned from a part of the text."""
+    sources = []
+    targets = []
+    cells = 0
+    for src, tgt in bundle.tokenizer.encode_pairs(list(read_parallel(*files))):
+        if src and tgt:
+            sources.append(np.array(src))
+            targets.append(np.array(tgt))
+            cells += len(src) * len(tgt)
+    require(cells > 0, f"{files[0]}: must have sentences with translations, got none")
+    step = 1 + cells // _CELLS
+    return Aligner(sources[::step], targets[::step], bundle.tokenizer.vocab_sizes)
