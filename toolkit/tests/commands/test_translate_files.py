@@ -89,7 +89,7 @@ def test_wrong_input(relattn, model, tmp_path, monkeypatch, content, flags, mess
         ("--input=in.yaml --output=out.yaml", ".yaml is not supported"),
         *(
             (f"--input=in.{kind} --output=out.txt", "is not supported")
-            for kind in ("ass", "PNG", "csv.gz", "rst", "ass.xz")
+            for kind in ("ass", "PNG", "csv.gz", "rst", "ass.xz", "foo", "conf", "de", "tok", "docm")
         ),
         *(
             (f"--input=in.{kind} --output=out.txt", "a document must not be compressed")

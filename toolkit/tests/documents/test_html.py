@@ -181,3 +181,21 @@ def test_words_of_separate_elements_are_separate(page: str, texts: list[str]) ->
     markup = Notated(Markup(page))
     assert markup.texts == texts
     assert markup.fill(texts) == page
+
+
+@pytest.mark.parametrize(
+    ("page", "texts"),
+    [
+        ("<p>Press the <button>Save</button> now.</p>", ["Press the <m0>Save</m0> now."]),
+        ("<p>Sure? <button>Yes</button> <button>No</button></p>", ["Sure? ", "Yes", "No"]),
+        ("<p>Name <button>Edit</button></p>", ["Name ", "Edit"]),
+        ("<button>One</button> <button>Two</button>", ["One", "Two"]),
+        ("<p>Press <button><b>Save</b></button> now.</p>", ["Press ", "Save", " now."]),
+        ("<p>Let <math><mi>x</mi><mo>&lt;</mo></math> be my friend.</p>", ["Let <m0/> be my friend."]),
+        ("<math><mi>x</mi></math>", []),
+    ],
+)
+def test_buttons_and_formulas_within_a_sentence_do_not_cut_it(page: str, texts: list[str]) -> None:
+    for suffix in ("html", "xhtml"):
+        content = f"<html><body>{page}</body></html>"
+        assert Notated(read_document(f"a.{suffix}", content.encode(), 10**6)).texts == texts

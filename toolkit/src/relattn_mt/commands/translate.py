@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from relattn_mt.commands.options import DeviceOptions, SearchOptions, require_new_output
 from relattn_mt.documents.read import FORMATS, file_suffix, uncompressed
 from relattn_mt.support.console import shows_progress
-from relattn_mt.support.errors import InputError, naming, reading, require, require_installed
+from relattn_mt.support.errors import InputError, naming, reading, require, require_installed, same_language
 from relattn_mt.support.files import putting, require_regular, write_atomically
 from relattn_mt.translate import Format, LongLines
 
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
 CHUNK = 4096  # lines of a file that are translated at once
 _log = logging.getLogger(__name__)
-_UNSUPPORTED = (
-    "csv tsv parquet xls ppt pdf doc pages rtf tex rst adoc org wiki yaml yml toml ini xml tmx tbx ttml dfxp ts "
-    "properties strings stringsdict xcstrings resx php js mjs css ass ssa sbv smi sub idx mobi azw3 djvu ps "
-    "png jpg jpeg gif webp bmp tif tiff svg ico heic mp3 mp4 m4a wav ogg flac avi mkv mov webm zip tar tgz 7z rar exe"
-)
 
 
 def translate(
@@ -163,9 +158,17 @@ def _translate_lines(
 def _translate_text(
     translator: "Translator", input: str, output: str, options: "TranslateOptions", style: Format, *, n_best: bool
 ) -> None:
-    """Translate a file of text, a sentence per line."""
+    """Translate a file of text, a sentence per line.
+
+    Its suffix is .txt, a number, or its language, as that of a side of a parallel text. It may have none.
+    """
     from relattn_mt.tokens.text_files import read_lines
 
+    kind = file_suffix(uncompressed(input))
+    suffix = kind[1:]
+    is_text = suffix in ("", "txt") or suffix.isdecimal() or same_language(suffix, translator.src_lang)
+    kinds = ", ".join(FORMATS)
+    require(is_text, f"{input}: {kind} is not supported, but {kinds}: convert it, or name a file of lines .txt")
     require_regular(input)
     translator.require_short(read_lines(input), options, input)
     lines = read_lines(input)
@@ -195,11 +198,9 @@ def _write_lines(
 
 
 def _is_document(input: str, document: bool) -> bool:
-    """Return whether a file is translated as a document, and refuse a kind of file that is not supported."""
+    """Return whether a file is translated as a document, and refuse a compressed one."""
     kind = file_suffix(input)
-    others = "convert it to text, one sentence per line, or to a kind of document"
     unpacked = file_suffix(uncompressed(input))
-    require(unpacked.lstrip(".") not in _UNSUPPORTED.split(), f"{input}: {unpacked} is not supported; {others}")
     is_packed = unpacked != kind and unpacked in FORMATS and unpacked != ".txt"
     require(not is_packed, f"{input}: a document must not be compressed; unpack it first")
     require(not document or kind in FORMATS, f"--document requires --input in {', '.join(FORMATS)}")

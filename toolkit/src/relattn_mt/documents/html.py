@@ -22,10 +22,11 @@ from relattn_mt.text.patterns import has_text
 
 _CODE = "code", "kbd", "samp", "var"
 _UNTRANSLATED = {*_CODE, "script", "style", "pre", "textarea", "svg", "math", "template"}
-_RAW = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes"}  # without tags inside
+_RAW = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes", "math"}  # tags inside do not count
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
 _INLINE = {
     *_CODE,
+    "math",
     *FORMATS,
     *("a", "abbr", "acronym", "bdi", "bdo", "cite", "data", "dfn", "label", "q", "span", "time"),
 }
@@ -51,6 +52,7 @@ _CDATA = "<![CDATA["
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 _NAME = re.compile(r"</?([A-Za-z][^\s/>]*)")
 _ATTRIBUTE = re.compile(r"""[\s/]*([^\s/>][^\s/>=]*)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s>"'][^\s>]*))?""")
+_LETTER = re.compile(r"[^\W\d_]")
 _TAG_END = re.compile(r"[\s/]*>")
 _COMMENT = re.compile(r"<!--(?:-?>|.*?--!?>)", re.DOTALL)
 
@@ -213,7 +215,8 @@ def tokens_of(source: str, is_xml: bool) -> Iterator[Token]:
                 yield Token(source[end:at], is_text=True)
             yield token
             end = after
-            if token.name in _RAW and not token.is_closing and not is_xml:
+            is_raw = token.name in _RAW and not (token.is_closing or is_xml)
+            if is_raw or (token.name == "math" and not (token.is_closing or token.is_void)):
                 end = re.compile(rf"</{token.name}(?=[\s/>])|\Z", re.IGNORECASE).search(source, after).start()  # type: ignore[union-attr]
                 if end > after:
                     yield Token(source[after:end], is_text=token.name == "title")
@@ -296,10 +299,20 @@ def _runs(tokens: Sequence[Token]) -> Iterator[list[tuple[int, int]]]:
     """Yield the tokens between tags of elements that are not inline, each as a range."""
     begin = 0
     for i, token in enumerate([*tokens, Token("", name="end")]):
-        if token.name and token.name not in _INLINE:
+        if token.name and token.name not in _INLINE and not _is_in_sentence(tokens, i):
             run = [(each, each + 1) for each in range(begin, i)]
             yield from _balanced(tokens, run, fewest=2)  # one tag divides no sentence
             begin = i + 1
+
+
+def _is_in_sentence(tokens: Sequence[Token], at: int) -> bool:
+    """Return whether a tag is that of a button with a text alone, between words: Press the <button>Save</button> now."""
+    if at == len(tokens) or tokens[at].name != "button":
+        return False
+    first = at - 2 if tokens[at].is_closing else at
+    around = tokens[max(0, first - 1) : first + 4]
+    is_alone = [each.is_text for each in around] == [True, False, True, False, True]
+    return is_alone and all(_LETTER.search(each.source) for each in around[::2])
 
 
 @dataclass

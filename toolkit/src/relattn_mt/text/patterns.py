@@ -37,6 +37,12 @@ for _ in range(5):  # levels of braces, as in messages of ICU
 _FIELD = r"%(?:\d+\$|\([\w.-]+\)|<\w+>)?[-+#0]*(?:\*|\d+)?(?:\.\d+)?(?:hh?|ll?|[Lqjzt])?"  # of printf
 _CODE = "code|kbd|samp|var|tt|key|keycap|cmd|command|filename|literal|envar|varname"  # elements whose text is kept
 _QUOTED = r"\"[^\"]*\"|'[^']*'|\d+"
+# Words with hyphens, as in [so-called]
+_COMPOUND = (
+    "(?:so|well|self|ex|non|semi|co|re|pre|post|anti|half|much|long|short|high|low|old|new|full|part|mid|all|over|under)"
+    r"(?:-[a-z]+)+|[a-z]+(?:-[a-z]+)*-(?:[a-z]+ed|[a-z]+ing|[a-z]+able|in|on|up|off|out|to|by|the|of|and|like|free|old|law)"
+    "(?:-[a-z]+)*"
+)
 _S = "(?:['’]s(?!\\w))?"  # of a possessive, which stays with its placeholder
 _LITERALS = (
     *(rf"<{name}(?:\s[^<>]*)?(?<!/)>(?:(?!</{name}>)[^\0])*+</{name}>" for name in _CODE.split("|")),
@@ -45,7 +51,7 @@ _LITERALS = (
     r"(?<![\w`])`(?![\s`])[^`\n]*[^`\s]`(?=$|[\s.,;:!?)\]}\"'…»”’/<-])",
     r"<%(?:(?!<%|%>).)*+%>|<\?(?:(?!<\?|\?>).)*+\?>|\[%[^\[\]]*%\]|</?[#@][a-z][^<>]*>",  # templates, PHP
     r"[$\\]\([\w.]+\)|\$t\([^()]*\)|@:[\w.]+\w|(?<![^\s(]):[a-z][a-z_]+(?![\w:])",  # Swift, i18next, Vue, Laravel
-    rf"\[/?[a-z]\w*(?:[-_]\w+)+(?:\s+(?:{_QUOTED}))*\s*/?\]|\[/[a-z][\w-]*\]",  # WordPress
+    rf"\[(?!{_COMPOUND}\])/?[a-z]\w*(?:[-_]\w+)+(?:\s+(?:{_QUOTED}))*\s*/?\]|\[/[a-z][\w-]*\]",  # WordPress
     r"\[(?:gallery|caption|embed|playlist|audio|video)\]",
     r"\[[\w-]+ [\w-]+=[^\[\]]*\]|\[\[[^\[\]\n]*\]\]|\[_\d+\]|\*\|\w+\|\*",  # WordPress, links of wikis, Perl, Mailchimp
     r"\[/?(?:[biusq]|url|img|quote|code|color|size|list|center|\*)(?:=[^\[\]]*)?\]",  # of forums
