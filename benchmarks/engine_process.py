@@ -7,6 +7,7 @@ prints one line of JSON. With LINES "serve", a server is started on the port BEA
 
     first        time of the first translation, in seconds since the epoch
     processor    processor time until then, in seconds
+    imports      that of the interpreter, and for relattn-mt of `import numpy, sentencepiece`
     alone        of lines one by one: source words and words of translations per second, and peak memory in MiB
     together     the same of all lines in one call; missing for an engine that translates single lines
     translations of the lines one by one, or else of all lines in one call
@@ -171,14 +172,19 @@ def main() -> None:
         "fxtranslate": fxtranslate,
         "argos": argos,
     }
+    if engine == "relattn-mt":
+        import numpy as numpy
+        import sentencepiece as sentencepiece
+    imports = time.process_time()
     translate = engines[engine](model, int(beam), int(threads))
     lines = Path(text).read_text(encoding="utf-8").splitlines()
     translate(lines[:1])
-    result: dict[str, Any] = {"first": time.time(), "processor": time.process_time()}
-    if engine != "fxtranslate":
-        result["together"], result["translations"] = measure(translate, [lines])
-    if alone:
+    result: dict[str, Any] = {"first": time.time(), "processor": time.process_time(), "imports": imports}
+    if alone:  # first, because the peak of a process never falls
         result["alone"], result["translations"] = measure(translate, [[line] for line in lines[: int(alone[0])]])
+    if engine != "fxtranslate":
+        result["together"], translations = measure(translate, [lines])
+        result.setdefault("translations", translations)
     print(json.dumps(result))
 
 

@@ -108,7 +108,8 @@ def speed(given: argparse.Namespace) -> None:
         row: Row = {"engine": name, "model": model.removesuffix("-shortlist")}
         row |= {"shortlist": model.endswith("-shortlist"), "installed_mb": sizes[name]}
         row["seconds_to_first"] = median(runs, "first", "", ".2f")
-        row["processor_to_first"] = median(runs, "processor", "", ".2f")
+        row["processor_to_first"] = median(runs, "processor", "", ".3f")
+        row["processor_imports"] = median(runs, "imports", "", ".3f")
         for kind in ("alone", "together"):
             row[f"pieces_per_second_{kind}"] = median(runs, kind, "written", ".0f")
             row[f"peak_mib_{kind}"] = median(runs, kind, "peak", ".0f")

@@ -24,12 +24,12 @@ from relattn_mt.config.yaml import read_yaml, to_config
 from relattn_mt.engine.decoder import NativeDecoder, unsupported_reason
 from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.engine.library import LARGEST
-from relattn_mt.engine.quantization import in_float32, quantize, require_valid
+from relattn_mt.engine.quantization import in_float32, quantize
 from relattn_mt.engine.shortlist import SHORTLIST, Shortlist
 from relattn_mt.search.engine import Engine
 from relattn_mt.support import files
 from relattn_mt.support.allocation import return_freed_memory
-from relattn_mt.support.errors import InputError, install_command, language_pairs, one_line, reading, require
+from relattn_mt.support.errors import InputError, install_command, language_pairs, naming, one_line, reading, require
 from relattn_mt.support.files import as_size, putting, require_files, require_outside
 from relattn_mt.tokens.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn_mt.tokens.tokenizer import TOKENIZER, Tokenizer
@@ -162,7 +162,8 @@ class Bundle:
 
                 torch.set_num_threads(torch_threads)
             return translator
-        decoder = NativeDecoder(self.model, self.tokenizer.vocab_sizes, self.state, int8=precision == "int8")
+        with naming(self.path / WEIGHTS):
+            decoder = NativeDecoder(self.model, self.tokenizer.vocab_sizes, self.state, int8=precision == "int8")
         return_freed_memory()
         return self._translator(NativeEngine(decoder, self.shortlist), workers)
 
@@ -299,7 +300,6 @@ def read_bundle(path: str | Path) -> Bundle:
         raise InputError(f"{path / TOKENIZER}: damaged, or not the one these weights were trained with")
     tokenizer = tokenizer.with_languages(config.src_lang, config.tgt_lang)
     require_fit(config.model, tokenizer.vocab_sizes, state, path / WEIGHTS)
-    require_valid(state, path / WEIGHTS)
     shortlist = path / SHORTLIST
     return Bundle(
         path=path,

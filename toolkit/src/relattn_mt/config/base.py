@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from inspect import signature
 from typing import Any, get_type_hints
 
@@ -68,10 +69,14 @@ def arguments_from(kind: Callable[..., Any], values: dict[str, Any], prefix: str
     return arguments
 
 
+_hints = cache(get_type_hints)
+_signature = cache(signature)
+
+
 def _arguments(kind: Callable[..., Any], prefix: str) -> Iterator[tuple[str, Any, str | None]]:
     """Yield the name and the type of each argument, and for a configuration the prefix of its settings."""
-    hints = get_type_hints(kind)
-    for name, argument in signature(kind).parameters.items():
+    hints = _hints(kind)
+    for name, argument in _signature(kind).parameters.items():
         is_group = isinstance(hints[name], type) and is_dataclass(hints[name])
         inner = prefix if argument.default is argument.empty else f"{prefix}{name}."
         yield name, hints[name], inner if is_group else None

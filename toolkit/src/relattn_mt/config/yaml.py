@@ -106,9 +106,9 @@ def to_config(kind: type[_C], settings: Settings, path: str | Path, *, complete:
 
 def values_of(settings: Settings, types: dict[str, Any], path: str | Path) -> dict[str, Any]:
     """Return the values of settings in their types. Raise an InputError that names `path` if one is wrong."""
+    groups = {setting.rpartition(".")[0] for setting in types}
     for name in settings:
-        is_group = any(setting.startswith(f"{name}.") for setting in types)
-        require(not is_group, f"{path}: {name} must be a group with settings")
+        require(name not in groups, f"{path}: {name} must be a group with settings")
         if name not in types:
             raise InputError(f"{path}: {unknown('setting', name, types)}")
     return {name: value_of(f"{path}: {name}", value, types[name]) for name, value in settings.items()}

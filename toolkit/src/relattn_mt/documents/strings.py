@@ -58,7 +58,7 @@ class Json:
                 _, end = json.JSONDecoder().raw_decode(content, value)
             text = json.loads(found[1]) if found[2] is None else ""
             if (
-                text and not KEY.fullmatch(text) and not re.search("[\0\ud800-\udfff]", text)
+                text and not re.fullmatch(KEY, text) and not re.search("[\0\ud800-\udfff]", text)
             ):  # NUL and half of a character are not text
                 message = Message(text, markup_pattern())
                 self._strings.append((*found.span(1), text, message))
@@ -126,7 +126,7 @@ class Po:
             if plural and (not others or (takes_number and literals(source) != literals(plural))):
                 first, others = [], [*first, *others]
             for places, text in ((first, source), (others, plural)):
-                if places and text and "\0" not in text and not KEY.fullmatch(text):  # NUL is not text
+                if places and text and "\0" not in text and not re.fullmatch(KEY, text):  # NUL is not text
                     begin = min(line for line, _ in entry.values())
                     self._fills.append((begin, places, Message(text, markup_pattern())))
         self.texts = [text for *_, message in self._fills for text in message.texts]

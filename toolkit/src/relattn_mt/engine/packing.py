@@ -17,7 +17,7 @@ from relattn_mt.config import ModelConfig
 from relattn_mt.config.positions import BucketBias, ClippedTables, DistanceVectors, SlopeBias
 from relattn_mt.engine.library import FLOAT
 from relattn_mt.engine.loader import Kernels
-from relattn_mt.engine.quantization import in_float32
+from relattn_mt.engine.quantization import in_float32, integers_of
 from relattn_mt.engine.terms import TERMS, buckets, sinusoids, slope_biases
 from relattn_mt.support.errors import require
 from relattn_mt.weights import SCALE
@@ -80,8 +80,7 @@ class Packing:
     def rows(self, name: str, bias: np.ndarray | None = None) -> list[np.ndarray]:
         """Return a weight (outputs, inputs), a bias or zeros, and the scales of a weight in 8 bits."""
         is_float = self.kernel == FLOAT or f"{name}{SCALE}" not in self.weights
-        weight = self.read(name) if is_float else self.weights[name]
-        scales = [] if is_float else [self.read(f"{name}{SCALE}")]
+        weight, *scales = [self.read(name)] if is_float else integers_of(self.weights, name)
         return [weight, np.zeros(len(weight), np.float32) if bias is None else bias, *scales]
 
     def linear_rows(self, prefix: str) -> list[np.ndarray]:

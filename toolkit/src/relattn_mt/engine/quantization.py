@@ -49,18 +49,18 @@ def quantize(weights: Mapping[str, np.ndarray], scales: Mapping[str, np.ndarray]
 
 
 def in_float32(weights: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Return a weight in float32: if it is in 8 bits, its integers times their scales."""
-    weight = weights[name]
-    scale = weights.get(f"{name}{SCALE}")
-    weight = np.asarray(weight, np.float32)
-    return weight if scale is None else weight * np.asarray(scale, np.float32)[:, None]
+    """Return a weight in float32: if it is in 8 bits, its integers times their scales, as `integers_of` reads them."""
+    if f"{name}{SCALE}" not in weights:
+        return np.asarray(weights[name], np.float32)
+    integers, scale = integers_of(weights, name)
+    return np.asarray(integers, np.float32) * scale[:, None]
 
 
-def require_valid(weights: Mapping[str, np.ndarray], source: object) -> None:
-    """Raise an InputError if integers or scales of a quantized model are out of range."""
-    for name in (name for name in weights if f"{name}{SCALE}" in weights):
-        least = int(weights[name].min())
-        scale = weights[f"{name}{SCALE}"]
-        require(least >= -LARGEST_IMPORTED, f"{source}: {name} must be at least {-LARGEST_IMPORTED}, got {least}")
-        valid = bool((np.isfinite(scale) & (scale >= 0)).all())
-        require(valid, f"{source}: {name}{SCALE} must be finite and not negative")
+def integers_of(weights: Mapping[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return a weight in 8 bits and its scales in float32. Raises InputError if one is out of range."""
+    integers = weights[name]
+    scale = np.asarray(weights[f"{name}{SCALE}"], np.float32)
+    least = int(integers.min())
+    require(least >= -LARGEST_IMPORTED, f"{name} must be at least {-LARGEST_IMPORTED}, got {least}")
+    require(bool((np.isfinite(scale) & (scale >= 0)).all()), f"{name}{SCALE} must be finite and not negative")
+    return integers, scale

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from relattn_mt.config import ModelConfig
-from relattn_mt.engine.quantization import in_float32, require_valid
+from relattn_mt.engine.quantization import in_float32
 from relattn_mt.model.transformer import SkipInitialization, Transformer
+from relattn_mt.support.errors import naming
 from relattn_mt.weights import require_fit
 
 
@@ -38,7 +39,6 @@ def make_model(
         InputError: The weights do not fit, or integers or scales are out of range.
     """
     require_fit(config, vocab_sizes, state, source)
-    require_valid(state, source)
     with SkipInitialization(), torch.device("cpu"):
         model = Transformer(config, *vocab_sizes).float()  # whatever the default dtype is
     load_weights(model, state, source=source)
@@ -52,5 +52,6 @@ def load_weights(model: Transformer, state: Mapping[str, np.ndarray], *, source:
         InputError: Names, shapes or dtypes differ. The message names several differences; the model is not changed.
     """
     require_fit(model.config, model.vocab_sizes, state, source)
-    for name, tensor in weights_of(model).items():
-        tensor.copy_(torch.tensor(in_float32(state, name), device="cpu"))
+    with naming(str(source)):
+        for name, tensor in weights_of(model).items():
+            tensor.copy_(torch.tensor(in_float32(state, name), device="cpu"))

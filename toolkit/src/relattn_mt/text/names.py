@@ -19,7 +19,7 @@ _BEGIN = re.compile(r"(?:\A|[^\w\s,;]|\n)\s*\Z")  # of a sentence or quotation, 
 _WORD = re.compile(r"[^\W\d_]+")
 _OTHER_SCRIPTS = re.compile(r"[^\W\d_\u0041-\u024f\u1e00-\u1eff]")
 # English words that are capitalized and become other words
-_TRANSLATED = re.compile(
+_TRANSLATED = (  # slow to compile
     r"(?:mon|tues|wednes|thurs|fri|satur|sun|christmas)day|christmas|easter|god|lord|bible|pope|americ\w+|british|britain"
     r"|french|france|german\w*|dutch|greek|greece|spanish|spain|danish|turkish|hungar\w+|jew\w*|czech\w*|swiss|swed\w+"
     r"|states?|kingdom|republic|cologne|munich|vienna|mrs?|ms|miss|dr|prof|sir|lady|king|queen|prince\w*|uncle|aunt"
@@ -55,7 +55,7 @@ def lacks_names(text: str, other: str, pieces: Callable[[str], int]) -> bool:
         return False
 
     def is_common(word: str) -> bool:
-        return _TRANSLATED.fullmatch(word.lower()) is not None or pieces(word.lower()) == 1
+        return re.fullmatch(_TRANSLATED, word.lower()) is not None or pieces(word.lower()) == 1
 
     names = [found for found in capitalized if not is_common(found[0])]
     if not names:

@@ -94,7 +94,7 @@ _VISIBLE = (
 _DATE = "y{2,4}|Y{2,4}|[MdDEHh]{1,4}|mm|ss|a|A"
 _ICON = "fa[bsrl]?|mdi|icon|glyphicon|btn|ion|lni|uil|ti|ri"
 # A whole string that is read by a program: names, constants, icons, types of media, versions, formats, addresses.
-KEY = re.compile(
+KEY = (  # slow to compile
     r"(?:\w+:)?[a-z]\w*(?:[.-]\w+)*(?:\.[\w-]+)+|[a-z][a-z0-9]*(?:[A-Z][a-z0-9]*)+"
     r"|(?:[A-Za-z]\w*\.)*[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+|true|false|null|undefined|NaN"
     rf"|(?:(?:{_ICON}) )?(?:{_ICON})(?:-\w+)+(?: (?:{_ICON})(?:-\w+)+)*|bi bi-[\w-]+|bg-\w+"

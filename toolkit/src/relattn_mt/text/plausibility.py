@@ -45,7 +45,7 @@ _LEAST_WORDS = 0.5
 _LEAST_CHARACTERS = 0.6
 _FEWEST_TO_IDENTIFY = 4  # words of a text whose language is identified
 _FAR_LIKELIER = 100
-_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+_WITHOUT_SPACES = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"  # slow to compile
 
 
 def implausibilities(
@@ -128,7 +128,7 @@ def is_in_other_language(text: str, language: str) -> bool:
 def _lost_words(source: str, translation: str) -> bool:
     """Return whether a translation has less than half of the words of a sentence, and far fewer characters."""
     count = _count_words(source)
-    if count < _FEWEST_WORDS or _WITHOUT_SPACES.search(source + translation):
+    if count < _FEWEST_WORDS or re.search(_WITHOUT_SPACES, source + translation):
         return False
     is_short = len(translation) < _LEAST_CHARACTERS * len(source)
     return is_short and _count_words(translation) < _LEAST_WORDS * count

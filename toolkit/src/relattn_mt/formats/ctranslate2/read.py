@@ -74,7 +74,7 @@ _FEATURES = {  # patterns of the names of weights that only a model with the fea
     r"(input|post_attention|\w+_feedforward|shared|external_\w+)_layer_norm/": "other norms in its layers",
     r"linear_0_noact/": "gated feed-forward layers",
     r"layernorm_embedding/": "a norm of its target embeddings only",
-    r"relative_attention_": "T5's positions",
+    r"relative_attention_": "T5's positions (import the model of transformers instead)",
     r"relative_(asymmetric|left|right)_": "other relative positions for the left than for the right",
     r"rotary_": "rotary positions",
     r"embeddings_[1-9]": "factors of the source",
