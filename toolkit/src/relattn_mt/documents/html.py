@@ -22,7 +22,7 @@ from relattn_mt.text.patterns import has_text
 
 _CODE = "code", "kbd", "samp", "var"
 _UNTRANSLATED = {*_CODE, "script", "style", "pre", "textarea", "svg", "math", "template"}
-_RAW = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes", "math"}  # tags inside do not count
+_RAW = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes", "math"}  # tags inside are text
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
 _INLINE = {
     *_CODE,
@@ -306,7 +306,7 @@ def _runs(tokens: Sequence[Token]) -> Iterator[list[tuple[int, int]]]:
 
 
 def _is_in_sentence(tokens: Sequence[Token], at: int) -> bool:
-    """Return whether a tag is that of a button with a text alone, between words: Press the <button>Save</button> now."""
+    """Return whether a tag is that of a button with text alone, between words: Press the <button>Save</button> now."""
     if at == len(tokens) or tokens[at].name != "button":
         return False
     first = at - 2 if tokens[at].is_closing else at
