@@ -51,7 +51,23 @@ static ptrdiff_t backward(const arguments *a) {
     advise_large_pages(a, &a->d_query, a->heads, a->queries, a->dim);
     advise_large_pages(a, &a->d_key, a->key_heads, a->keys, a->dim);
     advise_large_pages(a, &a->d_value, a->key_heads, a->keys, a->value_dim);
-    return run_threads(a, a->threads, backward_worker) ? RELATTN_NO_MEMORY : 0;
+    const idx key_size = table_sums_size(a, &a->d_rel_key, a->rel_dim),
+              value_size = table_sums_size(a, &a->d_rel_value, a->value_dim),
+              size = key_size + value_size + table_sums_size(a, &a->d_pos_query, a->dim);
+    real *sums = aligned_alloc(64, sizeof(real) * (size + PADDING));
+    if (!sums) return RELATTN_NO_MEMORY;
+    arguments with_sums = *a;
+    if (a->d_rel_key.data) with_sums.d_rel_key.data = sums;
+    if (a->d_rel_value.data) with_sums.d_rel_value.data = sums + key_size;
+    if (a->d_pos_query.data) with_sums.d_pos_query.data = sums + key_size + value_size;
+    const int failed = run_threads(&with_sums, a->threads, backward_worker);
+    if (!failed) {
+        write_table_gradient(a, &a->d_rel_key, sums, a->rel_dim);
+        write_table_gradient(a, &a->d_rel_value, sums + key_size, a->value_dim);
+        write_table_gradient(a, &a->d_pos_query, sums + key_size + value_size, a->dim);
+    }
+    free(sums);
+    return failed ? RELATTN_NO_MEMORY : 0;
 }
 
 static const relattn_kernels kernels = {

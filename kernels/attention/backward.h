@@ -287,7 +287,7 @@ static void backward_rows(const arguments *a, tile_info tile, idx num_rows, idx 
         if (tile.labels_repeat) center_ds_sums(a, w->ds_label_sums, w->label_sums, num_rows, &tile);
         fold_margins(a->clips, w->ds_label_sums, width, margin, num_rows, tile.labels);
         const matrix table = table_rows(&w->rel_key, tile.labels.first);
-        real *d_rows = (real *)a->d_rel_key + (table_index * a->labels + tile.labels.first) * padded_rel_dim;
+        real *d_rows = (real *)a->d_rel_key.data + (table_index * a->labels + tile.labels.first) * padded_rel_dim;
         multiply_label_sums(d_rel_query, w->ds_label_sums + margin, width, table, num_rows, padded_rel_dim, tile.labels,
                             rows, !has_rel_query);
         add_table_gradients(d_rows, w->ds_label_sums + margin, width, rel_query, num_rows, padded_rel_dim, tile.labels,
@@ -295,7 +295,7 @@ static void backward_rows(const arguments *a, tile_info tile, idx num_rows, idx 
     }
     if (a->rel_value.data && tile.keys_begin < visible) {
         fold_margins(a->clips, w->label_sums, width, margin, num_rows, tile.labels);
-        real *d_rows = (real *)a->d_rel_value + (table_index * a->labels + tile.labels.first) * padded_value_dim;
+        real *d_rows = (real *)a->d_rel_value.data + (table_index * a->labels + tile.labels.first) * padded_value_dim;
         add_table_gradients(d_rows, w->label_sums + margin, width, grad, num_rows, padded_value_dim, tile.labels, rows);
     }
     write_gradients(a, &a->d_query, &tile, tile.keys_begin < visible ? num_rows : 0, d_query, dim);
@@ -353,7 +353,7 @@ static void backward_head(const arguments *a, idx b, idx kv, idx split, backward
             if (a->pos_query.data && ((first + QUERIES) % TASK_QUERIES == 0 || first + QUERIES >= queries)) {
                 zero_gradients(&gradients, w->strips.keys.first + w->strips.keys.count);
                 add_key_gradients(a, &w->strips, b, kv, d_keys,
-                                  (real *)a->d_pos_query + (split * a->heads + h) * a->labels * padded_dim, w->scratch);
+                                  (real *)a->d_pos_query.data + (split * a->heads + h) * a->labels * padded_dim, w->scratch);
             }
         }
     zero_gradients(&gradients, valid);
@@ -367,6 +367,38 @@ static void backward_head(const arguments *a, idx b, idx kv, idx split, backward
         if (!in_place(a, &a->d_value, value_dim))
             write_row(a, &a->d_value, b, kv, j, d_values.data + j * padded_value_dim, value_dim, 1);
     }
+}
+
+/* ---- gradients of the tables: sums (splits, heads, labels, padded dim) of dtype `real`, which are added up at the end ---- */
+
+INLINE idx table_sums_size(const arguments *a, const array *table, idx dim) {
+    return table->data ? a->splits * a->heads * a->labels * round_up(dim, PADDING) : 0;
+}
+
+/* Set the sums of some heads of a split to zero. */
+static void zero_table_sums(const arguments *a, idx first, idx count) {
+    const array *sums[] = {&a->d_rel_key, &a->d_rel_value, &a->d_pos_query};
+    const idx dims[] = {a->rel_dim, a->value_dim, a->dim};
+    for (int t = 0; t < 3; t++) {
+        const idx size = a->labels * round_up(dims[t], PADDING);
+        if (sums[t]->data) memset((real *)sums[t]->data + first * size, 0, sizeof(real) * count * size);
+    }
+}
+
+/* Write the gradient of a table: the sum over the splits and, if heads share the table, over the heads. */
+static void write_table_gradient(const arguments *a, const array *table, real *sums, idx dim) {
+    const idx padded_dim = round_up(dim, PADDING), head_size = a->labels * padded_dim;
+    const idx heads = table->head_stride == 0 ? 1 : a->heads, parts = a->splits * a->heads / heads;
+    for (idx h = 0; h < heads && table->data; h++)
+        for (idx l = 0; l < a->labels; l++) {
+            real *row = sums + h * head_size + l * padded_dim;
+            for (idx part = 1; part < parts; part++)
+                for (idx i = 0; i < padded_dim; i += LANES) VEC(row + i) += VEC(row + part * heads * head_size + i);
+            const idx start = h * table->head_stride + l * table->row_stride;
+            if (a->type == REAL) store_row(table->data, start, row, dim, 1, REAL);
+            else if (a->type == FLOAT16) store_row(table->data, start, row, dim, 1, FLOAT16);
+            else store_row(table->data, start, row, dim, 1, BFLOAT16);
+        }
 }
 
 static void backward_worker(void *data) {
@@ -431,6 +463,7 @@ static void backward_worker(void *data) {
     for (idx task; (task = next_task(queue)) < a->splits * groups;) {
         const idx split = task / groups, group = task % groups;
         if (a->d_bias.data) w.d_biases = (real *)a->d_bias.data + split * a->d_bias_split_stride;
+        zero_table_sums(a, split * a->heads + group * a->heads / groups, a->heads / groups);
         for (idx b = split * a->batch / a->splits; b < (split + 1) * a->batch / a->splits; b++)
             for (idx kv = group * a->key_heads / groups; kv < (group + 1) * a->key_heads / groups; kv++)
                 backward_head(a, b, kv, split, &w);

@@ -31,7 +31,7 @@ typedef struct {
     relattn_array query, key, value, rel_query, output, grad, d_query, d_key, d_value, d_rel_query;
     /* (1, heads, labels, rel_dim, value_dim or dim) of dtype `type`; head_stride is 0 if heads share a table; data is
        NULL without a table */
-    relattn_array rel_key, rel_value, pos_query;
+    relattn_array rel_key, rel_value, pos_query, d_rel_key, d_rel_value, d_pos_query;
     /* (batch, heads, queries) of dtype `real`; data is NULL if it is not needed */
     relattn_array lse;
     /* (batch, heads, queries, keys), one byte per pair; strides are 0 in broadcast dimensions; data is NULL without a
@@ -46,8 +46,6 @@ typedef struct {
     /* (2, batch, heads, padded queries) of dtype `real`: base of each row and log2 of its sum of 2^(score - base); NULL if
        not needed */
     void *row_stats;
-    /* (splits, heads, labels, padded dim) of dtype `real`, initialized to zero */
-    void *d_rel_key, *d_rel_value, *d_pos_query;
     /* (batch,), or NULL */
     const int64_t *query_offsets, *key_lengths, *query_lengths;
     /* (batch + 1,): cumulative lengths of packed sequences, or NULL. Then the rows of all sequences are one after another
@@ -56,7 +54,7 @@ typedef struct {
        relations and bias are NULL */
     const int64_t *cu_seqlens;
     ptrdiff_t batch, heads, key_heads, queries, keys, dim, value_dim, rel_dim, labels, relations_size, type, threads;
-    /* number of parts of the batch; each part has separate table gradients, and a separate gradient of a bias that
+    /* number of parts of the batch; each part has separate sums of table gradients, and a separate gradient of a bias that
        sequences share, after `d_bias_split_stride` elements */
     ptrdiff_t splits, d_bias_split_stride;
     ptrdiff_t query_offset, left, clips, is_causal;

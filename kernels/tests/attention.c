@@ -12,7 +12,7 @@ typedef ptrdiff_t idx;
 enum { BATCH = 3, HEADS = 2 };
 typedef struct { /* sizes and options of a call */
     idx key_heads, queries, keys, dim, value_dim, rel_dim, left, right;
-    int has_rel_key, has_rel_value, has_pos_query, has_rel_query, has_mask, has_bias, has_relations, has_lengths, is_packed, is_causal, clips;
+    int has_rel_key, has_rel_value, has_pos_query, has_rel_query, has_mask, has_bias, has_relations, has_lengths, is_packed, is_per_head, is_causal, clips;
     idx window_left, window_right, chunk, offset, threads;
 } options;
 
@@ -95,11 +95,12 @@ static void test(const relattn_kernels *kernels, const options *o) {
               labels = o->left + 1 + o->right, group = HEADS / o->key_heads, real_size = is_double ? 8 : 4;
     for (idx b = 0; b < BATCH; b++) ends[b + 1] = ends[b] + (!o->is_packed || b == 1 ? n : random_below(n + 1));
     const idx rows_of_queries = ends[BATCH], rows_of_keys = o->is_packed ? rows_of_queries : BATCH * m;
+    const idx tables = o->is_per_head ? HEADS : 1;
     const double scale = rounded(0.3);
     numbers query = make(HEADS * rows_of_queries * d, 1), key = make(o->key_heads * rows_of_keys * d, 1),
             value = make(o->key_heads * rows_of_keys * dv, 1), grad = make(HEADS * rows_of_queries * dv, 1),
-            rel_query = make(HEADS * rows_of_queries * dr, 1), rel_key = make(labels * dr, 1), rel_value = make(labels * dv, 1),
-            pos_query = make(labels * d, 1), bias = make(HEADS * n * m, 1), output = make(HEADS * rows_of_queries * dv, 0);
+            rel_query = make(HEADS * rows_of_queries * dr, 1), rel_key = make(tables * labels * dr, 1), rel_value = make(tables * labels * dv, 1),
+            pos_query = make(tables * labels * d, 1), bias = make(HEADS * n * m, 1), output = make(HEADS * rows_of_queries * dv, 0);
     numbers d_query = make(query.count, 0), d_key = make(key.count, 0), d_value = make(value.count, 0),
             d_rel_query = make(rel_query.count, 0), d_rel_key = make(rel_key.count, 0),
             d_rel_value = make(rel_value.count, 0), d_pos_query = make(pos_query.count, 0);
@@ -110,9 +111,6 @@ static void test(const relattn_kernels *kernels, const options *o) {
     for (idx i = 0; i < n * m; i++) relations[i] = (int16_t)(random_below(labels + 2) - 1); /* also out of range */
     const idx stats = o->is_packed ? rows_of_queries / 16 * 16 + 16 * BATCH : BATCH * padded(n);
     void *lse = exactly(real_size * HEADS * rows_of_queries), *row_stats = exactly(real_size * 2 * HEADS * stats);
-    void *tables[3];
-    const idx rows[3] = {padded(dr), padded(dv), padded(d)};
-    for (int t = 0; t < 3; t++) tables[t] = calloc(HEADS * labels * rows[t], real_size);
     void *d_bias = calloc(HEADS * n * padded(m), real_size);
     double *d_biases = calloc(HEADS * n * m, sizeof(double)), *lses = calloc(HEADS * rows_of_queries, sizeof(double));
 
@@ -123,18 +121,18 @@ static void test(const relattn_kernels *kernels, const options *o) {
         .grad = strided(&grad, HEADS, q_rows, dv), .d_query = strided(&d_query, HEADS, q_rows, d),
         .d_key = strided(&d_key, o->key_heads, k_rows, d), .d_value = strided(&d_value, o->key_heads, k_rows, dv),
         .lse = {lse, HEADS * q_rows, q_rows, 1}, .row_stats = row_stats,
-        .d_rel_key = tables[0], .d_rel_value = tables[1], .d_pos_query = tables[2],
         .batch = BATCH, .heads = HEADS, .key_heads = o->key_heads, .queries = n, .keys = m, .dim = d, .value_dim = dv,
-        .rel_dim = dr, .labels = labels, .type = dtype == RELATTN_BFLOAT16, .threads = o->threads, .splits = 1,
+        .rel_dim = dr, .labels = labels, .type = dtype == RELATTN_BFLOAT16, .threads = o->threads, .splits = o->has_bias ? 1 : o->threads,
         .query_offset = o->offset, .left = o->left, .clips = o->clips && !o->has_relations, .is_causal = o->is_causal,
         .window_left = o->window_left, .window_right = o->window_right, .chunk = o->chunk, .keep_threshold = 1 << 24,
         .scale = scale, .keep_scale = 1,
     };
     if (o->has_rel_query) a.rel_query = strided(&rel_query, HEADS, q_rows, dr), a.d_rel_query = strided(&d_rel_query, HEADS, q_rows, dr);
     if (o->is_packed) a.cu_seqlens = ends;
-    if (o->has_rel_key) a.rel_key = (relattn_array){rel_key.memory, 0, 0, dr};
-    if (o->has_rel_value) a.rel_value = (relattn_array){rel_value.memory, 0, 0, dv};
-    if (o->has_pos_query) a.pos_query = (relattn_array){pos_query.memory, 0, 0, d};
+    const idx of_head = o->is_per_head ? labels : 0; /* rows */
+    if (o->has_rel_key) a.rel_key = (relattn_array){rel_key.memory, 0, of_head * dr, dr}, a.d_rel_key = a.rel_key, a.d_rel_key.data = d_rel_key.memory;
+    if (o->has_rel_value) a.rel_value = (relattn_array){rel_value.memory, 0, of_head * dv, dv}, a.d_rel_value = a.rel_value, a.d_rel_value.data = d_rel_value.memory;
+    if (o->has_pos_query) a.pos_query = (relattn_array){pos_query.memory, 0, of_head * d, d}, a.d_pos_query = a.pos_query, a.d_pos_query.data = d_pos_query.memory;
     if (o->has_mask) a.mask = (relattn_array){mask, n * m, 0, m};
     if (o->has_relations) a.relations = (relattn_array){relations, 0, 0, m}, a.relations_size = 2;
     if (o->has_bias) a.bias = (relattn_array){bias.memory, 0, n * m, m}, a.d_bias = (relattn_array){d_bias, 0, n * padded(m), padded(m)};
@@ -161,9 +159,9 @@ static void test(const relattn_kernels *kernels, const options *o) {
                     if (label[j] >= labels) label[j] = -1;
                     double e = 0;
                     for (idx k = 0; k < d; k++) e += q[k] * key.values[(first_key + j) * d + k];
-                    for (idx k = 0; k < dr && o->has_rel_key && label[j] >= 0; k++) e += r[k] * rel_key.values[label[j] * dr + k];
+                    for (idx k = 0; k < dr && o->has_rel_key && label[j] >= 0; k++) e += r[k] * rel_key.values[(h * o->is_per_head * labels + label[j]) * dr + k];
                     for (idx k = 0; k < d && o->has_pos_query && label[j] >= 0; k++)
-                        e += key.values[(first_key + j) * d + k] * pos_query.values[label[j] * d + k];
+                        e += key.values[(first_key + j) * d + k] * pos_query.values[(h * o->is_per_head * labels + label[j]) * d + k];
                     e = e * scale + (o->has_bias ? bias.values[(h * n + i) * m + j] : 0);
                     p[j] = allowed ? e : -INFINITY;
                     if (p[j] > top) top = p[j];
@@ -175,7 +173,7 @@ static void test(const relattn_kernels *kernels, const options *o) {
                     double dp = 0;
                     for (idx k = 0; k < dv; k++) {
                         const double v = value.values[(first_key + j) * dv + k] +
-                                         (o->has_rel_value && label[j] >= 0 ? rel_value.values[label[j] * dv + k] : 0);
+                                         (o->has_rel_value && label[j] >= 0 ? rel_value.values[(h * o->is_per_head * labels + label[j]) * dv + k] : 0);
                         output.values[row * dv + k] += p[j] * v, dp += grad.values[row * dv + k] * v;
                     }
                     ds[j] = dp, delta += p[j] * dp;
@@ -185,20 +183,20 @@ static void test(const relattn_kernels *kernels, const options *o) {
                     d_biases[(h * n + i) * m + j] += ds[j];
                     for (idx k = 0; k < d; k++) {
                         const idx at = (first_key + j) * d + k;
-                        const double table = o->has_pos_query && label[j] >= 0 ? pos_query.values[label[j] * d + k] : 0;
+                        const double table = o->has_pos_query && label[j] >= 0 ? pos_query.values[(h * o->is_per_head * labels + label[j]) * d + k] : 0;
                         d_query.values[row * d + k] += scale * ds[j] * key.values[at];
                         d_key.values[at] += scale * ds[j] * (q[k] + table);
-                        if (o->has_pos_query && label[j] >= 0) d_pos_query.values[label[j] * d + k] += scale * ds[j] * key.values[at];
+                        if (o->has_pos_query && label[j] >= 0) d_pos_query.values[(h * o->is_per_head * labels + label[j]) * d + k] += scale * ds[j] * key.values[at];
                     }
                     for (idx k = 0; k < dv; k++) {
                         const double weight = p[j] * grad.values[row * dv + k];
                         d_value.values[(first_key + j) * dv + k] += weight;
-                        if (o->has_rel_value && label[j] >= 0) d_rel_value.values[label[j] * dv + k] += weight;
+                        if (o->has_rel_value && label[j] >= 0) d_rel_value.values[(h * o->is_per_head * labels + label[j]) * dv + k] += weight;
                     }
                     for (idx k = 0; k < dr && o->has_rel_key && label[j] >= 0; k++) {
                         double *to = o->has_rel_query ? d_rel_query.values + row * dr : d_query.values + row * d;
-                        to[k] += scale * ds[j] * rel_key.values[label[j] * dr + k];
-                        d_rel_key.values[label[j] * dr + k] += scale * ds[j] * r[k];
+                        to[k] += scale * ds[j] * rel_key.values[(h * o->is_per_head * labels + label[j]) * dr + k];
+                        d_rel_key.values[(h * o->is_per_head * labels + label[j]) * dr + k] += scale * ds[j] * r[k];
                     }
                 }
             }
@@ -215,21 +213,9 @@ static void test(const relattn_kernels *kernels, const options *o) {
     compare("d_key", o, d_key.memory, size, d_key.values, d_key.count);
     compare("d_value", o, d_value.memory, size, d_value.values, d_value.count);
     if (o->has_rel_query) compare("d_rel_query", o, d_rel_query.memory, size, d_rel_query.values, d_rel_query.count);
-    const numbers *gradients[3] = {&d_rel_key, &d_rel_value, &d_pos_query};
-    const int has[3] = {o->has_rel_key, o->has_rel_value, o->has_pos_query};
-    for (int t = 0; t < 3; t++) {
-        const idx dim = gradients[t]->count / labels;
-        double *sums = calloc(labels * dim, sizeof(double));
-        for (idx h = 0; h < HEADS; h++)
-            for (idx i = 0; i < labels * dim; i++) sums[i] += read_at(tables[t], (h * labels + i / dim) * rows[t] + i % dim, real_size);
-        for (idx i = 0; i < labels * dim; i++) sums[i] -= gradients[t]->values[i];
-        double error = 0;
-        for (idx i = 0; i < labels * dim; i++) error += sums[i] * sums[i];
-        double norm = 1;
-        for (idx i = 0; i < labels * dim; i++) norm += gradients[t]->values[i] * gradients[t]->values[i];
-        CHECK(!has[t] || sqrt(error / norm) < (is_double ? 1e-13 : dtype == RELATTN_BFLOAT16 ? 2e-2 : 5e-5), "table %d: %g", t, sqrt(error / norm));
-        free(sums);
-    }
+    if (o->has_rel_key) compare("d_rel_key", o, d_rel_key.memory, size, d_rel_key.values, d_rel_key.count);
+    if (o->has_rel_value) compare("d_rel_value", o, d_rel_value.memory, size, d_rel_value.values, d_rel_value.count);
+    if (o->has_pos_query) compare("d_pos_query", o, d_pos_query.memory, size, d_pos_query.values, d_pos_query.count);
     for (idx i = 0; i < HEADS * n && o->has_bias; i++)
         for (idx j = 0; j < m; j++) {
             const double off = read_at(d_bias, i * padded(m) + j, real_size) - d_biases[i * m + j];
@@ -239,7 +225,6 @@ static void test(const relattn_kernels *kernels, const options *o) {
     numbers *all[] = {&query, &key, &value, &grad, &rel_query, &rel_key, &rel_value, &pos_query, &bias, &output, &d_query,
                       &d_key, &d_value, &d_rel_query, &d_rel_key, &d_rel_value, &d_pos_query};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) release(all[i]);
-    for (int t = 0; t < 3; t++) free(tables[t]);
     free(mask), free(relations), free(lse), free(row_stats), free(d_bias), free(d_biases), free(lses), free(p), free(ds), free(label);
 }
 
@@ -263,7 +248,7 @@ int main(int argc, char **argv) {
                              .left = random_below(40), .right = random_below(40), .has_rel_key = coin(),
                              .has_rel_value = coin(), .has_pos_query = coin() && coin(), .has_rel_query = coin(),
                              .has_mask = coin() && coin(), .has_bias = coin() && coin(), .has_relations = coin() && coin(),
-                             .has_lengths = coin(), .is_causal = coin(), .clips = coin(), .window_left = -1,
+                             .has_lengths = coin(), .is_per_head = coin(), .is_causal = coin(), .clips = coin(), .window_left = -1,
                              .window_right = -1, .chunk = 1, .offset = random_below(60) - 20, .threads = 1 + coin()};
                 if (round % 7 == 0) o.dim = o.rel_dim = 16 * (1 + coin()), o.value_dim = 32; /* rows in place */
                 if (!o.has_rel_key) o.has_rel_query = 0;

@@ -425,14 +425,63 @@ def test_later_calls_of_a_form_equal_the_first(case, monkeypatch):
     changed = {name: x // 2 for name, x in options.items() if name.endswith("lengths")}
     changed |= {name: x.flip(-1) for name, x in options.items() if name in ("mask", "relations")}
     runs = [(inputs, options), (others, options | changed)]
-    with torch.no_grad():
-        plans.PLANS.clear()
-        planned = [operator(**given, **more, backend="native", return_lse=True) for given, more in runs]
-        assert len(plans.PLANS) <= 1
-        monkeypatch.setattr(plans, "form_of", lambda *_: None)
-        for got, (given, more) in zip(planned, runs, strict=True):
-            expected = operator(**given, **more, backend="native", return_lse=True)
-            assert all(map(torch.equal, got, expected))
+
+    def results():
+        for given, more in runs:
+            with torch.no_grad():
+                yield operator(**given, **more, backend="native", return_lse=True)
+            yield outputs_and_gradients(operator, given, **more, backend="native").values()
+
+    plans.PLANS.clear()
+    planned = list(results())
+    assert len(plans.PLANS) <= 2
+    monkeypatch.setattr(plans, "form_of", lambda *_: None)
+    for got, expected in zip(planned, results(), strict=True):
+        assert all(map(torch.equal, got, expected))
+
+
+@pairwise(per_head=[0, 1], dtype=[torch.float32, torch.float64], dim=[5, 16], given=["all", "query", "rel_value"])
+def test_gradients_of_short_sequences_with_a_wide_range(per_head, dtype, dim, given):
+    """Rows of tables that no pair takes have zero gradients. Some inputs need none."""
+    inputs = make_inputs(Shape(2, 3, 1, 4, 4, dim, 3, left=6, right=9), per_head=bool(per_head), dtype=dtype)
+    options = {"clip": (6, 9), "lengths": torch.tensor([4, 2])}
+    leaves = {name: x.requires_grad_(given in ("all", name)) for name, x in inputs.items()}
+    needed = [x for x in leaves.values() if x.requires_grad]
+    for sign in (1, -1):
+        results = []
+        for backend in ("native", "reference"):
+            output = relative_attention(**leaves, **options, backend=backend)
+            results.append(torch.autograd.grad(output.sum() * sign, needed))  # an output gradient of one number
+        torch.testing.assert_close(*results)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_gradients_by_hooks_and_several_at_once():
+    inputs = make_inputs(Shape(2, 3, 1, 7, 7, 16, 3, left=2, right=2))
+    leaves = [x.requires_grad_() for x in inputs.values()]
+    cotangents = torch.randn(3, 2, 3, 7, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def gradients(backend, cotangent, **options):
+        output = relative_attention(*leaves, clip=2, backend=backend)
+        return dict(enumerate(torch.autograd.grad(output, leaves, cotangent, **options)))
+
+    output = relative_attention(*leaves, clip=2, backend="native")
+    batched = torch.func.vmap(lambda grad: torch.autograd.grad(output, leaves, grad, retain_graph=True))(cotangents)
+    expected = gradients("reference", cotangents, is_grads_batched=True)
+    assert_close(dict(enumerate(batched)), expected)
+    for change in (lambda x: x.clone(), lambda x: x.mT.contiguous().mT if x.dim() > 1 else x):  # other memory, strides
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x, change):
+            assert_close(gradients("native", cotangents[1]), {number: x[1] for number, x in expected.items()})
+
+
+def test_inputs_changed_before_the_backward_pass_are_an_error():
+    leaves = [x.requires_grad_() for x in make_inputs(Shape(2, 3, 1, 7, 7, 16, 3, left=2, right=2)).values()]
+    for _ in range(2):
+        changed = leaves[0] * 1
+        output = relative_attention(changed, *leaves[1:], clip=2, backend="native")
+        changed.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            output.sum().backward()
 
 
 @torch.no_grad()

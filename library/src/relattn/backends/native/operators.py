@@ -30,7 +30,7 @@ MAX_TABLE_GRADIENT_BYTES = 2**21  # memory of all of them, if there is more than
 MAX_BIAS_GRADIENTS = 16  # of a bias that sequences share, over heads and splits, if there is more than one split
 ROW_STATS = 2  # statistics of each query that the backward pass reads, as in `strips.h`
 TYPES = {torch.float32: 0, torch.float64: 0, torch.bfloat16: 1, torch.float16: 2}  # of arrays, as in `relattn.h`
-PADDING = 16  # the last dimension of table gradients is a multiple of this, as in `rows.h`
+PADDING = 16  # the last dimension of gradients of a bias is a multiple of this, as in `rows.h`
 
 # codes of fields of arguments in Python's `struct`, by C's type; a structure is an array
 CODES = {ctypes.c_ssize_t: "q", ctypes.c_uint64: "Q", ctypes.c_double: "d", ctypes.c_void_p: "P"}
@@ -51,29 +51,37 @@ def forward(call: Call) -> Attended:
 
 def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, row_stats: Tensor) -> tuple[Tensor, ...]:
     """Return the gradients of the arguments from query to bias; empty for absent ones."""
-    splits = count_splits(call)
-    task = Task(call, splits)
-    d_query, d_key, d_value, d_rel_query = (
-        new_gradient(task.tensors.get(name), grad) for name in ("query", "key", "value", "rel_query")
-    )
-    task.set_arrays(grad=grad, output=output, d_query=d_query, d_key=d_key, d_value=d_value)
-    if call.rel_query is not None:
-        task.set_arrays(d_rel_query=d_rel_query)
-    task.set_array("row_stats", row_stats)
-    tables = {"d_rel_key": call.rel_key, "d_rel_value": call.rel_value, "d_pos_query": call.pos_query}
-    d_tables = {name: task.new_table_gradient(name, x, splits) for name, x in tables.items() if x is not None}
+    task = backward_task(call, grad, output, row_stats)
     bias = call.bias if call.has_bias_gradient else None
     d_bias = grad.new_zeros(0 if bias is None else bias.shape)
     if bias is not None and bias.shape[3] == 1:
         bias = None  # its gradient is zero: the softmax does not change if all scores of a query do
-    d_biases = None if bias is None else task.new_bias_gradient(bias, splits)
+    d_biases = None if bias is None else task.new_bias_gradient(bias)
     task.run("backward")
-    d_rel_key, d_rel_value, d_pos_query = (
-        grad.new_empty(0) if table is None else sum_splits(d_tables[name], table) for name, table in tables.items()
-    )
     if bias is not None and d_biases is not None:
         d_bias = sum_to_bias(d_biases, bias)
-    return d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, d_pos_query, d_bias
+    names = "query", "key", "value", "rel_key", "rel_value", "rel_query", "pos_query"
+    absent = grad.new_empty(0)
+    return *(task.tensors.get(f"d_{name}", absent) for name in names), d_bias
+
+
+def backward_task(call: Call, grad: Tensor, output: Tensor, row_stats: Tensor) -> "Task":
+    """Return the task of the backward pass of a call, with memory for all gradients but that of a bias."""
+    task = Task(call, count_splits(call))
+    for name in ("query", "key", "value", "rel_query"):
+        if name in task.tensors:
+            task.set_arrays(**{f"d_{name}": new_gradient(task.tensors[name], grad)})
+    for name, table in tables_of(call).items():
+        if table is not None:
+            task.set_tables(**{f"d_{name}": new_gradient(table, grad)})
+    task.set_arrays(grad=grad, output=output)
+    task.set_array("row_stats", row_stats.contiguous())  # a hook of saved tensors may change strides
+    return task
+
+
+def tables_of(call: Call) -> dict[str, Tensor | None]:
+    """Return the tables of a call by name."""
+    return {"rel_key": call.rel_key, "rel_value": call.rel_value, "pos_query": call.pos_query}
 
 
 class Layout:
@@ -119,7 +127,8 @@ class Task:
         if call.cu_seqlens is not None:
             batch = count_sequences(call)
             queries = keys = call.longest
-        table = first_table(call)
+        table = next((x for x in tables_of(call).values() if x is not None), None)
+        self.splits = splits
         self.kernels = library.kernels_of(query.dtype)
         self.tensors: dict[str, Tensor] = {}
         self.layout = layout_of(self.kernels.types["attention"])
@@ -199,20 +208,13 @@ class Task:
         position = self.layout.positions[name]
         self.values[position : position + 1 + len(strides)] = address, *strides
 
-    def new_table_gradient(self, name: str, table: Tensor, splits: int) -> Tensor:
-        """Set the gradient of a table to zeros (splits, heads, labels, padded dim), and return them."""
-        labels, dim = table.shape[-2:]
-        heads = self.tensors["query"].shape[1]
-        d_table = zeros(table, splits, heads, labels, dim + -dim % PADDING)
-        self.set_array(name, d_table)
-        return d_table
-
-    def new_bias_gradient(self, bias: Tensor, splits: int) -> Tensor:
+    def new_bias_gradient(self, bias: Tensor) -> Tensor:
         """Set d_bias to zeros (splits or batch, heads or 1, queries or 1, padded keys), and return them."""
         sequences, heads, queries, _ = bias.shape
         keys = self.tensors["key"].shape[2]
-        parts = splits if sequences == 1 else sequences
-        d_bias = zeros(bias, parts, heads, queries, keys + -keys % PADDING)
+        parts = self.splits if sequences == 1 else sequences
+        sizes = parts, heads, queries, keys + -keys % PADDING
+        d_bias = bias.new_zeros(sizes, dtype=accumulation_dtype(bias.dtype))
         batch_stride, *strides = strides_of_pairs(d_bias)
         self.set_array("d_bias", d_bias, batch_stride if sequences > 1 else 0, *strides)
         if sequences == 1:
@@ -226,28 +228,16 @@ class Task:
             raise MemoryError(f"the workspace of the native kernel must fit in memory, got {keys} keys of dim {dim}")
 
 
-def first_table(call: Call) -> Tensor | None:
-    """Return a table of a call; all have the same number of rows."""
-    if call.rel_key is not None:
-        return call.rel_key
-    return call.pos_query if call.rel_value is None else call.rel_value
-
-
 def count_splits(call: Call) -> int:
     """Return the number of splits of the batch. It depends on sizes only."""
     batch = count_sequences(call)
     heads = call.query.shape[1]
-    tables = [x for x in (call.rel_key, call.rel_value, call.pos_query) if x is not None]
-    split_bytes = sum(heads * table.shape[-2] * table.shape[-1] * 4 for table in tables)
+    tables = tables_of(call).values()
+    split_bytes = sum(heads * x.shape[-2] * x.shape[-1] * 4 for x in tables if x is not None)
     limit = min(MAX_TABLE_GRADIENTS // max(1, heads), MAX_TABLE_GRADIENT_BYTES // max(1, split_bytes))
     if call.has_bias_gradient and call.bias is not None and call.bias.shape[0] == 1:
         limit = min(limit, MAX_BIAS_GRADIENTS // call.bias.shape[1])
     return max(1, min(batch, limit))
-
-
-def zeros(like: Tensor, *sizes: int) -> Tensor:
-    """Return zeros on a tensor's device, in the dtype of its sums."""
-    return like.new_zeros(sizes, dtype=accumulation_dtype(like.dtype))
 
 
 def strides_of_pairs(x: Tensor) -> list[int]:
@@ -255,22 +245,11 @@ def strides_of_pairs(x: Tensor) -> list[int]:
     return [0 if size == 1 else stride for size, stride in zip(x.shape[:3], x.stride()[:3], strict=True)]
 
 
-def sum_splits(gradients: Tensor, table: Tensor) -> Tensor:
-    """Return the sum of the gradients of all splits, in the shape and dtype of a table."""
-    total = gradients.sum((0, 1)) if table.dim() == 2 else gradients[0] if len(gradients) == 1 else gradients.sum(0)
-    return first_columns(total, table.shape[-1]).to(table.dtype).contiguous()
-
-
 def sum_to_bias(gradient: Tensor, bias: Tensor) -> Tensor:
     """Return the sum of the gradients (splits or batch, heads, queries, padded keys) of a bias, like the bias."""
     if bias.shape[0] == 1:
         gradient = gradient.sum(0, keepdim=True)
-    return first_columns(gradient, bias.shape[3]).to(bias.dtype).contiguous()
-
-
-def first_columns(x: Tensor, columns: int) -> Tensor:
-    """Return the first numbers of all rows, without a view if these are all."""
-    return x if x.shape[-1] == columns else x[..., :columns]
+    return gradient[..., : bias.shape[3]].to(bias.dtype).contiguous()
 
 
 attention, run, run_backward = register("native", forward, backward, ROW_STATS)
