@@ -20,7 +20,7 @@ def by_runs(attend: Attend) -> Attend:
         if call.cu_seqlens is None:
             return attend(call, return_lse)
         lengths = call.cu_seqlens.diff().tolist()
-        batches = [(len(list(same)), length) for length, same in groupby(lengths) if length > 0] or [(1, 0)]
+        batches = [(len(list(same)), length) for length, same in groupby(lengths)]
         sizes = [count * length for count, length in batches]
         rows = call.query, call.key, call.value, call.rel_query
         split = [None if x is None else x.split(sizes, dim=2) for x in rows]
