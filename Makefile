@@ -8,6 +8,7 @@ LEVEL_TESTS := library/tests/test_levels.py library/tests/integrations/test_int8
 export XDG_CACHE_HOME := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYTHONWARNDEFAULTENCODING := 1
 
 .PHONY: help demo test quick test-c fuzz test-avx2 test-system mutants check format size site notebooks wheels clean
 

@@ -25,6 +25,7 @@ IGNORED = [
 ]
 for number in IGNORED:
     signal.signal(number, HANDLERS[number.name] or signal.SIG_DFL)
+os.environ.pop("PYTHONWARNDEFAULTENCODING", None)  # processes that tests start would print warnings
 for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
     del os.environ[name]  # a proxy cannot reach the servers of tests
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, here and in the processes that tests start

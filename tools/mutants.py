@@ -165,6 +165,7 @@ class Copy:
                 shutil.copy2(ROOT / name, directory / name)
         paths = [str(directory / package) for package in SHIPPED[:2]]
         self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
+        self.environment["PYTHONWARNDEFAULTENCODING"] = "1"  # as in the Makefile
         self._server: Server | None = None
 
     def close(self) -> None:
