@@ -306,7 +306,7 @@ def _runs(tokens: Sequence[Token]) -> Iterator[list[tuple[int, int]]]:
 
 
 def _is_in_sentence(tokens: Sequence[Token], at: int) -> bool:
-    """Return whether a tag is that of a button with text alone, between words: Press the <button>Save</button> now."""
+    """Return whether a tag is that of a button between words, as in Press the <button>Save</button> now."""
     if at == len(tokens) or tokens[at].name != "button":
         return False
     first = at - 2 if tokens[at].is_closing else at

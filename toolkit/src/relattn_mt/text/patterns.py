@@ -64,7 +64,7 @@ _LITERALS = (
     r"(?<![\d%])(?<!\d )% [df](?![\w'’])",
     rf"%%|(?<![\d%]){_FIELD}(?:[dsiufg@](?![^\W_]{{3}}|\d)|[oxXeEFGaAcpn](?!\w)){_S}|(?<![\w%])%L?\d\d?(?![\w%])",
     r"(?<![\w:])(?::[a-z][a-z0-9_+-]+:)+(?!\w)",  # emoji by name
-    r"\.{4,}|_{3,}|-{4,}|={3,}|\*{4,}|~{3,}|·{3,}|…{2,}",  # lines to fill in, and of a table of contents
+    r"\.{4,}|_{3,}|(?<!\w)__?(?!\w)|-{4,}|={3,}|\*{4,}|~{3,}|·{3,}|…{2,}",  # lines to fill in, and of contents
     r"(?<![\w$%@#:/.+-])[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?![\w@])",  # names in programs
     WEB_ADDRESS,
     r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",

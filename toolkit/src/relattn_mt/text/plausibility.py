@@ -43,6 +43,8 @@ _FEWEST_PIECES = 12
 _FEWEST_WORDS = 6
 _LEAST_WORDS = 0.5
 _LEAST_CHARACTERS = 0.6
+_FEWEST_SENTENCES = 5  # of a text that has lost some, or has others
+_END = re.compile(r"[.!?](?=\s|$)|[。！？]")
 _FEWEST_TO_IDENTIFY = 4  # words of a text whose language is identified
 _FAR_LIKELIER = 100
 _WITHOUT_SPACES = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"  # slow to compile
@@ -65,7 +67,8 @@ def implausibilities(
     | `numbers` | a number of the source is missing, unless it may be a word, as those up to 12; or its currency, or a
       month between a day and a year; or there is another number of three digits |
     | `tags` | the tags, placeholders and addresses are not those of the source |
-    | `length` | it has over three times as many pieces as the source, less than a third, or less than half the words |
+    | `length` | it has over three times as many pieces as the source, less than a third, or less than half the words,
+      or a fifth of five sentences or more is missing or added |
     | `names` | a name is missing, or spelled in another way |
 
     Args:
@@ -85,7 +88,9 @@ def implausibilities(
         REPETITION: _repeats(translation) and not _repeats(source),
         NUMBERS: _changes_numbers(source, translation),
         TAGS: _tags(source) != _tags(translation),
-        LENGTH: (longer >= _FEWEST_PIECES and longer > _MOST_TIMES * shorter) or _lost_words(source, translation),
+        LENGTH: (longer >= _FEWEST_PIECES and longer > _MOST_TIMES * shorter)
+        or _lost_words(source, translation)
+        or _lost_sentences(source, translation),
         NAMES: (capitals[0] and lacks_names(source, translation, pieces))
         or (capitals[1] and lacks_names(translation, source, pieces)),
     }
@@ -132,6 +137,12 @@ def _lost_words(source: str, translation: str) -> bool:
         return False
     is_short = len(translation) < _LEAST_CHARACTERS * len(source)
     return is_short and _count_words(translation) < _LEAST_WORDS * count
+
+
+def _lost_sentences(source: str, translation: str) -> bool:
+    """Return whether a translation of several sentences has far fewer, or far more."""
+    counts = len(_END.findall(source)), len(_END.findall(translation))
+    return max(counts) >= _FEWEST_SENTENCES and 5 * abs(counts[0] - counts[1]) >= max(counts)
 
 
 def _count_words(text: str) -> int:

@@ -228,17 +228,29 @@ function glossary() {
 // Show other translations of a sentence, with the words marked that the one shown does not have.
 function showOthers() {
   const { sentence, texts } = state.others;
-  const shown = new Set(ofSentence(sentence).map(({ text }) => text));
+  const shown = ofSentence(sentence).map(({ text }) => text).filter((text) => text.trim());
   byId("others").lang = byId("target").value;
   byId("others").replaceChildren(...texts.map((text) => {
     const button = element("button", undefined, { type: "button", onclick: () => choose(sentence, { choice: text, alternatives: ALTERNATIVES }) });
-    button.append(...text.split(/(\s+)/).map((part) => (!part.trim() || shown.has(part) ? part : element("mark", part))));
+    button.append(...differences(shown, text));
     const item = element("li");
     item.append(button);
     return item;
   }));
   byId("alternatives-title").textContent = state.sentences.length > 1 ? TEXTS.othersOf(state.sentences[sentence]) : TEXTS.others;
   byId("alternatives").hidden = !texts.length;
+}
+
+// The parts of a text, with those words marked that others do not have, or that follow what it leaves out.
+function differences(others, text) {
+  const left = [...others];
+  const parts = text.split(/(\s+)/).map((part) => {
+    const at = part.trim() ? left.indexOf(part) : 0;
+    if (part.trim() && at >= 0) left.splice(0, at + 1);
+    return at === 0 ? part : element("mark", part);
+  });
+  if (left.length) parts.push(element("mark", parts.pop().textContent ?? text.split(/\s+/).at(-1)));
+  return parts;
 }
 
 const ofSentence = (number) => state.words.filter(({ sentence }) => sentence === number);
