@@ -57,6 +57,7 @@ SIZES: dict[str, dict[str, Any]] = {
 METHODS = "relattn early", "relattn int8", "ctranslate2", "ctranslate2 int8", "transformers"
 PIECES, BATCH_TOKENS, WARM_UP, LEARNING_RATE = 1000, 1000, 60, 4e-3
 BEAM = 4
+TOGETHER = 50  # lines per call of transformers
 NEAR = 1e-4  # nats per token
 SEED = 1
 
@@ -72,6 +73,11 @@ def batches(pairs: Sequence[tuple[list[int], list[int]]], draw: random.Random) -
             epoch[-1].append(pair)
         draw.shuffle(epoch)
         yield from epoch
+
+
+def padded(rows: Sequence[list[int]]) -> torch.Tensor:
+    """Return rows of ids as a tensor, with zeros after shorter ones."""
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
 def train(path: Path, steps: int) -> None:
@@ -97,10 +103,7 @@ def train(path: Path, steps: int) -> None:
         rate = min(step / WARM_UP, (1 + math.cos(math.pi * step / steps)) / 2)
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * rate
-        src, tgt = (
-            torch.nn.utils.rnn.pad_sequence([torch.tensor(pair[side]) for pair in batch], batch_first=True)
-            for side in (0, 1)
-        )
+        src, tgt = (padded([pair[side] for pair in batch]) for side in (0, 1))
         loss = model(input_ids=src, attention_mask=src != 0, labels=tgt.masked_fill(tgt == 0, -100)).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -129,12 +132,15 @@ def their_beams(parts: bundle.Bundle, path: Path, lines: Sequence[str]) -> Beams
     special = parts.tokenizer.special
     how = {"num_return_sequences": BEAM, "return_dict_in_generate": True, "output_scores": True}
     found = []
-    for line in lines:
-        source = torch.tensor([[*parts.tokenizer.encode(line), *special.src_end]])
+    for start in range(0, len(lines), TOGETHER):
+        encoded = [[*parts.tokenizer.encode(line), *special.src_end] for line in lines[start : start + TOGETHER]]
+        sources = padded(encoded)
+        how |= {"attention_mask": sources != 0, "suppress_tokens": list(special.banned)}
         with torch.inference_mode():
-            out = model.generate(source, num_beams=BEAM, suppress_tokens=list(special.banned), **how)
-        rows = [row[: row.index(special.eos)] for row in out.sequences[:, 1:].tolist()]
-        found.append(list(zip(rows, out.sequences_scores.tolist(), strict=True)))
+            out = model.generate(sources, num_beams=BEAM, **how)
+        rows = [row[: row.index(special.eos)] if special.eos in row else row for row in out.sequences[:, 1:].tolist()]
+        hypotheses = list(zip(rows, out.sequences_scores.tolist(), strict=True))
+        found += [hypotheses[i : i + BEAM] for i in range(0, len(hypotheses), BEAM)]
     return found
 
 

@@ -9,6 +9,8 @@ from relattn_mt.config.base import number
 from relattn_mt.config.positions import OPTION_NAMES, PositionConfig, Positions
 from relattn_mt.support.errors import require
 
+Activation = Literal["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish"]  # in the order of `relattn_mt.h`
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(PositionConfig):
@@ -56,7 +58,7 @@ class ModelConfig(PositionConfig):
     dropout: float = number(0.1, "[0, 1)")
     attention_dropout: float = number(0.1, "[0, 1)")
     activation_dropout: float = number(0.0, "[0, 1)")
-    activation: Literal["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish"] = "relu"
+    activation: Activation = "relu"
     shared_embeddings: Literal["all", "target", "inputs", "none"] = "all"
     scaled_embeddings: bool = True
     embedding_norm: bool = False

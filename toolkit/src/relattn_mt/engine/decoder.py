@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
 from relattn_mt.config import ModelConfig
+from relattn_mt.config.model import Activation
 from relattn_mt.config.positions import (
     BucketBias,
     ClippedTables,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 BLOCK = 16  # as in `workspace.h`
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish")  # codes in `relattn_mt.h`
+ACTIVATIONS = get_args(Activation)  # in the order of their codes in `relattn_mt.h`
 
 # Kinds of signals and mixers.
 DISTANCE_TERMS = BucketBias, SlopeBias, DistanceVectors
