@@ -18,6 +18,8 @@ from tests.support.numerics import (
     Shape,
     assert_close,
     assert_padding_has_no_effect,
+    assert_within_budget,
+    budgets,
     equations_keeping,
     kept_pairs,
     make_inputs,
@@ -74,6 +76,22 @@ def test_packed_sequences_that_are_refused(options, message):
     given = {name: torch.zeros(1, 1, 5, 3) for name in ("query", "key", "value")} | options
     with pytest.raises(ValueError, match=message):
         relative_attention(**given)
+
+
+@pytest.mark.parametrize("backend", ["native", "triton", "dense"])
+def test_gradients_of_the_tables_are_exact_and_deterministic(backend, monkeypatch):
+    """As docs/arguments.md promises. Most pairs have the label of an edge, where rounding errors would add up."""
+    inputs = make_inputs(Shape(2, 2, 1, 37, 37, dim=7, value_dim=5, left=2, right=3), dtype=torch.float32)
+    inputs["pos_query"] = inputs["rel_key"] * 2
+    inputs["rel_bias"] = torch.randn(2, 6, generator=torch.Generator().manual_seed(2))
+    budget = budgets(relative_attention, inputs, clip=(2, 3))
+    assert_within_budget(relative_attention, inputs, backend, budget=budget, clip=(2, 3))
+    runs = []
+    for threads in (1, 2, 1):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        runs.append(outputs_and_gradients(relative_attention, inputs, clip=(2, 3), backend=backend))
+    for run in runs[1:]:
+        assert all(torch.equal(run[name], runs[0][name]) for name in run)
 
 
 @pairwise(backend=backends.NAMES, is_causal=[False, True], junk=[torch.inf, torch.nan], shape=["self", "more queries"])

@@ -55,7 +55,7 @@ class KernelPlan(NamedTuple):
         for number, result in enumerate(self.results):
             if result is not None:
                 at, size, strides, dtype, skipped = result
-                x = torch.empty_strided(size, strides, dtype=dtype)
+                x = tensors[0].new_empty_strided(size, strides, dtype=dtype)
                 if skipped is not None:
                     x.zero_()
                 ADDRESS.pack_into(packed, at, x.data_ptr() + (skipped or 0))
@@ -120,14 +120,11 @@ class Planned(torch.autograd.Function):
         output, row_stats, *lse = results
         ctx.plan = plan
         ctx.save_for_backward(*sources, output, row_stats)
-        ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*lse)
         return (output, *lse) if lse else output
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-        if grad is None:
-            return (None,) * len(ctx.needs_input_grad)
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         return None, None, *ctx.plan.differentiate(grad, ctx.saved_tensors)
 
 
