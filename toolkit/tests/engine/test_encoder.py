@@ -37,13 +37,13 @@ def _kernels_of_the_level(request, monkeypatch):
 
 @pairwise(
     level=levels(),
-    scheme=SCHEMES,
     sizes=SIZES,
     norm=["pre", "post", "rms"],
     feed_forward=["plain", "gated"],
     activation=ACTIVATIONS,
     shared=["all", "none"],
     scaled=[False, True],
+    in_turn={"scheme": SCHEMES},
 )
 def test_the_output_is_that_of_the_model(level, scheme, sizes, norm, feed_forward, activation, shared, scaled):
     options = {"norm": norm, "activation": activation, "shared_embeddings": shared, "scaled_embeddings": scaled}
@@ -62,8 +62,7 @@ def test_the_output_is_that_of_the_model(level, scheme, sizes, norm, feed_forwar
     level=levels(),
     scheme=SCHEMES,
     int8=[False, True],
-    norm=["pre", "post", "rms"],
-    in_turn={"sizes": SIZES, "feed_forward": ["plain", "gated"]},
+    in_turn={"sizes": SIZES, "norm": ["pre", "post", "rms", "pre", "post"], "feed_forward": ["plain", "gated"]},
 )
 def test_a_source_has_the_same_bits_in_any_batch(level, scheme, int8, norm, sizes, feed_forward):
     model = make_model(scheme, **SIZES[sizes], norm=norm, feed_forward=feed_forward, encoder_layers=2)
