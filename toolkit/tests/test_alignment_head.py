@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from relattn_mt import alignment_head
 from relattn_mt.alignment_head import AttentionHead, measure, with_best, with_head
 from relattn_mt.bundle import Bundle, quantize_bundle, read_bundle
 from relattn_mt.model.torch_engine import TorchEngine
@@ -87,3 +88,14 @@ def test_a_text_that_says_too_little_changes_nothing(bundle):
     same, note = with_best(bundle, [("a b", "c d")] * 20)
     assert same is bundle
     assert "not measured" in note
+
+
+@pytest.mark.parametrize("heads", [None, 1])
+def test_of_places_that_are_equally_right_the_last_layer_is_named(bundle, heads, monkeypatch):
+    """And all of its heads, if these are among them. The order in which they were measured does not matter."""
+    last = max(place.layer for place in PLACES)
+    for places in (PLACES, PLACES[::-1]):
+        found = {place: Agreement(right=300 if heads is None or place.head is not None else 200) for place in places}
+        monkeypatch.setattr(alignment_head, "measure", lambda *_, found=found: found)
+        model = with_best(bundle, [("a b", "c d")] * 20)[0].model
+        assert (model.alignment_layer, model.alignment_heads) == (last, 0 if heads is None else 1)
