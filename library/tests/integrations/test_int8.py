@@ -362,3 +362,18 @@ def test_any_order_of_calls_gives_what_one_call_gives_a_new_model(deberta, seed)
         got, want = (model(ids, attention_mask=valid).last_hidden_state for model in (deberta, fresh))
         assert torch.equal(got, want), settings
     faster.disable(fresh)
+
+
+@pytest.mark.parametrize(("outputs", "products"), [(64, 1), (128, 1), (65, 3), (96, 3)])
+def test_layers_of_whole_panels_quantize_a_shared_input_once(monkeypatch, outputs, products):
+    model = nn.Sequential(*(nn.Linear(64, outputs) for _ in range(3))).eval()
+    faster.enable(model, linear="int8")
+    x, calls, multiply = torch.randn(5, 64), [], int8._multiply
+    monkeypatch.setattr(int8, "_multiply", lambda *given: (calls.append(given), multiply(*given))[1])
+    with torch.inference_mode():
+        alone = [layer(x) for layer in model]
+        calls.clear()
+        with int8.shared_input(*model):
+            together = [layer(x) for layer in model]
+    assert len(calls) == products
+    assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
