@@ -46,9 +46,8 @@ enum { PAIRS_TILE = 2, ROW_SUMS = 1 }; /* V8 keeps 15 vectors in registers */
 INLINE ivec add_pairs(ivec sum, ivec a, ivec w) {
     const v128_t shifted = wasm_i16x8_shl((v128_t)a, 8), first = wasm_i16x8_shr(shifted, 8),
                  second = wasm_i16x8_sub(wasm_i16x8_shr((v128_t)a, 8), shifted);
-    const v128_t products = wasm_i32x4_add(wasm_i32x4_dot_i16x8(first, (v128_t)w),
-                                           wasm_i32x4_dot_i16x8(second, wasm_i16x8_shr((v128_t)w, 8)));
-    return (ivec)wasm_i32x4_add((v128_t)sum, products);
+    const v128_t products = wasm_i32x4_dot_i16x8(second, wasm_i16x8_shr((v128_t)w, 8));
+    return (ivec)wasm_i32x4_add((v128_t)sum, wasm_i32x4_add(wasm_i32x4_dot_i16x8(first, (v128_t)w), products));
 }
 #endif
 
@@ -59,5 +58,4 @@ INLINE integer row_number(const uint8_t *codes, idx count) {
     for (idx k = 0; k < count; k++) sum += (int8_t)codes[k];
     return WEIGHT_OFFSET * sum;
 }
-
 #endif

@@ -31,13 +31,9 @@ async function answer(request, name) {
     const kept = await cache.match(name);
     if (kept) return kept;
     const response = await fetch(request);
-    if (response.ok) cache.put(name, response.clone()).catch(tellPages);
+    const tell = async () => (await self.clients.matchAll()).forEach(page => page.postMessage('not kept'));
+    if (response.ok) cache.put(name, response.clone()).catch(tell); // the storage may be full
     return response;
-}
-
-/** Tell the pages that a file could not be kept, commonly because the storage is full. */
-async function tellPages() {
-    for (const page of await self.clients.matchAll()) page.postMessage('not kept');
 }
 
 self.addEventListener('install', event => event.waitUntil(install()));
