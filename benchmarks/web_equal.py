@@ -10,7 +10,8 @@ the lines is enough for the size of OPUS-MT.
 import json
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,9 @@ def main() -> None:
     parser.add_argument("--model", nargs="+", help="names of models; by default, all")
     given = parse(parser, "web-equal.csv", threads=1)
     lines = given.lines.read_text(encoding="utf-8").splitlines()
-    runtimes = {f"Node.js {version_of(node)}": lambda *task, node=node: in_node(node, *task) for node in given.node}
-    runtimes["Chromium"] = in_chromium
+    runtimes: dict[str, Callable[..., dict[str, Any]]] = {"Chromium": in_chromium}
+    for node in given.node:
+        runtimes[f"Node.js {version_of(node)}"] = partial(in_node, node)
     with tempfile.TemporaryDirectory() as folder:
         for name, bits in product(given.model or ("everyday-en-de", "tiny11", "opus-mt"), (7, 8)):
             path = PACKAGED / name if name == "everyday-en-de" else given.models / name / "bundle-7"

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -49,7 +48,7 @@ def native(bundle: Path, calls: list[Any]) -> list[Any]:
 def node_flags(engine: str, node: str) -> list[str]:
     """Return the options with which Node.js runs an engine. Node.js 20 compiles relaxed SIMD rightly only with them."""
     version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
-    is_old = int(re.match(r"v(\d+)", version)[1]) < 21
+    is_old = int(version.removeprefix("v").partition(".")[0]) < 21
     return ["--no-liftoff", "--experimental-wasm-relaxed-simd"] if engine == "relaxed" and is_old else []
 
 
