@@ -55,8 +55,8 @@ def translate(
 
     Args:
         bundle: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub.
-        input: File to translate: a document as the server translates it, or else text, one sentence per line, which
-            may be compressed.
+        input: File to translate: a document as the server translates it, or text, one sentence per line, named .txt or
+            as the source language: text.en. Text may be compressed.
         output: File to write, in the format of the input. By default, letter.docx is translated to letter.de.docx.
         src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
             other one if tgt_lang is that language.
@@ -64,7 +64,7 @@ def translate(
         n_best: Number of translations to print per line, best first, as "line number ||| translation ||| score". At
             most the beam size. By default, only the best translation is printed.
         format: Output format. tsv and jsonl have the line number, score, confidence and translation, and warnings about
-            what is implausible in it: empty, repetition, numbers, tags, length, names.
+            what is implausible in it: empty, repetition, numbers, tags, length, names, terms.
         align: Also print word alignments in Pharaoh format, pairs of source and target word counted from 0. They are
             those of the layer and heads in the bundle's config.yaml. If `alignment_layer` is "assumed" there, nothing
             is known about the model, and all heads of the last layer are used.

@@ -99,8 +99,8 @@ class XmlArchive:
         compared = _comparisons(self._members) if suffix == ".ods" else Comparisons()
         self._texts = [text for *_, markup in self._members for text in markup.texts]
         self._stay = [text.text in compared for text in self._texts]
-        self.texts = [text for text, stays in zip(self._texts, self._stay, strict=True) if not stays]
-        self.kept = [text.text for text, stays in zip(self._texts, self._stay, strict=True) if stays]
+        self.texts = [text for text in self._texts if text.text not in compared]
+        self.kept = [text.text for text in self._texts if text.text in compared]
 
     def fill(self, translations: Sequence[Marked]) -> bytes:
         """Return the file with its texts replaced."""

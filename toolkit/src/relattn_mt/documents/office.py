@@ -132,8 +132,8 @@ class OfficeDocument:
             tokens = _tokens(element)
             self._paragraphs.append((part, _Paragraph(element, tokens) if tokens else _Cell(element)))
         own = [text for _, paragraph in self._paragraphs for text in paragraph.texts]
-        self.texts = [*own, *(text for workbook in self._workbooks.values() for text in workbook.texts)]
-        self.kept = list(dict.fromkeys(kept))
+        self.texts: list[Marked] = [*own, *(text for workbook in self._workbooks.values() for text in workbook.texts)]
+        self.kept: list[str] = list(dict.fromkeys(kept))
 
     def _elements(self) -> Iterator[tuple[str, Any]]:
         """Yield the parts and the elements with text, also the texts of cells that a chart shows."""
