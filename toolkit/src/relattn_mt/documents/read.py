@@ -123,4 +123,4 @@ def uncompressed(name: str) -> str:
 def file_suffix(name: str) -> str:
     """Return the lower-case suffix of a file name, with its dot; empty if it has none."""
     _, dot, suffix = name.rpartition(".")
-    return f"{dot}{suffix}".lower()
+    return f".{suffix}".lower() if dot else ""
