@@ -230,6 +230,25 @@ def equal_texts() -> str:
     return markdown(table) + conditions(rows)
 
 
+def listed(name: str, columns: dict[str, str]) -> str:
+    """Return some columns of a CSV file, which may be missing, a line per row. `columns` are their headings by name."""
+    rows = read(RESULTS / name) if (RESULTS / name).exists() else []
+    table = [["processor", *columns.values(), "commit"]]
+    for processor, those in by_processor(rows):
+        table += [[processor, *(row[column] for column in columns), commits([row])] for row in those]
+    return markdown(table) + conditions(rows)
+
+
+T5_SPEED = {
+    **{"model": "model", "method": "program", "threads": "threads", "tokens_per_second_alone": "line by line"},
+    **{"tokens_per_second_together": "in a batch", "peak_mib": "peak, MiB"},
+}
+T5_EQUAL = {
+    **{"method": "program", "bleu": "BLEU", "equal_texts": "the same as transformers", "equal_beams": "the same beams"},
+    **{"largest_nats": "largest difference of scores, nats"},
+}
+
+
 def training() -> str:
     """Return the speed of training, a line per toolkit."""
     rows = read(RESULTS / "training-cpu.csv")
@@ -379,6 +398,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "firefox": firefox,
     "firefox-equal": equal_texts,
     "web": web,
+    "t5": lambda: listed("t5-cpu.csv", T5_SPEED),
+    "t5-equal": lambda: listed("t5-equal-cpu.csv", T5_EQUAL),
     "training": training,
 }
 

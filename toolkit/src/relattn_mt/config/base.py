@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from inspect import signature
@@ -69,17 +69,16 @@ def arguments_from(kind: Callable[..., Any], values: dict[str, Any], prefix: str
     return arguments
 
 
-_hints = cache(get_type_hints)
-_signature = cache(signature)
-
-
-def _arguments(kind: Callable[..., Any], prefix: str) -> Iterator[tuple[str, Any, str | None]]:
-    """Yield the name and the type of each argument, and for a configuration the prefix of its settings."""
-    hints = _hints(kind)
-    for name, argument in _signature(kind).parameters.items():
+@cache
+def _arguments(kind: Callable[..., Any], prefix: str) -> list[tuple[str, Any, str | None]]:
+    """Return the name and the type of each argument, and for a configuration the prefix of its settings."""
+    arguments = []
+    hints = get_type_hints(kind)
+    for name, argument in signature(kind).parameters.items():
         is_group = isinstance(hints[name], type) and is_dataclass(hints[name])
         inner = prefix if argument.default is argument.empty else f"{prefix}{name}."
-        yield name, hints[name], inner if is_group else None
+        arguments.append((name, hints[name], inner if is_group else None))
+    return arguments
 
 
 def differences(old: dict, new: dict, prefix: str = "") -> list[str]:

@@ -51,8 +51,8 @@ def serve(
         names = None if accepts_all else [name.lower() for name in hosts]
         app = make_app(router, keys=keys, access=Access(names, cors))
         pairs = ", ".join(f"{source} to {target}" for source, target in router.pairs[:_SHOWN])
-        more = f" and {len(router.pairs) - _SHOWN:,} other pairs" if len(router.pairs) > _SHOWN else ""
-        print(f"{pairs}{more}: http://{f'[{address}]' if ':' in address else address}:{port}/", flush=True)
+        pairs += ", …" * (len(router.pairs) > _SHOWN)
+        print(f"{pairs}: http://{f'[{address}]' if ':' in address else address}:{port}/", flush=True)
         config = uvicorn.Config(
             app,
             log_config=None,

@@ -157,7 +157,7 @@ class ImportedTokenizer:
         vocab_sizes: Number of pieces of the source and of the target.
         unknown_piece: Piece that stands for unknown pieces.
         not_text: Ids of the target pieces that are not text.
-        controls: Names of special tokens and languages, which a text that has them is not encoded with.
+        controls: Characters of the names of special tokens and languages, which a text with such a name is encoded as.
         longest_piece: Maximum characters of a piece; infinite, because normalization may shorten a text.
 
     Raises:
@@ -196,7 +196,8 @@ class ImportedTokenizer:
         unknown = self._tgt_ids[vocabulary.unknown]
         languages = (self._tgt_ids[piece] for piece in vocabulary.languages.values() if piece in self._tgt_ids)
         self.not_text = {*self.special.banned, eos, unknown, *languages}
-        self.controls = {*vocabulary.languages.values(), *(vocabulary.target[i] for i in self.not_text)}
+        names = chain(vocabulary.languages.values(), map(vocabulary.target.__getitem__, self.not_text))
+        self.controls = {name: list(name) for name in names}
         self._texts = cache(self._make_texts)  # when they are needed, once for all copies
 
     def _make_texts(self) -> list[bytes]:
@@ -300,11 +301,9 @@ class ImportedTokenizer:
         return self._encoded(text, self.models[1], self._tgt_ids)
 
     def _encoded(self, text: str, model: Any, ids: dict[str, int]) -> list[int]:
-        pieces = model.encode(text, out_type=str)
-        if not self.controls.isdisjoint(pieces):  # the text has the name of a token, which is spelled
-            pieces = chain.from_iterable(list(piece) if piece in self.controls else [piece] for piece in pieces)
         unknown = ids[self.vocabulary.unknown]
-        return [ids.get(piece, unknown) for piece in pieces]
+        pieces = model.encode(text, out_type=str)
+        return [ids.get(part, unknown) for piece in pieces for part in self.controls.get(piece, [piece])]
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], list[int]]]:
         """Yield the piece ids of both sides of sentence pairs."""
