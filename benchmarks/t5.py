@@ -42,7 +42,7 @@ from research.corpus import LINES, builtin
 from tests.support import transformers_models
 
 GATED = {"feed_forward_proj": "gated-gelu", "tied": False}
-TRAINED = {
+TRAINED: dict[str, Any] = {
     **GATED,
     **{"d_model": 128, "d_kv": 32, "d_ff": 384, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4},
 }
@@ -119,8 +119,7 @@ def train(path: Path, steps: int) -> None:
 
 def imported(path: Path, out: Path) -> bundle.Bundle:
     """Write and return the bundle of a model of transformers."""
-    languages = {"src_lang": "en", "tgt_lang": "de"}
-    import_model(path, out, tokenizer=None, tgt_tokenizer=None, **languages, sample=1, overwrite=True)
+    import_model(path, out, tokenizer=None, tgt_tokenizer=None, src_lang="en", tgt_lang="de", sample=1, overwrite=True)
     return bundle.read_bundle(out)
 
 
@@ -133,7 +132,7 @@ def their_beams(parts: bundle.Bundle, path: Path, lines: Sequence[str]) -> Beams
 
     model = AutoModelForSeq2SeqLM.from_pretrained(path).eval()
     special = parts.tokenizer.special
-    how = {"num_return_sequences": BEAM, "return_dict_in_generate": True, "output_scores": True}
+    how: dict[str, Any] = {"num_return_sequences": BEAM, "return_dict_in_generate": True, "output_scores": True}
     found = []
     for start in range(0, len(lines), TOGETHER):
         encoded = [[*parts.tokenizer.encode(line), *special.src_end] for line in lines[start : start + TOGETHER]]

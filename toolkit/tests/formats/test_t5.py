@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 from relattn_mt import bundle
 from relattn_mt.formats.ctranslate2 import write as ctranslate2
+from relattn_mt.support.errors import InputError
 from relattn_mt.translate.options import TranslateOptions
 
 from tests.support import transformers_models as models
@@ -86,6 +87,8 @@ def test_imported_models_agree_with_transformers(tmp_path, case):
     exported = load_export(tmp_path / "export").log_probs(src, tgt)
     for mine, its in zip(scores, exported, strict=True):
         assert its == pytest.approx(mine, abs=1e-4)
+    with pytest.raises(InputError, match="import the model of transformers instead"):
+        run_import(tmp_path / "export", tmp_path / "again", "en", "de")
 
 
 @pytest.mark.parametrize("case", ["T5", "UMT5", "MADLAD-400"])
