@@ -10,7 +10,7 @@ import pytest
 import torch
 from relattn import relative_attention
 from relattn.backends import native
-from relattn.backends.native import library
+from relattn.backends.native import library, plans
 from relattn.backends.native.int8 import DOTS, GENERIC, PAIRS
 
 from tests.support.levels import allowed_levels
@@ -44,7 +44,7 @@ def run_with(level, *command):
 
 USED = """
 import torch
-from relattn.backends.native import library
+from relattn.backends.native import library, plans
 from relattn.integrations.transformers import int8
 from relattn_mt.engine import decoder
 from tests.support.integer_sums import assert_sums_are_exact
@@ -103,6 +103,7 @@ def load(monkeypatch, folder):
     """Use the library of an installation, and return its kernels."""
     for name, value in zip(("KERNELS", "MISSING"), library.load_all(folder), strict=True):
         monkeypatch.setattr(library, name, value)
+    monkeypatch.setattr(plans, "PLANS", {})  # plans hold kernels
     return library.KERNELS
 
 

@@ -68,6 +68,7 @@ def kernels_of(level: str) -> dict[torch.dtype, loader.Kernels]:
 @pytest.fixture
 def level(request, monkeypatch):
     monkeypatch.setattr(library, "KERNELS", kernels_of(request.param))
+    monkeypatch.setattr(plans, "PLANS", {})  # plans hold kernels
     return request.param
 
 
@@ -137,7 +138,7 @@ def test_bfloat16_is_multiplied_by_the_instructions_of_its_level():
     inputs = make_inputs(SHAPES["exact tiles"], dtype=torch.bfloat16)
     results = []
     for level in (EXACT[0], *PAIRS[:1]):
-        with mock.patch.object(library, "KERNELS", kernels_of(level)):
+        with mock.patch.object(library, "KERNELS", kernels_of(level)), mock.patch.object(plans, "PLANS", {}):
             results.append(outputs_and_gradients(relative_attention, inputs, clip=(7, 8), backend="native")["d key"])
     assert all(not torch.equal(results[0], other) for other in results[1:])
 
@@ -217,6 +218,7 @@ def test_threads_change_nothing(tmp_path, monkeypatch):
         torch.set_num_threads(3)
         got = run()
         monkeypatch.setitem(library.KERNELS, torch.float32, without_pool)
+        monkeypatch.setattr(plans, "PLANS", {})
         for most.value, expected in ((9, 4), (1, 1), (0, 0)):  # two new threads forward, two backward
             started.value = 0
             results.append(run())
@@ -278,7 +280,7 @@ def test_dropout_keeps_the_same_pairs_at_every_level_and_in_every_dtype():
             torch.manual_seed(3)
             return relative_attention(**inputs, clip=16, dropout_p=0.3, backend="native")
 
-        with mock.patch.object(library, "KERNELS", kernels_of(level)):
+        with mock.patch.object(library, "KERNELS", kernels_of(level)), mock.patch.object(plans, "PLANS", {}):
             kept.append(kept_pairs(attend, make_inputs(SHAPES["two tiles"], dtype=dtype)))
     assert all(torch.equal(other, kept[0]) for other in kept)
 

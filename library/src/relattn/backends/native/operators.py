@@ -60,9 +60,8 @@ def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, row_stats: T
     task.run("backward")
     if bias is not None and d_biases is not None:
         d_bias = sum_to_bias(d_biases, bias)
-    names = "query", "key", "value", "rel_key", "rel_value", "rel_query", "pos_query"
-    absent = grad.new_empty(0)
-    return *(task.tensors.get(f"d_{name}", absent) for name in names), d_bias
+    names = "d_query", "d_key", "d_value", "d_rel_key", "d_rel_value", "d_rel_query", "d_pos_query"
+    return *(task.tensors[name] if name in task.tensors else grad.new_empty(0) for name in names), d_bias
 
 
 def backward_task(call: Call, grad: Tensor, output: Tensor, row_stats: Tensor) -> "Task":
