@@ -116,7 +116,12 @@ def works_of(n: int) -> dict[str, Callable[[], object]]:
         "rel_query", "pos_query", "rel_bias", "relations", "check", "query_offset", "window", "chunk", "lengths",
         "key_lengths", "query_lengths", "mask", "bias", "scale",
     )  # fmt: skip
-    options = dict.fromkeys(others) | {"clip": CLIP, "beyond": "clip", "is_causal": False, "dropout_p": 0.0}
+    options: dict[str, Any] = dict.fromkeys(others) | {
+        "clip": CLIP,
+        "beyond": "clip",
+        "is_causal": False,
+        "dropout_p": 0.0,
+    }
     call = Call.from_arguments(*inputs, **options)
     launched: list[Any] = []
     operators.run_forward(call, launch=lambda *given, **named: launched.append((given, named)))

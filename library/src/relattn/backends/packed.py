@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import wraps
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,11 +26,12 @@ def by_runs(attend: Attend) -> Attend:
         rows = call.query, call.key, call.value, call.rel_query
         split = [None if x is None else x.split(sizes, dim=2) for x in rows]
         outputs = []
-        log_sums = []
+        log_sums: list[Any] = []
         for number, batch in enumerate(batches):
-            query, key, value, rel_query = (
+            parts: list[Any] = [
                 None if x is None else x[number][0].unflatten(1, batch).transpose(0, 1) for x in split
-            )  # (count, heads, length, dim)
+            ]  # (count, heads, length, dim)
+            query, key, value, rel_query = parts
             part = call._replace(query=query, key=key, value=value, rel_query=rel_query, cu_seqlens=None, longest=0)
             output, lse = attend(part, return_lse)
             outputs.append(output.transpose(1, 2).flatten(0, 1))

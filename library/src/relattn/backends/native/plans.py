@@ -74,7 +74,7 @@ class NativePlan(NamedTuple):
     names: tuple[str, ...]  # of the sources
     options: bytes
 
-    def run(self, sources: Sources) -> Tensor | tuple[Tensor, ...] | None:
+    def run(self, sources: Sources) -> Tensor | tuple[Tensor, Tensor] | None:
         """Return the result of the call for other tensors, or None if the operator has to check them."""
         sources = tuple([x for x in sources if x is not None])
         for name, number, *limits in self.lengths:
@@ -89,7 +89,7 @@ class NativePlan(NamedTuple):
             return None
         if self.backward is not None:
             return apply_planned(self, results, *sources)
-        return results[0] if len(results) == 1 else tuple(results)
+        return results[0] if len(results) == 1 else (results[0], results[1])
 
     def differentiate(self, grad: Tensor, saved: Sources) -> list[Tensor | None]:
         """Return the gradient of each source, from the sources, the output and the row statistics."""
@@ -104,7 +104,7 @@ class NativePlan(NamedTuple):
         options = dict(zip(OPTIONS, marshal.loads(self.options), strict=False))
         with torch.enable_grad():
             inputs = [x.view_as(x) for x in sources]  # not the same tensor twice
-            given = dict.fromkeys(SOURCES) | dict(zip(self.names, inputs, strict=True))
+            given: dict[str, Any] = dict.fromkeys(SOURCES) | dict(zip(self.names, inputs, strict=True))
             call = Call.from_arguments(**given, **options)
             output, *_ = operators.attention(*pairs.without_unread_rows(call))
         needed = [x for x in inputs if x.requires_grad]
