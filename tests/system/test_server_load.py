@@ -87,6 +87,7 @@ def test_a_glossary_delays_no_other_client():
         connection = http.client.HTTPConnection(place, timeout=120, source_address=(client, 0))
         connection.request("POST", "/translate", json.dumps(body), {"Content-Type": "application/json"})
         assert connection.getresponse().status == 200
+        connection.close()
         return time.monotonic() - begin
 
     with tempfile.TemporaryFile("w+") as log, serving(Path("everyday-en-de"), log=log) as (_, address):
