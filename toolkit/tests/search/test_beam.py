@@ -218,6 +218,18 @@ def is_complete(tokens: Sequence[int], phrases: Phrases, continuing: int | None)
     )
 
 
+def is_cut(tokens: Sequence[int], phrases: Phrases, continuing: int | None, begun: int) -> bool:
+    """Return whether a token after the first `begun` ones continues the last word of a phrase that was needed."""
+    for phrase in phrases:
+        ends = [at + len(phrase) for at in range(len(tokens)) if tuple(tokens[at : at + len(phrase)]) == phrase]
+        for end in ends:
+            if tuple(tokens[end : end + 1]) != (continuing,):
+                break
+            if end >= begun:
+                return True
+    return False
+
+
 def is_possible(prefix: Sequence[int], given: int, phrases: Phrases, text: str, limit: int, **_: Any) -> bool:
     return given <= len(prefix) and len(prefix) + len(text) + sum(map(len, phrases)) < limit
 
@@ -236,7 +248,11 @@ def test_pairs_of_options_equal_exhaustive_search(penalty, n_best, prefix, given
     for count_of_words in range(limit):
         for tokens in product(WORDS, repeat=count_of_words):
             is_begun = tokens[: len(prefix)] == prefix and begins(tokens[len(prefix) :], text)
-            if is_begun and is_complete(tokens, phrases, continuing):
+            begun = len(prefix)
+            while len(b"".join(TEXTS[token] for token in tokens[len(prefix) : begun])) < len(text) and is_begun:
+                begun += 1
+            is_fitting = is_begun and is_complete(tokens, phrases, continuing)
+            if is_fitting and not is_cut(tokens, phrases, continuing, begun):
                 total = np.float32(0)
                 for i, token in enumerate((*tokens, EOS)):
                     total += model.log_probs(0, tokens[:i])[token] * np.float32(i >= given)
