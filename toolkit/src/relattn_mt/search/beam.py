@@ -160,6 +160,8 @@ class Choices:
             agreeing = request.spelling.allowed(hypothesis.left, room)
             phrase_tokens &= set(agreeing.tolist())
             allowed &= np.isin(np.arange(len(allowed)), agreeing)
+        elif phrases.completed and rules.continues_word is not None:
+            allowed &= ~rules.continues_word
         allowed[rules.eos] &= not phrases.needed
         masked = np.where(allowed, log_probs, np.float32(NEVER))
         values, tokens = largest(masked[None], rules.candidates)
