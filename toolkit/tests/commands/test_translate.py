@@ -245,7 +245,7 @@ def test_documents(relattn, tmp_path, monkeypatch, model):
         ("--input a.HTML --output c.html --n_best 2", "do not work with a document"),
         ("--input no.docx --output c.docx", "no.docx"),
         ("--input a.csv --output c.csv", ".csv is not supported"),
-        ("--input a.csv --output c.csv --document", ".csv is not supported"),
+        ("--input a.csv --output c.csv --document", "--document requires --input in .txt"),
         ("--document", "requires --input"),
         ("--split --input a.txt --output c.txt", "--split does not work with --input"),
         ("--split --align", "do not work with --split"),

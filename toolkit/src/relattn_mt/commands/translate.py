@@ -160,13 +160,13 @@ def _translate_text(
 ) -> None:
     """Translate a file of text, a sentence per line.
 
-    Its suffix is .txt, a number, or its language, as that of a side of a parallel text. It may have none.
+    Its suffix is .txt, .src, a number, or its language, as that of a side of a parallel text. It may have none.
     """
     from relattn_mt.tokens.text_files import read_lines
 
     kind = file_suffix(uncompressed(input))
     suffix = kind[1:]
-    is_text = suffix in ("", "txt") or suffix.isdecimal() or same_language(suffix, translator.src_lang)
+    is_text = suffix in ("", "txt", "src") or suffix.isdecimal() or same_language(suffix, translator.src_lang)
     kinds = ", ".join(FORMATS)
     require(is_text, f"{input}: {kind} is not supported, but {kinds}: convert it, or name a file of lines .txt")
     require_regular(input)

@@ -121,10 +121,13 @@ class Planned(torch.autograd.Function):
         ctx.plan = plan
         ctx.save_for_backward(*sources, output, row_stats)
         ctx.mark_non_differentiable(*lse)
+        ctx.set_materialize_grads(False)
         return (output, *lse) if lse else output
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * (2 + len(ctx.plan.names))
         return None, None, *ctx.plan.differentiate(grad, ctx.saved_tensors)
 
 
