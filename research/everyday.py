@@ -74,8 +74,6 @@ _VOWELS = ["a", "e", "i", "o", "u", "ä", "ö", "ü", "ai", "au", "ea", "ei", "i
 _CODAS = ["", "", "", "l", "n", "r", "t", "ck", "m", "nd", "rt", "x", "lm", "ng", "tz", "w", "p", "d", "k"]
 _KEYS = "asdfghjkl", "qwertyuiop", "zxcvbnm", "abcdefghijklmnopqrstuvwxyz"
 _LARGEST_SPELLED = 120  # larger numbers in words are rare
-_HARD_KINDS = {"time", "clock", "date", "number"}  # a model that learned from all kinds alike erred in these
-_EASY_SHARE = 0.3
 _STAYS = (  # English and German, singular and plural
     ("night", "Nacht", "nights", "Nächte"),
     ("day", "Tag", "days", "Tage"),
@@ -302,8 +300,7 @@ class Maker:
     def numbers(self) -> Iterator[tuple[Pair, bool]]:
         """Yield items of the built-in corpus, three of four in a sentence, and whether the source is English."""
         for item, is_english in self.items("train"):
-            if item.kind in _HARD_KINDS or self.random.random() < _EASY_SHARE:
-                yield self.carried(item, is_english, share=0.75), is_english
+            yield self.carried(item, is_english, share=0.75), is_english
 
     def items(self, split: str, seed: int = 0) -> Iterator[tuple[Item, bool]]:
         """Yield items of the built-in corpus, and whether they are from English. Rare ones in words are few."""
