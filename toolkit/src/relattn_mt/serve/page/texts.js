@@ -1,7 +1,7 @@
 // All texts of the page. Those of index.html are named there by data-text, or data-label for an attribute.
 export const TEXTS = {
   title: "relattn: translate",
-  tagline: "Translation on this server: no other one gets your texts.",
+  tagline: "Your texts stay on this server.",
   from: "From", to: "to", key: "API key", source: "Text", target: "Translation", swap: "Swap the languages",
   placeholder: "Type or paste text, or drop a file here.",
   clear: "Clear", undo: "Undo", redo: "Redo", file: "Translate a file…", copy: "Copy", share: "Share link",
