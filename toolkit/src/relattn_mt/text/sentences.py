@@ -204,7 +204,8 @@ def _lengths(line: str, language: str, known: frozenset[str] | None, is_kept: bo
 
 def _longest(text: str, known: frozenset[str] | None, most_pieces: int) -> int:
     """Return how many of at most LONGEST characters a part may have."""
-    if known is None and len(text) <= most_pieces:
+    most = len(text) if known is None else 2 * len(text.encode("utf-8", "replace"))
+    if most <= most_pieces:
         return len(text)
     return max(1, sum(1 for total in accumulate(_pieces(text, known)) if total <= most_pieces))
 
