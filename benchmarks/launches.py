@@ -104,7 +104,7 @@ def both_passes(attend: Callable[..., Tensor], inputs: list[Tensor]) -> Callable
 
 
 def works_of(n: int) -> dict[str, Callable[[], object]]:
-    """Return what is timed, by the name of the part."""
+    """Return the timed functions by the name of their part."""
     inputs = inputs_of(n)
 
     def attend(*x: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Models of T5's kinds: a trained one beside transformers, and the speed and memory of published sizes.
 
-equal: A T5 (version 1.1: gated, an output of its own) learns the built-in corpus, English to German, and is imported.
+equal: A T5 (version 1.1: gated, untied output) learns the built-in corpus, English to German; it is imported.
 Its BLEU on 500 lines of `valid` is that of transformers, of ours in float32 and in int8, and of ours in int8 with the
 second matrix of the feed-forward layers (`wo`) in float32. Rows also have how many texts equal those of transformers,
 and how many lines have beams that are equal, but for hypotheses whose scores differ by less than `NEAR`.

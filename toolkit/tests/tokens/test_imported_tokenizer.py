@@ -64,7 +64,7 @@ def test_pieces_have_the_ids_of_the_vocabulary(tokenizer, model):
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_names_of_tokens_in_a_text_are_spelled(kind, tmp_path):
-    """Also those that the SentencePiece model has as pieces of its own, as in MADLAD-400."""
+    """Including tokens that are user-defined pieces of the SentencePiece model, as in MADLAD-400."""
     names = ["<2de>", ">>deu<<", "__de__", "deu_Latn", "de_DE", "<blank>"]
     lines = [*LINES, *(" ".join(name) for name in names)]
     pieces = train_sentencepiece(tmp_path / "model", kind, 90, lines, user_defined_symbols=names)

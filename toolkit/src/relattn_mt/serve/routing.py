@@ -123,9 +123,10 @@ class Router:
         self.codes = sorted({code for pair in self.pairs for code in pair})
         first_by_source = {pair[0]: pair for pair in reversed(self.pairs)}
         first_by_target = {pair[1]: pair for pair in reversed(self.pairs)}
-        self.examples = {source: translators[pair].examples for source, pair in first_by_source.items()}  # texts
         shown = {*first_by_source.values(), *first_by_target.values()}  # not all: a model may have 100,000 pairs
-        self.cards = _union([translators[pair].card] for pair in sorted(shown))
+        described = {pair: translators[pair] for pair in sorted(shown)}
+        self.examples = {source: described[pair].examples for source, pair in first_by_source.items()}  # texts
+        self.cards = _union([translator.card] for translator in described.values())
         targets = {target for _, target in self.pairs}
         if pivot and (pivot not in self.sources or pivot not in targets):
             raise InputError(f"pivot must be a language that models translate from and into, got {one_line(pivot, 40)}")
@@ -354,7 +355,7 @@ class Router:
         self._threads.shutdown()
 
     def _route(self, source: str, target: str) -> list[LanguagePair]:
-        """Return the pairs that a text goes through; none if there is no route."""
+        """Return the language pairs to translate a text with, in order. Empty if no models connect the languages."""
         pairs = [(source, target)]
         if source != target and pairs[0] not in self._translators:
             pairs = [(source, self._pivot), (self._pivot, target)]
