@@ -266,10 +266,11 @@ def conditions(text: str | None = None) -> dict[str, str]:
 
 
 def processor() -> str:
-    """Return the processor's model, family, instruction set in use, and number of cores.
+    """Return the processor's name, family, instruction set in use, and number of cores.
 
-    For example "AMD EPYC (family 26, AVX-512), 2 cores". ATEN_CPU_CAPABILITY changes the instruction set of PyTorch,
-    and RELATTN_LEVEL that of our kernels. They must agree.
+    For example "AMD EPYC (family 26, AVX-512), 2 cores". Intel's family is always 6, so the number of the model follows
+    it. ATEN_CPU_CAPABILITY changes the instruction set of PyTorch, and RELATTN_LEVEL that of our kernels. They must
+    agree.
     """
     capability = torch.backends.cpu.get_cpu_capability()
     kernels = KERNELS.get(torch.float32)
@@ -277,10 +278,13 @@ def processor() -> str:
         raise SystemExit("ATEN_CPU_CAPABILITY and RELATTN_LEVEL must select the same instruction set")
     lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.exists() else []
     fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    model = fields.get("model name") or platform.processor() or platform.machine()
-    details = [f"family {fields['cpu family']}"] if "cpu family" in fields else []
+    name = fields.get("model name") or platform.processor() or platform.machine()
+    family = fields.get("cpu family")
+    details = [f"family {family}"] if family else []
+    if family == "6":
+        details.append(f"model {fields['model']}")
     details.append(capability.replace("AVX512", "AVX-512"))
-    return f"{model} ({', '.join(details)}), {os.cpu_count()} cores"
+    return f"{name.partition(' @')[0]} ({', '.join(details)}), {os.cpu_count()} cores"
 
 
 def text_of(row: Row, columns: Sequence[str] = ()) -> str:

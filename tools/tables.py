@@ -23,7 +23,8 @@ PROCESSORS = {  # names of processors in tables, in their order
     "AMD EPYC (family 25, AVX2)": "Zen 3, AVX2",
     "AMD EPYC (family 26, AVX2)": "Zen 5, AVX2 forced",
     "AMD EPYC (family 25, AVX-512)": "Zen 4, AVX-512",
-    "Intel(R) Xeon(R) Processor (family 6, AVX-512)": "Emerald Rapids, AMX",
+    "Intel(R) Xeon(R) Processor (family 6, model 106, AVX-512)": "Ice Lake, AVX-512",
+    "Intel(R) Xeon(R) Processor (family 6, model 207, AVX-512)": "Emerald Rapids, AMX",
     "AMD EPYC (family 26, AVX-512)": "Zen 5, AVX-512",
 }
 PROGRAMS = {
