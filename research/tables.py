@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from relattn_mt.config import SCHEMES, DataConfig, ModelConfig, Positions, Recipe, TrainConfig
-from relattn_mt.config.yaml import read_yaml, to_config
+from relattn_mt.config.settings import to_config
+from relattn_mt.config.yaml import read_yaml
 from relattn_mt.tokens.text_files import read_parallel
 
 Pairs = list[tuple[str, str]]

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 from relattn_mt.config import Recipe, as_dict
-from relattn_mt.config.yaml import read_yaml, to_config
+from relattn_mt.config.settings import to_config
+from relattn_mt.config.yaml import read_yaml
 
 COMMON = {  # section 4.1 of the paper, and Vaswani et al. (2017) where it refers to them
     "model": {"encoder_layers": 6, "decoder_layers": 6, "attention_dropout": 0.1, "relative_tables": "both"}

@@ -1,5 +1,6 @@
 """Bundles: a loaded bundle equals the saved model, and a damaged one is refused with a one-line error."""
 
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -9,7 +10,6 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-import yaml
 from relattn_mt import bundle, load
 from relattn_mt.config import SCHEMES, ModelConfig, SearchConfig
 from relattn_mt.model import weights
@@ -23,7 +23,7 @@ from torch import Tensor
 from tests.support.bundles import LINES
 from tests.support.engines import translator_of
 
-FILES = {"config.yaml", "model.safetensors", "tokenizer.model", "README.md"}
+FILES = {"bundle.json", "model.safetensors", "tokenizer.model", "README.md"}
 CONFIG = ModelConfig(
     dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=2, clip=3, clip_right=1, norm="post"
 )
@@ -202,15 +202,21 @@ def test_tokenizer_must_be_that_of_the_weights(saved, tokenizer):
     ],
 )
 def test_wrong_config_is_refused(saved, monkeypatch, change, message):
-    config = yaml.safe_load((saved / "config.yaml").read_text())
+    config = json.loads((saved / "bundle.json").read_text())
     change(config)
-    (saved / "config.yaml").write_text(yaml.safe_dump(config))
+    (saved / "bundle.json").write_text(json.dumps(config))
     monkeypatch.setattr(weights, "Transformer", None)
     assert_refused(saved, message)
-    pickled = b"a: !!python/object/apply:os.system ['touch pwned']"
-    for content in (b"", b"- 1", b"a: [1", b"a: \xff", pickled):
-        (saved / "config.yaml").write_bytes(content)
-        assert_refused(saved, "config.yaml: ")
+    for content in (
+        b"",
+        b"[1]",
+        b'{"a": [1',
+        b'{"a": "\xff"}',
+        b'{"a": 1, "a": 2}',
+        b'{"a":' * 5000 + b"1" + b"}" * 5000,
+    ):
+        (saved / "bundle.json").write_bytes(content)
+        assert_refused(saved, "bundle.json: ")
 
 
 @pytest.mark.parametrize("name", sorted(FILES - {"README.md"}))

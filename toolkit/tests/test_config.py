@@ -24,7 +24,8 @@ from relattn_mt.config import (
     as_dict,
     dump,
 )
-from relattn_mt.config.yaml import read_yaml, to_config
+from relattn_mt.config.settings import to_config
+from relattn_mt.config.yaml import read_yaml
 from relattn_mt.support.errors import InputError
 
 from tests.support.commands import refusal

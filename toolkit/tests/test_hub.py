@@ -20,7 +20,7 @@ from tests.support.bundles import LINES, save_random_bundle
 from tests.support.commands import assert_refused
 from tests.support.loopback import Hub, Repository, files_no_larger_than
 
-NEEDED = ["config.yaml", "model.safetensors", "tokenizer.model"]
+NEEDED = ["bundle.json", "model.safetensors", "tokenizer.model"]
 LOG_IN = "`hf auth login`"
 
 
@@ -68,11 +68,11 @@ def test_newest_or_named_revision_is_fetched_once(held, model):
     assert held.asked == ["GET /api/models/org/name"]
     repository = held.repositories["org/name"]
     first = repository.branches["v1.0"] = repository.branches["main"]
-    repository.branches["refs/pr/1"] = repository.commit({"config.yaml": b"format: second"})
-    repository.commit({"config.yaml": b"format: third"})
+    repository.branches["refs/pr/1"] = repository.commit({"bundle.json": b"format: second"})
+    repository.commit({"bundle.json": b"format: third"})
     revisions = ("", "@main", "@refs/pr/1", "@v1.0", f"@{first}")
-    contents = [(hub.resolve(f"org/name{revision}") / "config.yaml").read_bytes() for revision in revisions]
-    old = (model / "config.yaml").read_bytes()
+    contents = [(hub.resolve(f"org/name{revision}") / "bundle.json").read_bytes() for revision in revisions]
+    old = (model / "bundle.json").read_bytes()
     assert contents == [b"format: third", b"format: third", b"format: second", old, old]
 
 
@@ -115,7 +115,7 @@ def test_model_that_the_hub_does_not_give(held, model, monkeypatch):
         held.repositories[f"org/no-{name}"] = Repository()
         held.repositories[f"org/no-{name}"].commit(files)
         assert f"not a complete bundle: it has no {name}" in refusal(hub.resolve, f"org/no-{name}")
-    assert "GET /org/no-config.yaml/resolve/main/model.safetensors" not in held.asked
+    assert "GET /org/no-bundle.json/resolve/main/model.safetensors" not in held.asked
     held.repositories["org/name"].private = True
     assert hub.resolve("org/name").is_dir()
     monkeypatch.delenv("HF_TOKEN")

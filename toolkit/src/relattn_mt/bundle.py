@@ -1,6 +1,6 @@
 """Bundles: directories with a trained model and all that is needed to translate. Loading one runs no code from it.
 
-    config.yaml         version of the format, languages, configuration of the model and the search
+    bundle.json         version of the format, languages, configuration of the model and the search
     model.safetensors   weights, each tensor once; quantized ones as in `engine/quantization.py`
     tokenizer.model     SentencePiece model of both sides
     README.md           card for readers: training data, scores, commands
@@ -11,16 +11,17 @@ lexical shortlist, shortlist.bin (`engine/shortlist.py`).
 A bundle is written to a temporary directory, synced, and renamed, so a bundle that is visible is complete.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import yaml
 
 from relattn_mt.config import ModelConfig, SearchConfig, as_dict
-from relattn_mt.config.yaml import read_yaml, to_config
+from relattn_mt.config.settings import read_json_settings, to_config
 from relattn_mt.engine.decoder import NativeDecoder, unsupported_reason
 from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.engine.library import LARGEST
@@ -44,13 +45,12 @@ PRECISIONS: dict[Precision, str] = {"fp32": "float32", "bf16": "bfloat16", "int8
 FORMAT = "relattn bundle"
 VERSION = 1
 PACKAGED = Path(__file__).with_name("models")  # a bundle per directory
-CONFIG = "config.yaml"
+CONFIG = "bundle.json"
 WEIGHTS = "model.safetensors"
 CARD = "README.md"
 _MAX_CARD = 1 << 16  # characters that are read for its metadata, and shown
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml if PyYAML has it, which is faster
 TOKENIZER_FILES = {"own": (TOKENIZER,), "imported": (TOKENIZER, TGT_TOKENIZER, VOCABULARY)}
-_MODEL_FILES = (WEIGHTS, SHORTLIST, *TOKENIZER_FILES["imported"])  # besides config.yaml; some bundles have fewer
+_MODEL_FILES = (WEIGHTS, SHORTLIST, *TOKENIZER_FILES["imported"])  # besides bundle.json; some bundles have fewer
 
 # Metadata of the weights: the SHA-256 of the tokenizer that they were trained with, and that of a shortlist. It is the
 # only entry, because safetensors writes entries in any order, and equal models must give equal files.
@@ -59,7 +59,7 @@ _TOKENIZER_OF = "tokenizer"
 
 @dataclass(frozen=True, kw_only=True)
 class _Description:
-    """Content of config.yaml, except for the format and its version. `pairs` are as `Bundle.pairs`, each "en de"."""
+    """Content of bundle.json, except for the format and its version. `pairs` are as `Bundle.pairs`, each "en de"."""
 
     src_lang: str
     tgt_lang: str
@@ -113,19 +113,6 @@ class Bundle:
                 return file.read(_MAX_CARD)
         except (OSError, ValueError):
             return ""
-
-    @property
-    def examples(self) -> list[str]:
-        """Texts that the metadata of the card lists as `widget`, as on the hub; none if they cannot be read."""
-        card = self._shown_card
-        try:
-            head, is_complete, _ = card.removeprefix("---\n").partition("\n---\n")
-            metadata: Any = yaml.load(head, _LOADER) if card.startswith("---\n") and is_complete else None
-        except (ValueError, RecursionError, yaml.YAMLError):
-            return []
-        items = metadata.get("widget") if isinstance(metadata, dict) else None
-        texts = [each.get("text") for each in items if isinstance(each, dict)] if isinstance(items, list) else []
-        return [text for text in texts if isinstance(text, str) and text.strip()]
 
     def translator(
         self,
@@ -199,7 +186,7 @@ class Bundle:
         )
         with putting(path) as directory:
             directory.mkdir(parents=True)
-            (directory / CONFIG).write_bytes(_as_yaml(description))
+            (directory / CONFIG).write_bytes(_as_json(description))
             for name, content in self.tokenizer.files.items():
                 (directory / name).write_bytes(content)
             if self.shortlist is not None:
@@ -212,16 +199,34 @@ class Bundle:
             write_weights(directory / WEIGHTS, table, self.state, {_TOKENIZER_OF: digests})
 
     def _translator(self, engine: Engine, workers: int = 1) -> Translator:
+        card = self._shown_card
         return Translator(
             engine,
             self.tokenizer,
             self.search,
             languages=(self.src_lang, self.tgt_lang),
             pairs=self.pairs,
-            examples=self.examples,
-            card=self._shown_card,
+            examples=partial(_examples_in, card),
+            card=card,
             workers=workers,
         )
+
+
+def _examples_in(card: str) -> list[str]:
+    """Return the texts that the metadata of a card lists as `widget`, as on the hub; none if they cannot be read."""
+    import yaml  # takes a tenth of the time until the first translation
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml if PyYAML has it, which is faster
+    head, is_complete, _ = card.removeprefix("---\n").partition("\n---\n")
+    if not card.startswith("---\n") or not is_complete:
+        return []
+    try:
+        metadata: Any = yaml.load(head, loader)
+    except (ValueError, RecursionError, yaml.YAMLError):
+        return []
+    items = metadata.get("widget") if isinstance(metadata, dict) else None
+    texts = [each.get("text") for each in items if isinstance(each, dict)] if isinstance(items, list) else []
+    return [text for text in texts if isinstance(text, str) and text.strip()]
 
 
 def require_replaceable(path: Path) -> None:
@@ -257,15 +262,15 @@ def quantize_bundle(source: Bundle, out: str | Path, *, overwrite: bool = False)
     return "weights: {} in float32, {} in int8".format(*map(as_size, sizes))
 
 
-def _as_yaml(description: _Description) -> bytes:
-    """Return the content of config.yaml."""
+def _as_json(description: _Description) -> bytes:
+    """Return the content of bundle.json."""
     content = {"format": FORMAT, "version": VERSION, **as_dict(description)}
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode()
+    return f"{json.dumps(content, indent=2, ensure_ascii=False)}\n".encode()
 
 
 def _read_description(file: Path) -> _Description:
-    """Read config.yaml of a bundle."""
-    content = read_yaml(file)
+    """Read bundle.json."""
+    content = read_json_settings(file)
     for name, expected in (("format", FORMAT), ("version", str(VERSION))):
         value = content.pop(name, None)
         require(value == expected, f"{file}: {name} must be {expected}, got {one_line(value, 40)}")

@@ -61,12 +61,12 @@ def _resolve_bundle(path: str | Path) -> Path:
     if not name:
         is_packaged = str(path) in packaged_models() and not Path(path).exists()
         return PACKAGED / path if is_packaged else Path(path)
-    from relattn_mt.config.yaml import read_yaml
+    from relattn_mt.config.settings import read_json_settings
 
     with hub_errors(f"{path}: no such directory here, and from the hub") as api:
         commit = api.resolve_revision(name, revision=revision)
         config = Path(api.hf_hub_download(name, CONFIG, revision=commit))
-        imported = read_yaml(config).get("tokenizer") == "imported"
+        imported = read_json_settings(config).get("tokenizer") == "imported"
         for file in (*TOKENIZER_FILES["imported" if imported else "own"], WEIGHTS):  # the largest last
             api.hf_hub_download(name, file, revision=commit)
     return config.parent

@@ -42,7 +42,7 @@ def test_output_never_replaces_an_input(relattn, tmp_path, text, model):
     src, ref = (Path(shutil.copy(text[f"valid_{side}"], tmp_path / side)) for side in ("src", "tgt"))
     link = tmp_path / "link"
     link.symlink_to(ref)
-    arguments, outputs = (path, "--src", src, "--ref", link), [src, ref, link, path / "config.yaml"]
+    arguments, outputs = (path, "--src", src, "--ref", link), [src, ref, link, path / "bundle.json"]
     before = {file: file.read_bytes() for file in (src, ref, *path.iterdir())}
     for output in (*outputs, path / "new.html"):
         assert_refused(relattn("evaluate", *arguments, "--out", output), f"{output}: the output must not")

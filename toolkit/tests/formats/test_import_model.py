@@ -46,7 +46,7 @@ def imported(tmp_path_factory) -> Path:
 def test_bundles_of_imported_models(imported, tmp_path):
     path = Path(shutil.copytree(imported, tmp_path / "bundle"))
     of_tokenizer = {"tokenizer.model", "tokenizer.target.model", "vocabulary.json"}
-    assert {file.name for file in path.iterdir()} == {"config.yaml", "model.safetensors", "README.md", *of_tokenizer}
+    assert {file.name for file in path.iterdir()} == {"bundle.json", "model.safetensors", "README.md", *of_tokenizer}
     parts = bundle.read_bundle(path)
     assert isinstance(parts.tokenizer, ImportedTokenizer)
     assert (parts.src_lang, parts.tgt_lang, parts.tokenizer.vocab_sizes) == ("en", "de", (46, 37))

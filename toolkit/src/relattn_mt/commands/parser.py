@@ -22,7 +22,8 @@ from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get
 
 from relattn_mt.config import OPTION_NAMES, SCHEMES, Recipe, StageConfig
 from relattn_mt.config.base import arguments_from, setting_types
-from relattn_mt.config.yaml import parse_yaml, read_yaml, value_of, values_of
+from relattn_mt.config.settings import value_of, values_of
+from relattn_mt.config.yaml import parse_yaml, read_yaml
 from relattn_mt.support.errors import InputError, reading, require, unknown
 
 _MESSAGES = (  # of argparse, and ours

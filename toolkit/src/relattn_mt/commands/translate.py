@@ -66,7 +66,7 @@ def translate(
         format: Output format. tsv and jsonl have the line number, score, confidence and translation, and warnings about
             what is implausible in it: empty, repetition, numbers, tags, length, names, terms.
         align: Also print word alignments in Pharaoh format, pairs of source and target word counted from 0. They are
-            those of the layer and heads in the bundle's config.yaml. If `alignment_layer` is "assumed" there, nothing
+            those of the layer and heads in the bundle's bundle.json. If `alignment_layer` is "assumed" there, nothing
             is known about the model, and all heads of the last layer are used.
         keep_tags: Copy tags of markup, numbers with a unit, and literals unchanged into the translation.
         no_keep_literals: Leave literals to the model: emoji and other symbols, placeholders, web and e-mail addresses,

@@ -20,7 +20,8 @@ from torch import nn
 
 from relattn_mt import bundle
 from relattn_mt.config import Recipe, SearchConfig, as_dict, differences, dump
-from relattn_mt.config.yaml import read_yaml, to_config
+from relattn_mt.config.settings import to_config
+from relattn_mt.config.yaml import read_yaml
 from relattn_mt.data.encode import has_data
 from relattn_mt.support.errors import require
 from relattn_mt.support.files import as_size, is_leftover, remove, write_atomically

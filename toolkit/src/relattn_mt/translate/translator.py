@@ -49,7 +49,7 @@ class Translator:
         search: Default beam size, length penalty and length limits.
         languages: Source and target language; empty if unknown.
         pairs: Pairs of languages of a model that was trained on several. An imported tokenizer has its own.
-        examples: Source lines from the card of the model.
+        examples: Returns source lines from the card of the model.
         card: The card, in Markdown.
         workers: Number of batches that are searched at the same time, with one thread each.
         characters: Characters of sources that the tokenizer does not spell in bytes; None finds them.
@@ -70,7 +70,7 @@ class Translator:
         *,
         languages: tuple[str, str] = ("", ""),
         pairs: Sequence[tuple[str, str]] = (),
-        examples: Sequence[str] = (),
+        examples: Callable[[], list[str]] = list,
         card: str = "",
         workers: int = 1,
         characters: frozenset[str] | None = None,
@@ -80,7 +80,7 @@ class Translator:
         self.tokenizer = tokenizer
         self.search = search
         self.src_lang, self.tgt_lang = languages
-        self.examples = list(examples)
+        self._examples = examples
         self.card = card
         self._pairs = list(pairs)
         self._characters = characters
@@ -94,6 +94,11 @@ class Translator:
         pair = f"{self.src_lang or 'unknown'} to {self.tgt_lang or 'unknown'}"
         pair += f" of {len(self.pairs):,} pairs" if len(self.pairs) > 1 else ""
         return f"Translator({pair}, {self.engine!r})"
+
+    @property
+    def examples(self) -> list[str]:
+        """Source lines from the card of the model."""
+        return self._examples()
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -139,7 +144,7 @@ class Translator:
             languages=(src_lang, tgt_lang),
             pairs=self._pairs,
             card=self.card,
-            examples=self.examples if same_language(src_lang, self.src_lang) else [],
+            examples=self._examples if same_language(src_lang, self.src_lang) else list,
             workers=self.runner.workers,
             characters=self.characters,
         )
@@ -153,7 +158,7 @@ class Translator:
             languages=(self.src_lang, self.tgt_lang),
             pairs=self._pairs,
             card=self.card,
-            examples=self.examples,
+            examples=self._examples,
             workers=self.runner.workers,
         )
 
@@ -169,7 +174,7 @@ class Translator:
             self.search,
             languages=languages,
             pairs=[languages],
-            examples=earlier.examples,
+            examples=earlier._examples,
             card="\n\n".join([earlier.card, self.card]),
             workers=self.runner.workers,
             characters=earlier.characters,

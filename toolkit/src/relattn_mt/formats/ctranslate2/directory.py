@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from relattn_mt.config import SearchConfig
-from relattn_mt.config.yaml import read_yaml, to_config
+from relattn_mt.config.settings import read_json_settings, to_config
 from relattn_mt.support.errors import InputError, reading
 
 MODEL = "model.bin"
@@ -45,7 +45,7 @@ class ExportSettings:
 
 def read_settings(path: Path) -> ExportSettings | None:
     """Return our settings in a directory; None if it is not our export. Raises InputError if they are damaged."""
-    settings = read_yaml(path / CONFIG)
+    settings = read_json_settings(path / CONFIG)
     prefix = f"{SECTION}."
     ours = {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
     return to_config(ExportSettings, ours, path / CONFIG, complete=True) if ours else None
