@@ -68,12 +68,12 @@ def test_newest_or_named_revision_is_fetched_once(held, model):
     assert held.asked == ["GET /api/models/org/name"]
     repository = held.repositories["org/name"]
     first = repository.branches["v1.0"] = repository.branches["main"]
-    repository.branches["refs/pr/1"] = repository.commit({"bundle.json": b"format: second"})
-    repository.commit({"bundle.json": b"format: third"})
+    repository.branches["refs/pr/1"] = repository.commit({"bundle.json": b'{"format": "second"}'})
+    repository.commit({"bundle.json": b'{"format": "third"}'})
     revisions = ("", "@main", "@refs/pr/1", "@v1.0", f"@{first}")
     contents = [(hub.resolve(f"org/name{revision}") / "bundle.json").read_bytes() for revision in revisions]
     old = (model / "bundle.json").read_bytes()
-    assert contents == [b"format: third", b"format: third", b"format: second", old, old]
+    assert contents == [b'{"format": "third"}', b'{"format": "third"}', b'{"format": "second"}', old, old]
 
 
 def test_local_directory_takes_precedence(held, model, tmp_path, monkeypatch):

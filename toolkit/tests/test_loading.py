@@ -48,7 +48,7 @@ def test_the_model_of_the_package(tmp_path, monkeypatch):
     assert all(forth.translate(forth.examples))
     assert sum(file.stat().st_size for file in (bundle.PACKAGED / "everyday-en-de").iterdir()) < 12e6
     (tmp_path / "everyday-en-de").mkdir()  # a directory takes precedence
-    with pytest.raises(InputError, match=r"config\.yaml"):
+    with pytest.raises(InputError, match=r"bundle\.json"):
         relattn_mt.load("everyday-en-de")
 
 
