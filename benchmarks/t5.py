@@ -9,13 +9,19 @@ speed: Random models of T5 base's size, and of MADLAD-400's shape with 0.5 billi
 end, so all have as many tokens as the source. A row has target tokens per second of lines translated one by one and
 together, and the peak memory beyond that of an empty process with the same imports. Threads have batches of their own.
 
+import: A model of MADLAD-400 3B's shape, in bfloat16 and in shards of one or two layers, all of which are equal, is
+imported, quantized and translates a line. Rows have the seconds and the peak memory of each process.
+
     python -m benchmarks.t5 equal
     python -m benchmarks.t5 speed --text multi30k/valid.en --threads 1 2
+    python -m benchmarks.t5 import
 """
 
 import argparse
+import json
 import math
 import random
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -35,6 +41,7 @@ from relattn_mt.tokens.text_files import read_lines
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.translator import Translator
 from relattn_mt.weights import SCALE, LazyWeights
+from safetensors.torch import load_file, save_file
 
 from benchmarks.decoding import EXPORTS, exported, prepare, transformers_model, write
 from benchmarks.measure import Row, apart, command, highest, measured, parse, preload, record, resident
@@ -54,6 +61,12 @@ SIZES: dict[str, dict[str, Any]] = {
         "languages": ("de", "en"),
     },
 }
+LARGE: dict[str, Any] = {
+    **GATED,
+    **{"d_model": 1024, "d_kv": 128, "d_ff": 8192, "num_layers": 1, "num_heads": 16, "vocab_size": 256_000},
+    "languages": ("de", "en"),
+}
+LARGE_LAYERS = 32  # of each stack
 METHODS = "relattn early", "relattn int8", "ctranslate2", "ctranslate2 int8", "transformers"
 PIECES, BATCH_TOKENS, WARM_UP, LEARNING_RATE = 1000, 1500, 100, 2e-3
 BEAM = 4
@@ -243,9 +256,69 @@ def speed(given: argparse.Namespace) -> None:
             record(given, [row], ("model", "method"))
 
 
+def write_large(path: Path) -> int:
+    """Write a model whose layers are equal, in shards of bfloat16, and return the bytes of the largest shard."""
+    single = path.with_name("single")
+    shutil.rmtree(single, ignore_errors=True)
+    transformers_models.t5(
+        single, vocab=4000, draw=0.0, end=0.0, lines=[line for line, _ in builtin("train", lines=4000)], **LARGE
+    )
+    path.mkdir(parents=True)
+    for file in single.iterdir():
+        if file.suffix != ".safetensors":
+            shutil.copy(file, path / file.name)
+    settings = json.loads((path / "config.json").read_text())
+    settings |= {"num_layers": LARGE_LAYERS, "num_decoder_layers": LARGE_LAYERS}
+    (path / "config.json").write_text(json.dumps(settings))
+    state = {name: weight.to(torch.bfloat16) for name, weight in load_file(single / "model.safetensors").items()}
+    shared = {name: weight for name, weight in state.items() if ".block." not in name}
+    blocks = {name: weight for name, weight in state.items() if ".block." in name}
+    shards = [{name: weight} for name, weight in shared.items()]
+    for layer in range(LARGE_LAYERS):
+        kept = {name: weight for name, weight in blocks.items() if layer == 0 or "relative_attention_bias" not in name}
+        shards.append({name.replace(".block.0.", f".block.{layer}."): weight for name, weight in kept.items()})
+    files = {}
+    for number, shard in enumerate(shards):
+        name = f"model-{number:05}.safetensors"
+        save_file(shard, path / name, metadata={"format": "pt"})
+        files |= dict.fromkeys(shard, name)
+    (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    return max(file.stat().st_size for file in path.glob("*.safetensors"))
+
+
+def step_of(step: str, path: Path, out: Path | None, line: str) -> tuple[float, int]:
+    """Return the seconds and the peak memory of a process that imports, quantizes or translates."""
+    before = resident()
+    start = time.perf_counter()
+    if step == "import":
+        assert out
+        imported(path, out)
+    elif step == "quantize":
+        assert out
+        bundle.quantize_bundle(bundle.read_bundle(path), out)
+    else:
+        bundle.read_bundle(path).translator().translate([line])
+    return time.perf_counter() - start, highest() - before
+
+
+def large(given: argparse.Namespace) -> None:
+    source = given.work / "large"
+    shutil.rmtree(source, ignore_errors=True)
+    shard = write_large(source)
+    steps = {
+        "import": (source, "large-float32"),
+        "quantize": ("large-float32", "large-int8"),
+        "translate": ("large-int8", ""),
+    }
+    for step, (path, out) in steps.items():
+        seconds, peak = apart(step_of, step, given.work / path, given.work / out, "one apple and two pears")
+        row: Row = {"model": "madlad-3b", "step": step, "largest_shard_mib": shard >> 20}
+        record(given, [row | {"seconds": f"{seconds:.0f}", "peak_mib": peak >> 20}], ("model", "step"))
+
+
 def main() -> None:
     parser = command("t5", __doc__)
-    parser.add_argument("kind", choices=("equal", "speed"), help="measurement")
+    parser.add_argument("kind", choices=("equal", "speed", "import"), help="measurement")
     parser.add_argument("--work", type=Path, default=Path("runs/t5"), help="folder of models (%(default)s)")
     parser.add_argument("--steps", type=int, default=1500, help="training steps of `equal` (%(default)s)")
     parser.add_argument("--text", type=Path, help="source lines of `speed`")
@@ -259,6 +332,9 @@ def main() -> None:
     preload([__name__, "ctranslate2", "transformers"])
     if given.kind == "speed":
         speed(given)
+    elif given.kind == "import":
+        given.out = given.out.with_name("t5-import-cpu.csv")
+        large(given)
     else:
         given.out = given.out.with_name("t5-equal-cpu.csv")
         equal(given)
