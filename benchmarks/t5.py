@@ -256,8 +256,8 @@ def speed(given: argparse.Namespace) -> None:
             record(given, [row], ("model", "method"))
 
 
-def write_large(path: Path) -> int:
-    """Write a model whose layers are equal, in shards of bfloat16, and return the bytes of the largest shard."""
+def write_large(path: Path) -> None:
+    """Write a model whose layers are equal, in shards of bfloat16."""
     single = path.with_name("single")
     shutil.rmtree(single, ignore_errors=True)
     transformers_models.t5(
@@ -283,18 +283,15 @@ def write_large(path: Path) -> int:
         save_file(shard, path / name, metadata={"format": "pt"})
         files |= dict.fromkeys(shard, name)
     (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
-    return max(file.stat().st_size for file in path.glob("*.safetensors"))
 
 
-def step_of(step: str, path: Path, out: Path | None, line: str) -> tuple[float, int]:
+def step_of(step: str, path: Path, out: Path, line: str) -> tuple[float, int]:
     """Return the seconds and the peak memory of a process that imports, quantizes or translates."""
     before = resident()
     start = time.perf_counter()
     if step == "import":
-        assert out
         imported(path, out)
     elif step == "quantize":
-        assert out
         bundle.quantize_bundle(bundle.read_bundle(path), out)
     else:
         bundle.read_bundle(path).translator().translate([line])
@@ -303,15 +300,17 @@ def step_of(step: str, path: Path, out: Path | None, line: str) -> tuple[float, 
 
 def large(given: argparse.Namespace) -> None:
     source = given.work / "large"
-    shutil.rmtree(source, ignore_errors=True)
-    shard = write_large(source)
-    steps = {
-        "import": (source, "large-float32"),
-        "quantize": ("large-float32", "large-int8"),
-        "translate": ("large-int8", ""),
-    }
-    for step, (path, out) in steps.items():
-        seconds, peak = apart(step_of, step, given.work / path, given.work / out, "one apple and two pears")
+    if not source.exists():
+        write_large(source)
+    shard = max(file.stat().st_size for file in source.glob("*.safetensors"))
+    whole = given.work / "large-float32"
+    integers = given.work / "large-int8"
+    for step, path, out in (
+        ("import", source, whole),
+        ("quantize", whole, integers),
+        ("translate", integers, integers),
+    ):
+        seconds, peak = apart(step_of, step, path, out, "one apple and two pears")
         row: Row = {"model": "madlad-3b", "step": step, "largest_shard_mib": shard >> 20}
         record(given, [row | {"seconds": f"{seconds:.0f}", "peak_mib": peak >> 20}], ("model", "step"))
 
