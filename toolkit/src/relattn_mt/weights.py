@@ -170,7 +170,9 @@ def shape_and_dtype(state: Mapping[str, np.ndarray], name: str) -> tuple[tuple[i
 
 def from_bfloat16(bits: np.ndarray) -> np.ndarray:
     """Return numbers of bfloat16, whose bits are 16-bit integers, in float32."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    wide = bits.astype(np.uint32)
+    wide <<= 16
+    return wide.view(np.float32)
 
 
 LazyWeights = LazyMapping[str, np.ndarray]

@@ -36,10 +36,13 @@ def quantize(weights: Mapping[str, np.ndarray], scales: Mapping[str, np.ndarray]
         require(
             inputs <= MAX_INPUTS, f"weights in int8 must have at most {MAX_INPUTS:,} inputs, got {inputs:,} in {name}"
         )
-        scale = np.abs(weight).max(1) / np.float32(LARGEST) if scales is None else scales[name]
         largest = LARGEST if scales is None else LARGEST_IMPORTED
-        integers = np.rint(weight / np.where(scale > 0, scale, np.float32(1))[:, None])
-        return integers.clip(-largest, largest).astype(np.int8), scale
+        magnitude = np.maximum(np.abs(weight.max(1)), np.abs(weight.min(1)))
+        scale = magnitude / np.float32(largest) if scales is None else scales[name]
+        integers = weight / np.where(scale > 0, scale, np.float32(1))[:, None]
+        np.rint(integers, out=integers)  # in place: a vocabulary of 256,000 pieces takes a gigabyte
+        np.clip(integers, -largest, largest, out=integers)
+        return integers.astype(np.int8), scale
 
     def make(name: str) -> np.ndarray:
         weight, scale = made(name.removesuffix(SCALE))
