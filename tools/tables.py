@@ -248,6 +248,10 @@ T5_EQUAL = {
     **{"method": "program", "bleu": "BLEU", "equal_texts": "the same as transformers", "equal_beams": "the same beams"},
     **{"largest_nats": "largest difference of scores, nats"},
 }
+T5_IMPORT = {
+    **{"model": "model", "step": "step", "largest_shard_mib": "largest shard, MiB", "seconds": "s"},
+    **{"peak_mib": "peak, MiB"},
+}
 
 
 def training() -> str:
@@ -401,6 +405,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "web": web,
     "t5": lambda: listed("t5-cpu.csv", T5_SPEED),
     "t5-equal": lambda: listed("t5-equal-cpu.csv", T5_EQUAL),
+    "t5-import": lambda: listed("t5-import-cpu.csv", T5_IMPORT),
     "training": training,
 }
 
