@@ -1,13 +1,17 @@
-"""Kinds of position schemes that are not listed, and formats that do not support a scheme, are refused by name."""
+"""Schemes of another package, kinds that are not listed, and formats that do not support a scheme."""
 
 from dataclasses import dataclass
 
 import pytest
-from relattn_mt.config import SCHEMES, ModelConfig
-from relattn_mt.config.positions import DotProduct, Mixer, Scheme, Signal
+import torch
+from relattn_mt.bundle import read_bundle
+from relattn_mt.config import SCHEMES, ModelConfig, positions
+from relattn_mt.config.positions import DistanceBias, DotProduct, Mixer, Scheme, Signal
 from relattn_mt.engine import decoder
+from relattn_mt.model.positions.stack import StackPositions
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.errors import InputError
+from torch import nn
 
 from tests.support.commands import assert_refused
 from tests.support.foreign_bundles import make_bundle
@@ -21,6 +25,43 @@ class OwnMixer(Mixer):
 @dataclass(frozen=True)
 class OwnSignal(Signal):
     pass
+
+
+class LogBias(DistanceBias):
+    module = f"{__name__}:LogBiases"
+
+    def weights(self, heads):
+        return {"weight": (2, heads, 1)}
+
+
+class LogBiases(nn.Module):
+    """KERPLE's biases −p log(1 + a |j − i|) (Chi et al. 2022, equation 4)."""
+
+    def __init__(self, heads, *, is_causal):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1.0, 0.5, 2 * heads).view(2, heads, 1))  # logarithms of p and a
+
+    def forward(self, distances):
+        scale, rate = self.weight.exp()
+        return -scale * torch.log1p(rate * distances.abs())
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_a_scheme_of_another_package(monkeypatch, tmp_path, per_layer):
+    monkeypatch.setitem(SCHEMES, "kerple", None)  # which ends with the test
+    monkeypatch.setattr(positions, "Positions", positions.Positions)
+    positions.register("kerple", Scheme("KERPLE", "a scheme of a test", lambda config: (None, LogBias(per_layer))))
+    attention = StackPositions(ModelConfig(dim=12, heads=3, positions="kerple"), is_causal=False).attention().double()
+    query, key, value = torch.randn(3, 1, 3, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    distance = (torch.arange(5) - torch.arange(5)[:, None]).abs()
+    p, a = torch.linspace(-1.0, 0.5, 6).double().exp().view(2, 3, 1, 1)
+    expected = (query @ key.mT / 2 - p * (1 + a * distance).log()).softmax(-1) @ value
+    torch.testing.assert_close(attention.eval()(query, key, value), expected, rtol=0, atol=1e-6)
+    bundle = make_bundle(tmp_path / "b", positions="kerple", dim=12, heads=3, encoder_layers=2)
+    lines = ["one apple", "17 pears and apples"]
+    loaded = read_bundle(bundle.path)
+    assert sum("bias.weight" in name and "attention.bias" in name for name in loaded.state) == (3 if per_layer else 0)
+    assert loaded.translator().translate(lines) == bundle.torch_translator().translate(lines)
 
 
 @pytest.mark.parametrize("parts", [(None, OwnMixer()), (OwnSignal(), DotProduct())], ids=["mixer", "signal"])

@@ -14,11 +14,7 @@ import numpy as np
 import safetensors
 
 from relattn_mt.config import ModelConfig
-from relattn_mt.config.positions import (
-    BucketBias,
-    ClippedTables,
-    DistanceVectors,
-)
+from relattn_mt.config.positions import ClippedTables, DistanceBias, DistanceVectors
 from relattn_mt.support.errors import InputError, one_line, reading, require
 from relattn_mt.support.lazy import LazyMapping
 
@@ -77,8 +73,10 @@ def weight_table(config: ModelConfig, vocab_sizes: tuple[int, int], *, quantized
             add(f"{side}_positions.signal.weight", spec.max_length, dim)
         for leaf in leaves if config.embedding_norm else ():
             add(f"{side}_positions.norm.{leaf}", dim)
-        if spec.mixer == BucketBias() and not (stack == "decoder" and config.decoder_mixer == "ssru"):
-            add(f"{side}_positions.bias.weight", BucketBias.buckets, config.heads)
+        has_ssru = stack == "decoder" and config.decoder_mixer == "ssru"
+        if isinstance(spec.mixer, DistanceBias) and not spec.mixer.per_layer and not has_ssru:
+            for name, shape in spec.mixer.weights(config.heads).items():
+                add(f"{side}_positions.bias.{name}", *shape)
         for name, shape in _layer(config, stack == "decoder"):
             for i in range(layers):
                 add(f"{stack}.{i}.{name}", *shape)
@@ -122,8 +120,8 @@ def _layer(config: ModelConfig, is_causal: bool) -> Iterator[tuple[str, tuple[in
         case DistanceVectors():
             yield from ((f"{own}.{name}", (heads, 1, head_dim)) for name in "uv")
             yield f"{own}.distance.weight", (joined, dim)
-        case BucketBias(per_layer=True):
-            yield f"{own}.bias.weight", (BucketBias.buckets, heads)
+        case DistanceBias(per_layer=True):
+            yield from ((f"{own}.bias.{name}", shape) for name, shape in mixer.weights(heads).items())
     linear |= {f"{each}.{part}": (joined, dim) for each in sublayers for part in ("query", "key", "value")}
     linear |= {f"{each}.out": (dim, joined) for each in sublayers}
     for name, shape in linear.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
 from inspect import signature
 from typing import Any, get_type_hints
 
@@ -69,7 +68,6 @@ def arguments_from(kind: Callable[..., Any], values: dict[str, Any], prefix: str
     return arguments
 
 
-@cache
 def _arguments(kind: Callable[..., Any], prefix: str) -> list[tuple[str, Any, str | None]]:
     """Return the name and the type of each argument, and for a configuration the prefix of its settings."""
     arguments = []

@@ -2,8 +2,9 @@
 
 Everything that depends on a scheme reads its `PositionSpec`: the model, the compiled decoder, exports, analysis and the
 reference pages. They match on the kinds of its two parts, a `Signal` and a `Mixer`, and refuse a kind that they do not
-know. To add a scheme, add an entry to `SCHEMES`, and for a new computation a kind. The kinds' modules are in
-`model/positions/`, and their weights in `weights.py`. Importing this module does not import PyTorch.
+know. To add a scheme, add an entry to `SCHEMES`, and for a new computation a kind. A `DistanceBias` names its module
+and its weights; the modules of the other kinds are in `model/positions/`, and their weights in `weights.py`. `register`
+adds a scheme of another package. Importing this module does not import PyTorch.
 """
 
 from __future__ import annotations
@@ -87,30 +88,43 @@ class ClippedTables(Mixer):
     beyond: Literal["clip", "zero"]
 
 
+@dataclass(frozen=True)
 class DistanceBias(Mixer):
     """Attention with a bias per head and distance: e_ij = q_i · k_j / √head_dim + b_(j−i), z_i = Σ_j α_ij v_j.
 
-    The subclasses are the functions b. Engines read b from the module, so they support any subclass.
+    The subclasses are the functions b. PyTorch's engine supports any subclass.
+
+    Attributes:
+        module: The class of the modules that compute b, as "package.module:Class". It is called with the number of
+            heads and `is_causal`, and its modules with distances (labels,) for biases (heads, labels).
+        per_layer: Whether each layer has its own module, as in UMT5, and not all layers of a stack the same.
     """
+
+    module: ClassVar[str]
+    per_layer: bool = False
+
+    def weights(self, heads: int) -> dict[str, tuple[int, ...]]:
+        """Return the names and the shapes of the weights of a module."""
+        return {}
 
 
 @final
-@dataclass(frozen=True)
 class BucketBias(DistanceBias):
-    """T5's bias: a learned number per bucket of distances.
+    """T5's bias: a learned number per bucket of distances."""
 
-    Attributes:
-        per_layer: Whether each layer has its own numbers, as in UMT5, and not all layers of a stack the same.
-    """
-
-    per_layer: bool = False
+    module = "relattn_mt.model.positions.distance_terms:Buckets"
     buckets: ClassVar[int] = 32  # of both directions together
     farthest: ClassVar[int] = 128  # this distance and longer ones share a bucket
+
+    def weights(self, heads: int) -> dict[str, tuple[int, ...]]:
+        return {"weight": (self.buckets, heads)}
 
 
 @final
 class SlopeBias(DistanceBias):
     """ALiBi's bias: −m |j − i|, with a constant slope m per head."""
+
+    module = "relattn_mt.model.positions.distance_terms:Slopes"
 
 
 @final
@@ -271,6 +285,12 @@ if TYPE_CHECKING:
     Positions = str
 else:
     Positions = Literal[tuple(SCHEMES)]  # lets the command line show and check the names
+
+
+def register(name: str, scheme: Scheme) -> None:
+    """Add a scheme of another package, so that recipes and bundles can name it in this process."""
+    SCHEMES[name] = scheme
+    globals()["Positions"] = Literal[tuple(SCHEMES)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,7 +118,7 @@ class Recipe(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(bool(self.out), "out must name a directory")
+        require(self.out, "out must name a directory")
         *earlier, last = self.stages or (StageConfig(),)
         require(
             last.steps is None, f"the last stage must have no steps, because it ends after train.steps: {last.steps}"
@@ -128,7 +128,7 @@ class Recipe(Config):
         fits = earlier_steps < self.train.steps
         require(fits, f"stages before the last must end before train.steps ({self.train.steps}), got {earlier_steps}")
         weighted = any(stage.weights is not None for stage in self.stages)
-        require(not weighted or bool(self.data.train_list), "weights of a stage require data.train_list")
+        require(not weighted or self.data.train_list, "weights of a stage require data.train_list")
         apart = not self.stages or self.data.augment == AugmentConfig()
         require(apart, "data.augment must not be set together with stages, of which each has its own augment")
         if self.train.guided_alignment > 0:

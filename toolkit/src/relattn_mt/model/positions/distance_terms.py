@@ -166,9 +166,10 @@ class Slopes(nn.Module):
 
     Args:
         heads: Number of heads.
+        is_causal: Not used.
     """
 
-    def __init__(self, heads: int) -> None:
+    def __init__(self, heads: int, *, is_causal: bool = False) -> None:
         super().__init__()
         self.heads = heads
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
 from typing import cast
 
 from relattn import RelativeAttention, SelfAttention
@@ -9,25 +10,19 @@ from torch import Tensor, nn
 
 from relattn_mt.config import ModelConfig
 from relattn_mt.config.positions import (
-    BucketBias,
     ClippedTables,
+    DistanceBias,
     DistanceVectors,
     DotProduct,
     LearnedVectors,
     Rotation,
     Sinusoids,
-    SlopeBias,
 )
 from relattn_mt.model.attention import PlainAttention, projections
 from relattn_mt.model.layers import norm
 from relattn_mt.model.mixers import SSRUMixer, TokenMixer
 from relattn_mt.model.positions.absolute import LearnedSignal, SinusoidalSignal
-from relattn_mt.model.positions.distance_terms import (
-    BiasAttention,
-    Buckets,
-    Slopes,
-    TransformerXLAttention,
-)
+from relattn_mt.model.positions.distance_terms import BiasAttention, TransformerXLAttention
 from relattn_mt.model.positions.rotary import RotaryAttention
 from relattn_mt.support.errors import InputError
 
@@ -70,16 +65,12 @@ class StackPositions(nn.Module):
     def _bias(self) -> nn.Module | None:
         """Build the function from distances to biases that the layers share, if the mixer has one."""
         match self.spec.mixer:
-            case _ if self.has_ssru:
-                return None
-            case BucketBias(per_layer=False):
-                return self._buckets()
-            case SlopeBias():
-                return Slopes(self.config.heads)
+            case DistanceBias(per_layer=False, module=module) if not self.has_ssru:
+                return self._biases(module)
         return None
 
-    def _buckets(self) -> Buckets:
-        return Buckets(self.config.heads, is_causal=self.is_causal)
+    def _biases(self, module: str) -> nn.Module:
+        return resolve_name(module)(self.config.heads, is_causal=self.is_causal)
 
     def embed(self, embeddings: Tensor, start: int) -> Tensor:
         """Return embeddings with the signal of their positions added, normalized if the model does so.
@@ -118,9 +109,9 @@ class StackPositions(nn.Module):
                     beyond=tables.beyond,
                     dropout=config.attention_dropout,
                 )
-            case BucketBias(per_layer=True):
-                return BiasAttention(config, self._buckets())
-            case BucketBias() | SlopeBias():
+            case DistanceBias(per_layer=True, module=module):
+                return BiasAttention(config, self._biases(module))
+            case DistanceBias():
                 assert self.bias is not None
                 return BiasAttention(config, self.bias.forward)
             case DistanceVectors():
