@@ -16,6 +16,7 @@ import numpy as np
 from relattn_mt.bundle import Bundle
 from relattn_mt.config import ModelConfig
 from relattn_mt.search.engine import Engine
+from relattn_mt.support.types import IdRows, SentencePair
 from relattn_mt.text.lexicon import Agreement, agreement, lexicon
 from relattn_mt.translate.translator import Translator
 from relattn_mt.weights import SCALE
@@ -44,7 +45,7 @@ class _Aligner(Engine, Protocol):
 
 
 def measure(
-    translator: Translator, config: ModelConfig, pairs: Sequence[tuple[str, str]], sources: Mapping[str, str]
+    translator: Translator, config: ModelConfig, pairs: Sequence[SentencePair], sources: Mapping[str, str]
 ) -> dict[AttentionHead, Agreement]:
     """Return how well the attention of each place agrees with a lexicon on pairs of sentences.
 
@@ -71,7 +72,7 @@ def measure(
 
 
 def _attention(
-    translator: Translator, config: ModelConfig, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]
+    translator: Translator, config: ModelConfig, src_ids: IdRows, tgt_ids: IdRows
 ) -> Iterator[tuple[AttentionHead, list[np.ndarray]]]:
     """Yield the attention weights of each sentence for each place. An engine gives those of the first heads."""
     engine: _Aligner = copy(translator.engine)  # type: ignore[assignment]
@@ -89,7 +90,7 @@ def _attention(
         yield AttentionHead(layer), before
 
 
-def with_best(bundle: Bundle, pairs: Sequence[tuple[str, str]]) -> tuple[Bundle, str]:
+def with_best(bundle: Bundle, pairs: Sequence[SentencePair]) -> tuple[Bundle, str]:
     """Return a bundle whose configuration names the best place, and a note about it.
 
     If the text says too little, the bundle stays as it is.

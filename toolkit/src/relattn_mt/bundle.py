@@ -12,7 +12,7 @@ A bundle is written to a temporary directory, synced, and renamed, so a bundle t
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,13 +30,23 @@ from relattn_mt.engine.shortlist import SHORTLIST, Shortlist
 from relattn_mt.search.engine import Engine
 from relattn_mt.support import files
 from relattn_mt.support.allocation import return_freed_memory
-from relattn_mt.support.errors import InputError, install_command, language_pairs, naming, one_line, reading, require
-from relattn_mt.support.files import as_size, putting, require_files, require_outside
+from relattn_mt.support.errors import InputError, install_command, language_pairs, naming, one_line, require
+from relattn_mt.support.files import as_size, putting, read_bytes, require_files, require_outside
+from relattn_mt.support.types import LanguagePair
 from relattn_mt.tokens.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn_mt.tokens.tokenizer import TOKENIZER, Tokenizer
 from relattn_mt.translate import Precision
 from relattn_mt.translate.translator import Translator
-from relattn_mt.weights import SCALE, LazyWeights, is_quantized, read_weights, require_fit, weight_table, write_weights
+from relattn_mt.weights import (
+    SCALE,
+    LazyWeights,
+    Tensors,
+    is_quantized,
+    read_weights,
+    require_fit,
+    weight_table,
+    write_weights,
+)
 
 if TYPE_CHECKING:
     from relattn_mt.model.transformer import Transformer
@@ -78,9 +88,9 @@ class Bundle:
     search: SearchConfig
     src_lang: str
     tgt_lang: str
-    state: Mapping[str, np.ndarray]  # weights, each tensor once, by its first name in the model
+    state: Tensors  # weights, each tensor once, by its first name in the model
     tokenizer: AnyTokenizer
-    pairs: Sequence[tuple[str, str]] = ()  # of languages, in a model that was trained on several
+    pairs: Sequence[LanguagePair] = ()  # of languages, in a model that was trained on several
     shortlist: Shortlist | None = None  # of an imported model
 
     @property
@@ -327,9 +337,6 @@ def read_shortlist(file: Path, tokenizer: AnyTokenizer, checked_digest: str = ""
     """
     source, target = tokenizer.vocabularies
     is_shared = source == target
-    with reading(file, "cannot be read"):
-        content = file.read_bytes()
-    try:
+    content = read_bytes(file)
+    with naming(file):
         return Shortlist(content, (len(source) - is_shared, len(target) - 1), is_shared, checked_digest)
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from error

@@ -28,6 +28,7 @@ from relattn_mt.corpus.sources import file_names
 from relattn_mt.loading import weights_digest
 from relattn_mt.support.errors import require, require_language
 from relattn_mt.support.files import require_regular
+from relattn_mt.support.types import LanguagePair
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text
 from relattn_mt.tokens.normalization import normalize
@@ -65,7 +66,7 @@ class SyntheticText:
     tag: str | None = None
 
     @property
-    def languages(self) -> tuple[str, str]:
+    def languages(self) -> LanguagePair:
         """Codes of the source and target languages of the pairs."""
         languages = self.translator.src_lang, self.translator.tgt_lang
         return languages if self.tag is None else languages[::-1]
@@ -108,17 +109,18 @@ class SyntheticText:
             lines = [line if self._is_read(line) else "" for line in chunk]
             results = self.translator.stream([lines], self.options, first_line=first + 1 + PART * i)
             for line, translations in zip(chunk, results, strict=True):
-                for i in range(n_best):
-                    best = translations[i] if i < len(translations) else Translation("", 0.0, [])
-                    yield self._pair(line, best)
+                missing = [Translation("", 0.0, [])] * (n_best - len(translations))
+                for translation in [*translations, *missing]:
+                    yield self._pair(line, translation)
 
     def _chunks(self, first: int, total: int) -> Iterator[list[str]]:
         """Yield the lines of each part from an index on."""
         lines = islice(self._lines(), first, None)
         for number in range(first, total, PART):
-            chunk = list(islice(lines, min(PART, total - number)))
-            complete = len(chunk) == min(PART, total - number)
-            require(complete, f"{', '.join(self.files)}: must have {total} lines as before, got {number + len(chunk)}")
+            size = min(PART, total - number)
+            chunk = list(islice(lines, size))
+            got = number + len(chunk)
+            require(len(chunk) == size, f"{', '.join(self.files)}: must have {total} lines as before, got {got}")
             yield chunk
 
     def _pair(self, line: str, best: Translation) -> ScoredPair:

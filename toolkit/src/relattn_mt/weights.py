@@ -17,7 +17,10 @@ from relattn_mt.config import ModelConfig
 from relattn_mt.config.positions import ClippedTables, DistanceBias, DistanceVectors
 from relattn_mt.support.errors import InputError, one_line, reading, require
 from relattn_mt.support.lazy import LazyMapping
+from relattn_mt.support.types import VocabSizes
 
+Tensors = Mapping[str, np.ndarray]  # by name
+TensorDict = dict[str, np.ndarray]
 SCALE = "_scale"  # suffix of the scales of a weight in 8 bits
 _MAX_LISTED = 5  # tensors per message
 _DTYPES = {"BOOL": "?", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "U8": "u1", "U16": "<u2", "U32": "<u4"}
@@ -31,7 +34,7 @@ class Weight(NamedTuple):
     kind: str = "floating point"
 
 
-def require_vocab_sizes(config: ModelConfig, vocab_sizes: tuple[int, int]) -> None:
+def require_vocab_sizes(config: ModelConfig, vocab_sizes: VocabSizes) -> None:
     """Raise an InputError if source and target share embeddings, but their vocabularies have different sizes."""
     source, target = vocab_sizes
     require(
@@ -41,7 +44,7 @@ def require_vocab_sizes(config: ModelConfig, vocab_sizes: tuple[int, int]) -> No
     )
 
 
-def weight_table(config: ModelConfig, vocab_sizes: tuple[int, int], *, quantized: bool = False) -> dict[str, Weight]:
+def weight_table(config: ModelConfig, vocab_sizes: VocabSizes, *, quantized: bool = False) -> dict[str, Weight]:
     """Return the weights of a model by name: those of `Transformer`, or of a model that is quantized, with scales.
 
     Raises:
@@ -69,15 +72,16 @@ def weight_table(config: ModelConfig, vocab_sizes: tuple[int, int], *, quantized
     if config.output_bias:
         add("output_bias", target)
     for side, stack, layers in (("src", "encoder", config.encoder_layers), ("tgt", "decoder", config.decoder_layers)):
+        is_causal = stack == "decoder"
         if spec.max_length is not None:
             add(f"{side}_positions.signal.weight", spec.max_length, dim)
         for leaf in leaves if config.embedding_norm else ():
             add(f"{side}_positions.norm.{leaf}", dim)
-        has_ssru = stack == "decoder" and config.decoder_mixer == "ssru"
+        has_ssru = is_causal and config.decoder_mixer == "ssru"
         if isinstance(spec.mixer, DistanceBias) and not spec.mixer.per_layer and not has_ssru:
             for name, shape in spec.mixer.weights(config.heads).items():
                 add(f"{side}_positions.bias.{name}", *shape)
-        for name, shape in _layer(config, stack == "decoder"):
+        for name, shape in _layer(config, is_causal):
             for i in range(layers):
                 add(f"{stack}.{i}.{name}", *shape)
         for leaf in leaves if config.norm != "post" else ():
@@ -131,14 +135,12 @@ def _layer(config: ModelConfig, is_causal: bool) -> Iterator[tuple[str, tuple[in
         yield from ((f"residuals.{i}.norm.{leaf}", (dim,)) for leaf in norm_leaves(config))
 
 
-def is_quantized(state: Mapping[str, np.ndarray]) -> bool:
+def is_quantized(state: Tensors) -> bool:
     """Return whether the weights of a model are those of a quantized one."""
     return f"embedding{SCALE}" in state
 
 
-def require_fit(
-    config: ModelConfig, vocab_sizes: tuple[int, int], state: Mapping[str, np.ndarray], source: object
-) -> None:
+def require_fit(config: ModelConfig, vocab_sizes: VocabSizes, state: Tensors, source: object) -> None:
     """Raise an InputError if names, shapes or dtypes of weights are not a model's. It names several differences."""
     layers = config.encoder_layers + config.decoder_layers
     if layers > len(state):
@@ -159,7 +161,7 @@ def require_fit(
         raise InputError(f"{source}: the weights do not fit the model: {'; '.join(listed)}{omitted}")
 
 
-def shape_and_dtype(state: Mapping[str, np.ndarray], name: str) -> tuple[tuple[int, ...], np.dtype]:
+def shape_and_dtype(state: Tensors, name: str) -> tuple[tuple[int, ...], np.dtype]:
     """Return the shape and the dtype of a weight, which is not read for it from a file."""
     if isinstance(state, FileWeights):
         return state.shape_and_dtype(name)
@@ -233,9 +235,7 @@ def read_weights(*paths: Path) -> tuple[FileWeights, dict[str, str]]:
     return FileWeights([(path.open("rb"), begin) for path, begin in zip(paths, begins, strict=True)], entries), metadata
 
 
-def write_weights(
-    path: Path, table: Mapping[str, Weight], state: Mapping[str, np.ndarray], metadata: Mapping[str, str]
-) -> None:
+def write_weights(path: Path, table: Mapping[str, Weight], state: Tensors, metadata: Mapping[str, str]) -> None:
     """Write the weights of a table to a safetensors file, one after the other, in the order of safetensors."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     dtypes = {name: np.dtype(np.int8 if weight.kind == "int8" else np.float32) for name, weight in table.items()}

@@ -12,7 +12,7 @@ def average(run: str, *, last: int = 5, out: str, overwrite: bool = False) -> No
         out: Directory of the new bundle.
         overwrite: Replace a bundle that exists at the output path.
     """
-    require(bool(out), "out must name a directory")
+    require(out, "out must name a directory")
 
     from relattn_mt.training.run import average_run
 

@@ -43,7 +43,7 @@ def export(
             other one if tgt_lang is that language.
         tgt_lang: Target language. The default is chosen as for src_lang.
     """
-    require(bool(out), "out must name a directory")
+    require(out, "out must name a directory")
     known = program != "marian" or quantization in ("float32", "int8")
     require(known, f"marian supports float32 and int8, got {quantization}")
     require(program != "web" or quantization == "float32", "web keeps the weights of the bundle: `relattn-mt quantize`")

@@ -62,7 +62,7 @@ def import_(
         _import_firefox(path, out, overwrite=overwrite, architecture=architecture, offline=offline)
         return
     require(not (architecture or offline), "--architecture and --offline require a model such as firefox:en-de")
-    require(bool(out), "out must name a directory")
+    require(out, "out must name a directory")
     sample = check_sample(check_lines, check_count)
     count = len(alignment_text)
     require(count in (0, 2), f"alignment_text must have two files, of sources and translations, got {count}")

@@ -23,7 +23,7 @@ def models(source: Literal["cached", "firefox"] = "cached", *, remove: list[str]
     """
     removed = {name: cached(*parse(name)) for name in remove}
     for name, paths in removed.items():
-        require(bool(paths), f"--remove must name a model in the cache, got {name}")
+        require(paths, f"--remove must name a model in the cache, got {name}")
     require(not (remove and source == "firefox"), "--remove must be without firefox, since it prints no list")
     for path in chain.from_iterable(removed.values()):
         remove_directory(path)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from relattn_mt.config import SearchConfig, SyntheticCleaningConfig
 from relattn_mt.support.errors import require
+from relattn_mt.support.types import SentencePair
 from relattn_mt.translate import Precision
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class ReferenceText:
     src: str
     ref: str
 
-    def pairs(self) -> list[tuple[str, str]]:
+    def pairs(self) -> list[SentencePair]:
         """Read the lines and their references."""
         from relattn_mt.tokens.text_files import read_parallel
 

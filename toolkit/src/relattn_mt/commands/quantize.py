@@ -14,7 +14,7 @@ def quantize(bundle: str, *, out: str, overwrite: bool = False) -> None:
         out: Directory of the new bundle.
         overwrite: Replace a bundle that exists at the output path.
     """
-    require(bool(out), "out must name a directory")
+    require(out, "out must name a directory")
 
     from relattn_mt.bundle import quantize_bundle, read_bundle
     from relattn_mt.hub import resolve

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from relattn_mt.commands.options import DeviceOptions, SearchOptions, require_new_output
 from relattn_mt.documents.read import FORMATS, file_suffix, uncompressed
 from relattn_mt.support.console import shows_progress
-from relattn_mt.support.errors import InputError, naming, reading, require, require_installed, same_language
-from relattn_mt.support.files import putting, require_regular, write_atomically
+from relattn_mt.support.errors import InputError, naming, require, require_installed, same_language
+from relattn_mt.support.files import putting, read_bytes, require_regular, write_atomically
 from relattn_mt.translate import Format, LongLines
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def translate(
     from relattn_mt.translate.glossary import Glossary
     from relattn_mt.translate.options import TranslateOptions
 
-    require(not output or bool(input), "--output requires --input")
+    require(not output or input, "--output requires --input")
     require(not (input and Path(input).is_dir()), f"--input must be a file, got a directory: {input}")
     require(not (input and prefix), "--prefix does not work with --input")
     is_document = _is_document(input, document)
@@ -236,8 +236,7 @@ def _translate_document(
     from relattn_mt.translate.documents import translate_document
 
     require_regular(input)
-    with reading(input, "cannot be read"):
-        content = Path(input).read_bytes()
+    content = read_bytes(input)
     with naming(input):
         shown = shows_progress()
         translated = translate_document(translator, input, content, options, progress=shown, is_fuzzy=is_fuzzy)

@@ -19,6 +19,7 @@ from relattn_mt.corpus.dedup import digest
 from relattn_mt.corpus.filters import Cleaner
 from relattn_mt.corpus.report import FilterStats
 from relattn_mt.support.errors import STOPPING_SIGNALS, InputError
+from relattn_mt.support.types import SentencePair
 from relattn_mt.tokens.normalization import normalize
 
 # limits of a chunk
@@ -26,7 +27,7 @@ _PAIRS = 2000
 _CHARACTERS = 1 << 22
 _PENDING = 3  # chunks under way per process
 
-ScoredPair = tuple[str, str] | tuple[str, str, float]  # with the score of a synthetic side
+ScoredPair = SentencePair | tuple[str, str, float]  # with the score of a synthetic side
 Chunk = tuple[int, list[ScoredPair]]  # number of the first pair in the corpus, from 1, and consecutive pairs
 
 

@@ -10,6 +10,7 @@ from babel.core import get_global
 
 from relattn_mt.config import CleaningConfig, SyntheticCleaningConfig
 from relattn_mt.corpus.overlap import HeldOutText
+from relattn_mt.support.types import LanguagePair
 from relattn_mt.text.patterns import has_text
 
 REASONS = {  # in the order of the checks; a pair is dropped for the first reason that applies
@@ -107,7 +108,7 @@ class Cleaner:
         held_out: Lines that training text must not overlap with.
     """
 
-    def __init__(self, config: CleaningConfig, languages: tuple[str, str], held_out: list[str]) -> None:
+    def __init__(self, config: CleaningConfig, languages: LanguagePair, held_out: list[str]) -> None:
         self.config = config
         self._src_lang, self._tgt_lang = languages
         self._min_score = config.min_score if isinstance(config, SyntheticCleaningConfig) else None

@@ -10,13 +10,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 from relattn_mt.support.errors import InputError, reading, require, require_installed, same_language
+from relattn_mt.support.types import LanguagePair, SentencePair
 from relattn_mt.tokens.text_files import blocks, read_lines
 
 _NAMES = ("src", "source"), ("tgt", "target")  # of columns, besides the codes of the languages
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
-def read_pairs(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
+def read_pairs(path: str, languages: LanguagePair) -> Iterator[SentencePair]:
     """Yield the pairs of a file, each side in one line. The name of the file decides how it is read.
 
     Tab-separated columns are named by the first row, and fields of objects by their names: the codes of the languages,
@@ -42,18 +43,17 @@ def read_pairs(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, str
             yield " ".join(src.split()), " ".join(tgt.split())
 
 
-def _find(names: Sequence[str], languages: tuple[str, str], where: str) -> list[int]:
+def _find(names: Sequence[str], languages: LanguagePair, where: str) -> list[int]:
     """Return the indices of the source and the target among names; none if neither is there."""
     lower = [name.strip().lower() for name in names]
-    found = [
-        next((lower.index(name) for name in (code.lower(), *others) if name in lower), -1)
-        for code, others in zip(languages, _NAMES, strict=True)
-    ]
-    require(min(found) >= 0 or max(found) < 0, f"{where} must name {' and '.join(languages)}, got {names}"[:300])
-    return found if min(found) >= 0 else []
+    columns = []
+    for code, others in zip(languages, _NAMES, strict=True):
+        columns += [lower.index(name) for name in (code.lower(), *others) if name in lower][:1]
+    require(len(columns) != 1, f"{where} must name {' and '.join(languages)}, got {names}"[:300])
+    return columns
 
 
-def _columns(rows: Iterable[list[str]], path: str, languages: tuple[str, str]) -> Iterator[Sequence[str]]:
+def _columns(rows: Iterable[list[str]], path: str, languages: LanguagePair) -> Iterator[Sequence[str]]:
     columns: list[int] = []
     for number, row in enumerate(rows, start=1):
         if number == 1:
@@ -73,20 +73,22 @@ def _rows(path: str) -> Iterator[Any]:
         yield from batch.to_pylist()
 
 
-def _objects(rows: Iterable[Any], path: str, languages: tuple[str, str]) -> Iterator[Sequence[str]]:
+def _objects(rows: Iterable[Any], path: str, languages: LanguagePair) -> Iterator[Sequence[str]]:
     """Yield the texts of objects with a field per language, or with such an object in the field "translation"."""
     for number, content in enumerate(rows, start=1):
         row = content.get("translation", content) if isinstance(content, dict) else {}
-        texts = list(row.values()) if isinstance(row, dict) else []
-        columns = _find([*row], languages, f"{path}: line {number}") if texts else []
-        if not columns or not all(isinstance(texts[column], str | None) for column in columns):
+        sides: list[Any] = []
+        if isinstance(row, dict):
+            texts = list(row.values())
+            sides = [texts[column] for column in _find([*row], languages, f"{path}: line {number}")]
+        if not sides or not all(isinstance(side, str | None) for side in sides):
             raise InputError(
                 f"{path}: line {number} must have texts for {' and '.join(languages)}, got {content}"[:300]
             )
-        yield [texts[column] or "" for column in columns]
+        yield [side or "" for side in sides]
 
 
-def _units(path: str, languages: tuple[str, str]) -> Iterator[Sequence[str]]:
+def _units(path: str, languages: LanguagePair) -> Iterator[Sequence[str]]:
     parser: Any = ElementTree.XMLPullParser(("start", "end"))
     body = None
     count = 0
@@ -96,12 +98,11 @@ def _units(path: str, languages: tuple[str, str]) -> Iterator[Sequence[str]]:
             if element.tag == "body":
                 body = element
             elif event == "end" and element.tag == "tu":
-                texts = {each.get(_LANGUAGE) or each.get("lang", ""): _text(each.find("seg")) for each in element}
-                sides = [
-                    next((text for own, text in texts.items() if same_language(code, own)), None)
-                    or next((text for own, text in texts.items() if own.lower()[:3].rstrip("-_") == code.lower()), "")
-                    for code in languages
-                ]
+                texts = {}
+                for variant in element:
+                    language = variant.get(_LANGUAGE) or variant.get("lang", "")
+                    texts[language] = _text(variant.find("seg"))
+                sides = [_side(texts, code) for code in languages]
                 if all(sides):
                     count += 1
                     yield sides
@@ -109,6 +110,13 @@ def _units(path: str, languages: tuple[str, str]) -> Iterator[Sequence[str]]:
                     body.clear()
     parser.close()
     require(count > 0, f"{path}: no unit has both {' and '.join(languages)}")
+
+
+def _side(texts: dict[str, str], code: str) -> str:
+    """Return the text in a language, or else in one of its regions; empty if there is none."""
+    own = (text for language, text in texts.items() if same_language(code, language))
+    regional = (text for language, text in texts.items() if language.lower()[:3].rstrip("-_") == code.lower())
+    return next(own, "") or next(regional, "")
 
 
 def _text(segment: ElementTree.Element | None) -> str:

@@ -16,6 +16,7 @@ from relattn_mt.corpus.filter_pool import ScoredPair
 from relattn_mt.corpus.pair_files import read_pairs
 from relattn_mt.support.errors import require
 from relattn_mt.support.files import require_regular
+from relattn_mt.support.types import LanguagePair, SentencePair
 from relattn_mt.tokens.text_files import read_parallel, text_digest
 
 _ESCAPED = re.compile(r"&(?:quot|apos|#91|#93|#124);| @-@ ")
@@ -30,7 +31,7 @@ class Source(Protocol):
         """Paths of files of held-out lines."""
 
     @property
-    def languages(self) -> tuple[str, str]:
+    def languages(self) -> LanguagePair:
         """Codes of the source and target languages."""
 
     @property
@@ -68,7 +69,7 @@ class OwnFiles:
 
     src: str
     tgt: str
-    languages: tuple[str, str]
+    languages: LanguagePair
     exclude: tuple[str, ...] = ()
 
     @cached_property
@@ -102,7 +103,7 @@ class OwnFiles:
         """Yield the pairs from an index on, in order."""
         return islice(self._read(), start, None)
 
-    def _read(self) -> Iterator[tuple[str, str]]:
+    def _read(self) -> Iterator[SentencePair]:
         """Yield all pairs. `filters` drops those with NUL, and counts them."""
         if self.tgt:
             return read_parallel(self.src, self.tgt, accepts_nul=True)

@@ -21,9 +21,9 @@ import numpy as np
 from relattn_mt.config import AugmentConfig
 from relattn_mt.data import copied_text
 from relattn_mt.data.storage import EncodedPairs
+from relattn_mt.support.types import SentencePair
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
 
-SentencePair = tuple[str, str]
 Pieces = Sequence[int] | np.ndarray
 MOST_JOINED = 4  # lines that become one
 _WORDS_PER_TYPO = 10
@@ -169,7 +169,8 @@ class AugmentedPairs:
         self.epoch = epoch
         self.changes = changes
         self._ends = list(accumulate(augmentation.sizes))
-        self.src_pieces, self.tgt_pieces = pairs.src.lengths(), pairs.tgt.lengths()
+        self.src_pieces = pairs.src.lengths()
+        self.tgt_pieces = pairs.tgt.lengths()
         rows = np.unique(chosen[changes[chosen] > 0])
         for start in range(0, len(rows), _CHUNK):  # encoded by all processor cores
             chunk = rows[start : start + _CHUNK].tolist()
@@ -178,8 +179,10 @@ class AugmentedPairs:
     def _measure(self, rows: list[int], encoded: Iterable[tuple[Pieces, Pieces]]) -> None:
         """Record the lengths of changed rows. A row that became too long, or empty, is not changed."""
         for row, (src, tgt) in zip(rows, encoded, strict=True):
-            if min(len(src), len(tgt)) > 0 and max(len(src), len(tgt)) <= self.augmentation.max_length:
-                self.src_pieces[row], self.tgt_pieces[row] = self.augmentation.given + len(src), len(tgt)
+            lengths = len(src), len(tgt)
+            if min(lengths) > 0 and max(lengths) <= self.augmentation.max_length:
+                self.src_pieces[row] = self.augmentation.given + lengths[0]
+                self.tgt_pieces[row] = lengths[1]
             else:
                 self.changes[row] = 0
 

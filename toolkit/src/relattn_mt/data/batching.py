@@ -187,7 +187,9 @@ class TrainingText:
         parts = accumulate * ranks
         for stage, part in enumerate(self.stages):
             if part.end is not None and part.end <= done:
-                epoch, index = (epoch + 1, 0) if part.end == done else (epoch, index)
+                if part.end == done:
+                    epoch += 1
+                    index = 0
                 continue
             while part.end is None or done < part.end:
                 plan = self.epoch(epoch, stage=stage, parts=parts)
@@ -211,9 +213,8 @@ class TrainingText:
         begin = len(self.special.src_begin)
         links = [np.zeros((0, 3), dtype=np.int64)]
         for index, row in enumerate(rows.tolist()):
-            if (
-                isinstance(pairs, EncodedPairs) or not pairs.changes[row]
-            ):  # text that augmentation has changed has no links
+            is_changed = isinstance(pairs, AugmentedPairs) and pairs.changes[row]
+            if not is_changed:  # changed text has no links
                 src, tgt = self.links.row(row)
                 links.append(np.stack([np.full_like(src, index, np.int64), tgt, src + begin], axis=1))
         return replace(batch, links=torch.from_numpy(np.concatenate(links)))
@@ -248,5 +249,6 @@ def _padded(ids: Rows, begin: tuple[int, ...], end: tuple[int, ...], pad: int) -
 def eval_batches(src_ids: Rows, tgt_ids: Rows, max_tokens: int, special: SpecialTokens = OURS) -> Iterator[Batch]:
     """Yield batches of all sentences, shortest first, with sentences × longest <= max_tokens, or of one sentence."""
     longest = np.maximum(row_lengths(src_ids, special.per_source), row_lengths(tgt_ids, special.per_target))
-    for indices in batch_by_size(np.argsort(longest, kind="stable"), longest, max_tokens):
-        yield collate([src_ids[i] for i in indices.tolist()], [tgt_ids[i] for i in indices.tolist()], special)
+    for batch in batch_by_size(np.argsort(longest, kind="stable"), longest, max_tokens):
+        rows = batch.tolist()
+        yield collate([src_ids[row] for row in rows], [tgt_ids[row] for row in rows], special)

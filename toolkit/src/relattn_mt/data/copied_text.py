@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from random import Random
 
+from relattn_mt.support.types import SentencePair
+
 _EMOJI = [(0x1F600, 0x1F64F), (0x1F300, 0x1F5FF), (0x1F680, 0x1F6C5), (0x1F90D, 0x1F9FF), (0x2700, 0x27BF)]
 _SYMBOLS = "→←↔•·★☆✓✗©®™§¶†°€£¥₹#|~^\\_=+*/<>[]{}@&∞≈≤≥×÷±♥■▲…²³½"
 _SCRIPTS = [  # first and last letter
@@ -34,7 +36,7 @@ _DOMAINS = ("com", "org", "net", "de", "fr", "io", "co.uk", "info")
 _WORDS_PER_TEXT = 12
 
 
-def insert(pair: tuple[str, str], random: Random) -> tuple[str, str]:
+def insert(pair: SentencePair, random: Random) -> SentencePair:
     """Return a sentence pair with the same texts on both sides, at the start, at the end or as far into each."""
     for _ in range(1 + int(random.random() * len(pair[0].split()) / _WORDS_PER_TEXT)):
         text = draw(random)
@@ -80,18 +82,10 @@ def _address(random: Random) -> str:
     name = _name(random)
     site = _name(random)
     domain = random.choice(_DOMAINS)
-    path = f"/{_name(random)}" * random.randint(0, 2) + random.choice(
-        ("", "", f"?{_name(random)}={random.randint(0, 999)}")
-    )
-    return random.choice(
-        (
-            f"https://{site}.{domain}{path}",
-            f"www.{site}.{domain}{path}",
-            f"{name}@{site}.{domain}",
-            f"@{name}",
-            f"#{name}",
-        )
-    )
+    path = f"/{_name(random)}" * random.randint(0, 2)
+    path += random.choice(("", "", f"?{_name(random)}={random.randint(0, 999)}"))
+    host = f"{site}.{domain}"
+    return random.choice((f"https://{host}{path}", f"www.{host}{path}", f"{name}@{host}", f"@{name}", f"#{name}"))
 
 
 def _placeholder(random: Random) -> str:

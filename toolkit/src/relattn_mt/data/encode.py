@@ -27,6 +27,7 @@ from relattn_mt.data.mixture import CorpusFiles, Mixture, read_corpus_list
 from relattn_mt.data.storage import open_pairs, write_pairs
 from relattn_mt.support.errors import InputError, one_line, reading, require
 from relattn_mt.support.files import file_digest, require_regular, write_atomically
+from relattn_mt.support.types import LanguagePair, SentencePair
 from relattn_mt.text.patterns import has_text
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn_mt.tokens.text_files import ParallelFiles
@@ -52,11 +53,11 @@ class Corpus:
     """
 
     name: str
-    pairs: Iterable[tuple[str, str]]
+    pairs: Iterable[SentencePair]
     text: ParallelFiles
     weight: float
     settings: tuple[str, str]
-    languages: tuple[str, str]
+    languages: LanguagePair
 
     def read(self) -> Self:
         """Return the corpus with its pairs in memory."""
@@ -106,8 +107,8 @@ class ValidationSet:
     """
 
     name: str
-    languages: tuple[str, str]
-    pairs: list[tuple[str, str]]
+    languages: LanguagePair
+    pairs: list[SentencePair]
     batches: list[Batch]
 
 
@@ -127,7 +128,7 @@ class TranslationData:
     train: TrainingText
     valid: list[ValidationSet]
     dropped: dict[str, int]
-    languages: list[tuple[str, str]]
+    languages: list[LanguagePair]
 
 
 def has_data(directory: Path) -> bool:
@@ -218,7 +219,7 @@ def _corpora(config: DataConfig, split: str) -> list[Corpus]:
     """Return the corpora of a split; none if the recipe names no validation text."""
     src, tgt, path = (getattr(config, f"{split}_{part}") for part in ("src", "tgt", "list"))
     files = [CorpusFiles(src, tgt)] if src else []
-    require(bool(src or path) or split == "valid", "data.train_src or data.train_list must be set")
+    require(src or path or split == "valid", "data.train_src or data.train_list must be set")
     if path:
         files = read_corpus_list(path, weighted=split == "train", languages=config.language_tokens != "none")
     settings = (f"{split}_list",) * 2 if path else (f"{split}_src", f"{split}_tgt")
@@ -231,7 +232,7 @@ def _corpora(config: DataConfig, split: str) -> list[Corpus]:
     return corpora
 
 
-def _require_fit(recipe: Recipe, pairs: list[tuple[str, str]], tokenizer: AnyTokenizer | None) -> None:
+def _require_fit(recipe: Recipe, pairs: list[LanguagePair], tokenizer: AnyTokenizer | None) -> None:
     """Raise an InputError if the stages, lengths or languages of a run do not fit its corpora, model or tokenizer."""
     data = recipe.data
     corpora = len(pairs)
@@ -347,7 +348,7 @@ class _Encoder:
         batches = list(eval_batches(src, tgt, max_tokens, self.tokenizer.special))
         return ValidationSet(corpus.name, corpus.languages, list(pairs), batches)
 
-    def pairs(self, corpus: Corpus, dropped: Counter[str]) -> Iterator[tuple[tuple[str, str], list[int], list[int]]]:
+    def pairs(self, corpus: Corpus, dropped: Counter[str]) -> Iterator[tuple[SentencePair, list[int], list[int]]]:
         """Yield text and piece ids of the pairs of a corpus that are kept, and count the others.
 
         With language_tokens, a source begins with the token of its target language.
@@ -383,7 +384,7 @@ class _Encoder:
         require(kept > 0, f"{corpus.name}: at least one pair must be kept, but all were dropped: {counts}")
 
 
-def _reason_to_drop(pair: tuple[str, str], max_characters: float) -> str | None:
+def _reason_to_drop(pair: SentencePair, max_characters: float) -> str | None:
     """Return why a pair is dropped, as far as this is known without encoding it."""
     if not all(map(has_text, pair)):
         return "empty"

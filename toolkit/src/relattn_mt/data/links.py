@@ -10,6 +10,7 @@ import numpy as np
 
 from relattn_mt.data.storage import EncodedPairs, write_pairs
 from relattn_mt.support.errors import require
+from relattn_mt.support.types import VocabSizes
 from relattn_mt.text.aligner import Aligner, Sentences
 
 LINKS = "data/links.pairs"
@@ -18,7 +19,7 @@ _ROWS = 50_000  # sentence pairs that are aligned at once
 _log = logging.getLogger(__name__)
 
 
-def write_links(path: Path, pairs: EncodedPairs, given: int, vocab_sizes: tuple[int, int]) -> None:
+def write_links(path: Path, pairs: EncodedPairs, given: int, vocab_sizes: VocabSizes) -> None:
     """Align encoded pairs, and write their links: positions in the source, and positions in the target.
 
     The aligner learns from all pairs, or from a part that is spread evenly.

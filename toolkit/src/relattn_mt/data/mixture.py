@@ -23,6 +23,7 @@ import numpy as np
 from relattn_mt.config import MOST_WEIGHT
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.support.files import require_regular
+from relattn_mt.support.types import LanguagePair
 from relattn_mt.text.patterns import has_text
 from relattn_mt.tokens.text_files import read_lines
 
@@ -42,7 +43,7 @@ class CorpusFiles(NamedTuple):
     src: str
     tgt: str
     weight: float = 1.0
-    languages: tuple[str, str] | None = None
+    languages: LanguagePair | None = None
 
 
 def read_corpus_list(path: str, *, weighted: bool = True, languages: bool = False) -> list[CorpusFiles]:
@@ -78,7 +79,7 @@ def read_corpus_list(path: str, *, weighted: bool = True, languages: bool = Fals
             valid = pair[0] != pair[1] and all(map(_CODE.fullmatch, pair))
             require(valid, f"{path}, line {number}: must end with the codes of two languages, got {codes}")
         corpora.append(CorpusFiles(str(Path(path).parent / src), str(Path(path).parent / tgt), weight, pair))
-    require(bool(corpora), f"{path}: must list at least one corpus")
+    require(corpora, f"{path}: must list at least one corpus")
     return corpora
 
 
@@ -98,12 +99,13 @@ class Mixture:
     def weighted(cls, sizes: Sequence[int], weights: Sequence[float], temperature: float = 1.0) -> Mixture:
         """Return the mixture of weighted corpora. Every corpus with a weight has at least one pair in an epoch."""
         weighted_sizes = [size * weight for size, weight in zip(sizes, weights, strict=True)]
-        tempered_sizes = [count ** (1 / temperature) for count in weighted_sizes]
-        draws = (
-            max(tempered_size > 0, round(sum(weighted_sizes) * tempered_size / sum(tempered_sizes)))
-            for tempered_size in tempered_sizes
-        )
-        return cls(tuple(sizes), tuple(map(int, draws)))
+        tempered_sizes = [size ** (1 / temperature) for size in weighted_sizes]
+        total = sum(weighted_sizes)
+        draws = []
+        for tempered_size in tempered_sizes:
+            least = int(tempered_size > 0)
+            draws.append(max(least, round(total * tempered_size / sum(tempered_sizes))))
+        return cls(tuple(sizes), tuple(draws))
 
     def epoch(self, seed: int, epoch: int) -> np.ndarray | None:
         """Return the pairs of an epoch, (pairs,) indices in no particular order. None means each pair once."""

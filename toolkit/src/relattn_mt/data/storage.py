@@ -112,7 +112,7 @@ def open_pairs(path: Path, rows: int | None = None) -> EncodedPairs:
         if size not in (2, 4) or min(count, total) < 0 or len(content) != expected:
             raise ValueError(f"it must have the size that it names, got {len(content):,} bytes")
         ends = content[begin:-_TRAILER].view(np.int64)
-        if ends[0] != 0 or ends[-1] != total or bool((ends[1:] < ends[:-1]).any()):
+        if ends[0] != 0 or ends[-1] != total or (ends[1:] < ends[:-1]).any():
             raise ValueError(f"its rows must be in order, with {total:,} values")
         if rows is not None and count != rows:
             raise ValueError(f"it must have {rows:,} pairs, got {count:,}")

@@ -186,7 +186,7 @@ def _open(archive: Archive, suffix: str) -> tuple[dict[str, Any], Comparisons]:
         declared = [(each.get("PartName", ""), each.get("ContentType", "")) for each in types.iter("{*}Override")]
         parts = [(name.lstrip("/"), kind) for name, kind in declared if name.lstrip("/") in archive.members]
         parts.sort(key=lambda each: ".main+" not in each[1])
-        require(bool(parts) and re.search(pattern, parts[0][1]) is not None, f"the file must be {document}")
+        require(parts and re.search(pattern, parts[0][1]), f"the file must be {document}")
         found = {
             name: _parse(archive.members[name])
             for name, content_type in parts

@@ -54,7 +54,7 @@ class Subtitles:
         self._parts = re.split(r"(\r\n|\n|\r)", content)  # lines, and line ends at odd indices
         is_webvtt = self._parts[0].startswith("WEBVTT")
         found = list(_read(self._parts, is_webvtt))
-        require(bool(found) or is_webvtt or not content.strip(), "the file must be SubRip or WebVTT subtitles")
+        require(found or is_webvtt or not content.strip(), "the file must be SubRip or WebVTT subtitles")
         subtitles = [each for each in found if has_text("".join(each.lines))]
         self._longest = max((len(line) for each in subtitles for line in each.lines), default=0)
         entities = frozenset(_ENTITY.findall(content)) if is_webvtt else None

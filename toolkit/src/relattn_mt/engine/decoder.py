@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
@@ -31,7 +31,8 @@ from relattn_mt.engine.packing import Packing, address, aligned, padded
 from relattn_mt.engine.quantization import quantize
 from relattn_mt.engine.terms import TERMS, angles, sinusoids
 from relattn_mt.search.types import NEVER, Hypothesis, SearchRules
-from relattn_mt.weights import is_quantized
+from relattn_mt.support.types import VocabSizes
+from relattn_mt.weights import TensorDict, Tensors, is_quantized
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -105,8 +106,8 @@ class NativeDecoder:
     def __init__(
         self,
         config: ModelConfig,
-        vocab_sizes: tuple[int, int],
-        weights: Mapping[str, np.ndarray],
+        vocab_sizes: VocabSizes,
+        weights: Tensors,
         *,
         int8: bool,
         kernels: loader.Kernels | None = None,
@@ -164,7 +165,7 @@ class NativeDecoder:
             stack: [pack.layer(stack, number) for number in range(count)]
             for stack, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers))
         }
-        self.signals: dict[str, np.ndarray] = {}
+        self.signals: TensorDict = {}
         if isinstance(self.spec.signal, LearnedVectors):
             for stack, side in (("encoder", "src"), ("decoder", "tgt")):
                 pack.keep(pack.read(f"{side}_positions.signal.weight"))
@@ -207,11 +208,10 @@ class NativeDecoder:
 
     def positions(self, stack: str, length: int) -> tuple[dict[str, Any], list[Any]]:
         """Return the arguments of the encoder or the decoder for a number of positions, and what they point to."""
+        mixer = DotProduct() if stack == "decoder" and self.has_ssru else self.spec.mixer
         # the distances that have a label
-        mixer = self.spec.mixer
         left = 0
         right = 0
-        mixer = DotProduct() if stack == "decoder" and self.has_ssru else mixer
         array = (self.types["layer"] * len(self.layers[stack]))(*self.layers[stack])
         kept: list[Any] = [array]
         pointers: dict[str, Any] = {"layers": ctypes.cast(array, ctypes.c_void_p)}
@@ -294,20 +294,22 @@ class NativeDecoder:
         held = self.start(memory, src_lengths, capacity)
         first = integers(given)
         banned = integers(rules.banned)
-        tokens_of = integers(np.concatenate(shortlists or [np.empty(0)]))
-        begins = integers(np.cumsum([0, *map(len, shortlists or [])]))
         penalties = np.array([rules.penalty(length) for length in range(capacity + 2)], np.float32)
         tokens = np.empty((sentences, beam, capacity), np.int64)
         scores = np.empty((sentences, beam), np.float32)
+        step = self.types["step"](
+            **held.arguments,
+            src_lengths=address(held.src_lengths, np.int64),
+            banned=address(banned, np.int64),
+            banned_count=len(banned),
+        )
+        if shortlists:
+            allowed = integers(np.concatenate(shortlists))
+            begins = integers(np.cumsum([0, *map(len, shortlists)]))
+            step.shortlist = address(allowed, np.int64)
+            step.shortlist_begins = address(begins, np.int64)
         arguments = self.types["search"](
-            step=self.types["step"](
-                **held.arguments,
-                src_lengths=address(held.src_lengths, np.int64),
-                banned=address(banned, np.int64),
-                banned_count=len(banned),
-                shortlist=address(tokens_of, np.int64) if shortlists else None,
-                shortlist_begins=address(begins, np.int64),
-            ),
+            step=step,
             limits=address(limits, np.int64),
             penalties=address(penalties),
             tokens=address(tokens, np.int64),
@@ -325,13 +327,17 @@ class NativeDecoder:
         steps = self.functions["search"](ctypes.addressof(arguments))
         if steps < 0:
             raise MemoryError(f"the cache of a search must fit in memory, got {sentences} sentences and beam {beam}")
-        found = zip(tokens[:, : rules.n_best, :steps].tolist(), scores[:, : rules.n_best].tolist(), strict=True)
-        return [
-            [Hypothesis(row[: row.index(rules.eos)], score) for row, score in zip(*each, strict=True) if score > NEVER]
-            if each[1][0] > NEVER  # else NaN, or no hypothesis
-            else []
-            for each in found
-        ]
+        best_tokens = tokens[:, : rules.n_best, :steps].tolist()
+        best_scores = scores[:, : rules.n_best].tolist()
+        results: list[list[Hypothesis]] = []
+        for rows, row_scores in zip(best_tokens, best_scores, strict=True):
+            hypotheses = []
+            if row_scores[0] > NEVER:  # else NaN, or no hypothesis
+                for row, score in zip(rows, row_scores, strict=True):
+                    if score > NEVER:
+                        hypotheses.append(Hypothesis(row[: row.index(rules.eos)], score))
+            results.append(hypotheses)
+        return results
 
 
 def integers(numbers: ArrayLike) -> np.ndarray:

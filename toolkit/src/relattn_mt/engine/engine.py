@@ -15,6 +15,7 @@ from relattn_mt.engine.shortlist import Shortlist
 from relattn_mt.search.engine import NextTokens
 from relattn_mt.search.types import MOST_POSITIONS, Hypothesis, Request, SearchRules
 from relattn_mt.support.errors import InputError
+from relattn_mt.support.types import IdRows
 
 INTEGERS = {"tokens", "sources", "src_lengths", "candidates", "banned", "only"}  # arrays of a step in 64 bits
 
@@ -65,17 +66,18 @@ class NativeEngine:
         return f"{layers}, dim {config.dim}, {config.positions} positions, {self.precision}"
 
     def search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
+        plain: list[int] = []
+        constrained: list[int] = []
+        for i, request in enumerate(requests):
+            has_text = request.phrases or request.spelling or len(request.prefix) > rules.given
+            group = constrained if rules.restrains or has_text else plain
+            group.append(i)
         results: list[list[Hypothesis]] = [[]] * len(requests)
-        constrained = [
-            bool(rules.restrains or each.phrases or each.spelling or len(each.prefix) > rules.given)
-            for each in requests
-        ]
-        plain, others = ([i for i, each in enumerate(constrained) if each == kind] for kind in (False, True))
-        for chosen, run in ((plain, self._search), (others, self._search_by_steps)):
+        for chosen, run in ((plain, self._search), (constrained, self._search_by_steps)):
             if chosen:
-                found = run([requests[i] for i in chosen], rules)
-                for i, hypotheses in zip(chosen, found, strict=True):
-                    results[i] = hypotheses
+                hypotheses = run([requests[i] for i in chosen], rules)
+                for i, best in zip(chosen, hypotheses, strict=True):
+                    results[i] = best
         return results
 
     def _search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
@@ -101,7 +103,7 @@ class NativeEngine:
         if capacity > MOST_POSITIONS:
             raise InputError(f"translations must have at most {MOST_POSITIONS:,} pieces, got a limit of {capacity:,}")
 
-    def start(self, sources: Sequence[Sequence[int]], capacity: int) -> NativeState:
+    def start(self, sources: IdRows, capacity: int) -> NativeState:
         self._require_held(capacity)
         src, lengths = _padded(sources)
         return NativeState(
@@ -129,7 +131,7 @@ class NativeEngine:
         )
         return NextTokens(values, best, log_sums, lambda: logits)
 
-    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+    def score(self, sources: IdRows, targets: IdRows) -> list[list[float]]:
         scores: list[list[float]] = [[] for _ in targets]
         for places, state, tokens, following in self._forced(sources, targets):
             values = np.empty((len(places), 1), np.float32)
@@ -140,18 +142,20 @@ class NativeEngine:
                 scores[place].append(value)
         return scores
 
-    def align(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        where = dict(zip(("attention_layer", "attention_heads"), self.alignment, strict=True))
-        found: list[list[np.ndarray]] = [[] for _ in targets]
+    def align(self, sources: IdRows, targets: IdRows) -> list[np.ndarray]:
+        layer, heads = self.alignment
+        longest = max(map(len, sources))
+        attention: list[list[np.ndarray]] = [[] for _ in targets]
         for places, state, tokens, _ in self._forced(sources, targets):
-            weights = np.zeros((len(places), max(map(len, sources))), np.float32)
-            self._run(state, tokens, np.arange(len(places)), {"attention": weights}, **where)
+            rows = np.arange(len(places))
+            weights = np.zeros((len(places), longest), np.float32)
+            self._run(state, tokens, rows, {"attention": weights}, attention_layer=layer, attention_heads=heads)
             for place, row in zip(places, weights, strict=True):
-                found[place].append(row[: len(sources[place])])
-        return [np.stack(rows) for rows in found]
+                attention[place].append(row[: len(sources[place])])
+        return [*map(np.stack, attention)]
 
     def _forced(
-        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+        self, sources: IdRows, targets: IdRows
     ) -> Iterator[tuple[list[int], NativeState, list[int], list[int]]]:
         """Yield, for each step over given targets, their places, the state, and their last and their next tokens."""
         places = sorted(range(len(targets)), key=lambda i: -len(targets[i]))
@@ -159,7 +163,9 @@ class NativeEngine:
         state = self.start([sources[i] for i in places], steps)
         for at in range(steps):
             places = [i for i in places if len(targets[i]) > at + 1]
-            yield places, state, [targets[i][at] for i in places], [targets[i][at + 1] for i in places]
+            last = [targets[i][at] for i in places]
+            following = [targets[i][at + 1] for i in places]
+            yield places, state, last, following
 
     def _run(
         self,
@@ -209,7 +215,7 @@ class NativeEngine:
         state.sources = state.sources[rows]
 
 
-def _padded(sequences: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+def _padded(sequences: IdRows) -> tuple[np.ndarray, np.ndarray]:
     """Return sequences (rows, length), padded on the right with zeros, and their lengths (rows,)."""
     lengths = np.array([len(each) for each in sequences], np.int64)
     padded = np.zeros((len(sequences), int(lengths.max(initial=0))), np.int64)

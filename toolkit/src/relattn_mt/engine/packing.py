@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,14 +20,13 @@ from relattn_mt.engine.loader import Kernels
 from relattn_mt.engine.quantization import in_float32, integers_of
 from relattn_mt.engine.terms import TERMS, buckets, sinusoids, slope_biases
 from relattn_mt.support.errors import require
-from relattn_mt.weights import SCALE
+from relattn_mt.weights import SCALE, Tensors
 
 # as in `workspace.h`
 PADDING = 16
 MARGIN = 16
 LINE = 64  # alignment of arrays in bytes, which makes reading them faster
 LOG2_E = 1 / math.log(2)
-Weights = Mapping[str, np.ndarray]
 
 
 class Packing:
@@ -40,7 +39,7 @@ class Packing:
         kernel: Kernel of the maps, which decides how they are packed. If it is not FLOAT, the model is quantized.
     """
 
-    def __init__(self, kernels: Kernels, config: ModelConfig, weights: Weights, kernel: int = FLOAT) -> None:
+    def __init__(self, kernels: Kernels, config: ModelConfig, weights: Tensors, kernel: int = FLOAT) -> None:
         self.kernels = kernels
         self.structures = kernels.types
         self.kernel = kernel
@@ -74,14 +73,19 @@ class Packing:
     def read(self, name: str) -> np.ndarray:
         """Return a weight in float32. Raises InputError if it is not finite."""
         weight = in_float32(self.weights, name)
-        require(bool(np.isfinite(weight).all()), f"weights must be finite, got NaN or infinity in {name}")
+        require(np.isfinite(weight).all(), f"weights must be finite, got NaN or infinity in {name}")
         return weight
 
     def rows(self, name: str, bias: np.ndarray | None = None) -> list[np.ndarray]:
         """Return a weight (outputs, inputs), a bias or zeros, and the scales of a weight in 8 bits."""
-        is_float = self.kernel == FLOAT or f"{name}{SCALE}" not in self.weights
-        weight, *scales = [self.read(name)] if is_float else integers_of(self.weights, name)
-        return [weight, np.zeros(len(weight), np.float32) if bias is None else bias, *scales]
+        if self.kernel == FLOAT or f"{name}{SCALE}" not in self.weights:
+            weight = self.read(name)
+            scales: list[np.ndarray] = []
+        else:
+            weight, *scales = integers_of(self.weights, name)
+        if bias is None:
+            bias = np.zeros(len(weight), np.float32)
+        return [weight, bias, *scales]
 
     def linear_rows(self, prefix: str) -> list[np.ndarray]:
         """Return the rows of a linear layer with its bias."""
@@ -100,15 +104,18 @@ class Packing:
 
         `end` is the bias of outputs that complete a panel.
         """
-        arrays = [None if each is None else np.ascontiguousarray(each) for each in (weight, bias, scales)]
+        outputs, inputs = weight.shape
         dtypes = (np.float32 if scales is None else np.int8, np.float32, np.float32)
-        packing = self.structures["packing"](
-            *(None if x is None else address(x, dtype) for x, dtype in zip(arrays, dtypes, strict=True)),
-            outputs=weight.shape[0],
-            inputs=weight.shape[1],
-            kernel=FLOAT if scales is None else self.kernel,
-            end_bias=end,
-        )
+        arrays = []  # alive while their addresses are used
+        addresses: list[int | None] = []
+        for array, dtype in zip((weight, bias, scales), dtypes, strict=True):
+            if array is None:
+                addresses.append(None)
+                continue
+            arrays.append(np.ascontiguousarray(array))
+            addresses.append(address(arrays[-1], dtype))
+        kernel = FLOAT if scales is None else self.kernel
+        packing = self.structures["packing"](*addresses, outputs=outputs, inputs=inputs, kernel=kernel, end_bias=end)
         pack = self.kernels.functions["pack"]
         pointer = ctypes.addressof(packing)
         memory = aligned(pack(pointer), dtype=np.int8)
@@ -131,10 +138,15 @@ class Packing:
 
     def to_heads(self, prefix: str, times: float = 1.0) -> list[np.ndarray]:
         """Return the rows of a map to heads, times a factor, with the dimension of each head padded."""
-        weight, *vectors = self.linear_rows(prefix)
-        rows = [weight * times if len(vectors) == 1 else weight, *(vector * times for vector in vectors)]
-        by_head = (each.reshape(self.heads, self.head_dim, *each.shape[1:]) for each in rows)
-        return [self.pad(each, axis=1).reshape(-1, *each.shape[2:]) for each in by_head]
+        weight, bias, *scales = self.linear_rows(prefix)
+        rows = [weight, bias * times, *(scale * times for scale in scales)]
+        if not scales:
+            rows[0] = weight * times
+        padded_rows = []
+        for array in rows:
+            by_head = array.reshape(self.heads, self.head_dim, *array.shape[1:])
+            padded_rows.append(self.pad(by_head, axis=1).reshape(-1, *array.shape[1:]))
+        return padded_rows
 
     def from_heads(self, prefix: str) -> Any:
         """Pack a map from heads, with the dimension of each head padded."""

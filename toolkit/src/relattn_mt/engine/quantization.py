@@ -7,19 +7,18 @@ the weights of its linear layers, its embeddings and its output layer, and s und
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
 
 from relattn_mt.engine.library import LARGEST, LARGEST_IMPORTED
 from relattn_mt.support.errors import require
-from relattn_mt.weights import SCALE, LazyWeights, is_quantizable
+from relattn_mt.weights import SCALE, LazyWeights, Tensors, is_quantizable
 
 MAX_INPUTS = 1 << 17  # of a map, so that sums fit in 32 bits
 
 
-def quantize(weights: Mapping[str, np.ndarray], scales: Mapping[str, np.ndarray] | None = None) -> LazyWeights:
+def quantize(weights: Tensors, scales: Tensors | None = None) -> LazyWeights:
     """Return the weights of a model, quantized, by scales (outputs,) or so that the largest of each output becomes 63.
 
     Each is made when it is asked for. An InputError then says that it is not finite, or has too many inputs.
@@ -29,7 +28,7 @@ def quantize(weights: Mapping[str, np.ndarray], scales: Mapping[str, np.ndarray]
     def made(name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return a weight and its scales, or one without any in float32 and nothing."""
         weight = np.asarray(weights[name], np.float32)
-        require(bool(np.isfinite(weight).all()), f"weights in int8 must be finite, got NaN or infinity in {name}")
+        require(np.isfinite(weight).all(), f"weights in int8 must be finite, got NaN or infinity in {name}")
         if not is_quantizable(name):
             return weight, weight[:0]
         inputs = weight.shape[1]
@@ -51,7 +50,7 @@ def quantize(weights: Mapping[str, np.ndarray], scales: Mapping[str, np.ndarray]
     return LazyWeights([*weights, *(f"{name}{SCALE}" for name in filter(is_quantizable, weights))], make)
 
 
-def in_float32(weights: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+def in_float32(weights: Tensors, name: str) -> np.ndarray:
     """Return a weight in float32: if it is in 8 bits, its integers times their scales, as `integers_of` reads them."""
     if f"{name}{SCALE}" not in weights:
         return np.asarray(weights[name], np.float32)
@@ -59,11 +58,11 @@ def in_float32(weights: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     return np.asarray(integers, np.float32) * scale[:, None]
 
 
-def integers_of(weights: Mapping[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:
+def integers_of(weights: Tensors, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return a weight in 8 bits and its scales in float32. Raises InputError if one is out of range."""
     integers = weights[name]
     scale = np.asarray(weights[f"{name}{SCALE}"], np.float32)
     least = int(integers.min())
     require(least >= -LARGEST_IMPORTED, f"{name} must be at least {-LARGEST_IMPORTED}, got {least}")
-    require(bool((np.isfinite(scale) & (scale >= 0)).all()), f"{name}{SCALE} must be finite and not negative")
+    require((np.isfinite(scale) & (scale >= 0)).all(), f"{name}{SCALE} must be finite and not negative")
     return integers, scale

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from relattn_mt.support.errors import require
+from relattn_mt.support.types import VocabSizes
 
 SHORTLIST = "shortlist.bin"  # file in a bundle
 _MAGIC = 0xF11A48D5013417F5
@@ -40,7 +41,7 @@ class Shortlist:
         InputError: The file is damaged or belongs to other vocabularies.
     """
 
-    def __init__(self, content: bytes, vocab_sizes: tuple[int, int], is_shared: bool, checked_digest: str = "") -> None:
+    def __init__(self, content: bytes, vocab_sizes: VocabSizes, is_shared: bool, checked_digest: str = "") -> None:
         self.content = content
         self.size = vocab_sizes[1]
         self.is_shared = is_shared
@@ -57,7 +58,7 @@ class Shortlist:
         self._first = min(first, self.size)
         self._offsets = np.frombuffer(content, "<u8", offsets, _HEADER.size).astype(np.int64)
         self._ids = np.frombuffer(content, "<u4", ids, _HEADER.size + 8 * offsets)
-        rises = bool((np.diff(self._offsets, prepend=0) >= 0).all())
+        rises = (np.diff(self._offsets, prepend=0) >= 0).all()
         require(rises and self._offsets[-1] == ids, "the offsets of the shortlist must rise to the number of its ids")
         largest = int(self._ids.max(initial=0))
         require(largest < self.size, f"the shortlist must be for {self.size:,} target pieces, got id {largest:,}")

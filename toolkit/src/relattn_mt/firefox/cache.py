@@ -16,9 +16,10 @@ from pathlib import Path
 from relattn_mt.firefox import PIVOT, PREFIX
 from relattn_mt.firefox.registry import LANGUAGE, RemoteModel, fetch_models, is_offline, route
 from relattn_mt.support.download import MOST, ConnectionFailed, download
-from relattn_mt.support.errors import InputError, one_line, require, require_installed
+from relattn_mt.support.errors import InputError, naming, one_line, require, require_installed
 from relattn_mt.support.files import as_size, file_digest, remove
 from relattn_mt.support.locking import locked
+from relattn_mt.support.types import LanguagePair
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ def root() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "relattn-mt" / "firefox"
 
 
-def parse(name: str) -> tuple[tuple[str, str], str]:
+def parse(name: str) -> tuple[LanguagePair, str]:
     """Return the pair and the version, which may be empty, in a name. Raises InputError."""
     match = _NAME.fullmatch(name)
     if match is None:
@@ -47,13 +48,11 @@ def parse(name: str) -> tuple[tuple[str, str], str]:
     return (match[1].lower(), match[2].lower()), match[3] or ""
 
 
-def cached(pair: tuple[str, str] = ("*", "*"), version: str = "", architecture: str = "") -> list[Path]:
+def cached(pair: LanguagePair = ("*", "*"), version: str = "", architecture: str = "") -> list[Path]:
     """Return bundles in the cache, the one that was imported last first."""
-    found = []
-    for path in root().glob(f"{'-'.join(pair)}/[!.]*-{version or '*'}"):
-        if architecture in ("", path.name.rpartition("-")[0]):
-            found.append(path)
-    return sorted(found, key=lambda path: -path.stat().st_mtime)
+    paths = root().glob(f"{'-'.join(pair)}/[!.]*-{version or '*'}")
+    fitting = [path for path in paths if architecture in ("", path.name.rpartition("-")[0])]
+    return sorted(fitting, key=lambda path: -path.stat().st_mtime)
 
 
 def bundles(name: str, *, architecture: str = "", offline: bool = False, update: bool = False) -> list[Path]:
@@ -79,10 +78,8 @@ def bundles(name: str, *, architecture: str = "", offline: bool = False, update:
         if first and second and not version:
             return [first[0], second[0]]
         require(not offline, f"{name}: must be in the cache to be used offline, and is not in {root()}")
-    try:
+    with naming(name):
         return [_ensure(model) for model in route(fetch_models(), pair, version, architecture)]
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from error
 
 
 def _ensure(model: RemoteModel) -> Path:

@@ -21,6 +21,7 @@ from typing import Any
 from relattn_mt.firefox import PIVOT
 from relattn_mt.support.download import MOST, DownloadError, fetch_json
 from relattn_mt.support.errors import InputError, one_line, reading, require
+from relattn_mt.support.types import LanguagePair
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class RemoteModel:
         files: Files by kind: model, vocab or srcvocab and trgvocab, and perhaps lex.
     """
 
-    pair: tuple[str, str]
+    pair: LanguagePair
     architecture: str
     version: str
     is_released: bool
@@ -111,7 +112,7 @@ def _rank(model: RemoteModel) -> tuple[Any, ...]:
     return model.pair, not model.is_released, place, [-int(number) for number in re.findall(r"\d+", model.version)]
 
 
-def route(models: Sequence[RemoteModel], pair: tuple[str, str], version: str, architecture: str) -> list[RemoteModel]:
+def route(models: Sequence[RemoteModel], pair: LanguagePair, version: str, architecture: str) -> list[RemoteModel]:
     """Return the best model of a pair, or the two that translate it through English.
 
     Raises:
@@ -119,14 +120,19 @@ def route(models: Sequence[RemoteModel], pair: tuple[str, str], version: str, ar
     """
     own = [model for model in models if model.pair == pair]
     legs = [pair] if own or version else [(pair[0], PIVOT), (PIVOT, pair[1])]
-    fitting = [m for m in models if version in ("", m.version) and architecture in ("", m.architecture)]
-    best = {model.pair: model for model in reversed(fitting)}
-    found = [best[leg] for leg in legs if leg in best]
-    if len(found) < len(legs):
-        known = [f"{model.architecture} {model.version}" for model in own] or sorted({"-".join(m.pair) for m in models})
-        wanted = f"{architecture} {version}".strip() if own else "-".join(pair)
-        raise InputError(f"must be one of {', '.join(known)}, got {wanted}")
-    return found
+    best: dict[LanguagePair, RemoteModel] = {}
+    for model in models:
+        if version in ("", model.version) and architecture in ("", model.architecture):
+            best.setdefault(model.pair, model)
+    chosen = [best[leg] for leg in legs if leg in best]
+    if len(chosen) == len(legs):
+        return chosen
+    known = [f"{model.architecture} {model.version}" for model in own]
+    wanted = f"{architecture} {version}".strip()
+    if not own:
+        known = sorted({"-".join(model.pair) for model in models})
+        wanted = "-".join(pair)
+    raise InputError(f"must be one of {', '.join(known)}, got {wanted}")
 
 
 def _models(content: Any, base: str) -> list[RemoteModel]:
@@ -184,5 +190,5 @@ def _file(base: str, path: str, fields: dict[str, Any], prefix: str) -> RemoteFi
 
 def _checked(value: str, pattern: str) -> str:
     """Return what becomes part of an address or a path. Raises InputError unless it matches a pattern."""
-    require(re.fullmatch(pattern, value, re.ASCII) is not None, f"unexpected: {one_line(value, 60)!r}")
+    require(re.fullmatch(pattern, value, re.ASCII), f"unexpected: {one_line(value, 60)!r}")
     return value

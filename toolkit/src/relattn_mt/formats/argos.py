@@ -55,7 +55,8 @@ def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Seq
             `out` is then unchanged.
     """
     require_outside(out, bundle.path)
-    (src, src_name), (tgt, tgt_name) = _language(bundle.src_lang), _language(bundle.tgt_lang)
+    src, src_name = _language(bundle.src_lang)
+    tgt, tgt_name = _language(bundle.tgt_lang)
     replaceable = not out.is_file() or out.stat().st_size == 0 or is_package(out)
     require(replaceable, f"{out}: not replaced, because it is not a package for Argos Translate")
     name, model = _tokenizer_file(bundle)
@@ -115,18 +116,17 @@ def unpacked(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             kind = metadata.get("type", "translate")
             require(kind == "translate", f"{path}: must be a package of type translate, got {one_line(kind, 40)}")
             tokenizer = next((name for name in (_SENTENCEPIECE, BPE) if root + name in names), "")
-            require(bool(tokenizer), f"{path}: not a complete {PACKAGE}: it has no {_SENTENCEPIECE} and no {BPE}")
+            require(tokenizer, f"{path}: not a complete {PACKAGE}: it has no {_SENTENCEPIECE} and no {BPE}")
             for name in names:
                 file = name.removeprefix(f"{root}model/")
                 if file and file not in (name, ".", "..") and not {*file} & {"/", "\\"}:
                     (model / file).write_bytes(package.read(name))
-            sides = (
-                (TOKENIZER, TGT_TOKENIZER)
-                if (model / VOCABULARY).is_file()
-                else (BPE if tokenizer == BPE else TOKENIZER,)
-            )
-            for side in (side for side in sides if not (model / side).is_file()):
-                (model / side).write_bytes(package.read(root + tokenizer))
+            sides = [BPE if tokenizer == BPE else TOKENIZER]
+            if (model / VOCABULARY).is_file():
+                sides = [TOKENIZER, TGT_TOKENIZER]
+            for side in sides:
+                if not (model / side).is_file():
+                    (model / side).write_bytes(package.read(root + tokenizer))
         try:
             yield model, metadata
         except InputError as error:
@@ -173,16 +173,20 @@ def _sentencepiece_model(tokenizer: AnyTokenizer, source: Path) -> bytes:
     target = processor(tokenizer.files.get(TGT_TOKENIZER, content))
     pieces = pieces_of(model)
     vocabulary = tokenizer.vocabularies[1]
-    text = [["x", piece] for piece, text in zip(vocabulary, tokenizer.target_texts, strict=True) if text]
-    both = zip(text, model.decode(text), target.decode(text), strict=True)
-    wrong = [piece for (_, piece), ours, own in both if ours.replace(SPACE_MARK, " ") != own.replace(SPACE_MARK, " ")]
-    require(
-        not wrong,
-        f"{source}: a package has one SentencePiece model for both sides, and that of the source does not decode "
-        f"{len(wrong):,} of the target's {len(text):,} pieces, such as {one_line(repr((wrong or [''])[0]), 40)}",
-    )
-    texts = zip(vocabulary, tokenizer.target_texts, strict=True)
-    for number, token in ((i, token) for i, (token, text) in enumerate(texts) if not text and token not in pieces):
+    texts = list(zip(vocabulary, tokenizer.target_texts, strict=True))
+    known = [["x", piece] for piece, text in texts if text]
+    wrong = []
+    for (_, piece), ours, own in zip(known, model.decode(known), target.decode(known), strict=True):
+        if ours.replace(SPACE_MARK, " ") != own.replace(SPACE_MARK, " "):
+            wrong.append(piece)
+    if wrong:
+        raise InputError(
+            f"{source}: a package has one SentencePiece model for both sides, and that of the source does not decode "
+            f"{len(wrong):,} of the target's {len(known):,} pieces, such as {one_line(repr(wrong[0]), 40)}"
+        )
+    for number, (token, text) in enumerate(texts):
+        if text or token in pieces:
+            continue
         if not tokenizer.decode([number]):  # fields of a message in protobuf's format may have any order
             name = token.encode()
             entry = b"\x0a" + _varint(len(name)) + name + b"\x15" + struct.pack("<f", 0.0) + b"\x18\x03"

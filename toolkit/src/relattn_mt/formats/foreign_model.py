@@ -16,11 +16,12 @@ import numpy as np
 from relattn_mt.config import ModelConfig, SearchConfig
 from relattn_mt.engine.quantization import quantize
 from relattn_mt.formats.names import Names
-from relattn_mt.support.errors import InputError, one_line, reading, require, require_installed
-from relattn_mt.support.files import require_unique_entries
+from relattn_mt.support.errors import InputError, naming, one_line, reading, require, require_installed
+from relattn_mt.support.files import read_bytes, require_unique_entries
+from relattn_mt.support.types import LanguagePair
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, ImportedTokenizer, Vocabulary
 from relattn_mt.tokens.tokenizer import pieces_of, processor
-from relattn_mt.weights import LazyWeights, is_quantizable, weight_table
+from relattn_mt.weights import LazyWeights, TensorDict, Tensors, is_quantizable, weight_table
 
 # CTranslate2's defaults, with a wider beam. The models of other toolkits do not contain a search.
 SEARCH = SearchConfig(length_penalty="average", alpha=1.0, early_stopping=True)
@@ -67,11 +68,11 @@ class ForeignModel:
     toolkit: str
     source: Path
     config: ModelConfig
-    tensors: Mapping[str, np.ndarray]
+    tensors: Tensors
     names: Names
-    scales: Mapping[str, np.ndarray] = field(default_factory=dict)
+    scales: Tensors = field(default_factory=dict)
     tokenizer: AnyTokenizer
-    languages: tuple[str, str] = ("", "")
+    languages: LanguagePair = ("", "")
     pairs: Sequence[str] = ()
     search: SearchConfig = SEARCH
     shortlist: Path | None = None
@@ -87,7 +88,7 @@ class ForeignModel:
         expected = weight_table(self.config, self.tokenizer.vocab_sizes)
         return self.names.gather(self.tensors, expected, self.config, self.source)
 
-    def quantized(self, weights: Mapping[str, np.ndarray]) -> LazyWeights | None:
+    def quantized(self, weights: Tensors) -> LazyWeights | None:
         """Return the weights of our model as the integers of the toolkit's, or None unless all are in int8 there."""
         places = self.names.places(self.config)
         scales = {}
@@ -123,13 +124,10 @@ def names_guided_alignment(path: Path, name: str = "") -> bool:
     This is then the alignment of the first head of the last layer.
     """
     card = path / "README.md"
-    if GUIDED in name or not card.is_file():
-        return GUIDED in name
-    with reading(card, "cannot be read"):
-        return GUIDED in card.read_text(encoding="utf-8", errors="replace")
+    return GUIDED in name or (card.is_file() and GUIDED.encode() in read_bytes(card))
 
 
-def load_checkpoint(path: Path) -> dict[str, np.ndarray]:
+def load_checkpoint(path: Path) -> TensorDict:
     """Return the tensors in a checkpoint of PyTorch, in float32. Nothing in it is executed.
 
     Raises:
@@ -164,6 +162,7 @@ def _unpickle(path: Path) -> Any:
         except Exception as error:  # of many types; its message may advise to load the file with weights_only=False
             match = re.search(r"GLOBAL (\S+)", str(error))
             code = match and f"it names {match[1]}, and may run code"
+
             raise InputError(
                 f"{path}: not loaded: {code or 'not a checkpoint of PyTorch, or a damaged one'}"
             ) from error
@@ -183,19 +182,13 @@ def read_tokenizer(
     Raises:
         InputError: The vocabulary is invalid, or a file is missing, damaged or belongs to another vocabulary.
     """
-    require(src_model is not None, f"{source}: the model does not contain its SentencePiece model: give --tokenizer")
-    assert src_model is not None
+    if src_model is None:
+        raise InputError(f"{source}: the model does not contain its SentencePiece model: give --tokenizer")
     bpe = "argos" if src_model.name == BPE else "opus-mt" if src_model.suffix == ".bpe" else ""
-    try:
+    with naming(source):
         vocabularies = Vocabulary(**vocabulary, bpe=bpe)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from error
-    files = []
     paths = (src_model, tgt_model or src_model)
-    for path in paths:
-        with reading(path, "cannot be read"):
-            files.append(path.read_bytes())
-    tokenizer = ImportedTokenizer(files[0], files[1], vocabularies, paths)
+    tokenizer = ImportedTokenizer(read_bytes(paths[0]), read_bytes(paths[1]), vocabularies, paths)
     if not bpe and vocabularies.source != vocabularies.target:
         _require_sides(tokenizer, paths)
     return tokenizer
@@ -217,35 +210,38 @@ def _require_sides(tokenizer: ImportedTokenizer, paths: tuple[Path, Path]) -> No
 
 def spm_pieces(path: Path) -> list[str]:
     """Return the pieces of a SentencePiece model by id. Raises InputError."""
-    with reading(path, "cannot be read"):
-        content = path.read_bytes()
-    try:
+    content = read_bytes(path)
+    with naming(path):
         return pieces_of(processor(content))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
 
 
-def with_start(tensors: Mapping[str, np.ndarray], names: Names, vocabulary: dict[str, Any]) -> dict[str, np.ndarray]:
+def with_start(tensors: Tensors, names: Names, vocabulary: dict[str, Any]) -> TensorDict:
     """Return the weights with one more piece, whose embedding is zeros, and let it start the decoder.
 
     The piece has no probability. It is also in the source's vocabulary if both sides have the same one.
     """
     start = next(name for name in _STARTS if name not in vocabulary["target"])
     sides = ["target", "source"] if vocabulary["source"] == vocabulary["target"] else ["target"]
-    vocabulary |= {"start": start, **{side: [*vocabulary[side], start] for side in sides}}
-    matrices = [names.shared[name] for side in sides for name in _MATRICES[side]]
-    tensors = {name: np.pad(x, ((0, 1), (0, 0))) if name in matrices else x for name, x in tensors.items()}
-    bias = names.shared["output_bias"]
-    old = tensors.get(bias, np.zeros(len(vocabulary["target"]) - 1, np.float32))
-    return {**tensors, bias: np.append(old, np.float32(NEVER_GENERATED))}
+    extended = dict(tensors)
+    for side in sides:
+        vocabulary[side] = [*vocabulary[side], start]
+        for name in _MATRICES[side]:
+            matrix = names.shared[name]
+            if matrix in tensors:
+                extended[matrix] = np.pad(tensors[matrix], ((0, 1), (0, 0)))
+    vocabulary["start"] = start
+    name = names.shared["output_bias"]
+    bias = tensors.get(name, np.zeros(len(vocabulary["target"]) - 1, np.float32))
+    extended[name] = np.append(bias, np.float32(NEVER_GENERATED))
+    return extended
 
 
-def require_weights(tensors: Mapping[str, np.ndarray], source: Path) -> None:
+def require_weights(tensors: Tensors, source: Path) -> None:
     """Raise an InputError unless all tensors hold finite floating-point numbers."""
     for name, tensor in tensors.items():
         _require_floats(tensor.dtype.kind == "f", name, source, str(tensor.dtype))
         with np.errstate(over="ignore"):
-            finite = bool(np.isfinite(tensor.astype(np.float32, copy=False)).all())
+            finite = np.isfinite(tensor.astype(np.float32, copy=False)).all()
         require(finite, f"{source}: {one_line(name, 80)} must hold finite numbers only")
 
 
@@ -264,13 +260,17 @@ def typed(source: Path, name: str, value: Any, kind: type[T]) -> T:
 
 def unsupported_settings(supported: Mapping[str, Collection[Any]], get: Callable[[str, Any], Any]) -> list[str]:
     """Return the settings, with their values, that have an unsupported value. The first supported is the default."""
-    values = {name: get(name, next(iter(known))) for name, known in supported.items()}
-    return [f"{name} {one_line(value, 40)}" for name, value in values.items() if value not in supported[name]]
+    unsupported = []
+    for name, known in supported.items():
+        value = get(name, next(iter(known)))
+        if value not in known:
+            unsupported.append(f"{name} {one_line(value, 40)}")
+    return unsupported
 
 
 def model_config(
     names: Names,
-    tensors: Mapping[str, np.ndarray],
+    tensors: Tensors,
     source: Path,
     *,
     unsupported: Iterable[str],

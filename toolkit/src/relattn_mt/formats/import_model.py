@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,7 +23,8 @@ from relattn_mt.formats.packed import unpacked
 from relattn_mt.formats.parity import Reference, Report, check_lines
 from relattn_mt.formats.transformers import directory as transformers
 from relattn_mt.formats.transformers import read as transformers_reader
-from relattn_mt.support.errors import InputError, language_pairs, require, require_language
+from relattn_mt.support.errors import InputError, language_pairs, naming, require, require_language
+from relattn_mt.support.types import SentencePair
 from relattn_mt.weights import weight_table
 
 _CONVERT = (
@@ -41,7 +42,7 @@ def import_model(
     src_lang: str,
     tgt_lang: str,
     sample: Sequence[str] | int,
-    alignment_text: Sequence[tuple[str, str]] = (),
+    alignment_text: Sequence[SentencePair] = (),
     overwrite: bool = False,
     origin: str = "",
 ) -> Report:
@@ -67,90 +68,77 @@ def import_model(
             unknown; the check fails; `out` is not empty, holds something else than a bundle or cannot be written.
     """
     bundle.require_writable(out, overwrite)
-    write = partial(
-        _import,
-        out=out,
-        src_lang=src_lang,
-        tgt_lang=tgt_lang,
-        sample=sample,
-        alignment_text=alignment_text,
-        origin=origin,
-    )
-    if not (path.suffix == argos.SUFFIX or argos.is_package(path)):
+    with _opened(path, tokenizer, tgt_tokenizer) as (directory, foreign):
+        src_lang = src_lang or foreign.languages[0]
+        tgt_lang = tgt_lang or foreign.languages[1]
+        require(src_lang and tgt_lang, f"{directory}: the languages are unknown: give --src_lang and --tgt_lang")
+        require_language("src_lang", src_lang)
+        require_language("tgt_lang", tgt_lang)
+        with naming(directory):
+            own_tokenizer = foreign.tokenizer.with_languages(src_lang, tgt_lang)
+        foreign = replace(foreign, tokenizer=own_tokenizer)
+        weights = foreign.weights()
+        config = foreign.config
+        table = weight_table(config, own_tokenizer.vocab_sizes)
+        sizes = " and ".join(f"{size:,}" for size in own_tokenizer.vocab_sizes)
+        summary = (
+            f"{foreign.toolkit}: {config.positions} positions; {config.encoder_layers} and {config.decoder_layers} "
+            f"layers, dim {config.dim}, feed-forward {config.feed_forward_dim:,}, {config.heads} heads; vocabularies "
+            f"of {sizes} pieces; {sum(math.prod(shape) for shape, _ in table.values()):,} weights"
+        )
+        notes = [summary, *foreign.notes]
+        parities = {}
+        pairs = language_pairs(foreign.pairs, directory)
+        if (src_lang, tgt_lang) not in pairs:  # a T5 that was trained for a pair without a prompt
+            pairs = []
+        shortlist = bundle.read_shortlist(foreign.shortlist, own_tokenizer) if foreign.shortlist else None
+        imported = bundle.Bundle(
+            out, config, foreign.search, src_lang, tgt_lang, weights, own_tokenizer, pairs, shortlist
+        )
+        can_run = (directory / MODEL).is_file() and foreign.toolkit != "Marian"  # whose file may have the same name
+        if can_run and find_spec("ctranslate2") is None:
+            notes.append("not checked: ctranslate2 is not installed")
+        elif can_run:
+            theirs = CTranslate2Model(directory, own_tokenizer, compute_type="float32", adds=foreign.adds)
+            ours = imported.translator()
+            lines = check_lines(ours, sample)
+            reference = Reference(ours, lines, foreign.search, is_random=isinstance(sample, int))
+            parity = reference.compare(theirs.log_probs)
+            parity.require_close(f"{directory}: not imported")
+            parities["float32"] = parity
+        if (quantized := foreign.quantized(weights)) is not None:
+            imported = replace(imported, state=quantized)
+            notes.append("weights: the integers of the model, in int8")
+        note = config.alignment_note
+        if alignment_text:
+            imported, note = with_best(imported, alignment_text)
+        report = Report([*notes, note], parities)
+        imported.save(_card(imported, foreign.toolkit, report, origin))
+    return report
+
+
+@contextmanager
+def _opened(path: Path, tokenizer: Path | None, tgt_tokenizer: Path | None) -> Iterator[tuple[Path, ForeignModel]]:
+    """Yield a directory with the files of a model, and the model. Errors of the block name `path` instead of it."""
+    if path.suffix == argos.SUFFIX or argos.is_package(path):
+        with argos.unpacked(path) as (directory, metadata):
+            foreign = ctranslate2.read(directory, tokenizer, tgt_tokenizer)
+            yield directory, argos.with_metadata(foreign, metadata)
+    else:
         with unpacked(path) as directory:
-            return write(directory, read(directory, tokenizer, tgt_tokenizer))
-    with argos.unpacked(path) as (directory, metadata):
-        foreign = ctranslate2.read(directory, tokenizer, tgt_tokenizer)
-        return write(directory, argos.with_metadata(foreign, metadata))
+            yield directory, read(directory, tokenizer, tgt_tokenizer)
 
 
-def _import(
-    path: Path,
-    foreign: ForeignModel,
-    *,
-    out: Path,
-    src_lang: str,
-    tgt_lang: str,
-    sample: Sequence[str] | int,
-    alignment_text: Sequence[tuple[str, str]],
-    origin: str,
-) -> Report:
-    """Check and write a model that was read from a path."""
-    src_lang = src_lang or foreign.languages[0]
-    tgt_lang = tgt_lang or foreign.languages[1]
-    require(bool(src_lang and tgt_lang), f"{path}: the languages are unknown: give --src_lang and --tgt_lang")
-    require_language("src_lang", src_lang)
-    require_language("tgt_lang", tgt_lang)
-    try:
-        foreign = replace(foreign, tokenizer=foreign.tokenizer.with_languages(src_lang, tgt_lang))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    weights = foreign.weights()
-    config = foreign.config
-    table = weight_table(config, foreign.tokenizer.vocab_sizes)
-    sizes = " and ".join(f"{size:,}" for size in foreign.tokenizer.vocab_sizes)
-    summary = (
-        f"{foreign.toolkit}: {config.positions} positions; {config.encoder_layers} and {config.decoder_layers} layers, "
-        f"dim {config.dim}, feed-forward {config.feed_forward_dim:,}, {config.heads} heads; vocabularies of {sizes} "
-        f"pieces; {sum(math.prod(shape) for shape, _ in table.values()):,} weights"
-    )
-    summary = "\n\n".join([summary, *foreign.notes])
-    report = Report([summary], {})
-    pairs = language_pairs(foreign.pairs, path)
-    if (src_lang, tgt_lang) not in pairs:  # a T5 that was trained for a pair without a prompt
-        pairs = []
-    tokenizer = foreign.tokenizer
-    shortlist = bundle.read_shortlist(foreign.shortlist, tokenizer) if foreign.shortlist else None
-    imported = bundle.Bundle(out, config, foreign.search, src_lang, tgt_lang, weights, tokenizer, pairs, shortlist)
-    can_run = (path / MODEL).is_file() and foreign.toolkit != "Marian"  # whose file may have the same name
-    if can_run and find_spec("ctranslate2") is None:
-        report = Report([summary, "not checked: ctranslate2 is not installed"], {})
-    elif can_run:
-        theirs = CTranslate2Model(path, tokenizer, compute_type="float32", adds=foreign.adds)
-        ours = imported.translator()
-        lines = check_lines(ours, sample)
-        reference = Reference(ours, lines, foreign.search, is_random=isinstance(sample, int))
-        parity = reference.compare(theirs.log_probs)
-        parity.require_close(f"{path}: not imported")
-        report.parities["float32"] = parity
-    if (quantized := foreign.quantized(weights)) is not None:
-        imported = replace(imported, state=quantized)
-        report = replace(report, notes=[*report.notes, "weights: the integers of the model, in int8"])
-    note = config.alignment_note
-    if alignment_text:
-        imported, note = with_best(imported, alignment_text)
-    report = replace(report, notes=[*report.notes, note])
+def _card(imported: bundle.Bundle, toolkit: str, report: Report, origin: str) -> str:
+    """Return the card of a bundle."""
     card = (
-        f"# {src_lang} → {tgt_lang}\n\n"
-        f"A Transformer with {config.positions} positions, imported from {foreign.toolkit}.\n\n"
+        f"# {imported.src_lang} → {imported.tgt_lang}\n\n"
+        f"A Transformer with {imported.model.positions} positions, imported from {toolkit}.\n\n"
         "    relattn-mt translate PATH < in.txt > out.txt\n\n"
         "## Recipe\n\nTo continue training, use this model in a recipe, with this bundle as `train.init_from`:\n\n"
         f"```yaml\n{yaml.safe_dump({'model': as_dict(imported.model)}, sort_keys=False)}```\n\n## Import\n\n{report}\n"
     )
-    if origin:
-        card += f"\n## Source\n\n{origin}\n"
-    imported.save(card)
-    return report
+    return f"{card}\n## Source\n\n{origin}\n" if origin else card
 
 
 def read(path: Path, tokenizer: Path | None, tgt_tokenizer: Path | None) -> ForeignModel:

@@ -49,7 +49,9 @@ from relattn_mt.formats.foreign_model import (
 )
 from relattn_mt.formats.names import Names
 from relattn_mt.formats.transformers.directory import fairseq_sinusoids
-from relattn_mt.support.errors import InputError, one_line, reading, require
+from relattn_mt.support.errors import InputError, naming, one_line, reading, require
+from relattn_mt.support.types import LanguagePair
+from relattn_mt.weights import TensorDict
 
 # types of tensors
 FLOAT32 = 0x404
@@ -157,15 +159,20 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         decoder_mixer="ssru" if options.get("transformer-decoder-autoreg") == "rnn" else "scheme",
         **_alignment(source, options, names.layers(tensors, "decoder")),
     )
-    config = replace(
-        config, positions="marian", max_positions=None
-    )  # which training keeps, so it can be exported again
+    # a scheme that training keeps, so that the model can be exported again
+    config = replace(config, positions="marian", max_positions=None)
     lists = _named(path, settings, "shortlist", sorted(path.glob("lex*.bin"))[:1], 1, 0)
-    layers = zip(("enc-depth", "dec-depth"), (config.encoder_layers, config.decoder_layers), strict=True)
-    inner = ("transformer-dim-ffn", config.feed_forward_dim)
-    for name, value in (*layers, ("dim-emb", config.dim), ("dim-vocabs", sizes), inner):
-        given = options.get(name, value)
-        require(given == value, f"{source}: {name} must be {value}, as its tensors have it, got {one_line(given, 40)}")
+    expected = {
+        "enc-depth": config.encoder_layers,
+        "dec-depth": config.decoder_layers,
+        "dim-emb": config.dim,
+        "dim-vocabs": sizes,
+        "transformer-dim-ffn": config.feed_forward_dim,
+    }
+    for name, size in expected.items():
+        option = options.get(name, size)
+        require(option == size, f"{source}: {name} must be {size}, as its tensors have it, got {one_line(option, 40)}")
+    unused = [f"{name} {settings[name]}" for name in _OTHER_SEARCH if settings.get(name)]
     return ForeignModel(
         toolkit="Marian",
         source=source,
@@ -177,11 +184,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         languages=_languages(path),
         search=_search(file or path, settings),
         shortlist=lists[0] if lists else None,
-        notes=tuple(
-            f"not taken from {file.name}: {name} {settings[name]}"
-            for name in _OTHER_SEARCH
-            if file is not None and settings.get(name)
-        ),
+        notes=(f"not taken from {file.name}: {', '.join(unused)}",) if file and unused else (),
     )
 
 
@@ -190,22 +193,21 @@ class _Content:
     """Content of a file: options of the model, weights in float32, and the scales (rows,) of those in int8."""
 
     options: bytes
-    tensors: dict[str, np.ndarray]
-    scales: dict[str, np.ndarray]
+    tensors: TensorDict
+    scales: TensorDict
 
 
 def _read(path: Path) -> _Content:
     """Return the content of a file. Raises InputError if it is damaged or has other tensors than float32 and int8."""
-    scales: dict[str, np.ndarray] = {}
+    scales: TensorDict = {}
     with reading(path, "not a model of Marian, or a damaged one"):
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as file:
                 tensors = {name: file[name] for name in file.files}
         else:
-            try:
-                tensors = _read_bin(Reader(memoryview(path.read_bytes())), scales)
-            except InputError as error:
-                raise InputError(f"{path}: not a model of Marian, or a damaged one: {error}") from error
+            content = path.read_bytes()
+            with naming(f"{path}: not a model of Marian, or a damaged one"):
+                tensors = _read_bin(Reader(memoryview(content)), scales)
     options = tensors.pop(OPTIONS, np.zeros(0, np.int8)).tobytes().rstrip(b"\0")
     require_weights(tensors, path)
     for name, tensor in tensors.items():
@@ -217,7 +219,7 @@ def _read(path: Path) -> _Content:
     return _Content(options, tensors, scales)
 
 
-def _read_bin(file: Reader, scales: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _read_bin(file: Reader, scales: TensorDict) -> TensorDict:
     """Return the tensors of a .bin, and add the scales of those in int8."""
     version = file.number("Q", "the version")
     count = file.number("Q", "the number of tensors")
@@ -229,7 +231,7 @@ def _read_bin(file: Reader, scales: dict[str, np.ndarray]) -> dict[str, np.ndarr
         require(rank <= _MOST_DIMENSIONS, f"{name} must have at most {_MOST_DIMENSIONS} dimensions, got {rank}")
         shapes.append(struct.unpack(f"<{rank}i", file.take(4 * rank, f"the shape of {name}")))
     file.take(file.number("Q", "the padding"), "the padding")
-    tensors: dict[str, np.ndarray] = {}
+    tensors: TensorDict = {}
     for name, shape, (_, kind, _, size) in zip(names, shapes, heads, strict=True):
         known = kind in (FLOAT32, INT8, INTGEMM8)
         require(known, f"{name} must have type float32, int8 or intgemm8, got {kind:#x}")
@@ -437,7 +439,7 @@ def _pieces(file: Path) -> list[str]:
     return [yaml.load(piece, yaml.BaseLoader) if piece[:1] in ("'", '"') else piece for piece in quoted]
 
 
-def _languages(path: Path) -> tuple[str, str]:
+def _languages(path: Path) -> LanguagePair:
     """Return the languages that the metadata or the name of the file has; empty if they are unknown."""
     for file in (file for name in ("metadata.json", "model_info.json") if (file := path / name).is_file()):
         metadata = read_json(file)
@@ -457,13 +459,12 @@ def _search(file: Path, settings: Mapping[str, Any]) -> SearchConfig:
 
     Marian's limit counts the end of the source, and not that of the translation.
     """
-    beam, alpha, ratio = (
-        typed(file, name, settings.get(name, default), type(default))
-        for name, default in (("beam-size", 1), ("normalize", 1.0), ("max-length-factor", 2.0))
-    )
+    beam = typed(file, "beam-size", settings.get("beam-size", 1), int)
+    alpha = typed(file, "normalize", settings.get("normalize", 1.0), float)
+    ratio = typed(file, "max-length-factor", settings.get("max-length-factor", 2.0), float)
     try:
         return SearchConfig(
-            beam_size=int(beam),
+            beam_size=beam,
             length_penalty="average" if alpha else "none",
             alpha=alpha,
             early_stopping=True,

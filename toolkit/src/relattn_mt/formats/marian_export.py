@@ -246,13 +246,19 @@ def _floats(name: str, tensor: np.ndarray) -> tuple[str, int, tuple[int, ...], b
 
 def _as_bin(items: list[tuple[str, int, tuple[int, ...], bytes]]) -> bytes:
     """Return the content of a .bin with tensors of these names, types, shapes and data."""
-    padded = [(name, kind, shape, data + bytes(-len(data) % _ALIGNMENT)) for name, kind, shape, data in items]
-    start = struct.pack("<2Q", 1, len(items))
-    start += b"".join(struct.pack("<4Q", len(name) + 1, kind, len(shape), len(x)) for name, kind, shape, x in padded)
-    start += b"".join(f"{name}\0".encode() for name, *_ in padded)
-    start += b"".join(struct.pack(f"<{len(shape)}i", *shape) for _, _, shape, _ in padded)
+    heads = struct.pack("<2Q", 1, len(items))
+    names = b""
+    shapes = b""
+    contents = []
+    for name, kind, shape, data in items:
+        content = data + bytes(-len(data) % _ALIGNMENT)
+        heads += struct.pack("<4Q", len(name) + 1, kind, len(shape), len(content))
+        names += f"{name}\0".encode()
+        shapes += struct.pack(f"<{len(shape)}i", *shape)
+        contents.append(content)
+    start = heads + names + shapes
     padding = -(len(start) + 8) % _ALIGNMENT
-    return start + struct.pack("<Q", padding) + bytes(padding) + b"".join(data for *_, data in padded)
+    return start + struct.pack("<Q", padding) + bytes(padding) + b"".join(contents)
 
 
 def _multipliers(bundle: Bundle, reference: Reference) -> dict[str, float]:
@@ -268,9 +274,9 @@ def _multipliers(bundle: Bundle, reference: Reference) -> dict[str, float]:
 
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
-            module.register_forward_pre_hook(lambda _, given, name=name: record(f"{name}.weight", given[0]))
+            module.register_forward_pre_hook(lambda _, inputs, name=name: record(f"{name}.weight", inputs[0]))
     output = "embedding" if model.output_weight is None else "output_weight"
-    model.decoder_norm.register_forward_hook(lambda _, given, result: record(output, result))
+    model.decoder_norm.register_forward_hook(lambda _, inputs, result: record(output, result))
     with torch.inference_mode():
         for src, tgt in zip(reference.src_ids, reference.tgt_ids, strict=True):
             source = torch.tensor([[*src, *special.src_end]])

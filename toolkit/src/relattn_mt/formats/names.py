@@ -17,7 +17,7 @@ import numpy as np
 
 from relattn_mt.config import ModelConfig
 from relattn_mt.support.errors import InputError, one_line
-from relattn_mt.weights import LazyWeights, Weight, shape_and_dtype
+from relattn_mt.weights import LazyWeights, TensorDict, Tensors, Weight, shape_and_dtype
 
 _MOST_NAMED = 8  # weights named in one message
 _LEAVES = "weight", "bias"
@@ -73,7 +73,7 @@ class Names:
         return places
 
     def gather(
-        self, tensors: Mapping[str, np.ndarray], expected: Mapping[str, Weight], config: ModelConfig, source: str | Path
+        self, tensors: Tensors, expected: Mapping[str, Weight], config: ModelConfig, source: str | Path
     ) -> LazyWeights:
         """Return the weights of our model, in float32, from the toolkit's tensors. `source` is their name in messages.
 
@@ -85,18 +85,18 @@ class Names:
         """
         places = self.places(config)
         wrong = []
-        for ours, (shape, _) in expected.items():
+        for ours, weight in expected.items():
             name, _, parts = places[ours]
-            whole = (shape[0] * parts, *shape[1:])
+            whole = (weight.shape[0] * parts, *weight.shape[1:])
             if name not in tensors:
                 if not ours.endswith("bias") or "norm" in ours or self.has_biases:
                     wrong.append(f"{name} is missing")
                 continue
-            found, _ = shape_and_dtype(tensors, name)
-            if tuple(found) != whole:
-                wrong.append(f"{name} must have shape {whole}, got {tuple(found)}")
+            shape, _ = shape_and_dtype(tensors, name)
+            if tuple(shape) != whole:
+                wrong.append(f"{name} must have shape {whole}, got {tuple(shape)}")
         if wrong:
-            messages = [one_line(each, 120) for each in dict.fromkeys(wrong)]
+            messages = [one_line(fault, 120) for fault in dict.fromkeys(wrong)]
             more = f"; and {len(messages) - _MOST_NAMED} more" if len(messages) > _MOST_NAMED else ""
             raise InputError(f"{source}: {'; '.join(messages[:_MOST_NAMED])}{more}")
 
@@ -112,20 +112,19 @@ class Names:
 
         return LazyWeights(expected, make)
 
-    def scatter(self, state: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
+    def scatter(self, state: Tensors, config: ModelConfig) -> TensorDict:
         """Return the toolkit's tensors, as copies, from the weights of our model."""
-        parts: dict[str, dict[int, np.ndarray]] = defaultdict(dict)
-        for ours, (name, part, _) in self.places(config).items():
+        parts: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for ours, place in self.places(config).items():
             if ours in state:
-                parts[name][part] = state[ours]
-        return {name: np.concatenate([tensor for _, tensor in sorted(rows.items())]) for name, rows in parts.items()}
+                parts[place.name].append((place.part, ours))
+        return {name: np.concatenate([state[ours] for _, ours in sorted(rows)]) for name, rows in parts.items()}
 
     def layers(self, tensors: Iterable[str], stack: str) -> int:
         """Return the number of layers of the "encoder" or the "decoder" in the toolkit's tensors."""
         prefix, names = getattr(self, stack)
-        before, after = map(
-            re.escape, f"{prefix}{names.get('feed_forward.0.') or names['feed_forward.0.weight']}".split("{}")
-        )
+        inner = names.get("feed_forward.0.") or names["feed_forward.0.weight"]
+        before, after = map(re.escape, f"{prefix}{inner}".split("{}"))
         return len({match[1] for name in tensors if (match := re.match(rf"{before}(\d+){after}", name))})
 
     def unknown(self, tensors: Iterable[str], config: ModelConfig) -> list[str]:

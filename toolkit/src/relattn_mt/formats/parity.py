@@ -11,6 +11,7 @@ import numpy as np
 from relattn_mt.config import SearchConfig
 from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import InputError, require
+from relattn_mt.support.types import IdRows
 from relattn_mt.text.patterns import has_text
 from relattn_mt.tokens.tokenizer import SPACE_MARK
 from relattn_mt.translate.options import TranslateOptions
@@ -20,7 +21,7 @@ TOLERANCE = 1e-4  # largest difference of a token's log-probability in float32, 
 MEAN_TOLERANCE = 0.2  # largest mean difference in other types, in nats, about ten times what int8 has
 LONGEST = 64  # pieces of a random line
 
-LogProbs = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], list[list[float]]]
+LogProbs = Callable[[IdRows, IdRows], list[list[float]]]
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def check_lines(translator: Translator, sample: Sequence[str] | int, seed: int =
     """
     if not isinstance(sample, int):
         lines = [line for line in sample if has_text(line)]
-        require(bool(lines), "the check requires at least one line that is not blank")
+        require(lines, "the check requires at least one line that is not blank")
         return lines
     draw = random.Random(seed)
     frequencies = translator.tokenizer.frequencies()

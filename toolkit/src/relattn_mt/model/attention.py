@@ -117,7 +117,8 @@ class CrossAttention(nn.Module):
         Returns:
             (rows, length, dim).
         """
-        (key, value), sources = memory, src_lengths.shape[0]
+        key, value = memory
+        sources = src_lengths.shape[0]
         queries = x.shape[0] * x.shape[1] // max(1, sources)  # per source
         query = split_heads(self.query(x.reshape(sources, queries, x.shape[2])), self.heads)
         attended = self.attention(query, key, value, key_lengths=src_lengths, query_offset=0)

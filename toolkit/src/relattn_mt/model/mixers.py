@@ -48,7 +48,8 @@ class SSRUMixer(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.forget, self.value = Linear(dim, dim), Linear(dim, dim, bias=False)
+        self.forget = Linear(dim, dim)
+        self.value = Linear(dim, dim, bias=False)
 
     def empty_cache(self, batch: int, capacity: int = 0) -> MixerState:
         """Return the state before the first position. `capacity` has no effect: the state does not grow."""

@@ -14,6 +14,7 @@ from relattn_mt.model.transformer import Cache, Transformer
 from relattn_mt.search import beam
 from relattn_mt.search.engine import NextTokens
 from relattn_mt.search.types import Hypothesis, Request, SearchRules
+from relattn_mt.support.types import IdRows
 
 
 @dataclass
@@ -55,7 +56,7 @@ class TorchEngine:
         return beam.search(self, requests, rules)
 
     @torch.inference_mode()
-    def start(self, sources: Sequence[Sequence[int]], capacity: int) -> TorchState:
+    def start(self, sources: IdRows, capacity: int) -> TorchState:
         src, lengths = self._padded(sources)
         return TorchState(self.model.start(self.model.encode(src, lengths), lengths, capacity), len(sources))
 
@@ -64,26 +65,27 @@ class TorchEngine:
         self, state: TorchState, tokens: Sequence[int], rows: Sequence[int], rules: SearchRules, k: int
     ) -> NextTokens:
         if list(rows) != list(range(state.rows)):
-            state.cache, state.rows = state.cache.select(self._tensor(rows)), len(rows)
+            state.cache = state.cache.select(self._tensor(rows))
+            state.rows = len(rows)
         logits, state.cache = self.model.step(self._tensor(tokens)[:, None], state.cache)
         logits = logits[:, -1].float()
         log_sums = logits.logsumexp(1)
         log_probs = logits - log_sums[:, None]
         log_probs[:, list(rules.banned)] = float("-inf")
         values, best = log_probs.topk(min(k, logits.shape[1]))
-        columns = [each.cpu().numpy() for each in (values, best, log_sums)]
+        columns = [column.cpu().numpy() for column in (values, best, log_sums)]
         return NextTokens(columns[0], columns[1], columns[2], lambda: logits.cpu().numpy())
 
     @torch.inference_mode()
-    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+    def score(self, sources: IdRows, targets: IdRows) -> list[list[float]]:
         src, lengths = self._padded(sources)
         tgt, _ = self._padded(targets)
         log_probs = self.model(src, lengths, tgt[:, :-1]).float().log_softmax(-1)
-        scores = log_probs.gather(-1, tgt[:, 1:, None])[..., 0].tolist()  # (rows, tgt_len)
-        return [row[: len(target) - 1] for row, target in zip(scores, targets, strict=True)]
+        scores = log_probs.gather(-1, tgt[:, 1:, None]).squeeze(-1)  # (rows, tgt_len)
+        return [row[: len(target) - 1] for row, target in zip(scores.tolist(), targets, strict=True)]
 
     @torch.inference_mode()
-    def align(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    def align(self, sources: IdRows, targets: IdRows) -> list[np.ndarray]:
         src, lengths = self._padded(sources)
         tgt, _ = self._padded(targets)
         _, weights = self.model(src, lengths, tgt[:, :-1], self.alignment)
@@ -93,7 +95,7 @@ class TorchEngine:
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.long, device=self.device)
 
-    def _padded(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    def _padded(self, sequences: IdRows) -> tuple[Tensor, Tensor]:
         """Return sequences (rows, length), padded on the right with any token, and their lengths (rows,)."""
         rows = [self._tensor(each) for each in sequences]
         return pad_sequence(rows, batch_first=True), self._tensor([len(each) for each in sequences])

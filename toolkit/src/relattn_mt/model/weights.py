@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import chain
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +11,8 @@ from relattn_mt.config import ModelConfig
 from relattn_mt.engine.quantization import in_float32
 from relattn_mt.model.transformer import SkipInitialization, Transformer
 from relattn_mt.support.errors import naming
-from relattn_mt.weights import require_fit
+from relattn_mt.support.types import VocabSizes
+from relattn_mt.weights import TensorDict, Tensors, require_fit
 
 
 def weights_of(model: Transformer) -> dict[str, Tensor]:
@@ -23,14 +22,12 @@ def weights_of(model: Transformer) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in named if name in names}
 
 
-def arrays_of(model: Transformer) -> dict[str, np.ndarray]:
+def arrays_of(model: Transformer) -> TensorDict:
     """Return the weights of a model by name, as NumPy's arrays in float32. Those on the CPU share their memory."""
     return {name: tensor.float().cpu().contiguous().numpy() for name, tensor in weights_of(model).items()}
 
 
-def make_model(
-    config: ModelConfig, vocab_sizes: tuple[int, int], state: Mapping[str, np.ndarray], *, source: object
-) -> Transformer:
+def make_model(config: ModelConfig, vocab_sizes: VocabSizes, state: Tensors, *, source: object) -> Transformer:
     """Build a model with the weights `state`; its memory is allocated only if they fit.
 
     Weights of a quantized model are dequantized. `source` is the name of the weights in messages.
@@ -45,7 +42,7 @@ def make_model(
     return model
 
 
-def load_weights(model: Transformer, state: Mapping[str, np.ndarray], *, source: object) -> None:
+def load_weights(model: Transformer, state: Tensors, *, source: object) -> None:
     """Copy the weights `state` into a model.
 
     Raises:

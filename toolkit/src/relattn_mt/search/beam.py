@@ -186,8 +186,12 @@ def largest(x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     k = min(k, x.shape[1])
     maxima = np.maximum.reduceat(x, range(0, x.shape[1], BLOCK), axis=1) if k * BLOCK <= x.shape[1] else x
     least = np.partition(maxima, -k, axis=1)[:, -k]  # at most the k-th largest value
-    found = [np.flatnonzero(~(row < cut)) for row, cut in zip(x, least, strict=True)]  # with NaN, all
-    index = np.stack([each[np.argsort(-row[each], kind="stable")[:k]] for row, each in zip(x, found, strict=True)])
+    rows = []
+    for row, cut in zip(x, least, strict=True):
+        candidates = np.flatnonzero(~(row < cut))  # with NaN, all
+        order = np.argsort(-row[candidates], kind="stable")
+        rows.append(candidates[order[:k]])
+    index = np.stack(rows)
     return np.take_along_axis(x, index, 1), index
 
 
@@ -268,9 +272,10 @@ def _is_final(finished: list[Hypothesis], unfinished: list[Partial], limit: int,
 
 def _compacted(active: list[int], is_done: list[bool]) -> list[int]:
     """Return the sentences that are not done, the last ones in the places of those that are."""
+    pairs = list(zip(active, is_done, strict=True))
     count = is_done.count(False)
-    last = [i for i, done in zip(active[count:], is_done[count:], strict=True) if not done]
-    return [last.pop() if done else i for i, done in zip(active[:count], is_done[:count], strict=True)]
+    last = [i for i, done in pairs[count:] if not done]
+    return [last.pop() if done else i for i, done in pairs[:count]]
 
 
 def _by_row(beam: list[Partial], first: int) -> list[Partial]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from relattn_mt.search.types import Hypothesis, Request, SearchRules
+from relattn_mt.support.types import IdRows
 
 
 class NextTokens(NamedTuple):
@@ -55,7 +56,7 @@ class Engine(Protocol):
             InputError: The engine does not support the rules or the requests.
         """
 
-    def start(self, sources: Sequence[Sequence[int]], capacity: int) -> Any:
+    def start(self, sources: IdRows, capacity: int) -> Any:
         """Return the state before the first token, with one row per source, for at most `capacity` tokens."""
 
     def step(self, state: Any, tokens: Sequence[int], rows: Sequence[int], rules: SearchRules, k: int) -> NextTokens:
@@ -70,10 +71,10 @@ class Engine(Protocol):
             k: Number of likeliest tokens.
         """
 
-    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+    def score(self, sources: IdRows, targets: IdRows) -> list[list[float]]:
         """Return the log-probability, in nats, of each token of the targets after the first one."""
 
-    def align(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    def align(self, sources: IdRows, targets: IdRows) -> list[np.ndarray]:
         """Return the attention weights (target tokens − 1, source tokens) with which the tokens are predicted.
 
         They are those of the layer and the heads of `ModelConfig.alignment`. The row of the end may be missing.

@@ -92,7 +92,7 @@ def check_access(hosts: Sequence[str], origins: Sequence[str], proxies: Sequence
     """Raise an InputError if a value can match no request: a name, an origin of web pages, an address of a proxy."""
     for host in hosts:
         message = f"hosts must be names such as translate.example.org, or *, got {one_line(host, 100)!r}"
-        require(host == ANY or _HOST.fullmatch(host) is not None, message)
+        require(host == ANY or _HOST.fullmatch(host), message)
     for origin in origins:
         found = _ORIGIN.fullmatch(origin)
         is_right = origin == ANY or (found is not None and found[3] != _DEFAULT_PORTS.get(found[1], ""))

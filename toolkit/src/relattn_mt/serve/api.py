@@ -50,7 +50,7 @@ def read_keys(path: Path) -> frozenset[bytes]:
     with reading(path, "not a list of keys"):
         lines = [line.strip() for line in read_lines(path)]
     digests = frozenset(_digest(line) for line in lines if line and not line.startswith("#"))
-    require(bool(digests), f"{path} must have at least one key")
+    require(digests, f"{path} must have at least one key")
     return digests
 
 
@@ -67,7 +67,8 @@ class Api:
         self._limits = router.limits
         self._metrics = router.metrics
         self._keys = None if keys is None else read_keys(keys)
-        self._detector, self._files = cache(lambda: Detector(router.sources)), FileStore(self._limits.stored)
+        self._detector = cache(lambda: Detector(router.sources))
+        self._files = FileStore(self._limits.stored)
         self._languages = cache(lambda: JSONResponse([*map(self._language, router.codes)]))
         self._working: Counter[str] = Counter()  # files that are translated, by client
 
@@ -122,7 +123,10 @@ class Api:
         """Translate a file. The response has the URL of the translation, which can be downloaded for half an hour."""
         progress: FileProgress = request.state.progress
         body = await self._parameters(request)
-        (name, content), source, limit = body["file"], body["source"], self._limits.file
+        name, content = body["file"]
+        source = body["source"]
+        target = body["target"]
+        limit = self._limits.file
         if len(content) > limit:
             raise HTTPException(413, f"the file must have at most {limit:,} bytes, got {len(content):,}")
         with self._place():
@@ -134,10 +138,8 @@ class Api:
                 (source,), (answer["detectedLanguage"],) = await self._sources(texts, source)
             glossary = _glossary(body)
             options = SentenceOptions(keep_literals=body["keep_literals"], check_language=True, glossary=glossary)
-            target = body["target"]
-            report = progress.report
             stem, _, suffix = name.rpartition(".")
-            translated = await self._router.document(name, content, source, target, options, report=report)
+            translated = await self._router.document(name, content, source, target, options, report=progress.report)
             files = {  # if there is no room for both, the second is kept
                 "reportUrl": (f"{stem}_{target}.tsv", output_formats.report(translated.rows)),
                 "translatedFileUrl": (f"{stem}_{target}.{suffix}", translated.content),

@@ -28,7 +28,8 @@ class FileStore:
     """
 
     def __init__(self, size: int) -> None:
-        self._size, self._files = size, dict[str, StoredFile]()  # oldest first
+        self._size = size
+        self._files: dict[str, StoredFile] = {}  # oldest first
 
     def add(self, content: bytes, name: str, suffix: str, client: str) -> str:
         """Keep a file and return its key, which cannot be guessed and ends in `suffix`. Raises QueueFull."""

@@ -7,7 +7,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 from babel import Locale, UnknownLocaleError
@@ -15,10 +14,11 @@ from babel.core import get_global
 
 from relattn_mt.support.errors import one_line, require, same_language
 from relattn_mt.support.lazy import LazyMapping
+from relattn_mt.support.types import LanguagePair
 from relattn_mt.text.plausibility import language_identifier
 from relattn_mt.translate.translator import Translator
 
-Translators = Mapping[tuple[str, str], Translator]  # by pair of languages
+Translators = Mapping[LanguagePair, Translator]  # by pair of languages
 _FAR_LIKELIER = 20
 _WORD = re.compile(r"[^\W\d_]+")
 _MOST_WORDS = 3  # of a text whose language its words decide
@@ -56,9 +56,10 @@ def served_code(code: str, codes: Sequence[str]) -> str:
     A code of the same language and script will do, if possible of the same territory, or else without one.
     """
     language, script, territory = _parts(code[:40])  # the cache keeps the codes of clients
-    others = [each for each in codes if _parts(each)[:2] == (language, script)]
-    ranked = sorted(others, key=lambda each: (_parts(each)[2] != territory, _parts(each)[2] is not None))
-    return next(chain((each for each in codes if same_language(each, code)), ranked), code)
+    same = [served for served in codes if same_language(served, code)]
+    others = [served for served in codes if _parts(served)[:2] == (language, script)]
+    others.sort(key=lambda served: (_parts(served)[2] != territory, _parts(served)[2] is not None))
+    return [*same, *others, code][0]
 
 
 def load_pairs(models: Sequence[str], languages: Sequence[str], load: Callable[[str], Translator]) -> Translators:
@@ -67,7 +68,7 @@ def load_pairs(models: Sequence[str], languages: Sequence[str], load: Callable[[
     Raises:
         InputError: As `load` and `served_pairs`, or two models translate the same pair.
     """
-    by_pair: dict[tuple[str, str], Translators] = {}
+    by_pair: dict[LanguagePair, Translators] = {}
     for model in models:
         translators = served_pairs(load(model), languages, model)
         for pair in translators:
@@ -93,12 +94,10 @@ def served_pairs(translator: Translator, languages: Sequence[str], name: str) ->
     wanted = set(codes)
     if languages:
         wanted = {code for code in codes if _is_among(code, languages) or _is_among(codes[code], languages)}
-    served = {
-        (codes[source], codes[target]): (source, target) for source, target in pairs if {source, target} <= wanted
-    }
+    served = {(codes[pair[0]], codes[pair[1]]): pair for pair in pairs if wanted.issuperset(pair)}
     known = one_line(", ".join(codes.values()), 200)
     given = one_line(", ".join(languages), 200)
-    require(bool(served), f"{name}: --languages must name at least two of {known}, got {given}")
+    require(served, f"{name}: --languages must name at least two of {known}, got {given}")
     return LazyMapping(served, lambda pair: translator.for_pair(*served[pair]))
 
 
@@ -108,12 +107,12 @@ def _is_among(code: str, languages: Sequence[str]) -> bool:
 
 def _short_codes(codes: Sequence[str]) -> dict[str, str]:
     """Return codes of ISO 639-1 where there are, with the script only if it is needed to tell two apart."""
-    languages = {code: _parts(code)[0] for code in codes}
-    counts = Counter(languages.values())
-    return {
-        code: name if counts[name] == 1 else "-".join([name, *re.split("[-_]", code)[1:]])
-        for code, name in languages.items()
-    }
+    short = {code: _parts(code)[0] for code in codes}
+    counts = Counter(short.values())
+    for code, name in short.items():
+        if counts[name] > 1:
+            short[code] = "-".join([name, *re.split("[-_]", code)[1:]])
+    return short
 
 
 class Detector:

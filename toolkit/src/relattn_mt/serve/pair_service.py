@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from relattn_mt.serve.queue import BatchQueue
 from relattn_mt.support.errors import require
+from relattn_mt.support.types import LanguagePair
+from relattn_mt.text.alignment import Links
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import separator_in
 from relattn_mt.tokens.imported_tokenizer import marked_pieces
@@ -24,7 +26,9 @@ _MOST_TERMS = 60
 _COST_OF_TERMS = 4  # times that of other pieces
 _MOST_PREFIX = 250
 _MOST_SCORED = 300
-LanguagePair = tuple[str, str]  # source and target language
+
+Range = tuple[int, int]  # of characters of a sentence
+Ranges = list[Range]
 
 
 class Word(NamedTuple):
@@ -41,7 +45,7 @@ class Word(NamedTuple):
     text: str
     confidence: float | None = None
     sentence: int | None = None
-    sources: Sequence[tuple[int, int]] = ()
+    sources: Sequence[Range] = ()
 
 
 class PairService:
@@ -127,9 +131,7 @@ class PairService:
         return words
 
 
-def _words(
-    text: str, pieces: Sequence[str], log_probs: Sequence[float], sources: Mapping[int, list[tuple[int, int]]]
-) -> list[Word]:
+def _words(text: str, pieces: Sequence[str], log_probs: Sequence[float], sources: Mapping[int, Ranges]) -> list[Word]:
     """Return the words of a sentence and the spaces between them.
 
     `log_probs` are those of the pieces and the end. `sources` are the ranges that a word translates, by its number.
@@ -156,15 +158,13 @@ def _words(
     return words
 
 
-def _source_ranges(
-    sentence: str, pieces: Sequence[str], links: Sequence[tuple[int, int]]
-) -> dict[int, list[tuple[int, int]]]:
+def _source_ranges(sentence: str, pieces: Sequence[str], links: Links) -> dict[int, Ranges]:
     """Return the ranges of characters that each target word translates; none if the pieces do not form the words."""
     count = max((word for word in word_indices(pieces) if word is not None), default=-1) + 1
     for pattern in (r"\S+", "[^ ]+"):  # a tokenizer may take a no-break space for a space, or not
         words = [match.span() for match in re.finditer(pattern, sentence)]
         if len(words) == count:
-            ranges: dict[int, list[tuple[int, int]]] = {}
+            ranges: dict[int, Ranges] = {}
             for source, target in links:
                 ranges.setdefault(target, []).append(words[source])
             return ranges

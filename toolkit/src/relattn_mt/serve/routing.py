@@ -20,9 +20,10 @@ from relattn_mt.documents.html import fill_pages, page_texts
 from relattn_mt.serve import parsing
 from relattn_mt.serve.limits import Limits
 from relattn_mt.serve.metrics import Metrics
-from relattn_mt.serve.pair_service import LanguagePair, PairService, Word
+from relattn_mt.serve.pair_service import PairService, Word
 from relattn_mt.serve.queue import RECENT, BatchQueue, QueueFull
 from relattn_mt.support.errors import InputError, one_line, require
+from relattn_mt.support.types import LanguagePair
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import SplitText, split
 from relattn_mt.tokens.text_files import require_no_nul
@@ -188,10 +189,11 @@ class Router:
         parts = [[next(translated) for _ in page] for page in pages]
         versions = [_combine([part.ranked for part in page]) for page in parts]
         filled = await self._parsers.run(fill_pages, texts, versions)
-        return [
-            TranslatedText(ranked, _union(p.warnings for p in page), min([1.0, *(p.confidence for p in page)]))
-            for ranked, page in zip(filled, parts, strict=True)
-        ]
+        results = []
+        for ranked, page in zip(filled, parts, strict=True):
+            confidence = min((part.confidence for part in page), default=1.0)
+            results.append(TranslatedText(ranked, _union(part.warnings for part in page), confidence))
+        return results
 
     async def words(
         self,
@@ -363,7 +365,7 @@ class Router:
 
     def _require_route(self, source: str, target: str) -> list[PairService]:
         route = self._route(source, target)
-        require(bool(route), f"no model translates from {source[:40]!r} to {target[:40]!r}")
+        require(route, f"no model translates from {source[:40]!r} to {target[:40]!r}")
         return list(map(self._model, route))
 
     def _model(self, pair: LanguagePair) -> PairService:
@@ -383,15 +385,14 @@ class Router:
         if earlier_models:
             once = replace(options, n_best=1, glossary=None)
             earlier = await self._translate_route(earlier_models, texts, once)
-        translated = await self._translate_sentences(model, [each.ranked[0] for each in earlier], options)
-        return [
-            TranslatedText(
-                list(_versions(split_text, sentences)),
-                _union([before.warnings, *(best.warnings for best, *_ in sentences)]),
-                min(before.confidence, _confidence([best for best, *_ in sentences])),
-            )
-            for (split_text, sentences), before in zip(translated, earlier, strict=True)
-        ]
+        translated = await self._translate_sentences(model, [text.ranked[0] for text in earlier], options)
+        results = []
+        for (split_text, sentences), before in zip(translated, earlier, strict=True):
+            best = [ranked[0] for ranked in sentences]
+            warnings = _union([before.warnings, *(translation.warnings for translation in best)])
+            confidence = min(before.confidence, _confidence(best))
+            results.append(TranslatedText(list(_versions(split_text, sentences)), warnings, confidence))
+        return results
 
     async def _translate_sentences(
         self, model: PairService, texts: Sequence[Marked], options: SentenceOptions, prefix: str = ""

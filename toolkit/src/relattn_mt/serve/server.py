@@ -37,7 +37,7 @@ def serve(
 
     Accepted requests are answered, files with an error. Raises InputError if the address or the keys cannot be used.
     """
-    require(bool(host), "host must be an address to listen on, such as 127.0.0.1, or 0.0.0.0 for all, got ''")
+    require(host, "host must be an address to listen on, such as 127.0.0.1, or 0.0.0.0 for all, got ''")
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
+from relattn_mt.support.types import LanguagePair
+
 _LONGEST = 600  # characters per message
 _MOST_CHOICES = 20  # names listed in one message
 EXTRAS = {  # imported names of packages that are not always installed, by the extra that installs them
@@ -82,7 +84,7 @@ def naming(path: str | Path) -> Iterator[None]:
         raise InputError(f"{path}: {error}") from error
 
 
-def require(condition: bool, message: str) -> None:
+def require(condition: object, message: str) -> None:
     """Raise an InputError with `message` unless `condition` holds."""
     if not condition:
         raise InputError(message)
@@ -91,7 +93,7 @@ def require(condition: bool, message: str) -> None:
 def require_language(name: str, code: str) -> None:
     """Raise an `InputError` unless `code` is a language code, which may become part of a file name."""
     valid = re.fullmatch(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*", code)
-    require(valid is not None, f"{name} must be a code such as en or pt-BR, got {one_line(code, 40)!r}")
+    require(valid, f"{name} must be a code such as en or pt-BR, got {one_line(code, 40)!r}")
 
 
 def same_language(code: str, other: str) -> bool:
@@ -121,7 +123,7 @@ def missing_package(error: ModuleNotFoundError) -> str | None:
     return None if extra is None else f"this command requires {name}: {install_command(extra)}"
 
 
-def language_pairs(pairs: Iterable[str], path: Path) -> list[tuple[str, str]]:
+def language_pairs(pairs: Iterable[str], path: Path) -> list[LanguagePair]:
     """Return pairs of language codes such as "en de" as tuples. Raise an InputError that names `path`."""
     split = [tuple(pair.split(" ")) for pair in pairs]
     for pair in split:

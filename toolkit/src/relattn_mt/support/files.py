@@ -115,6 +115,12 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
+def read_bytes(path: str | Path) -> bytes:
+    """Return the content of a file. Raise an InputError if it cannot be read."""
+    with reading(path, "cannot be read"):
+        return Path(path).read_bytes()
+
+
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file's bytes. Raise an InputError if it cannot be read."""
     with reading(path, "cannot be read"), path.open("rb") as file:

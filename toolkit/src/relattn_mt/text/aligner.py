@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from relattn_mt.support.types import VocabSizes
 from relattn_mt.text.lexicon import associations
 
 UNLINKED = 0.1
@@ -47,7 +48,7 @@ class Aligner:
         vocab_sizes: Number of pieces in the vocabulary of each side.
     """
 
-    def __init__(self, sources: Sentences, targets: Sentences, vocab_sizes: tuple[int, int]) -> None:
+    def __init__(self, sources: Sentences, targets: Sentences, vocab_sizes: VocabSizes) -> None:
         src_distinct, tgt_distinct = ([np.unique(ids).astype(np.int64) for ids in side] for side in (sources, targets))
         conditions, dice = associations(src_distinct, tgt_distinct, _LEAST)
         src_ids, tgt_ids = conditions

@@ -44,7 +44,7 @@ class BpeModel:
         require(rules in RULES, f"bpe must be {' or '.join(RULES)}, got {one_line(rules, 40)}")
         self._is_opus = rules == "opus-mt"
         *lines, rest = codes.decode().split("\n")
-        require(bool(lines) and not rest, f"line {len(lines) + 1} must end with a line break: the file is cut off")
+        require(lines and not rest, f"line {len(lines) + 1} must end with a line break: the file is cut off")
         version = re.fullmatch(r"(?:#version: 0\.([12])(?:\.0+)*|(?!#).*)\s*", lines[0])
         require(version is not None, f"line 1 must be #version: 0.1 or 0.2, got {one_line(repr(lines[0]), 40)}")
         self._marks_last = version is not None and version[1] == "2"  # else the end of a token is a separate symbol

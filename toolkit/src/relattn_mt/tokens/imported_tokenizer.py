@@ -18,11 +18,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
-from relattn_mt.support.errors import InputError, one_line, reading, require, unknown
+from relattn_mt.support.errors import InputError, naming, one_line, reading, require, unknown
+from relattn_mt.support.files import read_bytes
+from relattn_mt.support.types import SentencePair
 from relattn_mt.tokens.bpe import BpeModel, piece_text
 from relattn_mt.tokens.tokenizer import (
     SPACE_MARK,
@@ -76,7 +78,13 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         for name, annotation in get_type_hints(Vocabulary).items():
-            valid = _has_type(getattr(self, name), annotation)
+            value = getattr(self, name)
+            strings = [value]
+            if isinstance(value, dict):
+                strings = [*value, *value.values()]
+            elif isinstance(value, list):
+                strings = value
+            valid = type(value) is (get_origin(annotation) or annotation) and {*map(type, strings)} <= {str}
             require(valid, f"a vocabulary's {name} must be {_KINDS[annotation]}")
         _require_pieces("source", self.source, [self.unknown, *self.source_begin, *self.source_end])
         _require_pieces("target", self.target, [self.unknown, self.start, self.end, *self.target_begin])
@@ -101,12 +109,13 @@ class Vocabulary:
         if not self.languages:
             return self
         tokens = {*self.languages.values()}
-        of_target = self.reads_source_language
-        read = [("tgt_lang", tgt_lang)] if not of_target else [("src_lang", src_lang), ("tgt_lang", tgt_lang)]
-        for name, code in read:
-            if code not in self.languages:
-                raise unknown(name, code, self.languages)
-        around = src_lang if of_target else tgt_lang
+        around = tgt_lang
+        if self.reads_source_language:
+            around = src_lang
+            if src_lang not in self.languages:
+                raise unknown("src_lang", src_lang, self.languages)
+        if tgt_lang not in self.languages:
+            raise unknown("tgt_lang", tgt_lang, self.languages)
         other = copy(self)
         for name, code in (("source_begin", around), ("source_end", around), ("target_begin", tgt_lang)):
             pieces = [self.languages[code] if piece in tokens else piece for piece in getattr(self, name)]
@@ -117,23 +126,11 @@ class Vocabulary:
 _KINDS: dict[Any, str] = {str: "a string", list[str]: "a list of strings", dict[str, str]: "strings by name"}
 
 
-def _has_type(value: Any, annotation: Any) -> bool:
-    """Return whether a value has one of the types in `_KINDS`."""
-    if type(value) is not (get_origin(annotation) or annotation):
-        return False
-    strings = [value]
-    if isinstance(value, dict):
-        strings = [*value, *value.values()]
-    elif isinstance(value, list):
-        strings = value
-    return {*map(type, strings)} <= {str}
-
-
 def _require_pieces(side: str, pieces: list[str], special: list[str]) -> None:
     """Raise an InputError if a vocabulary has a piece twice, or not all special tokens."""
     known = {*pieces}
     if len(known) < len(pieces):
-        (repeated, _), *_ = Counter(pieces).most_common(1)
+        ((repeated, _),) = Counter(pieces).most_common(1)
         raise InputError(f"the {side} vocabulary must have {one_line(repeated, 40)!r} only once")
     if missing := [piece for piece in special if piece not in known]:
         raise InputError(f"the {side} vocabulary must have {one_line(missing[0], 40)!r}")
@@ -187,10 +184,8 @@ class ImportedTokenizer:
         target = source if tgt_model == src_model else _load_model(paths[1], tgt_model, vocabulary.bpe)
         self.models = source, target
         if not is_checked:
-            for path, side, model, ids in zip(
-                paths, ("source", "target"), self.models, (self._src_ids, self._tgt_ids), strict=True
-            ):
-                _require_known(path, side, model, ids)
+            _require_known(paths[0], "source", source, self._src_ids)
+            _require_known(paths[1], "target", target, self._tgt_ids)
         self.special = self._special_tokens()
         eos = self.special.eos
         unknown = self._tgt_ids[vocabulary.unknown]
@@ -253,10 +248,7 @@ class ImportedTokenizer:
             InputError: A file is missing, damaged or does not belong to the others.
         """
         paths = [directory / name for name in (TOKENIZER, TGT_TOKENIZER, VOCABULARY)]
-        contents = []
-        for path in paths:
-            with reading(path, "cannot be read"):
-                contents.append(path.read_bytes())
+        contents = [*map(read_bytes, paths)]
         with reading(paths[2], "not JSON"):
             fields = json.loads(contents[2])
             if fields.get("source") == fields.get("target"):
@@ -305,7 +297,7 @@ class ImportedTokenizer:
         pieces = model.encode(text, out_type=str)
         return [ids.get(part, unknown) for piece in pieces for part in self.controls.get(piece, [piece])]
 
-    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], list[int]]]:
+    def encode_pairs(self, pairs: Sequence[SentencePair]) -> Iterator[tuple[list[int], list[int]]]:
         """Yield the piece ids of both sides of sentence pairs."""
         return ((self.encode(src), self.encode_target(tgt)) for src, tgt in pairs)
 
@@ -329,8 +321,13 @@ def marked_pieces(tokenizer: AnyTokenizer, side: int, ids: Iterable[int]) -> lis
     pieces = [tokenizer.vocabularies[side][i] for i in ids]
     if not (isinstance(tokenizer, ImportedTokenizer) and tokenizer.vocabulary.bpe):
         return pieces
-    words = [len(tokenizer.models[side].decode_pieces(pieces[:end]).split()) for end in range(len(pieces) + 1)]
-    return [SPACE_MARK * (b > a) + piece for piece, (a, b) in zip(pieces, pairwise(words), strict=True)]
+    marked = []
+    words = 0
+    for end, piece in enumerate(pieces, start=1):
+        before = words
+        words = len(tokenizer.models[side].decode_pieces(pieces[:end]).split())
+        marked.append(f"{SPACE_MARK}{piece}" if words > before else piece)
+    return marked
 
 
 def tokenizer_in(directory: Path) -> AnyTokenizer:
@@ -363,10 +360,8 @@ def _text_pieces(model: Any) -> set[str]:
 
 def _require_known(path: Path, side: str, model: Any, ids: dict[str, int]) -> None:
     """Raise an InputError if most pieces of a side's model are not in its vocabulary."""
-    try:
+    with naming(path):
         text = _text_pieces(model)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
     is_bpe = isinstance(model, BpeModel)
     needed = min(len(text), len(ids)) if is_bpe else len(text)  # codes may be of both sides, and so may a vocabulary
     known = len(text & ids.keys())

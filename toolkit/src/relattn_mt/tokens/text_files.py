@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from relattn_mt.support.errors import InputError, reading, require_installed
+from relattn_mt.support.types import SentencePair
 
 _BLOCK = 1 << 16  # bytes per read, the capacity of a pipe on Linux
 _CHUNK = 1024  # lines that `stream_lines` yields at once
@@ -106,7 +107,7 @@ class ParallelFiles:
         self._accepts_nul = accepts_nul
         self._digests: tuple[str, str] | None = None
 
-    def __iter__(self) -> Iterator[tuple[str, str]]:
+    def __iter__(self) -> Iterator[SentencePair]:
         src_digest = hashlib.sha256()
         tgt_digest = hashlib.sha256()
         src_lines = tgt_lines = 0
@@ -130,7 +131,7 @@ class ParallelFiles:
         return self._digests
 
 
-def read_parallel(src: str | Path, tgt: str | Path, *, accepts_nul: bool = False) -> Iterator[tuple[str, str]]:
+def read_parallel(src: str | Path, tgt: str | Path, *, accepts_nul: bool = False) -> Iterator[SentencePair]:
     """Yield the sentence pairs of two parallel files. `accepts_nul` is as in `read_lines`.
 
     Raises:

@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sentencepiece
 
-from relattn_mt.support.errors import InputError, reading, require, unknown
+from relattn_mt.support.errors import InputError, naming, require, unknown
+from relattn_mt.support.files import read_bytes
 from relattn_mt.support.processor import cores
+from relattn_mt.support.types import SentencePair
 
 if TYPE_CHECKING:
     from relattn_mt.config import Normalization
@@ -192,12 +194,9 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | Path, checked_digest: str = "") -> Tokenizer:
         """Read a model from a file. Raise InputError if it is missing, unreadable or damaged."""
-        with reading(path, "cannot be read"):
-            model_bytes = Path(path).read_bytes()
-        try:
-            return cls(model_bytes, checked_digest)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
+        content = read_bytes(path)
+        with naming(path):
+            return cls(content, checked_digest)
 
     def with_languages(self, src_lang: str, tgt_lang: str) -> Tokenizer:
         """Return a tokenizer whose sources begin with the token of the target language.
@@ -241,15 +240,15 @@ class Tokenizer:
         """Return the piece ids of a target line, without special tokens."""
         return self.encode(text)
 
-    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], list[int]]]:
+    def encode_pairs(self, pairs: Sequence[SentencePair]) -> Iterator[tuple[list[int], list[int]]]:
         """Yield the piece ids of both sides of sentence pairs. All processor cores are used."""
-        sides = [
-            [
-                self.encode(text) if SPACE_MARK in text else ids
-                for text, ids in zip(side, self._model.encode(list(side), num_threads=cores()), strict=True)
-            ]
-            for side in zip(*pairs, strict=True)
-        ]
+        sides = []
+        for side in zip(*pairs, strict=True):
+            encoded = self._model.encode(list(side), num_threads=cores())
+            for number, text in enumerate(side):
+                if SPACE_MARK in text:
+                    encoded[number] = self.encode(text)
+            sides.append(encoded)
         yield from zip(*sides, strict=True)
 
     def decode(self, ids: Iterable[int]) -> str:

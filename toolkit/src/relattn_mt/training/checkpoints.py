@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from relattn_mt.support.errors import Diverged, InputError, reading, require
-from relattn_mt.support.files import require_unique_entries, write_atomically
+from relattn_mt.support.files import file_digest, read_bytes, require_unique_entries, write_atomically
 
 FORMAT = 1
 _log = logging.getLogger(__name__)
@@ -73,10 +73,7 @@ def load(path: Path) -> dict[str, Any]:
     """
     checksum = _checksum(path)
     require(checksum.exists(), f"{path}: its checksum {checksum.name} is missing")
-    with reading(path, "cannot be read"), open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        recorded = checksum.read_bytes().split()
-    if recorded != [digest.encode(), path.name.encode()]:
+    if read_bytes(checksum).split() != [file_digest(path).encode(), path.name.encode()]:
         raise InputError(f"{path}: damaged: it does not match its checksum {checksum.name}")
     require_unique_entries(path)
     try:

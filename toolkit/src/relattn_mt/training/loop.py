@@ -161,7 +161,7 @@ def seed_dropout(*key: int) -> None:
 
 def _save(worker: Worker, run: Run, progress: Progress, optimizer: Optimizer) -> None:
     """Write a checkpoint in the first process. In all of them, raise an error if a weight is not finite."""
-    if not all(bool(parameter.isfinite().all()) for parameter in run.model.parameters()):
+    if not all(parameter.isfinite().all() for parameter in run.model.parameters()):
         raise Diverged(f"training diverged: weights must be finite, but step {progress.step} made some NaN or infinite")
     if worker.is_first:
         content = {

@@ -19,6 +19,7 @@ from relattn_mt.evaluation import score
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import load_weights
 from relattn_mt.support.errors import require
+from relattn_mt.support.types import SentencePair
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
 from relattn_mt.training import checkpoints
 from relattn_mt.training.run_directory import CHECKPOINTS, RunDirectory, read_recipe
@@ -127,7 +128,7 @@ def write_bundle(directory: RunDirectory, data: TranslationData, last: int, path
     trained.save(card)
 
 
-def _texts(data: TranslationData, tokenizer: AnyTokenizer, given: int) -> Iterator[tuple[str, str]]:
+def _texts(data: TranslationData, tokenizer: AnyTokenizer, given: int) -> Iterator[SentencePair]:
     """Yield training pairs of the first direction: enough for a lexicon, from all parts of the text."""
     pairs = data.train.pairs
     begin = [*tokenizer.special.src_begin][:given]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from relattn_mt.text.alignment import Links
 from relattn_mt.translate import Format
 from relattn_mt.translate.translation import Translation
 
@@ -67,6 +68,6 @@ def columns(translation: Translation, *, align: bool) -> dict[str, Any]:
     return row | {"alignment": pharaoh(translation.alignment)} if align else row
 
 
-def pharaoh(alignment: Sequence[tuple[int, int]]) -> str:
+def pharaoh(alignment: Links) -> str:
     """Return an alignment in Pharaoh format, "0-0 1-2": source word and target word."""
     return " ".join(f"{source}-{target}" for source, target in alignment)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from relattn_mt.config import SearchConfig
 from relattn_mt.search.types import MOST_POSITIONS, Request
 from relattn_mt.support.errors import InputError, one_line, require
+from relattn_mt.support.types import LanguagePair
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text, literal_pattern, tag_pattern
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, ImportedTokenizer
@@ -109,7 +110,7 @@ class Preparation:
         tokenizer: AnyTokenizer,
         search: SearchConfig,
         max_length: int | None,
-        languages: tuple[str, str] = ("", ""),
+        languages: LanguagePair = ("", ""),
     ) -> None:
         self.tokenizer = tokenizer
         self._languages = languages
@@ -172,12 +173,17 @@ class Preparation:
             InputError: There are some that must not be long. The message begins with `where`, and names all of them
                 as a `unit`, or the first ones.
         """
-        long = {number: (sentence, length) for number, sentence in sentences if (length := self.excess(sentence))}
-        refused = [f"{unit} {number} has {length}" for number, (each, length) in long.items() if each.must_be_short]
+        lengths = {}
+        refused = []
+        for number, sentence in sentences:
+            if length := self.excess(sentence):
+                lengths[number] = length
+                if sentence.must_be_short:
+                    refused.append(f"{unit} {number} has {length}")
         most = f"{self.max_source:,} pieces and {LONGEST_LINE:,} characters, unlike {len(refused):,} of the input"
         listed = f"{where}{one_line(', '.join(refused), 300)}, but this model reads at most {most}"
         require(not refused, f"{listed}: shorten them, or set long_lines to copy or split")
-        return {number: length for number, (_, length) in long.items()}
+        return lengths
 
     def require_held(self, pieces: int, special: int, where: str) -> None:
         """Raise an InputError if a line with `special` special tokens is longer than the model can hold."""

@@ -12,6 +12,7 @@ from relattn_mt.config import SearchConfig
 from relattn_mt.search.engine import Engine
 from relattn_mt.search.types import DIVERGED, Hypothesis, Request, SearchRules
 from relattn_mt.support.errors import Diverged, require
+from relattn_mt.support.types import IdRows
 from relattn_mt.text.alignment import Links, WordAlignment, align_words
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, marked_pieces
 from relattn_mt.tokens.planning import batch_by_size
@@ -42,8 +43,9 @@ class Runner:
 
     def batches(self, requests: Sequence[Request], search: SearchConfig) -> list[np.ndarray]:
         """Return indices of requests, the longest first, in batches of similar length."""
-        lengths = np.array([len(each.src_ids) for each in requests], dtype=np.int64)
-        most = min(max_sentences(self.engine, search.beam_size), -(-len(requests) // self.workers))
+        lengths = np.array([len(request.src_ids) for request in requests], dtype=np.int64)
+        per_worker = -(-len(requests) // self.workers)
+        most = min(max_sentences(self.engine, search.beam_size), per_worker)
         return batch_by_size(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, most)
 
     def map(self, work: Callable[[Any], Any], batches: Sequence[Any]) -> Iterator[Any]:
@@ -78,10 +80,10 @@ class Runner:
         )
         if any(len(each.prefix) > rules.given or each.spelling is not None for each in requests):
             self.require_steps("prefixes")
-        found = self.engine.search(requests, rules)
-        if diverged := [request.number for request, best in zip(requests, found, strict=True) if not best]:
+        results = self.engine.search(requests, rules)
+        if diverged := [request.number for request, best in zip(requests, results, strict=True) if not best]:
             raise Diverged(f"line {min(diverged)}: {DIVERGED}")
-        return [hypotheses[:count] for hypotheses, count in zip(found, counts, strict=True)]
+        return [hypotheses[:count] for hypotheses, count in zip(results, counts, strict=True)]
 
     def require_steps(self, option: str) -> None:
         """Raise an InputError for an option that requires single steps of the engine, if it has none."""
@@ -92,7 +94,7 @@ class Runner:
         """(vocab,) bool, True for target pieces that continue a word."""
         return np.array(continue_words(self.tokenizer.vocabularies[1]))
 
-    def log_probs(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
+    def log_probs(self, src_ids: IdRows, tgt_ids: IdRows) -> list[list[float]]:
         """Return the log-probability, in nats, of each piece of given translations, and of the end of sentence.
 
         Ids are without special tokens.
@@ -100,44 +102,44 @@ class Runner:
         given = len(self.tokenizer.special.tgt_begin)
         return [row[given:] for row in self._by_length(self.engine.score, src_ids, tgt_ids)]
 
-    def align(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[Links]:
+    def align(self, src_ids: IdRows, tgt_ids: IdRows) -> list[Links]:
         """Return the (source word, target word) pairs of given translations, counted from 0, as `alignment.links`.
 
         Arguments are those of `log_probs`.
         """
         return [each.links for each in self.align_words(src_ids, tgt_ids)]
 
-    def align_words(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[WordAlignment]:
+    def align_words(self, src_ids: IdRows, tgt_ids: IdRows) -> list[WordAlignment]:
         """Return the alignments of the words of given translations. Arguments are those of `log_probs`."""
         return self.alignments(src_ids, tgt_ids, self.attention(src_ids, tgt_ids))
 
-    def attention(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    def attention(self, src_ids: IdRows, tgt_ids: IdRows) -> list[np.ndarray]:
         """Return the attention weights of given translations, as `Engine.align` does, for ids without special ones."""
         return self._by_length(self.engine.align, src_ids, tgt_ids)
 
-    def alignments(
-        self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]], attention: Sequence[np.ndarray]
-    ) -> list[WordAlignment]:
+    def alignments(self, src_ids: IdRows, tgt_ids: IdRows, attention: Sequence[np.ndarray]) -> list[WordAlignment]:
         """Return the alignments of the words of given translations, for their attention weights."""
         special = self.tokenizer.special
-        found = []
+        alignments = []
         for src, tgt, weights in zip(src_ids, tgt_ids, attention, strict=True):
-            sides = marked_pieces(self.tokenizer, 0, src), marked_pieces(self.tokenizer, 1, tgt)
-            found.append(align_words(weights[len(special.tgt_begin) :], *sides, special))
-        return found
+            src_pieces = marked_pieces(self.tokenizer, 0, src)
+            tgt_pieces = marked_pieces(self.tokenizer, 1, tgt)
+            alignments.append(align_words(weights[len(special.tgt_begin) :], src_pieces, tgt_pieces, special))
+        return alignments
 
-    def _by_length(
-        self, work: Callable[..., list[Any]], src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]
-    ) -> list[Any]:
+    def _by_length(self, work: Callable[..., list[Any]], src_ids: IdRows, tgt_ids: IdRows) -> list[Any]:
         """Return the results of a function of complete sources and targets, which gets batches of similar length."""
         special = self.tokenizer.special
         sources = [[*special.src_begin, *ids, *special.src_end] for ids in src_ids]
         targets = [[special.bos, *special.tgt_begin, *ids, special.eos] for ids in tgt_ids]
         longest = np.array([*map(max, map(len, sources), map(len, targets))], dtype=np.int64)
         batches = batch_by_size(np.argsort(longest, kind="stable"), longest, MAX_TOKENS)
+
+        def run(batch: np.ndarray) -> list[Any]:
+            return work([sources[i] for i in batch], [targets[i] for i in batch])
+
         results: list[Any] = [None] * len(sources)
-        found = self.map(lambda batch: work([sources[i] for i in batch], [targets[i] for i in batch]), batches)
-        for batch, batch_results in zip(batches, found, strict=True):
+        for batch, batch_results in zip(batches, self.map(run, batches), strict=True):
             for i, result in zip(batch, batch_results, strict=True):
                 results[i] = result
         return results

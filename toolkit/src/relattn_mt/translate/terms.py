@@ -15,7 +15,6 @@ from dataclasses import replace
 from relattn_mt.text.plausibility import TERMS
 from relattn_mt.translate.literals import Translations, merged
 from relattn_mt.translate.prepare import Sentence
-from relattn_mt.translate.translation import Translation
 
 _END = re.compile(r"[.!?…](?=[\"'”’»)\s])|[。！？]")
 _WORD = re.compile(r"\w+")
@@ -40,12 +39,11 @@ def translate_with_terms(
     own = {number: [(each, _has(each.text, terms[number])) for each in results[number]] for number in terms}
     lacking = {number: sentences[number] for number in terms if not all(has_terms for _, has_terms in own[number])}
     for number, others in (translate(lacking) if lacking else {}).items():
-        plain = results[number]
         best, has_terms = own[number][0]
         if has_terms or _fits(best.text, others[0].text, terms[number]):
             results[number] = merged(own[number], others)
         else:
-            results[number] = [_with_warning(each) for each in plain]
+            results[number] = [replace(plain, warnings=(*plain.warnings, TERMS)) for plain in results[number]]
     return results
 
 
@@ -68,7 +66,3 @@ def _fits(plain: str, constrained: str, terms: Sequence[str]) -> bool:
 
 def _whole(term: str) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w){re.escape(term)}(?!\w)")
-
-
-def _with_warning(translation: Translation) -> Translation:
-    return replace(translation, warnings=(*translation.warnings, TERMS))

@@ -12,7 +12,8 @@ from relattn_mt.config import SearchConfig
 from relattn_mt.search.length_penalty import length_penalty
 from relattn_mt.search.types import Hypothesis
 from relattn_mt.support.errors import one_line
-from relattn_mt.text.alignment import WordAlignment
+from relattn_mt.support.types import LanguagePair
+from relattn_mt.text.alignment import Links, WordAlignment
 from relattn_mt.text.marked import Mark, Marked
 from relattn_mt.text.plausibility import KEPT, LANGUAGE, implausibilities, is_in_other_language
 from relattn_mt.translate.prepare import Preparation, Prepared, search_limit
@@ -43,7 +44,7 @@ class Translation:
     score: float
     tokens: list[int]
     mean_log_prob: float = 0.0
-    alignment: list[tuple[int, int]] = field(default_factory=list)
+    alignment: Links = field(default_factory=list)
     warnings: tuple[str, ...] = ()
     marks: tuple[Mark, ...] = ()
 
@@ -77,17 +78,14 @@ def kept_translation(text: str) -> Translation:
 def joined(text: SplitText, parts: Sequence[Translation]) -> Translation:
     """Return the translation of a text whose sentences have these translations. Its confidence is the least."""
     whole = text.join([part.marked for part in parts])
-    return Translation(
-        whole.text,
-        sum(part.score for part in parts),
-        [token for part in parts for token in part.tokens],
-        min(part.mean_log_prob for part in parts),
-        warnings=tuple({name: None for part in parts for name in part.warnings}),
-        marks=whole.marks,
-    )
+    score = sum(part.score for part in parts)
+    tokens = [token for part in parts for token in part.tokens]
+    warnings = dict.fromkeys(name for part in parts for name in part.warnings)
+    least = min(part.mean_log_prob for part in parts)
+    return Translation(whole.text, score, tokens, least, warnings=tuple(warnings), marks=whole.marks)
 
 
-def check_language(source: str, ranked: list[Translation], languages: tuple[str, str]) -> list[Translation]:
+def check_language(source: str, ranked: list[Translation], languages: LanguagePair) -> list[Translation]:
     """Return translations of a sentence, the best one with a warning if it or the source is in another language."""
     best, *others = ranked
     if is_in_other_language(source, languages[0]) or is_in_other_language(best.text, languages[1]):

@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import final
 
@@ -23,6 +23,7 @@ from relattn_mt.search.engine import Engine
 from relattn_mt.search.types import Hypothesis, Request
 from relattn_mt.support.console import progress_bar
 from relattn_mt.support.errors import InputError, one_line, same_language, unknown
+from relattn_mt.support.types import LanguagePair, SentencePair
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.plausibility import LONG
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, ImportedTokenizer
@@ -68,8 +69,8 @@ class Translator:
         tokenizer: AnyTokenizer,
         search: SearchConfig,
         *,
-        languages: tuple[str, str] = ("", ""),
-        pairs: Sequence[tuple[str, str]] = (),
+        languages: LanguagePair = ("", ""),
+        pairs: Sequence[LanguagePair] = (),
         examples: Callable[[], list[str]] = list,
         card: str = "",
         workers: int = 1,
@@ -101,7 +102,7 @@ class Translator:
         return self._examples()
 
     @property
-    def pairs(self) -> list[tuple[str, str]]:
+    def pairs(self) -> list[LanguagePair]:
         """The pairs of source and target language that the model translates."""
         return pairs_of(self.tokenizer, self._pairs, (self.src_lang, self.tgt_lang))
 
@@ -306,12 +307,10 @@ class Translator:
                 waiting.difference_update(batch)
             return results
 
-        def translate_all(chosen: Mapping[int, Sentence]) -> dict[int, list[Translation]]:
-            return translate_with_literals(chosen, self.preparation, translate)
-
         if any(sentence.options.glossary for sentence in sentences):
             self.runner.require_steps("a glossary")
-        results = translate_with_terms(short, translate_all)
+        with_literals = partial(translate_with_literals, preparation=self.preparation, translate=translate)
+        results = translate_with_terms(short, with_literals)
         for number, length in long.items():
             results[number] = self._translate_long(number, numbered[number], length, call)
             report_done(1)
@@ -404,7 +403,7 @@ class Translator:
             results.append(translations_of(sentence, hypotheses, links, self.preparation, search))
         return results
 
-    def score(self, pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[int, float]]]:
+    def score(self, pairs: Iterable[SentencePair]) -> Iterator[list[tuple[int, float]]]:
         """Yield, for each pair, the pieces of the given translation and the end of sentence with log-probabilities.
 
         Args:
@@ -423,7 +422,7 @@ class Translator:
             for ids, log_probs in zip(tgt_ids, self.log_probs(src_ids, tgt_ids), strict=True):
                 yield list(zip([*ids, self.tokenizer.special.eos], log_probs, strict=True))
 
-    def encode_pairs(self, numbered: Sequence[tuple[int, tuple[str, str]]]) -> tuple[list[list[int]], list[list[int]]]:
+    def encode_pairs(self, numbered: Sequence[tuple[int, SentencePair]]) -> tuple[list[list[int]], list[list[int]]]:
         """Return the pieces of sources and of targets. Raises InputError as `score` does."""
         src_ids = []
         tgt_ids = []
@@ -439,9 +438,7 @@ class Translator:
         return src_ids, tgt_ids
 
 
-def pairs_of(
-    tokenizer: AnyTokenizer, pairs: Sequence[tuple[str, str]], languages: tuple[str, str]
-) -> list[tuple[str, str]]:
+def pairs_of(tokenizer: AnyTokenizer, pairs: Sequence[LanguagePair], languages: LanguagePair) -> list[LanguagePair]:
     """Return the pairs of a model: `pairs`, or those of an imported vocabulary of several languages, or `languages`."""
     vocabulary = tokenizer.vocabulary if isinstance(tokenizer, ImportedTokenizer) else None
     if pairs or vocabulary is None or not vocabulary.languages:
@@ -451,7 +448,7 @@ def pairs_of(
     return [(source, target) for source in sources for target in vocabulary.languages if source != target]
 
 
-def _pairs_with(pairs: Sequence[tuple[str, str]], *languages: str) -> list[tuple[str, str]]:
+def _pairs_with(pairs: Sequence[LanguagePair], *languages: str) -> list[LanguagePair]:
     """Return the pairs with a source and a target language. An empty one fits all."""
     return [
         pair

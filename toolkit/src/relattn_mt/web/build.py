@@ -23,7 +23,7 @@ def engines(compiler: Path = FOLDER.parents[3] / "kernels/web.py") -> dict[str, 
         require(
             compiler.exists(), "this installation has no WebAssembly: install a wheel of relattn-mt, or use a clone"
         )
-        require(find_spec("ziglang") is not None, "WebAssembly requires the compiler ziglang once: pip install ziglang")
+        require(find_spec("ziglang"), "WebAssembly requires the compiler ziglang once: pip install ziglang")
         process = subprocess.run([sys.executable, str(compiler), str(FOLDER)], capture_output=True, text=True)
         require(process.returncode == 0, f"WebAssembly could not be compiled: {process.stderr.strip()[-400:]}")
     return {name: path.read_bytes() for name, path in paths.items()}

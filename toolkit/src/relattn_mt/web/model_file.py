@@ -45,32 +45,31 @@ def model_file(bundle: Bundle) -> bytes:
     decoder_positions, decoder_arrays = model.positions("decoder", capacity)
     layer, heads = bundle.model.alignment
     arrays = [*encoder_arrays, *decoder_arrays, *model.pack.kept, penalties, banned]
-    parts = {
-        "encoder": model.types["step"](**model.encoder_arguments | encoder_positions),
-        "memory": model.types["memory"](
-            keys_values=model.memory_map,
-            x_row=bundle.model.dim,
-            layer_count=bundle.model.decoder_layers,
-            heads=model.pack.heads,
-            head_dim=model.pack.padded,
-        ),
-        "search": model.types["search"](
-            step=model.types["step"](
-                **model.arguments | decoder_positions,
-                banned=address(banned, np.int64),
-                banned_count=len(banned),
-                attention_layer=layer,
-                attention_heads=heads,
-            ),
-            penalties=address(penalties),
-            beam=rules.beam_size,
-            best=1,
-            early_stopping=(False, True, "heuristic").index(bundle.search.early_stopping),
-            bos=rules.bos,
-            eos=rules.eos,
-        ),
-    }
-    return _File(capacity, parts, arrays).content
+    encoder = model.types["step"](**model.encoder_arguments | encoder_positions)
+    memory = model.types["memory"](
+        keys_values=model.memory_map,
+        x_row=bundle.model.dim,
+        layer_count=bundle.model.decoder_layers,
+        heads=model.pack.heads,
+        head_dim=model.pack.padded,
+    )
+    step = model.types["step"](
+        **model.arguments | decoder_positions,
+        banned=address(banned, np.int64),
+        banned_count=len(banned),
+        attention_layer=layer,
+        attention_heads=heads,
+    )
+    search = model.types["search"](
+        step=step,
+        penalties=address(penalties),
+        beam=rules.beam_size,
+        best=1,
+        early_stopping=(False, True, "heuristic").index(bundle.search.early_stopping),
+        bos=rules.bos,
+        eos=rules.eos,
+    )
+    return _File(capacity, {"encoder": encoder, "memory": memory, "search": search}, arrays).content
 
 
 class _File:

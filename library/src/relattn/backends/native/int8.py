@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from relattn.backends.native import library
-from relattn.backends.native.loader import Kernels
 
 FLOAT, GENERIC, PAIRS, DOTS = range(4)  # kernels, as in `int8.h`
 # inputs are padded to a multiple of the first, outputs to one of at most the second
@@ -49,27 +48,18 @@ class Weight(NamedTuple):
         )
 
 
-def panel_size() -> int:
-    """Return the number of outputs in a panel."""
-    return library.KERNELS[torch.float32].panel
-
-
-def best_kernel(kernels: Kernels) -> int:
-    """Return the best kernel for this processor. All kernels give the same numbers."""
-    return kernels.int8_kernels[-1]
-
-
 def quantize(weight: Tensor, kernel: int) -> Weight:
     """Quantize a weight (outputs, inputs) in float32 per output, in 7 bits for the kernel PAIRS and else in 8."""
     largest = LARGEST if kernel == PAIRS else LARGEST_WIDE
     outputs, inputs = weight.shape
     scales = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny * largest) / largest
     codes = (weight / scales[:, None]).round_().to(torch.int8)
-    padded = outputs + -outputs % panel_size()
+    kernels = library.KERNELS[torch.float32]
+    padded = outputs + -outputs % kernels.panel
     panels = torch.empty(padded * (inputs + -inputs % GROUP), dtype=torch.int8, device="cpu")
     sums = torch.empty(padded, dtype=torch.int32, device="cpu")
     addresses = (array.data_ptr() for array in (panels, sums, codes))
-    library.KERNELS[torch.float32].functions["pack"](*addresses, outputs, inputs)
+    kernels.functions["pack"](*addresses, outputs, inputs)
     return Weight(panels, sums, nn.functional.pad(scales, (0, padded - outputs)), inputs, outputs, kernel)
 
 

@@ -161,11 +161,15 @@ class Task:
         self.set_arrays(query=query, key=call.key, value=call.value, rel_query=call.rel_query)
         if table is not None:
             self.set_tables(rel_key=call.rel_key, rel_value=call.rel_value, pos_query=call.pos_query)
-        self.set_pairs(relations=call.relations, mask=call.mask, bias=call.bias)
-        self.set_vectors(
-            query_offsets=call.query_offsets, key_lengths=call.key_lengths, query_lengths=call.query_lengths,
-            cu_seqlens=call.cu_seqlens,
-        )  # fmt: skip
+        for name in ("relations", "mask", "bias"):  # numbers of pairs
+            x = getattr(call, name)
+            if x is not None:
+                pairs = with_contiguous_rows(x.expand(*x.shape[:3], call.key.shape[2]))
+                self.set_array(name, pairs, *strides_of_pairs(pairs))
+        for name in ("query_offsets", "key_lengths", "query_lengths", "cu_seqlens"):  # one number per sequence
+            x = getattr(call, name)
+            if x is not None:
+                self.set_array(name, x.long().contiguous())
 
     def set_arrays(self, **tensors: Tensor | None) -> None:
         """Set the arguments of these names to tensors of four dimensions, copied if rows have gaps; skip None."""
@@ -184,19 +188,6 @@ class Task:
                 x = with_contiguous_rows(table)
                 *heads, row, _ = x.stride()
                 self.set_array(name, x, 0, heads[0] if heads else 0, row)
-
-    def set_pairs(self, **tensors: Tensor | None) -> None:
-        """Set the arguments of these names to numbers of pairs, with stride 0 in broadcast dimensions; skip None."""
-        for name, x in tensors.items():
-            if x is not None:
-                pairs = with_contiguous_rows(x.expand(*x.shape[:3], self.tensors["key"].shape[2]))
-                self.set_array(name, pairs, *strides_of_pairs(pairs))
-
-    def set_vectors(self, **tensors: Tensor | None) -> None:
-        """Set the arguments of these names to tensors of one number per sequence; skip None."""
-        for name, x in tensors.items():
-            if x is not None:
-                self.set_array(name, x.long().contiguous())
 
     def set_array(self, name: str, x: Tensor, *strides: int) -> None:
         """Set an argument to the address of a tensor and, if it is an array, its strides of batch, heads and rows."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -167,14 +167,20 @@ def tensors_of(family: Family, model: nn.Module, inputs: dict[str, Any]) -> list
     It is padding for the most part, where outputs may differ.
     """
     torch.default_generator.manual_seed(2)  # some models have dropout in evaluation mode
-    outputs = [
-        x if isinstance(x, dict) else {"": x if isinstance(x, Tensor) else x[0]} for x in family.run(model, inputs)
-    ]
-    tensors = [x.float() for output in outputs for x in output.values() if isinstance(x, Tensor)]
-    return [
-        torch.cat([x[0].flatten(), x[1, : x.shape[1] // 2].flatten()]) if x.dim() > 1 and len(x) == 2 else x
-        for x in tensors
-    ]
+    tensors = []
+    for output in family.run(model, inputs):
+        parts: Iterable[Any] = [output]
+        if isinstance(output, dict):
+            parts = output.values()
+        elif not isinstance(output, Tensor):
+            parts = output[:1]
+        for x in parts:
+            if isinstance(x, Tensor) and x.dim() > 1 and len(x) == 2:
+                first, second = x.float()
+                tensors.append(torch.cat([first.flatten(), second[: len(second) // 2].flatten()]))
+            elif isinstance(x, Tensor):
+                tensors.append(x.float())
+    return tensors
 
 
 @contextmanager

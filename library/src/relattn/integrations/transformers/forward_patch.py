@@ -15,6 +15,7 @@ from torch import nn
 from relattn.backends import capabilities
 from relattn.functional import Window
 
+Forward = Callable[..., Any]  # of a module
 PACKAGE = "transformers.models"
 SETTING = "_relattn_setting"  # attribute of an enabled module, or of an enabled class for all its modules
 
@@ -53,7 +54,7 @@ class ForwardPatch:
     """
 
     class_path: str
-    forward: Callable[..., Any]
+    forward: Forward
     unsupported_reason: Callable[[Any], str | None] = lambda module: None
     takes_window: bool = False
     has_attention: bool = True
@@ -64,7 +65,7 @@ class ForwardPatch:
         """Whether the replacement can leave out padding: whether it has the keyword argument `unpad`."""
         return "unpad" in inspect.signature(self.forward).parameters
 
-    def wrap(self, original_forward: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(self, original_forward: Forward) -> Forward:
         """Return a forward that calls the replacement for enabled modules, and `original_forward` for the others.
 
         The model's own code also runs while a model is traced or exported, because a graph of the replacement may hold
@@ -105,7 +106,7 @@ def is_exporting() -> bool:
     return torch.jit.is_tracing() or capabilities.is_exporting()
 
 
-def _argument_names(forward: Callable[..., Any]) -> list[str]:
+def _argument_names(forward: Forward) -> list[str]:
     """Return the names of the arguments that may be given by position, or none if a wrapper hides them."""
     parameters = inspect.signature(forward).parameters.values()
     if any(each.kind is each.VAR_POSITIONAL for each in parameters):

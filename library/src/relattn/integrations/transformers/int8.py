@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from relattn.backends.native import int8 as native_int8
 from relattn.backends.native import library
-from relattn.backends.native.int8 import GENERIC, LARGEST_WIDE, MOST_IN_PANEL, MOST_INPUTS, best_kernel
+from relattn.backends.native.int8 import GENERIC, LARGEST_WIDE, MOST_IN_PANEL, MOST_INPUTS
 from relattn.integrations.transformers.forward_patch import Scope, is_exporting
 
 LEAST = 64  # inputs and outputs; smaller layers gain nothing
@@ -75,7 +75,7 @@ class Int8Linear(nn.Linear):
             return super().forward(input)
         layers = getattr(_shared, "layers", ())
         layers = layers if self in layers else (self,)
-        if len(layers) > 1 and _shared.input is input:
+        if len(layers) > 1 and getattr(_shared, "input", None) is input:
             return _shared.outputs[layers.index(self)]
         parameters = [x for layer in layers for x in (layer.weight, layer.bias) if x is not None]
         is_plain = all(x.dtype == torch.float32 and x.is_cpu for x in (input, *parameters))
@@ -175,7 +175,7 @@ def product() -> int | None:
     has_amx = pairs is not None and pairs.level == "amx"  # such processors multiply 8-bit integers in tiles too
     if has_amx and onednn_is_exact():
         return None
-    return GENERIC if kernels is None else best_kernel(kernels)
+    return GENERIC if kernels is None else kernels.int8_kernels[-1]  # the best one
 
 
 @functools.cache
@@ -226,13 +226,16 @@ def _multiply(layers: tuple[Int8Linear, ...], input: Tensor) -> tuple[Tensor, ..
     _, weight, factors = _integers_of(layers)
     rows = input.reshape(-1, input.shape[-1])
     outputs = len(layers) * layers[0].out_features
-    bias = layers[0].bias if len(layers) == 1 or layers[0].bias is None else torch.cat([x.bias for x in layers])
+    bias: Tensor | None = layers[0].bias
+    if len(layers) > 1 and bias is not None:
+        bias = torch.cat([layer.bias for layer in layers])
     output = rows.new_empty(len(rows), outputs)
     if isinstance(weight, native_int8.Weight):
         native_int8.linear(rows, weight, bias, factors, output)
     else:
-        for part, into in zip(rows.split(_BLOCK), output.split(_BLOCK), strict=True):
-            _multiply_with_onednn(part if factors is None else part * factors, weight[0], weight[1], bias, into)
+        for part, out in zip(rows.split(_BLOCK), output.split(_BLOCK), strict=True):
+            scaled = part if factors is None else part * factors
+            _multiply_with_onednn(scaled, weight[0], weight[1], bias, out)
     return output.view(*input.shape[:-1], outputs).chunk(len(layers), -1)
 
 
@@ -256,22 +259,16 @@ def shared_input(*layers: nn.Module) -> Iterator[None]:
 
     Layers whose outputs cannot share panels of weights are computed one at a time, as elsewhere.
     """
-    forms = {
-        type(layer) is Int8Linear
-        and layer.out_features % MOST_IN_PANEL == 0
-        and (layer.out_features, layer.bias is None)
-        for layer in layers
-    }
-    is_shared = len(forms) == 1 and False not in forms
-    _shared.layers = layers if is_shared else ()
-    _shared.input = None
-    _shared.outputs = ()
+    forms = set()
+    for layer in layers:
+        is_whole = type(layer) is Int8Linear and layer.out_features % MOST_IN_PANEL == 0
+        forms.add((layer.out_features, layer.bias is None) if is_whole else None)
+    if len(forms) == 1 and None not in forms:
+        _shared.layers = layers
     try:
         yield
     finally:
-        _shared.layers = ()
-        _shared.input = None
-        _shared.outputs = ()
+        _shared.__dict__.clear()
 
 
 @functools.cache

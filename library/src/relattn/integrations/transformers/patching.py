@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +20,7 @@ from torch import nn
 from relattn.checks import check_window
 from relattn.functional import Window
 from relattn.integrations.transformers import int8
-from relattn.integrations.transformers.forward_patch import SETTING, ForwardPatch, Scope, load_class, path_of
+from relattn.integrations.transformers.forward_patch import SETTING, Forward, ForwardPatch, Scope, load_class, path_of
 
 if TYPE_CHECKING:
     from relattn.integrations.transformers.family import Family  # imports transformers
@@ -94,8 +94,8 @@ class PatchedClass:
         self.patch = patch
         self.family = family
         self.settings: WeakSet[Setting] = WeakSet()
-        self.forward: Callable[..., Any] | None = None  # the replacement, once there is one
-        self.original: Callable[..., Any] | None = None
+        self.forward: Forward | None = None  # the replacement, once there is one
+        self.original: Forward | None = None
         self.is_inherited = False
 
     @functools.cached_property
@@ -108,7 +108,8 @@ class PatchedClass:
         current = self.module_type.forward
         if not any(forward is self.forward for forward in _wrapped_forwards(current)):
             self.is_inherited = "forward" not in self.module_type.__dict__
-            self.original, self.forward = current, self.patch.wrap(current)
+            self.original = current
+            self.forward = self.patch.wrap(current)
             self.module_type.forward = self.forward  # type: ignore[method-assign]
 
     def uninstall(self) -> None:
@@ -174,7 +175,7 @@ class PatchedClass:
             return "another library has replaced its forward"
         return reason
 
-    def is_reached(self, module: nn.Module, replaceable: Callable[..., Any] | None = None) -> bool:
+    def is_reached(self, module: nn.Module, replaceable: Forward | None = None) -> bool:
         """Return whether calls of a module reach our forward, or one in its references that `_rebind` replaces."""
         if "forward" not in module.__dict__:
             return True

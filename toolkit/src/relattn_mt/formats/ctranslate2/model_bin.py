@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from relattn_mt.support.errors import InputError, reading, require
-from relattn_mt.weights import from_bfloat16
+from relattn_mt.support.errors import InputError, naming, reading, require
+from relattn_mt.weights import TensorDict, from_bfloat16
 
 VERSIONS = range(2, 7)
 TYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
@@ -42,7 +42,7 @@ class ModelFile:
     version: int
     kind: str
     revision: int
-    tensors: dict[str, np.ndarray]
+    tensors: TensorDict
 
 
 class Reader:
@@ -76,10 +76,9 @@ def read_model(path: str | Path) -> ModelFile:
         InputError: The file cannot be read, is not in this format or this version, or has too few or too many bytes.
     """
     with reading(path, "not a model of CTranslate2"):
-        try:
-            return _read(Reader(memoryview(Path(path).read_bytes())))
-        except InputError as error:
-            raise InputError(f"{path}: not a model of CTranslate2, or a damaged one: {error}") from error
+        content = Path(path).read_bytes()
+        with naming(f"{path}: not a model of CTranslate2, or a damaged one"):
+            return _read(Reader(memoryview(content)))
 
 
 def _read(file: Reader) -> ModelFile:
@@ -87,7 +86,7 @@ def _read(file: Reader) -> ModelFile:
     require(version in VERSIONS, f"the version must be from {VERSIONS[0]} to {VERSIONS[-1]}, got {version}")
     kind = file.text("the kind")
     revision = file.number("I", "the revision")
-    tensors: dict[str, np.ndarray] = {}
+    tensors: TensorDict = {}
     for _ in range(file.number("I", "the number of tensors")):
         name = file.text("a tensor's name")
         tensors[name] = _tensor(file, name, version)
@@ -118,7 +117,7 @@ def _tensor(file: Reader, name: str, version: int) -> np.ndarray:
     return from_bfloat16(tensor) if types[kind] == "bfloat16" else tensor
 
 
-def int8_scales(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def int8_scales(tensors: TensorDict) -> TensorDict:
     """Return the scales (rows,) of the weights in int8, as factors: weight = scale · integer.
 
     Weights and scales that no converter writes, with -128 or a scale that is not positive and finite, are left out.
@@ -130,12 +129,12 @@ def int8_scales(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             continue
         with np.errstate(divide="ignore"):
             scale = 1 / np.broadcast_to(scale.astype(np.float32).reshape(-1), len(tensor))
-        if bool((np.isfinite(scale) & (scale > 0)).all()) and int(tensor.min()) > -128:
+        if (np.isfinite(scale) & (scale > 0)).all() and tensor.min() > -128:
             result[name] = scale
     return result
 
 
-def weights(tensors: dict[str, np.ndarray], source: str | Path) -> dict[str, np.ndarray]:
+def weights(tensors: TensorDict, source: str | Path) -> TensorDict:
     """Return the tensors in float32; those of int8 and int16 are divided by their scales, one per row or one for all.
 
     Other integers without a scale are settings and stay integers. `source` names the file in messages.
@@ -144,7 +143,7 @@ def weights(tensors: dict[str, np.ndarray], source: str | Path) -> dict[str, np.
         InputError: a scale does not fit its weights, or the weights are quantized in another way.
     """
     scales = {f"{name}_scale" for name in tensors} & tensors.keys()
-    result: dict[str, np.ndarray] = {}
+    result: TensorDict = {}
     for name in sorted(tensors.keys() - scales):
         tensor = tensors[name]
         scale = tensors.get(f"{name}_scale")
@@ -156,7 +155,7 @@ def weights(tensors: dict[str, np.ndarray], source: str | Path) -> dict[str, np.
             result[name] = tensor.astype(np.float32, copy=False) if tensor.dtype.kind == "f" else tensor
             continue
         fits = scale.size == 1 or scale.shape == tensor.shape[:1]
-        if not (fits and scale.dtype.kind == "f" and bool((scale != 0).all())):
+        if not (fits and scale.dtype.kind == "f" and (scale != 0).all()):
             raise InputError(f"{source}: {name}, {tuple(tensor.shape)}, has an invalid scale, {tuple(scale.shape)}")
         result[name] = tensor.astype(np.float32) / scale.astype(np.float32).reshape(-1, *[1] * (tensor.ndim - 1))
     return result

@@ -44,6 +44,7 @@ from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import require_files
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn_mt.tokens.tokenizer import TOKENIZER
+from relattn_mt.weights import TensorDict, Tensors
 
 _KINDS = {"TransformerSpec": 0, "TransformerBase": 8, "TransformerBig": 16}  # and their heads before revision 3
 _ACTIVATIONS = {number: name for name, number in CTRANSLATE2_ACTIVATIONS.items()}
@@ -130,18 +131,24 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         value = one_line(json.dumps(config[name]), 40)
         require(isinstance(config[name], str), f"{settings}: {name} must be a string, got {value}")
     require_weights({name: tensor for name, tensor in tensors.items() if _explain(name) == name}, source)
-    tensors, number = _with_positions(tensors), partial(_number, source, tensors)
+    number = partial(_number, source, tensors)
+    tensors = _with_positions(tensors)
     scale = _scale(source, tensors)
-    is_ours = file.version >= 6 and read_settings(path) is not None
-    vocabulary: dict[str, Any] = {} if is_ours else _vocabulary(path, config, starts_from_zeros)
-    if starts_from_zeros and not is_ours:
-        tensors = with_start(tensors, CTRANSLATE2, vocabulary)
+    ours = read_settings(path) if file.version >= 6 else None
+    vocabulary: dict[str, Any] = {}
+    if ours is None:
+        vocabulary = _vocabulary(path, config, starts_from_zeros)
+        if starts_from_zeros:
+            tensors = with_start(tensors, CTRANSLATE2, vocabulary)
     epsilon = config.get("layer_norm_epsilon")
+    unsupported = list(_unsupported(tensors, number))
+    if scale is None:
+        unsupported.append("another scale of embeddings")
     model = model_config(
         CTRANSLATE2,
         tensors,
         source,
-        unsupported=[*_unsupported(tensors, number), *([] if scale is not None else ["another scale of embeddings"])],
+        unsupported=unsupported,
         explain=_explain,
         heads=number("encoder/num_heads"),
         norm="pre" if number("encoder/pre_norm", 1) else "post",
@@ -151,9 +158,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         norm_epsilon=typed(path / CONFIG, "layer_norm_epsilon", _EPSILON if epsilon is None else epsilon, float),
         **_alignment(tensors, number),
     )
-    if is_ours:
-        ours = read_settings(path)
-        assert ours is not None
+    if ours is not None:
         tokenizer: AnyTokenizer = tokenizer_in(path)
         languages = (ours.src_lang, ours.tgt_lang)
         pairs = ours.pairs
@@ -182,7 +187,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     )
 
 
-def _alignment(tensors: Mapping[str, np.ndarray], number: Callable[..., int]) -> dict[str, Any]:
+def _alignment(tensors: Tensors, number: Callable[..., int]) -> dict[str, Any]:
     """Return the settings of the alignment. CTranslate2 counts layers from 0, and negative ones from the last.
 
     All heads of the layer -1 are what our exports have if nothing is known.
@@ -220,26 +225,27 @@ def _vocabulary(path: Path, config: Mapping[str, Any], starts_from_zeros: bool) 
     return {"source": source, "target": target, "start": start, "end": end, "unknown": unknown, **around}
 
 
-def _scale(source: Path, tensors: Mapping[str, np.ndarray]) -> bool | None:
+def _scale(source: Path, tensors: Tensors) -> bool | None:
     """Return whether embeddings are multiplied by √dim; None if by another number or not by the same on both sides.
 
     The setting is a switch, or the number itself.
     """
-    found = set()
+    scales: set[bool | None] = set()
     for stack, matrix in (("encoder", "src_embedding"), ("decoder", "embedding")):
         value = tensors.get(f"{stack}/scale_embeddings", np.array(1))
         embedding = tensors.get(CTRANSLATE2.shared[matrix])
         require(value.size == 1, f"{source}: {stack}/scale_embeddings must be one number, got {value.size}")
         root = math.sqrt(embedding.shape[-1]) if embedding is not None and embedding.ndim else 1.0
-        if value.dtype.kind == "f":
-            is_root, is_one = (math.isclose(value.item(), number, rel_tol=1e-5) for number in (root, 1.0))
-            found.add(True if is_root else False if is_one else None)
+        if value.dtype.kind != "f":
+            scales.add(bool(value.item()))
+        elif math.isclose(value.item(), root, rel_tol=1e-5):
+            scales.add(True)
         else:
-            found.add(bool(value.item()))
-    return found.pop() if len(found) == 1 else None
+            scales.add(False if math.isclose(value.item(), 1.0, rel_tol=1e-5) else None)
+    return scales.pop() if len(scales) == 1 else None
 
 
-def _with_current_names(tensors: dict[str, np.ndarray], file: ModelFile) -> dict[str, np.ndarray]:
+def _with_current_names(tensors: TensorDict, file: ModelFile) -> TensorDict:
     """Return the tensors of a model by the names of revision 5, without settings that the weights show."""
     if file.revision >= 5:
         return tensors
@@ -252,7 +258,7 @@ def _with_current_names(tensors: dict[str, np.ndarray], file: ModelFile) -> dict
     return current
 
 
-def _take_config(source: Path, tensors: dict[str, np.ndarray]) -> dict[str, Any]:
+def _take_config(source: Path, tensors: TensorDict) -> dict[str, Any]:
     """Remove from the tensors what is in config.json since version 6, and return it by the names there."""
     config: dict[str, Any] = {}
     for name, default in _TOKENS.items():
@@ -267,7 +273,7 @@ def _take_config(source: Path, tensors: dict[str, np.ndarray]) -> dict[str, Any]
     return config | {"decoder_start_token": None if has_no_start else start}
 
 
-def _number(source: Path, tensors: Mapping[str, np.ndarray], name: str, default: int = 0) -> int:
+def _number(source: Path, tensors: Tensors, name: str, default: int = 0) -> int:
     """Return a setting, which model.bin stores as a tensor. Raises InputError unless it is one whole number."""
     tensor = tensors.get(name, np.array(default))
     whole = tensor.size == 1 and tensor.dtype.kind != "f"
@@ -275,7 +281,7 @@ def _number(source: Path, tensors: Mapping[str, np.ndarray], name: str, default:
     return int(tensor.item())
 
 
-def _unsupported(tensors: Mapping[str, np.ndarray], number: Callable[..., int]) -> Iterator[str]:
+def _unsupported(tensors: Tensors, number: Callable[..., int]) -> Iterator[str]:
     """Yield the unsupported features that are not visible in the name of a tensor."""
     yield from (feature for name, feature in _SWITCHES.items() if number(name))
     for name, (default, feature) in _EQUAL.items():
@@ -293,7 +299,7 @@ def _explain(name: str) -> str | None:
     return next((feature for pattern, feature in _FEATURES.items() if re.search(pattern, name)), name)
 
 
-def _with_positions(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _with_positions(tensors: TensorDict) -> TensorDict:
     """Add the tables of positions, with equal lengths, to a model that adds positions to embeddings.
 
     CTranslate2 ignores the tables of a model with relative positions, so they are left out.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from relattn_mt.formats.ctranslate2.directory import CONFIG, MODEL, read_vocabularies
 from relattn_mt.formats.foreign_model import read_json
 from relattn_mt.support.errors import InputError, reading, require_installed
+from relattn_mt.support.types import IdRows
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
 from relattn_mt.translate.runner import MAX_TOKENS
 
@@ -53,21 +53,18 @@ class CTranslate2Model:
             self.model = ctranslate2.Translator(str(path), intra_threads=threads or 0, compute_type=compute_type)
         self.precision = str(self.model.compute_type)
 
-    def log_probs(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
+    def log_probs(self, src_ids: IdRows, tgt_ids: IdRows) -> list[list[float]]:
         """Return the log-probability of each piece of given translations, and of the end, as `Runner.log_probs`."""
         special = self._tokenizer.special
         pieces = self._tokenizer.vocabularies[1]
+        sources = self.sources([[*special.src_begin, *ids, *special.src_end] for ids in src_ids])
         targets = [[pieces[i] for i in (*special.tgt_begin, *ids)] for ids in tgt_ids]
         results = self.model.score_batch(
-            self.sources([[*special.src_begin, *ids, *special.src_end] for ids in src_ids]),
-            targets,
-            max_batch_size=MAX_TOKENS,
-            batch_type="tokens",
-            max_input_length=0,
+            sources, targets, max_batch_size=MAX_TOKENS, batch_type="tokens", max_input_length=0
         )
         return [result.log_probs[len(special.tgt_begin) :] for result in results]
 
-    def sources(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
+    def sources(self, sources: IdRows) -> list[list[str]]:
         """Return the pieces of complete sources, without the tokens that CTranslate2 adds."""
         begin, end = self._adds
         pieces = self._tokenizer.vocabularies[0]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from relattn_mt.formats.parity import Reference, Report, check_lines
 from relattn_mt.support.errors import require, require_installed
 from relattn_mt.support.files import putting, require_outside, require_replaceable
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
+from relattn_mt.weights import TensorDict, Tensors
 
 FILES = CONFIG, MODEL, *(f"{name}.json" for name in (SHARED, SOURCE, TARGET)), *TOKENIZER_FILES["imported"], CARD
 POSITIONS = 4096  # length of the table of our sinusoids, which differ from CTranslate2's
@@ -148,7 +149,7 @@ def added_tokens(tokenizer: AnyTokenizer) -> tuple[bool, bool]:
 def _write(
     out: Path,
     bundle: Bundle,
-    state: Mapping[str, np.ndarray],
+    state: Tensors,
     search: SearchConfig,
     weights: Quantization,
     *,
@@ -190,7 +191,7 @@ def _write(
         (out / name).write_bytes(content)
 
 
-def _reduce_to_7_bits(spec: Any, floats: dict[str, np.ndarray]) -> None:
+def _reduce_to_7_bits(spec: Any, floats: TensorDict) -> None:
     """Quantize the weights in int8 again, from `floats`, with integers from -63 to 63.
 
     On processors without VNNI, CTranslate2's products are sums of pairs in 16 bits, which 255 · 63 · 2 fits into.
@@ -208,7 +209,7 @@ def _reduce_to_7_bits(spec: Any, floats: dict[str, np.ndarray]) -> None:
             setattr(part, f"{attribute}_scale", NumpyVariable(scale[:, 0]))
 
 
-def _spec(config: ModelConfig, state: Mapping[str, np.ndarray]) -> Any:
+def _spec(config: ModelConfig, state: Tensors) -> Any:
     """Return CTranslate2's description of a model, with its weights."""
     from ctranslate2.specs import TransformerSpec, common_spec
     from ctranslate2.specs.model_spec import index_spec
@@ -248,7 +249,7 @@ def _spec(config: ModelConfig, state: Mapping[str, np.ndarray]) -> Any:
     return spec
 
 
-def _state(bundle: Bundle) -> dict[str, np.ndarray]:
+def _state(bundle: Bundle) -> TensorDict:
     """Return all weights that CTranslate2 has of such a model, in float32, by our names."""
     config = bundle.model
     state = bundle.in_float32().state

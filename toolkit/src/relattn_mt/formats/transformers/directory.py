@@ -23,8 +23,10 @@ from typing import Any
 import numpy as np
 
 from relattn_mt.formats.foreign_model import load_checkpoint, read_json, typed
-from relattn_mt.support.errors import InputError, one_line, reading, require
-from relattn_mt.weights import read_weights
+from relattn_mt.support.errors import InputError, one_line, require
+from relattn_mt.support.files import read_bytes
+from relattn_mt.support.types import LanguagePair
+from relattn_mt.weights import Tensors, read_weights
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
@@ -181,7 +183,7 @@ class Settings:
         if self["quantization_config"] is not None:
             yield "quantization_config"
 
-    def languages(self, path: Path) -> tuple[str, str]:
+    def languages(self, path: Path) -> LanguagePair:
         """Return the source and the target language that the tokenizer names; empty if it names none."""
         content = optional(path / TOKENIZER)
         sides = (content.get(f"{name}_lang") or content.get(f"{short}_lang") for name, short in _SIDES)
@@ -205,7 +207,7 @@ def weight_files(path: Path, available: Collection[str] | None = None) -> list[s
             continue
         shards = read_json(path / index).get("weight_map")
         files = [*shards.values()] if isinstance(shards, dict) else []
-        valid = bool(files) and all(isinstance(file, str) for file in files)
+        valid = files and all(isinstance(file, str) for file in files)
         require(valid, f"{path / index}: weight_map must have the file of each weight")
         if missing := sorted({*files} - names):
             listed = ", no ".join(one_line(each, 80) for each in missing[:5])
@@ -219,13 +221,11 @@ def licence(path: Path) -> list[str]:
     card = path / CARD
     if not card.is_file():
         return []
-    with reading(card, "cannot be read"):
-        content = card.read_text(encoding="utf-8", errors="replace")
-    found = re.search(r"^license: *(\S.*)$", content, re.MULTILINE)
-    return [f"licence of the model, in its {CARD}: {one_line(found[1], 80)}"] if found else []
+    match = re.search(r"^license: *(\S.*)$", read_bytes(card).decode(errors="replace"), re.MULTILINE)
+    return [f"licence of the model, in its {CARD}: {one_line(match[1], 80)}"] if match else []
 
 
-def weights_in(path: Path) -> Mapping[str, np.ndarray]:
+def weights_in(path: Path) -> Tensors:
     """Return the weights in all files. Those of safetensors are read one by one, when they are asked for."""
     files = [path / name for name in weight_files(path)]
     if files[0].suffix == ".safetensors":

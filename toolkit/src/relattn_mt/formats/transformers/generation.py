@@ -9,7 +9,7 @@ from typing import Any
 from relattn_mt.config import SearchConfig
 from relattn_mt.formats.foreign_model import read_json, typed
 from relattn_mt.formats.transformers.directory import GENERATION, Settings
-from relattn_mt.support.errors import InputError, one_line, require
+from relattn_mt.support.errors import naming, one_line, require
 
 _ZEROS = ["min_length", "min_new_tokens", "diversity_penalty", "encoder_no_repeat_ngram_size", "penalty_alpha"]
 _OTHER_SETTINGS: dict[str, Collection[Any]] = {  # settings that may change translations, with the values that do not
@@ -89,7 +89,7 @@ class Generation:
             notes.append(f"not taken from {self.file.name}: {', '.join(changed)}")
         if ngram or penalty != 1.0:
             notes.append("no_repeat_ngram and repetition_penalty change logits here, and log-probabilities there")
-        try:
+        with naming(self.file):
             search = SearchConfig(
                 beam_size=beam,
                 length_penalty="average",
@@ -99,6 +99,4 @@ class Generation:
                 repetition_penalty=penalty,
                 **limits,
             )
-        except InputError as error:
-            raise InputError(f"{self.file}: {error}") from error
         return search, notes

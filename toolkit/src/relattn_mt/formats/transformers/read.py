@@ -31,6 +31,8 @@ from relattn_mt.formats.transformers.generation import Generation
 from relattn_mt.formats.transformers.vocabulary import piece_of, read_vocabulary
 from relattn_mt.support.errors import require
 from relattn_mt.support.files import require_files
+from relattn_mt.support.types import LanguagePair, VocabSizes
+from relattn_mt.weights import TensorDict
 
 _SOURCE, _TARGET = (TRANSFORMERS.shared[name] for name in ("src_embedding", "embedding"))
 _MOST_POSITIONS = 65_536
@@ -57,7 +59,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         return t5.read(settings, src_tokenizer, tgt_tokenizer)
     generation = Generation(path, settings)
     family = FAMILIES[config["model_type"]]
-    tensors = _tensors(path)
+    tensors = {name: x for name, x in weights_in(path).items() if not name.endswith(".embed_positions.weights")}
     require_weights(tensors, path)
     tensors = _with_shared(tensors, settings)
     sizes = _vocab_sizes(tensors, settings)
@@ -114,13 +116,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     )
 
 
-def _tensors(path: Path) -> dict[str, np.ndarray]:
-    """Return the weights in all files."""
-    tensors = weights_in(path)
-    return {name: tensor for name, tensor in tensors.items() if not name.endswith(".embed_positions.weights")}
-
-
-def _add_tokens(vocabulary: dict[str, Any], generation: Generation, settings: Settings) -> tuple[str, str]:
+def _add_tokens(vocabulary: dict[str, Any], generation: Generation, settings: Settings) -> LanguagePair:
     """Add the first and the last token of the decoder, and a forced one, and return the default languages."""
     path = settings.file.parent
     target = vocabulary["target"]
@@ -147,7 +143,7 @@ def _sentencepiece(
     return src_tokenizer, tgt_tokenizer or (own[1] if has_own_target else None)
 
 
-def _vocab_sizes(tensors: dict[str, np.ndarray], settings: Settings) -> tuple[int, int]:
+def _vocab_sizes(tensors: TensorDict, settings: Settings) -> VocabSizes:
     """Return the sizes of the vocabularies. Raise an InputError unless the embeddings have as many rows."""
     shared = settings.flag("share_encoder_decoder_embeddings")
     sizes = []
@@ -159,27 +155,23 @@ def _vocab_sizes(tensors: dict[str, np.ndarray], settings: Settings) -> tuple[in
     return sizes[0], sizes[1]
 
 
-def _with_shared(tensors: dict[str, np.ndarray], settings: Settings) -> dict[str, np.ndarray]:
+def _with_shared(tensors: TensorDict, settings: Settings) -> TensorDict:
     """Return the weights with each shared matrix under all of its names.
 
     Raises:
         InputError: a matrix is missing, or one that must be shared has two values.
     """
-    source = _SOURCE
-    target = _TARGET
     output = "lm_head.weight"
     tensors = dict(tensors)
     shared = tensors.pop("model.shared.weight", None)
-    pairs = []
     if settings.flag("share_encoder_decoder_embeddings"):
-        first = next((tensors[name] for name in (source, target, output) if name in tensors), None)
-        shared = first if shared is None else shared
-        pairs += [(source, shared, "share_encoder_decoder_embeddings"), (target, shared, "tie_word_embeddings")]
-    for name, matrix, why in pairs:
-        _share(tensors, name, matrix, settings.file, why)
+        if shared is None:
+            shared = next((tensors[name] for name in (_SOURCE, _TARGET, output) if name in tensors), None)
+        _share(tensors, _SOURCE, shared, settings.file, "share_encoder_decoder_embeddings")
+        _share(tensors, _TARGET, shared, settings.file, "tie_word_embeddings")
     if settings.flag("tie_word_embeddings"):
-        _share(tensors, output, tensors.get(target), settings.file, "tie_word_embeddings")
-    for name in (source, target, output):
+        _share(tensors, output, tensors.get(_TARGET), settings.file, "tie_word_embeddings")
+    for name in (_SOURCE, _TARGET, output):
         require(name in tensors, f"{settings.file.parent}: has no {name}")
         shape = tuple(tensors[name].shape)
         require(len(shape) == 2, f"{settings.file.parent}: {name} must have two dimensions, got shape {shape}")
@@ -188,7 +180,7 @@ def _with_shared(tensors: dict[str, np.ndarray], settings: Settings) -> dict[str
     return tensors
 
 
-def _share(tensors: dict[str, np.ndarray], name: str, matrix: np.ndarray | None, file: Path, setting: str) -> None:
+def _share(tensors: TensorDict, name: str, matrix: np.ndarray | None, file: Path, setting: str) -> None:
     """Give a matrix one more name."""
     if matrix is not None:
         same = np.array_equal(tensors.setdefault(name, matrix), matrix)

@@ -148,6 +148,7 @@ def _config(settings: Settings, is_tied: bool) -> ModelConfig:
     """Return the configuration of our model."""
     feed_forward, activation = _FEED_FORWARD[settings["feed_forward_proj"]]
     layers = settings.number("num_layers")
+    has_decoder_layers = settings["num_decoder_layers"] is not None
     dropout = settings.number("dropout_rate", float)
     with naming(settings.file):
         return ModelConfig(
@@ -157,7 +158,7 @@ def _config(settings: Settings, is_tied: bool) -> ModelConfig:
             feed_forward_dim=settings.number("d_ff"),
             feed_forward=feed_forward,  # type: ignore[arg-type]
             encoder_layers=layers,
-            decoder_layers=layers if settings["num_decoder_layers"] is None else settings.number("num_decoder_layers"),
+            decoder_layers=settings.number("num_decoder_layers") if has_decoder_layers else layers,
             norm="rms",
             norm_epsilon=settings.number("layer_norm_epsilon", float),
             activation=activation,  # type: ignore[arg-type]
@@ -188,7 +189,7 @@ def _tensors(path: Path) -> LazyWeights:
     require_weights(tensors, path)
     names = {name.replace(".wi_0.", ".wi."): name for name in tensors if name not in (*_EMBEDDINGS, _NOT_USED)}
     copies = [name for name in _EMBEDDINGS if name in tensors]
-    require(bool(copies), f"{path}: has no {_EMBEDDINGS[0]}")
+    require(copies, f"{path}: has no {_EMBEDDINGS[0]}")
     first = names[_EMBEDDINGS[0]] = copies[0]
     for name in copies[1:]:
         require(np.array_equal(tensors[name], tensors[first]), f"{path}: {name} must be equal to {first}")

@@ -17,6 +17,7 @@ from relattn_mt.formats.foreign_model import (
 from relattn_mt.formats.transformers.directory import DIRECTORY, SHARED_MODEL, TOKENIZER, Settings, optional
 from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import require_files
+from relattn_mt.support.types import VocabSizes
 
 UNUSED = "madeupword"  # start of the names of pieces that no text has
 _M2M_100_LANGUAGES = {  # by the setting language_codes of the tokenizer, in the order of their ids
@@ -33,7 +34,7 @@ _MBART_50_LANGUAGES = (
 
 
 def read_vocabulary(
-    path: Path, kind: str, sizes: tuple[int, int], settings: Settings
+    path: Path, kind: str, sizes: VocabSizes, settings: Settings
 ) -> tuple[dict[str, Any], tuple[Path, Path]]:
     """Return fields of a `Vocabulary`, without start and end, and the SentencePiece models of source and target."""
     tokenizer = optional(path / TOKENIZER)
@@ -63,7 +64,7 @@ def read_vocabulary(
     else:
         pieces = _pieces(path / "tokenizer.json", sizes[0])
         languages = languages_of(pieces, NLLB_LANGUAGE)
-        require(bool(languages), f"{path / 'tokenizer.json'}: must have tokens of languages such as eng_Latn, got none")
+        require(languages, f"{path / 'tokenizer.json'}: must have tokens of languages such as eng_Latn, got none")
     fields = {"source": pieces, "target": pieces, "languages": languages}
     token = next(iter(languages.values()))
     if tokenizer.get("legacy_behaviour") is True:
@@ -134,16 +135,18 @@ def _add_languages(pieces: list[str], path: Path, tokenizer: Mapping[str, Any]) 
     with reading(path / TOKENIZER, "added_tokens_decoder must have the content of each id"):
         decoder = dict(tokenizer.get("added_tokens_decoder") or {})
         added |= {token["content"]: int(number) for number, token in decoder.items()}
-    new = {
-        token: number for token, number in added.items() if number not in range(len(pieces)) or pieces[number] != token
-    }
-    for token, number in new.items():
+    new = []
+    for token, number in added.items():
+        held = pieces[number] if number in range(len(pieces)) else None
+        if held == token:
+            continue
         name = one_line(repr(token), 40)
-        is_language = FAIRSEQ_LANGUAGES[0].fullmatch(token) is not None
+        is_language = FAIRSEQ_LANGUAGES[0].fullmatch(token)
         require(is_language, f"{path}: added tokens must be of languages, such as __en__, got {name}")
-        is_free = number in range(len(pieces)) and pieces[number].startswith(UNUSED)
+        is_free = held is not None and held.startswith(UNUSED)
         require(is_free, f"{path}: the added token {name} must have an id after those of vocab.json, got {number}")
         pieces[number] = token
+        new.append(token)
     return languages_of(new, FAIRSEQ_LANGUAGES[0])
 
 

@@ -15,7 +15,6 @@ original, where padding attends to everything; valid positions never read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,11 +31,11 @@ from relattn.integrations.transformers.adapters import (
     split_heads,
 )
 from relattn.integrations.transformers.family import Family, masked_text_inputs
-from relattn.integrations.transformers.forward_patch import ForwardPatch
+from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 
 
 def attention(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor,  # (batch, 1, 1, length) from the patched encoder, or the ends of packed sequences
@@ -117,7 +116,7 @@ def bucket_of(distance: Tensor, linear: int, max_distance: int) -> Tensor:
 
 
 def encoder(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor,  # (batch, length)

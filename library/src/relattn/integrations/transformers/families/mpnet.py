@@ -12,7 +12,6 @@ passes the table, (heads, 257).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,13 +28,13 @@ from relattn.integrations.transformers.adapters import (
     project,
 )
 from relattn.integrations.transformers.family import Family, masked_text_inputs
-from relattn.integrations.transformers.forward_patch import ForwardPatch
+from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 
 MAX_DISTANCE = 128  # the default of `relative_position_bucket`, which the encoder does not change
 
 
 def attention(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,
@@ -61,7 +60,7 @@ def attention(
 
 
 def encoder(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,

@@ -18,7 +18,6 @@ attention, `RelPositionMultiHeadAttentionLongformer`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,14 +37,14 @@ from relattn.integrations.transformers.adapters import (
     transformer_xl,
 )
 from relattn.integrations.transformers.family import Family, generate, labels, sound_inputs
-from relattn.integrations.transformers.forward_patch import ForwardPatch
+from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 from relattn.positions import is_valid
 
 CHUNK_POSITIONS = 512  # positions whose frames the convolutions before the layers read at a time
 
 
 def attention(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     position_embeddings: Tensor | None,  # (1 or batch, 2 · keys − 1, dim), or fewer rows about the middle one
@@ -140,7 +139,7 @@ def subsample(module: Any, features: Tensor, attention_mask: Tensor | None) -> T
 
 
 def encoder(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     input_features: Tensor,
     attention_mask: Tensor | None = None,

@@ -14,7 +14,6 @@ The models' own code stores n × n relative terms per head.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,11 +22,11 @@ from torch import Tensor, nn
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import join_heads, needs_attention_weights
 from relattn.integrations.transformers.family import Family
-from relattn.integrations.transformers.forward_patch import ForwardPatch
+from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 
 
 def attention(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     hidden_states: Tensor,  # (batch, height, width, dim)
     output_attentions: bool | None = None,
@@ -41,7 +40,7 @@ def attention(
 
 
 def vitdet_attention(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     hidden_state: Tensor,  # (batch, height, width, dim)
     output_attentions: bool = False,

@@ -13,7 +13,6 @@ layers instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,16 +27,16 @@ from relattn.integrations.transformers.adapters import (
     rows_of,
 )
 from relattn.integrations.transformers.family import Family, generate, labels, sound_inputs
-from relattn.integrations.transformers.forward_patch import ForwardPatch
+from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 
 
-def positions(own: Callable[..., Any], module: Any, hidden_states: Tensor) -> Tensor:
+def positions(own: Forward, module: Any, hidden_states: Tensor) -> Tensor:
     """Return the table in the operator's order: (2 · max_length, head_dim)."""
     return rows_of(module.pe_k, 2 * module.max_length - 1, 0, hidden_states)
 
 
 def attention(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,

@@ -30,11 +30,11 @@ from relattn.integrations.transformers.adapters import (
     project,
 )
 from relattn.integrations.transformers.family import Family, generate, labels, text_inputs
-from relattn.integrations.transformers.forward_patch import SETTING, ForwardPatch
+from relattn.integrations.transformers.forward_patch import SETTING, Forward, ForwardPatch
 
 
 def attention(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     mask: Tensor | None = None,
@@ -52,7 +52,7 @@ def attention(
 
 
 def umt5_attention(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,
@@ -67,7 +67,7 @@ def umt5_attention(
 
 
 def stack(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     input_ids: Tensor | None = None,  # (batch, length)
     attention_mask: Tensor | None = None,  # (batch, length)
@@ -103,18 +103,17 @@ def bias_table(module: Any, device: torch.device) -> Tensor:
 def attend(module: Any, hidden_states: Tensor, table: Tensor, options: dict[str, Any]) -> Tensor:
     """Project `hidden_states`, (batch, length, dim), and attend: (batch, length, heads · head_dim)."""
     query, key, value = project(hidden_states, module.key_value_proj_dim, module.q, module.k, module.v)
-    return join_heads(
-        relative_attention(
-            query,
-            key,
-            value,
-            table.to(query.dtype),
-            rel_query=torch.ones_like(query[..., :1]),
-            scale=module.scaling,
-            dropout_p=module.dropout if module.training else 0.0,
-            **options,
-        )
+    attended = relative_attention(
+        query,
+        key,
+        value,
+        table.to(query.dtype),
+        rel_query=torch.ones_like(query[..., :1]),
+        scale=module.scaling,
+        dropout_p=module.dropout if module.training else 0.0,
+        **options,
     )
+    return join_heads(attended)
 
 
 def unsupported_reason(module: Any) -> str | None:
@@ -128,7 +127,7 @@ SMALL = {
 }  # fmt: skip
 
 
-def family(folder: str, prefix: str, forward: Callable[..., Any], run: Callable[..., list[Any]] = generate) -> Family:
+def family(folder: str, prefix: str, forward: Forward, run: Callable[..., list[Any]] = generate) -> Family:
     """Return the family of one model. Its stack passes the table from layer to layer."""
     module = f"{folder}.modeling_{folder}.{prefix}"
     patches: tuple[ForwardPatch, ...] = (ForwardPatch(f"{module}Attention", forward, unsupported_reason),)

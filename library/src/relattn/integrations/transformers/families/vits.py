@@ -9,7 +9,6 @@ Arguments of `relative_attention`: `rel_key` is wK, `rel_value` is wV, and `beyo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -17,11 +16,11 @@ from torch import Tensor
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import join_heads, mask_options, needs_attention_weights, project
 from relattn.integrations.transformers.family import Family, text_inputs, valid_rows
-from relattn.integrations.transformers.forward_patch import ForwardPatch
+from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 
 
 def attention(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     key_value_states: Tensor | None = None,  # ignored by the original forward too

@@ -18,7 +18,6 @@ Their encoders also store an n × n mask of padding, and SeamlessM4T v2 one of i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,11 +40,11 @@ from relattn.integrations.transformers.adapters import (
     transformer_xl,
 )
 from relattn.integrations.transformers.family import Family, generate, labels, sound_inputs
-from relattn.integrations.transformers.forward_patch import ForwardPatch
+from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 
 
 def attention(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,
@@ -82,7 +81,7 @@ def attention(
 
 
 def encoder(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,  # (batch, length)
@@ -95,7 +94,7 @@ def encoder(
 
 
 def bert_encoder(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,  # (batch, length)
@@ -126,7 +125,7 @@ def bert_encoder(
 
 
 def convolution(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim), or packed
     attention_mask: Tensor | ValidPositions | None = None,
@@ -139,7 +138,7 @@ def convolution(
 
 
 def seamless_encoder(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,  # (batch, length)

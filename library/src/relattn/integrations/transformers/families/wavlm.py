@@ -15,7 +15,6 @@ max_distance + 1, 1).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,11 +29,11 @@ from relattn.integrations.transformers.adapters import (
     split_heads,
 )
 from relattn.integrations.transformers.family import Family, labels, sound_inputs
-from relattn.integrations.transformers.forward_patch import ForwardPatch
+from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 
 
 def attention(
-    own: Callable[..., Any],
+    own: Forward,
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,  # (batch, length), 1 for valid positions

@@ -1,0 +1,8 @@
+"""Names of types that many modules share."""
+
+from collections.abc import Sequence
+
+LanguagePair = tuple[str, str]  # codes of the source and the target language
+SentencePair = tuple[str, str]  # a source and its translation
+IdRows = Sequence[Sequence[int]]  # ids of the pieces of sentences
+VocabSizes = tuple[int, int]  # number of source and of target pieces
