@@ -235,7 +235,7 @@ def _examples_in(card: str) -> list[str]:
     except (ValueError, RecursionError, yaml.YAMLError):
         return []
     items = metadata.get("widget") if isinstance(metadata, dict) else None
-    texts = [each.get("text") for each in items if isinstance(each, dict)] if isinstance(items, list) else []
+    texts = [item.get("text") for item in items if isinstance(item, dict)] if isinstance(items, list) else []
     return [text for text in texts if isinstance(text, str) and text.strip()]
 
 

@@ -126,8 +126,8 @@ def _layer(config: ModelConfig, is_causal: bool) -> Iterator[tuple[str, tuple[in
             yield f"{own}.distance.weight", (joined, dim)
         case DistanceBias(per_layer=True):
             yield from ((f"{own}.bias.{name}", shape) for name, shape in mixer.weights(heads).items())
-    linear |= {f"{each}.{part}": (joined, dim) for each in sublayers for part in ("query", "key", "value")}
-    linear |= {f"{each}.out": (dim, joined) for each in sublayers}
+    linear |= {f"{sublayer}.{part}": (joined, dim) for sublayer in sublayers for part in ("query", "key", "value")}
+    linear |= {f"{sublayer}.out": (dim, joined) for sublayer in sublayers}
     for name, shape in linear.items():
         yield f"{name}.weight", shape
         yield f"{name}.bias", shape[:1]

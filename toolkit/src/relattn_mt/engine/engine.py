@@ -86,12 +86,12 @@ class NativeEngine:
         self._require_held(int(limits.max()))
         src, lengths = _padded([request.src_ids for request in requests])
         memory = self._decoder.encode(src, lengths)
-        given = requests[0].prefix
+        prefix = requests[0].prefix
         shortlists = None
         if self._shortlist is not None:
-            needed = rules.eos, *given[: rules.given]
-            shortlists = [self._shortlist.pieces(each.src_ids, needed, rules.banned) for each in requests]
-        return self._decoder.search(memory, lengths, limits, rules, given, shortlists)
+            needed = rules.eos, *prefix[: rules.given]
+            shortlists = [self._shortlist.pieces(request.src_ids, needed, rules.banned) for request in requests]
+        return self._decoder.search(memory, lengths, limits, rules, prefix, shortlists)
 
     def _search_by_steps(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
         """Search with constraints."""
@@ -203,9 +203,9 @@ class NativeEngine:
         changed = np.flatnonzero(rows != np.arange(len(rows)))
         if len(rows) <= len(state.sources) and not np.isin(rows[changed], changed).any():
             if len(changed):
-                given = integers(rows[changed])
+                origins = integers(rows[changed])
                 pointed = self._pointed(state)
-                addresses = ctypes.addressof(pointed), address(given, np.int64), address(changed, np.int64)
+                addresses = ctypes.addressof(pointed), address(origins, np.int64), address(changed, np.int64)
                 self._decoder.functions["move"](*addresses, len(changed))
         else:
             blocks = [aligned(len(rows), self._decoder.cache_row) for _ in state.blocks]
@@ -217,10 +217,10 @@ class NativeEngine:
 
 def _padded(sequences: IdRows) -> tuple[np.ndarray, np.ndarray]:
     """Return sequences (rows, length), padded on the right with zeros, and their lengths (rows,)."""
-    lengths = np.array([len(each) for each in sequences], np.int64)
+    lengths = np.array([len(sequence) for sequence in sequences], np.int64)
     padded = np.zeros((len(sequences), int(lengths.max(initial=0))), np.int64)
-    for row, each in zip(padded, sequences, strict=True):
-        row[: len(each)] = each
+    for row, sequence in zip(padded, sequences, strict=True):
+        row[: len(sequence)] = sequence
     return padded, lengths
 
 

@@ -132,9 +132,12 @@ class Packing:
 
     def norm(self, prefix: str) -> Any:
         """Pack the weights that the model has for a normalization."""
-        names = (f"{prefix}.{leaf}" for leaf in ("weight", "bias"))
-        vectors = (self.read(name) for name in names if name in self.weights)
-        return self.structures["norm"](*(self.keep(with_zeros(each, 0, -len(each) % PADDING)) for each in vectors))
+        addresses = []
+        for name in (f"{prefix}.weight", f"{prefix}.bias"):
+            if name in self.weights:
+                vector = self.read(name)
+                addresses.append(self.keep(with_zeros(vector, 0, -len(vector) % PADDING)))
+        return self.structures["norm"](*addresses)
 
     def to_heads(self, prefix: str, times: float = 1.0) -> list[np.ndarray]:
         """Return the rows of a map to heads, times a factor, with the dimension of each head padded."""
@@ -171,7 +174,7 @@ class Packing:
         )
         feed_in = self.linear_rows(f"{prefix}.feed_forward.0")
         if f"{prefix}.feed_forward.gate.weight" in self.weights:
-            feed_in = [with_zeros(each, 0, -len(each) % self.kernels.panel) for each in feed_in]
+            feed_in = [with_zeros(part, 0, -len(part) % self.kernels.panel) for part in feed_in]
             packed.feed_gate = len(feed_in[0])
             packed.feed_in = self.stacked(feed_in, self.linear_rows(f"{prefix}.feed_forward.gate"))
         else:

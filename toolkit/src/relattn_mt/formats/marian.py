@@ -345,9 +345,9 @@ def _has_guided_alignment(source: Path, options: Mapping[str, Any]) -> bool:
     """
     training = source.with_name(f"{source.name}.yml")
     settings = _mapping(training, training.read_bytes()) if training.is_file() else {}
-    given = options.get("guided-alignment", settings.get("guided-alignment"))
-    if given is not None:
-        return given not in ("none", "", False)
+    guided = options.get("guided-alignment", settings.get("guided-alignment"))
+    if guided is not None:
+        return guided not in ("none", "", False)
     return _STUDENT.search(source.name) is not None or names_guided_alignment(source.parent, source.name)
 
 
@@ -359,16 +359,16 @@ def _mapping(file: Path, content: bytes) -> dict[str, Any]:
     return dict(settings)
 
 
-def _named(path: Path, settings: dict[str, Any], name: str, found: list[Path], most: int, least: int = 1) -> list[Path]:
+def _named(path: Path, settings: dict[str, Any], name: str, files: list[Path], most: int, least: int = 1) -> list[Path]:
     """Return the files that the settings name, or else those that were found, `least` to `most`."""
     listed = settings.get(name)
     listed = listed if isinstance(listed, list) else [listed]
-    found = [path / Path(each).name for each in listed if isinstance(each, str)] or found
-    missing = [file.name for file in found if not file.is_file()]
+    files = [path / Path(each).name for each in listed if isinstance(each, str)] or files
+    missing = [file.name for file in files if not file.is_file()]
     require(not missing, f"{path}: the settings name {', '.join(missing)} in {name}, which must be there")
-    names = ", ".join(file.name for file in found) or "none"
-    require(least <= len(found) <= most, f"{path}: must have one file of {name}{' per side' * (most > 1)}, got {names}")
-    return found
+    names = ", ".join(file.name for file in files) or "none"
+    require(least <= len(files) <= most, f"{path}: must have one file of {name}{' per side' * (most > 1)}, got {names}")
+    return files
 
 
 def _settings(path: Path) -> tuple[Path | None, dict[str, Any]]:
@@ -394,9 +394,9 @@ def _settings(path: Path) -> tuple[Path | None, dict[str, Any]]:
 
 def _vocabulary(path: Path, settings: dict[str, Any]) -> tuple[dict[str, Any], tuple[Path | None, Path | None]]:
     """Return the fields of a `Vocabulary`, without the start, and the SentencePiece models of both sides."""
-    found = sorted(path.glob("*vocab*.spm")) or sorted(path.glob("model.*-*.spm"))  # srcvocab before trgvocab
-    found = found or sorted(path.glob("*vocab*.yml"))
-    files = _named(path, settings, "vocabs", found, 2)
+    candidates = sorted(path.glob("*vocab*.spm")) or sorted(path.glob("model.*-*.spm"))  # srcvocab before trgvocab
+    candidates = candidates or sorted(path.glob("*vocab*.yml"))
+    files = _named(path, settings, "vocabs", candidates, 2)
     if not settings.get("vocabs") or len(files) == 1:
         _require_sides(path, files)
     source, target = (_pieces(file) for file in (files[0], files[-1]))

@@ -97,5 +97,5 @@ class TorchEngine:
 
     def _padded(self, sequences: IdRows) -> tuple[Tensor, Tensor]:
         """Return sequences (rows, length), padded on the right with any token, and their lengths (rows,)."""
-        rows = [self._tensor(each) for each in sequences]
-        return pad_sequence(rows, batch_first=True), self._tensor([len(each) for each in sequences])
+        rows = [self._tensor(ids) for ids in sequences]
+        return pad_sequence(rows, batch_first=True), self._tensor([len(ids) for ids in sequences])

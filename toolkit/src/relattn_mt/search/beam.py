@@ -109,8 +109,9 @@ class Choices:
     def __init__(self, following: NextTokens, rules: SearchRules, live: Sequence[Partial]) -> None:
         self.diverged = np.isnan(following.log_sums)
         if rules.restrains and live[0].tokens:
-            exempt = np.array([each.is_given for each in live])
-            logits = restrain(following.logits(), np.array([each.tokens for each in live]), rules.config, exempt)
+            exempt = np.array([hypothesis.is_given for hypothesis in live])
+            tokens = np.array([hypothesis.tokens for hypothesis in live])
+            logits = restrain(following.logits(), tokens, rules.config, exempt)
             following = likeliest(logits, rules.candidates, rules.banned)
         self._following = following
         self._rules = rules
@@ -211,18 +212,18 @@ def search(engine: Engine, requests: Sequence[Request], rules: SearchRules) -> l
     while active:
         choices = Choices(engine.step(state, tokens, parents, rules, rules.candidates), rules, live)
         for i in active:
-            if any(choices.diverged[each.row] for each in beams[i]):
+            if any(choices.diverged[hypothesis.row] for hypothesis in beams[i]):
                 results[i] = []
                 beams[i] = []
                 continue
             finished, beams[i] = _advance(beams[i], choices, rules)
-            results[i] = sorted(results[i] + finished, key=lambda each: -each.score)[: rules.beam_size]
+            results[i] = sorted(results[i] + finished, key=lambda hypothesis: -hypothesis.score)[: rules.beam_size]
         active = _compacted(active, [_is_final(results[i], beams[i], requests[i].limit, rules) for i in active])
         live = []
         for i in active:
             live += _by_row(beams[i], len(live))
-        parents = [each.row for each in live]
-        tokens = [each.tokens[-1] for each in live]
+        parents = [hypothesis.row for hypothesis in live]
+        tokens = [hypothesis.tokens[-1] for hypothesis in live]
         for row, hypothesis in enumerate(live):
             hypothesis.row = row
     return [finished[: rules.n_best] for finished in results]

@@ -20,7 +20,7 @@ def restrain(logits: np.ndarray, tokens: np.ndarray, search: SearchConfig, exemp
         search: Settings of the search.
         exempt: (rows,) True for rows whose next token is given text, which may repeat itself.
     """
-    given = logits
+    original = logits
     logits = logits.copy()
     penalty = np.float32(search.repetition_penalty)
     size = search.no_repeat_ngram
@@ -31,4 +31,4 @@ def restrain(logits: np.ndarray, tokens: np.ndarray, search: SearchConfig, exemp
         repeats = (ngrams[:, :, :-1] == tokens[:, None, tokens.shape[1] - size + 1 :]).all(-1)
         row, index = np.nonzero(repeats)
         logits[row, ngrams[row, index, -1]] = NEVER
-    return np.where(exempt[:, None], given, logits)
+    return np.where(exempt[:, None], original, logits)

@@ -96,8 +96,8 @@ def served_pairs(translator: Translator, languages: Sequence[str], name: str) ->
         wanted = {code for code in codes if _is_among(code, languages) or _is_among(codes[code], languages)}
     served = {(codes[pair[0]], codes[pair[1]]): pair for pair in pairs if wanted.issuperset(pair)}
     known = one_line(", ".join(codes.values()), 200)
-    given = one_line(", ".join(languages), 200)
-    require(served, f"{name}: --languages must name at least two of {known}, got {given}")
+    named = one_line(", ".join(languages), 200)
+    require(served, f"{name}: --languages must name at least two of {known}, got {named}")
     return LazyMapping(served, lambda pair: translator.for_pair(*served[pair]))
 
 
@@ -154,12 +154,14 @@ class Detector:
         if not self._codes or not any(map(str.isalpha, text)):
             return [self._unknown]
         words = _WORD.findall(text.lower())
-        if len(words) <= _MOST_WORDS and any(word in each for each in self._frequencies.values() for word in words):
-            found = {
-                code: math.prod(each.get(word, _UNLISTED) for word in words) for code, each in self._frequencies.items()
+        lists = self._frequencies.values()
+        if len(words) <= _MOST_WORDS and any(word in listed for listed in lists for word in words):
+            probabilities = {
+                code: math.prod(listed.get(word, _UNLISTED) for word in words)
+                for code, listed in self._frequencies.items()
             }
-            total = sum(found.values()) + _ELSEWHERE ** len(words)
-            return _percentages(found.items(), total)
+            total = sum(probabilities.values()) + _ELSEWHERE ** len(words)
+            return _percentages(probabilities.items(), total)
         ranking = [(label, float(p)) for label, p in self._identifier.rank(text)]
         chosen: Counter[str] = Counter()
         for label, p in ranking:
@@ -171,6 +173,6 @@ class Detector:
         return _percentages(chosen.items(), chosen.total() + other)
 
 
-def _percentages(found: Iterable[tuple[str, float]], total: float) -> list[dict[str, Any]]:
-    ranked = sorted(found, key=lambda pair: -pair[1])
+def _percentages(probabilities: Iterable[tuple[str, float]], total: float) -> list[dict[str, Any]]:
+    ranked = sorted(probabilities, key=lambda pair: -pair[1])
     return [{"confidence": round(100.0 * p / total, 1), "language": code} for code, p in ranked]

@@ -175,7 +175,9 @@ class Router:
                     translations = await self._translate_pages(route, group, options)
                 else:
                     translated = await self._translate_route(route, [Marked(text) for text in group], options)
-                    translations = [replace(each, ranked=[best.text for best in each.ranked]) for each in translated]
+                    translations = [
+                        replace(result, ranked=[best.text for best in result.ranked]) for result in translated
+                    ]
             results[source] = iter(translations)
         return [next(results[source]) for source in sources]
 
@@ -221,17 +223,17 @@ class Router:
         """
         route = self._require_route(source, target)
         *earlier_models, model = route
-        given = Marked(text)
-        sentences = [sentence.text for sentence in split(given, *route[0].splitting, not prefix).sentences]
+        marked = Marked(text)
+        sentences = [sentence.text for sentence in split(marked, *route[0].splitting, not prefix).sentences]
         require(
             not prefix or (len(sentences) == 1 and not earlier_models),
             "prefix requires one sentence and a direct model",
         )
         if earlier_models:
-            given = (await self._translate_route(earlier_models, [given], DEFAULTS))[0].ranked[0]
+            marked = (await self._translate_route(earlier_models, [marked], DEFAULTS))[0].ranked[0]
         options = SentenceOptions(n_best=count, check_language=True, glossary=glossary)
-        ((split_text, translations),) = await self._translate_sentences(model, [given], options, prefix)
-        versions = {version.text: each for version, each in _versions(split_text, translations).items()}
+        ((split_text, translations),) = await self._translate_sentences(model, [marked], options, prefix)
+        versions = {version.text: parts for version, parts in _versions(split_text, translations).items()}
         require(not choice or choice in versions, "choice must be one of the translations")
         chosen = versions.pop(choice or next(iter(versions)))
         words = [Word(split_text.between[0])]
@@ -289,7 +291,7 @@ class Router:
             report(number / len(route))
             translated: list[bytes] = []
             for portion in portions:
-                items = [model.sentence(each, options) for each in pickle.loads(portion)]
+                items = [model.sentence(sentence, options) for sentence in pickle.loads(portion)]
                 while True:
                     try:
                         ranked = await model.sentences.submit(items)
@@ -346,7 +348,7 @@ class Router:
         except (QueueFull, InputError):  # the model works
             return ""
         except TimeoutError:
-            is_working = not model.sentences.failed and any(each.seconds is not None for each in self.queues)
+            is_working = not model.sentences.failed and any(queue.seconds is not None for queue in self.queues)
             return "" if is_working else "the model does not answer"
         except Exception as error:
             return f"the model fails with {type(error).__name__}"
@@ -399,19 +401,19 @@ class Router:
     ) -> list[tuple[SplitText, list[list[Translation]]]]:
         """Return the sentences of each text, and the translations of each sentence, best first."""
         split_texts = [split(text, *model.splitting, options.keep_literals and not prefix) for text in texts]
-        sentences = [each for text in split_texts for each in text.sentences]
+        sentences = [sentence for text in split_texts for sentence in text.sentences]
         count = len(sentences)
         most = self.limits.sentences
         require(count <= most, f"a request must have at most {most:,} sentences, got {count:,}")
-        items = [model.sentence(each, options, prefix) for each in sentences]
+        items = [model.sentence(sentence, options, prefix) for sentence in sentences]
         translations = iter(await model.sentences.submit(items))
         return [(text, [next(translations) for _ in text.sentences]) for text in split_texts]
 
 
 def _confidence(translations: Sequence[Translation]) -> float:
     """Return exp of the mean log-probability of all tokens of a text."""
-    counts = [len(each.tokens) + 1 for each in translations]
-    total = sum(each.mean_log_prob * count for each, count in zip(translations, counts, strict=True))
+    counts = [len(translation.tokens) + 1 for translation in translations]
+    total = sum(translation.mean_log_prob * count for translation, count in zip(translations, counts, strict=True))
     return math.exp(min(0.0, total / sum(counts))) if counts else 1.0
 
 

@@ -220,8 +220,8 @@ class Preparation:
         if not sentence.prefix and (sentence.text.marks or removed is not None):
             from relattn_mt.text.strip import strip  # few sentences have marks, and importing it takes milliseconds
 
-            found = strip(sentence.text, removed)
-            stripped = found if found.tags else None
+            removal = strip(sentence.text, removed)
+            stripped = removal if removal.tags else None
         line = stripped.line if stripped else self.tokenizer.normalize(sentence.text.text)
         name = f"{call.unit} {number}" if call.unit else ""
         prepared = Prepared(number, name, sentence, stripped)

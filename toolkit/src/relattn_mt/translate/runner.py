@@ -78,7 +78,7 @@ class Runner:
             given=len(special.tgt_begin),
             continues_word=self._continues_word if has_phrases else None,
         )
-        if any(len(each.prefix) > rules.given or each.spelling is not None for each in requests):
+        if any(len(request.prefix) > rules.given or request.spelling is not None for request in requests):
             self.require_steps("prefixes")
         results = self.engine.search(requests, rules)
         if diverged := [request.number for request, best in zip(requests, results, strict=True) if not best]:
@@ -99,15 +99,15 @@ class Runner:
 
         Ids are without special tokens.
         """
-        given = len(self.tokenizer.special.tgt_begin)
-        return [row[given:] for row in self._by_length(self.engine.score, src_ids, tgt_ids)]
+        begin = len(self.tokenizer.special.tgt_begin)
+        return [row[begin:] for row in self._by_length(self.engine.score, src_ids, tgt_ids)]
 
     def align(self, src_ids: IdRows, tgt_ids: IdRows) -> list[Links]:
         """Return the (source word, target word) pairs of given translations, counted from 0, as `alignment.links`.
 
         Arguments are those of `log_probs`.
         """
-        return [each.links for each in self.align_words(src_ids, tgt_ids)]
+        return [alignment.links for alignment in self.align_words(src_ids, tgt_ids)]
 
     def align_words(self, src_ids: IdRows, tgt_ids: IdRows) -> list[WordAlignment]:
         """Return the alignments of the words of given translations. Arguments are those of `log_probs`."""

@@ -88,7 +88,7 @@ def export(
     reference = Reference(ours, lines, bundle.search, is_random=isinstance(sample, int))
     lengths = [len(tokens) + 1 for tokens in reference.tgt_ids]
     search = ctranslate2_search(bundle.search, sum(lengths) / len(lengths))
-    own, its = (f"{each.length_penalty}, α = {each.alpha}" for each in (bundle.search, search))
+    own, its = (f"{config.length_penalty}, α = {config.alpha}" for config in (bundle.search, search))
     report = Report(notes := [f"length penalty of the bundle: {own}; of the export: {its}"], {})
     with putting(out) as aside:
         kinds: list[Quantization] = ["float32", quantization]
@@ -135,7 +135,7 @@ def ctranslate2_search(search: SearchConfig, length: float) -> SearchConfig:
 
 def has_8_bits(bundle: Bundle) -> bool:
     """Return whether a bundle is quantized to more than 7 bits, as one imported from int8 is. An export keeps these."""
-    return any(each.dtype == np.int8 and np.abs(each).max() > LARGEST for each in bundle.state.values())
+    return any(weight.dtype == np.int8 and np.abs(weight).max() > LARGEST for weight in bundle.state.values())
 
 
 def added_tokens(tokenizer: AnyTokenizer) -> tuple[bool, bool]:

@@ -210,7 +210,7 @@ def weight_files(path: Path, available: Collection[str] | None = None) -> list[s
         valid = files and all(isinstance(file, str) for file in files)
         require(valid, f"{path / index}: weight_map must have the file of each weight")
         if missing := sorted({*files} - names):
-            listed = ", no ".join(one_line(each, 80) for each in missing[:5])
+            listed = ", no ".join(one_line(file, 80) for file in missing[:5])
             raise InputError(f"{path}: not a complete {DIRECTORY}: it has no {listed}")
         return sorted({*files})
     raise InputError(f"{path}: not a complete {DIRECTORY}: it has no {WEIGHTS[0]} and no {WEIGHTS[1]}")

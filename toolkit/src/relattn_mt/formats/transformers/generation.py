@@ -60,8 +60,8 @@ class Generation:
         require(valid, f"{self.file}: bad_words_ids must be a list, got {one_line(repr(words), 40)}")
         return words or []
 
-    def search(self, given: int, banned: Collection[int]) -> tuple[SearchConfig, list[str]]:
-        """Return our search, for `given` first tokens, and notes about settings with another effect."""
+    def search(self, begin_count: int, banned: Collection[int]) -> tuple[SearchConfig, list[str]]:
+        """Return our search, for `begin_count` first tokens, and notes about settings with another effect."""
         beam = self._number("num_beams", 1)
         alpha = self._number("length_penalty", 1.0, float)
         early = self.content.get("early_stopping")
@@ -72,7 +72,9 @@ class Generation:
         end = self.content.get("forced_eos_token_id")
         if longest is not None and end is None:  # a translation of this length has no end; here, an end follows
             longest += 1
-        limits = {} if longest is None else {"max_length_ratio": 0.0, "max_length_extra": max(1, longest - 1 - given)}
+        limits: dict[str, Any] = {}
+        if longest is not None:
+            limits = {"max_length_ratio": 0.0, "max_length_extra": max(1, longest - 1 - begin_count)}
         notes = []
         changed = [name for name, none in _OTHER_SETTINGS.items() if self.content.get(name) not in (None, *none)]
         words = self._bad_words

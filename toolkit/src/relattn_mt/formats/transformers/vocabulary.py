@@ -109,7 +109,7 @@ def _pieces(file: Path, size: int, more: Collection[str] = ()) -> list[str]:
         content = {piece: i for i, piece in enumerate(("<s>", "<pad>", "</s>", "<unk>", *spm_pieces(file)[3:]))}
     elif file.name == "tokenizer.json":
         with reading(file, "must have model.vocab and added_tokens"):
-            added = {each["content"]: each["id"] for each in content["added_tokens"]}
+            added = {token["content"]: token["id"] for token in content["added_tokens"]}
             vocabulary = content["model"]["vocab"]
             if isinstance(vocabulary, list):  # with a score of each piece
                 vocabulary = {piece: i for i, (piece, _) in enumerate(vocabulary)}
