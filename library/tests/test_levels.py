@@ -9,8 +9,8 @@ import sys
 import pytest
 import torch
 from relattn import relative_attention
-from relattn.backends import native
-from relattn.backends.native import library, plans
+from relattn.backends import native, plans
+from relattn.backends.native import library
 from relattn.backends.native.int8 import DOTS, GENERIC, PAIRS
 
 from tests.support.levels import allowed_levels
@@ -44,7 +44,8 @@ def run_with(level, *command):
 
 USED = """
 import torch
-from relattn.backends.native import library, plans
+from relattn.backends import plans
+from relattn.backends.native import library
 from relattn.integrations.transformers import int8
 from relattn_mt.engine import decoder
 from tests.support.integer_sums import assert_sums_are_exact

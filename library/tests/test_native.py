@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from relattn import relation_attention, relative_attention
-from relattn.backends import native
-from relattn.backends.native import library, loader, operators, plans
+from relattn.backends import native, plans
+from relattn.backends.native import library, loader, operators
 from relattn.call import Call
 
 from kernels import build

@@ -79,9 +79,6 @@ class Call(NamedTuple):
         checks.check_tensors(others)
         checks.check_shapes(query, key, value)
         checks.check_devices(operands | others)
-        if casts(query.device.type):
-            operands = {name: autocast(x, query.device.type) for name, x in operands.items()}
-            query, key, value, rel_key, rel_value, rel_query, pos_query, rel_bias, bias = operands.values()
         checks.check_dtypes(operands)
         batch, heads, queries, dim = query.shape
         keys, value_dim = value.shape[2:]
@@ -228,10 +225,10 @@ def rounded(value: float, dtype: torch.dtype) -> float:
     return math.ldexp(round(math.ldexp(mantissa, digits)), exponent - digits)
 
 
-def autocast(x: Tensor | None, device: str) -> Any:
+def autocast(x: Any, device: str) -> Any:
     """Return a floating-point tensor in the dtype of autocast, as PyTorch's own attention does, except float64."""
     eligible = (torch.float16, torch.bfloat16, torch.float32)
-    return x if x is None or x.dtype not in eligible else x.to(torch.get_autocast_dtype(device))
+    return x.to(torch.get_autocast_dtype(device)) if isinstance(x, Tensor) and x.dtype in eligible else x
 
 
 # devices that have autocast; torch 2.11 cannot trace the question for others

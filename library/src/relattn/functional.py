@@ -11,20 +11,19 @@ aV_ij and b_ij from tables by clip(j − i), key position minus query position (
 `Call.from_arguments` checks the arguments.
 """
 
-from contextlib import nullcontext
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
 
 from relattn import backends, checks
-from relattn.backends import pairs
-from relattn.backends.native import plans
-from relattn.call import Beyond, Call, casts
+from relattn.backends import pairs, plans
+from relattn.call import Beyond, Call, autocast, casts
 
 Clip = int | tuple[int, int] | None
 Window = tuple[int | None, int | None] | None
 Chunk = tuple[int, int | None] | tuple[int, int | None, int | None] | None
+CAST = "rel_query", "pos_query", "rel_bias", "bias"  # options that autocast converts
 
 
 class Options(TypedDict, total=False):
@@ -192,18 +191,24 @@ def relation_attention(
 def attend(
     tensors: tuple[Any, ...], options: dict[str, Any], backend: str, return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Run a call by its plan, or check it and run it on a backend."""
+    """Run a call by its plan, or check it and run it on a backend. Under autocast, its operands are converted first."""
+    query = tensors[0]
+    if isinstance(query, Tensor) and casts(query.device.type):
+        device = query.device.type
+        tensors = tuple([autocast(x, device) for x in tensors])
+        options |= {name: autocast(options[name], device) for name in CAST}
+        with torch.autocast(device, enabled=False):
+            return attend(tensors, options, backend, return_lse)
     sources = (*tensors, *[options[name] for name in plans.OTHERS])
     form = plans.form_of(sources, (*[options[name] for name in plans.OPTIONS], backend, return_lse))
-    if form is not None and (plan := plans.PLANS.get(form)) is not None and (result := plan.run(sources)) is not None:
+    plan = plans.PLANS.get(form)
+    if plan is not None and (result := plan.run(sources)) is not None:
         return result
     call = pairs.without_unread_rows(Call.from_arguments(*tensors, **options))
-    device = call.query.device.type
     chosen = backends.choose(backend, call)
-    if form is not None and chosen is backends.native:
-        plan = plans.add(form, sources, call, options["check"], return_lse)
+    if form is not None and form not in plans.PLANS:
+        plan = plans.add(form, sources, call, options["check"], return_lse, chosen)
         if plan is not None and (result := plan.run(sources)) is not None:
             return result
-    with torch.autocast(device, enabled=False) if casts(device) else nullcontext():  # the call has settled the dtype
-        output, lse = chosen.attend(call, return_lse)
+    output, lse = chosen.attend(call, return_lse)
     return output if lse is None else (output, lse)

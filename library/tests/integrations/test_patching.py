@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from relattn.backends.native import plans
+from relattn.backends import plans
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import adapters, patching
 from torch import Tensor, nn

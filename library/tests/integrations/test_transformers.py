@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import transformers
-from relattn.backends.native import plans
+from relattn.backends import plans
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import adapters
 from relattn.integrations.transformers.families import load_families

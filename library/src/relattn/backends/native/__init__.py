@@ -12,7 +12,7 @@ from torch import Tensor
 
 from relattn.backends import custom_ops
 from relattn.backends.capabilities import FIELDS, Capabilities
-from relattn.backends.native import library, operators
+from relattn.backends.native import library, operators, plans
 from relattn.call import Call, accumulation_dtype
 
 
@@ -44,6 +44,9 @@ def installation() -> str:
 CAPABILITIES = Capabilities(
     FIELDS | {"bias"}, devices=("cpu",), unavailable_reason=unavailable_reason, installation=installation
 )
+
+
+plan_kernels = plans.plan_kernels
 
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:

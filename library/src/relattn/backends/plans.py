@@ -1,0 +1,248 @@
+"""Plans: the checked arguments of a call of the kernels, kept for later calls of the same form.
+
+Checking and packing arguments takes most of the time of a short call. Both follow from shapes, strides, dtypes, devices
+and options, apart from the values of lengths and relations. So a later call reads these, and changes addresses only.
+"""
+
+import marshal
+from collections.abc import Callable
+from itertools import chain
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from relattn import checks
+from relattn.backends import pairs
+from relattn.backends.autograd import has_gradients, is_transformed
+from relattn.backends.custom_ops import PLAIN, Operator, skips_dispatch
+from relattn.call import Call
+
+OTHERS = (
+    "rel_query", "pos_query", "bias", "relations", "mask", "lengths", "key_lengths", "query_lengths", "cu_seqlens",
+    "rel_bias",
+)  # fmt: skip
+SOURCES = "query", "key", "value", "rel_key", "rel_value", *OTHERS
+TABLES = "rel_key", "rel_value", "pos_query"
+OPTIONS = "clip", "beyond", "query_offset", "is_causal", "window", "chunk", "dropout_p", "scale", "longest", "check"
+MOST_PLANS = 1024  # about 2 kB each on a CPU, and 20 kB on a GPU
+Sources = tuple[Any, ...]  # tensors of an operator in the order of SOURCES; in a plan without those that are None
+Form = tuple[Any, ...]
+PLANS: dict[Form, "Plan | None"] = {}  # None: calls of this form have no plan
+
+
+class Input(NamedTuple):
+    """A tensor that kernels read."""
+
+    number: int  # among the tensors of a plan
+    strides: tuple[int, ...]
+    offset: int  # bytes from its address to what is read
+
+
+class Result(NamedTuple):
+    """A tensor that kernels write."""
+
+    size: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    fill: float | None = None  # value of all numbers before
+    offset: int = 0  # bytes from its address to what is written
+
+
+class KernelPlan(NamedTuple):
+    """A pass of a call without addresses.
+
+    Attributes:
+        launch: Function that runs the kernels for the addresses of inputs and results, and may replace results. It
+            returns whether it did.
+        alignment: Addresses of tensors must be multiples of this.
+    """
+
+    launch: Callable[[list[int], list[Any]], bool]
+    inputs: tuple[Input, ...]
+    results: tuple[Result | None, ...]
+    alignment: int = 1
+
+    def run(self, tensors: Sources) -> list[Any] | None:
+        """Return new results, or None if a tensor has other strides, as a hook may return it, or another alignment."""
+        addresses = []
+        for number, strides, offset in self.inputs:
+            x = tensors[number]
+            address = x.data_ptr()
+            if address == 0 or address % self.alignment or x.stride() != strides:
+                return None
+            addresses.append(address + offset)
+        results: list[Any] = [None] * len(self.results)
+        for number, result in enumerate(self.results):
+            if result is not None:
+                size, strides, dtype, fill, offset = result
+                x = tensors[0].new_empty_strided(size, strides, dtype=dtype)
+                if fill is not None:
+                    x.fill_(fill)
+                addresses.append(x.data_ptr() + offset)
+                results[number] = x
+        return results if self.launch(addresses, results) else None
+
+
+class Plan(NamedTuple):
+    """A call of the operator without tensors.
+
+    Attributes:
+        forward: The forward pass. Its first results are the output, the log-sum-exp and the row statistics.
+        backward: Function that returns the backward pass, or None without gradients. Its tensors are also the output,
+            the row statistics and the gradient of the output, and its first results the gradients of the sources.
+        attention: The operator, for derivatives of the backward pass.
+        lengths: Arguments of `check_lengths`, with the number of the source.
+        labels: Number of labels that relations may have; 0: not checked.
+        finite: Numbers of the tables that must be finite.
+        names: Names of the sources; the last one is the seed if the call has dropout.
+    """
+
+    forward: KernelPlan
+    backward: Callable[[], KernelPlan] | None
+    attention: Operator
+    lengths: tuple[tuple[Any, ...], ...]
+    labels: int
+    finite: tuple[int, ...]
+    names: tuple[str, ...]
+    options: bytes
+    returns_lse: bool
+
+    def run(self, sources: Sources) -> Tensor | tuple[Tensor, Tensor] | None:
+        """Return the result of the call for other tensors, or None if the operator has to check them."""
+        sources = tuple([x for x in sources if x is not None])
+        for name, number, *limits in self.lengths:
+            checks.check_lengths(name, sources[number], *limits)
+        if self.labels:
+            checks.check_labels(sources[self.names.index("relations")], self.labels, None)
+        for number in self.finite:
+            if not pairs.is_finite(sources[number]):
+                return None
+        if len(self.names) > len(sources):
+            sources = *sources, torch.randint(2**63 - 1, (), device=sources[0].device)
+        results = self.forward.run(sources)
+        if results is None:
+            return None
+        if self.backward is not None:
+            return apply_planned(self, results, *sources)
+        return (results[0], results[1]) if self.returns_lse else results[0]
+
+    def differentiate(self, grad: Tensor, saved: Sources) -> list[Tensor | None]:
+        """Return the gradient of each source, from the sources, the output and the row statistics."""
+        *sources, output, _ = saved
+        has_graph = torch.is_grad_enabled()
+        if self.backward is not None and not has_graph and skips_dispatch((grad,)):
+            if grad.stride() != output.stride():
+                grad = torch.empty_like(output).copy_(grad)
+            results = self.backward().run((*saved, grad))
+            if results is not None:
+                return results[: len(sources)]
+        options = dict(zip(OPTIONS, marshal.loads(self.options), strict=False))
+        with torch.enable_grad():
+            inputs = [x.view_as(x) for x in sources]  # not the same tensor twice
+            given: dict[str, Any] = dict.fromkeys(SOURCES) | dict(zip(self.names, inputs, strict=True))
+            seed = given.pop("seed", None)
+            call = pairs.without_unread_rows(Call.from_arguments(**given, **options))
+            output, *_ = self.attention(*call._replace(seed=seed))
+        needed = [x for x in inputs if x.requires_grad]
+        found = iter(torch.autograd.grad(output, needed, grad, create_graph=has_graph))
+        return [next(found) if x.requires_grad else None for x in inputs]
+
+
+class Planned(torch.autograd.Function):
+    """The results of a plan, whose gradients are those of the plan."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, results: list[Tensor], *sources: Tensor) -> Any:
+        output, lse, row_stats, *_ = results
+        ctx.plan = plan
+        ctx.save_for_backward(*sources, output, row_stats)
+        ctx.set_materialize_grads(False)
+        if not plan.returns_lse:
+            return output
+        ctx.mark_non_differentiable(lse)
+        return output, lse
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * (2 + len(ctx.plan.names))
+        return None, None, *ctx.plan.differentiate(grad, ctx.saved_tensors)
+
+
+apply_planned = super(torch.autograd.Function, Planned).apply  # what `Planned.apply` calls without transforms
+
+
+def form_of(sources: Sources, options: tuple[Any, ...]) -> Form | None:
+    """Return what a plan depends on, or None for a call that cannot have one, as with a `rel_bias`."""
+    if sources[-1] is not None or not skips_dispatch(()) or is_transformed(sources):
+        return None
+    form: list[Any] = [torch.get_num_threads()]
+    records = torch.is_grad_enabled()
+    try:
+        form.append(marshal.dumps(options, 2))  # tells 1 from True and 1.0, and refuses tensors
+        for x in sources:
+            if x is None:
+                form.append(None)
+            elif type(x) not in PLAIN:
+                return None
+            else:
+                form += x.shape, x.stride(), x.dtype, x.device, records and x.requires_grad
+    except (ValueError, RuntimeError):  # an option of another type; a nested or sparse tensor
+        return None
+    return tuple(form)
+
+
+def add(
+    form: Form, sources: Sources, call: Call, check: bool | None, return_lse: bool, backend: ModuleType
+) -> Plan | None:
+    """Keep and return the plan of a call, or None if there is none."""
+    if len(PLANS) >= MOST_PLANS:
+        PLANS.clear()
+    PLANS[form] = plan = plan_of(form[1], sources, call, check, return_lse, backend)
+    return plan
+
+
+def plan_of(
+    options: bytes, sources: Sources, call: Call, check: bool | None, return_lse: bool, backend: ModuleType
+) -> Plan | None:
+    """Return the plan of a call on a backend, or None as with the gradient of a bias."""
+    values = chain.from_iterable(x if isinstance(x, tuple) else (x,) for x in marshal.loads(options))
+    has_bytes = any(isinstance(x, bytes) for x in values)  # of a number of NumPy, which are written without its type
+    records = has_gradients(sources)
+    if not hasattr(backend, "plan_kernels") or has_bytes or (records and call.has_bias_gradient):
+        return None
+    given = {name: x for name, x in zip(SOURCES, sources, strict=True) if x is not None}
+    kernels = backend.plan_kernels(call, given, records, return_lse)
+    if kernels is None:
+        return None
+    batch, _, queries, _ = call.query.shape
+    keys = call.key.shape[2]
+    limits = ("lengths", keys, "positions"), ("key_lengths", keys, "keys"), ("query_lengths", queries, "queries")
+    names = tuple(given)
+    table = next((x for x in (call.rel_key, call.rel_value, call.pos_query) if x is not None), None)
+    can_read = checks.can_read(call.query)
+    return Plan(
+        *kernels,
+        backend.operators.attention,
+        tuple((name, names.index(name), batch, most, what) for name, most, what in limits if name in given),
+        0 if call.relations is None or table is None or check is False or not can_read else table.shape[-2],
+        tuple(names.index(name) for name in names if name in TABLES and can_read and pairs.may_skip_rows(call)),
+        (*names, "seed") if call.dropout_p > 0.0 else names,
+        options,
+        return_lse,
+    )
+
+
+def input_of(name: str, x: Tensor, given: dict[str, Tensor]) -> Input | None:
+    """Return how to find a tensor of a call in its arguments, or None if its address does not follow from theirs."""
+    own = "lengths" if name.endswith("_lengths") and "lengths" in given else name
+    source = given.get(own)
+    if source is None or source.numel() == 0:
+        return None
+    if x.untyped_storage().data_ptr() != source.untyped_storage().data_ptr():  # a copy
+        return None
+    if name in TABLES and source.stride(-2) == 0:  # which rows a call has does not follow from an address
+        return None
+    return Input(list(given).index(own), source.stride(), x.data_ptr() - source.data_ptr())
