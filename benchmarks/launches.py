@@ -76,7 +76,7 @@ def use_no_gpu() -> None:
     """Let tensors of the CPU be those of a Hopper GPU whose kernels do nothing."""
     driver.set_active(Driver())
     backend.CAPABILITIES = dataclasses.replace(backend.CAPABILITIES, devices=("cuda", "cpu"))
-    operators.is_hopper = availability.is_hopper = lambda device: True
+    availability.is_hopper = lambda device: True
 
 
 class Identity(torch.autograd.Function):
@@ -125,14 +125,14 @@ def works_of(n: int) -> dict[str, Callable[[], object]]:
     call = Call.from_arguments(*inputs, **options)
     launched: list[Any] = []
     operators.run_forward(call, launch=lambda *given, **named: launched.append((given, named)))
-    (kernel, programs, tiles, _), named = launched[0]
+    (kernel, programs, tiles, device), named = launched[0]
     launcher = Launcher(None, None)
     return {
         "forward": lambda: attend(*inputs),
         "forward + backward": both_passes(attend, inputs),
         "checks of arguments": lambda: Call.from_arguments(*inputs, **options),
         "plan, arrays and results": lambda: operators.run_forward(call, launch=lambda *given, **named: None),
-        "launch by names": lambda: operators.launch(kernel, programs, tiles, call, **named),
+        "launch by names": lambda: operators.launch(kernel, programs, tiles, device, **named),
         "launch of the compiled kernel": lambda: launcher(
             programs, 1, 1, stream, function, metadata, None, None, None, *arguments
         ),

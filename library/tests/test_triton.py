@@ -20,7 +20,8 @@ import torch
 import triton as compiler
 from relattn import backends, relative_attention
 from relattn.backends import dense, triton
-from relattn.backends.triton import availability, backward, forward, labels, operators, plan
+from relattn.backends import plans as calls
+from relattn.backends.triton import availability, backward, forward, labels, launches, operators, plan
 from relattn.backends.triton.configs import TileConfig, padded
 from relattn.call import Call
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -32,6 +33,7 @@ from triton.runtime.errors import OutOfResources
 from benchmarks import gpu_tiles
 from tests.support.calls import Case, call_of, cases, name_of
 from tests.support.covering import pairwise
+from tests.support.interpreter import launch_of
 from tests.support.numerics import (
     Shape,
     assert_padding_has_no_effect,
@@ -96,6 +98,7 @@ def grid(n: int, shapes: Iterable[str], dtypes: Iterable[str]) -> list[Case]:
         permuted=[False, True],
         dropout_p=[0.0, 0.3],
         has_pos_query=[False, True],
+        planned=[False, True],
     )
 
 
@@ -105,6 +108,9 @@ def check(monkeypatch, case: Case) -> None:
     `test_native.py` compares dropout there with the explicit formula, forward and backward.
     """
     plans = configure(monkeypatch, case["tiles"], case["program"])
+    monkeypatch.setattr(calls, "PLANS", {})
+    if case["planned"]:
+        monkeypatch.setattr(launches, "compiled", launch_of)
     if case["dtype"] == "tf32x3":  # float32 from three products of TF32, as on GPUs; elsewhere in full (conftest.py)
         monkeypatch.setattr(plan, "tensor_floats", lambda: False)
     exact = case["dtype"] == "tf32x3" or case["dropout_p"] > 0.0
@@ -119,10 +125,14 @@ def check(monkeypatch, case: Case) -> None:
         assert_within_budget(operator, inputs, "triton", **options)
     else:
         assert_same_as_native(operator, inputs, dropout_p=case["dropout_p"], **options)
+    has_view = not case["permuted"] and case["offset"] != "per sequence" and not (case["scale"] or 0.0) < 0.0
+    made = [each for each in calls.PLANS.values() if each is not None]
+    assert bool(made) == (case["planned"] and has_view)
+    assert all(each.backward is None or each.backward() for each in made)
     may_be_whole = shape.heads == shape.key_heads and shape.keys <= 2 * padded(shape.queries)
     may_be_whole = may_be_whole and not case["has_pos_query"]
     whole, split = case["program"] == "whole" and may_be_whole, case["program"] == "split" and shape.keys >= 22
-    found = {(made.whole, made.splits > 1) for made in plans}
+    found = {(each.whole, each.splits > 1) for each in plans}
     few_keys = case["window"] != "none" and found == {(whole, False)}  # too few in the windows to split them
     assert found == {(whole, split)} or few_keys
 
@@ -529,7 +539,7 @@ def test_a_newer_assembler_compiles_kernels_for_hopper(monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, 0))
         availability.newer_assembler.cache_clear()
         kernel = CompiledKernel()
-        operators.launch(kernel, 1, None, call)
+        operators.launch(kernel, 1, None, x.device)
         return kernel.assembler
 
     class CompiledKernel:
@@ -543,8 +553,7 @@ def test_a_newer_assembler_compiles_kernels_for_hopper(monkeypatch):
 
     with FakeTensorMode():
         x = torch.empty(1, 1, 4, 16, device="cuda")
-    call = small_call(1, 1, query=x)
-    monkeypatch.setattr(operators, "device_of", lambda x: contextlib.nullcontext())
+    monkeypatch.setattr(availability, "device_of", lambda device: contextlib.nullcontext())
     assert [used(major) for major in (8, 9, 10)] == ["old", "new", "old"]
     assert knobs.nvidia.ptxas.path == "old"
     faulty.version = "12.9"

@@ -1,8 +1,11 @@
 """Triton's interpreter in half of its usual time."""
 
+import ctypes
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
 
 
 def quicken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,3 +29,25 @@ def quicken(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(interpreter, "_patch_lang", patch_unless_done)
     monkeypatch.setattr(builder, "options", replace(builder.options, sanitize_overflow=False))
+
+
+def launch_of(kernel: Any, programs: int, arguments: dict[str, Any]) -> Any:
+    """Return what launches a kernel like a compiled one: with arguments in order, and addresses instead of tensors."""
+
+    def tensor_at(address: int, recorded: Any) -> Any:
+        if isinstance(recorded, torch.Tensor):
+            memory = (ctypes.c_char * 8).from_address(address)  # the kernel computes further addresses itself
+            return torch.frombuffer(memory, dtype=recorded.dtype)
+        return address
+
+    def with_tensors(x: Any, recorded: Any) -> Any:
+        if isinstance(recorded, tuple):
+            return type(recorded)(*map(with_tensors, x, recorded))
+        return tensor_at(x, recorded)
+
+    def launch(*given: Any) -> None:
+        recorded = [arguments[name] for name in kernel.arg_names]
+        tensors = map(with_tensors, given, recorded)
+        kernel[(programs,)](**dict(zip(kernel.arg_names, tensors, strict=True)))
+
+    return launch

@@ -100,7 +100,7 @@ class Plan(NamedTuple):
     """
 
     forward: KernelPlan
-    backward: Callable[[], KernelPlan] | None
+    backward: Callable[[], KernelPlan | None] | None
     attention: Operator
     lengths: tuple[tuple[Any, ...], ...]
     labels: int
@@ -135,7 +135,8 @@ class Plan(NamedTuple):
         if self.backward is not None and not has_graph and skips_dispatch((grad,)):
             if grad.stride() != output.stride():
                 grad = torch.empty_like(output).copy_(grad)
-            results = self.backward().run((*saved, grad))
+            backward = self.backward()
+            results = None if backward is None else backward.run((*saved, grad))
             if results is not None:
                 return results[: len(sources)]
         options = dict(zip(OPTIONS, marshal.loads(self.options), strict=False))

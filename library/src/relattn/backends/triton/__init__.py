@@ -5,6 +5,7 @@ They never store a (queries, keys) array, and they use no atomic operations.
 
 import importlib.util
 import os
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,6 +53,13 @@ CAPABILITIES = Capabilities(
     unavailable_reason=unavailable_reason,
     installation=installation,
 )
+
+
+def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse: bool) -> Any:
+    """Return the plans of both passes; None in Triton's interpreter, and for calls that have none."""
+    from relattn.backends.triton import launches
+
+    return launches.plan_kernels(call, given, records, return_lse)
 
 
 @packed.by_runs

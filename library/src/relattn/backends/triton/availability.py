@@ -44,15 +44,24 @@ def is_hopper(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
 
 
+def device_of(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which a device is the current one."""
+    is_current = device.type != "cuda" or device.index == torch.cuda.current_device()
+    return contextlib.nullcontext() if is_current else torch.cuda.device(device)
+
+
 class NotCompiledError(RuntimeError):
     """A kernel that this version of Triton cannot compile for this GPU."""
 
 
 @contextlib.contextmanager
 def compiling(kernel: Any, device: torch.device) -> Iterator[None]:
-    """Turn a compiler's error at the launch of a kernel into `NotCompiledError`."""
+    """Make a device the current one, and turn a compiler's error at the launch of a kernel into `NotCompiledError`."""
+    if is_hopper(device):
+        use_sound_assembler(kernel)
     try:
-        yield
+        with device_of(device):
+            yield
     except Exception as error:
         if not is_from_compiler(error):
             raise

@@ -7,7 +7,6 @@ the tables' gradients, and the parts are summed here. Nothing is read from the d
 a CUDA graph.
 """
 
-import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relattn.backends.autograd import INPUTS
 from relattn.backends.custom_ops import Attended, new_results, new_row_stats, register, with_contiguous_rows
+from relattn.backends.plans import TABLES
 from relattn.backends.triton.arrays import Array
-from relattn.backends.triton.availability import compiling, is_hopper, use_sound_assembler
+from relattn.backends.triton.availability import compiling
 from relattn.backends.triton.backward import backward_key, backward_query
 from relattn.backends.triton.configs import TileConfig, padded
 from relattn.backends.triton.forward import forward, join
@@ -29,21 +30,11 @@ MAX_OFFSET = 2**30  # a position farther away than any key
 MIN_SCALE = 1e-37  # so that the kernels never multiply zero by −∞
 
 
-def launch(kernel: Any, programs: int, tiles: TileConfig | None, call: Call, **arguments: Any) -> None:
-    """Launch a kernel on the device of the call."""
-    if programs == 0:
-        return
-    if is_hopper(call.query.device):
-        use_sound_assembler(kernel)
-    with compiling(kernel, call.query.device), device_of(call.query):
-        kernel[(programs,)](**launch_arguments(tiles, arguments))
-
-
-def device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which the device of a tensor is the current one."""
-    if x.is_cuda and x.device.index != torch.cuda.current_device():
-        return torch.cuda.device(x.device)
-    return contextlib.nullcontext()
+def launch(kernel: Any, programs: int, tiles: TileConfig | None, device: torch.device, **arguments: Any) -> None:
+    """Launch a kernel on a device."""
+    if programs > 0:
+        with compiling(kernel, device):
+            kernel[(programs,)](**launch_arguments(tiles, arguments))
 
 
 def launch_arguments(tiles: TileConfig | None, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +70,7 @@ def run_forward(
         forward,
         splits * blocks * batch * heads,
         plan.tiles["forward"],
-        call,
+        output.device,
         **problem.inputs(),
         output=array(parts[0]),
         lse=parts[1],
@@ -92,7 +83,7 @@ def run_forward(
             join,
             batch * heads * queries,
             None,
-            call,
+            output.device,
             parts=parts[0],
             part_stats=parts[2],
             output=array(output),
@@ -111,8 +102,25 @@ def run_backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return the gradients of the arguments from query to bias; an empty tensor for an absent one."""
     problem = Problem(call, tiles_of, generation)
+    found = launch_backward(problem, grad, output, row_stats, launch)
+    gradients = []
+    for name in Call._fields[:INPUTS]:
+        x = found.get(name)
+        if x is None:
+            x = grad.new_empty(0)
+        elif name in TABLES:
+            x = problem.gradient(name, x)
+        gradients.append(x)
+    return tuple(gradients)
+
+
+def launch_backward(
+    problem: "Problem", grad: Tensor, output: Tensor, row_stats: Tensor, launch: Launch
+) -> dict[str, Tensor | None]:
+    """Return the gradients by name of the argument; of a table, parts for `Problem.gradient`."""
+    call = problem.call
     plan = problem.plan
-    batch, heads, _ = lse.shape
+    batch, heads = problem.query.shape[:2]
     d_query = torch.empty_like(problem.query)
     d_key = torch.empty_like(problem.key)
     d_value = torch.empty_like(problem.value)
@@ -134,7 +142,7 @@ def run_backward(
         backward_query,
         groups * heads * blocks,
         plan.tiles[kernel],
-        call,
+        grad.device,
         **shared,
         output=array(output),
         row_stats=row_stats,
@@ -152,22 +160,20 @@ def run_backward(
             backward_key,
             batch * plan.options.key_heads * key_blocks,
             plan.tiles["backward_key"],
-            call,
+            grad.device,
             **shared,
             d_pos_query=array(pos_parts),
             blocks=key_blocks,
         )
-    rows = plan.tiles[kernel].rows
-    reached = [-(block + 1) * rows + 1 - problem.offset for block in range(blocks)]
-    d_rel_key = problem.gradient(call.rel_key, key_parts, reached)
-    d_rel_value = problem.gradient(call.rel_value, value_parts, reached)
-    last = call.query.shape[2] - 1 + problem.offset
-    cols = plan.tiles["backward_key"].cols
-    reached = [block * cols - last for block in range(key_blocks)]
-    d_pos_query = problem.gradient(call.pos_query, pos_parts, reached)
-    if d_rel_query is None:
-        d_rel_query = grad.new_empty(0)
-    return d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, d_pos_query, grad.new_empty(0)
+    return {
+        "query": d_query,
+        "key": d_key,
+        "value": d_value,
+        "rel_key": key_parts,
+        "rel_value": value_parts,
+        "rel_query": d_rel_query,
+        "pos_query": pos_parts,
+    }
 
 
 class Problem:
@@ -205,7 +211,9 @@ class Problem:
         """Return a mask or labels as an array with stride 0 along broadcast dimensions."""
         if x is None:
             return None
-        x = x.expand(*self.query.shape[:3], self.key.shape[2])
+        shape = torch.Size((*self.query.shape[:3], self.key.shape[2]))
+        if x.shape != shape:
+            x = x.expand(shape)
         batch, head, row, column = x.stride()
         return Array(x, batch, head, row, constant(column), constant(1), constant(1))
 
@@ -231,24 +239,29 @@ class Problem:
         new = torch.zeros if self.plan.accumulates else torch.empty
         return new(sizes, dtype=torch.float32, device=table.device)
 
-    def gradient(self, table: Tensor | None, parts: Tensor | None, reached: list[int]) -> Tensor:
-        """Return the gradient of a table from its parts; an empty tensor without a table.
+    def gradient(self, name: str, parts: Tensor) -> Tensor:
+        """Return the gradient of a table from its parts, for several sequences and, within them, blocks."""
+        return sum_of_parts(self.with_table_rows(name, parts), getattr(self.call, name))
 
-        `parts` is that of `new_parts`, for several sequences and, within them, blocks. `reached` is the smallest
-        distance j − i that each block reaches.
-        """
-        if table is None or parts is None:
-            return self.query.new_empty(0)
-        return sum_of_parts(self.with_table_rows(parts, reached), table)
+    def reached(self, name: str) -> list[int]:
+        """Return the smallest distance j − i that each block reaches which has a part of a table's gradient."""
+        if name == "pos_query":
+            last = self.query.shape[2] - 1 + self.offset
+            cols = self.plan.tiles["backward_key"].cols
+            return [block * cols - last for block in range(self.plan.blocks["backward_key"])]
+        kernel = "whole" if self.plan.whole else "backward_query"
+        rows = self.plan.tiles[kernel].rows
+        return [-(block + 1) * rows + 1 - self.offset for block in range(self.plan.blocks[kernel])]
 
-    def with_table_rows(self, parts: Tensor, reached: list[int]) -> Tensor:
-        """Return parts that have a row for each row of the table.
+    def with_table_rows(self, name: str, parts: Tensor) -> Tensor:
+        """Return parts that have a row for each row of a table.
 
         If each part has only the rows that a block reaches, the result is one part, the sum of all.
         """
         options, shift = self.options, self.options.shift
         if options.reach is None:
             return parts
+        reached = self.reached(name)
         blocks = parts.unflatten(0, (-1, len(reached))).sum(0)
         before, inside, after = blocks.split((shift, options.reach, parts.shape[2] - shift - options.reach), dim=2)
         total = parts.new_zeros(parts.shape[1], options.labels, parts.shape[3])
