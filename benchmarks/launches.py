@@ -1,21 +1,27 @@
 """Time that Python takes per call of the Triton kernels, without a GPU: Triton's driver does nothing.
 
 Kernels are compiled for Hopper and never run, so results are not written. One head layout, (batch 1, heads 8, dim 64),
-bfloat16, both tables with k = 16, in microseconds of processor time: a forward pass without gradients, and both passes.
-Parts of the forward pass are measured alone: the checks of arguments, the allocation of results, Triton's launch with
-named arguments, a launch of the compiled kernel, and PyTorch's part of an autograd function with as many arguments.
+bfloat16, both tables with k = 16, in microseconds of processor time: a forward pass without gradients, and both passes,
+with plans and without. Parts are measured alone: what a plan does in Python, which finds and launches the kernels; and
+what PyTorch does, an autograd function with as many arguments, allocations, and the sums of the tables' gradients,
+which the processor computes here. Memory is kept by the allocator, as on a GPU.
+
+Before, every launch with a plan is compared with the one without: kernel, grid, stream and arguments.
 """
 
+import ctypes
 import dataclasses
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import triton
 from relattn import relative_attention
+from relattn.backends import plans
 from relattn.backends import triton as backend
-from relattn.backends.triton import availability, operators
-from relattn.call import Call
+from relattn.backends.plans import KernelPlan, Plan
+from relattn.backends.triton import availability
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -36,21 +42,66 @@ class Utils:
         return HOPPER
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, ...]:
-        return 1, 2, 32, 0, 1024  # module, function, registers, spills, most threads
+        return 1, zlib.crc32(binary), 32, 0, 1024  # module, function, registers, spills, most threads
 
 
 class Launcher:
-    """A launcher that counts."""
+    """A launcher that counts, and keeps launches if it is asked to."""
 
     launches = 0
-    last: tuple[Any, ...] = ()
+    kept: list[Any] | None = None
+    memory: list[tuple[int, int]]  # first addresses of the inputs' memory, and those after
 
     def __init__(self, source: object, metadata: object) -> None:
         pass
 
     def __call__(self, *arguments: object) -> None:
         Launcher.launches += 1
-        Launcher.last = arguments
+        if Launcher.kept is not None:
+            Launcher.kept.append(as_kept((*arguments[:6], *arguments[9:])))
+
+
+def as_kept(x: Any) -> Any:
+    """Return arguments with addresses, but those of memory that was allocated since, and with values of constants."""
+    if isinstance(x, tuple):
+        return tuple(map(as_kept, x))
+    if isinstance(x, Tensor):
+        x = x.data_ptr()
+    if isinstance(x, int) and x > 2**32:
+        return x if any(first <= x < last for first, last in Launcher.memory) else "result"
+    return getattr(x, "value", x)
+
+
+def launches_of(work: Callable[[], object], inputs: list[Tensor]) -> list[Any]:
+    """Return the launches of a function of tensors."""
+    Launcher.memory = [(x.data_ptr(), x.data_ptr() + x.untyped_storage().nbytes()) for x in inputs]
+    Launcher.kept = []
+    work()
+    launches, Launcher.kept = Launcher.kept, None
+    return launches
+
+
+def without_plans(work: Callable[[], object]) -> Callable[[], object]:
+    """Return a function that does the same without plans."""
+
+    def run() -> object:
+        form_of = plans.form_of
+        plans.form_of = lambda *_: None
+        try:
+            return work()
+        finally:
+            plans.form_of = form_of
+
+    return run
+
+
+def check_launches(name: str, work: Callable[[], object], inputs: list[Tensor]) -> None:
+    """Check that the first call with a plan and the next one launch what the call launches without one."""
+    want = launches_of(without_plans(work), inputs)
+    for _ in range(2):
+        got = launches_of(work, inputs)
+        if not want or got != want:
+            raise RuntimeError(f"{name} must launch with a plan what it launches without, {want}, got {got}")
 
 
 class Driver:
@@ -79,6 +130,14 @@ def use_no_gpu() -> None:
     availability.is_hopper = lambda device: True
 
 
+def keep_memory() -> None:
+    """Let the C library keep memory that is freed, instead of returning it to the system. (Linux with glibc.)"""
+    library = ctypes.CDLL(None)
+    trim_threshold, mmap_threshold = -1, -3  # of mallopt
+    for parameter in (trim_threshold, mmap_threshold):
+        library.mallopt(parameter, 2**30)
+
+
 class Identity(torch.autograd.Function):
     """PyTorch's part of a call with gradients."""
 
@@ -103,6 +162,13 @@ def both_passes(attend: Callable[..., Tensor], inputs: list[Tensor]) -> Callable
     return lambda: torch.autograd.grad(attend(*leaves), leaves, cotangent)
 
 
+def allocations(kernels: KernelPlan) -> Callable[[], object]:
+    """Return a function that allocates the results of a pass."""
+    x = torch.empty(0)
+    made = [result for result in kernels.results if result is not None]
+    return lambda: [x.new_empty_strided(result.size, result.strides, dtype=result.dtype) for result in made]
+
+
 def works_of(n: int) -> dict[str, Callable[[], object]]:
     """Return the timed functions by the name of their part."""
     inputs = inputs_of(n)
@@ -110,32 +176,36 @@ def works_of(n: int) -> dict[str, Callable[[], object]]:
     def attend(*x: Tensor) -> Tensor:
         return relative_attention(*x, clip=CLIP, backend="triton")
 
-    attend(*inputs)
-    _, _, _, stream, function, metadata, _, _, _, *arguments = Launcher.last
-    others = (
-        "rel_query", "pos_query", "rel_bias", "relations", "check", "query_offset", "window", "chunk", "lengths",
-        "key_lengths", "query_lengths", "mask", "bias", "scale",
-    )  # fmt: skip
-    options: dict[str, Any] = dict.fromkeys(others) | {
-        "clip": CLIP,
-        "beyond": "clip",
-        "is_causal": False,
-        "dropout_p": 0.0,
-    }
-    call = Call.from_arguments(*inputs, **options)
-    launched: list[Any] = []
-    operators.run_forward(call, launch=lambda *given, **named: launched.append((given, named)))
-    (kernel, programs, tiles, device), named = launched[0]
-    launcher = Launcher(None, None)
+    def forward() -> Tensor:
+        return attend(*inputs)
+
+    both = both_passes(attend, inputs)
+    plans.PLANS.clear()
+    check_launches("forward", forward, inputs)
+    check_launches("forward + backward", both, inputs)
+    first, plan = plans.PLANS.values()
+    assert isinstance(first, Plan)
+    assert isinstance(plan, Plan)
+    assert plan.backward is not None
+    backward = plan.backward()
+    assert backward is not None
+    forward_launches, launches = (kernels.launch.__self__ for kernels in (first.forward, backward))  # type: ignore[attr-defined]
+    addresses = [16 * (number + 1) for number in range(len(backward.inputs) + len(backward.results))]
+    results = [None if x is None else torch.zeros(x.size, dtype=x.dtype) for x in backward.results]
+    sources = (*inputs, *[None] * (len(plans.SOURCES) - len(inputs)))
+    options = CLIP, "clip", None, False, None, None, 0.0, None, 0, None, "triton", False
     return {
-        "forward": lambda: attend(*inputs),
-        "forward + backward": both_passes(attend, inputs),
-        "checks of arguments": lambda: Call.from_arguments(*inputs, **options),
-        "plan, arrays and results": lambda: operators.run_forward(call, launch=lambda *given, **named: None),
-        "launch by names": lambda: operators.launch(kernel, programs, tiles, device, **named),
-        "launch of the compiled kernel": lambda: launcher(
-            programs, 1, 1, stream, function, metadata, None, None, None, *arguments
+        "forward": forward,
+        "forward + backward": both,
+        "forward, without a plan": without_plans(forward),
+        "forward + backward, without a plan": without_plans(both),
+        "form of a call": lambda: plans.PLANS.get(plans.form_of(sources, options)),
+        "launch, forward": lambda: forward_launches.run(addresses, []),
+        "launches, backward": lambda: launches._replace(gradients=[]).run(addresses, []),
+        "PyTorch: allocations, forward + backward": allocations(
+            backward._replace(results=(*plan.forward.results, *backward.results))
         ),
+        "PyTorch: sums of table gradients": lambda: [sums(results[parts]) for _, parts, sums in launches.gradients],
         "PyTorch: autograd function, forward + backward": both_passes(Identity.apply, inputs),
     }
 
@@ -146,6 +216,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=25, help="timed runs (%(default)s)")
     arguments = measure.parse(parser, "launches-cpu.csv", threads=1)
     use_no_gpu()
+    keep_memory()
     for n in arguments.lengths:
         works = {part: several(work) for part, work in works_of(n).items()}
         runs = {part: work for part, (work, _) in works.items()}

@@ -23,7 +23,6 @@ from relattn.call import Beyond, Call, autocast, casts
 Clip = int | tuple[int, int] | None
 Window = tuple[int | None, int | None] | None
 Chunk = tuple[int, int | None] | tuple[int, int | None, int | None] | None
-CAST = "rel_query", "pos_query", "rel_bias", "bias"  # options that autocast converts
 
 
 class Options(TypedDict, total=False):
@@ -130,18 +129,20 @@ def relative_attention(
     Raises:
         ValueError, TypeError: An argument breaks a rule above. The message says what must hold and what was given.
     """
-    options = {
-        "rel_query": rel_query, "pos_query": pos_query, "rel_bias": rel_bias, "relations": None, "check": None,
-        "clip": clip, "beyond": beyond, "query_offset": query_offset, "is_causal": is_causal, "window": window,
-        "chunk": chunk, "lengths": lengths, "key_lengths": key_lengths, "query_lengths": query_lengths, "mask": mask,
-        "bias": bias, "dropout_p": dropout_p, "scale": scale,
-    }  # fmt: skip
     longest = 0
     if cu_seqlens is not None:
         rows = {"query": query, "key": key, "value": value, "rel_query": rel_query}
-        cu_seqlens, longest = checks.check_packed(cu_seqlens, rows, options)
-    options |= {"cu_seqlens": cu_seqlens, "longest": longest}
-    return attend((query, key, value, rel_key, rel_value), options, backend, return_lse)
+        others = {
+            "query_offset": query_offset, "lengths": lengths, "key_lengths": key_lengths,
+            "query_lengths": query_lengths, "mask": mask, "bias": bias,
+        }  # fmt: skip
+        cu_seqlens, longest = checks.check_packed(cu_seqlens, rows, others)
+    sources = (
+        query, key, value, rel_key, rel_value, rel_query, pos_query, rel_bias, bias, None, mask, lengths, key_lengths,
+        query_lengths, cu_seqlens,
+    )  # fmt: skip
+    options = clip, beyond, query_offset, is_causal, window, chunk, dropout_p, scale, longest, None
+    return attend(sources, options, backend, return_lse)
 
 
 @overload
@@ -179,35 +180,40 @@ def relation_attention(
     """
     if relations is None:
         raise TypeError("relations must be a tensor of labels, got None; relative_attention labels pairs by position")
-    options = {
-        "rel_query": rel_query, "pos_query": pos_query, "rel_bias": rel_bias, "relations": relations, "check": check,
-        "clip": None, "beyond": "zero", "query_offset": query_offset, "is_causal": is_causal, "window": window,
-        "chunk": chunk, "lengths": lengths, "key_lengths": key_lengths, "query_lengths": query_lengths, "mask": mask,
-        "bias": bias, "dropout_p": dropout_p, "scale": scale, "cu_seqlens": None, "longest": 0,
-    }  # fmt: skip
-    return attend((query, key, value, rel_key, rel_value), options, backend, return_lse)
+    sources = (
+        query, key, value, rel_key, rel_value, rel_query, pos_query, rel_bias, bias, relations, mask, lengths,
+        key_lengths, query_lengths, None,
+    )  # fmt: skip
+    options = None, "zero", query_offset, is_causal, window, chunk, dropout_p, scale, 0, check
+    return attend(sources, options, backend, return_lse)
 
 
 def attend(
-    tensors: tuple[Any, ...], options: dict[str, Any], backend: str, return_lse: bool
+    sources: plans.Sources, options: tuple[Any, ...], backend: str, return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Run a call by its plan, or check it and run it on a backend. Under autocast, its operands are converted first."""
-    query = tensors[0]
+    """Run a call by its plan, or check it and run it on a backend. Under autocast, its operands are converted first.
+
+    Args:
+        sources: Arguments with the names `plans.SOURCES`.
+        options: Arguments with the names `plans.OPTIONS`.
+        backend: Name of the backend, or "auto".
+        return_lse: Whether to return the log-sum-exp.
+    """
+    query = sources[0]
     if isinstance(query, Tensor) and casts(query.device.type):
         device = query.device.type
-        tensors = tuple([autocast(x, device) for x in tensors])
-        options |= {name: autocast(options[name], device) for name in CAST}
+        operands = [autocast(x, device) for x in sources[: plans.OPERANDS]]
         with torch.autocast(device, enabled=False):
-            return attend(tensors, options, backend, return_lse)
-    sources = (*tensors, *[options[name] for name in plans.OTHERS])
-    form = plans.form_of(sources, (*[options[name] for name in plans.OPTIONS], backend, return_lse))
+            return attend((*operands, *sources[plans.OPERANDS :]), options, backend, return_lse)
+    form = plans.form_of(sources, (*options, backend, return_lse))
     plan = plans.PLANS.get(form)
     if plan is not None and (result := plan.run(sources)) is not None:
         return result
-    call = pairs.without_unread_rows(Call.from_arguments(*tensors, **options))
+    given = dict(zip((*plans.SOURCES, *plans.OPTIONS), (*sources, *options), strict=True))
+    call = pairs.without_unread_rows(Call.from_arguments(**given))
     chosen = backends.choose(backend, call)
     if form is not None and form not in plans.PLANS:
-        plan = plans.add(form, sources, call, options["check"], return_lse, chosen)
+        plan = plans.add(form, sources, call, options[-1], return_lse, chosen)
         if plan is not None and (result := plan.run(sources)) is not None:
             return result
     output, lse = chosen.attend(call, return_lse)

@@ -19,11 +19,12 @@ from relattn.backends.autograd import has_gradients, is_transformed
 from relattn.backends.custom_ops import PLAIN, Operator, skips_dispatch
 from relattn.call import Call
 
-OTHERS = (
-    "rel_query", "pos_query", "bias", "relations", "mask", "lengths", "key_lengths", "query_lengths", "cu_seqlens",
-    "rel_bias",
+SOURCES = (  # arguments of the operators that are tensors
+    "query", "key", "value", "rel_key", "rel_value", "rel_query", "pos_query", "rel_bias", "bias", "relations", "mask",
+    "lengths", "key_lengths", "query_lengths", "cu_seqlens",
 )  # fmt: skip
-SOURCES = "query", "key", "value", "rel_key", "rel_value", *OTHERS
+OPERANDS = SOURCES.index("relations")  # number of those that autocast converts
+REL_BIAS = SOURCES.index("rel_bias")
 TABLES = "rel_key", "rel_value", "pos_query"
 OPTIONS = "clip", "beyond", "query_offset", "is_causal", "window", "chunk", "dropout_p", "scale", "longest", "check"
 MOST_PLANS = 1024  # about 2 kB each on a CPU, and 20 kB on a GPU
@@ -36,7 +37,6 @@ class Input(NamedTuple):
     """A tensor that kernels read."""
 
     number: int  # among the tensors of a plan
-    strides: tuple[int, ...]
     offset: int  # bytes from its address to what is read
 
 
@@ -65,14 +65,17 @@ class KernelPlan(NamedTuple):
     alignment: int = 1
 
     def run(self, tensors: Sources) -> list[Any] | None:
-        """Return new results, or None if a tensor has other strides, as a hook may return it, or another alignment."""
+        """Return new results, or None if the memory of a tensor was freed or has another alignment."""
         addresses = []
-        for number, strides, offset in self.inputs:
-            x = tensors[number]
-            address = x.data_ptr()
-            if address == 0 or address % self.alignment or x.stride() != strides:
+        bits = 0
+        for number, offset in self.inputs:
+            address = tensors[number].data_ptr()
+            if address == 0:
                 return None
+            bits |= address
             addresses.append(address + offset)
+        if bits % self.alignment:
+            return None
         results: list[Any] = [None] * len(self.results)
         for number, result in enumerate(self.results):
             if result is not None:
@@ -97,6 +100,7 @@ class Plan(NamedTuple):
         labels: Number of labels that relations may have; 0: not checked.
         finite: Numbers of the tables that must be finite.
         names: Names of the sources; the last one is the seed if the call has dropout.
+        strides: Strides of the saved tensors, which a hook may change: sources, output and row statistics.
     """
 
     forward: KernelPlan
@@ -106,6 +110,7 @@ class Plan(NamedTuple):
     labels: int
     finite: tuple[int, ...]
     names: tuple[str, ...]
+    strides: list[tuple[int, ...]]
     options: bytes
     returns_lse: bool
 
@@ -132,7 +137,8 @@ class Plan(NamedTuple):
         """Return the gradient of each source, from the sources, the output and the row statistics."""
         *sources, output, _ = saved
         has_graph = torch.is_grad_enabled()
-        if self.backward is not None and not has_graph and skips_dispatch((grad,)):
+        is_same = [x.stride() for x in saved] == self.strides
+        if self.backward is not None and is_same and not has_graph and skips_dispatch((grad,)):
             if grad.stride() != output.stride():
                 grad = torch.empty_like(output).copy_(grad)
             backward = self.backward()
@@ -177,7 +183,7 @@ apply_planned = super(torch.autograd.Function, Planned).apply  # what `Planned.a
 
 def form_of(sources: Sources, options: tuple[Any, ...]) -> Form | None:
     """Return what a plan depends on, or None for a call that cannot have one, as with a `rel_bias`."""
-    if sources[-1] is not None or not skips_dispatch(()) or is_transformed(sources):
+    if sources[REL_BIAS] is not None or not skips_dispatch(()) or is_transformed(sources):
         return None
     form: list[Any] = [torch.get_num_threads()]
     records = torch.is_grad_enabled()
@@ -224,13 +230,21 @@ def plan_of(
     names = tuple(given)
     table = next((x for x in (call.rel_key, call.rel_value, call.pos_query) if x is not None), None)
     can_read = checks.can_read(call.query)
+    forward = kernels[0]
+    strides = [x.stride() for x in given.values()]
+    if call.dropout_p > 0.0:
+        names = *names, "seed"
+        strides.append(())
+    if records:
+        strides += [forward.results[number].strides for number in (0, 2)]
     return Plan(
         *kernels,
         backend.operators.attention,
         tuple((name, names.index(name), batch, most, what) for name, most, what in limits if name in given),
         0 if call.relations is None or table is None or check is False or not can_read else table.shape[-2],
         tuple(names.index(name) for name in names if name in TABLES and can_read and pairs.may_skip_rows(call)),
-        (*names, "seed") if call.dropout_p > 0.0 else names,
+        names,
+        strides,
         options,
         return_lse,
     )
@@ -246,4 +260,4 @@ def input_of(name: str, x: Tensor, given: dict[str, Tensor]) -> Input | None:
         return None
     if name in TABLES and source.stride(-2) == 0:  # which rows a call has does not follow from an address
         return None
-    return Input(list(given).index(own), source.stride(), x.data_ptr() - source.data_ptr())
+    return Input(list(given).index(own), x.data_ptr() - source.data_ptr())

@@ -74,7 +74,7 @@ def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse
             inputs[name] = source
             tensors[name] = without_memory(x.expand(pairs) if name in ("relations", "mask") else x, source.offset)
     if call.dropout_p > 0.0:
-        inputs["seed"] = Input(len(given), (), 0)
+        inputs["seed"] = Input(len(given), 0)
         tensors["seed"] = torch.empty((), dtype=torch.int64, device="meta")
     rows = {name: x.shape[-2] if name in TABLES else 0 for name, x in given.items()}
     recorder = Recorder(call.query.device, call._replace(**tensors), inputs, rows)
@@ -127,8 +127,8 @@ class Recorder(NamedTuple):
         if "seed" in inputs:
             recording.add_result(None)
             sources += 1
-        for number, (name, x) in enumerate(saved.items()):
-            inputs[name] = Input(sources + number, x.stride(), 0)
+        for number, name in enumerate(saved):
+            inputs[name] = Input(sources + number, 0)
         gradients = []
         for number, name in enumerate(self.rows):
             if name in TABLES:
