@@ -92,6 +92,16 @@ def test_stripped_lines_and_their_restoration(line, left):
         # as much punctuation stays within a pair as in the line
         ("a <b>(b)</b>. <i>“c</i>”, d", "A (B). “C”; D", "0123", "A <b>(B)</b>. <i>“C</i>”; D", []),
         ("a (<b>“b” c</b>). d", "A („B“ C). D", "0123", "A (<b>„B“ C</b>). D", []),
+        ("a <b>b</b> c.", "C A, B.", "201", "C A, <b>B</b>.", []),
+        ("a <b>b</b> c.", "C B, A.", "210", "C <b>B</b>, A.", []),
+        ("<b>a b.</b>", "B A.", "10", "<b>B A.</b>", []),
+        ("<b>a b</b>", "B A.", "10", "<b>B A.</b>", []),
+        ("a <b>b c.</b> d", "D. A C B.", "3021", "D. A <b>C B.</b>", []),
+        ("a, <b>b</b> c.", "z.B. A, C.", "102", "<b>z.B.</b> A, C.", []),
+        ("a {x} b.", "B A.", "10", "B A {x}.", []),
+        ("a {x}, b.", "A, B!", "01", "A {x}, B!", []),
+        ("a, {x} b.", "A, B.", "01", "A, {x} B.", []),
+        ("a<u> </u>b c.", "A, B.", "01", "A,<u> </u>B.", []),
         # a literal between two words without spaces
         ("a→b c", "B A C", "102", "B A→C", []),
         # neighbours without alignment

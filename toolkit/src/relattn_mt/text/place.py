@@ -29,6 +29,7 @@ from relattn_mt.text.strip import CLOSING_MARKS, OPENING_MARKS, SEPARATORS, SPAC
 _BEGINS_WORD = re.compile(r"\w|[€£¥$]\d")
 _ENDS_WORD = re.compile(rf"\w$|\d ?(?:{UNITS})$|(?:://|www\.)\S*$")
 _HAS_WORD = re.compile(r"\w")
+_PUNCTUATION = ",;:!?…"  # after a word
 _SIGN = re.compile(r"([^\w\s])")
 _PART = re.compile(" +|[^ ]+")
 _FOREIGN = 0.5  # share of its length that it costs to enclose a word of no other element
@@ -231,9 +232,12 @@ class _Placing:
     def _enclose(self, pair: _Element, indices: range) -> None:
         """Let a pair enclose pieces, and what the pairs in it enclose."""
         pieces = self.pieces[indices.start : indices.stop]
-        parts: list[_Piece | _Element] = [*pieces, *(child for child in pair.children if child.begin < child.end)]
-        pair.begin = min((part.begin for part in parts), default=0)
-        pair.end = max((part.end for part in parts), default=0)
+        inner = [child for child in pair.children if child.begin < child.end]
+        has_space = any(_is_space(child.first) for child in pair.children)
+        at = len(self.line) if has_space else pair.source[1]
+        ends = [self._end(piece, at) for piece in pieces]
+        pair.begin = min((part.begin for part in [*pieces, *inner]), default=0)
+        pair.end = max([*ends, *(child.end for child in inner)], default=0)
         for index, piece in zip(indices, pieces, strict=True):
             if not piece.is_linked:
                 piece.origin = pair.source
@@ -295,7 +299,9 @@ class _Placing:
             if single.last is None:
                 self.guessed.append(tag.content.text)
         at = min(max(parent.begin, at), parent.end)
-        if self.translation[at - 1 : at].isalnum() and self.translation[at : at + 1].isalnum():
+        around = self.translation[at - 1 : at + 1] if at else ""
+        is_markup = bool(tag.content.text) and not tag.visible
+        if len(around) == 2 and (around.isalnum() or (is_markup and SPACE not in around)):
             tag = replace(tag, left=True, right=True)  # it must not divide a word
         single.first = tag
         single.begin = single.end = at
@@ -329,7 +335,22 @@ class _Placing:
         after = [piece for piece in self.aligned.get(word, []) if piece.origin[1] > tag.at]
         if after and (not before or (tag.right and not tag.left)):
             return after[0].begin
-        return before[-1].end if before else None
+        if not before:
+            return None
+        return before[-1].end if _is_space(tag) else self._end(before[-1], tag.at)
+
+    def _end(self, piece: _Piece, at: int) -> int:
+        """Return the end of a piece: before its punctuation if the line has a word before a place, and goes on."""
+        if not self.line[at:] or self.line[:at].rstrip()[-1:] in CLOSING_MARKS:
+            return piece.end
+        marks = _PUNCTUATION + "." * (piece.end == self.root.end)
+        word = self.translation[piece.begin : piece.end].rstrip(marks)
+        return piece.begin + len(word) if word else piece.end
+
+
+def _is_space(tag: Tag) -> bool:
+    """Return whether a tag stands for a space."""
+    return tag.visible.isspace() or tag.divides
 
 
 def _core(word: str) -> Span:
