@@ -137,6 +137,15 @@ def test_names_are_found_in_both_directions(translator):
     assert sum(found) >= 0.5 * len(NAMES)
 
 
+def test_names_that_sound_alike_are_found_if_another_one_is_meant(translator):
+    for english, german in (
+        ("They come from Central Bohemia.", "Sie kommen aus Mittelfranken."),
+        ("We saw Svetlana Sorokina.", "Wir sahen Swenja Sorokina."),
+        ("We met the Tajiks.", "Wir trafen die Dänen."),
+    ):
+        assert "names" in warnings_of(translator, english, german), german
+
+
 def test_another_language():
     english = [source for cases in FAULTS.values() for source, *_ in cases]
     german = [right for cases in FAULTS.values() for _, right, _ in cases]
@@ -156,6 +165,10 @@ def test_another_language():
         ("She works at the Robert Koch Institute.", "Sie arbeitet am Robert-Koch-Institut."),
         ("We heard Igor Mikhailov and Marina Aksenova.", "Wir hörten Igor Michailow und Marina Aksjonowa."),
         ("He asked Petr Necas about it.", "Er fragte Petr Nečas danach."),
+        ("We met the Tajiks in the Netherlands.", "Wir trafen die Tadschiken in den Niederlanden."),
+        ("We saw Svetlana Sorokina and Yelena.", "Wir sahen Swetlana Sorokina und Jelena."),
+        ("They come from Central Asia and northern Bohemia.", "Sie kommen aus Zentralasien und Nordböhmen."),
+        ("The Prime Minister saw the Duchess.", "Der Premierminister sah die Herzogin."),
     ],
 )
 def test_names_of_institutions_are_translated_and_others_spelled_anew(translator, english, german):

@@ -23,7 +23,12 @@ _TRANSLATED = (  # slow to compile
     r"(?:mon|tues|wednes|thurs|fri|satur|sun|christmas)day|christmas|easter|god|lord|bible|pope|americ\w+|british|britain"
     r"|french|france|german\w*|dutch|greek|greece|spanish|spain|danish|turkish|hungar\w+|jew\w*|czech\w*|swiss|swed\w+"
     r"|states?|kingdom|republic|cologne|munich|vienna|mrs?|ms|miss|dr|prof|sir|lady|king|queen|prince\w*|uncle|aunt"
-    r"|mount|lake|river|street|saint|captain|sergeant|mayor|chief|red|cross|supreme|holy"
+    r"|mount|lake|river|street|square|saint|captain|sergeant|colonel|mayor|chief|minister|prime|president|secretary|shah"
+    r"|duke|duchess|count|countess|earl|baron|emperor|empress|hero|chairperson|associate|red|cross|supreme|holy"
+    r"|(?:north|south|east|west)\w*|(?:feder|medic|nation|centr|internation|region|municip|gener)al|greater|lesser|upper|lower"
+    r"|euro|union|assembly|parliament|congress|senate|district|directorate|army|navy|trade|bankruptcy|rights?|laws?|legion"
+    r"|labs?|laborator\w+|psychology|peoples?|heads?|summit|games|weapons?|sheet|cosmos|celsius|airlines?|honou?r|\w+ties"
+    r"|(?:jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)"
     r"|\w{3,}(?:[tsc]ion|ment|ty|ship|ence|ance|[a-z]ism|ists?|ish|ese|ics?|ous|ure|ency|ry|ans?|ing|[tl]ed|hood|(?<!vic)tor|ness|tern|tute)s?"
 )
 # share of equal letters of similar names, and letters of a long one
@@ -34,10 +39,25 @@ _BEFORE = re.compile(r"\b([A-Z]\w+)(?:'s)?[ -](?:of (?:the )?|and |for |on )?\Z"
 _ARTICLE = re.compile(r"\b[Tt]he (?:[A-Z][\w-]*[ -])*\Z")
 _REST = re.compile(r"(?:[ -]?([A-Z]\w+))+")
 _AFTER = re.compile(r"[ -](?:of (?:the )?|and |for |on )?([A-Z]\w+)")
+# Words before a part of a country, which may be a compound in the translation
+_DIRECTIONS = r"(?:[Nn]orth|[Ss]outh|[Ee]ast|[Ww]est)\w*|[Cc]entral|[Uu]pper|[Ll]ower|[Gg]reater"
+_DIRECTION = re.compile(rf"\b(?:{_DIRECTIONS})[ -]\Z")
 _TITLE = re.compile(
-    r"(?:Mrs?|Ms|Miss|Dr|Prof\w*|Sir|Lady|King|Queen|Prince\w*|President|Uncle|Aunt|Saint|Captain|Mayor)"
+    r"(?:Mrs?|Ms|Miss|Dr|Prof\w*|Sir|Lady|King|Queen|Prince\w*|President|Uncle|Aunt|Saint|Captain|Mayor"
+    rf"|Minister|Colonel|Duke|Duchess|Count|Countess|Earl|Emperor|Empress|Shah|{_DIRECTIONS})"
 )
-_SOUNDS = [(re.compile(pattern), sound) for pattern, sound in (("c(?=[eiy])|z", "s"), ("[cq]", "k"), ("ph|[vw]", "f"))]
+_SOUNDS = [
+    (re.compile(pattern), sound)
+    for pattern, sound in (
+        ("dsch", "j"),
+        ("t?sch", "ch"),
+        ("c(?=[eiy])|z|ts", "s"),
+        ("[cq]", "k"),
+        ("ph|[vw]", "f"),
+        ("th", "d"),
+        ("j", "y"),
+    )
+]
 
 
 def lacks_names(text: str, other: str, pieces: Callable[[str], int]) -> bool:
@@ -78,10 +98,14 @@ def lacks_names(text: str, other: str, pieces: Callable[[str], int]) -> bool:
         neighbours = [found[1] for found, counts in ((before, is_after_name), (after, True)) if found and counts]
         return any(map(is_translated, neighbours))
 
+    def is_in_compound(name: re.Match[str]) -> bool:
+        stem = _spelled(name[0])[:3]
+        return _DIRECTION.search(text, 0, name.start()) is not None and any(stem in _spelled(word) for word in words)
+
     end = -2  # of the name before
     was_kept = False
     for found in names:
-        is_kept = _is_among(_folded(found[0]), words)
+        is_kept = _is_among(_folded(found[0]), words) or is_in_compound(found)
         is_similar = is_kept or _first_sounds(found[0]) in sounds
         may_change = (not is_similar and _BEGIN.search(text, 0, found.start())) or is_institution(*found.span())
         is_beside = is_similar and found.start() == end + 1
@@ -108,10 +132,16 @@ def _folded(word: str) -> str:
     return re.sub(r"[\u0300-\u036f]", "", unicodedata.normalize("NFKD", word).casefold())
 
 
-def _first_sounds(word: str) -> str:
-    """Return the first two consonants of a word, as they sound in most languages, after a star for a first vowel."""
+def _spelled(word: str) -> str:
+    """Return a word without accents, with one spelling per sound."""
     spelled = _folded(word)
     for pattern, sound in _SOUNDS:
         spelled = pattern.sub(sound, spelled)
+    return spelled
+
+
+def _first_sounds(word: str) -> str:
+    """Return the first two consonants of a word, as they sound in most languages, after a star for a first vowel."""
+    spelled = _spelled(word)
     consonants = re.sub(r"[aeiouyh]|(.)(?=\1)", "", spelled)
     return ("*" if spelled[:1] in "aeiouy" else "") + consonants[:2]

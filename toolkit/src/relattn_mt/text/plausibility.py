@@ -34,9 +34,19 @@ _NUMBER = re.compile(
 _TIME = re.compile(r"\b\d{1,2}(?::\d\d(?!\d)|(?:[.:]\d\d)?(?= ?(?:Uhr|h|[ap]\.? ?m)\b))")
 _DAY = re.compile(r"\b(\d{1,2})\.(\d{1,2})\.(?= )")  # and month
 _SIGN = re.compile("[$€£¥₹₽₩₺]")  # of a currency, which a translation may spell after its number
-_NUMBER_AND_WORD = re.compile(r"\d[ \u00a0]?[^\W\d_]{3}|\b[A-Z]{3}[ \u00a0]?\d")
-_DAY_AND_YEAR = re.compile(r"\b(\d{1,2})[.,]? (\d{4})\b")
+_NUMBER_AND_WORD = re.compile(r"\d[ \u00a0]?(?:[^\W\d_]{3}|US\b)|\b[A-Z]{3}[ \u00a0]?\d")
+# and a word before, perhaps a month
+_DAY_AND_YEAR = re.compile(r"(?:(?<=\w )([A-Z]\w{2,})\.? )?\b(\d{1,2})[.,]? (\d{4})\b")
+_DECADE = re.compile(r"(?<!\d)[3-9]\d(?=er|s\b)")  # without its century
 _SMALL = 12  # up to which a number may be a word
+# How words for numbers begin in English and German
+_NUMBER_WORDS = (
+    "2=tw[oi]|second|both|zwei|beid 3=thre|third|drei|dritt 4=four|vier 5=fi[fv]|fünf 6=six|sechs 7=seven|sieb"
+    r" 8=eigh|acht 9=nin[et]|neun 10=tenth|ten\b|zehn 11=eleven|elf 12=twel|dozen|zwölf|dutzend 20=twent|zwanzig"
+    " 30=thirt[iy]|drei(?:ß|ss)ig 40=fort[iy]|vierzig 50=fift[iy]|fünfzig 60=sixt[iy]|sechzig 70=sevent[iy]|siebzig"
+    " 80=eight[iy]|achtzig 90=ninet[iy]|neunzig 100=hundr"
+)
+_WORDS_OF = dict(each.split("=") for each in _NUMBER_WORDS.split())
 _MOST_TIMES = 3  # as many pieces as the source, from which on a length is unlikely
 _FEWEST_PIECES = 12
 # of a sentence that has lost words: words, and shares of the words and of the characters that are left
@@ -153,7 +163,9 @@ def _changes_numbers(source: str, translation: str) -> bool:
     """Return whether a translation has lost or changed a number, its currency, or the month between two."""
     if not re.search(r"\d", source + translation):
         return False
-    missing, added = _unmatched(source, translation)
+    missing, rest = _unmatched(source, translation)
+    missing = [number for number in missing if not _has_word(number[0], translation)]
+    added = [number for number in rest if not _has_word(number[0], source)]
     if any(matters for _, matters in missing + added):
         return True
     if missing and (added or _count_words(translation) < _count_words(source)):
@@ -162,8 +174,8 @@ def _changes_numbers(source: str, translation: str) -> bool:
     if signs > max(0, len(_NUMBER_AND_WORD.findall(translation)) - len(_NUMBER_AND_WORD.findall(source))):
         return True
     return any(
-        re.search(rf"\b{day}\W{{1,2}}[^\W\d_]+\W{{1,2}}{year}\b", source)
-        for day, year in _DAY_AND_YEAR.findall(translation)
+        not month and re.search(rf"\b{day}\W{{1,2}}[^\W\d_]+\W{{1,2}}{year}\b", source)
+        for month, day, year in _DAY_AND_YEAR.findall(translation)
     )
 
 
@@ -171,6 +183,7 @@ def _numbers(text: str) -> list[tuple[set[str], bool]]:
     """Return the values of the numbers of a text, several if a mark may be one of decimals, and whether they matter."""
     text = re.sub(r"\d", lambda digit: str(int(digit[0])), text)  # of any script
     text = _DAY.sub(r"\1 \2 ", _TIME.sub(" ", text))
+    text = _DECADE.sub(r"19\g<0>", text)
     return [
         (values, bool(found[1] or found[3]) or max(map(float, values)) > _SMALL or "." in max(values))
         for found in _NUMBER.finditer(text)
@@ -206,6 +219,12 @@ def _unmatched(text: str, other: str) -> tuple[list[tuple[set[str], bool]], list
         else:
             rest.remove(equal)
     return missing, rest
+
+
+def _has_word(values: set[str], text: str) -> bool:
+    """Return whether a text has a word for a number."""
+    words = [_WORDS_OF[value] for value in values if value in _WORDS_OF]
+    return any(re.search(rf"\b(?:{word})", text, re.IGNORECASE) for word in words)
 
 
 def _tags(text: str) -> Counter[str]:
