@@ -166,7 +166,7 @@ def test_another_language():
         ("We heard Igor Mikhailov and Marina Aksenova.", "Wir hörten Igor Michailow und Marina Aksjonowa."),
         ("He asked Petr Necas about it.", "Er fragte Petr Nečas danach."),
         ("We met the Tajiks in the Netherlands.", "Wir trafen die Tadschiken in den Niederlanden."),
-        ("We saw Svetlana Sorokina and Yelena.", "Wir sahen Swetlana Sorokina und Jelena."),
+        ("We saw Svetlana Sorokina and Yarovaya.", "Wir sahen Swetlana Sorokina und Jarowaja."),
         ("They come from Central Asia and northern Bohemia.", "Sie kommen aus Zentralasien und Nordböhmen."),
         ("The Prime Minister saw the Duchess.", "Der Premierminister sah die Herzogin."),
     ],
