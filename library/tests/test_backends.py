@@ -69,9 +69,12 @@ def test_factors_of_zero(backend, dtype, options):
         assert_within_budget(relative_attention, inputs, backend, budget=budget, clip=3, **options)
 
 
-@pytest.mark.parametrize("case", cases(1, seed=7, shape=list(SHAPES), rel_bias=[False, True], **POS_QUERY), ids=name_of)
+FOR_TRITON = {"shape": ["one query", "more queries", "clip past the ends"], "rel_bias": [False, True], **POS_QUERY}
+
+
+@pytest.mark.parametrize("case", cases(1, seed=7, **FOR_TRITON), ids=name_of)
 def test_triton_equals_the_reference(case):
-    """In the interpreter, which takes time for every sequence and head."""
+    """In the interpreter, which takes time for every sequence and head: shapes that `test_triton.py` does not have."""
     shape = SHAPES[case["shape"]]
     key_heads, group = min(shape.key_heads, 2), min(shape.heads // shape.key_heads, 2)
     shape = replace(shape, batch=2, heads=group * key_heads, key_heads=key_heads)
@@ -119,14 +122,12 @@ def test_dimensions_of_size_zero_and_one(backend, sizes, is_causal, lengths, rag
 
 
 @pytest.mark.parametrize("backend", ["native", "dense", "triton"])
-def test_strides_change_nothing_and_results_repeat_exactly(backend):
+def test_strides_change_nothing(backend):
     inputs = make_inputs(
         Shape(2, 2, 1, 5, 7, dim=3, value_dim=11, left=2, right=1), per_head=True, dtype=widest(backend)
     )
     options = {"clip": (2, 1), "query_offset": torch.tensor([-1, 1]), "backend": backend}
     want = outputs_and_gradients(relative_attention, inputs, **options)
-    again = outputs_and_gradients(relative_attention, inputs, **options)
-    assert all(torch.equal(again[name], want[name]) for name in want)
     strided = {
         name: x.permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1) if x.dim() == 4 else x.mT.contiguous().mT
         for name, x in inputs.items()
