@@ -1,6 +1,5 @@
 """Files of each kind: their texts, and the file with translations."""
 
-import gc
 import time
 from collections.abc import Callable
 from functools import partial
@@ -136,7 +135,7 @@ def test_a_pause_ends_a_text() -> None:
     assert read("a.srt", file.encode()).texts == ["to be", "continued"]
 
 
-def test_time_is_linear_in_the_size(request: pytest.FixtureRequest) -> None:
+def test_time_is_linear_in_the_size() -> None:
     """Time of the largest of three files of a kind, per time of the second, whose size is a quarter."""
     files: dict[str, Callable[[int], str]] = {
         "a.srt": lambda size: "1\n00:00:01,000 --> 00:00:02,000\n" + "a < b\n" * size,
@@ -150,8 +149,6 @@ def test_time_is_linear_in_the_size(request: pytest.FixtureRequest) -> None:
         "f.html": lambda size: "<script>x" * size + "<b>",
         "c.html": lambda size: "<p>" + "<i>/mmmmm lt;mmm</i>" * (size // 4),
     }
-    gc.freeze()  # the garbage collector must not traverse the objects of other tests
-    request.addfinalizer(gc.unfreeze)
     for name, content in files.items():
         seconds = []
         for size in (500, 1_500, 6_000):
