@@ -329,7 +329,9 @@ def test_an_argument_that_the_replacement_lacks_runs_the_models_own_code():
             attention(states, hidden_states=states)
 
 
-@pytest.mark.parametrize(("name", "exporter"), [("deberta-v3", "torch.jit.trace"), ("vits", "torch.export")])
+@pytest.mark.parametrize(
+    ("name", "exporter"), [("deberta-v3", "torch.jit.trace"), ("wav2vec2-bert relative", "torch.export")]
+)
 def test_exports_of_enabled_models_are_right_at_other_lengths(name, exporter):
     assert outcome(name, exporter, enabled=True) == "right"
 
