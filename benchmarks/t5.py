@@ -2,8 +2,8 @@
 
 equal: A T5 (version 1.1: gated, untied output) learns short lines of the built-in corpus, English to German; it is
 imported. Its BLEU on those of `valid` is that of transformers, of ours in float32 and in int8, and of ours in int8 with
-the second matrix of the feed-forward layers (`wo`) in float32. Rows also have how many texts equal those of transformers,
-and how many lines have beams that are equal, but for hypotheses whose scores differ by less than `NEAR`.
+the second matrix of the feed-forward layers (`wo`) in float32. Rows also have how many texts equal those of
+transformers, and how many lines have beams that are equal, but for hypotheses whose scores differ by less than `NEAR`.
 
 speed: Random models of T5 base's size, and of MADLAD-400's shape with 0.5 billion weights. Their translations never
 end, so all have as many tokens as the source. A row has target tokens per second of lines translated one by one and
