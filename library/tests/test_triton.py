@@ -152,6 +152,61 @@ def test_results_equal_the_reference(monkeypatch, case):
     check(monkeypatch, case)
 
 
+def use_plans(monkeypatch) -> list[int]:
+    """Let calls have plans, and return a list to which the number of programs of each launch by a plan is added."""
+    launched = []
+
+    def counted(kernel, programs, arguments):
+        launch = launch_of(kernel, programs, arguments)
+        return lambda *given: (launched.append(programs), launch(*given))
+
+    monkeypatch.setattr(calls, "PLANS", {})
+    monkeypatch.setattr(launches, "compiled", counted)
+    return launched
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.parametrize("per_head", [False, True])
+def test_gradients_of_plans(monkeypatch, per_head):
+    """Hooks may change memory and strides of saved tensors. Rows that no pair takes have zero gradients."""
+    launched = use_plans(monkeypatch)
+    sizes = Shape(batch=2, heads=3, key_heads=3, queries=4, keys=4, dim=5, value_dim=8, left=6, right=9)
+    inputs = make_inputs(sizes, per_head=per_head, dtype=torch.float32)
+    inputs["pos_query"] = make_inputs(sizes, per_head=per_head, dtype=torch.float32, seed=2)["rel_key"]
+    options = {"clip": (6, 9), "lengths": torch.tensor([4, 2])}
+    assert_within_budget(relative_attention, inputs, "triton", **options)
+    assert launched
+    want = outputs_and_gradients(relative_attention, inputs, backend="triton", **options)
+    counts = []
+    for change in (lambda x: x.clone(), lambda x: x.mT.contiguous().mT if x.dim() > 1 else x):
+        launched.clear()
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x, change):
+            got = outputs_and_gradients(relative_attention, inputs, backend="triton", **options)
+        counts.append(len(launched))
+        assert all(torch.equal(got[name], x) for name, x in want.items())
+    assert counts[0] > counts[1]
+    leaves = [x.requires_grad_() for x in inputs.values()]
+    output = relative_attention(*leaves[:5], pos_query=leaves[5], **options, backend="triton")
+    (first,) = torch.autograd.grad(output.sum(), leaves[0], create_graph=True)
+    with pytest.raises(NotImplementedError, match="must be 'reference'"):
+        torch.autograd.grad(first.sum(), leaves[0])
+
+
+def test_plans_follow_the_setting_of_float32_products(monkeypatch):
+    inputs = make_inputs(SHAPES["exact tiles"], dtype=torch.float32)
+    results = {}
+    for is_planned in (False, True):
+        if is_planned:
+            launched = use_plans(monkeypatch)
+        for allowed in (True, False):
+            monkeypatch.setattr(plan, "tensor_floats", lambda allowed=allowed: allowed)
+            results[is_planned, allowed] = relative_attention(**inputs, clip=(1, 6), backend="triton")
+    assert launched
+    for allowed in (True, False):
+        assert torch.equal(results[True, allowed], results[False, allowed])
+    assert not torch.equal(results[True, True], results[True, False])
+
+
 @pytest.mark.parametrize("has_pos_query", [False, True])
 def test_dropout_in_far_tiles(monkeypatch, has_pos_query):
     configure(monkeypatch)
@@ -567,11 +622,8 @@ def test_a_newer_assembler_compiles_kernels_for_hopper(monkeypatch):
 class Kernel:
     __name__ = "forward"
 
-    def __getitem__(self, grid):
-        def launch(**arguments):
-            raise OutOfResources(9, 5, "shared memory")
-
-        return launch
+    def warmup(self, **arguments):
+        raise OutOfResources(9, 5, "shared memory")
 
 
 def test_compiler_errors_become_one_line(monkeypatch, tmp_path):

@@ -115,9 +115,40 @@ assert variants(Case("float16", 64, 16, n, True, queries=1) for n in range(1, 30
 """
 
 
-@pytest.mark.parametrize(("code", "interpreter"), [(FAR_APART, "1"), (COMPILED, "0")], ids=["64 bits", "compiled"])
+LAUNCHES = """
+import torch
+from functools import partial
+from relattn import relative_attention
+from benchmarks import launches
+
+launches.use_no_gpu()
+CASES = (
+    (16, 0, {}),
+    (16, 1, {}),  # addresses are no multiples of 16, for which Triton compiles other kernels
+    (200, 0, {"lengths": [200, 7], "is_causal": True}),
+    (40, 0, {"key_lengths": [40, 7], "dropout_p": 0.1}),
+    (3, 0, {}),  # rows of the tables that no pair takes are cut off
+)
+for n, start, options in CASES:
+    rows = [torch.randn(2 * 8 * n * 64 + start, dtype=torch.bfloat16)[start:].view(2, n, 8, 64) for _ in "qkv"]
+    inputs = [*(x.transpose(1, 2) for x in rows), *torch.randn(2, 33, 64, dtype=torch.bfloat16)]
+    given = {name: torch.tensor(x) if isinstance(x, list) else x for name, x in options.items()}
+    attend = partial(relative_attention, **given, backend="triton")
+    launches.check_launches(f"forward {options}", lambda: attend(*inputs), inputs)
+    launches.check_launches(f"both passes {options}", launches.both_passes(attend, inputs), inputs)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "interpreter"),
+    [(FAR_APART, "1"), (COMPILED, "0"), (LAUNCHES, "0")],
+    ids=["64 bits", "compiled", "launches"],
+)
 def test_addresses_and_machine_code(tmp_path, code, interpreter):
-    """A short address ends the process. Compiled kernels meet the criteria of `configs.py`, with few variants."""
+    """A short address ends the process. Compiled kernels meet the criteria of `configs.py`, with few variants.
+
+    With plans, calls launch what they launch without them.
+    """
     environment = {**os.environ, "TRITON_INTERPRET": interpreter, "TRITON_CACHE_DIR": str(tmp_path)}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-2000:]

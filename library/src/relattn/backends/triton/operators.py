@@ -145,7 +145,7 @@ def launch_backward(
         grad.device,
         **shared,
         output=array(output),
-        row_stats=row_stats,
+        row_stats=row_stats.contiguous(),  # a hook of saved tensors may change strides
         d_query=array(d_query),
         d_rel_key=array(key_parts),
         d_rel_value=array(value_parts),
