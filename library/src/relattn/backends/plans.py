@@ -30,7 +30,7 @@ OPTIONS = "clip", "beyond", "query_offset", "is_causal", "window", "chunk", "dro
 MOST_PLANS = 1024  # about 2 kB each on a CPU, and 20 kB on a GPU
 Sources = tuple[Any, ...]  # tensors of an operator in the order of SOURCES; in a plan without those that are None
 Form = tuple[Any, ...]
-PLANS: dict[Form, "Plan | None"] = {}  # None: calls of this form have no plan
+PLANS: dict[Form | None, "Plan | None"] = {}  # None: calls of this form have no plan
 
 
 class Input(NamedTuple):
@@ -230,7 +230,7 @@ def plan_of(
     names = tuple(given)
     table = next((x for x in (call.rel_key, call.rel_value, call.pos_query) if x is not None), None)
     can_read = checks.can_read(call.query)
-    forward = kernels[0]
+    forward, backward = kernels
     strides = [x.stride() for x in given.values()]
     if call.dropout_p > 0.0:
         names = *names, "seed"
@@ -238,7 +238,8 @@ def plan_of(
     if records:
         strides += [forward.results[number].strides for number in (0, 2)]
     return Plan(
-        *kernels,
+        forward,
+        backward,
         backend.operators.attention,
         tuple((name, names.index(name), batch, most, what) for name, most, what in limits if name in given),
         0 if call.relations is None or table is None or check is False or not can_read else table.shape[-2],

@@ -65,7 +65,7 @@ def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse
         return None
     pairs = call.query.shape[:3] + call.key.shape[2:3]
     inputs: dict[str, Input] = {}
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, Any] = {}
     for name, x in call._asdict().items():
         if isinstance(x, Tensor):
             source = input_of(name, x, given)
@@ -162,9 +162,9 @@ class Recorder(NamedTuple):
                     return None
                 recording.add_result(x, lengths.get(name))
                 known.add(id(x))
-        for x in recording.results:
-            if x is not None:
-                numbers[id(x)] = len(numbers)
+        for result in recording.results:
+            if result is not None:
+                numbers[id(result)] = len(numbers)
         launches = []
         for launch, arguments in recording.launches:
             if launch is None:
