@@ -227,7 +227,7 @@ def main() -> None:
             runs[part]()
             launches = Launcher.launches / repeated
             us = 1e6 * times[part].median / repeated
-            row = {"n": n, "part": part, "us": f"{us:.3g}", "launches": round(launches)}
+            row = {"n": n, "part": part, "us": f"{us:.1f}", "launches": round(launches)}
             rows.append(row | {"triton": triton.__version__})
         record(arguments, rows, KEY)
 

@@ -252,6 +252,7 @@ T5_IMPORT = {
     **{"model": "model", "step": "step", "largest_shard_mib": "largest shard, MiB", "seconds": "s"},
     **{"peak_mib": "peak, MiB"},
 }
+LAUNCHES = {"n": "n", "part": "part", "us": "µs", "launches": "launches"}
 
 
 def training() -> str:
@@ -407,6 +408,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "t5-equal": lambda: listed("t5-equal-cpu.csv", T5_EQUAL),
     "t5-import": lambda: listed("t5-import-cpu.csv", T5_IMPORT),
     "training": training,
+    "launches": lambda: listed("launches-cpu.csv", LAUNCHES),
 }
 
 
