@@ -77,7 +77,66 @@ PLACEHOLDERS = [
     '[/my-box kind="end"]',
 ]
 NAMES = ["ACCOUNT_CHANGE", "MAX_LINE_LENGTH", "file_name", "user_id_2", "Some_Class", "A_B", "x_y"]
-FORMS = [*CODE, *PLACEHOLDERS[:-1], *NAMES]
+# by the specifications of formats
+FIELDS = [  # printf, Java, Python, Ruby
+    *("%.*s", "%1$tY", "%tB", "%b", "%h", "%,d", "%(,.2f", "%1$,.2f", "%-5b", "%<tm", "%'d", "%(a)r", "%-20{name}"),
+    *("%05.2f", "%#x", "%lld", "{0:>10}", "{name!r}", "{price:>8.2f}", "{0:yyyy-MM-dd}", "%<total>d", "#{user.name}"),
+]
+TEMPLATES = [  # ICU, i18next, Angular, Mustache, Jinja, Liquid, PHP
+    "{count, plural, =0 {none} one {one file} other {# files}}",
+    "{gender, select, male {He} other {They}}",
+    *(
+        "{d, date, ::yyyyMMMd}",
+        "{{date, datetime}}",
+        "$t(common:save)",
+        "{{ price | currency }}",
+        "{{{raw}}}",
+        "{{> row}}",
+    ),
+    *("{% endif %}", "{%- if a -%}", "{# a note #}", "{{ 'a' | t: b: c }}", "<?= $x ?>", "<%- x -%>", "{!! $x !!}"),
+    *("[(ngModel)]", '*ngIf="is open"', "@.lower:key", "@.upper:message.hello", "@:{'key'}", "@:(message.name)"),
+    *("$user->name", "$row['name']", "@lang('home')", "@site-name", "%user-name", "@list.first", "!name", "%%title%%"),
+    *("##name##", "@string/app_name", "@android:string/ok", "?attr/color", r"\u00A0", "%arg", r"\(user.name)", "%lf"),
+]
+COMMANDS = [  # LaTeX
+    *(
+        r"\ref{fig:a}",
+        r"\cite[p. 3]{key}",
+        r"\textbf{x}",
+        r"\num{3}",
+        r"\newline",
+        r"\alpha",
+        r"\href{a}{b}",
+        r"\LaTeX{}",
+    ),
+    *(r"\begin{x}", r"\frac{1}{2}", "$x^2$", r"$\alpha$", r"\(a+b\)", r"\[a\]", "$$x$$"),
+]
+ADDRESSES = [  # names in programs, paths, files, web, hashes, versions
+    *("menu.file.open", "com.example.app", "System.out.println", "getName()", "obj.run()", "std::vector", "a->b"),
+    *("/usr/local/bin", "/home/me/file.txt", "~/Documents", "./run.sh", "../a/b", r"C:\Users\me", r"\\server\share"),
+    *(
+        "*.pdf",
+        "file.txt",
+        "package.json",
+        "src.main.py",
+        "Node.js",
+        "example.com",
+        "docs.example.org/a",
+        "localhost:80",
+    ),
+    *(
+        "mailto:a@b.c",
+        "tel:+49123",
+        "urn:isbn:123",
+        "ssh://a@b",
+        "file:///a/b",
+        "git@example.com:a/b.git",
+        "10.0.0.1:80",
+    ),
+    *("d41d8cd98f00b204", "0xDEADBEEF", "sha256:abc123", "00:1A:2B:3C:4D:5E", "v1.0.0-rc.1", "2.0.0-beta.1"),
+    "550e8400-e29b-41d4-a716-446655440000",
+]
+FORMS = [*CODE, *PLACEHOLDERS[:-1], *NAMES, *FIELDS, *TEMPLATES, *COMMANDS, *ADDRESSES]
 WORDS = [
     "[music]",
     "[he said]",
@@ -102,6 +161,18 @@ WORDS = [
     "<option>Red</option>",
     "<menu>File</menu>",
     "a/b",
+    "and/or/not",
+    "e.g. this, i.e. that",
+    "at 5 p.m.today",
+    "word.Next word",
+    "between $5 and $6 = a lot",
+    "Hello!Again",
+    "1/2/2024",
+    "20 % better, 50% best",
+    "facade, decade, 1234567",
+    "he -> she",
+    "A: B, U.S.A.",
+    "so (really) and () too",
 ]
 KEYS = [
     *("menu.file.open", "account.change.heading", "common:menu.open", "app.i18n.key-name", "index.html", "a.b"),
@@ -221,7 +292,8 @@ def test_terms_of_a_glossary_are_not_those_of_literals(form):
         (r"He said \"Good morning\".\nGo home.", [r"\"", r"\"", r"\n"]),
         (r"(\"One\", \"two\")", [r"\""] * 4),
         (r"One.\nTwo!\tThree", [r"\n", r"\t"]),
-        (r"It is C:\new\table.", []),
+        (r"It is C:\new\table.", [r"C:\new\table"]),
+        (r"It is new\table.", []),
         (r"M\"uller", []),
     ],
 )

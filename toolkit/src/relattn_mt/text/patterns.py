@@ -20,7 +20,7 @@ _NUMBER = r"\d+(?:[.,]\d+)*"
 _LONG_NUMBER = (
     r"(?<![\w.,-])(?:\d{8,}|\d++(?:[^\w\n]{1,3}+\d++){29,}+|(?=[A-Z0-9_-]*[A-Z])(?=(?:[A-Z_-]*\d){4})[A-Z0-9][A-Z0-9_-]{6,}[A-Z0-9]"
     r"|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
-    r"|(?!\d+(?:\.\d{3}){3}(?!\d))\d{1,3}(?:\.\d{1,3}){3}|v\d+(?:\.\d+)+(?:-\w+)?)(?!\w|[.,]\d)"
+    r"|(?!\d+(?:\.\d{3}){3}(?!\d))\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?|v\d+(?:\.\d+)+(?:-\w+)?)(?!\w|[.,]\d)"
 )
 # Arrows, technical and other symbols, emoji; and what may follow an emoji: a variant, a skin colour, a joined emoji.
 _SYMBOLS = "\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
@@ -28,12 +28,13 @@ _SYMBOLS = "\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff\U0001f000-\U000
 _INSIDE = r"[\w/#=&+~-]"
 _BRACKETED = r"\([^\s<>\"()]*+\)|\{[^\s<>\"{}]*+\}|\[[^\s<>\"\[\]]*+\]"
 WEB_ADDRESS = (
-    r"(?:(?:https?|ftp)://|www\.)"
+    r"(?:\b(?:https?|s?ftp|file|git|ssh|wss?)://|www\.)"
     rf"(?:[^\s<>\"\w/#=&+~()\[\]{{}}-]*+(?:{_INSIDE}|{_BRACKETED}|[(\[{{](?={_INSIDE})))++"
 )
 _NESTED = r"[^{}]"
 for _ in range(5):  # levels of braces, as in messages of ICU
     _NESTED = rf"(?:[^{{}}]|\{{{_NESTED}*+\}})"
+_FLAGS = r"[-+#0,(']*+"
 _FIELD = r"%(?:\d+\$|\([\w.-]+\)|<\w+>)?[-+#0]*(?:\*|\d+)?(?:\.\d+)?(?:hh?|ll?|[Lqjzt])?"  # of printf
 _CODE = "code|kbd|samp|var|tt|key|keycap|cmd|command|filename|literal|envar|varname"  # elements whose text is kept
 _QUOTED = r"\"[^\"]*\"|'[^']*'|\d+"
@@ -44,11 +45,31 @@ _COMPOUND = (
     "(?:-[a-z]+)*"
 )
 _S = "(?:['’]s(?!\\w))?"  # of a possessive, which stays with its placeholder
+# Commands of LaTeX: those with arguments that are no text, and any name that is not an end of a line before a word
+_LATEX = (
+    r"(?:(?:page|eq|auto)?ref|cite\w*|label|url|begin|end|input|include\w*|num|[hv]space|usepackage)\*?(?:\[[^\[\]]*\])?"
+    r"\{[^{}]*\}|(?:text(?:bf|it|tt|sc|rm)|newline|newpage|noindent|times|theta|tau|title|today|rightarrow)(?![A-Za-z])"
+    r"|(?![nrt])[A-Za-z]{2,}\*?"
+)
+_SUFFIXES = (
+    "txt|html?|json|ya?ml|toml|ini|cfg|conf|py|jsx?|tsx?|css|cpp|java|rb|php|sh|md|csv|tsv|xml|xlf|pdf|docx?|xlsx?|pptx?"
+    "|od[tsp]|png|jpe?g|gif|svg|webp|exe|dll|zip|gz|tar|log|sql|srt|vtt|mp[34]|wav"
+)
+_DOMAINS = r"com|org|net|io|dev|edu|gov|de|co\.uk"
 _LITERALS = (
     *(rf"<{name}(?:\s[^<>]*)?(?<!/)>(?:(?!</{name}>)[^\0])*+</{name}>" for name in _CODE.split("|")),
     # Code in backticks, which are also quotation marks: `this', ``this''
     r"```(?:(?!```)[^\0])++```|(?<!`)``(?!`)(?:(?!``|'')[^\n])++``(?!`)",
     r"(?<![\w`])`(?![\s`])[^`\n]*[^`\s]`(?=$|[\s.,;:!?)\]}\"'…»”’/<-])",
+    # Java, Python, Ruby, Yoast
+    rf"(?<![\d%])%(?:\d+\$|<)?{_FLAGS}\d*(?:\.(?:\d+|\*))?(?:t[A-Za-z]|[bhBSdsfge])(?!\w)|%\(\w+\)[a-zA-Z](?!\w)",
+    r"%-?\d+\{\w+\}|%%\w+%%|##\w+##",
+    r"(?<![\w@.])@(?:\.[a-z]+)?:(?:\{'[^'{}]*'\}|\([\w.]+\)|[\w.]+\w)",  # Vue
+    r"\[\([\w.]+\)\]|\*ng[A-Z]\w*=\"[^\"]*\"",  # Angular
+    r"(?<![\w@])[@?](?:[a-z]+:)?[a-z]+/[a-z]\w*(?:\.\w+)*|\\u[0-9A-Fa-f]{4}",  # Android
+    r"(?<![\w@%])[@%][A-Za-z]\w*(?:[.-][a-z]\w*)+|(?<![^\s(])![a-z]\w{2,}",  # Drupal
+    r"\$\w+(?:->\w+|\[(?:'\w+'|\d+)\])+|(?<![\w@])@[a-z]+\('[^'()]*'\)",  # PHP
+    rf"(?<![\w:\\.])\\(?:{_LATEX})",
     r"<%(?:(?!<%|%>).)*+%>|<\?(?:(?!<\?|\?>).)*+\?>|\[%[^\[\]]*%\]|</?[#@][a-z][^<>]*>",  # templates, PHP
     r"[$\\]\([\w.]+\)|\$t\([^()]*\)|@:[\w.]+\w|(?<![^\s(]):[a-z][a-z_]+(?![\w:])",  # Swift, i18next, Vue, Laravel
     rf"\[(?!{_COMPOUND}\])/?[a-z]\w*(?:[-_]\w+)+(?:\s+(?:{_QUOTED}))*\s*/?\]|\[/[a-z][\w-]*\]",  # WordPress
@@ -63,11 +84,24 @@ _LITERALS = (
     r"%(?:\d+\$)?#@\w+@|(?<![\w%])(?<!\d[ \u00a0])%(?:[A-Za-z]\w{2,}|id|ip|by|to)(?![\w%])|%\[\d+\][a-z]",
     r"(?<![\d%])(?<!\d )% [df](?![\w'’])",
     rf"%%|(?<![\d%]){_FIELD}(?:[dsiufg@](?![^\W_]{{3}}|\d)|[oxXeEFGaAcpn](?!\w)){_S}|(?<![\w%])%L?\d\d?(?![\w%])",
+    r"\\\((?:(?!\\\))[^\n]){1,200}\\\)|\\\[(?:(?!\\\])[^\n]){1,200}\\\]|\$\$[^$\n]+\$\$",
+    r"(?<![\w$])\$(?=[^$\n]{0,80}[\\^_=])[^$\s\d](?:[^$\n]{0,80}[^$\s])?\$(?![\w$])",
     r"(?<![\w:])(?::[a-z][a-z0-9_+-]+:)+(?!\w)",  # emoji by name
     r"\.{4,}|_{3,}|(?<!\w)__?(?!\w)|-{4,}|={3,}|\*{4,}|~{3,}|·{3,}|…{2,}",  # lines to fill in, and of contents
     r"(?<![\w$%@#:/.+-])[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?![\w@])",  # names in programs
     WEB_ADDRESS,
-    r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
+    r"\b(?:mailto|tel|urn|magnet|data):[^\s<>\"]*[\w=/]|\blocalhost:\d+(?:/[\w/-]*)?",
+    r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+(?::[\w./-]*\w)?",
+    # paths, names of files, domains, names of modules and functions
+    r"(?<![\w<:/.])(?:~|\.{1,2})?(?:/[\w.*-]*\w){2,}/?|(?<![\w<:/.])(?:~|\.{1,2})/[\w./-]*\w",
+    r"(?<!\w)[A-Z]:\\[\w\\.-]*\w|(?<![\w\\])\\\\[\w-]+\\[\w\\-]*\w|(?<!\w)\*\.[a-z]{2,4}(?!\w)",
+    rf"(?<![\w./-])(?:[\w-]++[./])++(?<=\.)(?:{_SUFFIXES})(?![\w-])",
+    rf"(?<![\w./-])(?:[A-Za-z0-9][\w-]*+\.)+(?:{_DOMAINS})(?:/[^\s<>\"]*[\w/])?(?![\w-])",
+    r"(?<![\w./-])[A-Za-z][\w-]++(?:\.[A-Za-z][\w-]++){2,}(?:\(\))?|(?<![\w./:>-])[A-Za-z_]\w*(?:(?:\.|::|->)\w+)*\(\)",
+    r"(?<![\w:>-])[A-Za-z_]\w*(?:(?:::|->)[A-Za-z_]\w*)+(?![\w:])",
+    # hashes, addresses of devices, versions
+    r"(?<![\w.-])(?:sha\d+:|0x)[0-9A-Fa-f]+(?!\w)|(?<![\w.-])(?=[a-f]*+\d)(?=\d*+[a-f])[0-9a-f]{7,}(?![\w.-])",
+    r"(?<![\w:])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![\w:])|(?<![\w.])v?\d+\.\d+\.\d+[-+][a-z][\w.+-]*\w",
     r"(?<![\w.@/])(?:@[A-Za-z_]\w+)+",
     r"(?<![\w&#/.])(?:#\w*[^\W\d_]\w*)+",
     rf"[{_SYMBOLS}][{_SYMBOLS}\u200d\ufe0e\ufe0f\U000e0020-\U000e007f]*|[0-9#*]\ufe0f?\u20e3",
@@ -75,7 +109,7 @@ _LITERALS = (
 _KINDS_OF_CODE = len(_CODE.split("|"))
 SYMBOL = re.compile(_LITERALS[-1])
 # What every literal and every tag has: plain words with punctuation are not searched for them.
-_SIGN = re.compile(rf"[^\w\s.,;!?'\"()–—-]|[\d_{_SYMBOLS}]|([.-])\1|www\.|(?:-\w{{4}}){{3}}")
+_SIGN = re.compile(rf"[^\w\s.,;!?'\"()–—-]|[\d_{_SYMBOLS}]|([.-])\1|\w\.\w\w|\(\)|www\.|(?:-\w{{4}}){{3}}")
 # Tags of elements that end a sentence.
 BLOCK = re.compile(
     r"</?(?:br|hr|p|div|li|[uod]l|d[td]|h[1-6]|table|t[rhd]|thead|tbody|blockquote|section|article|header|footer|nav"
@@ -133,7 +167,7 @@ def tag_pattern() -> re.Pattern[str]:
 @cache
 def markup_pattern() -> re.Pattern[str]:
     """Return the pattern of tags and literals in strings of programs."""
-    return re.compile("|".join((*_LITERALS, r"</?(?:[A-Za-z][^<>]*|\d+/?)>|&(?:\w+|#\w+);")))
+    return re.compile("|".join((*_LITERALS, _LONG_NUMBER, r"</?(?:[A-Za-z][^<>]*|\d+/?)>|&(?:\w+|#\w+);")))
 
 
 def may_have_tags(text: str) -> bool:
