@@ -244,15 +244,14 @@ def test_a_class_of_the_tokenizer_in_either_file(published, tmp_path, name):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["marian", "m2m_100", "mbart_50"])
-def test_settings_of_transformers_of_any_value(published, tmp_path, name):
+@pytest.mark.parametrize(("name", "first"), [("marian", 0), ("m2m_100", 3), ("mbart_50", 6)])
+def test_settings_of_transformers_of_any_value(published, tmp_path, name, first):
     path = Path(shutil.copytree(published[name], tmp_path / "model"))
     for file in (path / name for name in ("config.json", "generation_config.json", "tokenizer_config.json")):
         whole = file.read_text()
-        for at, key in enumerate(json.loads(whole)):
-            for value in (VALUES[(at + step) % len(VALUES)] for step in (0, 3)):
-                file.write_text(json.dumps({**json.loads(whole), key: value}))
-                fault(path, (None, None))
+        for at, key in enumerate(json.loads(whole), first):
+            file.write_text(json.dumps({**json.loads(whole), key: VALUES[at % len(VALUES)]}))
+            fault(path, (None, None))
         file.write_text(whole)
 
 
