@@ -34,7 +34,6 @@ CASES: dict[str, dict[str, Any]] = {
     "tied and gated": {"feed_forward_proj": "gated-silu", "d_ff": 33},
     "untied and not gated": {"tied": False, "d_kv": 16, "num_layers": 3, "num_decoder_layers": 2},
     "mT5": {"kind": "MT5", "tied": False},
-    "mT5, tied": {"kind": "MT5"},
     "UMT5": {"kind": "UMT5", "tied": False},
     "UMT5, tied": {"kind": "UMT5", "num_decoder_layers": 2},
     "MADLAD-400": MADLAD,
@@ -91,7 +90,7 @@ def test_imported_models_agree_with_transformers(tmp_path, case):
         run_import(tmp_path / "export", tmp_path / "again", "en", "de")
 
 
-@pytest.mark.parametrize("case", ["T5", "UMT5", "MADLAD-400"])
+@pytest.mark.parametrize("case", ["T5", "UMT5"])
 def test_biases_at_any_length(tmp_path, case):
     """Longer than 512 pieces on both sides, with a step per target piece in the compiled decoder."""
     theirs, _ = models.t5(tmp_path / "model", **CASES[case], generation={"max_length": 700})
