@@ -152,6 +152,7 @@ def write_files(
         lines: Number of pairs of each split.
     """
     for split, count in lines.items():
+        require(count > 0, f"the number of lines of {split} must be positive, got {count}")
         paths = [directory / f"{split}.{language}" for language in (src_lang, tgt_lang)]
         if not all(path.exists() for path in paths):
             pairs = builtin(split, src_lang=src_lang, tgt_lang=tgt_lang, lines=count, seed=seed)

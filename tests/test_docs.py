@@ -158,6 +158,18 @@ def test_translation_in_readme_is_that_of_the_model():
     assert load("everyday-en-de").translate([shown[0][0]]) == [shown[0][1]]
 
 
+def test_documents_in_the_guide_are_those_of_the_model(tmp_path, monkeypatch):
+    page = "docs/guides/documents.md"
+    monkeypatch.chdir(tmp_path)
+    for name, text in re.findall(r'```text title="([\w.]+)"\n(.*?)```', TEXTS[page], re.DOTALL):
+        Path(name).write_text(text, encoding="utf-8")
+    for words in (words for its_page, words in commands() if its_page == page and words[:1] == ["relattn-mt"]):
+        assert cli.main(words[1:]) == 0
+    shown = (ROOT / page).with_suffix(".txt").read_text(encoding="utf-8")
+    for name in ("letter.de.md", "brief.md"):
+        assert Path(name).read_text(encoding="utf-8") in shown, "RELATTN_GUIDES=full writes the page again"
+
+
 def command_lines(text: str) -> Iterator[str]:
     """Yield the lines of the blocks of a page that are not Python. A line continues after a backslash."""
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)

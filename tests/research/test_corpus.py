@@ -5,6 +5,7 @@ from itertools import combinations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from relattn_mt.support.errors import InputError
 
 from research.corpus import (
     ITEM_SEPARATOR,
@@ -110,6 +111,8 @@ def test_files_that_exist_are_kept(tmp_path):
     assert list(zip(*sides, strict=True)) == builtin("test", tgt_lang="pt_BR", lines=3)
     write_files(tmp_path, tgt_lang="pt_BR", lines={"test": 5})
     assert (tmp_path / "test.en").read_text("utf-8").splitlines() == sides[0]
+    with pytest.raises(InputError, match="lines of valid must be positive, got 0"):
+        write_files(tmp_path, lines={"valid": 0})
 
 
 @pytest.mark.parametrize(
