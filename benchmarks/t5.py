@@ -282,7 +282,7 @@ def write_large(path: Path) -> None:
     for layer in range(LARGE_LAYERS):
         kept = {name: weight for name, weight in blocks.items() if layer == 0 or "relative_attention_bias" not in name}
         shards.append({name.replace(".block.0.", f".block.{layer}."): weight for name, weight in kept.items()})
-    files = {}
+    files: dict[str, str] = {}
     for number, shard in enumerate(shards):
         name = f"model-{number:05}.safetensors"
         save_file(shard, path / name, metadata={"format": "pt"})
