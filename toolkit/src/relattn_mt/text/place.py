@@ -236,8 +236,8 @@ class _Placing:
         has_space = any(_is_space(child.first) for child in pair.children)
         at = len(self.line) if has_space else pair.source[1]
         ends = [self._end(piece, at) for piece in pieces]
-        parts: list[_Piece | _Element] = [*pieces, *inner]
-        pair.begin = min((part.begin for part in parts), default=0)
+        begins = [piece.begin for piece in pieces]
+        pair.begin = min([*begins, *(child.begin for child in inner)], default=0)
         pair.end = max([*ends, *(child.end for child in inner)], default=0)
         for index, piece in zip(indices, pieces, strict=True):
             if not piece.is_linked:
