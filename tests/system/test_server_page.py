@@ -168,6 +168,13 @@ def test_late_answers_are_dropped(page: Page, translator: Translator) -> None:
     assert page.locator("#translation").text_content() == translator.translate([TEXT])[0]
 
 
+def test_a_file_in_the_language_of_the_default_target_is_translated_into_another(page: Page) -> None:
+    expect(page.locator("#target")).to_have_value("en")
+    page.set_input_files("#file", {"name": "letter.txt", "mimeType": "text/plain", "buffer": TEXT.encode()})
+    expect(page.locator("#file-status a").first).to_have_attribute("download", "letter_de.txt")
+    expect(page.locator("#target")).to_have_value("de")
+
+
 def test_files_are_dropped_or_chosen(page: Page, translator: Translator, tmp_path: Path) -> None:
     page.select_option("#source", "en")
     page.select_option("#target", "de")

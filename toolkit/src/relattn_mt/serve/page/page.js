@@ -188,11 +188,7 @@ async function translate() {
     const result = await requestPatiently("words", parameters, signal, (reason) => showStatus(reason, "busy"));
     if (signal.aborted) return;
     const { language: detected = "", confidence } = result.detectedLanguage || {};
-    const other = state.languages.find(({ code }) => code === detected)?.targets.find((code) => code !== detected);
-    if (detected === target && other && !state.isTargetChosen) { // the default target is the language of the text
-      byId("target").value = other;
-      return translate();
-    }
+    if (chooseTarget(detected)) return translate();
     let end = 0;
     const starts = result.sentences.map((sentence) => {
       const start = q.indexOf(sentence, end);
@@ -340,6 +336,13 @@ function placeChoices() {
   box.style.left = `${Math.max(GAP, Math.min(left, room.width - box.offsetWidth - GAP))}px`;
 }
 
+function chooseTarget(detected) { // returns whether the default target was the language of the text, and is another one now
+  const other = state.languages.find(({ code }) => code === detected)?.targets.find((code) => code !== detected);
+  if (detected !== byId("target").value || !other || state.isTargetChosen) return false;
+  byId("target").value = other;
+  return true;
+}
+
 async function translateFile(file) {
   if (!file) return;
   const controller = new AbortController(), { signal } = controller, target = byId("target").value;
@@ -355,6 +358,10 @@ async function translateFile(file) {
     const answer = await request("translate_file", form, signal, (share) => { bar.value = share; });
     const { detectedLanguage } = answer;
     if (signal.aborted) return;
+    if (!byId("text").value && chooseTarget(detectedLanguage?.language)) {
+      status.remove();
+      return translateFile(file);
+    }
     if (detectedLanguage?.language === target) return show("error", TEXTS.fileAlready(file.name, languageName(target)));
     // Behind a proxy, the server may not know its public address, so only the end of the URL is used.
     const dot = file.name.lastIndexOf(".");
