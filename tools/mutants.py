@@ -259,11 +259,11 @@ def mirrors(path: str) -> list[list[str]]:
 
 def c_tests(path: str) -> list[list[str]]:
     engine = ["toolkit/tests/engine", "toolkit/tests/search", "toolkit/tests/translate"]
-    attention = ["library/tests/test_native.py", "library/tests/test_levels.py", "library/tests"]
+    attention = ["library/tests/test_native.py", "library/tests/integrations/test_int8.py", "library/tests"]
     if path.startswith(FOLDERS["toolkit"]):
         return [engine[:1], engine[1:], ["toolkit/tests"]]
     if path.startswith(FOLDERS["library"]):
-        return [attention[:1], attention[1:]]
+        return [attention[:1], attention[1:2], attention[2:]]
     return [attention[:1], engine[:1], attention[1:2], engine[1:], attention[2:]]
 
 
