@@ -180,7 +180,7 @@ class Preparation:
                 lengths[number] = length
                 if sentence.must_be_short:
                     refused.append(f"{unit} {number} has {length}")
-        most = f"{self.max_source:,} pieces and {LONGEST_LINE:,} characters, unlike {len(refused):,} of the input"
+        most = f"{self.max_source:,} pieces and {LONGEST_LINE:,} characters (longer: {len(refused):,} of the input)"
         listed = f"{where}{one_line(', '.join(refused), 300)}, but this model reads at most {most}"
         require(not refused, f"{listed}: shorten them, or set long_lines to copy or split")
         return lengths
