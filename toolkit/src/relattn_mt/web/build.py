@@ -20,8 +20,11 @@ def engines(compiler: Path = FOLDER.parents[3] / "kernels/web.py") -> dict[str, 
     paths = {name: FOLDER / f"{name}.wasm" for name in ENGINES}
     changed = max((path.stat().st_mtime for path in compiler.parent.rglob("*.[ch]")), default=0.0)
     if not all(path.exists() and path.stat().st_mtime >= changed for path in paths.values()):
-        advice = "install a wheel of relattn-mt, or in a clone: pip install --editable ./toolkit ziglang"
-        require(compiler.exists(), f"this installation has no WebAssembly: {advice}")
+        require(
+            compiler.exists(),
+            "this installation has no WebAssembly: install a wheel of relattn-mt, or in a clone: "
+            "pip install --editable ./toolkit ziglang",
+        )
         require(find_spec("ziglang"), "WebAssembly requires the compiler ziglang once: pip install ziglang")
         process = subprocess.run([sys.executable, str(compiler), str(FOLDER)], capture_output=True, text=True)
         require(process.returncode == 0, f"WebAssembly could not be compiled: {process.stderr.strip()[-400:]}")
