@@ -20,7 +20,7 @@ import triton
 from relattn import relative_attention
 from relattn.backends import plans
 from relattn.backends import triton as backend
-from relattn.backends.plans import KernelPlan, Plan
+from relattn.backends.plans import CallPlan, KernelPlan
 from relattn.backends.triton import availability
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
@@ -184,8 +184,8 @@ def works_of(n: int) -> dict[str, Callable[[], object]]:
     check_launches("forward", forward, inputs)
     check_launches("forward + backward", both, inputs)
     first, plan = plans.PLANS.values()
-    assert isinstance(first, Plan)
-    assert isinstance(plan, Plan)
+    assert isinstance(first, CallPlan)
+    assert isinstance(plan, CallPlan)
     assert plan.backward is not None
     backward = plan.backward()
     assert backward is not None

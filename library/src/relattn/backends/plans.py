@@ -30,7 +30,7 @@ OPTIONS = "clip", "beyond", "query_offset", "is_causal", "window", "chunk", "dro
 MOST_PLANS = 1024  # about 2 kB each on a CPU, and 20 kB on a GPU
 Sources = tuple[Any, ...]  # tensors of an operator in the order of SOURCES; in a plan without those that are None
 Form = tuple[Any, ...]
-PLANS: dict[Form | None, "Plan | None"] = {}  # None: calls of this form have no plan
+PLANS: dict[Form | None, "CallPlan | None"] = {}  # None: calls of this form have no plan
 
 
 class Input(NamedTuple):
@@ -88,7 +88,7 @@ class KernelPlan(NamedTuple):
         return results if self.launch(addresses, results) else None
 
 
-class Plan(NamedTuple):
+class CallPlan(NamedTuple):
     """A call of the operator without tensors.
 
     Attributes:
@@ -161,7 +161,7 @@ class Planned(torch.autograd.Function):
     """The results of a plan, whose gradients are those of the plan."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, results: list[Tensor], *sources: Tensor) -> Any:
+    def forward(ctx: Any, plan: CallPlan, results: list[Tensor], *sources: Tensor) -> Any:
         output, lse, row_stats, *_ = results
         ctx.plan = plan
         ctx.save_for_backward(*sources, output, row_stats)
@@ -203,7 +203,7 @@ def form_of(sources: Sources, options: tuple[Any, ...]) -> Form | None:
 
 def add(
     form: Form, sources: Sources, call: Call, check: bool | None, return_lse: bool, backend: ModuleType
-) -> Plan | None:
+) -> CallPlan | None:
     """Keep and return the plan of a call, or None if there is none."""
     if len(PLANS) >= MOST_PLANS:
         PLANS.clear()
@@ -213,7 +213,7 @@ def add(
 
 def plan_of(
     options: bytes, sources: Sources, call: Call, check: bool | None, return_lse: bool, backend: ModuleType
-) -> Plan | None:
+) -> CallPlan | None:
     """Return the plan of a call on a backend, or None as with the gradient of a bias."""
     values = chain.from_iterable(x if isinstance(x, tuple) else (x,) for x in marshal.loads(options))
     has_bytes = any(isinstance(x, bytes) for x in values)  # of a number of NumPy, which are written without its type
@@ -237,7 +237,7 @@ def plan_of(
         strides.append(())
     if records:
         strides += [forward.results[number].strides for number in (0, 2)]
-    return Plan(
+    return CallPlan(
         forward,
         backward,
         backend.operators.attention,
