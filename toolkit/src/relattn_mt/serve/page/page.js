@@ -356,24 +356,20 @@ async function translateFile(file) {
     const parameters = { source: byId("source").value, target, progress: true, glossary: JSON.stringify(glossary()), file };
     for (const [name, value] of Object.entries(parameters)) form.append(name, value);
     const answer = await request("translate_file", form, signal, (share) => { bar.value = share; });
-    const { detectedLanguage } = answer;
+    const { detectedLanguage, sentences, sentencesWithWarnings: flagged } = answer;
     if (signal.aborted) return;
-    if (!byId("text").value && chooseTarget(detectedLanguage?.language)) {
-      status.remove();
-      return translateFile(file);
-    }
+    show(""); // it is not busy
+    if (!byId("text").value && chooseTarget(detectedLanguage?.language)) return translateFile(file);
     if (detectedLanguage?.language === target) return show("error", TEXTS.fileAlready(file.name, languageName(target)));
     // Behind a proxy, the server may not know its public address, so only the end of the URL is used.
     const dot = file.name.lastIndexOf(".");
     const stem = `${file.name.slice(0, dot)}_${target}`;
     const link = (text, url, name) => element("a", text, { href: `download_file/${url.split("/").pop()}`, download: name });
     const name = `${stem}${file.name.slice(dot)}`;
-    const { sentences, sentencesWithWarnings: flagged } = answer;
     const report = flagged ? [TEXTS.flagged(flagged, sentences), link(TEXTS.report, answer.reportUrl, `${stem}.tsv`)] : [];
     show("", TEXTS.fileDone(file.name), link(TEXTS.download(name), answer.translatedFileUrl, name), ...report);
   } catch (error) {
-    if (signal.aborted) return;
-    show("error", `${file.name}: ${error.message}`);
+    if (!signal.aborted) show("error", `${file.name}: ${error.message}`);
   }
 }
 
@@ -381,9 +377,8 @@ function acceptDrops() {
   const hasFile = (event) => [...event.dataTransfer.types].includes("Files");
   const mark = (on) => byId("drop").classList.toggle("dropping", on);
   addEventListener("dragover", (event) => {
-    if (!hasFile(event)) return;
-    event.preventDefault();
-    mark(true);
+    if (hasFile(event)) event.preventDefault();
+    mark(hasFile(event));
   });
   addEventListener("dragleave", (event) => { if (!event.relatedTarget) mark(false); });
   addEventListener("drop", (event) => {
