@@ -6,7 +6,7 @@ with plans and without. Parts are measured alone: what a plan does in Python, wh
 what PyTorch does, an autograd function with as many arguments, allocations, and the sums of the tables' gradients,
 which the processor computes here. Memory is kept by the allocator, as on a GPU.
 
-Before, every launch with a plan is compared with the one without: kernel, grid, stream and arguments.
+First, every launch with a plan is compared with the one without: kernel, grid, stream and arguments.
 """
 
 import ctypes
