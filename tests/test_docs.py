@@ -7,6 +7,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -254,5 +255,10 @@ def folder_of(package: str) -> str:
 def has_flags(files: Iterable[Path], words: list[str]) -> bool:
     """Return whether all flags among `words` are strings in the source of a program."""
     flags = {word.partition("=")[0] for word in words if word.startswith("--")}
-    nodes = (node for path in files if flags for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    return flags <= {node.value for node in nodes if isinstance(node, ast.Constant)}
+    return not flags or flags <= set().union(*map(constants_of, files))
+
+
+@cache
+def constants_of(path: Path) -> set[Any]:
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return {node.value for node in nodes if isinstance(node, ast.Constant)}

@@ -15,7 +15,7 @@ from tests.support.numerics import Shape, assert_within_budget, budgets, make_in
 SIDES = st.sampled_from([None, 0, 1, 3, 63, 64, 65, 130])
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     queries=st.sampled_from([1, 3, 64, 67, 131, 600]),
     keys=st.sampled_from([1, 63, 65, 193, 600]),

@@ -1,7 +1,8 @@
 """Files of each kind: their texts, and the file with translations."""
 
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from html import unescape
 
@@ -135,6 +136,15 @@ def test_a_pause_ends_a_text() -> None:
     assert read("a.srt", file.encode()).texts == ["to be", "continued"]
 
 
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """No garbage collection, whose time depends on what other tests have left."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collection")
 def test_time_is_linear_in_the_size() -> None:
     """Time of the largest of three files of a kind, per time of the second, whose size is a quarter."""
     files: dict[str, Callable[[int], str]] = {
