@@ -191,6 +191,12 @@ def test_tokenizer_must_be_that_of_the_weights(saved, tokenizer):
         (lambda c: c["model"].update(positions=["relative"]), "model.positions must be one of"),
         (lambda c: c.update(colour="red"), "unknown setting 'colour'"),
         (lambda c: c["model"].update(dim="12"), "model.dim must be a whole number"),
+        (lambda c: c.update(src_lang=None), "src_lang must be text, got null"),
+        (lambda c: c.update(tgt_lang=1.5), "tgt_lang must be text, got 1.5"),
+        (lambda c: c.update(pairs=["no de", True]), "pairs must be a list, each of text, got [no de, true]"),
+        (lambda c: c.update(tgt_lang="\ud800"), "not JSON: 'utf-8' codec can't encode character '\\ud800'"),
+        (lambda c: c.update({"": 1}), "unknown setting ''"),
+        (lambda c: c.update({"model.dim": 12}), "model.dim is given twice"),
         (lambda c: c["model"].update(heads=5), "heads must divide dim"),
         (lambda c: c["search"].update(beam_size=0), "beam_size must be in [1, 1000], got 0"),
         # Memory for a model is allocated only if the weights fit.
@@ -213,7 +219,7 @@ def test_wrong_config_is_refused(saved, monkeypatch, change, message):
         b'{"a": [1',
         b'{"a": "\xff"}',
         b'{"a": 1, "a": 2}',
-        b'{"a":' * 5000 + b"1" + b"}" * 5000,
+        *(b'{"a":' * depth + b"1" + b"}" * depth for depth in (990, 1500, 5000)),
     ):
         (saved / "bundle.json").write_bytes(content)
         assert_refused(saved, "bundle.json: ")

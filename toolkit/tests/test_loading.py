@@ -88,6 +88,7 @@ def test_the_parent_and_the_children_of_a_fork_translate(model):
         ("widget:\n- src: a.png\n- text: [1]\n- text: ' '\n- two", []),
         ("widget: one", []),
         ("widget: [", []),
+        ("license: !!bool x\ndate: !!timestamp x\nnumber: !!int ''\nwidget: [text: one]", ["one"]),
         ("- widget", []),
         ("language: en", []),
     ],

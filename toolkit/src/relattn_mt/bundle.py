@@ -226,7 +226,8 @@ def _examples_in(card: str) -> list[str]:
     """Return the texts that the metadata of a card lists as `widget`, as on the hub; none if they cannot be read."""
     import yaml  # takes a tenth of the time until the first translation
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml if PyYAML has it, which is faster
+    # without types, which some values do not have; with libyaml if PyYAML has it, which is faster
+    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     head, is_complete, _ = card.removeprefix("---\n").partition("\n---\n")
     if not card.startswith("---\n") or not is_complete:
         return []

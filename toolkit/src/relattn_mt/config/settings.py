@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -27,15 +27,14 @@ Settings = dict[str, Any]
 _MAX_BYTES = 1 << 20  # per file
 _BEGINS_AS_NUMBER = re.compile(r"[-+.]?\d")  # in any notation
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*|(?=\.))(\.[0-9]*)?([eE][-+]?[0-9]+)?")
-_JSON_WORDS = {True: "true", False: "false", None: "null"}
 
 
 class Quoted(str):
     """Text in quotes. It is never a number, true, false or null."""
 
 
-class _Number(str):
-    """Text of a number in JSON."""
+class _Unquoted(str):
+    """A number, true, false or null in JSON. It is never text."""
 
 
 def read_text(path: str | Path, fault: str) -> str:
@@ -52,14 +51,14 @@ def read_json_settings(path: str | Path) -> Settings:
     text = read_text(path, "not JSON")
     with reading(path, "not JSON"):
         root = json.loads(
-            text, parse_int=_Number, parse_float=_Number, parse_constant=_Number, object_pairs_hook=_unique
+            text, parse_int=_Unquoted, parse_float=_Unquoted, parse_constant=_Unquoted, object_pairs_hook=_unique
         )
-    require(isinstance(root, dict), f"{path}: must be a JSON object")
-    return dict(_leaves(root, ""))
+        require(isinstance(root, dict), f"{path}: must be a JSON object")
+        return _unique(_leaves(root, ""))
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON whose names are all different."""
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a dictionary of pairs whose names are all different. Raise ValueError if they are not."""
     values: dict[str, Any] = {}
     for name, value in pairs:
         if name in values:
@@ -75,14 +74,18 @@ def _leaves(group: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         if isinstance(value, dict) and value:
             yield from _leaves(value, f"{name}.")
         elif isinstance(value, list):
-            is_text = all(isinstance(each, str) for each in value)
-            yield name, [str(each) for each in value] if is_text else None
-        elif isinstance(value, _Number):
-            yield name, str(value)
-        elif isinstance(value, str):
-            yield name, Quoted(value)
+            items = [_text(item) for item in value]
+            yield name, None if None in items else items
         else:
-            yield name, None if isinstance(value, dict) else _JSON_WORDS[value]
+            yield name, _text(value)
+
+
+def _text(value: Any) -> str | None:
+    """Return the text of a value in JSON, or None for a list or an object."""
+    if isinstance(value, str):
+        value.encode()  # raises ValueError for half of a surrogate pair, which cannot be printed
+        return value if isinstance(value, _Unquoted) else Quoted(value)
+    return None if isinstance(value, (list, dict)) else _Unquoted(json.dumps(value))
 
 
 def to_config(kind: type[_C], settings: Settings, path: str | Path, *, complete: bool = False) -> _C:
@@ -106,7 +109,7 @@ def to_config(kind: type[_C], settings: Settings, path: str | Path, *, complete:
 
 def values_of(settings: Settings, types: dict[str, Any], path: str | Path) -> dict[str, Any]:
     """Return the values of settings in their types. Raise an InputError that names `path` if one is wrong."""
-    groups = {setting.rpartition(".")[0] for setting in types}
+    groups = {setting.rpartition(".")[0] for setting in types if "." in setting}
     for name in settings:
         require(name not in groups, f"{path}: {name} must be a group with settings")
         if name not in types:
@@ -123,7 +126,10 @@ def value_of(label: str, value: Any, kind: Any) -> Any:
         is_number = any(isinstance(each, str) and _BEGINS_AS_NUMBER.match(each) for each in items)
         wanted = _describe(kind, " in decimal notation" if is_number else "")
         shown = one_line(", ".join(map(str, items)), 40)
-        shown = f"'{shown}'" if isinstance(value, str) else f"[{shown}]" if value else "another list"
+        if isinstance(value, str):
+            shown = shown if isinstance(value, _Unquoted) else f"'{shown}'"
+        else:
+            shown = f"[{shown}]" if value else "another list"
         got = shown + " in quotes" * isinstance(value, Quoted)
         raise InputError(f"{label} must be {wanted}, got {got}") from error
 
@@ -140,7 +146,8 @@ def _parsed(value: Any, kind: Any) -> Any:
     elif is_dataclass(kind) and type(value) is kind:  # a stage
         return value
     elif isinstance(value, str):
-        if kind is str or (get_origin(kind) is Literal and value in choices):
+        is_name = get_origin(kind) is Literal and value in choices
+        if (kind is str or is_name) and not isinstance(value, _Unquoted):
             return str(value)
         if kind in (int, float) and (_DECIMAL.fullmatch(value) or not _BEGINS_AS_NUMBER.match(value)):
             return kind("" if isinstance(value, Quoted) else value)
