@@ -138,6 +138,8 @@ ADDRESSES = [  # names in programs, paths, files, web, hashes, versions
 ]
 FORMS = [*CODE, *PLACEHOLDERS[:-1], *NAMES, *FIELDS, *TEMPLATES, *COMMANDS, *ADDRESSES]
 WORDS = [
+    "from 01.02.2003-today",
+    "Choose File->Save",
     "[music]",
     "[he said]",
     "[sic]",
