@@ -81,7 +81,8 @@ def lacks_names(text: str, other: str, pieces: Callable[[str], int]) -> bool:
     if not names:
         return False
     words = {_folded(word) for word in _WORD.findall(other)}
-    sounds = set(map(_first_sounds, words))
+    spelled = [_spelled(word) for word in words]
+    sounds = {_first_sounds(word) for word in spelled}
 
     def is_translated(word: str) -> bool:
         return is_common(word) and not _TITLE.fullmatch(word) and not _is_among(_folded(word), words)
@@ -100,13 +101,13 @@ def lacks_names(text: str, other: str, pieces: Callable[[str], int]) -> bool:
 
     def is_in_compound(name: re.Match[str]) -> bool:
         stem = _spelled(name[0])[:3]
-        return _DIRECTION.search(text, 0, name.start()) is not None and any(stem in _spelled(word) for word in words)
+        return _DIRECTION.search(text, 0, name.start()) is not None and any(stem in word for word in spelled)
 
     end = -2  # of the name before
     was_kept = False
     for found in names:
         is_kept = _is_among(_folded(found[0]), words) or is_in_compound(found)
-        is_similar = is_kept or _first_sounds(found[0]) in sounds
+        is_similar = is_kept or _first_sounds(_spelled(found[0])) in sounds
         may_change = (not is_similar and _BEGIN.search(text, 0, found.start())) or is_institution(*found.span())
         is_beside = is_similar and found.start() == end + 1
         if not may_change and (not is_similar or (is_beside and was_kept != is_kept)):
@@ -140,8 +141,7 @@ def _spelled(word: str) -> str:
     return spelled
 
 
-def _first_sounds(word: str) -> str:
-    """Return the first two consonants of a word, as they sound in most languages, after a star for a first vowel."""
-    spelled = _spelled(word)
+def _first_sounds(spelled: str) -> str:
+    """Return the first two consonants of a word that `_spelled` returned, after a star for a first vowel."""
     consonants = re.sub(r"[aeiouyh]|(.)(?=\1)", "", spelled)
     return ("*" if spelled[:1] in "aeiouy" else "") + consonants[:2]

@@ -37,13 +37,14 @@ _SIGN = re.compile("[$€£¥₹₽₩₺]")  # of a currency, which a translati
 _NUMBER_AND_WORD = re.compile(r"\d[ \u00a0]?(?:[^\W\d_]{3}|US\b)|\b[A-Z]{3}[ \u00a0]?\d")
 # and a word before, perhaps a month
 _DAY_AND_YEAR = re.compile(r"(?:(?<=\w )([A-Z]\w{2,})\.? )?\b(\d{1,2})[.,]? (\d{4})\b")
-_DECADE = re.compile(r"(?<!\d)[3-9]\d(?=er|s\b)")  # without its century
+_DECADE = re.compile(r"(?<![\d.,])[3-9]0(?=er|s\b)")  # perhaps, without its century
 _SMALL = 12  # up to which a number may be a word
 # How words for numbers begin in English and German
 _NUMBER_WORDS = (
-    "2=tw[oi]|second|both|zwei|beid 3=thre|third|drei|dritt 4=four|vier 5=fi[fv]|fünf 6=six|sechs 7=seven|sieb"
-    r" 8=eigh|acht 9=nin[et]|neun 10=tenth|ten\b|zehn 11=eleven|elf 12=twel|dozen|zwölf|dutzend 20=twent|zwanzig"
-    " 30=thirt[iy]|drei(?:ß|ss)ig 40=fort[iy]|vierzig 50=fift[iy]|fünfzig 60=sixt[iy]|sechzig 70=sevent[iy]|siebzig"
+    "2=two|twi[cn]|second|both|zwei|beid 3=three|third|drei(?!ß|ss|z)|dritt 4=four(?!te)|vier(?!z)"
+    " 5=five|fifth|fünf(?!z) 6=six(?!t[eiy])|sechs 7=seven(?!t[eiy])|sieb(?!z) 8=eight(?![eiy])|acht(?!z|ung|sam|los)"
+    r" 9=nine(?!t)|ninth|neun(?!z) 10=tenth|ten\b|zehn 11=eleven|elf 12=twel|dozen|zwölf|dutzend 20=twent|zwanzig"
+    " 30=thirt[iy]|drei(?:ß|ss)ig 40=fort(?:y|ie)|vierzig 50=fift[iy]|fünfzig 60=sixt[iy]|sechzig 70=sevent[iy]|siebzig"
     " 80=eight[iy]|achtzig 90=ninet[iy]|neunzig 100=hundr"
 )
 _WORDS_OF = dict(each.split("=") for each in _NUMBER_WORDS.split())
@@ -183,12 +184,15 @@ def _numbers(text: str) -> list[tuple[set[str], bool]]:
     """Return the values of the numbers of a text, several if a mark may be one of decimals, and whether they matter."""
     text = re.sub(r"\d", lambda digit: str(int(digit[0])), text)  # of any script
     text = _DAY.sub(r"\1 \2 ", _TIME.sub(" ", text))
-    text = _DECADE.sub(r"19\g<0>", text)
-    return [
-        (values, bool(found[1] or found[3]) or max(map(float, values)) > _SMALL or "." in max(values))
-        for found in _NUMBER.finditer(text)
-        for values in _values(re.sub(r"[^\d.,]", "", found[2]))
-    ]
+    decades = {found.start() for found in _DECADE.finditer(text)}
+    numbers = []
+    for found in _NUMBER.finditer(text):
+        for values in _values(re.sub(r"[^\d.,]", "", found[2])):
+            matters = bool(found[1] or found[3]) or max(map(float, values)) > _SMALL or "." in max(values)
+            if found.start(2) in decades:
+                values.add(f"19{found[2]}")
+            numbers.append((values, matters))
+    return numbers
 
 
 def _values(number: str) -> list[set[str]]:
