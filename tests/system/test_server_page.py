@@ -175,6 +175,30 @@ def test_a_file_in_the_language_of_the_default_target_is_translated_into_another
     expect(page.locator("#target")).to_have_value("de")
 
 
+def test_files_in_several_languages_at_once_are_translated_once_more_at_most(page: Page) -> None:
+    texts = {"a.txt": TEXT, "b.txt": "Das ist ein altes Haus, und der Hund schläft im Garten.", "c.txt": TEXT}
+    held: list[Route] = []
+    later: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if len(held) < len(texts):
+            held.append(route)
+        else:
+            later.append(route)
+            route.continue_()
+
+    page.route("**/translate_file", hold)
+    for name, text in texts.items():
+        page.set_input_files("#file", {"name": name, "mimeType": "text/plain", "buffer": text.encode()})
+    expect(page.locator("#file-status .busy")).to_have_count(len(texts))
+    for route in held:
+        route.continue_()
+    expect(page.locator("#file-status .busy")).to_have_count(0)
+    expect(page.locator("#file-status .error")).to_have_count(0)
+    expect(page.locator("#target")).to_have_value("de")
+    assert len(later) == 2  # those of the files in English
+
+
 def test_files_are_dropped_or_chosen(page: Page, translator: Translator, tmp_path: Path) -> None:
     page.select_option("#source", "en")
     page.select_option("#target", "de")

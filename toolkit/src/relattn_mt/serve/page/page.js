@@ -359,8 +359,11 @@ async function translateFile(file) {
     const { detectedLanguage, sentences, sentencesWithWarnings: flagged } = answer;
     if (signal.aborted) return;
     show(""); // it is not busy
-    if (!byId("text").value && chooseTarget(detectedLanguage?.language)) return translateFile(file);
-    if (detectedLanguage?.language === target) return show("error", TEXTS.fileAlready(file.name, languageName(target)));
+    if (detectedLanguage?.language === target) {
+      const isOther = () => !state.isTargetChosen && byId("target").value !== target; // by another file
+      if (!byId("text").value && (chooseTarget(target) || isOther())) return translateFile(file);
+      return show("error", TEXTS.fileAlready(file.name, languageName(target)));
+    }
     // Behind a proxy, the server may not know its public address, so only the end of the URL is used.
     const dot = file.name.lastIndexOf(".");
     const stem = `${file.name.slice(0, dot)}_${target}`;
