@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 from relattn_mt.bundle import read_bundle
-from relattn_mt.config import SCHEMES, ModelConfig, positions
+from relattn_mt.config import SCHEMES, ModelConfig, Recipe, positions
+from relattn_mt.config.base import arguments_of, setting_types
 from relattn_mt.config.positions import DistanceBias, DotProduct, Mixer, Scheme, Signal
 from relattn_mt.engine import decoder
 from relattn_mt.model.positions.stack import StackPositions
@@ -47,7 +48,9 @@ class LogBiases(nn.Module):
 
 
 @pytest.mark.parametrize("per_layer", [False, True])
-def test_a_scheme_of_another_package(monkeypatch, tmp_path, per_layer):
+def test_a_scheme_of_another_package(monkeypatch, tmp_path, request, per_layer):
+    setting_types(Recipe)  # with the schemes of before
+    request.addfinalizer(arguments_of.cache_clear)
     monkeypatch.setitem(SCHEMES, "kerple", None)  # which ends with the test
     monkeypatch.setattr(positions, "Positions", positions.Positions)
     positions.register("kerple", Scheme("KERPLE", "a scheme of a test", lambda config: (None, LogBias(per_layer))))

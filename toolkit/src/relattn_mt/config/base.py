@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from inspect import signature
 from typing import Any, get_type_hints
 
@@ -48,7 +49,7 @@ def setting_types(kind: Callable[..., Any], prefix: str = "") -> dict[str, Any]:
     own, as in "model.clip"; if it is required, they do not.
     """
     types: dict[str, Any] = {}
-    for name, hint, inner in _arguments(kind, prefix):
+    for name, hint, inner in arguments_of(kind, prefix):
         types |= {f"{prefix}{name}": hint} if inner is None else setting_types(hint, inner)
     return types
 
@@ -56,7 +57,7 @@ def setting_types(kind: Callable[..., Any], prefix: str = "") -> dict[str, Any]:
 def arguments_from(kind: Callable[..., Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the arguments to make a configuration or to call a command with, for settings by full name."""
     arguments = {}
-    for name, hint, inner in _arguments(kind, prefix):
+    for name, hint, inner in arguments_of(kind, prefix):
         if inner is not None:
             own = arguments_from(hint, values, inner)
             try:
@@ -68,7 +69,8 @@ def arguments_from(kind: Callable[..., Any], values: dict[str, Any], prefix: str
     return arguments
 
 
-def _arguments(kind: Callable[..., Any], prefix: str) -> list[tuple[str, Any, str | None]]:
+@cache
+def arguments_of(kind: Callable[..., Any], prefix: str) -> list[tuple[str, Any, str | None]]:
     """Return the name and the type of each argument, and for a configuration the prefix of its settings."""
     arguments = []
     hints = get_type_hints(kind)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, final
 
-from relattn_mt.config.base import Config, number
+from relattn_mt.config.base import Config, arguments_of, number
 from relattn_mt.support.errors import require, unknown
 
 _T = TypeVar("_T")
@@ -291,6 +291,7 @@ def register(name: str, scheme: Scheme) -> None:
     """Add a scheme of another package, so that recipes and bundles can name it in this process."""
     SCHEMES[name] = scheme
     globals()["Positions"] = Literal[tuple(SCHEMES)]
+    arguments_of.cache_clear()
 
 
 @dataclass(frozen=True, kw_only=True)
