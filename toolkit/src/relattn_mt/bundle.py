@@ -226,13 +226,13 @@ def _examples_in(card: str) -> list[str]:
     """Return the texts that the metadata of a card lists as `widget`, as on the hub; none if they cannot be read."""
     import yaml  # takes a tenth of the time until the first translation
 
-    # without types, which some values do not have; with libyaml if PyYAML has it, which is faster
-    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+    from relattn_mt.config.yaml import LOADER
+
     head, is_complete, _ = card.removeprefix("---\n").partition("\n---\n")
     if not card.startswith("---\n") or not is_complete:
         return []
     try:
-        metadata: Any = yaml.load(head, loader)
+        metadata: Any = yaml.load(head, LOADER)
     except (ValueError, RecursionError, yaml.YAMLError):
         return []
     items = metadata.get("widget") if isinstance(metadata, dict) else None

@@ -10,7 +10,7 @@ import yaml
 from relattn_mt.config.settings import Quoted, Settings, read_text, to_config
 from relattn_mt.support.errors import InputError, one_line, reading, require
 
-_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # with libyaml if PyYAML has it, which is faster
+LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # all values are text; with libyaml it is faster
 _MAX_DEPTH = 2  # levels of groups, because an alias can contain itself
 
 
@@ -23,7 +23,7 @@ def read_yaml(path: str | Path) -> Settings:
 
 def parse_yaml(text: str, path: str | Path) -> Settings:
     """Return the settings in a text of YAML. `path` is for messages."""
-    root = yaml.compose(text, Loader=_LOADER)
+    root = yaml.compose(text, Loader=LOADER)
     if root is None or not root.value:
         raise InputError(f"{path}: must have settings, got an empty file")
     return _settings(root, path)
