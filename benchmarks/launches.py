@@ -170,7 +170,7 @@ def allocations(kernels: KernelPlan) -> Callable[[], object]:
 
 
 def works_of(n: int) -> dict[str, Callable[[], object]]:
-    """Return the timed functions by the name of their part."""
+    """Return the functions to time, by the name of the part."""
     inputs = inputs_of(n)
 
     def attend(*x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import: A model of MADLAD-400 3B's shape, in bfloat16 and in shards of one or tw
 imported, quantized and translates a line. Rows have the seconds and the peak memory of each process.
 
     python -m benchmarks.t5 equal
-    python -m benchmarks.t5 speed --text multi30k/valid.en --threads 1 2
+    python -m benchmarks.t5 speed --text multi30k/valid.en --of_threads 1 2
     python -m benchmarks.t5 import
 """
 

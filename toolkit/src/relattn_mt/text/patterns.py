@@ -45,7 +45,7 @@ _COMPOUND = (
     "(?:-[a-z]+)*"
 )
 _S = "(?:['’]s(?!\\w))?"  # of a possessive, which stays with its placeholder
-# Commands of LaTeX: those with arguments that are no text, and any name that is not an end of a line before a word
+# Commands of LaTeX: those whose arguments are not text, and other names, but not \n, \r or \t before a word
 _LATEX = (
     r"(?:(?:page|eq|auto)?ref|cite\w*|label|url|begin|end|input|include\w*|num|[hv]space|usepackage)\*?(?:\[[^\[\]]*\])?"
     r"\{[^{}]*\}|(?:text(?:bf|it|tt|sc|rm)|newline|newpage|noindent|times|theta|tau|title|today|rightarrow)(?![A-Za-z])"

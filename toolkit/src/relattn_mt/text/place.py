@@ -341,7 +341,7 @@ class _Placing:
         return before[-1].end if _is_space(tag) else self._end(before[-1], tag.at)
 
     def _end(self, piece: _Piece, at: int) -> int:
-        """Return the end of a piece: before its punctuation if the line has a word before a place, and goes on."""
+        """Return the end of a piece, without its punctuation if the line has a word before `at` and text after it."""
         if not self.line[at:] or self.line[:at].rstrip()[-1:] in CLOSING_MARKS:
             return piece.end
         marks = _PUNCTUATION + "." * (piece.end == self.root.end)

@@ -85,7 +85,7 @@ def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse
 
 
 def without_memory(x: Tensor, offset: int) -> Tensor:
-    """Return a tensor like `x` without memory, so many bytes from an aligned address."""
+    """Return a tensor like `x` without memory, which begins `offset` bytes after an aligned address."""
     start = offset // x.element_size()
     last = start + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     return torch.empty(last + 1, dtype=x.dtype, device="meta").as_strided(x.shape, x.stride(), start)
