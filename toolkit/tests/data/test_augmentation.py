@@ -164,9 +164,38 @@ def test_shares_are_drawn_anew_for_every_epoch(load):
     data = load(AugmentConfig(join_lines=0.25, upper_case=0.5))
     masks = np.array([data.train.epoch(epoch).pairs.changes for epoch in range(200)])
     rates = [(masks >> bit & 1).mean() for bit in range(len(NAMES))]
-    assert rates == pytest.approx([0.25, 0, 0, 0, 0.5, 0], abs=0.02)
+    assert rates == pytest.approx([0.25, 0, 0, 0, 0.5, 0, 0], abs=0.02)
     assert len({mask.tobytes() for mask in masks}) == len(masks)
     assert (load(AugmentConfig(upper_case=0.5), seed=2).train.epoch(0).pairs.changes != masks[0]).any()
+
+
+def test_sources_are_split_into_shorter_pieces_of_the_same_text(load):
+    """One piece in ten is split of those that can be. Rows without the change have the pieces of the tokenizer."""
+    data = load(AugmentConfig(split_pieces=0.5))
+    tokenizer = data.tokenizer
+    pieces = tokenizer.vocabularies[0]
+    can_be_split = [
+        any(piece[:end] in pieces and piece[end:] in pieces for end in range(1, len(piece)))
+        for piece in pieces
+    ]  # fmt: skip
+    whole = load().train.epoch(0).pairs
+    before = after = expected = 0
+    for epoch in range(60):
+        plan = data.train.epoch(epoch)
+        for row in range(len(PAIRS)):
+            source, target = map(list, whole.row(row))
+            src, tgt = map(list, plan.pairs.row(row))
+            assert tgt == target
+            assert tokenizer.decode(src) == tokenizer.decode(source)
+            assert len(src) + 1 == plan.lengths[0][row]
+            assert src == list(plan.pairs.row(row)[0])
+            if plan.pairs.changes[row]:
+                before += len(source)
+                after += len(src)
+                expected += 0.1 * sum(can_be_split[piece] for piece in source)
+            else:
+                assert src == source
+    assert 0.8 * expected < after - before < 1.3 * expected
 
 
 def test_the_vocabulary_has_words_in_upper_case(tmp_path, load):

@@ -27,6 +27,8 @@ class AugmentConfig(Config):
         upper_case: Share of pairs in upper case, on both sides.
         copy: Share of pairs into which the same text is inserted on both sides, so that a model learns to copy emoji,
             symbols, addresses, placeholders, long numbers and words of other scripts.
+        split_pieces: Share of pairs whose source is split into shorter pieces at random (BPE-dropout, Provilkov et al.
+            2020): one piece in ten becomes two.
     """
 
     join_lines: float = number(0.0, "[0, 1]")
@@ -35,6 +37,7 @@ class AugmentConfig(Config):
     title_case: float = number(0.0, "[0, 1]")
     upper_case: float = number(0.0, "[0, 1]")
     copy: float = number(0.0, "[0, 1]")
+    split_pieces: float = number(0.0, "[0, 1]")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Augmentation: capital letters, typing errors, missing punctuation, joined lines, copied text.
+"""Augmentation: capital letters, typing errors, missing punctuation, joined lines, copied text, shorter pieces.
 
 A perturbation changes a sentence pair so that its target is still a translation of its source. In training, each has a
 share of the pairs of an epoch, drawn again for every epoch. What happens to a pair is a pure function of (seed, epoch,
@@ -27,6 +27,7 @@ from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
 Pieces = Sequence[int] | np.ndarray
 MOST_JOINED = 4  # lines that become one
 _WORDS_PER_TYPO = 10
+_SPLIT = 0.1  # probability, as in BPE-dropout (Provilkov et al. 2020)
 _CHUNK = 5000  # pairs that are encoded at once
 
 _LETTERS = re.compile(r"[^\W\d_]{3,}")  # a word in which a typing error can be
@@ -79,7 +80,10 @@ PERTURBATIONS: dict[str, Callable[[SentencePair, Random], SentencePair]] = {  # 
     "copy": copied_text.insert,
 }
 JOIN_LINES = "join_lines"
-NAMES = (JOIN_LINES, *PERTURBATIONS)
+SPLIT_PIECES = "split_pieces"
+NAMES = (JOIN_LINES, *PERTURBATIONS, SPLIT_PIECES)
+
+Halves = dict[int, list[tuple[int, int]]]
 
 
 def perturb(names: Sequence[str], pairs: Sequence[SentencePair], *key: int) -> SentencePair:
@@ -99,6 +103,32 @@ def perturb(names: Sequence[str], pairs: Sequence[SentencePair], *key: int) -> S
         if name in names:
             pair = change(pair, random)
     return pair
+
+
+def halves(pieces: Sequence[str]) -> Halves:
+    """Return each way to split a piece into two other pieces, by ids."""
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    found = Halves()
+    for i, piece in enumerate(pieces):
+        if piece.startswith("<"):  # a special token, or a byte
+            continue
+        parts = [(piece[:end], piece[end:]) for end in range(1, len(piece))]
+        found[i] = [(ids[first], ids[second]) for first, second in parts if first in ids and second in ids]
+    return found
+
+
+def split_pieces(pieces: Iterable[int], ways: Halves, random: Random) -> list[int]:
+    """Return pieces of the same text, of which one in ten is split, and its parts again with the same probability."""
+    split = []
+    waiting = list(pieces)[::-1]
+    while waiting:
+        piece = waiting.pop()
+        options = ways.get(piece)
+        if options and random.random() < _SPLIT:
+            waiting.extend(reversed(random.choice(options)))
+        else:
+            split.append(piece)
+    return split
 
 
 def sample_perturbed(
@@ -169,6 +199,7 @@ class AugmentedPairs:
         self.epoch = epoch
         self.changes = changes
         self._ends = list(accumulate(augmentation.sizes))
+        self._halves = halves(augmentation.tokenizer.vocabularies[0]) if augmentation.shares.split_pieces else Halves()
         self.src_pieces = pairs.src.lengths()
         self.tgt_pieces = pairs.tgt.lengths()
         rows = np.unique(chosen[changes[chosen] > 0])
@@ -179,7 +210,7 @@ class AugmentedPairs:
     def _measure(self, rows: list[int], encoded: Iterable[tuple[Pieces, Pieces]]) -> None:
         """Record the lengths of changed rows. A row that became too long, or empty, is not changed."""
         for row, (src, tgt) in zip(rows, encoded, strict=True):
-            lengths = len(src), len(tgt)
+            lengths = len(self._split(row, src)), len(tgt)
             if min(lengths) > 0 and max(lengths) <= self.augmentation.max_length:
                 self.src_pieces[row] = self.augmentation.given + lengths[0]
                 self.tgt_pieces[row] = lengths[1]
@@ -193,7 +224,13 @@ class AugmentedPairs:
         tokenizer = self.augmentation.tokenizer
         src, tgt = self._text(row)
         given = self.pairs.src[row][: self.augmentation.given].tolist()
-        return [*given, *tokenizer.encode(src)], tokenizer.encode_target(tgt)
+        return [*given, *self._split(row, tokenizer.encode(src))], tokenizer.encode_target(tgt)
+
+    def _split(self, row: int, src: Pieces) -> Pieces:
+        """Return the source pieces of a row, split if this is one of its changes."""
+        if not self.changes[row] >> NAMES.index(SPLIT_PIECES) & 1:
+            return src
+        return split_pieces(src, self._halves, Random(repr((self.augmentation.seed, self.epoch, SPLIT_PIECES, row))))
 
     def _text(self, row: int) -> SentencePair:
         """Return the changed text of a row."""
