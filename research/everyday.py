@@ -1,7 +1,8 @@
 """Training text of everyday-en-de that Tatoeba lacks: names, amounts and dates in sentences, a traveller's first words.
 
-The words and patterns are recipes/everyday-lists.tsv and recipes/everyday-patterns.tsv. No line that is written is one
-of recipes/everyday-held-out.tsv.
+The words and patterns are recipes/everyday-lists.tsv and recipes/everyday-patterns.tsv, and whole pairs
+recipes/everyday-phrases.tsv and recipes/everyday-written.tsv. No line that is written is one of
+recipes/everyday-held-out*.tsv.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def write_text(directory: Path) -> dict[str, int]:
 
     names: pairs of the text in which names are replaced by others. labels: names, products and unknown words alone.
     sentences: patterns with their slots filled. numbers-en and numbers-de: items of the built-in corpus, alone and in
-    sentences, whose source is English or German. copied and copy: lines of the text, twice the same.
+    sentences, whose source is English or German. phrases and written: pairs of our own. copied and copy: lines of the
+    text, twice the same.
     """
     sides = [(directory / f"train.{language}").read_text(encoding="utf-8").splitlines() for language in _LANGUAGES]
     pairs = list(zip(*sides, strict=True))
@@ -109,7 +111,18 @@ def write_text(directory: Path) -> dict[str, int]:
     drawn = list(islice(maker.numbers(), PAIRS["numbers"]))
     write("numbers-en", [pair for pair, is_english in drawn if is_english])
     write("numbers-de", [pair for pair, is_english in drawn if not is_english])
+    for name in ("phrases", "written"):
+        write(name, written_pairs(name))
     return counts
+
+
+def written_pairs(name: str) -> list[Pair]:
+    """Return the pairs of recipes/everyday-NAME.tsv."""
+    pairs = []
+    for line in (RECIPES / f"everyday-{name}.tsv").read_text(encoding="utf-8").splitlines():
+        english, german = line.split("\t")
+        pairs.append((english, german))
+    return pairs
 
 
 def write_interpolated(directory: Path, teacher: str) -> dict[str, int]:
@@ -395,7 +408,8 @@ def _write_pairs(path: Path, pairs: list[Pair]) -> int:
     """Write a file per language without repeated and held-out pairs, and return the number of pairs."""
     held_out = {
         side
-        for line in (RECIPES / "everyday-held-out.tsv").read_text(encoding="utf-8").splitlines()
+        for path in RECIPES.glob("everyday-held-out*.tsv")
+        for line in path.read_text(encoding="utf-8").splitlines()
         for side in line.split("\t")
     }
     kept = [pair for pair in dict.fromkeys(pairs) if not held_out & set(pair)]

@@ -63,15 +63,18 @@ def test_no_line_is_held_out_and_files_are_parallel(tmp_path: Path, monkeypatch:
     )
     held_out = Maker(Random(1)).sentence()
     (tmp_path / "held").mkdir()
-    for name in ("everyday-lists.tsv", "everyday-patterns.tsv"):
+    for name in ("everyday-lists.tsv", "everyday-patterns.tsv", "everyday-phrases.tsv", "everyday-held-out-2.tsv"):
         (tmp_path / "held" / name).write_bytes((RECIPES / name).read_bytes())
     (tmp_path / "held" / "everyday-patterns.tsv").write_text("Hello.\tHallo.\nThank you, {person}!\tDanke, {person}!\n")
     (tmp_path / "held" / "everyday-held-out.tsv").write_text(f"Hello.\tGuten Tag.\n{held_out[0]}\t{held_out[1]}\n")
+    second = (RECIPES / "everyday-held-out-2.tsv").read_text(encoding="utf-8").splitlines()[1].split("\t")[1]
+    (tmp_path / "held" / "everyday-written.tsv").write_text(f"{second}\tA\nB\t{second}\nGood.\tGut.\n")
     monkeypatch.setattr("research.everyday.RECIPES", tmp_path / "held")
     for column, language in enumerate(("en", "de")):
         (tmp_path / f"train.{language}").write_text("".join(f"{pair[column]}\n" for pair in TEXT))
     counts = write_text(tmp_path)
     assert counts["sentences"] > 100
+    assert counts["written"] == 1
     for name, count in counts.items():
         lines = [(tmp_path / f"{name}.{language}").read_text().splitlines() for language in ("en", "de")]
         assert len(lines[0]) == len(lines[1]) == count
