@@ -1,6 +1,7 @@
 """Training text of everyday-en-de: names, slots and numbers agree on both sides."""
 
 import re
+from collections import Counter
 from pathlib import Path
 from random import Random
 
@@ -79,6 +80,29 @@ def test_no_line_is_held_out_and_files_are_parallel(tmp_path: Path, monkeypatch:
         lines = [(tmp_path / f"{name}.{language}").read_text().splitlines() for language in ("en", "de")]
         assert len(lines[0]) == len(lines[1]) == count
         assert not {"Hello.", "Hallo.", *held_out} & {*lines[0], *lines[1]}
+
+
+def test_no_written_pair_is_nearly_a_held_out_phrase():
+    """Less than three of four words of both together are the same."""
+    phrases = [
+        _words(line.split("\t")[-1])
+        for path in RECIPES.glob("everyday-held-out*.tsv")
+        for line in path.read_text(encoding="utf-8").splitlines()[1:]
+    ]
+    assert len(phrases) == 160
+    having: dict[str, list[int]] = {}
+    for number, phrase in enumerate(phrases):
+        for word in phrase:
+            having.setdefault(word, []).append(number)
+    for line in (RECIPES / "everyday-written.tsv").read_text(encoding="utf-8").splitlines():
+        for words in map(_words, line.split("\t")):
+            shared = Counter(number for word in words for number in having.get(word, ()))
+            for number, count in shared.items():
+                assert count < 0.75 * len(words | phrases[number]), line
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))
 
 
 def test_nearness_is_one_for_a_reference_and_falls_with_other_words():
