@@ -26,7 +26,6 @@ IGNORED = [
 ]
 for number in IGNORED:
     signal.signal(number, HANDLERS[number.name] or signal.SIG_DFL)
-os.environ.pop("PYTHONWARNDEFAULTENCODING", None)  # processes that tests start would print warnings
 for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
     del os.environ[name]  # a proxy cannot reach the servers of tests
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, here and in the processes that tests start
@@ -37,6 +36,7 @@ gc.disable()  # until the tests are collected
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
     """Leave the objects of imported modules out of garbage collections, which take a fifth of the time of imports."""
+    os.environ.pop("PYTHONWARNDEFAULTENCODING", None)  # pytest's workers have read it; other processes would warn
     gc.freeze()
     gc.enable()
 

@@ -159,16 +159,14 @@ def _write_part(path: Path, chunks: Iterable[FilteredChunk], seen: SeenPairs | N
             for chunk in chunks:
                 new = np.ones(len(chunk.digests), dtype=bool) if seen is None else seen.add(chunk.digests)
                 for row in np.flatnonzero(~new):
-                    src = chunk.src[row].decode()
-                    tgt = chunk.tgt[row].decode()
-                    chunk.stats.drop("duplicate", chunk.numbers[row], src, tgt)
+                    chunk.stats.drop("duplicate", chunk.numbers[row], chunk.src[row].decode(), chunk.tgt[row].decode())
                 stats.add(chunk.stats)
                 stats.kept += int(new.sum())
                 digests.append(chunk.digests[new])
                 src_file.write(b"".join(compress(chunk.src, new)))
                 tgt_file.write(b"".join(compress(chunk.tgt, new)))
         np.save(aside / "digests.npy", np.concatenate(digests))
-        (aside / "stats.json").write_text(json.dumps(asdict(stats)))
+        (aside / "stats.json").write_text(json.dumps(asdict(stats)), encoding="utf-8")
     return stats
 
 

@@ -180,12 +180,12 @@ def _write(out: Path, bundle: Bundle, multipliers: Mapping[str, float]) -> None:
     if bundle.shortlist is not None:
         (out / _SHORTLIST).write_bytes(bundle.shortlist.content)
         settings["shortlist"] = [_SHORTLIST, False]
-    (out / _CONFIG).write_text(yaml.safe_dump(settings, sort_keys=False))
+    (out / _CONFIG).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     name = f"{bundle.src_lang}-{bundle.tgt_lang}"
     info: dict[str, Any] = {"modelName": name, "shortName": name, "type": "relattn", "version": 1, "API": 1}
     info |= {"src": bundle.src_lang, "srcTags": {bundle.src_lang: bundle.src_lang}}
     info |= {"trg": bundle.tgt_lang, "trgTag": bundle.tgt_lang}
-    (out / _INFO).write_text(json.dumps(info, indent=1) + "\n")
+    (out / _INFO).write_text(json.dumps(info, indent=1) + "\n", encoding="utf-8")
 
 
 def _model(bundle: Bundle, sizes: list[int], multipliers: Mapping[str, float]) -> bytes:

@@ -26,6 +26,6 @@ def engines(compiler: Path = FOLDER.parents[3] / "kernels/web.py") -> dict[str, 
             "pip install --editable ./toolkit ziglang",
         )
         require(find_spec("ziglang"), "WebAssembly requires the compiler ziglang once: pip install ziglang")
-        process = subprocess.run([sys.executable, str(compiler), str(FOLDER)], capture_output=True, text=True)
+        process = subprocess.run([sys.executable, str(compiler), str(FOLDER)], capture_output=True, encoding="locale")
         require(process.returncode == 0, f"WebAssembly could not be compiled: {process.stderr.strip()[-400:]}")
     return {name: path.read_bytes() for name, path in paths.items()}
