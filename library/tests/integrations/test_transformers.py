@@ -279,6 +279,7 @@ DROPOUT = {  # attribute of the attention module that holds the dropout probabil
     "parakeet": "attention_dropout", "wav2vec2-bert": "dropout.p",
     "vits": "dropout", "speecht5": "dropout", "t5": "dropout", "umt5": "dropout",
     "deberta": "dropout.p", "deberta-v3": "dropout.p", "mpnet": "dropout.p", "wavlm": "dropout",
+    "got-ocr2": "dropout",
 }  # fmt: skip
 
 

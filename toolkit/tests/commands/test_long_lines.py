@@ -125,6 +125,7 @@ def test_long_lines_are_divided(relattn, reading, short):
     result = relattn("translate", short, "--long_lines", "split")
     assert result[:2] == (0, text_of(expected).decode())
     assert "has" not in result.err
+    assert {*re.findall(r"line (\d+)", result.err)} <= {"1", "2", "3"}
     reading(text_of([SENTENCE, "x" * 90, long, "two"]))
     rows = [
         row.split(" ||| ") for row in relattn("translate", short, "--long_lines=split", "--n_best=2").out.splitlines()

@@ -81,6 +81,8 @@ def test_locales(given, lang, expected):
     entry = '#, fuzzy\nmsgid "a"\nmsgstr "{}"\n'
     content = HEADER.format(given) + entry.format("").replace("#, fuzzy\n", "")
     assert translated("a.po", content, lang) == HEADER.format(expected) + entry.format("A")
+    header = 'msgid ""\n"Language: en\\n"\nmsgstr "x"\n'  # a text that is translated already
+    assert translated("a.po", content + header, lang) == translated("a.po", content, lang) + header
     content = '{"@@locale": "%s", "a": "%s"}'
     assert translated("a.arb", content % (given, "a b"), lang) == content % (expected, "A B")
 

@@ -51,18 +51,20 @@ def test_a_sentence_over_several_subtitles_is_one_text() -> None:
     contents = [
         "I have never seen",
         "such a large and\nbeautiful house before.",
-        "Really?",
+        "“Really?”",
+        "Yes.",
         "<i>No way</i>",
         "and",
         "- so\n- on",
     ]
-    starts = [1, 3, 5, 7, 9, 11]
+    starts = [1, 3, 5, 7, 9, 11, 13]
     file = "".join(
         f"{i}\n00:00:{start:02},000 --> 00:00:{start + 1:02},000\n{text}\n\n"
         for i, (start, text) in enumerate(zip(starts, contents, strict=True), start=1)
     )
     document = read("a.srt", file.encode())
-    assert document.texts[:2] == ["I have never seen such a large and beautiful house before.", "Really?"]
+    first = "I have never seen such a large and beautiful house before."
+    assert document.texts[:3] == [first, "“Really?”", "Yes."]
     assert document.fill(document.texts) == file
     document = read("a.srt", file.encode())
     long = "Ich habe noch nie ein so großes und noch dazu so schönes Haus gesehen."

@@ -121,8 +121,9 @@ def test_broken_html_is_accepted(html: str) -> None:
     assert isinstance(page.fill(page.texts), str)
 
 
-def test_a_tag_without_a_partner_divides_no_sentence() -> None:
+def test_one_tag_without_a_partner_divides_no_sentence() -> None:
     assert Notated(Markup("<p>one</b> two</p><p>three <i>four")).texts == ["one<m0/> two", "three <m0/>four"]
+    assert Notated(Markup("<p>one</b> two <i>three")).texts == ["one", " two ", "three"]
 
 
 @pytest.fixture

@@ -206,7 +206,9 @@ def test_words_of_a_translation_that_begins_with_a_prefix(with_model):
     (expected,) = with_model.translator.n_best(["one apple"], TranslateOptions(n_best=2), prefixes=["zwei"])
     texts = ["".join(word["text"] for word in answer["words"]), *answer["alternatives"]]
     assert texts == [each.text for each in expected]
-    for refusal in ({"q": "one apple. Two pears."}, {"prefix": "z" * 4001}):
+    assert len(with_model.translator.tokenizer.encode("z" * 249)) == 250  # the maximum
+    assert with_model.post("/words", json={**parameters, "prefix": "z" * 249}).status_code == 200
+    for refusal in ({"q": "one apple. Two pears."}, {"prefix": "z" * 250}, {"prefix": "z" * 4001}):
         assert with_model.post("/words", json={**parameters, **refusal}).status_code == 400
 
 
