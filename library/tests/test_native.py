@@ -442,6 +442,16 @@ def test_later_calls_of_a_form_equal_the_first(case, monkeypatch):
         assert all(map(torch.equal, got, expected))
 
 
+@pytest.mark.parametrize("records", [False, True])
+def test_calls_with_a_bias_have_plans_unless_its_gradient_is_needed(records, monkeypatch):
+    monkeypatch.setattr(plans, "PLANS", {})
+    inputs = make_inputs(SHAPES["two tiles"], dtype=torch.float32)
+    bias = torch.zeros(70, 70, requires_grad=True)
+    with torch.set_grad_enabled(records):
+        relative_attention(**inputs, bias=bias, clip=16, backend="native")
+    assert [plan is None for plan in plans.PLANS.values()] == [records]
+
+
 @pairwise(per_head=[0, 1], dtype=[torch.float32, torch.float64], dim=[5, 16], given=["all", "query", "rel_value"])
 def test_gradients_of_short_sequences_with_a_wide_range(per_head, dtype, dim, given):
     """Rows of tables that no pair takes have zero gradients. Some inputs need none."""

@@ -341,20 +341,24 @@ def waiting(client: TestClient) -> float:
 
 
 def test_long_file_does_not_delay_a_text_of_the_same_client():
-    limits = replace(LIMITS, batch=4, waiting=40, files=2)
-    with client_of("en-de", limits=limits) as client, ThreadPoolExecutor(2) as threads:
+    limits = replace(LIMITS, batch=4, waiting=40, files=4)
+    with client_of("en-de", limits=limits) as client, ThreadPoolExecutor(3) as threads:
         translator = client.engines["en", "de"]
         translator.running.clear()
-        file = threads.submit(upload, client, "a.txt", LONG)
-        while not (before := waiting(client)):
-            time.sleep(0.01)
-        second = upload(client, "b.txt", LONG)
-        assert (second.status_code, "too many files" in second.json()["error"]) == (429, True)
+        files = []
+        before = 0.0
+        for content in (LONG, b"one"):
+            files.append(threads.submit(upload, client, "a.txt", content))
+            while waiting(client) == before and not files[-1].done():
+                time.sleep(0.01)
+            before = waiting(client)
+        third = upload(client, "a.txt", LONG)
+        assert (third.status_code, "too many files" in third.json()["error"]) == (429, True)
         text = threads.submit(translate, client, q="short")
         while waiting(client) == before:
             time.sleep(0.01)
         translator.running.set()
-        assert text.result(60).status_code == file.result(60).status_code == 200
+        assert [answer.result(60).status_code for answer in (text, *files)] == [200, 200, 200]
         assert sum("short" in batch for batch in translator.batches[:2]) == 1
         assert all(len(batch) <= 4 for batch in translator.batches)
         assert upload(client, "b.txt", LONG).status_code == 200
