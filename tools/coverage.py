@@ -60,22 +60,24 @@ def coverage() -> Iterator[tuple[str, str, str]]:
     for path in sorted(Path(transformers.__file__).parent.glob("models/*/modeling_*.py")):
         model = path.parent.name
         for name, code in classes(path.read_text(encoding="utf-8")):
-            if (scheme := scheme_of(name, code)) is not None:
+            if (scheme := scheme_of(code)) is not None:
                 is_enabled = f"{model}.{path.stem}.{name}" in enabled
                 yield model, name, "*enabled*" if is_enabled else status(f"{model}.{name}", scheme)
 
 
 def classes(source: str) -> Iterator[tuple[str, str]]:
-    """Yield the name of each class of a file, and its code without docstrings and comments."""
+    """Yield the name of each class of a file that may be an attention, and its code without docstrings and comments."""
     for part in re.split(r"^(?=class )", source, flags=re.MULTILINE)[1:]:
-        head, _, rest = DOCSTRING_OR_COMMENT.sub("", part).partition("\n")
-        body = re.split(r"^(?=\w|@)", rest, maxsplit=1, flags=re.MULTILINE)[0]
-        yield re.findall(r"\w+", head)[1], f"{head}\n{body}"
+        name = re.findall(r"\w+", part[:200])[1]
+        if NAME.search(name):
+            head, _, rest = DOCSTRING_OR_COMMENT.sub("", part).partition("\n")
+            body = re.split(r"^(?=\w|@)", rest, maxsplit=1, flags=re.MULTILINE)[0]
+            yield name, f"{head}\n{body}"
 
 
-def scheme_of(name: str, code: str) -> str | None:
+def scheme_of(code: str) -> str | None:
     """Return the heading of the scheme of a class, "" if it is unknown, or None if the class has no relative term."""
-    if not NAME.search(name) or HOLDS_ATTENTION.search(code) or "def forward" not in code:
+    if HOLDS_ATTENTION.search(code) or "def forward" not in code:
         return None
     return next((scheme for pattern, scheme in SCHEMES if re.search(pattern, code)), None)
 

@@ -30,9 +30,11 @@ from tests.support.processes import family
 from tests.support.training_states import SRC, TGT, assert_same, layout, loss_values, losses, make_model, state_of
 
 STEPS = {"log_every": 1, "valid_every": 6, "valid_bleu_lines": 0, "average": 1}
-# Two processes of a run as torchrun starts them. One is forked from the other: importing takes longer than they do.
+# Two processes of a run as torchrun starts them. One is forked from the other: importing, also of what the optimizer
+# imports, takes longer than they do.
 TWO = """
 import os, sys
+import torch._dynamo
 from relattn_mt.commands import main, train
 from relattn_mt.training import train
 os.environ |= {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
