@@ -126,8 +126,17 @@ for line in lines:
 """
 
 
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """Path of the compiled example in C."""
+    path, source = tmp_path_factory.mktemp("program") / "program", Path(example.__file__).parent / "translate.c"
+    options = ["-std=gnu11", "-Werror", f"-I{library.FOLDER}", source, "-ldl", "-lm", "-o", path]
+    subprocess.run(["cc", *options], check=True)
+    return path
+
+
 @pytest.mark.parametrize("level", levels())
-def test_a_program_in_c_finds_what_python_finds(level, tmp_path):
+def test_a_program_in_c_finds_what_python_finds(level, program, tmp_path):
     """Tokens, and scores to the bit, on every processor level."""
     environment = {**os.environ, "RELATTN_LEVEL": level}
 
@@ -139,8 +148,7 @@ def test_a_program_in_c_finds_what_python_finds(level, tmp_path):
         return done
 
     expected, examples = run(sys.executable, "-c", PYTHON), Path(example.__file__).parent
-    program, model, engine = tmp_path / "program", tmp_path / "model", library.FOLDER / "relattn_mt.so"
-    run("cc", "-std=gnu11", "-Werror", f"-I{library.FOLDER}", examples / "translate.c", "-ldl", "-lm", "-o", program)
+    model, engine = tmp_path / "model", library.FOLDER / "relattn_mt.so"
     run(sys.executable, examples / "flat_model.py", PACKAGED / "everyday-en-de", model)
     assert run(program, engine, model, input=expected.stderr).stdout == expected.stdout
     model.write_bytes(model.read_bytes()[:100])
@@ -149,12 +157,9 @@ def test_a_program_in_c_finds_what_python_finds(level, tmp_path):
 
 
 @pytest.mark.parametrize("level", [name for name in levels() if name.endswith(("_vnni", "_dotprod"))])
-def test_the_program_in_c_refuses_instructions_that_the_processor_lacks(level, tmp_path):
+def test_the_program_in_c_refuses_instructions_that_the_processor_lacks(level, program, tmp_path):
     """A level has processors with and without dot products of int8."""
-    program, model = tmp_path / "program", tmp_path / "model"
-    examples = Path(example.__file__).parent
-    compiler = ["cc", "-std=gnu11", f"-I{library.FOLDER}", examples / "translate.c", "-ldl", "-lm", "-o", program]
-    subprocess.run(compiler, check=True)
+    model, examples = tmp_path / "model", Path(example.__file__).parent
     with_dots = {**os.environ, "RELATTN_LEVEL": level}
     writer = [sys.executable, examples / "flat_model.py", PACKAGED / "everyday-en-de", model]
     subprocess.run(writer, env=with_dots, check=True)

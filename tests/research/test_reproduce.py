@@ -67,7 +67,8 @@ def first(tmp_path):
 
 def test_table_is_trained_measured_and_written(small, tmp_path, text, caplog, first, monkeypatch):
     (tmp_path / "runs/tiny").mkdir(parents=True)
-    with FileLock(tmp_path / "runs/tiny/relative-relative_tables=keys-seed1.lock"):
+    with FileLock(tmp_path / "runs/tiny/relative-relative_tables=keys-seed1.lock"), monkeypatch.context() as patched:
+        patched.setattr(report, "draw", lambda *_: b"")  # pictures take half of the time of this test
         page = small()
     assert [path.name for path in first.parent.iterdir()] == [first.name]
     assert any("keys-seed1: skipped" in message for message in caplog.messages)
@@ -104,6 +105,7 @@ def test_table_is_trained_measured_and_written(small, tmp_path, text, caplog, fi
 
     with pytest.raises(InputError, match=r"'rope'.* relative"):
         small(models=["rope"])
+    monkeypatch.setattr(report, "draw", lambda *_: b"")
     monkeypatch.setattr(reproduce, "train", Mock(side_effect=reproduce.train))
     code = row.conditions["code"]
     monkeypatch.setattr(reproduce, "code_digest", lambda: "deadbeef")
@@ -118,6 +120,7 @@ def test_claims_of_the_paper_are_tested_on_each_text(monkeypatch, tmp_path):
     references = [f"the {i}th cat sat on the mat of dog {i * i} today" for i in range(60)]
     wrong = [line.replace("sat on", "saw a") if i % 2 else line for i, line in enumerate(references)]
     pairs = {"valid": [(line, line) for line in references], "other": [(line, line) for line in references]}
+    monkeypatch.setattr(report, "draw", lambda *_: b"")
     for relation, found in ((">", "1"), ("=", "0"), ("≤", "0")):
         claim = Claim("relative", relation, "relative-relative_tables=keys")
         monkeypatch.setattr(report, "CLAIMS", (claim, claim._replace(second="rope")))

@@ -34,10 +34,10 @@ def extremes(rows, inputs, outputs):
 
 def assert_sums_are_exact():
     for inputs, outputs in ((64, 64), (65, 130), (513, 77), (96, 259)):
-        for rows in (1, 2, 15, 16, 17, 127, 128, 129, 300):
-            for layer, input in extremes(rows, inputs, outputs):
-                assert len(int8.quantize(layer)) == 1
+        for layer, input in extremes(300, inputs, outputs):
+            assert len(int8.quantize(layer)) == 1
+            want = expected(layer, input, 63 if int8.product() == PAIRS else 127)
+            for rows in (1, 2, 15, 16, 17, 127, 128, 129, 300):
                 with torch.inference_mode():
-                    output = layer(input)
-                want = expected(layer, input, 63 if int8.product() == PAIRS else 127)
-                np.testing.assert_allclose(output, want, rtol=1e-5, atol=1e-30)
+                    output = layer(input[:rows])
+                np.testing.assert_allclose(output, want[:rows], rtol=1e-5, atol=1e-30)
