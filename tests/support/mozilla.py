@@ -1,5 +1,6 @@
 """Loopback server with Mozilla's two lists of Firefox's models, and their files."""
 
+import functools
 import gzip
 import hashlib
 import json
@@ -42,6 +43,12 @@ def model_files(directory: Path, *, two: bool = False, seed: int = 1) -> dict[st
     files["model"] = write_bin(directory / "model.bin", tensors, settings, int8=True)
     files["lex"] = write_shortlist(directory / "lex.bin", pieces)
     return {kind: file.read_bytes() for kind, file in files.items()}
+
+
+@functools.cache
+def compressed(content: bytes) -> bytes:
+    """Return a file as .gz, which takes most of the time of a server that starts."""
+    return gzip.compress(content, mtime=0)
 
 
 def self_signed(address: str) -> bytes:
@@ -102,7 +109,7 @@ class Mozilla(ThreadingHTTPServer):
         entry |= {"sourceLanguage": src, "targetLanguage": tgt, "metrics": {"flores200-plus": {"bleu": 38.8}}}
         for kind, content in files.items():
             path = f"models/{pair}/{architecture}_{digest['model'][:8]}/exported/{kind}.bin.gz"
-            self.files[path] = gzip.compress(content, mtime=0)
+            self.files[path] = compressed(content)
             entry["files"][NAMES[kind]] = {"path": path}
             packed = pyarrow.compress(content, "zstd", asbytes=True)
             location = f"main-workspace/translations-models-v2/{digest[kind][:16]}.zst"
