@@ -18,9 +18,11 @@ from relattn_mt.model.transformer import Transformer
 from relattn_mt.training.objective import summed_loss
 
 from benchmarks.measure import alternate, command, parse, record
+from research import baselines
 from research.tables import TABLES
 
-SCHEMES = {entry.name: entry for entry in sorted(TABLES["positions"].entries, key=lambda e: e.name != "none")}
+ENTRIES = sorted(TABLES["positions"].entries, key=lambda entry: entry.name != "none")
+SCHEMES = {entry.name: entry for entry in ENTRIES if entry.positions not in baselines.SCHEMES}
 LENGTHS = (32, 256, 1024)
 VOCABULARY, TOKENS = 8000, 2048
 KEY = ("n", "positions", "products", "layers", "tokens")

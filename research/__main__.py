@@ -9,20 +9,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
+from relattn_mt import config
 from relattn_mt.bundle import read_bundle
 from relattn_mt.commands.options import DeviceOptions, ReferenceText, SearchOptions, require_new_output
 from relattn_mt.commands.parser import parse
-from relattn_mt.config import Positions
 from relattn_mt.hub import resolve
 from relattn_mt.support.console import log_to_stderr
 from relattn_mt.support.errors import InputError, Interrupted, missing_package, one_line, require, unknown
 from relattn_mt.support.files import output
 from relattn_mt.translate.translator import Translator
 
+from research import baselines
+
 
 def demo(
     *,
-    compare: list[Positions] = [],  # noqa: B006
+    compare: list[config.Positions] = [],  # noqa: B006
     steps: int = 2000,
     seed: int = 1,
     src_lang: str = "en",
@@ -42,7 +44,7 @@ def demo(
     _require_packages("matplotlib", "num2words")
     from research.demo import demo as run
 
-    schemes: list[Positions] = list(dict.fromkeys(["relative", *compare]))
+    schemes: list[config.Positions] = list(dict.fromkeys(["relative", *compare]))
     run(Path(out), schemes, steps=steps, seed=seed, src_lang=src_lang, tgt_lang=tgt_lang)
 
 
@@ -231,6 +233,7 @@ def _require_packages(*names: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, or with those of the process. Return the exit code."""
+    baselines.register()
     name, *words = (sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         if name in ("-h", "--help"):

@@ -11,6 +11,8 @@ from relattn_mt.config.settings import to_config
 from relattn_mt.config.yaml import read_yaml
 from relattn_mt.tokens.text_files import read_parallel
 
+from research import baselines
+
 Pairs = list[tuple[str, str]]
 JOINED = 6  # lines of the validation text per long line
 
@@ -142,7 +144,9 @@ VARIANTS = (  # models between the first scheme and the others
     Entry("relative, aV only", "relative", {"relative_tables": "values"}),
     Entry("relative, zero beyond the window", "relative", {"beyond": "zero"}),
 )
-_FIRST, *_OTHERS = (Entry(scheme.title, name, paper=PAPER.get(name)) for name, scheme in SCHEMES.items())
+_SCHEMES = SCHEMES | baselines.SCHEMES
+_SCHEMES["none"] = _SCHEMES.pop("none")  # the last row
+_FIRST, *_OTHERS = (Entry(scheme.title, name, paper=PAPER.get(name)) for name, scheme in _SCHEMES.items())
 ENTRIES = (_FIRST, *VARIANTS, *_OTHERS)
 CLIPS = ((16, 25.8), (0, 12.5), (1, 25.5), (2, 25.8), (4, 25.9), (64, 25.9), (256, 25.8))  # k and BLEU in the paper
 KEYS_AND_VALUES = (

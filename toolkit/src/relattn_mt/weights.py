@@ -14,7 +14,7 @@ import numpy as np
 import safetensors
 
 from relattn_mt.config import ModelConfig
-from relattn_mt.config.positions import ClippedTables, DistanceBias, DistanceVectors
+from relattn_mt.config.positions import ClippedTables, DistanceBias, DistanceVectors, OtherMixer
 from relattn_mt.support.errors import InputError, one_line, reading, require
 from relattn_mt.support.lazy import LazyMapping
 from relattn_mt.support.types import VocabSizes
@@ -77,9 +77,9 @@ def weight_table(config: ModelConfig, vocab_sizes: VocabSizes, *, quantized: boo
             add(f"{side}_positions.signal.weight", spec.max_length, dim)
         for leaf in leaves if config.embedding_norm else ():
             add(f"{side}_positions.norm.{leaf}", dim)
-        has_ssru = is_causal and config.decoder_mixer == "ssru"
-        if isinstance(spec.mixer, DistanceBias) and not spec.mixer.per_layer and not has_ssru:
-            for name, shape in spec.mixer.weights(config.heads).items():
+        mixer = config.mixer(is_causal)
+        if isinstance(mixer, DistanceBias) and not mixer.per_layer:
+            for name, shape in mixer.weights(config.heads).items():
                 add(f"{side}_positions.bias.{name}", *shape)
         for name, shape in _layer(config, is_causal):
             for i in range(layers):
@@ -107,17 +107,16 @@ def _layer(config: ModelConfig, is_causal: bool) -> Iterator[tuple[str, tuple[in
     head_dim = config.head_size
     joined = heads * head_dim
     inner = config.feed_forward_dim
-    mixer = config.position_spec.mixer
+    mixer = config.mixer(is_causal)
     linear = {"feed_forward.0": (inner, dim), "feed_forward.3": (dim, inner)}
     if config.feed_forward == "gated":
         linear["feed_forward.gate"] = (inner, dim)
     sublayers = ["self_attention", "cross_attention"] if is_causal else ["self_attention"]
     own = "self_attention.attention"
     match mixer:
-        case _ if is_causal and config.decoder_mixer == "ssru":
+        case OtherMixer():
             sublayers = sublayers[1:]
-            linear["self_attention.forget"] = (dim, dim)
-            yield "self_attention.value.weight", (dim, dim)
+            yield from ((f"self_attention.{name}", shape) for name, shape in mixer.weights(dim, is_causal).items())
         case ClippedTables(left, right, keys, values, per_head):
             for side in ("key",) * keys + ("value",) * values:
                 yield f"{own}.rel_{side}.weight", ((heads,) if per_head else ()) + (left + right + 1, head_dim)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from relattn_mt.config.base import number
-from relattn_mt.config.positions import OPTION_NAMES, PositionConfig, Positions
+from relattn_mt.config.positions import OPTION_NAMES, SSRU, Mixer, PositionConfig, Positions
 from relattn_mt.support.errors import require
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish"]  # in the order of `relattn_mt.h`
@@ -85,6 +85,10 @@ class ModelConfig(PositionConfig):
     def head_size(self) -> int:
         """Dimension of each head."""
         return self.head_dim or self.dim // self.heads
+
+    def mixer(self, is_causal: bool) -> Mixer:
+        """Return the first sub-layer of the encoder's layers, or of the decoder's, which are causal."""
+        return SSRU() if is_causal and self.decoder_mixer == "ssru" else self.position_spec.mixer
 
     @property
     def alignment(self) -> tuple[int, int]:

@@ -3,8 +3,8 @@
 Everything that depends on a scheme reads its `PositionSpec`: the model, the compiled decoder, exports, analysis and the
 reference pages. They match on the kinds of its two parts, a `Signal` and a `Mixer`, and refuse a kind that they do not
 know. To add a scheme, add an entry to `SCHEMES`, and for a new computation a kind. A `DistanceBias` names its module
-and its weights; the modules of the other kinds are in `model/positions/`, and their weights in `weights.py`. `register`
-adds a scheme of another package. Importing this module does not import PyTorch.
+and its weights, as does an `OtherMixer`; the modules of the other kinds are in `model/positions/`, and their weights in
+`weights.py`. `register` adds a scheme of another package. Importing this module does not import PyTorch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from relattn_mt.config.base import Config, arguments_of, number
 from relattn_mt.support.errors import require, unknown
 
 _T = TypeVar("_T")
+Shapes = dict[str, tuple[int, ...]]  # of weights, by name
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class DistanceBias(Mixer):
     module: ClassVar[str]
     per_layer: bool = False
 
-    def weights(self, heads: int) -> dict[str, tuple[int, ...]]:
+    def weights(self, heads: int) -> Shapes:
         """Return the names and the shapes of the weights of a module."""
         return {}
 
@@ -116,7 +117,7 @@ class BucketBias(DistanceBias):
     buckets: ClassVar[int] = 32  # of both directions together
     farthest: ClassVar[int] = 128  # this distance and longer ones share a bucket
 
-    def weights(self, heads: int) -> dict[str, tuple[int, ...]]:
+    def weights(self, heads: int) -> Shapes:
         return {"weight": (self.buckets, heads)}
 
 
@@ -139,6 +140,31 @@ class Rotation(Mixer):
     """Self-attention with rotated queries and keys (Su et al. 2021)."""
 
     even = "head_dim"
+
+
+class OtherMixer(Mixer):
+    """A sub-layer other than self-attention. PyTorch's engine supports any subclass.
+
+    Attributes:
+        module: The class of the sub-layer, as "package.module:Class". It is called with the dimension of the model and
+            `is_causal`, and has the interface of `SSRUMixer` in `model/mixers.py`.
+    """
+
+    module: ClassVar[str]
+
+    def weights(self, dim: int, is_causal: bool) -> Shapes:
+        """Return the names, after "self_attention.", and the shapes of the weights of a module."""
+        raise NotImplementedError
+
+
+@final
+class SSRU(OtherMixer):
+    """A recurrent unit (Kim et al. 2019), for decoders only."""
+
+    module = "relattn_mt.model.mixers:SSRUMixer"
+
+    def weights(self, dim: int, is_causal: bool) -> Shapes:
+        return {"forget.weight": (dim, dim), "forget.bias": (dim,), "value.weight": (dim, dim)}
 
 
 class PositionSpec(NamedTuple):

@@ -208,7 +208,7 @@ class NativeDecoder:
 
     def positions(self, stack: str, length: int) -> tuple[dict[str, Any], list[Any]]:
         """Return the arguments of the encoder or the decoder for a number of positions, and what they point to."""
-        mixer = DotProduct() if stack == "decoder" and self.has_ssru else self.spec.mixer
+        mixer = self.config.mixer(stack == "decoder")
         # the distances that have a label
         left = 0
         right = 0

@@ -44,9 +44,10 @@ class SSRUMixer(nn.Module):
 
     Args:
         dim: Model dimension.
+        is_causal: Not used.
     """
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, *, is_causal: bool) -> None:
         super().__init__()
         self.forget = Linear(dim, dim)
         self.value = Linear(dim, dim, bias=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pkgutil import resolve_name
-from typing import cast
+from typing import Any, cast
 
 from relattn import RelativeAttention, SelfAttention
 from torch import Tensor, nn
@@ -15,12 +15,13 @@ from relattn_mt.config.positions import (
     DistanceVectors,
     DotProduct,
     LearnedVectors,
+    OtherMixer,
     Rotation,
     Sinusoids,
 )
 from relattn_mt.model.attention import PlainAttention, projections
 from relattn_mt.model.layers import norm
-from relattn_mt.model.mixers import SSRUMixer, TokenMixer
+from relattn_mt.model.mixers import TokenMixer
 from relattn_mt.model.positions.absolute import LearnedSignal, SinusoidalSignal
 from relattn_mt.model.positions.distance_terms import BiasAttention, TransformerXLAttention
 from relattn_mt.model.positions.rotary import RotaryAttention
@@ -46,7 +47,7 @@ class StackPositions(nn.Module):
         self.config = config
         self.spec = config.position_spec
         self.is_causal = is_causal
-        self.has_ssru = is_causal and config.decoder_mixer == "ssru"
+        self.mixer = config.mixer(is_causal)
         self.signal = self._signal()
         self.bias = self._bias()
         self.norm = norm(config) if config.embedding_norm else nn.Identity()
@@ -64,13 +65,13 @@ class StackPositions(nn.Module):
 
     def _bias(self) -> nn.Module | None:
         """Build the function from distances to biases that the layers share, if the mixer has one."""
-        match self.spec.mixer:
-            case DistanceBias(per_layer=False, module=module) if not self.has_ssru:
-                return self._biases(module)
+        match self.mixer:
+            case DistanceBias(per_layer=False):
+                return self._module(self.mixer, self.config.heads)
         return None
 
-    def _biases(self, module: str) -> nn.Module:
-        return resolve_name(module)(self.config.heads, is_causal=self.is_causal)
+    def _module(self, mixer: DistanceBias | OtherMixer, size: int) -> Any:
+        return resolve_name(mixer.module)(size, is_causal=self.is_causal)
 
     def embed(self, embeddings: Tensor, start: int) -> Tensor:
         """Return embeddings with the signal of their positions added, normalized if the model does so.
@@ -88,8 +89,8 @@ class StackPositions(nn.Module):
     def token_mixer(self) -> TokenMixer:
         """Build the sub-layer in which the positions of one layer see each other."""
         heads = self.config.heads
-        if self.has_ssru:
-            return SSRUMixer(self.config.dim)
+        if isinstance(self.mixer, OtherMixer):
+            return self._module(self.mixer, self.config.dim)
         # Projections are initialised before the attention: the order decides which weights a seed gives.
         query, key, value, out = projections(self.config)
         return SelfAttention(query, key, value, out, self.attention(), num_heads=heads, is_causal=self.is_causal)
@@ -97,7 +98,7 @@ class StackPositions(nn.Module):
     def attention(self) -> nn.Module:
         """Build the attention of one layer, a module with the interface of `PlainAttention`."""
         config = self.config
-        match self.spec.mixer:
+        match self.mixer:
             case DotProduct():
                 return PlainAttention(config)
             case ClippedTables(left, right) as tables:
@@ -109,8 +110,8 @@ class StackPositions(nn.Module):
                     beyond=tables.beyond,
                     dropout=config.attention_dropout,
                 )
-            case DistanceBias(per_layer=True, module=module):
-                return BiasAttention(config, self._biases(module))
+            case DistanceBias(per_layer=True):
+                return BiasAttention(config, self._module(self.mixer, config.heads))
             case DistanceBias():
                 assert self.bias is not None
                 return BiasAttention(config, self.bias.forward)
@@ -118,7 +119,7 @@ class StackPositions(nn.Module):
                 return TransformerXLAttention(config)
             case Rotation():
                 return RotaryAttention(config)
-        raise self._unknown(self.spec.mixer)
+        raise self._unknown(self.mixer)
 
     def _unknown(self, kind: object) -> InputError:
         return InputError(f"{self.spec.name} positions: there is no module for {type(kind).__name__}")
