@@ -56,12 +56,8 @@ def check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
 def check_dtypes(operands: dict[str, Any]) -> None:
     """Check that all tensors given have one floating-point dtype."""
     dtype = operands["query"].dtype
-    agrees = True
-    for x in operands.values():
-        if x is not None and x.dtype != dtype:
-            agrees = False
-    if not agrees or not dtype.is_floating_point:
-        given = {name: x.dtype for name, x in operands.items() if x is not None}
+    given = {name: x.dtype for name, x in operands.items() if x is not None}
+    if any(other != dtype for other in given.values()) or not dtype.is_floating_point:
         listed = ", ".join(f"{name} {str(dtype).removeprefix('torch.')}" for name, dtype in given.items())
         raise ValueError(f"{', '.join(given)} must have one floating-point dtype, got {listed}")
 
@@ -69,12 +65,8 @@ def check_dtypes(operands: dict[str, Any]) -> None:
 def check_devices(arguments: dict[str, Any]) -> None:
     """Check that all tensors given are on one device."""
     device = arguments["query"].device
-    agrees = True
-    for x in arguments.values():
-        if x is not None and x.device != device:
-            agrees = False
-    if not agrees:
-        given = {name: x.device for name, x in arguments.items() if x is not None}
+    given = {name: x.device for name, x in arguments.items() if x is not None}
+    if any(other != device for other in given.values()):
         listed = ", ".join(f"{name} on {device}" for name, device in given.items())
         raise ValueError(f"all tensors must be on one device, got {listed}")
 

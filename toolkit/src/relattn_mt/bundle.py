@@ -196,7 +196,8 @@ class Bundle:
         )
         with putting(path) as directory:
             directory.mkdir(parents=True)
-            (directory / CONFIG).write_bytes(_as_json(description))
+            settings = {"format": FORMAT, "version": VERSION, **as_dict(description)}
+            (directory / CONFIG).write_bytes(f"{json.dumps(settings, indent=2, ensure_ascii=False)}\n".encode())
             for name, content in self.tokenizer.files.items():
                 (directory / name).write_bytes(content)
             if self.shortlist is not None:
@@ -271,12 +272,6 @@ def quantize_bundle(source: Bundle, out: str | Path, *, overwrite: bool = False)
     replace(source, path=out, state=weights).save(card)
     sizes = ((path / WEIGHTS).stat().st_size for path in (source.path, out))
     return "weights: {} in float32, {} in int8".format(*map(as_size, sizes))
-
-
-def _as_json(description: _Description) -> bytes:
-    """Return the content of bundle.json."""
-    content = {"format": FORMAT, "version": VERSION, **as_dict(description)}
-    return f"{json.dumps(content, indent=2, ensure_ascii=False)}\n".encode()
 
 
 def _read_description(file: Path) -> _Description:

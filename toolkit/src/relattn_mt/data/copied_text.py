@@ -12,10 +12,23 @@ from relattn_mt.support.types import SentencePair
 
 _EMOJI = [(0x1F600, 0x1F64F), (0x1F300, 0x1F5FF), (0x1F680, 0x1F6C5), (0x1F90D, 0x1F9FF), (0x2700, 0x27BF)]
 _SYMBOLS = "→←↔•·★☆✓✗©®™§¶†°€£¥₹#|~^\\_=+*/<>[]{}@&∞≈≤≥×÷±♥■▲…²³½"
-_SCRIPTS = [  # first and last letter
-    *((0x0041, 0x005A), (0x0061, 0x007A), (0x00E0, 0x00F6), (0x03B1, 0x03C9), (0x0430, 0x044F), (0x0561, 0x0586)),
-    *((0x05D0, 0x05EA), (0x0627, 0x064A), (0x0905, 0x0939), (0x0E01, 0x0E2E), (0x10D0, 0x10F0), (0x3042, 0x3093)),
-    *((0x30A2, 0x30F3), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3)),
+# first and last letter
+_SCRIPTS = [
+    "AZ",
+    "az",
+    "àö",
+    "αω",
+    "ая",
+    "աֆ",
+    "\u05d0\u05ea",
+    "\u0627\u064a",
+    "अह",
+    "กฮ",
+    "აჰ",
+    "あん",
+    "アン",
+    "一龥",
+    "가힣",
 ]
 _LATIN = "abcdefghijklmnopqrstuvwxyz"
 _PLACEHOLDERS = [
@@ -98,7 +111,7 @@ def _number(random: Random) -> str:
 
 
 def _foreign_word(random: Random) -> str:
-    first, last = random.choice(_SCRIPTS)
+    first, last = map(ord, random.choice(_SCRIPTS))
     return "".join(chr(random.randint(first, last)) for _ in range(random.randint(2, 9)))
 
 

@@ -45,20 +45,12 @@ class Inputs(NamedTuple):
 
     def select(self, sentences: slice, heads: slice, key_heads: slice) -> "Inputs":
         """Return the inputs of some sentences and heads."""
-        return self._replace(
-            query=self.query[sentences, heads],
-            key=self.key[sentences, key_heads],
-            value=self.value[sentences, key_heads],
-            key_table=cut(self.key_table, heads),
-            value_table=cut(self.value_table, heads),
-            rel_query=cut(self.rel_query, sentences, heads),
-            query_table=cut(self.query_table, heads),
-            bias=cut(self.bias, sentences, heads),
-            label=cut(self.label, sentences, heads),
-            hidden=cut(self.hidden, sentences, heads),
-            attends=cut(self.attends, sentences, heads),
-            dropout_mask=cut(self.dropout_mask, sentences, heads),
-        )
+        parts = {name: cut(getattr(self, name), heads) for name in ("key_table", "value_table", "query_table")}
+        for name in ("query", "rel_query", "bias", "label", "hidden", "attends", "dropout_mask"):
+            parts[name] = cut(getattr(self, name), sentences, heads)
+        key = self.key[sentences, key_heads]
+        value = self.value[sentences, key_heads]
+        return self._replace(key=key, value=value, **parts)
 
     def relative_query(self) -> Tensor:
         """Return the query of the relative term."""

@@ -49,7 +49,9 @@ class StackPositions(nn.Module):
         self.is_causal = is_causal
         self.mixer = config.mixer(is_causal)
         self.signal = self._signal()
-        self.bias = self._bias()
+        self.bias: nn.Module | None = None  # function from distances to biases that all layers share
+        if isinstance(self.mixer, DistanceBias) and not self.mixer.per_layer:
+            self.bias = self._module(self.mixer, config.heads)
         self.norm = norm(config) if config.embedding_norm else nn.Identity()
 
     def _signal(self) -> nn.Module | None:
@@ -62,13 +64,6 @@ class StackPositions(nn.Module):
             case LearnedVectors(max_length, is_fixed):
                 return LearnedSignal(cast(int, max_length), self.config.dim, is_fixed)
         raise self._unknown(self.spec.signal)
-
-    def _bias(self) -> nn.Module | None:
-        """Build the function from distances to biases that the layers share, if the mixer has one."""
-        match self.mixer:
-            case DistanceBias(per_layer=False):
-                return self._module(self.mixer, self.config.heads)
-        return None
 
     def _module(self, mixer: DistanceBias | OtherMixer, size: int) -> Any:
         return resolve_name(mixer.module)(size, is_causal=self.is_causal)
@@ -110,11 +105,9 @@ class StackPositions(nn.Module):
                     beyond=tables.beyond,
                     dropout=config.attention_dropout,
                 )
-            case DistanceBias(per_layer=True):
-                return BiasAttention(config, self._module(self.mixer, config.heads))
             case DistanceBias():
-                assert self.bias is not None
-                return BiasAttention(config, self.bias.forward)
+                own = self._module(self.mixer, config.heads) if self.bias is None else self.bias.forward
+                return BiasAttention(config, own)
             case DistanceVectors():
                 return TransformerXLAttention(config)
             case Rotation():
