@@ -82,7 +82,7 @@ def test_loaded_bundle_equals_the_saved_one(original, tokenizer):
     assert len({file.stat().st_mode for file in original.iterdir()}) == 1
     parts, loaded, model = bundle.read_bundle(original), load(original), make_model(tokenizer)
     assert (parts.model, parts.search, parts.src_lang, parts.tgt_lang) == (CONFIG, SEARCH, "no", "de")
-    assert parts.tokenizer.model_bytes == tokenizer.model_bytes
+    assert parts.tokenizer.files == tokenizer.files
     state = parts.make_model().state_dict()
     assert state.keys() == model.state_dict().keys()
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
@@ -174,9 +174,9 @@ def test_weights_that_do_not_fit(saved, tokenizer):
 def test_tokenizer_must_be_that_of_the_weights(saved, tokenizer):
     other = Tokenizer.train(["three plums", "drei Pflaumen", *LINES[2:]] * 5, tokenizer.vocab_size, seed=1)
     fact = "tokenizer.model: damaged, or not the one these weights were trained with"
-    (saved / "tokenizer.model").write_bytes(other.model_bytes)
+    (saved / "tokenizer.model").write_bytes(other.files["tokenizer.model"])
     assert_refused(saved, fact)
-    (saved / "tokenizer.model").write_bytes(tokenizer.model_bytes)
+    (saved / "tokenizer.model").write_bytes(tokenizer.files["tokenizer.model"])
     change_weights(saved, lambda state: None, other="metadata")
     assert_refused(saved, fact)
 
@@ -240,7 +240,7 @@ def test_randomly_damaged_file_is_read_or_refused(saved, tokenizer, name):
             damaged[start] ^= 1 << source.randrange(8)
         (saved / name).write_bytes(damaged)
         try:
-            assert load(saved).tokenizer.model_bytes == tokenizer.model_bytes
+            assert load(saved).tokenizer.files == tokenizer.files
         except InputError:
             refused += 1
             assert_refused(saved)

@@ -16,7 +16,12 @@ def labels_of_pairs(call: Call) -> Tensor:
         return call.relations.long()
     distance = positions.distances(call.query.shape[2], call.key.shape[2], call.offset, call.query.device)
     label = positions.labels(distance, call.left, call.right, clips=call.clips)
-    return label[:, None] if label.dim() == 3 else label[None, None]
+    return with_heads(label)
+
+
+def with_heads(x: Tensor) -> Tensor:
+    """Return an array of pairs, (queries, keys) or (batch, queries, keys), with four dimensions."""
+    return x[:, None] if x.dim() == 3 else x[None, None]
 
 
 def visible(call: Call) -> Tensor | None:
@@ -31,11 +36,9 @@ def visible(call: Call) -> Tensor | None:
     if call.bias is not None:
         masks.append(call.bias != -torch.inf)
     if call.is_causal:
-        causal = positions.distances(queries, keys, call.offset, device) <= 0
-        masks.append(causal[:, None] if causal.dim() == 3 else causal[None, None])
+        masks.append(with_heads(positions.distances(queries, keys, call.offset, device) <= 0))
     if call.window_left is not None or call.window_right is not None:
-        window = is_in_window(call)
-        masks.append(window[:, None] if window.dim() == 3 else window[None, None])
+        masks.append(with_heads(is_in_window(call)))
     if call.key_lengths is not None:
         masks.append(positions.is_valid(keys, call.key_lengths)[:, None, None])
     if call.query_lengths is not None:

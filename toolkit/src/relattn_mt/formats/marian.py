@@ -58,9 +58,8 @@ FLOAT32 = 0x404
 INT8 = 0x101
 INTGEMM8 = 0x4101
 _VERSION = struct.pack("<Q", 1)  # which a .bin begins with
-# of activations, which we quantize per row
 OPTIONS = "special:model.yml"
-MULTIPLIER = "_QuantMultA"
+MULTIPLIER = "_QuantMultA"  # of activations, which we quantize per row
 _MATRIX = re.compile(r"(^|_)W[^_]*$")
 EMBEDDING = re.compile(r"Wemb$|_Wt$")
 _MOST_DIMENSIONS = 8
@@ -87,11 +86,23 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {  # values of the options that change 
 }
 DEFAULTS: dict[str, Any] = {  # options that Marian requires, and which are the same in all models that we write
     **{name: values[0] for name, values in _SUPPORTED.items()},
-    **{"transformer-postprocess": "dan", "transformer-postprocess-emb": "d", "version": "v1.9.56 1 2020"},
-    **{"dim-rnn": 1024, "enc-cell": "gru", "enc-type": "bidirectional", "dec-cell-base-depth": 2},
-    **{"factors-combine": "sum", "lemma-dim-emb": 0, "input-types": [], "transformer-tied-layers": []},
-    **{"skip": False, "layer-normalization": False, "right-left": False, "ulr": False},
-    **{"transformer-no-projection": False, "transformer-train-position-embeddings": False},
+    "transformer-postprocess": "dan",
+    "transformer-postprocess-emb": "d",
+    "version": "v1.9.56 1 2020",
+    "dim-rnn": 1024,
+    "enc-cell": "gru",
+    "enc-type": "bidirectional",
+    "dec-cell-base-depth": 2,
+    "factors-combine": "sum",
+    "lemma-dim-emb": 0,
+    "input-types": [],
+    "transformer-tied-layers": [],
+    "skip": False,
+    "layer-normalization": False,
+    "right-left": False,
+    "ulr": False,
+    "transformer-no-projection": False,
+    "transformer-train-position-embeddings": False,
 }
 _STUDENT = re.compile(r"\.intgemm(8|\.alphas)?\.")  # in the names of files of Firefox and translateLocally
 _SETTINGS = {"alpha": "normalize", "beam_size": "beam-size", "max_length_ratio": "max-length-factor"}

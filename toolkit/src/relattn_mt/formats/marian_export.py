@@ -167,7 +167,11 @@ def _write(out: Path, bundle: Bundle, multipliers: Mapping[str, float]) -> None:
         "beam-size": search.beam_size,
         "normalize": 0.0 if search.length_penalty == "none" else search.alpha,
         "word-penalty": 0,
-        **{"mini-batch": 64, "mini-batch-words": 1024, "maxi-batch": 1000, "maxi-batch-sort": "src", "workspace": 128},
+        "mini-batch": 64,
+        "mini-batch-words": 1024,
+        "maxi-batch": 1000,
+        "maxi-batch-sort": "src",
+        "workspace": 128,
         "max-length-break": 128,
         "max-length-factor": search.max_length_ratio or 2.0,
         "skip-cost": True,
@@ -182,9 +186,17 @@ def _write(out: Path, bundle: Bundle, multipliers: Mapping[str, float]) -> None:
         settings["shortlist"] = [_SHORTLIST, False]
     (out / _CONFIG).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     name = f"{bundle.src_lang}-{bundle.tgt_lang}"
-    info: dict[str, Any] = {"modelName": name, "shortName": name, "type": "relattn", "version": 1, "API": 1}
-    info |= {"src": bundle.src_lang, "srcTags": {bundle.src_lang: bundle.src_lang}}
-    info |= {"trg": bundle.tgt_lang, "trgTag": bundle.tgt_lang}
+    info = {
+        "modelName": name,
+        "shortName": name,
+        "type": "relattn",
+        "version": 1,
+        "API": 1,
+        "src": bundle.src_lang,
+        "srcTags": {bundle.src_lang: bundle.src_lang},
+        "trg": bundle.tgt_lang,
+        "trgTag": bundle.tgt_lang,
+    }
     (out / _INFO).write_text(json.dumps(info, indent=1) + "\n", encoding="utf-8")
 
 

@@ -22,7 +22,6 @@ class TorchState:
     """State of decoding: the cache of the model."""
 
     cache: Cache
-    rows: int
 
 
 class TorchEngine:
@@ -58,15 +57,14 @@ class TorchEngine:
     @torch.inference_mode()
     def start(self, sources: IdRows, capacity: int) -> TorchState:
         src, lengths = self._padded(sources)
-        return TorchState(self.model.start(self.model.encode(src, lengths), lengths, capacity), len(sources))
+        return TorchState(self.model.start(self.model.encode(src, lengths), lengths, capacity))
 
     @torch.inference_mode()
     def step(
         self, state: TorchState, tokens: Sequence[int], rows: Sequence[int], rules: SearchRules, k: int
     ) -> NextTokens:
-        if list(rows) != list(range(state.rows)):
+        if list(rows) != list(range(state.cache.rows)):
             state.cache = state.cache.select(self._tensor(rows))
-            state.rows = len(rows)
         logits, state.cache = self.model.step(self._tensor(tokens)[:, None], state.cache)
         logits = logits[:, -1].float()
         log_sums = logits.logsumexp(1)

@@ -52,6 +52,11 @@ class Cache:
         """Number of target positions in the cache."""
         return self.layers[0].length
 
+    @property
+    def rows(self) -> int:
+        """Number of hypotheses."""
+        return self.layers[0].batch
+
     def select(self, rows: Tensor) -> Cache:
         """Return the cache of the given rows: (new_rows,) indices, which may repeat.
 
@@ -59,7 +64,7 @@ class Cache:
         stores one source per row.
         """
         layers = tuple(layer.select(rows) for layer in self.layers)
-        source = rows // (self.layers[0].batch // len(self.src_lengths))  # (new_rows,)
+        source = rows // (self.rows // len(self.src_lengths))  # (new_rows,)
         sources, counts = source.unique_consecutive(return_counts=True)
         if counts.unique().numel() > 1:
             sources = source

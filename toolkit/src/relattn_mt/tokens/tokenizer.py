@@ -98,7 +98,6 @@ class Tokenizer:
     special = SpecialTokens()
 
     def __init__(self, model_bytes: bytes, checked_digest: str = "") -> None:
-        self.model_bytes = model_bytes
         self.digest = hashlib.sha256(model_bytes).hexdigest()
         self._model = processor(model_bytes)
         size = self._model.get_piece_size()

@@ -60,9 +60,11 @@ def marian_sinusoids(count: int, dim: int) -> np.ndarray:
 def fairseq_sinusoids(count: int, dim: int, first: int = 0) -> np.ndarray:
     """Return fairseq's positions (count, dim), from number `first` on: sines, then cosines."""
     half = dim // 2
-    frequency = np.exp(np.arange(half, dtype=np.float32) * np.float32(-math.log(10_000) / max(1, half - 1)))
+    step = np.float32(-math.log(10_000) / max(1, half - 1))
+    frequency = np.exp(np.arange(half, dtype=np.float32) * step)
     angle = np.arange(first, first + count, dtype=np.float32)[:, None] * frequency
-    return np.pad(np.concatenate([np.sin(angle), np.cos(angle)], axis=1), ((0, 0), (0, dim % 2)))
+    table = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
+    return np.pad(table, ((0, 0), (0, dim % 2)))
 
 
 @dataclass(frozen=True)
@@ -87,17 +89,32 @@ class _Family:
 _OF_STACKS = {"layers": 12, "attention_heads": 16, "ffn_dim": 4096}
 _DEFAULTS = {
     **{f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in _OF_STACKS.items()},
-    **{"max_position_embeddings": 1024, "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0},
-    **{"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True, "scale_embedding": False},
+    "max_position_embeddings": 1024,
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "share_encoder_decoder_embeddings": True,
+    "tie_word_embeddings": True,
+    "scale_embedding": False,
 }
 _MARIAN = {"activation_function": "gelu", "vocab_size": 58101, "pad_token_id": 58100, "decoder_start_token_id": 58100}
 _FAIRSEQ = {"pad_token_id": 1, "decoder_start_token_id": 2, "eos_token_id": 2}
 _M2M_100 = {"activation_function": "relu", "vocab_size": 128112, "scale_embedding": True, "attention_dropout": 0.1}
 _MBART = {"activation_function": "gelu", "vocab_size": 50265, "forced_eos_token_id": 2}
 _T5 = {
-    **{"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "feed_forward_proj": "relu"},
-    **{"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, "layer_norm_epsilon": 1e-6},
-    **{"dropout_rate": 0.1, "pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1},
+    "d_model": 512,
+    "d_kv": 64,
+    "d_ff": 2048,
+    "num_layers": 6,
+    "num_heads": 8,
+    "feed_forward_proj": "relu",
+    "relative_attention_num_buckets": 32,
+    "relative_attention_max_distance": 128,
+    "layer_norm_epsilon": 1e-6,
+    "dropout_rate": 0.1,
+    "pad_token_id": 0,
+    "decoder_start_token_id": 0,
+    "eos_token_id": 1,
 }
 _MT5 = {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}
 FAMILIES = {

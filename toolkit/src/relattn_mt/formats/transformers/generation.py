@@ -13,7 +13,9 @@ from relattn_mt.support.errors import naming, one_line, require
 
 _ZEROS = ["min_length", "min_new_tokens", "diversity_penalty", "encoder_no_repeat_ngram_size", "penalty_alpha"]
 _OTHER_SETTINGS: dict[str, Collection[Any]] = {  # settings that may change translations, with the values that do not
-    **{"do_sample": (False,), "suppress_tokens": ([],), "begin_suppress_tokens": ([],)},
+    "do_sample": (False,),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
     **dict.fromkeys(_ZEROS, (0,)),
     **dict.fromkeys(("num_beam_groups", "encoder_repetition_penalty", "guidance_scale"), (1,)),
     **dict.fromkeys(("sequence_bias", "exponential_decay_length_penalty", "constraints", "force_words_ids"), ()),
