@@ -22,10 +22,7 @@ EXTRAS = {  # imported names of packages that are not always installed, by the e
     "export": ("babel", "ctranslate2"),
     "files": ("pyarrow",),
     "hub": ("huggingface_hub",),
-    "serve": (
-        *("anyio", "babel", "prometheus_client", "python_multipart", "starlette", "uvicorn"),
-        "wordfreq",
-    ),
+    "serve": ("anyio", "babel", "prometheus_client", "python_multipart", "starlette", "uvicorn", "wordfreq"),
     "train": ("relattn", "torch"),
 }
 STOPPING_SIGNALS = [signal.SIGINT, signal.SIGTERM]  # Ctrl-C, `kill` and schedulers, the end of a terminal's session

@@ -56,11 +56,6 @@ class Sentence:
         return literal_pattern() if self.text.marks and self.options.keep_literals else None
 
     @property
-    def must_be_short(self) -> bool:
-        """Whether a sentence that is longer than the model can read is an error."""
-        return bool(self.prefix) or self.options.long_lines == "error"
-
-    @property
     def may_lose_literals(self) -> bool:
         """Whether literals are removed only if the model reads and changes them."""
         options = self.options
@@ -178,7 +173,7 @@ class Preparation:
         for number, sentence in sentences:
             if length := self.excess(sentence):
                 lengths[number] = length
-                if sentence.must_be_short:
+                if sentence.prefix or sentence.options.long_lines == "error":
                     refused.append(f"{unit} {number} has {length}")
         most = f"{self.max_source:,} pieces and {LONGEST_LINE:,} characters (longer: {len(refused):,} of the input)"
         listed = f"{where}{one_line(', '.join(refused), 300)}, but this model reads at most {most}"
