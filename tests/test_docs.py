@@ -31,7 +31,7 @@ TEXTS = {
         *(path for path in DOCS.rglob("*.md") if path.parent.parent != DOCS / "results"),  # written by a command
     ]
 }
-WORDS = 21_750  # outside of tables, of all pages: lower it to the measured number when that has fallen
+WORDS = 21_590  # outside of tables, of all pages: lower it to the measured number when that has fallen
 PACKAGES = ("relattn", "relattn_mt", "benchmarks", "tools")
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 # By test_family.py and a test below.
