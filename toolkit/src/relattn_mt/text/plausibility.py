@@ -33,8 +33,12 @@ _NUMBER = re.compile(
 )
 _TIME = re.compile(r"\b\d{1,2}(?::\d\d(?!\d)|(?:[.:]\d\d)?(?= ?(?:Uhr|h|[ap]\.? ?m)\b))")
 _DAY = re.compile(r"\b(\d{1,2})\.(\d{1,2})\.(?= )")  # and month
-_SIGN = re.compile("[$€£¥₹₽₩₺]")  # of a currency, which a translation may spell after its number
-_NUMBER_AND_WORD = re.compile(r"\d[ \u00a0]?(?:[^\W\d_]{3}|US\b)|\b[A-Z]{3}[ \u00a0]?\d")
+_SIGN = re.compile("[$€£¥₹₽₩₺]")  # of a currency, which a translation may spell
+_CURRENCY = re.compile(  # in languages with Latin letters; in others, any word after a number
+    r"d[oó]l+[aá]r|\b(?:e[uvi]r|pfund|p[ou]u?nd|libr|livr|li[rv]|sterl|f[uo]nt|[yj]en|yuan|juan|rupe?e|rub|won|cent)"
+    r"|\d[ \u00a0]?[^\W\d_a-zà-ɏ]|\b(?-i:[A-Z]{3})\b",
+    re.IGNORECASE,
+)
 # and a word before, perhaps a month
 _DAY_AND_YEAR = re.compile(r"(?:(?<=\w )([A-Z]\w{2,})\.? )?\b(\d{1,2})[.,]? (\d{4})\b")
 _DECADE = re.compile(r"(?<![\d.,])[3-9]0(?=er|s\b)")  # perhaps, without its century
@@ -171,8 +175,8 @@ def _changes_numbers(source: str, translation: str) -> bool:
         return True
     if missing and (added or _count_words(translation) < _count_words(source)):
         return True
-    signs = len(_SIGN.findall(source)) - len(_SIGN.findall(translation))
-    if signs > max(0, len(_NUMBER_AND_WORD.findall(translation)) - len(_NUMBER_AND_WORD.findall(source))):
+    signs = Counter(_SIGN.findall(source)) - Counter(_SIGN.findall(translation))
+    if signs.total() > max(0, len(_CURRENCY.findall(translation)) - len(_CURRENCY.findall(source))):
         return True
     return any(
         not month and re.search(rf"\b{day}\W{{1,2}}[^\W\d_]+\W{{1,2}}{year}\b", source)
