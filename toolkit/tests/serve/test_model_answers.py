@@ -123,7 +123,7 @@ def test_literals_are_kept_unless_a_request_refuses(with_model):
 @pytest.mark.parametrize("kind", ["text", "html"])
 def test_warnings_of_each_text(with_model, kind):
     parameters = {"source": "en", "target": "de", "format": kind}
-    texts = ["one apple in 1204.\nTwo pears in 1789.", "-"]
+    texts = ["one apple for 12.25.\nTwo pears for 17.89.", "-"]
     answer = with_model.post("/translate", json={**parameters, "q": texts, "warnings": True}).json()
     assert [each.count("numbers") for each in answer["warnings"]] == [1, 0]
     assert with_model.post("/translate", json={**parameters, "q": "-", "warnings": True}).json()["warnings"] == []

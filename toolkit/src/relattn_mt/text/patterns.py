@@ -87,7 +87,8 @@ _LITERALS = (
     r"\\\((?:(?!\\\))[^\n]){1,200}\\\)|\\\[(?:(?!\\\])[^\n]){1,200}\\\]|\$\$[^$\n]+\$\$",
     r"(?<![\w$])\$(?=[^$\n]{0,80}[\\^_=])[^$\s\d](?:[^$\n]{0,80}[^$\s])?\$(?![\w$])",
     r"(?<![\w:])(?::[a-z][a-z0-9_+-]+:)+(?!\w)",  # emoji by name
-    r"\.{4,}|_{3,}|(?<!\w)__?(?!\w)|-{4,}|={3,}|\*{4,}|~{3,}|·{3,}|…{2,}",  # lines to fill in, and of contents
+    r"\.{4,}(?:[ \u00a0]?\d+(?!\w|[.,]\d))?",  # of contents
+    r"_{3,}|(?<!\w)__?(?!\w)|-{4,}|={3,}|\*{4,}|~{3,}|·{3,}|…{2,}",  # lines to fill in
     r"(?<![\w$%@#:/.+-])[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?![\w@])",  # names in programs
     WEB_ADDRESS,
     r"\b(?:mailto|tel|urn|magnet|data):[^\s<>\"]*[\w=/]|\blocalhost:\d+(?:/[\w/-]*)?",
@@ -148,20 +149,22 @@ def literal_pattern() -> re.Pattern[str]:
 @cache
 def tag_pattern() -> re.Pattern[str]:
     """Return the pattern of tags, numbers with a unit, and literals."""
-    return re.compile(
-        "|".join(
-            (
-                *_LITERALS[:_KINDS_OF_CODE],
-                r"(?P<close></[A-Za-z][^<>]*>)",
-                r"(?P<single><[A-Za-z][^<>]*/>|<!--(?:(?!<!--).)*?-->)",
-                r"(?P<open><[A-Za-z][^<>]*>)",
-                *_LITERALS,
-                rf"(?<![\w.,]){_NUMBER}[ \u00a0]?(?:{UNITS})(?!\w)",
-                rf"(?<!\w)[€£¥$]{_NUMBER}(?!\w|[.,]\d)",
-                _LONG_NUMBER,
-            )
-        )
+    return _with_tags(rf"(?<![\w.,]){_NUMBER}[ \u00a0]?(?:{UNITS})(?!\w)", rf"(?<!\w)[€£¥$]{_NUMBER}(?!\w|[.,]\d)")
+
+
+@cache
+def repair_pattern() -> re.Pattern[str]:
+    """Return the pattern of what a translation may not lose: tags, literals, and integers, which need no new marks."""
+    return _with_tags(rf"(?<![\w.,:/-])[€£¥$]?\d+(?:[ \u00a0]?(?:{UNITS}))?(?!\w|[.,:/]\d|-\w)")
+
+
+def _with_tags(*numbers: str) -> re.Pattern[str]:
+    tags = (
+        r"(?P<close></[A-Za-z][^<>]*>)",
+        r"(?P<single><[A-Za-z][^<>]*/>|<!--(?:(?!<!--).)*?-->)",
+        r"(?P<open><[A-Za-z][^<>]*>)",
     )
+    return re.compile("|".join((*_LITERALS[:_KINDS_OF_CODE], *tags, *_LITERALS, *numbers, _LONG_NUMBER)))
 
 
 @cache

@@ -2,7 +2,8 @@
 
 A line is translated without symbols, and then without its other literals if its translations have lost some. Long
 literals, or many, are left out at once: each character may be a piece that takes a step of the search. A sentence is
-complete without its symbols. Without another literal it may lack its subject or object.
+complete without its symbols. Without another literal it may lack its subject or object. A line whose translation has
+lost an integer or a tag is translated without those, too.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from relattn_mt.text.patterns import SYMBOL, literal_pattern, literals
+from relattn_mt.text.patterns import SYMBOL, literal_pattern, literals, repair_pattern
+from relattn_mt.text.plausibility import NUMBERS, TAGS
 from relattn_mt.translate.prepare import Preparation, Sentence
 from relattn_mt.translate.translation import Translation
 
+_LOST = {NUMBERS, TAGS}
 _MOST_CHARACTERS = 100  # in all literals of a sentence, up to which the model reads them
 Translations = dict[int, list[Translation]]  # of sentences by number
 # Translates sentences by number. What the pattern of a sentence matches is removed before, like marks, and put back.
@@ -49,7 +52,23 @@ def translate_with_literals(
     if lost:
         for number, others in translate(lost, dict.fromkeys(lost, literal_pattern())).items():
             results[number] = merged(kept[number], others)
+    repair(results, sentences, translate)
     return results
+
+
+def repair(results: Translations, sentences: Mapping[int, Sentence], translate: Translate) -> None:
+    """Replace translations that have lost or changed a number or a tag, if they have fewer warnings without them."""
+    wrong = {}
+    for number, (best, *_) in results.items():
+        sentence = sentences[number]
+        has_words = any(map(str.isalpha, sentence.text.text))
+        if has_words and sentence.may_be_repaired and not _LOST.isdisjoint(best.warnings):
+            wrong[number] = sentence
+    for number, others in (translate(wrong, dict.fromkeys(wrong, repair_pattern())) if wrong else {}).items():
+        if len(others[0].warnings) < len(results[number][0].warnings):
+            results[number] = merged(
+                [(each, not _LOST.intersection(each.warnings)) for each in results[number]], others
+            )
 
 
 def _is_too_long(sentence: Sentence, found: Counter[str], preparation: Preparation) -> bool:

@@ -58,8 +58,13 @@ class Sentence:
     @property
     def may_lose_literals(self) -> bool:
         """Whether literals are removed only if the model reads and changes them."""
+        return self.may_be_repaired and not self.text.marks
+
+    @property
+    def may_be_repaired(self) -> bool:
+        """Whether numbers and tags are removed if the model reads and changes them."""
         options = self.options
-        return options.keep_literals and not (options.keep_tags or options.align or self.text.marks or self.prefix)
+        return options.keep_literals and not (options.keep_tags or options.align or self.prefix)
 
 
 @dataclass(frozen=True)
