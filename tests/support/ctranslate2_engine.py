@@ -31,6 +31,7 @@ class CTranslate2Engine:
     """
 
     can_step = False
+    knows_alignment = False
     device = "cpu"
     name = "CTranslate2"
 

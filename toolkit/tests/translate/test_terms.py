@@ -59,3 +59,35 @@ def test_with_the_model():
     assert "terms" not in found[0].warnings
     assert (found[1].text, found[1].warnings) == (plain[1], ("terms",))
     assert found[2].text == plain[2]
+
+
+@pytest.mark.parametrize(
+    ("line", "term", "translation"),
+    [
+        ("Look at {flat} and my flat.", "flat", "Apartment"),
+        ("My friend sent %d files and a file.", "friend", "Kumpel"),
+        ("We want to buy a new car in the city.", "city", "Ort"),
+        ("She opened the window because it was warm.", "window", "Scheibe"),
+        ("{name}: I think that the film was very good.", "film", "Streifen"),
+    ],
+)
+def test_a_term_in_the_place_of_another_word(line, term, translation):
+    translator = load("everyday-en-de")
+    options = TranslateOptions(glossary=Glossary([(1, term, translation)]))
+    ((best,),) = translator.n_best([line], options)
+    assert (best.text, best.warnings) == (translator.translate([line])[0], ("terms",))
+
+
+def test_a_term_is_misplaced_if_its_words_are_aligned_with_others():
+    glossary = Glossary([(1, "big house", "Villa am See"), (2, "dog", "Hund")])
+    line = "my  big house"
+    for links, expected in [
+        ([], False),
+        ([(0, 0)], False),
+        ([(2, 3)], False),
+        ([(2, 4), (1, 1)], False),
+        ([(2, 4), (1, 0)], True),
+        ([(0, 1), (1, 4)], True),
+    ]:
+        assert glossary.is_misplaced(line, "meine Villa am See und Haus", links) == expected
+    assert glossary.is_misplaced(f"{line}, dog", "Villa am See oder Tier", [(1, 0), (3, 4)])

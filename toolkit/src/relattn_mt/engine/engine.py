@@ -59,6 +59,7 @@ class NativeEngine:
         self.precision = decoder.precision
         self.name = decoder.name
         self.alignment = decoder.config.alignment
+        self.knows_alignment = decoder.config.alignment_layer != "assumed"
 
     def __repr__(self) -> str:
         config = self._decoder.config

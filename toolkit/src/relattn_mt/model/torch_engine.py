@@ -43,6 +43,7 @@ class TorchEngine:
         self.device = str(device)
         self.max_length = model.max_length
         self.alignment = model.config.alignment
+        self.knows_alignment = model.config.alignment_layer != "assumed"
         self.name = f"PyTorch ({reason})" if reason else "PyTorch"
         self.precision = "bf16" if model.embedding.dtype == torch.bfloat16 else "fp32"
 

@@ -41,6 +41,7 @@ class Engine(Protocol):
         device: Name of the device.
         can_step: Whether there is `step`, which prefixes, glossaries and word choices require.
         max_length: Longest sequence that the model can hold; None if unlimited.
+        knows_alignment: Whether the configuration of the model says which attention weights align words.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Engine(Protocol):
     device: str
     can_step: bool
     max_length: int | None
+    knows_alignment: bool
 
     def search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
         """Return the `rules.n_best` best hypotheses of each request, best first, as `beam.search` defines them.

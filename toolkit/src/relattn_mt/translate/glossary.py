@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from relattn_mt.support.errors import InputError, one_line
+from relattn_mt.text.alignment import Links
 from relattn_mt.text.patterns import has_text, literals_in
 from relattn_mt.tokens.normalization import normalize
 from relattn_mt.tokens.text_files import read_lines, require_no_nul
@@ -70,13 +72,29 @@ class Glossary:
 
     def find(self, line: str) -> list[str]:
         """Return the translations of the terms in a line, in the order of the line. Those in literals are no terms."""
-        line = normalize(line)
+        return [self.translations[term[0]] for term in self._terms(normalize(line))]
+
+    def _terms(self, line: str) -> Iterator[re.Match[str]]:
         kept = [match.span() for match in literals_in(line)]
-        return [
-            self.translations[term[0]]
-            for term in self._pattern.finditer(line)
-            if not any(begin <= term.start() and term.end() <= end for begin, end in kept)
-        ]
+        for term in self._pattern.finditer(line):
+            if not any(begin <= term.start() and term.end() <= end for begin, end in kept):
+                yield term
+
+    def is_misplaced(self, line: str, translation: str, links: Links) -> bool:
+        """Return whether a term of a line is aligned with words of a translation, but none of its own."""
+        line = normalize(line)
+        for term in self._terms(line):
+            words = _words_of(term)
+            aligned = {target for source, target in links if source in words}
+            own = map(_words_of, re.finditer(re.escape(self.translations[term[0]]), translation))
+            if aligned and aligned.isdisjoint(chain.from_iterable(own)):
+                return True
+        return False
+
+
+def _words_of(found: re.Match[str]) -> range:
+    """Return the numbers of the words that a match is in."""
+    return range(*(found.string.count(" ", 0, end) + i for i, end in enumerate(found.span())))
 
 
 def continue_words(pieces: Sequence[str]) -> list[bool]:

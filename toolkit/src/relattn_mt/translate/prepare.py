@@ -16,6 +16,7 @@ from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text, literal_pattern, tag_pattern
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, ImportedTokenizer
 from relattn_mt.tokens.text_files import require_no_nul
+from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import DEFAULTS, CallOptions, SentenceOptions
 from relattn_mt.translate.prefixes import Prefixes
 
@@ -79,6 +80,7 @@ class Prepared:
         is_copied: Whether it is its own translation.
         src_ids: Its source pieces, without special tokens.
         request: What the engine gets; None if the model does not read it.
+        terms: Glossary with terms that must be aligned with those of the sentence; None if there are none.
     """
 
     number: int
@@ -88,11 +90,12 @@ class Prepared:
     is_copied: bool = False
     src_ids: Sequence[int] = ()
     request: Request | None = None
+    terms: Glossary | None = None
 
     @property
     def is_aligned(self) -> bool:
         """Whether the words of source and translation are aligned."""
-        return self.sentence.options.align or self.stripped is not None
+        return self.sentence.options.align or self.stripped is not None or self.terms is not None
 
 
 class Preparation:
@@ -103,6 +106,7 @@ class Preparation:
         search: Default search.
         max_length: Longest sequence that the model can hold, in pieces with special tokens; None if unlimited.
         languages: Source and target language; empty if unknown.
+        knows_alignment: As of the engine.
     """
 
     def __init__(
@@ -111,9 +115,11 @@ class Preparation:
         search: SearchConfig,
         max_length: int | None,
         languages: LanguagePair = ("", ""),
+        knows_alignment: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
         self._languages = languages
+        self._knows_alignment = knows_alignment
         self.search = search
         self.max_length = max_length
 
@@ -231,7 +237,9 @@ class Preparation:
         if not ids:  # normalization may leave nothing of a line
             return prepared
         self.require_held(len(ids), self.tokenizer.special.per_source, f"{call.unit} {number}")
-        return replace(prepared, src_ids=ids, request=self._request(number, line, ids, sentence, call))
+        request = self._request(number, line, ids, sentence, call)
+        terms = sentence.options.glossary if self._knows_alignment and request.phrases else None
+        return replace(prepared, src_ids=ids, request=request, terms=terms)
 
     def _request(self, number: int, line: str, src_ids: list[int], sentence: Sentence, call: CallOptions) -> Request:
         encode = self.tokenizer.encode_target

@@ -2,7 +2,8 @@
 
 A sentence is first translated without its terms, as many translations have them anyway. If one lacks them, a search
 that requires them follows, which is slower. Where a term does not fit, that search adds it to a whole sentence: behind
-its end, or to words that are all there. Then the translation without the term is better, and has a warning.
+its end, to words that are all there, or in the place of another word. Then the translation without the term is better,
+and has a warning.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def translate_with_terms(
     lacking = {number: sentences[number] for number in terms if not all(has_terms for _, has_terms in own[number])}
     for number, others in (translate(lacking) if lacking else {}).items():
         best, has_terms = own[number][0]
-        if has_terms or _fits(best.text, others[0].text, terms[number]):
+        if has_terms or (TERMS not in others[0].warnings and _fits(best.text, others[0].text, terms[number])):
             results[number] = merged(own[number], others)
         else:
             results[number] = [replace(plain, warnings=(*plain.warnings, TERMS)) for plain in results[number]]

@@ -15,7 +15,7 @@ from relattn_mt.support.errors import one_line
 from relattn_mt.support.types import LanguagePair
 from relattn_mt.text.alignment import Links, WordAlignment
 from relattn_mt.text.marked import Mark, Marked
-from relattn_mt.text.plausibility import KEPT, LANGUAGE, implausibilities, is_in_other_language
+from relattn_mt.text.plausibility import KEPT, LANGUAGE, TERMS, implausibilities, is_in_other_language
 from relattn_mt.translate.prepare import Preparation, Prepared, search_limit
 
 if TYPE_CHECKING:
@@ -118,6 +118,9 @@ def translations_of(
         result = _with_marks(Translation(text, hypothesis.score, tokens, mean, links), prepared, alignment)
         lengths = len(prepared.src_ids), len(tokens)
         warnings = implausibilities(sentence.text.text, result.text, *lengths, *preparation.names)
+        line = prepared.stripped.line if prepared.stripped else sentence.text.text
+        if prepared.terms and alignment and prepared.terms.is_misplaced(line, text, alignment.links):
+            warnings = (*warnings, TERMS)
         results.append(replace(result, warnings=warnings))
     limit = request.limit - given
     most = preparation.max_target

@@ -86,7 +86,7 @@ class Translator:
         self._pairs = list(pairs)
         self._characters = characters
         self._earlier = earlier
-        self.preparation = Preparation(tokenizer, search, engine.max_length, languages)
+        self.preparation = Preparation(tokenizer, search, engine.max_length, languages, engine.knows_alignment)
         self.runner = Runner(engine, tokenizer, workers)
         self.log_probs = self.runner.log_probs
         self.align = self.runner.align
