@@ -347,7 +347,7 @@ class Maker:
             case ".vtt":
                 style = self.pick(["", "STYLE\n::cue(.no) { color: red }\n\n", "REGION\nid:no\n\n"])
                 return self.subtitles(f"WEBVTT - no\n\n{style}NOTE no\n\n", ".").encode()
-            case ".md" | ".markdown":
+            case ".md" | ".mdx" | ".markdown":
                 return self.markdown().encode()
             case ".json" | ".arb":
                 return self.json().encode()

@@ -75,7 +75,7 @@ def words_of(content: bytes) -> dict[str, Counter[str]]:
 
 
 STREAMS = (".txt", ".srt", ".vtt")  # kinds whose lines are broken anew
-ONE_OF_EACH = [kind for kind in FORMATS if kind not in (".htm", ".markdown", ".arb", ".pot", ".xliff")]
+ONE_OF_EACH = [kind for kind in FORMATS if kind not in (".htm", ".mdx", ".markdown", ".arb", ".pot", ".xliff")]
 
 
 @pytest.mark.parametrize("change", CHANGES)

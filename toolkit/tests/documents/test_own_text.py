@@ -45,6 +45,10 @@ def test_links_to_headings_of_markdown_follow_them(content, expected):
         "export function One() { return 'my house'; }",
         "export {a};",
         "export * from 'a';",
+        "import {\n  one,\n  two\n} from './a b';",
+        "export default function One({children}) {\n  const a = 'One';\n\n  return <p>One two</p>;\n}",
+        "export const list = [\n  'my friend',\n\n    {a: 'my house'},\n];",
+        "export const meta = {\ntitle: 'my house'\n}",
     ],
 )
 def test_code_of_mdx_stays(line):
@@ -52,8 +56,9 @@ def test_code_of_mdx_stays(line):
         document = read_document("a.md", content.encode(), 10**6)
         assert [text.text for text in document.texts] == ["One"]
         assert document.fill([Marked("Eins")]) == content.replace("One\n", "Eins\n")
-    for text in ("import the book from here", "Export const is a word", "export a house"):
-        assert [each.text for each in read_document("a.md", f"{text}\n".encode(), 10**6).texts] == [text]
+    for text in ("import the book from here", "Export const is a word", "export a house", "import this: (\na house\n"):
+        expected = text.strip().replace("\n", " ")
+        assert [each.text for each in read_document("a.mdx", f"{text}\n".encode(), 10**6).texts] == [expected]
 
 
 SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"

@@ -154,6 +154,8 @@ def test_another_language():
         assert sum(is_in_other_language(text, other) for text in texts) >= 0.75 * len(texts)
     assert not is_in_other_language("Ich weiß es", "en")
     assert not is_in_other_language("Ich weiß es nicht.", "xx")
+    assert is_in_other_language("I do not know what you mean.", "nb")
+    assert not is_in_other_language("Jeg vet ikke hva du mener med det.", "nb_NO")
     assert is_in_other_language("Je ne sais pas ce que vous voulez dire.", "en")
 
 

@@ -30,6 +30,12 @@ _PLACE = rf"\(\s*{_ADDRESS}{_TITLE}\s*\)|\[[^\[\]]*\]"
 _ESCAPE = re.compile(r"\\[!-/:-@\[-`{-~]")
 _ADMONITION = r"(?:\[![\w-]+\]|!!!|\?\?\?|:::|===(?= [\x22]))"  # the line that begins a note
 _NOTE = re.compile(r"^([ \t]*)(?=(?:!!!|\?\?\?\+?|===)[ ]+[\w\x22])", re.MULTILINE)
+# of MDX: statements of several lines, which end where a bracket is closed at the beginning of a line
+_CODE = re.compile(
+    r"^(?:import|export)\b[^\n]*[\[({][ \t\r]*\n(?:(?![\])}]|import\b|export\b)[^\n]*\n)*+"
+    r"[\])}]++[^\n\w]*+(?:from\b[^\n]*)?$",
+    re.MULTILINE,
+)
 _INLINE = re.compile(
     rf"(?P<escape>{_ESCAPE.pattern})"
     rf"|(?P<break>(?:(?<! ) {{2,}}|\\)\n[ \t]*|\A{_ADMONITION}[^\n]*(?:\n|\Z)"
@@ -144,6 +150,7 @@ def _texts(content: str) -> Iterator[tuple[list[tuple[int, int]], set[str]]]:
     front = _FRONT.match(content)
     offset = front.end() if front else 0
     source = content[offset:].replace("[^", "(^")  # a footnote is text, and not the definition of a link
+    source = _CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), source)
     lines = _LINE_ENDS.split(source)
     begins = [offset, *accumulate(map(len, lines), initial=offset)][1:]
     environment: dict[str, dict[str, object]] = {}

@@ -37,7 +37,7 @@ _READERS = {  # modules and classes, which are imported when they are needed
     ".txt": "plain_text:PlainText",
     **dict.fromkeys((".srt", ".vtt"), "subtitles:Subtitles"),
     **dict.fromkeys((".html", ".htm"), "html:Markup"),
-    **dict.fromkeys((".md", ".markdown"), "markdown:Markdown"),
+    **dict.fromkeys((".md", ".mdx", ".markdown"), "markdown:Markdown"),
     **dict.fromkeys((".po", ".pot"), "strings:Po"),
     **dict.fromkeys((".xlf", ".xliff"), "xliff:Xliff"),
     **dict.fromkeys((".json", ".jsonl", ".arb"), "strings:Json"),

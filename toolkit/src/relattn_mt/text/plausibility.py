@@ -138,7 +138,7 @@ def language_identifier() -> Any:
 def is_in_other_language(text: str, language: str) -> bool:
     """Return whether a text of four words or more is far likelier in another language; False for an unknown one."""
     identifier = language_identifier()
-    label = re.split("[-_]", language)[0].lower()
+    label = re.split("[-_]", language)[0].lower().replace("nb", "no")
     if label not in identifier.labels or _count_words(text) < _FEWEST_TO_IDENTIFY:
         return False
     ranking = dict(identifier.rank(text))
