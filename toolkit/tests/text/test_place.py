@@ -294,7 +294,8 @@ def test_pairs_of_tags_do_not_overlap(cuts, shape, words, sources):
         ("Hi @<m0>ann</m0> and you", "Hi and you", ["@<m0>ann</m0>"]),
         ("<m0><m1>https://</m1><m2>x.org</m2></m0> is", "is", ["<m0><m1>https://</m1><m2>x.org</m2></m0>"]),
         ("a :blobcat: b %<count>d", "a b", [":blobcat:", "%<count>d"]),
-        ("part one ........ 17", "part one 17", [" ........"]),
+        ("part one ........ two", "part one two", [" ........"]),
+        ("part one ........ 17", "part one", [" ........ 17"]),
         ("Hi %{user}<m0>!</m0> a", "Hi! a", ["%{user}", "<m0>!</m0>"]),
     ],
 )

@@ -51,6 +51,11 @@ _LATEX = (
     r"\{[^{}]*\}|(?:text(?:bf|it|tt|sc|rm)|newline|newpage|noindent|times|theta|tau|title|today|rightarrow)(?![A-Za-z])"
     r"|(?![nrt])[A-Za-z]{2,}\*?"
 )
+_NO_WORDS = r"(?!(?=[^\\]*?[^\W\d_]{2})[\w\s,;.!?'’-]*+\\)"  # before a formula
+# Parts of no name in a program
+_SAID = (
+    "(?i:wh(?:at|y|en|ere|o)|how|and|but|then|so|please|really|just|yes|no|okay?|oh|well|you|we|they|it|i)(?![\\w-])"
+)
 _SUFFIXES = (
     "txt|html?|json|ya?ml|toml|ini|cfg|conf|py|jsx?|tsx?|css|cpp|java|rb|php|sh|md|csv|tsv|xml|xlf|pdf|docx?|xlsx?|pptx?"
     "|od[tsp]|png|jpe?g|gif|svg|webp|exe|dll|zip|gz|tar|log|sql|srt|vtt|mp[34]|wav"
@@ -67,7 +72,7 @@ _LITERALS = (
     r"(?<![\w@.])@(?:\.[a-z]+)?:(?:\{'[^'{}]*'\}|\([\w.]+\)|[\w.]+\w)",  # Vue
     r"\[\([\w.]+\)\]|\*ng[A-Z]\w*=\"[^\"]*\"",  # Angular
     r"(?<![\w@])[@?](?:[a-z]+:)?[a-z]+/[a-z]\w*(?:\.\w+)*|\\u[0-9A-Fa-f]{4}",  # Android
-    r"(?<![\w@%])[@%][A-Za-z]\w*(?:[.-][a-z]\w*)+|(?<![^\s(])![a-z]\w{2,}",  # Drupal
+    r"(?<![\w@%])[@%][A-Za-z]\w*(?:[.-][a-z]\w*)+|(?<![^\s(])!(?!important(?!\w))[a-z]\w{2,}",  # Drupal
     r"\$\w+(?:->\w+|\[(?:'\w+'|\d+)\])+|(?<![\w@])@[a-z]+\('[^'()]*'\)",  # PHP
     rf"(?<![\w:\\.])\\(?:{_LATEX})",
     r"<%(?:(?!<%|%>).)*+%>|<\?(?:(?!<\?|\?>).)*+\?>|\[%[^\[\]]*%\]|</?[#@][a-z][^<>]*>",  # templates, PHP
@@ -84,22 +89,26 @@ _LITERALS = (
     r"%(?:\d+\$)?#@\w+@|(?<![\w%])(?<!\d[ \u00a0])%(?:[A-Za-z]\w{2,}|id|ip|by|to)(?![\w%])|%\[\d+\][a-z]",
     r"(?<![\d%])(?<!\d )% [df](?![\w'’])",
     rf"%%|(?<![\d%]){_FIELD}(?:[dsiufg@](?![^\W_]{{3}}|\d)|[oxXeEFGaAcpn](?!\w)){_S}|(?<![\w%])%L?\d\d?(?![\w%])",
-    r"\\\((?:(?!\\\))[^\n]){1,200}\\\)|\\\[(?:(?!\\\])[^\n]){1,200}\\\]|\$\$[^$\n]+\$\$",
+    rf"\\\({_NO_WORDS}(?:(?!\\\))[^\n]){{1,200}}\\\)|\\\[{_NO_WORDS}(?:(?!\\\])[^\n]){{1,200}}\\\]",
+    r"\$\$[^$\n]+\$\$",
     r"(?<![\w$])\$(?=[^$\n]{0,80}[\\^_=])[^$\s\d](?:[^$\n]{0,80}[^$\s])?\$(?![\w$])",
     r"(?<![\w:])(?::[a-z][a-z0-9_+-]+:)+(?!\w)",  # emoji by name
     r"\.{4,}(?:[ \u00a0]?\d+(?!\w|[.,]\d))?",  # of contents
     r"_{3,}|(?<!\w)__?(?!\w)|-{4,}|={3,}|\*{4,}|~{3,}|·{3,}|…{2,}",  # lines to fill in
+    r"(?<![\w:>-])(?:[A-Za-z]|this|self|ptr|node|(?=\w*[_\d])[A-Za-z_]\w*)(?:->[a-z_]\w*)+(?![\w:])",
     r"(?<![\w$%@#:/.+-])[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?![\w@])",  # names in programs
     WEB_ADDRESS,
-    r"\b(?:mailto|tel|urn|magnet|data):[^\s<>\"]*[\w=/]|\blocalhost:\d+(?:/[\w/-]*)?",
+    r"\b(?:mailto:(?=[^\s<>\"]*[@?])|tel:(?=[+\d*#])|urn:(?=\w+:)|magnet:(?=\?)|data:(?=[;,]|\w+/))[^\s<>\"]*[\w=/]"
+    r"|\blocalhost:\d+(?:/[\w/-]*)?",
     r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+(?::[\w./-]*\w)?",
     # paths, names of files, domains, names of modules and functions
     r"(?<![\w<:/.])(?:~|\.{1,2})?(?:/[\w.*-]*\w){2,}/?|(?<![\w<:/.-])(?:~|\.{1,2})/[\w./-]*\w",
     r"(?<!\w)[A-Z]:\\[\w\\.-]*\w|(?<![\w\\])\\\\[\w-]+\\[\w\\-]*\w|(?<!\w)\*\.[a-z]{2,4}(?!\w)",
     rf"(?<![\w./-])(?:[\w-]++[./])++(?<=\.)(?:{_SUFFIXES})(?![\w-])",
     rf"(?<![\w./-])(?:[A-Za-z0-9][\w-]*+\.)+(?:{_DOMAINS})(?:/[^\s<>\"]*[\w/])?(?![\w-])",
-    r"(?<![\w./-])[A-Za-z][\w-]++(?:\.[A-Za-z][\w-]++){2,}(?:\(\))?|(?<![\w./:>-])[A-Za-z_]\w*(?:(?:\.|::|->)\w+)*\(\)",
-    r"(?<![\w:>-])[A-Za-z_]\w*(?:(?:::[A-Za-z_]|->[a-z_])\w*)+(?![\w:])",
+    rf"(?<![\w./-])(?!{_SAID})[A-Za-z][\w-]++(?:\.(?!{_SAID})[A-Za-z][\w-]++){{2,}}(?:\(\))?",
+    r"(?<![\w./:>-])[A-Za-z_]\w*(?:(?:\.|::|->)\w+)*\(\)",
+    r"(?<![\w:>-])[A-Za-z_]\w*(?:::[A-Za-z_]\w*)+(?![\w:])",
     # hashes, addresses of devices, versions
     r"(?<![\w.-])(?:sha\d+:|0x)[0-9A-Fa-f]+(?!\w)|(?<![\w.-])(?=[a-f]*+\d)(?=\d*+[a-f])[0-9a-f]{7,}(?![\w.-])",
     r"(?<![\w:])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![\w:])|(?<![\w.])(?!\d\d?\.\d\d?\.\d{4}-)v?\d+\.\d+\.\d+[-+][a-z][\w.+-]*\w",
