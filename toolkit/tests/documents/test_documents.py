@@ -12,7 +12,7 @@ from relattn_mt.documents.read import FORMATS, document_texts, fill_document
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.marked import Marked
 
-from tests.support.document_files import word_file
+from tests.support.document_files import archive, word_file
 from tests.support.marked import marked, notation, read
 
 SUBTITLES = (
@@ -169,6 +169,29 @@ def test_time_is_linear_in_the_size() -> None:
             document.fill(document.texts)
             seconds.append(time.thread_time() - began)
         assert seconds[2] < 10 * seconds[1] + 0.1, (name, seconds)
+
+
+@pytest.mark.parametrize(
+    ("name", "opening", "closing", "file"),
+    [
+        ("a.html", "<b>a ", "</b>", "<p>{} b"),
+        ("a.md", "[a ", "](x)", "{} b"),
+        ("a.json", "<b>a ", "</b>", '["{} b"]'),
+        ("a.xlf", "<g>a ", "</g>", "<xliff><trans-unit><source>{} b</source></trans-unit></xliff>"),
+        ("a.odt", "<text:span>a ", "</text:span>", "<office:x><text:p>{} b</text:p></office:x>"),
+    ],
+)
+def test_elements_around_words_are_nested_at_most_256_deep(name: str, opening: str, closing: str, file: str) -> None:
+    """Each is a mark of every sentence in it. One that encloses all words is none."""
+    for depth in (256, 257):
+        content = file.replace("{}", opening * depth + closing * depth).encode()
+        if name == "a.odt":
+            content = archive({"mimetype": "application/vnd.oasis.opendocument.text", "content.xml": content})
+        if depth == 257:
+            with pytest.raises(InputError, match="256 deep"):
+                read(name, content)
+        else:
+            assert len(read(name, content).texts) == 1
 
 
 def test_marks_of_markdown_are_no_text() -> None:

@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 
+from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Kind, Mark, Marked, join, pair_tags
 from relattn_mt.text.patterns import BLOCK, has_text
 
@@ -17,6 +18,7 @@ FORMATS = {  # tags within a word
     *("b", "big", "del", "em", "font", "i", "ins", "mark", "s", "small", "strike", "strong", "sub", "sup", "tt", "u"),
     *("img", "wbr", "text:span"),
 }
+_DEEPEST = 256  # elements in each other in a text, as in libxml2; the time grows with the square
 _LINKS = {"a", "text:a"}
 _SIGNS = re.compile(r"[^\w\s]+")
 # before a link and after one
@@ -38,6 +40,9 @@ class TokenText:
 
     Attributes:
         texts: Texts to translate.
+
+    Raises:
+        InputError: Tags are nested too deeply.
     """
 
     def __init__(
@@ -77,6 +82,7 @@ class TokenText:
         self._breaks: list[tuple[int, int]] = []  # ranges of tokens between the texts
         self.texts: list[Marked] = []
         parts: list[Marked | str] = []
+        depth = 0
         for start, end in inner:
             text = tokens[start]
             if start in breaks:
@@ -88,6 +94,8 @@ class TokenText:
             elif end == start + 1 and start in partners:
                 partner = partners[start]
                 kind: Kind = "open" if partner > start else "close"
+                depth += 1 if kind == "open" else -1
+                require(depth <= _DEEPEST, f"elements around words must be nested at most {_DEEPEST} deep, got more")
                 parts.append(Marked("", (Mark(0, kind, min(start, partner)),)))
             else:
                 self._ends[start] = end

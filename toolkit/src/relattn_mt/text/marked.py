@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Kind = Literal["open", "close", "single", "space"]
 PAIRED = ("open", "close")
 MARK = "\N{OBJECT REPLACEMENT CHARACTER}"  # returned for a mark where a character is asked for
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """A place in a text at which something stands that is not text.
 
     Attributes:
@@ -56,8 +55,8 @@ class Marked:
 
     def part(self, begin: int, end: int, first: int, stop: int) -> Marked:
         """Return the characters from `begin` to before `end` with the marks from `first` to before `stop`."""
-        marks = (Mark(mark.at - begin, mark.kind, mark.item) for mark in self.marks[first:stop])
-        return Marked(self.text[begin:end], tuple(marks))
+        marks = self.marks[first:stop]
+        return Marked(self.text[begin:end], tuple([Mark(at - begin, kind, item) for at, kind, item in marks]))
 
 
 def join(parts: Iterable[Marked | str]) -> Marked:
@@ -67,7 +66,7 @@ def join(parts: Iterable[Marked | str]) -> Marked:
     length = 0
     for part in parts:
         if isinstance(part, Marked):
-            marks += [Mark(mark.at + length, mark.kind, mark.item) for mark in part.marks]
+            marks += [Mark(at + length, kind, item) for at, kind, item in part.marks]
             part = part.text
         texts.append(part)
         length += len(part)

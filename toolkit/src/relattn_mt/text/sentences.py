@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -110,7 +110,7 @@ def split(
                 opened.append(marks[i].item)
             elif i in pairs:
                 opened.remove(marks[i].item)
-        within = [replace(marks[i], at=marks[i].at - start) for i in inside]
+        within = [marks[i]._replace(at=marks[i].at - start) for i in inside]
         after = [Mark(last - start, "close", item) for item in reversed(opened)]
         sentences.append(Marked(text.text[start:last], (*before, *within, *after)))
         between[-1] += text.text[begin:start]
