@@ -148,6 +148,24 @@ def test_answers_that_are_not_json(page: Page, reply: dict | None, message: str)
     expect(page.locator("#status")).to_have_text(message)
 
 
+def test_warnings_name_their_sentences(page: Page) -> None:
+    """Of a text with one sentence, or after two models, there is nothing to name."""
+    long = "a house " * 20
+    reply: dict = {}
+    answer_with(page, "words", lambda route: route.fulfill(json=reply))
+    for sentences, warnings, expected in (
+        ([TEXT, "Two.", long], [["names"], [], ["numbers", "tags"]], [TEXT, f"of “{long[:60]}…”: the numbers"]),
+        ([TEXT], [["names"]], ["translation: a name"]),
+        ([TEXT, "Two."], [["names"], ["names"], []], ["translation: a name is missing or different."]),
+    ):
+        word = {"text": "x", "confidence": 1, "sentence": 0, "sources": []}
+        reply |= {"words": [word], "sentences": sentences, "alternatives": [], "warnings": warnings, "hasChoices": True}
+        page.fill("#text", "")
+        page.fill("#text", TEXT)
+        for part in expected:
+            expect(page.locator("#status")).to_contain_text(part)
+
+
 def test_late_answers_are_dropped(page: Page, translator: Translator) -> None:
     held: list[Route] = []
     answer_with(page, "words", lambda route: held.append(route) if not held else route.continue_())

@@ -171,6 +171,12 @@ def test_words_and_confidences(with_model, text, source):
         assert [word["sentence"] for word in answer["words"] if word["confidence"]][:: len(confidences) - 1] == [0, 1]
 
 
+def test_warnings_of_each_sentence(with_model):
+    text = "one apple. Two apples for 12.25. three"
+    answer = with_model.post("/words", json={"q": text, "source": "en", "target": "de"}).json()
+    assert [names.count("numbers") for names in answer["warnings"]] == [0, 1, 0]
+
+
 def test_source_words_of_each_word(with_model):
     text = "one apple\u00a0and two.\n\nOne  pear https://example.org/a for you."
     answer = with_model.post("/words", json={"q": text, "source": "en", "target": "de"}).json()

@@ -47,14 +47,15 @@ class ScoredText:
         sentences: Sentences of the source text.
         words: Words of the translation and the white space between them.
         others: Other translations, best first.
-        warnings: What is implausible in the translation of a sentence, as `implausibilities` names it.
+        warnings: What is implausible in the translation of each sentence, as `implausibilities` names it. After two
+            models, the sentences are those of the text between them.
         has_choices: Whether the words can be replaced, by a translation with a prefix.
     """
 
     sentences: list[str]
     words: list[Word]
     others: list[str]
-    warnings: list[str]
+    warnings: list[tuple[str, ...]]
     has_choices: bool = False
 
 
@@ -247,7 +248,7 @@ class Router:
             sentences,
             [word for word in words if word.text],
             list(versions),
-            _union(translation.warnings for translation in chosen),
+            [translation.warnings for translation in chosen],
             has_choices=not earlier_models,
         )
 

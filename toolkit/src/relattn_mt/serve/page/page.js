@@ -7,6 +7,7 @@ const ALTERNATIVES = 3; // number of other translations to request
 const CERTAIN = 0.55; // confidence from which a word is not underlined (docs/serving.md)
 const GAP = 8, SMALLEST = 96; // pixels: between the other words, their word and the window; their height
 const EXAMPLES = 3; // number of examples shown
+const LONGEST_NAME = 60; // characters of a sentence in a warning
 const LONGEST_PAUSE = 30, AWAY_PAUSE = 5; // seconds between two attempts to load the languages, and to translate a text
 // What belongs to a translation. starts: places of the sentences in the text; others: other translations of a sentence.
 const NOTHING = { detected: "", words: [], sentences: [], starts: [], hasChoices: false, others: { sentence: 0, texts: [] } };
@@ -197,10 +198,10 @@ async function translate() {
     });
     const { words, sentences, alternatives, hasChoices } = result;
     show({ words, sentences, starts, detected, hasChoices, others: { sentence: 0, texts: sentences.length === 1 ? alternatives : [] } });
-    const warning = result.warnings.map((name) => TEXTS.warnings[name]).join(", ");
+    const warning = warningsOf(result);
     const language = detected && detected === target ? TEXTS.already(languageName(target)) : "";
     if (detected && !confidence) showStatus(TEXTS.unrecognized(languageName(detected)), "error");
-    else showStatus(warning ? TEXTS.check(warning) : language, warning ? "error" : "");
+    else showStatus(warning || language, warning ? "error" : "");
   } catch (error) {
     if (signal.aborted) return;
     if (!error.isAway) show(NOTHING);
@@ -209,6 +210,17 @@ async function translate() {
     byId("status").append(element("button", TEXTS.tryAgain, { type: "button", onclick: () => translate() }));
     state.timer = setTimeout(translate, 1000 * AWAY_PAUSE);
   }
+}
+
+// What to check, with the sentence that it is about if there are several.
+function warningsOf({ warnings, sentences }) {
+  const areNamed = sentences.length > 1 && sentences.length === warnings.length; // not after two models
+  const texts = warnings.map((names, number) => {
+    const sentence = areNamed ? sentences[number] : "";
+    const begin = sentence.length > LONGEST_NAME ? `${sentence.slice(0, LONGEST_NAME)}…` : sentence;
+    return names.length ? TEXTS.check(names.map((name) => TEXTS.warnings[name]).join(", "), begin) : "";
+  });
+  return [...new Set(texts.filter(Boolean))].join(" ");
 }
 
 // The glossary as an object. Its lines are a term, "=" and a translation.
@@ -266,7 +278,8 @@ async function choose(sentence, parameters) {
       words: state.words.toSpliced(at, ofSentence(sentence).length, ...words),
       others: { sentence, texts: parameters.choice ? answer.alternatives : [] },
     });
-    showStatus("");
+    const warning = warningsOf(answer);
+    showStatus(warning, warning ? "error" : "");
     (byId("others").querySelector("button") || byId("translation").querySelector("[role=button]"))?.focus();
   } catch (error) {
     if (!signal.aborted) showStatus(error.message, "error");
