@@ -156,7 +156,7 @@ def test_warnings_name_their_sentences(page: Page) -> None:
     for sentences, warnings, expected in (
         ([TEXT, "Two.", long], [["names"], [], ["numbers", "tags"]], [TEXT, f"of “{long[:60]}…”: the numbers"]),
         ([TEXT], [["names"]], ["translation: a name"]),
-        ([TEXT, "Two."], [["names"], ["names"], []], ["translation: a name is missing or different."]),
+        ([TEXT, "Two."], [["length"], ["length"], []], ["translation: the length is unlikely."]),
     ):
         word = {"text": "x", "confidence": 1, "sentence": 0, "sources": []}
         reply |= {"words": [word], "sentences": sentences, "alternatives": [], "warnings": warnings, "hasChoices": True}
@@ -209,6 +209,8 @@ def test_files_in_several_languages_at_once_are_translated_once_more_at_most(pag
     for name, text in texts.items():
         page.set_input_files("#file", {"name": name, "mimeType": "text/plain", "buffer": text.encode()})
     expect(page.locator("#file-status .busy")).to_have_count(len(texts))
+    while len(held) < len(texts):
+        page.wait_for_timeout(20)
     for route in held:
         route.continue_()
     expect(page.locator("#file-status .busy")).to_have_count(0)
