@@ -304,6 +304,23 @@ def test_in_text(form):
     assert [tag.content.text for tag in strip(sentence, literal_pattern()).tags] == [form]
 
 
+@pytest.mark.parametrize("kind", ["html", "md"])
+def test_in_documents(kind):
+    """Beside an element, in capital letters but for literals. A backslash in Markdown may escape a character."""
+
+    def upper_words(text: Marked) -> Marked:
+        parts = re.split(f"({literal_pattern().pattern})", text.text)
+        return Marked("".join(part if i % 2 else part.upper() for i, part in enumerate(parts)), text.marks)
+
+    forms = [form for form in FORMS if kind == "html" or not re.search(r"\\[(\[\\]", form)]
+    line = {"html": "<p>{} {}, <b>{}</b>", "md": "{} {}, **{}**\n"}[kind]
+    shown = [form if kind == "md" else escape(form, quote=False) for form in forms]
+    content = "\n".join(line.format("see", form, "my friend") for form in shown)
+    document = read_document(f"a.{kind}", content.encode(), 10**6)
+    filled = str(document.fill([upper_words(text) for text in document.texts]))
+    assert filled.split("\n") == "\n".join(line.format("SEE", form, "MY FRIEND") for form in shown).split("\n")
+
+
 @pytest.mark.parametrize("text", WORDS)
 def test_what_is_translated_in_text(text):
     assert not strip(Marked(f"one {text}, two"), literal_pattern()).tags

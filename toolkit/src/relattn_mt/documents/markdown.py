@@ -20,7 +20,7 @@ from markdown_it.common.utils import normalizeReference
 
 from relattn_mt.documents.lexer import TokenText, divided
 from relattn_mt.text.marked import Marked, pair_tags
-from relattn_mt.text.patterns import BLOCK, WEB_ADDRESS
+from relattn_mt.text.patterns import BLOCK, CODE, WEB_ADDRESS
 
 _FRONT = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)")
 _LINE_ENDS = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
@@ -37,7 +37,8 @@ _CODE = re.compile(
     re.MULTILINE,
 )
 _INLINE = re.compile(
-    rf"(?P<escape>{_ESCAPE.pattern})"
+    rf"(?P<code>{'|'.join(CODE)})"
+    rf"|(?P<escape>{_ESCAPE.pattern})"
     rf"|(?P<break>(?:(?<! ) {{2,}}|\\)\n[ \t]*|\A{_ADMONITION}[^\n]*(?:\n|\Z)"
     r"|\n:::[ \t]*\Z|(?:\A|\n)\[\^[^\[\]\s]+\]:|\n[:~][ \t]+|\n(?=\*\[[^\[\]]+\]:)"
     r"|(?:\A|\n)\{[{%<][^\n]*[}%>]\}[ \t]*(?:\n|\Z)"

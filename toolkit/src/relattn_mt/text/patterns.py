@@ -36,7 +36,9 @@ for _ in range(5):  # levels of braces, as in messages of ICU
     _NESTED = rf"(?:[^{{}}]|\{{{_NESTED}*+\}})"
 _FLAGS = r"[-+#0,(']*+"
 _FIELD = r"%(?:\d+\$|\([\w.-]+\)|<\w+>)?[-+#0]*(?:\*|\d+)?(?:\.\d+)?(?:hh?|ll?|[Lqjzt])?"  # of printf
-_CODE = "code|kbd|samp|var|tt|key|keycap|cmd|command|filename|literal|envar|varname"  # elements whose text is kept
+_CODE_NAMES = "code|kbd|samp|var|tt|key|keycap|cmd|command|filename|literal|envar|varname"
+# elements whose text is kept
+CODE = tuple(rf"<{name}(?:\s[^<>]*)?(?<!/)>(?:(?!</{name}>)[^\0])*+</{name}>" for name in _CODE_NAMES.split("|"))
 _QUOTED = r"\"[^\"]*\"|'[^']*'|\d+"
 # Words with hyphens, as in [so-called]
 _COMPOUND = (
@@ -62,7 +64,7 @@ _SUFFIXES = (
 )
 _DOMAINS = r"com|org|net|io|dev|edu|gov|de|co\.uk"
 _LITERALS = (
-    *(rf"<{name}(?:\s[^<>]*)?(?<!/)>(?:(?!</{name}>)[^\0])*+</{name}>" for name in _CODE.split("|")),
+    *CODE,
     # Code in backticks, which are also quotation marks: `this', ``this''
     r"```(?:(?!```)[^\0])++```|(?<!`)``(?!`)(?:(?!``|'')[^\n])++``(?!`)",
     r"(?<![\w`])`(?![\s`])[^`\n]*[^`\s]`(?=$|[\s.,;:!?)\]}\"'…»”’/<-])",
@@ -116,10 +118,9 @@ _LITERALS = (
     r"(?<![\w&#/.])(?:#\w*[^\W\d_]\w*)+",
     rf"[{_SYMBOLS}][{_SYMBOLS}\u200d\ufe0e\ufe0f\U000e0020-\U000e007f]*|[0-9#*]\ufe0f?\u20e3",
 )
-_KINDS_OF_CODE = len(_CODE.split("|"))
 SYMBOL = re.compile(_LITERALS[-1])
 # What every literal and every tag has: plain words with punctuation are not searched for them.
-_SIGN = re.compile(rf"[^\w\s.,;!?'\"()–—-]|[\d_{_SYMBOLS}]|([.-])\1|\w\.\w\w|\(\)|www\.|(?:-\w{{4}}){{3}}")
+_SIGN = re.compile(rf"[^\w\s.,;!?'\"()–—-]|[\d_{_SYMBOLS}]|([.-])\1|\w\.\w\w|!\w|\(\)|www\.|(?:-\w{{4}}){{3}}")
 # Tags of elements that end a sentence.
 BLOCK = re.compile(
     r"</?(?:br|hr|p|div|li|[uod]l|d[td]|h[1-6]|table|t[rhd]|thead|tbody|blockquote|section|article|header|footer|nav"
@@ -173,7 +174,7 @@ def _with_tags(*numbers: str) -> re.Pattern[str]:
         r"(?P<single><[A-Za-z][^<>]*/>|<!--(?:(?!<!--).)*?-->)",
         r"(?P<open><[A-Za-z][^<>]*>)",
     )
-    return re.compile("|".join((*_LITERALS[:_KINDS_OF_CODE], *tags, *_LITERALS, *numbers, _LONG_NUMBER)))
+    return re.compile("|".join((*CODE, *tags, *_LITERALS, *numbers, _LONG_NUMBER)))
 
 
 @cache
