@@ -6,6 +6,7 @@ time, on more shapes.
 
 import contextlib
 import csv
+import gc
 import itertools
 import math
 from collections import Counter, defaultdict
@@ -18,7 +19,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import triton as compiler
-from relattn import backends, relative_attention
+from relattn import backends, checks, relative_attention
 from relattn.backends import dense, triton
 from relattn.backends import plans as calls
 from relattn.backends.triton import availability, backward, forward, labels, launches, operators, plan
@@ -79,6 +80,8 @@ def configure(monkeypatch, tiles="small", program="tiles") -> list[plan.Plan]:
     monkeypatch.setattr(plan, "chunk_size", lambda labels, *_: 16)
     monkeypatch.setattr(plan, "MAX_SPLIT_QUERIES", 100 if program == "split" else 0)
     monkeypatch.setattr(plan, "MIN_SPLIT_KEYS", MIN_SPLIT)
+    for name, parts in {"FEW_PARTS": 2, "MANY_PARTS": 4, "TILE": 256}.items():
+        monkeypatch.setattr(operators, name, parts)
     plan.plan.cache_clear()
     plans, plan_of = [], plan.plan_of
     monkeypatch.setattr(operators, "plan_of", lambda *given: (plans.append(plan_of(*given)), plans[-1])[1])
@@ -462,8 +465,8 @@ def test_score_gradients_of_a_query_sum_to_zero(monkeypatch):
     """The gradients of a table then sum to zero over its rows, however the output was rounded."""
     sizes = Shape(batch=1, heads=1, key_heads=1, queries=64, keys=96, dim=16, value_dim=16, left=1, right=1)
     parts = []
-    summed = operators.sum_of_parts
-    monkeypatch.setattr(operators, "sum_of_parts", lambda part, table: (parts.append(part), summed(part, table))[1])
+    table = operators.Table
+    monkeypatch.setattr(operators, "Table", lambda *fields: (parts.append(fields[1]), table(*fields))[1])
     outputs_and_gradients(relative_attention, make_inputs(sizes, dtype=torch.bfloat16), clip=1, backend="triton")
     rows = parts[0].sum((0, 1))
     assert rows.sum(0).abs().max() < 0.004 * rows.abs().max()
@@ -579,6 +582,62 @@ def test_nothing_is_read_from_the_device():
             results = operators.run_forward(call, launch, generation=9)
             gradients = operators.run_backward(call, x, *results, launch, generation=9)
             assert all(x.device.type == "cuda" for x in (*results, *gradients))
+
+
+def test_launches_of_a_plan_can_be_replayed(monkeypatch):
+    """As from a CUDA graph of a training step: with the same addresses, launches alone compute results for new values.
+
+    Addresses are in memory of PyTorch's allocator.
+    """
+    configure(monkeypatch)
+    launched = []
+    tensors = []  # stay alive, as in the memory of a graph
+
+    def recorded(kernel, programs, arguments):
+        launch = launch_of(kernel, programs, arguments)
+
+        def record(*given):
+            tensors.extend(x for x in gc.get_objects() if type(x) is torch.Tensor and x.device.type == "cpu")
+            memory = [(x.data_ptr(), x.data_ptr() + x.untyped_storage().nbytes()) for x in tensors]
+            used = addresses_of(given, [arguments[name] for name in kernel.arg_names])
+            assert all(any(start <= address < stop for start, stop in memory) for address in used)
+            launched.append(lambda: launch(*given))
+            launch(*given)
+
+        return record
+
+    def addresses_of(given, recorded):
+        if isinstance(recorded, torch.Tensor):
+            return [given]
+        pairs = zip(given, recorded, strict=True) if isinstance(recorded, list | tuple) else ()
+        return list(itertools.chain.from_iterable(addresses_of(*pair) for pair in pairs))
+
+    monkeypatch.setattr(calls, "PLANS", {})
+    monkeypatch.setattr(launches, "compiled", recorded)
+    for module in (checks, backends.pairs):
+        monkeypatch.setattr(module, "can_read", lambda x: False)  # as on a GPU
+    sizes = replace(SHAPES["far on both sides"], batch=2, keys=33)
+    values = [make_inputs(sizes, dtype=torch.float32, seed=seed) for seed in (0, 1)]
+    lengths = torch.tensor([[33, 20], [7, 33]])
+    cotangent = torch.randn(2, 33, 1, sizes.value_dim).transpose(1, 2)
+
+    def step(number):
+        leaves = [x.requires_grad_() for x in values[number].values() if x is not None]
+        output = relative_attention(*leaves, clip=4, lengths=lengths[number], backend="triton")
+        return output, *torch.autograd.grad(output, leaves, cotangent)
+
+    want = step(1)
+    launched.clear()
+    got = step(0)
+    assert len(launched) == 4
+    with torch.no_grad():
+        lengths[0].copy_(lengths[1])
+        for name, x in values[0].items():
+            x.copy_(values[1][name])
+    assert not any(torch.equal(*each) for each in zip(got, want, strict=True))
+    for replay in launched:
+        replay()
+    assert all(torch.equal(*each) for each in zip(got, want, strict=True))
 
 
 def test_a_newer_assembler_compiles_kernels_for_hopper(monkeypatch):

@@ -54,12 +54,11 @@ class KernelPlan(NamedTuple):
     """A pass of a call without addresses.
 
     Attributes:
-        launch: Function that runs the kernels for the addresses of inputs and results, and may replace results. It
-            returns whether it did.
+        launch: Function that runs the kernels for the addresses of inputs and results. It returns whether it did.
         alignment: Addresses of tensors must be multiples of this.
     """
 
-    launch: Callable[[list[int], list[Any]], bool]
+    launch: Callable[[list[int]], bool]
     inputs: tuple[Input, ...]
     results: tuple[Result | None, ...]
     alignment: int = 1
@@ -85,7 +84,11 @@ class KernelPlan(NamedTuple):
                     x.fill_(fill)
                 addresses.append(x.data_ptr() + offset)
                 results[number] = x
-        return results if self.launch(addresses, results) else None
+        return results if self.launch(addresses) else None
+
+
+Backward = Callable[[], KernelPlan | None]  # is called once the backward pass runs
+Passes = tuple[KernelPlan, Backward | None]  # forward, and backward if the call has gradients
 
 
 class CallPlan(NamedTuple):
@@ -104,7 +107,7 @@ class CallPlan(NamedTuple):
     """
 
     forward: KernelPlan
-    backward: Callable[[], KernelPlan | None] | None
+    backward: Backward | None
     attention: Operator
     lengths: tuple[tuple[Any, ...], ...]
     labels: int

@@ -8,7 +8,7 @@ from torch import Tensor
 from relattn.backends.custom_ops import new_lse, new_output, new_row_stats
 from relattn.backends.native import operators
 from relattn.backends.native.operators import ROW_STATS, Task
-from relattn.backends.plans import Input, KernelPlan, Result, input_of
+from relattn.backends.plans import Input, KernelPlan, Passes, Result, input_of
 from relattn.call import Call
 
 ADDRESS = struct.Struct("P")
@@ -21,14 +21,14 @@ class Packed(NamedTuple):
     arguments: bytes
     positions: tuple[int, ...]
 
-    def launch(self, addresses: list[int], results: list[Any]) -> bool:
+    def launch(self, addresses: list[int]) -> bool:
         arguments = bytearray(self.arguments)
         for at, address in zip(self.positions, addresses, strict=True):
             ADDRESS.pack_into(arguments, at, address)
         return self.run_kernel(bytes(arguments)) == 0
 
 
-def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse: bool) -> Any:
+def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse: bool) -> Passes | None:
     """Return the plans of both passes; None if the call has dropout or reads copies of its arguments.
 
     Args:

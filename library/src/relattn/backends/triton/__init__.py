@@ -5,13 +5,13 @@ They never store a (queries, keys) array, and they use no atomic operations.
 
 import importlib.util
 import os
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from relattn.backends import custom_ops, packed
 from relattn.backends.capabilities import Capabilities
+from relattn.backends.plans import Passes
 from relattn.call import Call
 
 
@@ -55,7 +55,7 @@ CAPABILITIES = Capabilities(
 )
 
 
-def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse: bool) -> Any:
+def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse: bool) -> Passes | None:
     """Return the plans of both passes; None in Triton's interpreter, and for calls that have none."""
     from relattn.backends.triton import launches
 

@@ -1,9 +1,9 @@
 """The kernels as functions of a call, and as PyTorch operators: `relattn::triton` and `relattn::triton_backward`.
 
-A call with gradients takes three launches: `forward`; `backward_query`, for dq and the tables; `backward_key`, for dk
-and dv. Short sequences take two: if one program has all queries of a head, `backward_query` does the whole backward
-pass. A few queries on many keys take `join` after `forward`. Every program of `backward_query` stores its own part of
-the tables' gradients, and the parts are summed here. Nothing is read from the device, so that calls can be captured in
+A call with gradients takes four launches: `forward`; `backward_query`, for dq and the tables; `backward_key`, for dk
+and dv; `sum_parts`, since every program stores its own part of the tables' gradients, and again for a `pos_query`.
+Short sequences take three: if one program has all queries of a head, `backward_query` does the whole backward pass. A
+few queries on many keys take `join` after `forward`. Nothing is read from the device, so that calls can be captured in
 a CUDA graph.
 """
 
@@ -16,18 +16,21 @@ from torch import Tensor
 
 from relattn.backends.autograd import INPUTS
 from relattn.backends.custom_ops import Attended, new_results, new_row_stats, register, with_contiguous_rows
-from relattn.backends.plans import TABLES
 from relattn.backends.triton.arrays import Array
 from relattn.backends.triton.availability import compiling
 from relattn.backends.triton.backward import backward_key, backward_query
 from relattn.backends.triton.configs import TileConfig, padded
 from relattn.backends.triton.forward import forward, join
-from relattn.backends.triton.plan import TilesOf, constant, dims, first_label, plan_of, tiles_of
+from relattn.backends.triton.part_sums import Table, sum_parts
+from relattn.backends.triton.plan import TilesOf, constant, dims, plan_of, tiles_of
 from relattn.backends.triton.row_stats import BACKWARD_STATS, FORWARD_STATS
 from relattn.call import Call
 
 MAX_OFFSET = 2**30  # a position farther away than any key
 MIN_SCALE = 1e-37  # so that the kernels never multiply zero by −∞
+FEW_PARTS = 16  # parts of tables' gradients that a program loads at a time; MANY_PARTS, if there are more
+MANY_PARTS = 256
+TILE = 8192  # numbers that it loads at a time
 
 
 def launch(kernel: Any, programs: int, tiles: TileConfig | None, device: torch.device, **arguments: Any) -> None:
@@ -103,24 +106,16 @@ def run_backward(
     """Return the gradients of the arguments from query to bias; an empty tensor for an absent one."""
     problem = Problem(call, tiles_of, generation)
     found = launch_backward(problem, grad, output, row_stats, launch)
-    gradients = []
-    for name in Call._fields[:INPUTS]:
-        x = found.get(name)
-        if x is None:
-            x = grad.new_empty(0)
-        elif name in TABLES:
-            x = problem.gradient(name, x)
-        gradients.append(x)
-    return tuple(gradients)
+    return tuple(x if (x := found.get(name)) is not None else grad.new_empty(0) for name in Call._fields[:INPUTS])
 
 
 def launch_backward(
-    problem: "Problem", grad: Tensor, output: Tensor, row_stats: Tensor, launch: Launch
+    problem: "Problem", grad: Tensor, output: Tensor, row_stats: Tensor, launch: Launch, cut: tuple[int, int] = (0, 0)
 ) -> dict[str, Tensor | None]:
-    """Return the gradients by name of the argument; of a table, parts for `Problem.gradient`."""
+    """Return the gradients by name of the argument. Those of tables have rows of zeros around others, as `cut` says."""
     call = problem.call
     plan = problem.plan
-    batch, heads = problem.query.shape[:2]
+    batch, heads, queries, _ = problem.query.shape
     d_query = torch.empty_like(problem.query)
     d_key = torch.empty_like(problem.key)
     d_value = torch.empty_like(problem.value)
@@ -134,7 +129,7 @@ def launch_backward(
     pos_parts = problem.new_parts(call.pos_query, batch * key_blocks)
     shared = problem.inputs()
     shared["grad"] = array(with_contiguous_rows(grad))
-    shared["backward_stats"] = new_row_stats(call, 0 if plan.whole else BACKWARD_STATS)
+    shared["backward_stats"] = None if plan.whole else new_row_stats(call, BACKWARD_STATS)
     shared["d_key"] = array(d_key)
     shared["d_value"] = array(d_value)
     shared["scale"] = problem.scale
@@ -165,14 +160,18 @@ def launch_backward(
             d_pos_query=array(pos_parts),
             blocks=key_blocks,
         )
+    rows = plan.tiles[kernel].rows
+    cols = plan.tiles["backward_key"].cols
+    parts = {"rel_key": key_parts, "rel_value": value_parts}
+    distance = 1 - rows - problem.offset
+    pos_distance = 1 - queries - problem.offset
     return {
         "query": d_query,
         "key": d_key,
         "value": d_value,
-        "rel_key": key_parts,
-        "rel_value": value_parts,
         "rel_query": d_rel_query,
-        "pos_query": pos_parts,
+        **problem.sum_parts(launch, parts, blocks, distance, -rows, cut),
+        **problem.sum_parts(launch, {"pos_query": pos_parts}, key_blocks, pos_distance, cols, cut),
     }
 
 
@@ -239,37 +238,65 @@ class Problem:
         new = torch.zeros if self.plan.accumulates else torch.empty
         return new(sizes, dtype=torch.float32, device=table.device)
 
-    def gradient(self, name: str, parts: Tensor) -> Tensor:
-        """Return the gradient of a table from its parts, for several sequences and, within them, blocks."""
-        return sum_of_parts(self.with_table_rows(name, parts), getattr(self.call, name))
+    def sum_parts(
+        self, launch: Launch, parts: dict[str, Tensor | None], blocks: int, distance: int, step: int,
+        cut: tuple[int, int],
+    ) -> dict[str, Tensor]:  # fmt: skip
+        """Return the gradients of tables by name, the sums of their parts.
 
-    def reached(self, name: str) -> list[int]:
-        """Return the smallest distance j − i that each block reaches which has a part of a table's gradient."""
-        if name == "pos_query":
-            last = self.query.shape[2] - 1 + self.offset
-            cols = self.plan.tiles["backward_key"].cols
-            return [block * cols - last for block in range(self.plan.blocks["backward_key"])]
-        kernel = "whole" if self.plan.whole else "backward_query"
-        rows = self.plan.tiles[kernel].rows
-        return [-(block + 1) * rows + 1 - self.offset for block in range(self.plan.blocks[kernel])]
-
-    def with_table_rows(self, name: str, parts: Tensor) -> Tensor:
-        """Return parts that have a row for each row of a table.
-
-        If each part has only the rows that a block reaches, the result is one part, the sum of all.
+        Args:
+            launch: Function that launches a kernel.
+            parts: Parts of at most two tables, for several sequences and, within them, blocks.
+            blocks: Number of blocks.
+            distance: Smallest distance j − i that block 0 reaches.
+            step: From the distance of a block to that of the next.
+            cut: Numbers of rows before and after those of the call's tables, whose gradients are zeros.
         """
-        options, shift = self.options, self.options.shift
-        if options.reach is None:
-            return parts
-        reached = self.reached(name)
-        blocks = parts.unflatten(0, (-1, len(reached))).sum(0)
-        before, inside, after = blocks.split((shift, options.reach, parts.shape[2] - shift - options.reach), dim=2)
-        total = parts.new_zeros(parts.shape[1], options.labels, parts.shape[3])
-        for distance, part in zip(reached, inside, strict=True):
-            begin = min(first_label(options, distance), options.labels)
-            count = min(options.reach, options.labels - begin)
-            total.narrow(1, begin, count).add_(part.narrow(1, 0, count))
-        return torch.cat((before.sum(0), total, after.sum(0)), dim=1).unsqueeze(0)
+        options = self.options
+        before, after = cut
+        gradients: dict[str, Tensor] = {}
+        tables = []
+        for name, x in parts.items():
+            if x is None:
+                continue
+            *lead, rows, dim = getattr(self.call, name).shape
+            programs, heads, part_rows, _ = x.shape
+            copies = part_rows if rows == 1 else 1  # a single row gets the gradients of both edges
+            shared = copies if lead else copies * heads
+            gradients[name] = self.query.new_empty((*lead, before + rows + after, dim))
+            tables.append(Table(gradients[name], x, constant(shared), constant(dim)))
+        if not tables:
+            return gradients
+        has_all_rows = options.reach is None
+        groups = programs if has_all_rows else programs // blocks
+        tile = MANY_PARTS if groups * max(table.HEADS.value for table in tables) > FEW_PARTS else FEW_PARTS
+        elements = TILE // tile
+        needed = [x.shape[:-2].numel() * -(-x.shape[-2:].numel() // elements) for x in gradients.values()]
+        launch(
+            sum_parts,
+            sum(needed),
+            None,
+            self.query.device,
+            first=tables[0],
+            second=tables[-1],
+            groups=groups,
+            blocks=1 if has_all_rows else blocks,
+            heads=heads * copies,
+            part_rows=part_rows // copies,
+            rows=rows,
+            all_rows=before + rows + after,
+            before=before,
+            shift=options.shift,
+            labels=options.labels,
+            reach=options.reach or 0,
+            distance=distance - options.start,
+            step=step,
+            first_programs=needed[0],
+            CHUNK=None if has_all_rows else options.CHUNK,
+            PARTS=tile,
+            ELEMENTS=elements,
+        )
+        return gradients
 
 
 def lengths_of(call: Call) -> tuple[Tensor | None, Tensor | None]:
@@ -298,12 +325,6 @@ def array_of_table(table: Tensor | None) -> Array | None:
     rows, dim = table.shape[-2:]
     head, row, column = table.stride() if table.dim() == 3 else (0, *table.stride())
     return Array(table, 0, head, row if rows > 1 else 0, column, *dims(dim))
-
-
-def sum_of_parts(parts: Tensor, table: Tensor) -> Tensor:
-    """Return the gradient in the table's shape and dtype. A single row gets the gradients of both edges."""
-    total = parts.sum(0) if table.dim() == 3 else parts.sum((0, 1))
-    return (total.sum(-2, keepdim=True) if table.shape[-2] == 1 else total).to(table.dtype)
 
 
 attention, attention_forward, attention_backward = register("triton", run_forward, run_backward, FORWARD_STATS.value)

@@ -199,11 +199,6 @@ def round_up(number: int, step: int) -> int:
     return -(-number // step) * step
 
 
-def first_label(options: PairOptions, distance: int) -> int:
-    """Return what the function of this name in `labels.py` returns."""
-    return max(distance - options.start, 0) // options.CHUNK.value * options.CHUNK.value
-
-
 def pair_options(sizes: Sizes) -> PairOptions:
     """Return the options of a call, without its tensors.
 
