@@ -80,8 +80,7 @@ def configure(monkeypatch, tiles="small", program="tiles") -> list[plan.Plan]:
     monkeypatch.setattr(plan, "chunk_size", lambda labels, *_: 16)
     monkeypatch.setattr(plan, "MAX_SPLIT_QUERIES", 100 if program == "split" else 0)
     monkeypatch.setattr(plan, "MIN_SPLIT_KEYS", MIN_SPLIT)
-    for name, parts in {"FEW_PARTS": 2, "MANY_PARTS": 4, "TILE": 256}.items():
-        monkeypatch.setattr(operators, name, parts)
+    monkeypatch.setattr(operators, "PARTS", 4)
     plan.plan.cache_clear()
     plans, plan_of = [], plan.plan_of
     monkeypatch.setattr(operators, "plan_of", lambda *given: (plans.append(plan_of(*given)), plans[-1])[1])

@@ -77,14 +77,14 @@ def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse
     device = call.query.device
     generation = generation_of(device)
     call = call._replace(**tensors)
-    recorder = Recorder(device, call, inputs)
+    recorder = Recorder(device, call, inputs, call._asdict(), [])
     output, lse, row_stats = operators.run_forward(call, recorder.add, generation=generation)
     forward = recorder.kernel_plan([output, lse if return_lse else None], [row_stats])
 
     def backward() -> KernelPlan | None:
         saved = {"output": output, "row_stats": row_stats, "grad": torch.empty_like(output)}
-        inputs_and_saved = inputs | {name: Input(len(names) + number, 0) for number, name in enumerate(saved)}
-        recorder = Recorder(device, call, inputs_and_saved, saved)
+        read = inputs | {name: Input(len(names) + number, 0) for number, name in enumerate(saved)}
+        recorder = Recorder(device, call, read, call._asdict() | saved, [])
         problem = operators.Problem(call, plan.tiles_of, generation)
         found = operators.launch_backward(problem, **saved, launch=recorder.add, cut=cut)
         return recorder.kernel_plan([found.get(name) for name in names], fill=0.0 if problem.plan.accumulates else None)
@@ -101,24 +101,22 @@ def without_memory(x: Tensor, offset: int) -> Tensor:
     return torch.empty(last + 1, dtype=x.dtype, device="meta").as_strided(x.shape, x.stride(), start)
 
 
-class Recorder:
+class Recorder(NamedTuple):
     """Records the launches of a pass, whose tensors have no memory.
 
-    Args:
+    Attributes:
         device: Device of the call.
         call: The call.
         inputs: Tensors that the pass reads, among those of the plan.
-        saved: Those that are not the call's.
+        tensors: Fields of the call, and what else the pass reads.
+        launches: Functions that launch a kernel with its arguments in order, and these by name.
     """
 
-    def __init__(
-        self, device: torch.device, call: Call, inputs: dict[str, Input], saved: dict[str, Tensor] | None = None
-    ) -> None:
-        self.device = device
-        self.call = call
-        self.inputs = inputs
-        self.tensors = call._asdict() | (saved or {})
-        self.launches: list[tuple[Launch | None, dict[str, Any]]] = []
+    device: torch.device
+    call: Call
+    inputs: dict[str, Input]
+    tensors: dict[str, Any]
+    launches: list[tuple[Launch | None, dict[str, Any]]]
 
     def add(self, kernel: Any, programs: int, tiles: TileConfig | None, _: torch.device, **arguments: Any) -> None:
         """Add a launch; `operators.launch` has the arguments."""

@@ -28,9 +28,8 @@ from relattn.call import Call
 
 MAX_OFFSET = 2**30  # a position farther away than any key
 MIN_SCALE = 1e-37  # so that the kernels never multiply zero by −∞
-FEW_PARTS = 16  # parts of tables' gradients that a program loads at a time; MANY_PARTS, if there are more
-MANY_PARTS = 256
-TILE = 8192  # numbers that it loads at a time
+PARTS = 128  # parts of tables' gradients that a program loads at a time
+SUMMED = 64  # neighbouring numbers of a gradient that it sums
 
 
 def launch(kernel: Any, programs: int, tiles: TileConfig | None, device: torch.device, **arguments: Any) -> None:
@@ -252,49 +251,41 @@ class Problem:
             step: From the distance of a block to that of the next.
             cut: Numbers of rows before and after those of the call's tables, whose gradients are zeros.
         """
-        options = self.options
-        before, after = cut
-        gradients: dict[str, Tensor] = {}
+        options = self.plan.options
+        gradients = {}
         tables = []
         for name, x in parts.items():
-            if x is None:
-                continue
-            *lead, rows, dim = getattr(self.call, name).shape
-            programs, heads, part_rows, _ = x.shape
-            copies = part_rows if rows == 1 else 1  # a single row gets the gradients of both edges
-            shared = copies if lead else copies * heads
-            gradients[name] = self.query.new_empty((*lead, before + rows + after, dim))
-            tables.append(Table(gradients[name], x, constant(shared), constant(dim)))
+            if x is not None:
+                *lead, rows, dim = getattr(self.call, name).shape
+                groups, heads, part_rows, _ = x.shape
+                copies = part_rows if rows == 1 else 1  # a single row gets the gradients of both edges
+                gradients[name] = self.query.new_empty((*lead, sum(cut, rows), dim))
+                tables.append(Table(gradients[name], x, dim, copies if lead else copies * heads))
         if not tables:
             return gradients
-        has_all_rows = options.reach is None
-        groups = programs if has_all_rows else programs // blocks
-        tile = MANY_PARTS if groups * max(table.HEADS.value for table in tables) > FEW_PARTS else FEW_PARTS
-        elements = TILE // tile
-        needed = [x.shape[:-2].numel() * -(-x.shape[-2:].numel() // elements) for x in gradients.values()]
+        if options.reach is None:
+            blocks = 1
+        programs = [x.shape[:-2].numel() * -(-x.shape[-2:].numel() // SUMMED) for x in gradients.values()]
         launch(
             sum_parts,
-            sum(needed),
+            sum(programs),
             None,
             self.query.device,
             first=tables[0],
             second=tables[-1],
-            groups=groups,
-            blocks=1 if has_all_rows else blocks,
+            options=options,
+            groups=groups // max(blocks, 1),
+            blocks=blocks,
             heads=heads * copies,
             part_rows=part_rows // copies,
             rows=rows,
-            all_rows=before + rows + after,
-            before=before,
-            shift=options.shift,
-            labels=options.labels,
-            reach=options.reach or 0,
-            distance=distance - options.start,
+            all_rows=sum(cut, rows),
+            before=cut[0],
+            distance=distance,
             step=step,
-            first_programs=needed[0],
-            CHUNK=None if has_all_rows else options.CHUNK,
-            PARTS=tile,
-            ELEMENTS=elements,
+            first_programs=programs[0],
+            PARTS=PARTS,
+            SUMMED=SUMMED,
         )
         return gradients
 

@@ -1,6 +1,6 @@
 """The kernel that sums the parts of the tables' gradients, which the programs of the backward pass store.
 
-A program sums ELEMENTS neighbouring numbers of a gradient, PARTS parts at a time, in an order that follows from sizes.
+A program sums SUMMED neighbouring numbers of a gradient, PARTS parts at a time, in an order that follows from sizes.
 """
 
 from typing import Any, NamedTuple
@@ -12,69 +12,48 @@ import triton.language as tl
 class Table(NamedTuple):
     """The gradient of a table and its parts, both contiguous."""
 
-    gradient: Any  # (heads or 1, all_rows, DIM)
-    parts: Any  # (groups, blocks, all heads, part_rows, DIM)
-    HEADS: Any  # parts per group and block that are summed for a head of the gradient
-    DIM: Any
+    gradient: Any  # (heads or 1, all_rows, dim)
+    parts: Any  # (groups, blocks, heads, part_rows, dim)
+    dim: Any
+    shared: Any  # parts per group and block that are summed for a head of the gradient
 
 
-class Sizes(NamedTuple):
-    """Sizes of both tables of a call. Of the parts, those without CHUNK have all rows, and `blocks` is 1."""
+@triton.jit(do_not_specialize=["groups", "blocks", "heads", "part_rows", "rows", "all_rows", "before", "distance",
+                               "step", "first_programs"])  # fmt: skip
+def sum_parts(first, second, options, groups, blocks, heads, part_rows, rows, all_rows, before, distance, step,
+              first_programs, PARTS: tl.constexpr, SUMMED: tl.constexpr):  # fmt: skip
+    """Sum the parts of the first table in the first `first_programs` programs, and those of the second in the others.
 
-    groups: Any
-    blocks: Any
-    heads: Any
-    part_rows: Any
-    rows: Any  # of the table that the call has; the rows `before` it and those after it have no gradient
-    all_rows: Any
-    before: Any
-    shift: Any  # this, `labels` and `reach` as in PairOptions
-    labels: Any
-    reach: Any
-    distance: Any  # smallest distance that block 0 reaches, minus the start of the clipping range
-    step: Any  # from a block's distance to that of the next
-
-
-@triton.jit(do_not_specialize=["groups", "blocks", "heads", "part_rows", "rows", "all_rows", "before", "shift",
-                               "labels", "reach", "distance", "step", "first_programs"])  # fmt: skip
-def sum_parts(first, second, groups, blocks, heads, part_rows, rows, all_rows, before, shift, labels, reach, distance,
-              step, first_programs, CHUNK: tl.constexpr, PARTS: tl.constexpr, ELEMENTS: tl.constexpr):  # fmt: skip
-    program = tl.program_id(0)
-    sizes = Sizes(groups, blocks, heads, part_rows, rows, all_rows, before, shift, labels, reach, distance, step)
-    if program < first_programs:
-        sum_table(first, program, sizes, CHUNK, PARTS, ELEMENTS)
-    else:
-        sum_table(second, program - first_programs, sizes, CHUNK, PARTS, ELEMENTS)
-
-
-@triton.jit
-def sum_table(table, program, sizes, CHUNK: tl.constexpr, PARTS: tl.constexpr, ELEMENTS: tl.constexpr):
-    size = sizes.all_rows * table.DIM
-    programs = (size + ELEMENTS - 1) // ELEMENTS  # per head
-    head = program // programs
-    element = program % programs * ELEMENTS + tl.arange(0, ELEMENTS)
-    row = element // table.DIM - sizes.before
-    has_gradient = (row >= 0) & (row < sizes.rows)
-    count = sizes.groups * table.HEADS
-    total = tl.zeros([ELEMENTS], tl.float32)
-    for block in range(sizes.blocks):
-        position = element - sizes.before * table.DIM
-        is_stored = has_gradient
-        stop = count
-        if CHUNK is not None:
-            begin = tl.maximum(sizes.distance + block * sizes.step, 0) // CHUNK * CHUNK  # as `labels.first_label`
-            label = row - sizes.shift - begin
-            is_label = (row >= sizes.shift) & (row < sizes.shift + sizes.labels)
-            is_stored = is_stored & ((label >= 0) & (label < sizes.reach) | (is_label == 0))
-            left_out = tl.where(is_label, begin, tl.where(row < sizes.shift, 0, sizes.labels - sizes.reach))
-            position -= left_out * table.DIM
-            stop = count * tl.max(is_stored.to(tl.int32), 0)
-        for index in range(0, stop, PARTS):
-            part = index + tl.arange(0, PARTS)
-            program_index = (part // table.HEADS).to(tl.int64) * sizes.blocks + block
-            part_head = program_index * sizes.heads + head * table.HEADS + part % table.HEADS
-            start = table.parts + part_head * sizes.part_rows * table.DIM
-            inside = (part < count)[:, None] & is_stored[None, :]
-            total += tl.sum(tl.load(start[:, None] + position[None, :], mask=inside, other=0.0), 0)
-    result = table.gradient + head.to(tl.int64) * size + element
-    tl.store(result, total.to(table.gradient.dtype.element_ty), mask=element < size)
+    Of `all_rows` of a gradient, `rows` from row `before` on have parts. Without a `reach`, a part has all of these, and
+    `blocks` is 1. Else it has the edges and what its block reaches: labels from distance `distance + block * step` on.
+    """
+    index = tl.program_id(0)
+    is_first = index < first_programs
+    index = tl.where(is_first, index, index - first_programs)
+    dim = tl.where(is_first, first.dim, second.dim)
+    shared = tl.where(is_first, first.shared, second.shared)
+    parts = tl.where(is_first, first.parts, second.parts)
+    size = all_rows * dim
+    blocks_of_head = tl.cdiv(size, SUMMED)
+    head = index // blocks_of_head
+    element = index % blocks_of_head * SUMMED + tl.arange(0, SUMMED)
+    row = element // dim - before
+    label = row - options.shift
+    total = tl.zeros([SUMMED], tl.float32)
+    for block in range(blocks):
+        stored = (row >= 0) & (row < rows)
+        left_out = row * 0
+        if options.reach is not None:
+            begin = tl.maximum(distance + block * step - options.start, 0) // options.CHUNK * options.CHUNK
+            is_label = (label >= 0) & (label < options.labels)
+            stored = stored & ((is_label == 0) | (label >= begin) & (label < begin + options.reach))
+            left_out = tl.where(is_label, begin, tl.where(label < 0, 0, options.labels - options.reach))
+        position = element - (before + left_out) * dim
+        for start in range(0, groups * shared, PARTS):
+            part = start + tl.arange(0, PARTS)
+            stored_head = ((part // shared).to(tl.int64) * blocks + block) * heads + head * shared + part % shared
+            pointers = parts + (stored_head * part_rows * dim)[:, None] + position[None, :]
+            inside = (part < groups * shared)[:, None] & stored[None, :]
+            total += tl.sum(tl.load(pointers, mask=inside, other=0.0), 0)
+    gradient = tl.where(is_first, first.gradient, second.gradient)
+    tl.store(gradient + head * size + element, total.to(gradient.dtype.element_ty), mask=element < size)
