@@ -452,6 +452,25 @@ def test_calls_with_a_bias_have_plans_unless_its_gradient_is_needed(records, mon
     assert [plan is None for plan in plans.PLANS.values()] == [records]
 
 
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_imaginary_parts_of_conjugates(monkeypatch, is_planned):
+    """PyTorch keeps the numbers of such tensors with the wrong sign."""
+    if not is_planned:
+        monkeypatch.setattr(plans, "form_of", lambda *_: None)
+    inputs = make_inputs(Shape(2, 3, 3, 4, 4, 5, 5, left=1, right=1), dtype=torch.float32)
+    want = outputs_and_gradients(relative_attention, inputs, clip=1, backend="native")
+    for name in inputs:
+        view = torch.complex(inputs[name], -inputs[name]).conj().imag
+        assert view.is_neg()
+        got = outputs_and_gradients(relative_attention, inputs | {name: view}, clip=1, backend="native")
+        assert all(torch.equal(got[result], x) for result, x in want.items())
+    leaf = inputs["query"].requires_grad_()
+    output = relative_attention(**inputs, clip=1, backend="native")
+    ones = torch.ones_like(output)
+    gradients = [torch.autograd.grad(output, leaf, x, retain_graph=True)[0] for x in (ones, torch._neg_view(-ones))]
+    assert torch.equal(*gradients)
+
+
 @pairwise(per_head=[0, 1], dtype=[torch.float32, torch.float64], dim=[5, 16], given=["all", "query", "rel_value"])
 def test_gradients_of_short_sequences_with_a_wide_range(per_head, dtype, dim, given):
     """Rows of tables that no pair takes have zero gradients. Some inputs need none."""

@@ -76,12 +76,12 @@ def register(
 def skips_dispatch(tensors: Iterable[Tensor | None]) -> bool:
     """Return whether nothing has to see an operator of these tensors: no tracer, transform, mode, subclass or profiler.
 
-    PyTorch's dispatcher takes as long as a short call.
+    PyTorch's dispatcher takes as long as a short call. It also negates numbers that a tensor has with the wrong sign.
     """
     if is_tracing() or torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack() > 0:
         return False
     for x in tensors:  # `all` takes twice as long
-        if x is not None and type(x) not in PLAIN:
+        if x is not None and (type(x) not in PLAIN or x.is_neg()):
             return False
     return not torch.autograd._profiler_enabled()
 

@@ -195,7 +195,7 @@ def form_of(sources: Sources, options: tuple[Any, ...]) -> Form | None:
         for x in sources:
             if x is None:
                 form.append(None)
-            elif type(x) not in PLAIN:
+            elif type(x) not in PLAIN or x.is_neg():
                 return None
             else:
                 form += x.shape, x.stride(), x.dtype, x.device, records and x.requires_grad
