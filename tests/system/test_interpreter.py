@@ -110,7 +110,7 @@ for case in (Case("bfloat16", 64, 16, 2048), several):
         assert not row["remarks"], row  # no product waits for another, and no kernel is a trap
         assert not row["far redundancy"] or row["far redundancy"] < 1.13, row  # no pair is computed twice
         assert row["far local"] in ("", 0), row
-assert variants(Case("float16", 64, 16, n, batch=1024 // n) for n in range(5, 121, 5)) == 8
+assert variants(Case("float16", 64, 16, n, batch=1024 // n) for n in range(5, 121, 5)) == 9
 assert variants(Case("float16", 64, 16, n, True, queries=1) for n in range(1, 300, 7)) < 10
 """
 

@@ -58,7 +58,7 @@ def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse
     pairs = call.query.shape[:3] + call.key.shape[2:3]
     inputs: dict[str, Input] = {}
     tensors: dict[str, Any] = {}
-    cut = 0, 0  # rows of the tables that the call does not have
+    tables: dict[str, Tensor] = {}  # gradients of rows that the call has
     for name, x in call._asdict().items():
         if isinstance(x, Tensor):
             source = input_of(name, x, given)
@@ -68,7 +68,8 @@ def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse
             tensors[name] = without_memory(x.expand(pairs) if name in ("relations", "mask") else x, source.offset)
             if name in TABLES:
                 before = source.offset // (x.stride(-2) * x.element_size())
-                cut = before, given[name].shape[-2] - x.shape[-2] - before
+                gradient = torch.empty(given[name].shape, dtype=x.dtype, device="meta")
+                tables[name] = gradient.narrow(-2, before, x.shape[-2])
     names = list(given)
     if call.dropout_p > 0.0:
         inputs["seed"] = Input(len(names), 0)
@@ -79,15 +80,16 @@ def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse
     call = call._replace(**tensors)
     recorder = Recorder(device, call, inputs, call._asdict(), [])
     output, lse, row_stats = operators.run_forward(call, recorder.add, generation=generation)
-    forward = recorder.kernel_plan([output, lse if return_lse else None], [row_stats])
+    forward = recorder.kernel_plan({"output": output, "lse": lse if return_lse else None}, {}, [row_stats])
 
     def backward() -> KernelPlan | None:
         saved = {"output": output, "row_stats": row_stats, "grad": torch.empty_like(output)}
         read = inputs | {name: Input(len(names) + number, 0) for number, name in enumerate(saved)}
         recorder = Recorder(device, call, read, call._asdict() | saved, [])
         problem = operators.Problem(call, plan.tiles_of, generation)
-        found = operators.launch_backward(problem, **saved, launch=recorder.add, cut=cut)
-        return recorder.kernel_plan([found.get(name) for name in names], fill=0.0 if problem.plan.accumulates else None)
+        found = operators.launch_backward(problem, **saved, tables=tables, launch=recorder.add)
+        results = {name: found.get(name) for name in names}
+        return recorder.kernel_plan(results, given, fill=0.0 if problem.plan.accumulates else None)
 
     if forward is None:
         return None
@@ -126,12 +128,17 @@ class Recorder(NamedTuple):
         self.launches.append((launch, {name: named[name] for name in kernel.arg_names}))
 
     def kernel_plan(
-        self, results: list[Tensor | None], stored: Sequence[Tensor] = (), fill: float | None = None
+        self,
+        results: dict[str, Tensor | None],
+        given: dict[str, Tensor],
+        stored: Sequence[Tensor] = (),
+        fill: float | None = None,
     ) -> KernelPlan | None:
         """Return the plan of the recorded launches; None if they read another tensor than the inputs.
 
         Args:
             results: The first results. One buffer is the next result: it has all else that kernels write.
+            given: Tensors whose shapes the results of the same names have. Rows that are not computed are zeros.
             stored: Tensors at the start of the buffer.
             fill: Value of all numbers of the buffer before.
         """
@@ -139,10 +146,14 @@ class Recorder(NamedTuple):
         lengths = {name: most for name, most in lengths.items() if self.tensors[name] is None}  # of `lengths_of`
         places = {id(self.tensors[name]): (number, 0) for number, name in enumerate(self.inputs)}
         made: list[Result | None] = []
-        for x in results:
-            made.append(None if x is None else Result(x.shape, x.stride(), x.dtype))
+        for name, x in results.items():
+            result = None
             if x is not None:
+                shape = given.get(name, x).shape
+                zero = None if shape == x.shape else 0.0
+                result = Result(shape, x.stride(), x.dtype, zero, int(x.storage_offset()) * x.element_size())
                 places[id(x)] = len(places), 0
+            made.append(result)
         buffer = len(places)
         filled = []
         size = 0

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from relattn.backends.autograd import INPUTS
 from relattn.backends.custom_ops import Attended, new_results, new_row_stats, register, with_contiguous_rows
+from relattn.backends.plans import TABLES
 from relattn.backends.triton.arrays import Array
 from relattn.backends.triton.availability import compiling
 from relattn.backends.triton.backward import backward_key, backward_query
@@ -104,14 +105,15 @@ def run_backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return the gradients of the arguments from query to bias; an empty tensor for an absent one."""
     problem = Problem(call, tiles_of, generation)
-    found = launch_backward(problem, grad, output, row_stats, launch)
+    tables = {name: x.new_empty(x.shape) for name in TABLES if (x := getattr(call, name)) is not None}
+    found = launch_backward(problem, grad, output, row_stats, tables, launch)
     return tuple(x if (x := found.get(name)) is not None else grad.new_empty(0) for name in Call._fields[:INPUTS])
 
 
 def launch_backward(
-    problem: "Problem", grad: Tensor, output: Tensor, row_stats: Tensor, launch: Launch, cut: tuple[int, int] = (0, 0)
+    problem: "Problem", grad: Tensor, output: Tensor, row_stats: Tensor, tables: dict[str, Tensor], launch: Launch
 ) -> dict[str, Tensor | None]:
-    """Return the gradients by name of the argument. Those of tables have rows of zeros around others, as `cut` says."""
+    """Compute the gradients of tables, and return all gradients by name of the argument."""
     call = problem.call
     plan = problem.plan
     batch, heads, queries, _ = problem.query.shape
@@ -160,18 +162,14 @@ def launch_backward(
             blocks=key_blocks,
         )
     rows = plan.tiles[kernel].rows
-    cols = plan.tiles["backward_key"].cols
-    parts = {"rel_key": key_parts, "rel_value": value_parts}
-    distance = 1 - rows - problem.offset
-    pos_distance = 1 - queries - problem.offset
-    return {
-        "query": d_query,
-        "key": d_key,
-        "value": d_value,
-        "rel_query": d_rel_query,
-        **problem.sum_parts(launch, parts, blocks, distance, -rows, cut),
-        **problem.sum_parts(launch, {"pos_query": pos_parts}, key_blocks, pos_distance, cols, cut),
-    }
+    parts = [(tables[name], x) for name, x in (("rel_key", key_parts), ("rel_value", value_parts)) if x is not None]
+    problem.sum_parts(launch, parts, blocks, 1 - rows - problem.offset, -rows)
+    if pos_parts is not None:
+        distance = 1 - queries - problem.offset
+        problem.sum_parts(
+            launch, [(tables["pos_query"], pos_parts)], key_blocks, distance, plan.tiles["backward_key"].cols
+        )
+    return {"query": d_query, "key": d_key, "value": d_value, "rel_query": d_rel_query, **tables}
 
 
 class Problem:
@@ -238,56 +236,49 @@ class Problem:
         return new(sizes, dtype=torch.float32, device=table.device)
 
     def sum_parts(
-        self, launch: Launch, parts: dict[str, Tensor | None], blocks: int, distance: int, step: int,
-        cut: tuple[int, int],
-    ) -> dict[str, Tensor]:  # fmt: skip
-        """Return the gradients of tables by name, the sums of their parts.
+        self, launch: Launch, tables: list[tuple[Tensor, Tensor]], blocks: int, distance: int, step: int
+    ) -> None:
+        """Compute the gradients of at most two tables.
 
         Args:
             launch: Function that launches a kernel.
-            parts: Parts of at most two tables, for several sequences and, within them, blocks.
+            tables: Gradients, and their parts for several sequences and, within them, blocks.
             blocks: Number of blocks.
             distance: Smallest distance j − i that block 0 reaches.
             step: From the distance of a block to that of the next.
-            cut: Numbers of rows before and after those of the call's tables, whose gradients are zeros.
         """
-        options = self.plan.options
-        gradients = {}
-        tables = []
-        for name, x in parts.items():
-            if x is not None:
-                *lead, rows, dim = getattr(self.call, name).shape
-                groups, heads, part_rows, _ = x.shape
-                copies = part_rows if rows == 1 else 1  # a single row gets the gradients of both edges
-                gradients[name] = self.query.new_empty((*lead, sum(cut, rows), dim))
-                tables.append(Table(gradients[name], x, dim, copies if lead else copies * heads))
+        arguments = []
+        programs = []
+        for gradient, parts in tables:
+            *lead, rows, dim = gradient.shape
+            groups, heads, part_rows, _ = parts.shape
+            copies = part_rows if rows == 1 else 1  # a single row gets the gradients of both edges
+            stride, shared = (gradient.stride(0), copies) if lead else (0, copies * heads)
+            arguments.append(Table(gradient, parts, dim, stride, shared))
+            programs.append(math.prod(lead) * -(-rows * dim // SUMMED))
         if not tables:
-            return gradients
-        if options.reach is None:
+            return
+        if self.plan.options.reach is None:
             blocks = 1
-        programs = [x.shape[:-2].numel() * -(-x.shape[-2:].numel() // SUMMED) for x in gradients.values()]
         launch(
             sum_parts,
             sum(programs),
             None,
             self.query.device,
-            first=tables[0],
-            second=tables[-1],
-            options=options,
+            first=arguments[0],
+            second=arguments[-1],
+            pair_options=self.plan.options,
             groups=groups // max(blocks, 1),
             blocks=blocks,
             heads=heads * copies,
             part_rows=part_rows // copies,
             rows=rows,
-            all_rows=sum(cut, rows),
-            before=cut[0],
             distance=distance,
             step=step,
             first_programs=programs[0],
             PARTS=PARTS,
             SUMMED=SUMMED,
         )
-        return gradients
 
 
 def lengths_of(call: Call) -> tuple[Tensor | None, Tensor | None]:
