@@ -13,7 +13,8 @@ from relattn_mt.data.storage import EncodedPairs
 from relattn_mt.tokens.planning import batch_by_size, micro_batches, plan_epoch
 from relattn_mt.tokens.tokenizer import Tokenizer
 
-PAD, BOS, EOS = Tokenizer.special[:3]
+PAD = 0
+BOS, EOS = Tokenizer.special[:2]
 
 
 def random_lengths(sentences):

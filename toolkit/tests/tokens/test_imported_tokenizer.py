@@ -49,7 +49,7 @@ def test_pieces_have_the_ids_of_the_vocabulary(tokenizer, model):
         assert pair == (tokenizer.encode(line), tokenizer.encode_target(line))
     before, after = (source.index("<s>"), source.index("<to de>")), (source.index("</s>"),)
     bos, eos, blank = map(target.index, ("<to de>", "</s>", "<blank>"))
-    assert tokenizer.special == SpecialTokens(0, bos, eos, tuple(sorted((bos, blank))), before, after)
+    assert tokenizer.special == SpecialTokens(bos, eos, tuple(sorted((bos, blank))), before, after)
     assert (tokenizer.vocab_sizes, tokenizer.unknown_piece) == ((len(source), len(target)), "<unk>")
     frequencies = list(tokenizer.frequencies())  # in an order that does not depend on the process
     assert frequencies == sorted(set(source) & set(target) - set(MARKS))

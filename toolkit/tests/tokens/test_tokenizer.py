@@ -51,9 +51,9 @@ def test_pieces():
 
 
 def test_training_is_deterministic_and_the_bytes_are_the_model(tmp_path):
-    (tmp_path / "tokenizer.model").write_bytes(Tokenizer.train(LINES, 340, seed=1).model_bytes)
+    (tmp_path / "tokenizer.model").write_bytes(Tokenizer.train(LINES, 340, seed=1).files["tokenizer.model"])
     restored = Tokenizer.load(tmp_path / "tokenizer.model")
-    assert (restored.model_bytes, restored.vocab_size) == (TOKENIZER.model_bytes, TOKENIZER.vocab_size)
+    assert (restored.files, restored.vocab_size) == (TOKENIZER.files, TOKENIZER.vocab_size)
     assert list(map(restored.encode, LINES)) == list(map(TOKENIZER.encode, LINES))
 
 
@@ -68,8 +68,8 @@ def without_special_ids():
 def without_space_mark():
     """SentencePiece loads it, but decodes a different text than it encoded."""
     piece = b"\n\x03\xe2\x96\x81\x15"
-    assert TOKENIZER.model_bytes.count(piece) == 1
-    return TOKENIZER.model_bytes.replace(piece, b"\n\x03\xe2\x96\x83\x15")
+    assert TOKENIZER.files["tokenizer.model"].count(piece) == 1
+    return TOKENIZER.files["tokenizer.model"].replace(piece, b"\n\x03\xe2\x96\x83\x15")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,10 @@ def without_space_mark():
         (lambda: None, "cannot be read: No such file"),
         (lambda: b"", "not a SentencePiece model, or a damaged one"),
         (lambda: b"junk", "not a SentencePiece model, or a damaged one"),
-        (lambda: TOKENIZER.model_bytes[: len(TOKENIZER.model_bytes) // 2], "not a SentencePiece model"),
+        (
+            lambda: TOKENIZER.files["tokenizer.model"][: len(TOKENIZER.files["tokenizer.model"]) // 2],
+            "not a SentencePiece model",
+        ),
         (without_special_ids, "pad, bos, eos, unk at 0, 1, 2, 3, got"),
         (without_space_mark, "not a SentencePiece model as this toolkit trains them"),
     ],

@@ -124,7 +124,7 @@ def rewrite_checkpoint(**changes: Any) -> Callable[[Path], None]:
 def replace_tokenizer(out: Path) -> None:
     path = out / "tokenizer.model"
     size = Tokenizer.load(path).vocab_size
-    path.write_bytes(Tokenizer.train(["other text 0123456789"] * 5, size, seed=1).model_bytes)
+    path.write_bytes(Tokenizer.train(["other text 0123456789"] * 5, size, seed=1).files["tokenizer.model"])
 
 
 def writes(name: str, content: str) -> Callable[[Path], object]:

@@ -222,9 +222,9 @@ class TrainingText:
 
 def collate(src_ids: Rows, tgt_ids: Rows, special: SpecialTokens = OURS) -> Batch:
     """Pad sentences, given as pieces without special tokens, into a batch. No sentences give tensors (0, 1)."""
-    src, src_lengths = _padded(src_ids, special.src_begin, special.src_end, special.pad)
-    tgt_in, _ = _padded(tgt_ids, (special.bos, *special.tgt_begin), (), special.pad)
-    tgt_out, tgt_lengths = _padded(tgt_ids, (), (special.eos,), special.pad)
+    src, src_lengths = _padded(src_ids, special.src_begin, special.src_end)
+    tgt_in, _ = _padded(tgt_ids, (special.bos, *special.tgt_begin), ())
+    tgt_out, tgt_lengths = _padded(tgt_ids, (), (special.eos,))
     return Batch(*(torch.from_numpy(array) for array in (src, src_lengths, tgt_in, tgt_out, tgt_lengths)))
 
 
@@ -235,10 +235,10 @@ def row_lengths(ids: Rows | IdColumn, special: int) -> np.ndarray:
     return np.fromiter((len(sentence) + special for sentence in ids), dtype=np.int32, count=len(ids))
 
 
-def _padded(ids: Rows, begin: tuple[int, ...], end: tuple[int, ...], pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (sentences, longest) rows of begin + pieces + end, right-padded, and (sentences,) their lengths."""
+def _padded(ids: Rows, begin: tuple[int, ...], end: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Return (sentences, longest) rows of begin + pieces + end, then zeros, and (sentences,) their lengths."""
     lengths = row_lengths(ids, len(begin) + len(end)).astype(np.int64)
-    rows = np.full((len(ids), lengths.max(initial=1)), pad, dtype=np.int64)
+    rows = np.zeros((len(ids), lengths.max(initial=1)), dtype=np.int64)
     for row, sentence, length in zip(rows, ids, lengths.tolist(), strict=True):
         row[: len(begin)] = begin
         row[len(begin) : length - len(end)] = sentence

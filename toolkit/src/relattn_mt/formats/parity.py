@@ -126,14 +126,13 @@ class Reference:
         )
 
 
-def check_lines(translator: Translator, sample: Sequence[str] | int, seed: int = 1) -> list[str]:
+def check_lines(translator: Translator, sample: Sequence[str] | int) -> list[str]:
     """Return the lines to check a model with.
 
     Args:
         translator: Translator of the model.
         sample: Lines, of which blank ones are dropped; or the number of lines to draw. A random line consists of pieces
             with the probabilities that SentencePiece expects. It is not a sentence.
-        seed: Random seed.
 
     Raises:
         InputError: All lines are blank.
@@ -142,7 +141,7 @@ def check_lines(translator: Translator, sample: Sequence[str] | int, seed: int =
         lines = [line for line in sample if has_text(line)]
         require(lines, "the check requires at least one line that is not blank")
         return lines
-    draw = random.Random(seed)
+    draw = random.Random(1)
     frequencies = translator.tokenizer.frequencies()
     pieces = list(frequencies)
     weights = list(frequencies.values())

@@ -47,7 +47,6 @@ class SpecialTokens(NamedTuple):
     """Ids of the tokens that are not text.
 
     Attributes:
-        pad: Padding.
         bos: First token that the decoder reads.
         eos: Last token that the decoder generates.
         banned: Tokens that the decoder must not generate.
@@ -56,7 +55,6 @@ class SpecialTokens(NamedTuple):
         tgt_begin: Tokens that the decoder reads after `bos`, before each translation; they are not generated.
     """
 
-    pad: int = 0
     bos: int = 1
     eos: int = 2
     banned: tuple[int, ...] = (0, 1)
@@ -180,7 +178,7 @@ class Tokenizer:
                 shuffle_input_sentence=True,
                 num_threads=_TRAINING_THREADS,
                 control_symbols=[f">>{language}<<" for language in languages],
-                pad_id=cls.special.pad,
+                pad_id=0,
                 bos_id=cls.special.bos,
                 eos_id=cls.special.eos,
                 unk_id=_UNKNOWN,

@@ -37,7 +37,6 @@ class Family:
         since: The oldest version of transformers whose classes the patches fit.
         run: Calls the small model with these arguments, and returns its outputs. Default: one call.
         config: Class of the configuration, named as `model` is. Default: `config_class` of the model.
-        part: Name of the submodule that is called. Default: the whole model.
         unit: Path of a class whose parts exchange positions or masks, so that they are enabled together only. Default:
             each module is enabled on its own.
     """
@@ -49,7 +48,6 @@ class Family:
     since: str
     run: Callable[[nn.Module, dict[str, Any]], list[Any]] = lambda model, inputs: [model(**inputs)]
     config: str = ""
-    part: str = ""
     unit: str = ""
 
     @property
@@ -63,14 +61,14 @@ class Family:
         return all(patch.takes_window for patch in self.patches if patch.has_attention)
 
     def make(self, **settings: Any) -> nn.Module:
-        """Return the small model, or its part, in float32 and evaluation mode. No parameter is zero."""
+        """Return the small model in float32 and evaluation mode. No parameter is zero."""
         model_type: Any
         config_type: Any
         model_type, config_type = (
             load_class(name) if "." in name else getattr(transformers, name, None) for name in (self.model, self.config)
         )
         config_type = config_type or model_type.config_class
-        model: nn.Module = model_type(config_type(**self.settings | settings)).float().eval().get_submodule(self.part)
+        model: nn.Module = model_type(config_type(**self.settings | settings)).float().eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.1)
