@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 
 from relattn_mt.support.errors import InputError, one_line
@@ -83,18 +82,15 @@ class Glossary:
     def is_misplaced(self, line: str, translation: str, links: Links) -> bool:
         """Return whether a term of a line is aligned with words of a translation, but none of its own."""
         line = normalize(line)
+        words = translation.split(" ")
         for term in self._terms(line):
-            words = _words_of(term)
-            aligned = {target for source, target in links if source in words}
-            own = map(_words_of, re.finditer(re.escape(self.translations[term[0]]), translation))
-            if aligned and aligned.isdisjoint(chain.from_iterable(own)):
+            first, last = (line.count(" ", 0, end) for end in term.span())
+            targets = {target for source, target in links if first <= source <= last}
+            aligned = [word for number, word in enumerate(words) if number in targets]
+            own = self.translations[term[0]].split()
+            if aligned and not any(part in word for part in own for word in aligned):
                 return True
         return False
-
-
-def _words_of(found: re.Match[str]) -> range:
-    """Return the numbers of the words that a match is in."""
-    return range(*(found.string.count(" ", 0, end) + i for i, end in enumerate(found.span())))
 
 
 def continue_words(pieces: Sequence[str]) -> list[bool]:

@@ -33,10 +33,9 @@ def translate_with_literals(
     """
     own: dict[int, Counter[str]] = {}  # literals of the sentences that may lose them
     removed = {}
-    read = {}  # what the model reads with its literals
+    read = dict(sentences)  # what the model reads with its literals
     for number, sentence in sentences.items():
         removed[number] = sentence.removed
-        read[number] = sentence
         if sentence.may_lose_literals and (found := literals(sentence.text.text)):
             own[number] = found
             removed[number] = SYMBOL
@@ -44,11 +43,13 @@ def translate_with_literals(
                 del read[number]
     results = translate(read, removed)
     kept: dict[int, list[tuple[Translation, bool]]] = {}  # translations, and whether each has the literals
-    lost = {}
     for number, expected in own.items():
         kept[number] = [(each, literals(each.text) == expected) for each in results.get(number, ())]
-        if number not in read or not all(is_kept for _, is_kept in kept[number]):
-            lost[number] = sentences[number]
+    lost = {
+        number: sentences[number]
+        for number, translations in kept.items()
+        if not translations or not all(has_literals for _, has_literals in translations)
+    }
     if lost:
         for number, others in translate(lost, dict.fromkeys(lost, literal_pattern())).items():
             results[number] = merged(kept[number], others)
@@ -58,17 +59,14 @@ def translate_with_literals(
 
 def repair(results: Translations, sentences: Mapping[int, Sentence], translate: Translate) -> None:
     """Replace translations that have lost or changed a number or a tag, if they have fewer warnings without them."""
-    wrong = {}
-    for number, (best, *_) in results.items():
-        sentence = sentences[number]
-        has_words = any(map(str.isalpha, sentence.text.text))
-        if has_words and sentence.may_be_repaired and not _LOST.isdisjoint(best.warnings):
-            wrong[number] = sentence
+    wrong = {
+        number: sentences[number]
+        for number, (best, *_) in results.items()
+        if not _LOST.isdisjoint(best.warnings) and sentences[number].may_be_repaired
+    }
     for number, others in (translate(wrong, dict.fromkeys(wrong, repair_pattern())) if wrong else {}).items():
         if len(others[0].warnings) < len(results[number][0].warnings):
-            results[number] = merged(
-                [(each, not _LOST.intersection(each.warnings)) for each in results[number]], others
-            )
+            results[number] = others
 
 
 def _is_too_long(sentence: Sentence, found: Counter[str], preparation: Preparation) -> bool:
