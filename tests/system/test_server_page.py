@@ -150,11 +150,10 @@ def test_answers_that_are_not_json(page: Page, reply: dict | None, message: str)
 
 def test_warnings_name_their_sentences(page: Page) -> None:
     """Of a text with one sentence, or after two models, there is nothing to name."""
-    long = "a house " * 20
     reply: dict = {}
     answer_with(page, "words", lambda route: route.fulfill(json=reply))
     for sentences, warnings, expected in (
-        ([TEXT, "Two.", long], [["names"], [], ["numbers", "tags"]], [TEXT, f"of “{long[:60]}…”: the numbers"]),
+        ([TEXT, "Two.", "3."], [["names"], [], ["numbers", "tags"]], [f"of “{TEXT}”: a name", "of “3.”: the numbers"]),
         ([TEXT], [["names"]], ["translation: a name"]),
         ([TEXT, "Two."], [["length"], ["length"], []], ["translation: the length is unlikely."]),
     ):

@@ -7,7 +7,6 @@ const ALTERNATIVES = 3; // number of other translations to request
 const CERTAIN = 0.55; // confidence from which a word is not underlined (docs/serving.md)
 const GAP = 8, SMALLEST = 96; // pixels: between the other words, their word and the window; their height
 const EXAMPLES = 3; // number of examples shown
-const LONGEST_NAME = 60; // characters of a sentence in a warning
 const LONGEST_PAUSE = 30, AWAY_PAUSE = 5; // seconds between two attempts to load the languages, and to translate a text
 // What belongs to a translation. starts: places of the sentences in the text; others: other translations of a sentence.
 const NOTHING = { detected: "", words: [], sentences: [], starts: [], hasChoices: false, others: { sentence: 0, texts: [] } };
@@ -214,13 +213,9 @@ async function translate() {
 
 // What to check, with the sentence that it is about if there are several.
 function warningsOf({ warnings, sentences }) {
-  const areNamed = sentences.length > 1 && sentences.length === warnings.length; // not after two models
-  const texts = warnings.map((names, number) => {
-    const sentence = areNamed ? sentences[number] : "";
-    const begin = sentence.length > LONGEST_NAME ? `${sentence.slice(0, LONGEST_NAME)}…` : sentence;
-    return names.length ? TEXTS.check(names.map((name) => TEXTS.warnings[name]).join(", "), begin) : "";
-  });
-  return [...new Set(texts.filter(Boolean))].join(" ");
+  const named = sentences.length > 1 && sentences.length === warnings.length ? sentences : []; // not after two models
+  const texts = warnings.map((names, i) => names.length && TEXTS.check(names.map((name) => TEXTS.warnings[name]).join(", "), named[i]));
+  return [...new Set(texts)].filter(Boolean).join(" ");
 }
 
 // The glossary as an object. Its lines are a term, "=" and a translation.
@@ -278,8 +273,7 @@ async function choose(sentence, parameters) {
       words: state.words.toSpliced(at, ofSentence(sentence).length, ...words),
       others: { sentence, texts: parameters.choice ? answer.alternatives : [] },
     });
-    const warning = warningsOf(answer);
-    showStatus(warning, warning ? "error" : "");
+    showStatus(warningsOf(answer), "error");
     (byId("others").querySelector("button") || byId("translation").querySelector("[role=button]"))?.focus();
   } catch (error) {
     if (!signal.aborted) showStatus(error.message, "error");

@@ -23,7 +23,7 @@ export const TEXTS = {
   already: (language) => `The text seems to be ${language} already.`,
   unrecognized: (language) => `The language is not recognized. The text was read as ${language}.`,
   noModel: (source, target) => `No model translates from ${source}${target ? ` to ${target}` : ""}.`,
-  check: (warnings, sentence) => `Check the translation${sentence && ` of “${sentence}”`}: ${warnings}.`,
+  check: (warnings, sentence) => `Check the translation${sentence ? ` of “${sentence}”` : ""}: ${warnings}.`,
   warnings: {
     empty: "a sentence has no translation",
     repetition: "a part is repeated",
