@@ -146,7 +146,7 @@ def test_each_translation_is_delivered_at_once(relattn, reading, model, monkeypa
 )
 def test_options_of_translating(relattn, reading, tmp_path, monkeypatch, model, flags, search, options):
     monkeypatch.chdir(tmp_path)
-    lines, prefixes = [*LINES, "one <b>cat</b> sat", "{name}"], ["Katze", "", "zwei", "", "eins", "", "", ""]
+    lines, prefixes = [*LINES, "one <b>cat</b> 5.5 km", "{name}"], ["Katze", "", "zwei", "", "eins", "", "", ""]
     Path("terms.tsv").write_text("cat\tlöwin frau\n", encoding="utf-8")
     Path("prefixes").write_text("".join(f"{prefix}\n" for prefix in prefixes), encoding="utf-8")
     translator = load(model)
