@@ -252,7 +252,7 @@ T5_IMPORT = {
     **{"model": "model", "step": "step", "largest_shard_mib": "largest shard, MiB", "seconds": "s"},
     **{"peak_mib": "peak, MiB"},
 }
-LAUNCHES = {"n": "n", "part": "part", "us": "µs", "launches": "launches"}
+LAUNCHES = {"n": "n", "part": "part", "us": "µs", "ratio": "ratio", "launches": "launches"}
 
 
 def training() -> str:
