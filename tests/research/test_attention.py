@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from relattn_mt.config import SCHEMES
+from relattn_mt.config import SCHEMES, ModelConfig
 from relattn_mt.support.errors import InputError
 from relattn_mt.translate.translator import Translator
 
@@ -78,7 +78,7 @@ def test_what_cannot_be_inspected(tmp_path: Path, translator: Translator) -> Non
         *(
             (make_bundle(tmp_path / name, positions=name, dim=24).torch_translator(), "one", f"{name} positions")
             for name in SCHEMES
-            if not shows_terms(config_of(name))
+            if not shows_terms(ModelConfig(positions=name))
         ),
     ):
         with pytest.raises(InputError, match=fact):
