@@ -52,7 +52,7 @@ def require_agreement(
     never = {tgt_pieces[i] for i in special.banned}
     for beam_size in (1, 4):
         search = replace(parts.search, beam_size=beam_size, max_length_ratio=0.0, max_length_extra=LONGEST)
-        found = ours.n_best(TEXT, TranslateOptions(search=search, n_best=beam_size, copy=False, keep_literals=False))
+        found = ours.n_best(TEXT, TranslateOptions(search=search, n_best=beam_size, copy=False))
         results = theirs.translate_batch(
             sources, target_prefix=[begin] * len(sources), beam_size=beam_size, num_hypotheses=beam_size,
             return_scores=True, min_decoding_length=0, max_decoding_length=LONGEST - 1 + len(begin),

@@ -98,10 +98,7 @@ def test_export_agrees_with_the_bundle(
     src, tgt = ([ours.tokenizer.encode(line) for line in lines] for lines in (sample, sample[::-1]))
     for mine, its in zip(ours.log_probs(src, tgt), theirs.log_probs(src, tgt), strict=True):
         assert its == pytest.approx(mine, abs=1e-4)
-    greedy, banned = (
-        TranslateOptions(search=GREEDY, keep_literals=False),
-        ours.tokenizer.special.banned,
-    )  # CTranslate2 bans no tokens
+    greedy, banned = TranslateOptions(search=GREEDY), ours.tokenizer.special.banned  # CTranslate2 bans no tokens
     for (mine,), (its,) in zip(ours.n_best(sample, greedy), theirs.n_best(sample, greedy), strict=True):
         end = next((i for i, token in enumerate(its.tokens) if token in banned), None)
         assert mine.tokens[:end] == its.tokens[:end]
@@ -182,9 +179,7 @@ def test_ctranslate2_alone_uses_an_export(made):
     assert scored.tokens == [*(pieces[i] for i in tgt), "</s>"]
     long, theirs = ours.tokenizer.encode(" ".join(random_lines([700]))), load_export(out)
     assert len(long) > 1100
-    options = TranslateOptions(
-        search=replace(GREEDY, alpha=0.0, max_length_ratio=0.0, max_length_extra=6), keep_literals=False
-    )
+    options = TranslateOptions(search=replace(GREEDY, alpha=0.0, max_length_ratio=0.0, max_length_extra=6))
     (((its,),), expected) = theirs.n_best([ours.tokenizer.decode(long)], options), ours.log_probs([long], [tgt])[0]
     assert theirs.log_probs([long], [tgt])[0] == pytest.approx(expected, abs=1e-4)
     *of_pieces, end = ours.log_probs([long], [its.tokens])[0]
@@ -212,10 +207,7 @@ def test_early_stopping_finds_what_ctranslate2_finds(made, penalty, alpha, beam_
     parts, out = made
     ours, theirs = parts.translator(), load_export(out)
     search = replace(theirs.search, length_penalty=penalty, alpha=alpha, beam_size=beam_size)
-    options, lines = (
-        TranslateOptions(n_best=beam_size, search=search, keep_literals=False),
-        random_lines([1, 2, 3, 5, 8, 9, 12, 14] * 2),
-    )
+    options, lines = TranslateOptions(n_best=beam_size, search=search), random_lines([1, 2, 3, 5, 8, 9, 12, 14] * 2)
     compared = 0
     for line, mine, its in zip(lines, ours.n_best(lines, options), theirs.n_best(lines, options), strict=True):
         src = parts.tokenizer.encode(line)
@@ -236,24 +228,20 @@ def test_rules_against_repetition_are_those_of_ctranslate2(made, size, penalty, 
     parts, out = made
     ours, theirs, lines = parts.translator(), load_export(out), random_lines([2, 3, 5, 8, 9, 12, 14] * 4)
     search = replace(theirs.search, beam_size=beam_size, max_length_ratio=4.0, max_length_extra=20)
-    options = TranslateOptions(
-        search=replace(search, no_repeat_ngram=size, repetition_penalty=penalty), keep_literals=False
-    )
+    options = TranslateOptions(search=replace(search, no_repeat_ngram=size, repetition_penalty=penalty))
     pairs = list(zip(lines, ours.n_best(lines, options), theirs.n_best(lines, options), strict=True))
     for line, (mine,), (its,) in pairs:
         if len(its.tokens) + 1 < ours.preparation.limit(len(parts.tokenizer.encode(line)), options.search):
             assert mine.tokens == its.tokens
             assert its.score == pytest.approx(mine.score, rel=1e-4)
-    free = [best.tokens for best, *_ in ours.n_best(lines, TranslateOptions(search=search, keep_literals=False))]
+    free = [best.tokens for best, *_ in ours.n_best(lines, TranslateOptions(search=search))]
     assert [mine.tokens for _, (mine,), _ in pairs] != free
 
 
 def test_a_translation_does_not_depend_on_other_lines(made):
     parts, out = made
     theirs, sample = load_export(out), random_lines([1, 30, 2, 9, 1])
-    options = TranslateOptions(
-        n_best=2, search=replace(theirs.search, max_length_ratio=1.0, max_length_extra=2), keep_literals=False
-    )
+    options = TranslateOptions(n_best=2, search=replace(theirs.search, max_length_ratio=1.0, max_length_extra=2))
     together = [[h.tokens for h in found] for found in theirs.n_best(sample, options)]
     assert together == [[h.tokens for h in theirs.n_best([line], options)[0]] for line in sample]
     for line, found in zip(sample, together, strict=True):
@@ -308,18 +296,13 @@ def test_exports_that_are_refused_change_nothing(make, tmp_path, monkeypatch):
 def test_requests_that_are_refused(short):
     theirs = load_export(short)
     search = replace(theirs.search, max_length_ratio=9.0, max_length_extra=90)
-    ((best,),) = theirs.n_best(["one apple and two pears"], TranslateOptions(search=search, keep_literals=False))
+    ((best,),) = theirs.n_best(["one apple and two pears"], TranslateOptions(search=search))
     assert len(best.tokens) <= 39
     glossary = Glossary([(1, LINES[0].split()[0], "Katze")])
     for fact, line, options, prefixes in (
         ("line 1 has .* at most 39", " ".join(random_lines([40])), TranslateOptions(), None),
         ("glossary", LINES[0], TranslateOptions(glossary=glossary), None),
-        (
-            "early stopping",
-            LINES[0],
-            TranslateOptions(search=replace(theirs.search, early_stopping=False), keep_literals=False),
-            None,
-        ),
+        ("early stopping", LINES[0], TranslateOptions(search=replace(theirs.search, early_stopping=False)), None),
         ("alignments", LINES[0], TranslateOptions(align=True), None),
         ("prefixes", LINES[0], TranslateOptions(), ["Katze"]),
     ):
@@ -410,7 +393,7 @@ def test_pairs_of_languages(relattn, tmp_path):
     export(parts, tmp_path / "export", quantization="float32", sample=LINES)
     argos.export(parts, tmp_path / "x.argosmodel", quantization="float32", sample=LINES)
     theirs = load_export(tmp_path / "export")
-    search = TranslateOptions(search=theirs.search, keep_literals=False)
+    search = TranslateOptions(search=theirs.search)
     for path in (tmp_path / "export", tmp_path / "x.argosmodel"):
         run_import(path, tmp_path / f"again-{path.name}")
     again = bundle.read_bundle(tmp_path / "again-export")

@@ -66,7 +66,7 @@ def test_imported_models_agree_with_transformers(tmp_path, case):
         assert score == pytest.approx(expected, abs=1e-4)
         assert other == pytest.approx(expected, abs=1e-4)
 
-    found = ours.n_best(TEXT, TranslateOptions(n_best=4, copy=False, keep_literals=False))
+    found = ours.n_best(TEXT, TranslateOptions(n_best=4, copy=False))
     padded = tokenizer.pad({"input_ids": encoded}, return_tensors="pt")
     how = {"num_return_sequences": 4, "return_dict_in_generate": True, "output_scores": True}
     out = theirs.generate(**padded, **how, suppress_tokens=list(special.banned))
@@ -143,7 +143,7 @@ def test_languages_of_madlad(relattn, tmp_path):
         special = parts.tokenizer.with_languages("xx", code).special
         assert [pieces[i] for i in special.src_begin] == [f"<2{code}>"]
     translator = parts.translator()
-    options = TranslateOptions(copy=False, keep_literals=False)
+    options = TranslateOptions(copy=False)
     one, other = (translator.with_languages("en", code).n_best(LINES, options) for code in ("de", "zh_Hant"))
     assert [best.text for (best,) in one] != [best.text for (best,) in other]
     assert not any("<2" in best.text for (best,) in (*one, *other))

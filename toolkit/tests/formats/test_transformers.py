@@ -74,13 +74,13 @@ def test_imported_models_agree_with_transformers(tmp_path, case):
 
     forced = {"forced_bos_token_id": special.tgt_begin[0]} if given else {}
     out = theirs.generate(**encoded, **forced, num_beams=1)
-    greedy = TranslateOptions(search=replace(parts.search, beam_size=1), copy=False, keep_literals=False)
+    greedy = TranslateOptions(search=replace(parts.search, beam_size=1), copy=False)
     for (mine,), row in zip(ours.n_best(TEXT, greedy), out[:, 1 + given :].tolist(), strict=True):
         assert mine.tokens == row[: row.index(special.eos) if special.eos in row else len(row)]
 
     how = {"num_return_sequences": 4, "return_dict_in_generate": True, "output_scores": True}
     out = theirs.generate(**encoded, **forced, **how)
-    options = TranslateOptions(n_best=4, copy=False, keep_literals=False)
+    options = TranslateOptions(n_best=4, copy=False)
     complete = 0
     for i, (mine, again) in enumerate(zip(ours.n_best(TEXT, options), in_pytorch.n_best(TEXT, options), strict=True)):
         assert [each.tokens for each in mine] == [each.tokens for each in again]
@@ -180,7 +180,7 @@ def test_given_first_tokens_in_all_searches(multilingual):
     _, parts = multilingual
     ours, in_pytorch = parts.translator(), parts.torch_translator()
     search = replace(parts.search, max_length_ratio=0.0, max_length_extra=12)
-    plain = TranslateOptions(search=search, copy=False, keep_literals=False)
+    plain = TranslateOptions(search=search, copy=False)
     glossary = Glossary([(1, "pears", "Birnen")])
     for options, prefix in (
         (replace(plain, align=True), None),
