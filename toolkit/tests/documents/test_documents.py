@@ -160,6 +160,8 @@ def test_time_is_linear_in_the_size() -> None:
         "e.html": lambda size: "<p " + "a \t" * size + "=1>x</p>" + "</b>" * size,
         "f.html": lambda size: "<script>x" * size + "<b>",
         "c.html": lambda size: "<p>" + "<i>/mmmmm lt;mmm</i>" * (size // 4),
+        "a.md": lambda size: "<code>word " * size,
+        "b.md": lambda size: "mailto:" * size,
     }
     for name, content in files.items():
         seconds = []

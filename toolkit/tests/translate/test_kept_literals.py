@@ -6,19 +6,16 @@ from dataclasses import replace
 
 import pytest
 from relattn_mt import load
-from relattn_mt.config import SearchConfig
 from relattn_mt.support.errors import InputError
-from relattn_mt.text.marked import Mark, Marked
-from relattn_mt.text.patterns import literal_pattern, literals, may_have_tags, repair_pattern, tag_pattern
+from relattn_mt.text.marked import Marked
+from relattn_mt.text.patterns import literal_pattern, literals, may_have_tags, tag_pattern
 from relattn_mt.text.strip import strip
 from relattn_mt.translate.options import CallOptions, SentenceOptions, TranslateOptions
 from relattn_mt.translate.prepare import Sentence
 from relattn_mt.translate.translator import Translator
 
 from tests.support.bundles import save_random_bundle
-from tests.support.engines import TextEngine
 from tests.support.foreign_bundles import make_bundle
-from tests.support.marked import Characters
 
 KEPT = [
     "12345678",
@@ -204,43 +201,3 @@ def test_sentences_of_a_call_have_their_own_options_and_share_its_search(tmp_pat
             sentences = [Sentence(Marked(line), options) for line, options in zip(lines, mixed, strict=True)]
             results = translator.translate_sentences(sentences, call)
             assert results == [expected[options][i] for i, options in enumerate(mixed)]
-
-
-@pytest.mark.parametrize(
-    ("line", "kept"),
-    [
-        ("I bought 3 apples for $2.50.", ["3", "2,50 $"]),
-        ("Take 64 pills 5 times a day.", ["64", "5"]),
-        ("I paid $94 for 61 books.", ["$94", "61"]),
-        ("She ran 3 km in 14 minutes.", ["3 km", "14"]),
-        ("Size: 18 x 4 cm", ["18", "4 cm"]),
-        ("Chapter 1 ........ 17", ["1", "........ 17"]),
-        ("Chapter 64 ........ 50", ["64", "........ 50"]),
-        ("Open <menu>File</menu> and <b>go home</b>.", ["<menu>", "</menu>", "<b>", "</b>"]),
-    ],
-)
-def test_numbers_and_tags_that_are_lost_are_put_back(line, kept, everyday):
-    """In a text, and in one with marks. Without keep_literals, some are lost or changed."""
-    text = Marked(line, (Mark(0, "open", 1), Mark(len(line), "close", 1)))
-    ((best,), (marked,)) = everyday.translate_sentences([Sentence(Marked(line)), Sentence(text)])
-    for translation in (best, marked):
-        places = [translation.text.find(each) for each in kept]
-        assert min(places) >= 0
-        assert translation.warnings == ()
-    ((lossy,),) = everyday.n_best([line], TranslateOptions(keep_literals=False))
-    assert lossy.warnings or not all(each in lossy.text for each in kept)
-
-
-def test_numbers_that_would_be_read_in_another_way_are_left_to_the_model(everyday):
-    """A comma is a decimal mark in German, and a number of the source without its marks would be wrong, too."""
-    assert repair_pattern().findall("1,234 people, $2.50, 3:15, 1/2/2024, 7-day, v2") == []
-
-
-def test_a_repair_with_more_warnings_is_not_taken():
-    def change(text):
-        return "Ich habe 5 Äpfel" if "3" in text else ""
-
-    tokenizer = Characters()
-    translator = Translator(TextEngine(tokenizer, change), tokenizer, SearchConfig(beam_size=1))
-    ((best,),) = translator.n_best(["I have 3 apples"])
-    assert (best.text, best.warnings) == ("Ich habe 5 Äpfel", ("numbers",))

@@ -21,6 +21,7 @@ import numpy as np
 from relattn_mt.config import AugmentConfig
 from relattn_mt.data import copied_text
 from relattn_mt.data.storage import EncodedPairs
+from relattn_mt.support.errors import require
 from relattn_mt.support.types import SentencePair
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
 
@@ -105,15 +106,15 @@ def perturb(names: Sequence[str], pairs: Sequence[SentencePair], *key: int) -> S
     return pair
 
 
-def halves(pieces: Sequence[str]) -> Halves:
-    """Return each way to split a piece into two other pieces, by ids."""
-    ids = {piece: i for i, piece in enumerate(pieces)}
+def halves(tokenizer: AnyTokenizer) -> Halves:
+    """Return each way to split a source piece into two other pieces of the same text, by ids."""
+    ids = {piece: i for i, piece in enumerate(tokenizer.vocabularies[0])}
     found = Halves()
-    for i, piece in enumerate(pieces):
-        if piece.startswith("<"):  # a special token, or a byte
-            continue
+    for piece, i in ids.items():
         parts = [(piece[:end], piece[end:]) for end in range(1, len(piece))]
-        found[i] = [(ids[first], ids[second]) for first, second in parts if first in ids and second in ids]
+        pairs = [(ids[first], ids[second]) for first, second in parts if first in ids and second in ids]
+        found[i] = [pair for pair in pairs if tokenizer.decode_source(pair) == tokenizer.decode_source([i])]
+    require(any(found.values()), "data.augment.split_pieces requires pieces that consist of two others, got none")
     return found
 
 
@@ -199,7 +200,7 @@ class AugmentedPairs:
         self.epoch = epoch
         self.changes = changes
         self._ends = list(accumulate(augmentation.sizes))
-        self._halves = halves(augmentation.tokenizer.vocabularies[0]) if augmentation.shares.split_pieces else Halves()
+        self._halves = halves(augmentation.tokenizer) if augmentation.shares.split_pieces else Halves()
         self.src_pieces = pairs.src.lengths()
         self.tgt_pieces = pairs.tgt.lengths()
         rows = np.unique(chosen[changes[chosen] > 0])

@@ -32,7 +32,8 @@ _ADMONITION = r"(?:\[![\w-]+\]|!!!|\?\?\?|:::|===(?= [\x22]))"  # the line that 
 _NOTE = re.compile(r"^([ \t]*)(?=(?:!!!|\?\?\?\+?|===)[ ]+[\w\x22])", re.MULTILINE)
 # of MDX: statements of several lines, which end where a bracket is closed at the beginning of a line
 _CODE = re.compile(
-    r"^(?:import|export)\b[^\n]*[\[({][ \t\r]*\n(?:(?![\])}]|import\b|export\b)[^\n]*\n)*+"
+    r"^(?:import\b|export (?:const|let|var|default|(?:async )?function|class|type|interface)\b|export (?=[{*]))"
+    r"[^\n]*[\[({][ \t\r]*\n(?:(?![\])}]|import\b|export\b)[^\n]*\n)*+"
     r"[\])}]++[^\n\w]*+(?:from\b[^\n]*)?$",
     re.MULTILINE,
 )

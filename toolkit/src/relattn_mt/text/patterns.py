@@ -35,10 +35,10 @@ _NESTED = r"[^{}]"
 for _ in range(5):  # levels of braces, as in messages of ICU
     _NESTED = rf"(?:[^{{}}]|\{{{_NESTED}*+\}})"
 _FLAGS = r"[-+#0,(']*+"
-_FIELD = r"%(?:\d+\$|\([\w.-]+\)|<\w+>)?[-+#0]*(?:\*|\d+)?(?:\.\d+)?(?:hh?|ll?|[Lqjzt])?"  # of printf
+_FIELD = r"%(?:\d+\$|\([\w.-]+\)|<\w+>)?[-+#0]*+(?:\*|\d+)?(?:\.\d+)?(?:hh?|ll?|[Lqjzt])?"  # of printf
 _CODE_NAMES = "code|kbd|samp|var|tt|key|keycap|cmd|command|filename|literal|envar|varname"
 # elements whose text is kept
-CODE = tuple(rf"<{name}(?:\s[^<>]*)?(?<!/)>(?:(?!</{name}>)[^\0])*+</{name}>" for name in _CODE_NAMES.split("|"))
+CODE = tuple(rf"<{name}(?:\s[^<>]*)?(?<!/)>(?:(?!</?{name}[\s>])[^\0])*+</{name}>" for name in _CODE_NAMES.split("|"))
 _QUOTED = r"\"[^\"]*\"|'[^']*'|\d+"
 # Words with hyphens, as in [so-called]
 _COMPOUND = (
@@ -53,8 +53,16 @@ _LATEX = (
     r"\{[^{}]*\}|(?:text(?:bf|it|tt|sc|rm)|newline|newpage|noindent|times|theta|tau|title|today|rightarrow)(?![A-Za-z])"
     r"|(?![nrt])[A-Za-z]{2,}\*?"
 )
-_NO_WORDS = r"(?!(?=[^\\]*?[^\W\d_]{2})[\w\s,;.!?'’-]*+\\)"  # before a formula
-# Parts of no name in a program
+# Not before words alone, which are no formula: one of three small letters that is no function, or two of two
+_FUNCTION = (
+    r"(?!(?:sinh?|cosh?|tanh?|coth?|sech?|arc(?:sin|cos|tan)|log|ln|exp|lim|max|min|sup|inf|det|arg|deg|dim|gcd|ker|mod|sgn"
+    r"|grad|rank|span|diag|trace)\b)"
+)
+_NO_WORDS = (
+    r"(?!(?=[\w\s,;.!?'’-]*+\\[)\]])"
+    rf"[^\\]*?\b{_FUNCTION}(?:[a-zà-ÿ]{{3}}|[a-z]{{2}} {_FUNCTION}[a-z]{{2}}))"
+)
+# Words between dots, in place of spaces
 _SAID = (
     "(?i:wh(?:at|y|en|ere|o)|how|and|but|then|so|please|really|just|yes|no|okay?|oh|well|you|we|they|it|i)(?![\\w-])"
 )
@@ -95,12 +103,12 @@ _LITERALS = (
     r"\$\$[^$\n]+\$\$",
     r"(?<![\w$])\$(?=[^$\n]{0,80}[\\^_=])[^$\s\d](?:[^$\n]{0,80}[^$\s])?\$(?![\w$])",
     r"(?<![\w:])(?::[a-z][a-z0-9_+-]+:)+(?!\w)",  # emoji by name
-    r"\.{4,}(?:[ \u00a0]?\d+(?!\w|[.,]\d))?",  # of contents
+    r"\.{6,}[ \u00a0]?\d+(?!\w|[.,]\d)|\.{4,}",  # of contents
     r"_{3,}|(?<!\w)__?(?!\w)|-{4,}|={3,}|\*{4,}|~{3,}|·{3,}|…{2,}",  # lines to fill in
     r"(?<![\w:>-])(?:[A-Za-z]|this|self|ptr|node|(?=\w*[_\d])[A-Za-z_]\w*)(?:->[a-z_]\w*)+(?![\w:])",
     r"(?<![\w$%@#:/.+-])[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?![\w@])",  # names in programs
     WEB_ADDRESS,
-    r"\b(?:mailto:(?=[^\s<>\"]*[@?])|tel:(?=[+\d*#])|urn:(?=\w+:)|magnet:(?=\?)|data:(?=[;,]|\w+/))[^\s<>\"]*[\w=/]"
+    r"\b(?:mailto:(?=[^\s<>\":]*[@?])|tel:(?=[+\d*#])|urn:(?=\w+:)|magnet:(?=\?)|data:(?=[;,]|\w+/))[^\s<>\"]*[\w=/]"
     r"|\blocalhost:\d+(?:/[\w/-]*)?",
     r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+(?::[\w./-]*\w)?",
     # paths, names of files, domains, names of modules and functions
@@ -159,22 +167,17 @@ def literal_pattern() -> re.Pattern[str]:
 @cache
 def tag_pattern() -> re.Pattern[str]:
     """Return the pattern of tags, numbers with a unit, and literals."""
-    return _with_tags(rf"(?<![\w.,]){_NUMBER}[ \u00a0]?(?:{UNITS})(?!\w)", rf"(?<!\w)[€£¥$]{_NUMBER}(?!\w|[.,]\d)")
-
-
-@cache
-def repair_pattern() -> re.Pattern[str]:
-    """Return the pattern of what a translation may not lose: tags, literals, and integers, which need no new marks."""
-    return _with_tags(rf"(?<![\w.,:/-])[€£¥$]?\d+(?:[ \u00a0]?(?:{UNITS}))?(?!\w|[.,:/]\d|-\w)")
-
-
-def _with_tags(*numbers: str) -> re.Pattern[str]:
     tags = (
         r"(?P<close></[A-Za-z][^<>]*>)",
         r"(?P<single><[A-Za-z][^<>]*/>|<!--(?:(?!<!--).)*?-->)",
         r"(?P<open><[A-Za-z][^<>]*>)",
     )
-    return re.compile("|".join((*CODE, *tags, *_LITERALS, *numbers, _LONG_NUMBER)))
+    numbers = (
+        rf"(?<![\w.,]){_NUMBER}[ \u00a0]?(?:{UNITS})(?!\w)",
+        rf"(?<!\w)[€£¥$]{_NUMBER}(?!\w|[.,]\d)",
+        _LONG_NUMBER,
+    )
+    return re.compile("|".join((*CODE, *tags, *_LITERALS, *numbers)))
 
 
 @cache

@@ -34,9 +34,10 @@ _NUMBER = re.compile(
 _TIME = re.compile(r"\b\d{1,2}(?::\d\d(?!\d)|(?:[.:]\d\d)?(?= ?(?:Uhr|h|[ap]\.? ?m)\b))")
 _DAY = re.compile(r"\b(\d{1,2})\.(\d{1,2})\.(?= )")  # and month
 _SIGN = re.compile("[$€£¥₹₽₩₺]")  # of a currency, which a translation may spell
-_CURRENCY = re.compile(  # in languages with Latin letters; in others, any word after a number
-    r"d[oó]l+[aá]r|\b(?:e[uvi]r|pfund|p[ou]u?nd|libr|livr|li[rv]|sterl|f[uo]nt|[yj]en|yuan|juan|rupe?e|rub|won|cent)"
-    r"|\d[ \u00a0]?[^\W\d_a-zà-ɏ]|\b(?-i:[A-Z]{3})\b",
+_CURRENCY = re.compile(  # names of currencies in languages with Latin letters; in others, a letter after a number
+    r"d[oóô]l+[aáe]r|đô la|\b(?:eur[oó]\w?|euros|eura?|e[iv]ro\w?|avro|pfund|po?unds?|libra[ns]?|livres?|lib(?:er|ry)"
+    r"|punta\w?|sterl\w+|fun(?:t\w*|d)|[yj]en|[yj]uan|r[uo]u?pi[aen]\w*|rupees?|ro?ubl?[ele]\w*|lir[aey]s?|cents?)\b"
+    r"|\d[ \u00a0]?(?:[^\W\d_a-zà-ɏ]|won\b)|\b(?-i:USD|EUR|GBP|JPY|CHF|INR|RUB|KRW|CNY|TRY|AUD|CAD|NZD)\b",
     re.IGNORECASE,
 )
 # and a word before, perhaps a month

@@ -2,8 +2,7 @@
 
 A line is translated without symbols, and then without its other literals if its translations have lost some. Long
 literals, or many, are left out at once: each character may be a piece that takes a step of the search. A sentence is
-complete without its symbols. Without another literal it may lack its subject or object. A line whose translation has
-lost an integer or a tag is translated without those, too.
+complete without its symbols. Without another literal it may lack its subject or object.
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from relattn_mt.text.patterns import SYMBOL, literal_pattern, literals, repair_pattern
-from relattn_mt.text.plausibility import NUMBERS, TAGS
+from relattn_mt.text.patterns import SYMBOL, literal_pattern, literals
 from relattn_mt.translate.prepare import Preparation, Sentence
 from relattn_mt.translate.translation import Translation
 
-_LOST = {NUMBERS, TAGS}
 _MOST_CHARACTERS = 100  # in all literals of a sentence, up to which the model reads them
 Translations = dict[int, list[Translation]]  # of sentences by number
 # Translates sentences by number. What the pattern of a sentence matches is removed before, like marks, and put back.
@@ -53,20 +50,7 @@ def translate_with_literals(
     if lost:
         for number, others in translate(lost, dict.fromkeys(lost, literal_pattern())).items():
             results[number] = merged(kept[number], others)
-    repair(results, sentences, translate)
     return results
-
-
-def repair(results: Translations, sentences: Mapping[int, Sentence], translate: Translate) -> None:
-    """Replace translations that have lost or changed a number or a tag, if they have fewer warnings without them."""
-    wrong = {
-        number: sentences[number]
-        for number, (best, *_) in results.items()
-        if not _LOST.isdisjoint(best.warnings) and sentences[number].may_be_repaired
-    }
-    for number, others in (translate(wrong, dict.fromkeys(wrong, repair_pattern())) if wrong else {}).items():
-        if len(others[0].warnings) < len(results[number][0].warnings):
-            results[number] = others
 
 
 def _is_too_long(sentence: Sentence, found: Counter[str], preparation: Preparation) -> bool:

@@ -20,8 +20,8 @@ class SentenceOptions:
         keep_tags: Copy tags, numbers with units and literals unchanged into the translation. It cannot be combined with
             `align`.
         keep_literals: Copy emoji and other symbols, and literals that the model changes or leaves out: placeholders,
-            addresses, handles, hashtags, numbers of 8 digits or more, and identifiers; and integers and tags, if some
-            are lost. It has no effect on lines with a prefix, and none with `align`.
+            addresses, handles, hashtags, numbers of 8 digits or more, and identifiers. It has no effect on lines with a
+            prefix, and none with `align`.
         copy: Copy lines such as ``-`` or ``1.`` instead of translating them: they have no letter of any script, and no
             number such as ``1,204.5``.
         align: Align the words of source and translation.

@@ -59,17 +59,8 @@ class Sentence:
     @property
     def may_lose_literals(self) -> bool:
         """Whether literals are removed only if the model reads and changes them."""
-        return self._may_remove and not self.text.marks
-
-    @property
-    def may_be_repaired(self) -> bool:
-        """Whether numbers and tags between words are removed if the model reads and changes them."""
-        return self._may_remove and any(map(str.isalpha, self.text.text))
-
-    @property
-    def _may_remove(self) -> bool:
         options = self.options
-        return options.keep_literals and not (options.keep_tags or options.align or self.prefix)
+        return options.keep_literals and not (options.keep_tags or options.align or self.text.marks or self.prefix)
 
 
 @dataclass(frozen=True)

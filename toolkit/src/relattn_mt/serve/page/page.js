@@ -9,7 +9,7 @@ const GAP = 8, SMALLEST = 96; // pixels: between the other words, their word and
 const EXAMPLES = 3; // number of examples shown
 const LONGEST_PAUSE = 30, AWAY_PAUSE = 5; // seconds between two attempts to load the languages, and to translate a text
 // What belongs to a translation. starts: places of the sentences in the text; others: other translations of a sentence.
-const NOTHING = { detected: "", words: [], sentences: [], starts: [], hasChoices: false, others: { sentence: 0, texts: [] } };
+const NOTHING = { detected: "", words: [], sentences: [], warnings: [], starts: [], hasChoices: false, others: { sentence: 0, texts: [] } };
 const state = { languages: [], names: {}, examples: {}, limit: 0, timer: 0, isTargetChosen: false, undo: [], redo: [], ...NOTHING };
 const translations = latest(), choices = latest();
 
@@ -195,9 +195,9 @@ async function translate() {
       end = start < 0 ? end : start + sentence.length;
       return start;
     });
-    const { words, sentences, alternatives, hasChoices } = result;
-    show({ words, sentences, starts, detected, hasChoices, others: { sentence: 0, texts: sentences.length === 1 ? alternatives : [] } });
-    const warning = warningsOf(result);
+    const { words, sentences, warnings, alternatives, hasChoices } = result;
+    show({ words, sentences, warnings, starts, detected, hasChoices, others: { sentence: 0, texts: sentences.length === 1 ? alternatives : [] } });
+    const warning = warningsOf(state);
     const language = detected && detected === target ? TEXTS.already(languageName(target)) : "";
     if (detected && !confidence) showStatus(TEXTS.unrecognized(languageName(detected)), "error");
     else showStatus(warning || language, warning ? "error" : "");
@@ -271,9 +271,10 @@ async function choose(sentence, parameters) {
     closeChoices();
     show({
       words: state.words.toSpliced(at, ofSentence(sentence).length, ...words),
+      warnings: state.warnings.toSpliced(sentence, 1, ...answer.warnings),
       others: { sentence, texts: parameters.choice ? answer.alternatives : [] },
     });
-    showStatus(warningsOf(answer), "error");
+    showStatus(warningsOf(state), "error");
     (byId("others").querySelector("button") || byId("translation").querySelector("[role=button]"))?.focus();
   } catch (error) {
     if (!signal.aborted) showStatus(error.message, "error");
