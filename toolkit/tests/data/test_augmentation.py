@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from relattn_mt.config import AugmentConfig, DataConfig, Recipe, StageConfig
-from relattn_mt.data.augmentation import MOST_JOINED, NAMES, perturb
+from relattn_mt.data.augmentation import MOST_JOINED, NAMES, halves, perturb
 from relattn_mt.data.copied_text import draw
 from relattn_mt.data.encode import TranslationData, load_data
 from relattn_mt.support.errors import InputError
+from relattn_mt.tokens.imported_tokenizer import ImportedTokenizer, Vocabulary
+
+from tests.support.foreign_bundles import FIXTURES, bpe_pieces
 
 PAIRS = [(f"a dog no. {i} runs away.", f"Hund Nr. {i} läuft weg!") for i in range(19)]
 OTHERS = [("I’m here, “aren't I”…", "Ich bin ‚da‘."), ("?!", "¿"), ("über 3 km", "ＡＢＣ。")]
@@ -196,6 +199,17 @@ def test_sources_are_split_into_shorter_pieces_of_the_same_text(load):
             else:
                 assert src == source
     assert 0.8 * expected < after - before < 1.3 * expected
+
+
+def test_pieces_of_subword_nmt_are_not_split():
+    """Two of them would be two words."""
+    codes = (FIXTURES / "bpe.model").read_bytes()
+    vocabulary = ["<unk>", "</s>", *bpe_pieces()]
+    tokenizer = ImportedTokenizer(
+        codes, codes, Vocabulary(vocabulary, vocabulary, "</s>", "</s>", "<unk>", bpe="argos")
+    )  # fmt: skip
+    with pytest.raises(InputError, match="split_pieces requires pieces that consist of two others"):
+        halves(tokenizer)
 
 
 def test_the_vocabulary_has_words_in_upper_case(tmp_path, load):

@@ -112,9 +112,9 @@ COMMANDS = [  # LaTeX
     *(
         r"\begin{x}",
         r"\frac{1}{2}",
-    r"\(sin x\)",
-    r"\(dx\)",
-    r"\(for all x \in A\)",
+        r"\(sin x\)",
+        r"\(dx\)",
+        r"\(for all x \in A\)",
         "$x^2$",
         r"$\alpha$",
         r"\(a+b\)",
