@@ -76,7 +76,7 @@ def register(
 def skips_dispatch(tensors: Iterable[Tensor | None]) -> bool:
     """Return whether nothing has to see an operator of these tensors: no tracer, transform, mode, subclass or profiler.
 
-    PyTorch's dispatcher takes as long as a short call. It also negates numbers that a tensor has with the wrong sign.
+    PyTorch's dispatcher takes as long as a short call. It also resolves the negative bit (`Tensor.is_neg`).
     """
     if is_tracing() or torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack() > 0:
         return False

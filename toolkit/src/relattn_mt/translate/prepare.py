@@ -75,7 +75,7 @@ class Prepared:
         is_copied: Whether it is its own translation.
         src_ids: Its source pieces, without special tokens.
         request: What the engine gets; None if the model does not read it.
-        terms: Glossary with terms that must be aligned with those of the sentence; None if there are none.
+        terms: Glossary whose terms are compared with the alignment; None without terms or a known alignment.
     """
 
     number: int

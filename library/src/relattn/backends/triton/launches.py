@@ -140,7 +140,7 @@ class Recorder(NamedTuple):
             results: The first results. One buffer is the next result: it has all else that kernels write.
             given: Tensors whose shapes the results of the same names have. Rows that are not computed are zeros.
             stored: Tensors at the start of the buffer.
-            fill: Value of all numbers of the buffer before.
+            fill: Initial value of the buffer; None leaves it uninitialized.
         """
         lengths = {"key_lengths": self.call.key.shape[2], "query_lengths": self.call.query.shape[2]}
         lengths = {name: most for name, most in lengths.items() if self.tensors[name] is None}  # of `lengths_of`
