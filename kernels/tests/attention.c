@@ -72,7 +72,9 @@ static void compare(const char *name, const options *o, const void *memory, idx 
         CHECK(isfinite(off), "%s[%td] is %g, expected %g", name, i, read_at(memory, i, size), expected[i]);
     }
     const double limit = is_double ? 1e-13 : dtype == RELATTN_BFLOAT16 ? 2e-2 : 2e-5;
-    CHECK(sqrt(error) <= limit * (sqrt(norm) + 1), "%s: error %g of %g, with %td queries, %td keys, dims %td, %td, labels %td + %td",
+    /* A query with one key has no gradient. In bfloat16, each of its numbers still has the error of the output, which is rounded. */
+    const double least = dtype == RELATTN_BFLOAT16 && norm == 0 ? 1 + 0.1 * sqrt((double)count) : 1;
+    CHECK(sqrt(error) <= limit * (sqrt(norm) + least), "%s: error %g of %g, with %td queries, %td keys, dims %td, %td, labels %td + %td",
           name, sqrt(error), sqrt(norm), o->queries, o->keys, o->dim, o->value_dim, o->left, o->right);
 }
 
