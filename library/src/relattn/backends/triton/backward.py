@@ -140,7 +140,7 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
     if WHOLE:  # every key is near, and the program stores a gradient for it
         near_start, near_stop, visible_until = 0, pairs.keys, stop
     DEFERRED: tl.constexpr = pairs.options.ONE_CHUNK and pairs.options.relations is None
-    begin = first_label(pairs, -(block * ROWS + ROWS - 1 + offset))
+    begin = first_label(pairs.options, -(block * ROWS + ROWS - 1 + offset))
 
     q = load_rows(query, b, h, row, valid_queries)  # (ROWS, dim)
     r = load_rel_query(q, rel_query, b, h, row, valid_queries)  # (ROWS, rel_dim)
@@ -327,7 +327,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
     k = load_rows(key, b, key_head, column, valid_keys)  # (COLS, dim)
     v = load_rows(value, b, key_head, column, valid_keys)  # (COLS, value_dim)
     dk, dv = tl.zeros([COLS, key.PADDED], tl.float32), tl.zeros([COLS, value.PADDED], tl.float32)
-    program_index, begin = b * blocks + block, first_label(pairs, first - (pairs.queries - 1 + offset))
+    program_index, begin = b * blocks + block, first_label(pairs.options, first - (pairs.queries - 1 + offset))
     DEFERRED: tl.constexpr = pairs.options.ONE_CHUNK and pairs.options.relations is None
 
     for index in range(pairs.options.GROUP):

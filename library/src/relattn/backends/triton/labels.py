@@ -193,14 +193,14 @@ def edge_columns(before, after, dtype: tl.constexpr):
 
 
 @triton.jit
-def first_label(pairs, distance):
+def first_label(options, distance):
     """Return the first label of a program's part of a table's gradient.
 
     It is the start of the first chunk that the program's pairs reach; `distance` is the smallest j − i among them.
     """
     label = 0
-    if pairs.options.reach is not None:
-        label = tl.maximum(distance - pairs.options.start, 0) // pairs.options.CHUNK * pairs.options.CHUNK
+    if options.reach is not None:
+        label = tl.maximum(distance - options.start, 0) // options.CHUNK * options.CHUNK
     return label
 
 

@@ -247,6 +247,8 @@ class Problem:
             distance: Smallest distance j − i that block 0 reaches.
             step: From the distance of a block to that of the next.
         """
+        if not tables:
+            return
         arguments = []
         programs = []
         for gradient, parts in tables:
@@ -256,8 +258,6 @@ class Problem:
             stride, shared = (gradient.stride(0), copies) if lead else (0, copies * heads)
             arguments.append(Table(gradient, parts, dim, stride, shared))
             programs.append(math.prod(lead) * -(-rows * dim // SUMMED))
-        if not tables:
-            return
         if self.plan.options.reach is None:
             blocks = 1
         launch(

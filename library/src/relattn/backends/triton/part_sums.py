@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from relattn.backends.triton.labels import first_label
+
 
 class Table(NamedTuple):
     """The gradient of a table and its parts."""
@@ -43,8 +45,7 @@ def sum_parts(first, second, pair_options, groups, blocks, heads, part_rows, row
         stored = element < size
         position = element
         if pair_options.reach is not None:
-            distance_start = distance + block * step - pair_options.start
-            begin = tl.maximum(distance_start, 0) // pair_options.CHUNK * pair_options.CHUNK
+            begin = first_label(pair_options, distance + block * step)
             is_after = label >= pair_options.labels
             left_out = tl.where(is_after, pair_options.labels - pair_options.reach, begin)
             stored = stored & (is_after | (label < 0) | (label >= begin) & (label < begin + pair_options.reach))
