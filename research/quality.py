@@ -12,7 +12,7 @@ import sacrebleu
 from relattn_mt.loading import load
 from relattn_mt.translate.translator import Translator
 
-from research.everyday import RECIPES, Maker
+from research.everyday import Maker, written_pairs
 
 # None of them is in the text that everyday-en-de was trained on.
 NEW_NAMES = (
@@ -115,7 +115,7 @@ def _right_numbers(translator: Translator, direction: tuple[str, str]) -> tuple[
 
 
 def _phrases(translator: Translator, direction: tuple[str, str]) -> tuple[Failures, int]:
-    rows = [line.split("\t") for line in (RECIPES / "everyday-phrases.tsv").read_text(encoding="utf-8").splitlines()]
+    rows = written_pairs("phrases")
     column = ("en", "de").index(direction[0])
     sources = [row[column] for row in rows]
     triples = zip(sources, translator.translate(sources), rows, strict=True)

@@ -13,6 +13,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from random import Random
 
@@ -170,6 +171,11 @@ class Augmentation:
     seed: int
     given: int = 0
 
+    @cached_property
+    def ways_to_split(self) -> Halves:
+        """How source pieces can be split."""
+        return halves(self.tokenizer)
+
     def epoch(self, pairs: EncodedPairs, epoch: int, chosen: np.ndarray | None = None) -> AugmentedPairs:
         """Return the pairs as they are in an epoch. The lengths of `chosen` rows, by default all, are correct."""
         changes = np.zeros(len(pairs.src), dtype=np.uint8)
@@ -200,7 +206,6 @@ class AugmentedPairs:
         self.epoch = epoch
         self.changes = changes
         self._ends = list(accumulate(augmentation.sizes))
-        self._halves = halves(augmentation.tokenizer) if augmentation.shares.split_pieces else Halves()
         self.src_pieces = pairs.src.lengths()
         self.tgt_pieces = pairs.tgt.lengths()
         rows = np.unique(chosen[changes[chosen] > 0])
@@ -231,7 +236,9 @@ class AugmentedPairs:
         """Return the source pieces of a row, split if this is one of its changes."""
         if not self.changes[row] >> NAMES.index(SPLIT_PIECES) & 1:
             return src
-        return split_pieces(src, self._halves, Random(repr((self.augmentation.seed, self.epoch, SPLIT_PIECES, row))))
+        return split_pieces(
+            src, self.augmentation.ways_to_split, Random(repr((self.augmentation.seed, self.epoch, SPLIT_PIECES, row)))
+        )
 
     def _text(self, row: int) -> SentencePair:
         """Return the changed text of a row."""
