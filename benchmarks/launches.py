@@ -140,7 +140,7 @@ def keep_memory() -> None:
 
 
 class Floor(torch.autograd.Function):
-    """What PyTorch does at least: as many tensors are saved, allocated and returned as by a call."""
+    """The least that PyTorch does for a call: it saves, allocates and returns as many tensors."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ def allocations(kernels: KernelPlan) -> Callable[[], object]:
 
 
 def works_of(n: int) -> dict[str, Callable[[], object]]:
-    """Return the functions to time, by the name of the part."""
+    """Return the functions to time by the names of their parts."""
     inputs = inputs_of(n)
 
     def attend(*x: Tensor) -> Tensor:

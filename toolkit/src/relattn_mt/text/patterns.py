@@ -53,7 +53,8 @@ _LATEX = (
     r"\{[^{}]*\}|(?:text(?:bf|it|tt|sc|rm)|newline|newpage|noindent|times|theta|tau|title|today|rightarrow)(?![A-Za-z])"
     r"|(?![nrt])[A-Za-z]{2,}\*?"
 )
-# Not before words alone, which are no formula: one of three small letters that is no function, or two of two
+# A formula does not consist of words alone. Words are three small letters that are not the name of a function, or two
+# times two letters.
 _FUNCTION = (
     r"(?!(?:sinh?|cosh?|tanh?|coth?|sech?|arc(?:sin|cos|tan)|log|ln|exp|lim|max|min|sup|inf|det|arg|deg|dim|gcd|ker|mod|sgn"
     r"|grad|rank|span|diag|trace)\b)"
