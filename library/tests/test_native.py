@@ -376,7 +376,7 @@ def test_packed_sequences_of_any_lengths_equal_the_reference(sizes, key_heads, p
     lengths, *dims = sizes
     length = sum(lengths)
     shape = Shape(1, 2, key_heads, length, length, *dims, left=7, right=11)
-    inputs = make_inputs(shape, per_head=bool(per_head), rel_dim=dims[0] + 4, dtype=torch.float32)
+    inputs = make_inputs(shape, per_head=bool(per_head), rel_dim=dims[0] + 4)
     inputs["pos_query"] = inputs["rel_key"][..., : dims[0]].clone()
     options = {"all": {}, "causal": {"is_causal": True}, "window": {"window": (5, 70)}, "chunk": {"chunk": (19, 1)}}[
         span

@@ -30,10 +30,7 @@ SIDES = st.sampled_from([None, 0, 1, 3, 63, 64, 65, 130])
 def test_windows_around_the_ends_of_tiles_equal_the_reference(queries, keys, offset, clip, limits, is_causal):
     """`native` loads the keys and labels of 512 queries' windows at a time, and multiplies tiles of 64 keys."""
     shape = Shape(1, 2, 1, queries, keys, dim=3, value_dim=5, left=clip[0], right=clip[1])
-    inputs, options = (
-        make_inputs(shape, dtype=torch.float32),
-        {"query_offset": offset, "clip": clip, "is_causal": is_causal, **limits},
-    )
+    inputs, options = make_inputs(shape), {"query_offset": offset, "clip": clip, "is_causal": is_causal, **limits}
     budget = budgets(relative_attention, inputs, **options)
     assert_within_budget(relative_attention, inputs, "native", budget=budget, **options)
 

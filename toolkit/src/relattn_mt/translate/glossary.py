@@ -80,7 +80,7 @@ class Glossary:
                 yield term
 
     def is_misplaced(self, line: str, translation: str, links: Links) -> bool:
-        """Return whether a term of a line is aligned only with words that are not in its translation by the glossary."""
+        """Return whether a term of a line is aligned only with words that its translation in the glossary lacks."""
         line = normalize(line)
         words = translation.split(" ")
         for term in self._terms(line):
