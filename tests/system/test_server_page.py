@@ -165,6 +165,29 @@ def test_warnings_name_their_sentences(page: Page) -> None:
             expect(page.locator("#status")).to_contain_text(part)
 
 
+def test_warnings_of_other_sentences_stay_when_a_word_is_replaced(page: Page) -> None:
+    def reply(route: Route) -> None:
+        asked = route.request.post_data_json
+        texts = ["Eins.", " ", "Zwei."] if asked["q"] == "One. Two." else [asked.get("prefix", "") + "Ein", "."]
+        words = [
+            {"text": text, "confidence": 1, "sentence": number // 2, "sources": []} for number, text in enumerate(texts)
+        ]
+        answer: dict = {"words": words, "alternatives": ["Andere."], "hasChoices": True}
+        answer |= {"sentences": ["One.", "Two."], "warnings": [["names"], ["numbers"]]}
+        if asked["q"] != "One. Two.":
+            answer |= {"sentences": [asked["q"]], "warnings": [[]]}
+        route.fulfill(json=answer)
+
+    answer_with(page, "words", reply)
+    page.fill("#text", "One. Two.")
+    status = page.locator("#status")
+    expect(status).to_contain_text("of “One.”")
+    page.locator("#translation .word").first.click()
+    page.locator("#choices button").first.click()
+    expect(status).not_to_contain_text("of “One.”")
+    expect(status).to_contain_text("of “Two.”")
+
+
 def test_late_answers_are_dropped(page: Page, translator: Translator) -> None:
     held: list[Route] = []
     answer_with(page, "words", lambda route: held.append(route) if not held else route.continue_())
