@@ -1,7 +1,7 @@
 """Training text of everyday-en-de that Tatoeba lacks: names, amounts and dates in sentences, a traveller's first words.
 
 The words and patterns are recipes/everyday-lists.tsv and recipes/everyday-patterns.tsv, and whole pairs
-recipes/everyday-phrases.tsv and recipes/everyday-written.tsv. No line that is written is one of
+recipes/everyday-phrases.tsv, recipes/everyday-written.tsv and everyday-written-2.tsv. No line that is written is one of
 recipes/everyday-held-out*.tsv.
 """
 
@@ -85,10 +85,11 @@ _STAYS = (  # English and German, singular and plural
 def write_text(directory: Path) -> dict[str, int]:
     """Write pairs of files beside train.en and train.de of a directory, and return the number of pairs of each.
 
+    rest: the text without pairs that translate a set phrase otherwise than recipes/everyday-phrases.tsv.
     names: pairs of the text in which names are replaced by others. labels: names, products and unknown words alone.
     sentences: patterns with their slots filled. numbers-en and numbers-de: items of the built-in corpus, alone and in
-    sentences, whose source is English or German. phrases and written: pairs of our own. copied and copy: lines of the
-    text, twice the same.
+    sentences, whose source is English or German. phrases, written and written-2: pairs of our own. copied and
+    copy: lines of the text, twice the same.
     """
     sides = [(directory / f"train.{language}").read_text(encoding="utf-8").splitlines() for language in _LANGUAGES]
     pairs = list(zip(*sides, strict=True))
@@ -111,9 +112,19 @@ def write_text(directory: Path) -> dict[str, int]:
     drawn = list(islice(maker.numbers(), PAIRS["numbers"]))
     write("numbers-en", [pair for pair, is_english in drawn if is_english])
     write("numbers-de", [pair for pair, is_english in drawn if not is_english])
-    for name in ("phrases", "written"):
-        write(name, written_pairs(name))
+    phrases = written_pairs("phrases")
+    write("phrases", phrases)
+    write("rest", without_other_translations(pairs, phrases))
+    for name in ("written", "written-2"):
+        write(name, without_other_translations(written_pairs(name), phrases))
     return counts
+
+
+def without_other_translations(pairs: list[Pair], phrases: list[Pair]) -> list[Pair]:
+    """Return the pairs without those that have a side of a set phrase, and another one than the set phrases have."""
+    known = set(phrases)
+    sides = [{pair[column] for pair in phrases} for column in (_ENGLISH, _GERMAN)]
+    return [pair for pair in pairs if pair in known or not (pair[_ENGLISH] in sides[0] or pair[_GERMAN] in sides[1])]
 
 
 def written_pairs(name: str) -> list[Pair]:

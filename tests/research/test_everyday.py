@@ -1,13 +1,12 @@
 """Training text of everyday-en-de: names, slots and numbers agree on both sides."""
 
 import re
-from collections import Counter
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from research.everyday import RECIPES, Maker, nearness, shared_names, write_text
+from research.everyday import RECIPES, Maker, nearness, shared_names, without_other_translations, write_text
 
 TEXT = [
     ("Tom lives in Boston.", "Tom wohnt in Boston."),
@@ -64,8 +63,8 @@ def test_no_line_is_held_out_and_files_are_parallel(tmp_path: Path, monkeypatch:
     )
     held_out = Maker(Random(1)).sentence()
     (tmp_path / "held").mkdir()
-    for name in ("everyday-lists.tsv", "everyday-patterns.tsv", "everyday-phrases.tsv", "everyday-held-out-2.tsv"):
-        (tmp_path / "held" / name).write_bytes((RECIPES / name).read_bytes())
+    for name in ("lists", "patterns", "phrases", "held-out-2", "written-2"):
+        (tmp_path / "held" / f"everyday-{name}.tsv").write_bytes((RECIPES / f"everyday-{name}.tsv").read_bytes())
     (tmp_path / "held" / "everyday-patterns.tsv").write_text("Hello.\tHallo.\nThank you, {person}!\tDanke, {person}!\n")
     (tmp_path / "held" / "everyday-held-out.tsv").write_text(f"Hello.\tGuten Tag.\n{held_out[0]}\t{held_out[1]}\n")
     second = (RECIPES / "everyday-held-out-2.tsv").read_text(encoding="utf-8").splitlines()[1].split("\t")[1]
@@ -82,6 +81,12 @@ def test_no_line_is_held_out_and_files_are_parallel(tmp_path: Path, monkeypatch:
         assert not {"Hello.", "Hallo.", *held_out} & {*lines[0], *lines[1]}
 
 
+def test_a_set_phrase_is_taught_with_its_own_translations_alone():
+    phrases = [("Cheers!", "Prost!"), ("Cheers!", "Zum Wohl!")]
+    others = [("Cheers!", "Danke!"), ("Cheers.", "Prost."), ("Bottoms up!", "Prost!")]
+    assert without_other_translations([*phrases, *others], phrases) == [*phrases, ("Cheers.", "Prost.")]
+
+
 def test_no_written_pair_is_nearly_a_held_out_phrase():
     """Less than three of four words of both together are the same."""
     phrases = [
@@ -89,16 +94,16 @@ def test_no_written_pair_is_nearly_a_held_out_phrase():
         for path in RECIPES.glob("everyday-held-out*.tsv")
         for line in path.read_text(encoding="utf-8").splitlines()[1:]
     ]
-    assert len(phrases) == 160
-    having: dict[str, list[int]] = {}
-    for number, phrase in enumerate(phrases):
-        for word in phrase:
-            having.setdefault(word, []).append(number)
-    for line in (RECIPES / "everyday-written.tsv").read_text(encoding="utf-8").splitlines():
+    assert len(phrases) == 240
+    having: dict[str, list[set[str]]] = {}
+    for phrase in phrases:  # what shares three of four words has one of these
+        for word in sorted(phrase, key=len)[-(len(phrase) // 4 + 1) :]:
+            having.setdefault(word, []).append(phrase)
+    written = [RECIPES / "everyday-written.tsv", RECIPES / "everyday-written-2.tsv"]
+    for line in "".join(path.read_text(encoding="utf-8") for path in written).splitlines():
         for words in map(_words, line.split("\t")):
-            shared = Counter(number for word in words for number in having.get(word, ()))
-            for number, count in shared.items():
-                assert count < 0.75 * len(words | phrases[number]), line
+            for phrase in (phrase for word in words for phrase in having.get(word, ())):
+                assert len(words & phrase) < 0.75 * len(words | phrase), line
 
 
 def _words(text: str) -> set[str]:
