@@ -32,7 +32,6 @@ def differentiable(
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
             output = forward(*arguments)
-            ctx.results = len(output) - unread
             ctx.options = arguments[tensors:]
             ctx.save_for_backward(*output[unread:], *arguments[:tensors])
             ctx.mark_non_differentiable(*output[1:])
