@@ -1,11 +1,19 @@
 """Files that refer to their own text: what refers to a text that was translated still does."""
 
+from typing import Any
+
 import pytest
+from relattn_mt.config import SearchConfig
 from relattn_mt.documents.read import read_document
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.marked import Marked
+from relattn_mt.translate.documents import translate_document
+from relattn_mt.translate.options import DEFAULTS
+from relattn_mt.translate.translator import Translator
 
 from tests.support.document_files import archive, members_of
+from tests.support.engines import TextEngine
+from tests.support.marked import Characters
 
 NEW = {"My house": "Mein Haus", "above": "oben", "The end": "Das Ende", "One": "Eins", "Two": "Zwei", "a": "b"}
 
@@ -129,6 +137,15 @@ def test_cells_that_an_open_document_compares_with_something_stay(reference, kep
     filled = members_of(document.fill([Marked(text.text.upper()) for text in document.texts]))["content.xml"].decode()
     for word in ("Yes", "No", "Open"):
         assert (f">{word}<" if word in kept else f">{word.upper()}<") in filled
+
+
+def test_cells_that_stay_have_a_warning():
+    tokenizer: Any = Characters()
+    translator = Translator(TextEngine(tokenizer, str.upper), tokenizer, SearchConfig(beam_size=1))  # type: ignore[arg-type]
+    content = workbook('<c><f>IF(B1="Yes",1,0)</f></c>', "Yes", "Open")
+    segments = translate_document(translator, "a.xlsx", content, DEFAULTS).segments
+    rows = [(each.source, each.translation.text, each.translation.warnings) for each in segments]
+    assert rows == [("Open", "OPEN", ()), ("Yes", "Yes", ("kept",))]
 
 
 @pytest.mark.parametrize("suffix", [".pptx", ".xlsx"])

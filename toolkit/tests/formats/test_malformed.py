@@ -276,6 +276,8 @@ def test_files_of_transformers(published, tmp_path):
     for content, fact in (
         ({**weights, "code": models.marian}, "pytorch_model.bin: not loaded: it names tests"),
         ([*weights.values()], "pytorch_model.bin: must contain tensors by name"),
+        ({"state_dict": weights}, "pytorch_model.bin: must contain tensors by name"),
+        ({**weights, 3: torch.ones(2)}, "pytorch_model.bin: must contain tensors by name"),
         ({**weights, "model.encoder.layers.0.lora": torch.ones(2)}, "not supported: model.encoder.layers.*.lora"),
         ({k: v for k, v in weights.items() if k[-8:] != "fc1.bias"}, "model.encoder.layers.0.fc1.bias is missing"),
         ({**weights, "lm_head.weight": weights["model.shared.weight"] + 1}, "tie_word_embeddings must be false"),

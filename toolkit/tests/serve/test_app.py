@@ -26,6 +26,7 @@ from relattn_mt.serve.queue import QueueFull
 from relattn_mt.support.errors import InputError
 from starlette.testclient import TestClient
 
+from tests.support.document_files import archive
 from tests.support.servers import LIMITS, client_of, translate, upload
 
 GERMAN = "Guten Morgen, wie geht es Ihnen heute? Das Wetter ist schön."
@@ -287,6 +288,16 @@ def test_files_have_a_report(client):
     assert answer["sentencesWithWarnings"] == sum(bool(row[5]) for row in rows)
     unchanged = upload(client, "a.txt", b"one", target="en").json()
     assert (unchanged["sentences"], unchanged["sentencesWithWarnings"]) == (0, 0)
+
+
+def test_a_report_has_the_texts_that_stay(client):
+    formula = '<table:table-cell table:formula="of:=IF([.B1]=&quot;Yes&quot;;1;0)"/>'
+    content = f"<x>{formula}<text:p>Yes</text:p><text:p>Open</text:p></x>"
+    members = {"mimetype": "application/vnd.oasis.opendocument.spreadsheet", "content.xml": content}
+    answer = upload(client, "a.ods", archive(members)).json()
+    _, *rows = (line.split("\t") for line in client.get(answer["reportUrl"]).text.splitlines())
+    assert [(row[1], row[4], row[5]) for row in rows] == [("Open", "de:OPEN", ""), ("Yes", "Yes", "kept")]
+    assert (answer["sentences"], answer["sentencesWithWarnings"]) == (2, 1)
 
 
 def test_files_of_other_clients_are_kept():

@@ -140,6 +140,15 @@ def test_mixed_precision_keeps_weights_in_float32(tmp_path, make_recipe, finishe
     assert_same(state_of(again), state)
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "gpus", "device"), [("auto", 0, "cpu"), ("auto", 2, "cuda"), ("gpu", 2, "cuda"), ("cpu", 2, "cpu")]
+)
+def test_an_accelerator_is_used_if_there_is_one_and_it_is_wanted(monkeypatch, accelerator, gpus, device):
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda") if gpus else None)
+    assert worker_of(TrainConfig(accelerator=accelerator)).device.type == device
+
+
 @pytest.mark.parametrize("clip", [0.0, 0.5])
 def test_float16_step_whose_gradients_overflow_is_skipped(make_recipe, tmp_path, clip):
     recipe = make_recipe(tmp_path, train={"precision": "fp16-mixed", "gradient_clip": clip})
