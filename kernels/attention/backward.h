@@ -351,7 +351,6 @@ static void backward_head(const arguments *a, idx b, idx kv, idx split, backward
             const tile_info tile = {.b = b, .h = h, .first_query = first, .num_queries = count};
             backward_rows(a, tile, valid_queries(a, b, first, count), split, &gradients, w);
             if (a->pos_query.data && ((first + QUERIES) % TASK_QUERIES == 0 || first + QUERIES >= queries)) {
-                zero_gradients(&gradients, w->strips.keys.first + w->strips.keys.count);
                 add_key_gradients(a, &w->strips, b, kv, d_keys,
                                   (real *)a->d_pos_query.data + (split * a->heads + h) * a->labels * padded_dim, w->scratch);
             }
