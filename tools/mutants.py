@@ -41,6 +41,7 @@ ROOT = Path(__file__).parents[1]
 MAP = ROOT / ".cache" / "mutants" / "map.json"
 SHIPPED = ("library/src", "toolkit/src", "kernels")
 LIMIT = 600.0  # seconds of tests per mutant
+TEST_LIMIT = 120  # seconds per test: one that takes longer fails
 
 
 def sample(paths: Sequence[str], count: int, is_c: bool, chance: random.Random) -> list[Mutant]:
@@ -181,7 +182,8 @@ class Copy:
 
     def tests(self, tests: Sequence[str], seconds: float, without: Sequence[str] = ()) -> tuple[str, str]:
         """Return "passed", "failed" or "unfinished", and the first test that failed, of some tests without others."""
-        options = ["-x", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "--timeout=120", "--timeout-method=signal"]
+        options = ["-x", "-vv", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "--timeout=0"]
+        options += [f"-o=faulthandler_timeout={TEST_LIMIT}", "-o=faulthandler_exit_on_timeout=true"]  # also in C
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of plugins that the server has imported
         options += [f"--deselect={test}" for test in without]
         output_file = self.root / "output.txt"
@@ -199,6 +201,7 @@ class Copy:
             rest += sorted(functions.difference(tests))
             return self.tests(rest, seconds, without) if rest else ("passed", "")
         name = re.search(r"^(?:FAILED|ERROR) (\S+\.py(?:::\w+)*(?:\[.*?\](?= - |$))?)", output, re.MULTILINE)
+        name = name or re.search(r"^(\S+\.py::.*?)\s+(?:\++ )?(?:Timeout|Fatal Python error)\b", output, re.MULTILINE)
         if name is None and status < 128:
             raise RuntimeError(f"pytest must name the test that failed, got {output[-2000:]}")
         return "failed", name[1] if name else ""  # without a name: the process ended
