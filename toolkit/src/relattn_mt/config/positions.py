@@ -374,6 +374,15 @@ class PositionConfig(Config):
         return left, left if self.clip_right is None else self.clip_right
 
 
+def require_length(most: int | None, length: int) -> None:
+    """Raise a ValueError if a sequence is longer than the maximum length of a scheme, which None does not limit."""
+    if most is not None and length > most:
+        raise ValueError(
+            f"a sequence must have at most {most} pieces (max_positions), got {length};"
+            " train with a larger max_positions or with another position scheme"
+        )
+
+
 def _value(option: _T | None) -> _T:
     """Return the value of an option that the scheme has, and that therefore is not None."""
     assert option is not None

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -24,9 +25,10 @@ from relattn_mt.config.positions import (
     Rotation,
     Sinusoids,
     SlopeBias,
+    require_length,
 )
 from relattn_mt.engine import library, loader
-from relattn_mt.engine.library import FLOAT, INT8_KERNELS
+from relattn_mt.engine.library import FLOAT, KERNELS_OF_MAPS
 from relattn_mt.engine.packing import Packing, address, aligned, padded
 from relattn_mt.engine.quantization import quantize
 from relattn_mt.engine.terms import TERMS, angles, sinusoids
@@ -70,20 +72,27 @@ def supports_positions(config: ModelConfig) -> bool:
     return config.position_spec.consists_of(*SUPPORTED)
 
 
-class Memory(NamedTuple):
-    """What a search computes once: the sources' keys and values, and positions up to a limit.
+@dataclass
+class NativeState:
+    """State of decoding.
 
     Attributes:
         capacity: Largest number of target positions.
         arguments: Arguments of the kernel that are the same in all steps.
         src_lengths: (sources,) valid source positions.
         kept: Arrays that `arguments` points to.
+        sources: (rows,) source of each row.
+        blocks: Keys and values of BLOCK positions each: (at least rows, layers · heads · 2 · head_dim · BLOCK).
+        length: Number of target positions.
     """
 
     capacity: int
     arguments: dict[str, Any]
     src_lengths: np.ndarray
     kept: list[Any]
+    sources: np.ndarray
+    blocks: list[np.ndarray] = field(default_factory=list)
+    length: int = 0
 
 
 class NativeDecoder:
@@ -114,19 +123,24 @@ class NativeDecoder:
     ) -> None:
         kernels = kernels or KERNELS
         assert kernels is not None
-        best_int8 = kernels.int8_kernels[-1]  # with PAIRS, maps beyond its range get GENERIC
+        kernel = kernels.int8_kernels[-1] if int8 else FLOAT  # with PAIRS, maps beyond its range get GENERIC
         self.config = config
+        self.spec = config.position_spec
         self.functions = kernels.functions
         self.types = kernels.types
-        self.name = f"compiled decoder for {kernels.level}" + (f", int8 {INT8_KERNELS[best_int8]}" if int8 else "")
+        self.name = f"compiled decoder for {kernels.level}{KERNELS_OF_MAPS[kernel]}"
         self.precision = "int8" if int8 else "fp32"
+        self.vocab_size = vocab_sizes[1]
         if int8 and not is_quantized(weights):
             weights = quantize(weights)
-        kernel = best_int8 if int8 else FLOAT
-        self.vocab_size = vocab_sizes[1]
         pack = self.pack = Packing(kernels, config, weights, kernel)
-        self.spec = config.position_spec
-        self.memory_map = pack.memory_map(config.decoder_layers)  # first, since packing it needs most memory
+        self.memory_arguments = {
+            "keys_values": pack.memory_map(),  # first, since packing it needs most memory
+            "x_row": config.dim,
+            "layer_count": config.decoder_layers,
+            "heads": config.heads,
+            "head_dim": pack.padded,
+        }
         output_name = "output_weight" if "output_weight" in weights else "embedding"
         bias = pack.read("output_bias") if config.output_bias else None
         output = pack.map(*pack.rows(output_name, bias), end=-math.inf)
@@ -136,42 +150,40 @@ class NativeDecoder:
                 return {"embedding": pack.keep(pack.read(name))}
             return {"embedding_map": output if name == output_name else pack.map(*pack.rows(name))}
 
-        self.arguments: dict[str, Any] = {
+        shared = {
             "output": output,
             **embedding("embedding"),
             "vocab": self.vocab_size,
             "dim": config.dim,
             "heads": config.heads,
             "head_dim": pack.padded,
-            "rotary_dim": pack.head_dim // 2,
-            "layer_count": config.decoder_layers,
+            "rotary_dim": config.head_size // 2,
             "pre_norm": config.norm != "post",
             "activation": ACTIVATIONS.index(config.activation),
             "embedding_scale": config.dim**0.5 if config.scaled_embeddings else 1.0,
-            "embedding_norm": pack.norm("tgt_positions.norm"),
-            "final_norm": pack.norm("decoder_norm"),
             "epsilon": config.norm_epsilon,
         }
-        self.has_ssru = self.arguments["ssru"] = config.decoder_mixer == "ssru"
-        self.encoder_arguments = {
-            **self.arguments,
-            "ssru": False,
-            **(embedding("src_embedding") if "src_embedding" in weights else {}),
-            "layer_count": config.encoder_layers,
-            "embedding_norm": pack.norm("src_positions.norm"),
-            "final_norm": pack.norm("encoder_norm"),
-        }
-        self.layers = {
-            stack: [pack.layer(stack, number) for number in range(count)]
-            for stack, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers))
-        }
+        self.arguments: dict[str, dict[str, Any]] = {}
+        self.layers: dict[str, list[Any]] = {}
         self.signals: TensorDict = {}
-        if isinstance(self.spec.signal, LearnedVectors):
-            for stack, side in (("encoder", "src"), ("decoder", "tgt")):
+        for stack, side, count in (
+            ("decoder", "tgt", config.decoder_layers),
+            ("encoder", "src", config.encoder_layers),
+        ):
+            self.arguments[stack] = shared | {
+                "layer_count": count,
+                "embedding_norm": pack.norm(f"{side}_positions.norm"),
+                "final_norm": pack.norm(f"{stack}_norm"),
+            }
+            self.layers[stack] = [pack.layer(stack, number) for number in range(layer_count)]
+            if isinstance(self.spec.signal, LearnedVectors):
                 pack.keep(pack.read(f"{side}_positions.signal.weight"))
                 self.signals[stack] = pack.kept[-1]
+        if "src_embedding" in weights:
+            self.arguments["encoder"] |= embedding("src_embedding")
+        self.has_ssru = self.arguments["decoder"]["ssru"] = config.decoder_mixer == "ssru"
         pack.weights = {}
-        of_layer = padded(config.dim) if self.has_ssru else pack.heads * 2 * pack.padded * BLOCK
+        of_layer = padded(config.dim) if self.has_ssru else config.heads * 2 * pack.padded * BLOCK
         self.cache_row = config.decoder_layers * of_layer
         self._encoder_positions: tuple[int, Any, Any] = (-1, None, None)  # their number, and what `positions` returns
 
@@ -182,19 +194,20 @@ class NativeDecoder:
         """
         src = integers(src)
         src_lengths = integers(src_lengths)
-        encoded = aligned(*src.shape, self.config.dim)
+        rows, src_len = src.shape
+        encoded = aligned(rows, src_len, self.config.dim)
         encoded[...] = 0.0
-        length = src.shape[1] if self.spec.max_length else -(-src.shape[1] // TERMS) * TERMS
+        length = src_len if self.spec.max_length else -(-src_len // TERMS) * TERMS
         held = self._encoder_positions
         if held[0] < length:
             held = self._encoder_positions = length, *self.positions("encoder", length)
         arguments = self.types["step"](
-            **self.encoder_arguments | held[1],
+            **held[1],
             tokens=address(src, np.int64),
             src_lengths=address(src_lengths, np.int64),
             encoded=address(encoded),
-            rows=len(src),
-            src_len=src.shape[1],
+            rows=rows,
+            src_len=src_len,
         )
         self.call("encode", arguments)
         return encoded
@@ -208,62 +221,74 @@ class NativeDecoder:
 
     def positions(self, stack: str, length: int) -> tuple[dict[str, Any], list[Any]]:
         """Return the arguments of the encoder or the decoder for a number of positions, and what they point to."""
-        mixer = self.config.mixer(stack == "decoder")
+        require_length(self.spec.max_length, length)
+        is_decoder = stack == "decoder"
+        mixer = self.config.mixer(is_decoder)
+        layers = (self.types["layer"] * len(self.layers[stack]))(*self.layers[stack])
+        kept: list[Any] = [layers]
+        arguments = self.arguments[stack] | {"layers": ctypes.addressof(layers)}
         # the distances that have a label
         left = 0
         right = 0
-        array = (self.types["layer"] * len(self.layers[stack]))(*self.layers[stack])
-        kept: list[Any] = [array]
-        pointers: dict[str, Any] = {"layers": ctypes.cast(array, ctypes.c_void_p)}
         if isinstance(mixer, ClippedTables):
             left = mixer.left
             right = mixer.right
+            arguments["clips"] = mixer.beyond == "clip"
         elif isinstance(mixer, DISTANCE_TERMS):
             left = right = length - 1
-        right = 0 if stack == "decoder" else right
-        for number, packed in enumerate(array if isinstance(mixer, DISTANCE_TERMS) else ()):
-            kept += self.pack.distance_terms(packed, stack, number, left, right)
-        if self.spec.max_length is not None and length > self.spec.max_length:
-            raise ValueError(
-                f"a sequence must have at most {self.spec.max_length} pieces (max_positions), got {length};"
-                " train with a larger max_positions or with another position scheme"
-            )
+        if is_decoder:
+            right = 0
+        if isinstance(mixer, DISTANCE_TERMS):
+            for number, packed in enumerate(layers):
+                kept += self.pack.distance_terms(packed, stack, number, left, right)
         if self.spec.signal is not None:
             is_learned = isinstance(self.spec.signal, LearnedVectors)
             kept.append(self.signals[stack] if is_learned else sinusoids(np.arange(length), self.config.dim))
-            pointers["signal"] = address(kept[-1])
+            arguments["signal"] = address(kept[-1])
         if isinstance(mixer, Rotation):
-            angle = angles(np.arange(length), self.pack.head_dim)
+            angle = angles(np.arange(length), self.config.head_size)
             kept.append(np.concatenate([np.cos(angle), np.sin(angle)], axis=1))
-            pointers["rotation"] = address(kept[-1])
-        clips = isinstance(mixer, ClippedTables) and mixer.beyond == "clip"
-        return {**pointers, "left": left, "right": right, "clips": clips}, kept
+            arguments["rotation"] = address(kept[-1])
+        return arguments | {"left": left, "right": right}, kept
 
-    def start(self, memory: np.ndarray, src_lengths: ArrayLike, capacity: int) -> Memory:
-        """Return what searches need of the sources, for at most `capacity` target positions."""
+    def start(self, memory: np.ndarray, src_lengths: ArrayLike, capacity: int) -> NativeState:
+        """Return the state of a search before the first token, for at most `capacity` target positions."""
         sources, src_len, _ = memory.shape
         width = padded(src_len)
         count = self.config.decoder_layers
-        keys_and_values = aligned(count, sources, self.pack.heads, 2, self.pack.padded * width)
+        keys_and_values = aligned(count, sources, self.config.heads, 2, self.pack.padded * width)
         x = np.ascontiguousarray(memory, np.float32).reshape(sources * src_len, -1)
         arguments = self.types["memory"](
-            keys_values=self.memory_map,
+            **self.memory_arguments,
             x=address(x),
             to=address(keys_and_values),
             rows=len(x),
-            x_row=self.config.dim,
             src_len=src_len,
             row_len=width,
-            layer_count=count,
-            heads=self.pack.heads,
-            head_dim=self.pack.padded,
         )
         self.call("memory", arguments)
         positions, kept = self.positions("decoder", capacity)
         for packed, memory_of_layer in zip(kept[0], keys_and_values, strict=True):
             packed.memory = address(memory_of_layer)
-        fixed = {**self.arguments, **positions, "src_len": src_len}
-        return Memory(capacity, fixed, integers(src_lengths), [keys_and_values, *kept])
+        kept.append(keys_and_values)
+        fixed = {**positions, "src_len": src_len}
+        return NativeState(capacity, fixed, integers(src_lengths), kept, np.arange(sources))
+
+    def search_arguments(self, rules: SearchRules, capacity: int, fixed: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+        """Return the arguments of a search, with `fixed` ones of its steps, and the arrays that they point to."""
+        penalties = np.array([rules.penalty(length) for length in range(capacity + 2)], np.float32)
+        banned = integers(rules.banned)
+        step = self.types["step"](**fixed, banned=address(banned, np.int64), banned_count=len(banned))
+        arguments = self.types["search"](
+            step=step,
+            penalties=address(penalties),
+            beam=rules.beam_size,
+            best=rules.n_best,
+            early_stopping=(False, True, "heuristic").index(rules.config.early_stopping),
+            bos=rules.bos,
+            eos=rules.eos,
+        )
+        return arguments, [penalties, banned]
 
     def search(
         self,
@@ -291,46 +316,31 @@ class NativeDecoder:
         sentences = len(memory)
         capacity = int(limits.max())
         beam = rules.beam_size
-        held = self.start(memory, src_lengths, capacity)
-        first = integers(given)
-        banned = integers(rules.banned)
-        penalties = np.array([rules.penalty(length) for length in range(capacity + 2)], np.float32)
-        tokens = np.empty((sentences, beam, capacity), np.int64)
-        scores = np.empty((sentences, beam), np.float32)
-        step = self.types["step"](
-            **held.arguments,
-            src_lengths=address(held.src_lengths, np.int64),
-            banned=address(banned, np.int64),
-            banned_count=len(banned),
-        )
+        state = self.start(memory, src_lengths, capacity)
+        arguments, kept = self.search_arguments(rules, capacity, state.arguments)
+        state.kept += kept
+        arguments.step.src_lengths = address(state.src_lengths, np.int64)
         if shortlists:
             allowed = integers(np.concatenate(shortlists))
             begins = integers(np.cumsum([0, *map(len, shortlists)]))
-            step.shortlist = address(allowed, np.int64)
-            step.shortlist_begins = address(begins, np.int64)
-        arguments = self.types["search"](
-            step=step,
-            limits=address(limits, np.int64),
-            penalties=address(penalties),
-            tokens=address(tokens, np.int64),
-            scores=address(scores),
-            given=address(first, np.int64),
-            given_count=len(first),
-            sentences=sentences,
-            capacity=capacity,
-            beam=beam,
-            best=rules.n_best,
-            early_stopping=(False, True, "heuristic").index(rules.config.early_stopping),
-            bos=rules.bos,
-            eos=rules.eos,
-        )
+            arguments.step.shortlist = address(allowed, np.int64)
+            arguments.step.shortlist_begins = address(begins, np.int64)
+        first = integers(given)
+        tokens = np.empty((sentences, beam, capacity), np.int64)
+        scores = np.empty((sentences, beam), np.float32)
+        arguments.given = address(first, np.int64)
+        arguments.given_count = len(first)
+        arguments.limits = address(limits, np.int64)
+        arguments.tokens = address(tokens, np.int64)
+        arguments.scores = address(scores)
+        arguments.sentences = sentences
+        arguments.capacity = capacity
         steps = self.functions["search"](ctypes.addressof(arguments))
         if steps < 0:
             raise MemoryError(f"the cache of a search must fit in memory, got {sentences} sentences and beam {beam}")
-        best_tokens = tokens[:, : rules.n_best, :steps].tolist()
-        best_scores = scores[:, : rules.n_best].tolist()
         results: list[list[Hypothesis]] = []
-        for rows, row_scores in zip(best_tokens, best_scores, strict=True):
+        best_tokens = tokens[:, : rules.n_best, :steps].tolist()
+        for rows, row_scores in zip(best_tokens, scores[:, : rules.n_best].tolist(), strict=True):
             hypotheses = []
             if row_scores[0] > NEVER:  # else NaN, or no hypothesis
                 for row, score in zip(rows, row_scores, strict=True):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from relattn_mt.engine.decoder import BLOCK, Memory, NativeDecoder, integers
+from relattn_mt.engine.decoder import BLOCK, NativeDecoder, NativeState, integers
 from relattn_mt.engine.packing import address, aligned
 from relattn_mt.engine.shortlist import Shortlist
 from relattn_mt.search.engine import NextTokens
@@ -18,23 +17,6 @@ from relattn_mt.support.errors import InputError
 from relattn_mt.support.types import IdRows
 
 INTEGERS = {"tokens", "sources", "src_lengths", "candidates", "banned", "only"}  # arrays of a step in 64 bits
-
-
-@dataclass
-class NativeState:
-    """State of decoding.
-
-    Attributes:
-        memory: What depends on the sources, for all steps.
-        sources: (rows,) source of each row.
-        blocks: Keys and values of BLOCK positions each: (at least rows, layers · heads · 2 · head_dim · BLOCK).
-        length: Number of target positions.
-    """
-
-    memory: Memory
-    sources: np.ndarray
-    blocks: list[np.ndarray] = field(default_factory=list)
-    length: int = 0
 
 
 class NativeEngine:
@@ -67,19 +49,21 @@ class NativeEngine:
         return f"{layers}, dim {config.dim}, {config.positions} positions, {self.precision}"
 
     def search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
-        plain: list[int] = []
-        constrained: list[int] = []
+        groups: dict[bool, list[int]] = {}  # requests by whether they have constraints
         for i, request in enumerate(requests):
-            has_text = request.phrases or request.spelling or len(request.prefix) > rules.given
-            group = constrained if rules.restrains or has_text else plain
-            group.append(i)
-        results: list[list[Hypothesis]] = [[]] * len(requests)
-        for chosen, run in ((plain, self._search), (constrained, self._search_by_steps)):
-            if chosen:
-                hypotheses = run([requests[i] for i in chosen], rules)
-                for i, best in zip(chosen, hypotheses, strict=True):
-                    results[i] = best
-        return results
+            has_text = bool(request.phrases or request.spelling) or len(request.prefix) > rules.given
+            groups.setdefault(rules.restrains or has_text, []).append(i)
+        results: dict[int, list[Hypothesis]] = {}
+        for is_constrained, numbers in groups.items():
+            group = [requests[i] for i in numbers]
+            if is_constrained:
+                from relattn_mt.search import beam
+
+                hypotheses = beam.search(self, group, rules)
+            else:
+                hypotheses = self._search(group, rules)
+            results |= zip(numbers, hypotheses, strict=True)
+        return [results[i] for i in range(len(requests))]
 
     def _search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
         """Search without constraints, in one call of C."""
@@ -90,15 +74,9 @@ class NativeEngine:
         prefix = requests[0].prefix
         shortlists = None
         if self._shortlist is not None:
-            needed = rules.eos, *prefix[: rules.given]
+            needed = rules.eos, *prefix
             shortlists = [self._shortlist.pieces(request.src_ids, needed, rules.banned) for request in requests]
         return self._decoder.search(memory, lengths, limits, rules, prefix, shortlists)
-
-    def _search_by_steps(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
-        """Search with constraints."""
-        from relattn_mt.search import beam
-
-        return beam.search(self, requests, rules)
 
     def _require_held(self, capacity: int) -> None:
         if capacity > MOST_POSITIONS:
@@ -107,9 +85,7 @@ class NativeEngine:
     def start(self, sources: IdRows, capacity: int) -> NativeState:
         self._require_held(capacity)
         src, lengths = _padded(sources)
-        return NativeState(
-            self._decoder.start(self._decoder.encode(src, lengths), lengths, capacity), np.arange(len(sources))
-        )
+        return self._decoder.start(self._decoder.encode(src, lengths), lengths, capacity)
 
     def step(
         self, state: NativeState, tokens: Sequence[int], rows: Sequence[int], rules: SearchRules, k: int
@@ -178,23 +154,25 @@ class NativeEngine:
     ) -> None:
         """Run a step with pointers to some arrays, and other arguments of the kernel."""
         self._reorder(state, rows)
-        if state.length >= state.memory.capacity:
-            raise ValueError(f"a state for {state.memory.capacity} positions must not get more")
+        if state.length >= state.capacity:
+            raise ValueError(f"a state for {state.capacity} positions must not get more")
         if state.length % BLOCK == 0 and not (state.blocks and self._decoder.has_ssru):
             state.blocks.append(aligned(len(rows), self._decoder.cache_row))
         groups, per_source = _grouped(state.sources)
         arguments = self._pointed(state)
-        inputs = {"tokens": integers(tokens), "sources": groups, "src_lengths": state.memory.src_lengths}
+        arguments.rows = len(rows)
+        arguments.per_source = per_source
+        inputs = {"tokens": integers(tokens), "sources": groups, "src_lengths": state.src_lengths}
         for name, array in (inputs | arrays).items():
             setattr(arguments, name, address(array, np.int64 if name in INTEGERS else np.float32))
-        for name, number in {"rows": len(rows), "per_source": per_source, **numbers}.items():
+        for name, number in numbers.items():
             setattr(arguments, name, number)
         self._decoder.call("step", arguments)
         state.length += 1
 
     def _pointed(self, state: NativeState) -> Any:
         """Return arguments that point to the blocks of a state."""
-        arguments = self._decoder.types["step"](**state.memory.arguments, position=state.length)
+        arguments = self._decoder.types["step"](**state.arguments, position=state.length)
         addresses = (ctypes.c_void_p * len(state.blocks))(*map(address, state.blocks))
         arguments.blocks = ctypes.cast(addresses, ctypes.c_void_p)
         return arguments

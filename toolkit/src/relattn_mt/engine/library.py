@@ -7,10 +7,11 @@ from relattn_mt.engine import loader
 FOLDER = Path(__file__).parent
 INTERFACE = 4  # RELATTN_MT_INTERFACE of the header that this code was written for
 FLOAT, GENERIC, PAIRS, DOTS = range(4)  # kernels of maps
-INT8_KERNELS = {
-    GENERIC: "with products of 16 or 32 bits",
-    PAIRS: "with products of pairs",
-    DOTS: "with dot products",
+KERNELS_OF_MAPS = {  # in the name of a decoder
+    FLOAT: "",
+    GENERIC: ", int8 with products of 16 or 32 bits",
+    PAIRS: ", int8 with products of pairs",
+    DOTS: ", int8 with dot products",
 }
 # integers of weights: those that PAIRS supports, and those of 8 bits
 LARGEST = 63

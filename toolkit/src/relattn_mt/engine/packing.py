@@ -44,22 +44,15 @@ class Packing:
         self.structures = kernels.types
         self.kernel = kernel
         self.weights = weights
+        self.config = config
         self.heads = config.heads
-        self.mixer = config.position_spec.mixer
-        self.has_ssru = config.decoder_mixer == "ssru"
-        self.dim = config.dim
         self.head_dim = config.head_size
+        self.mixer = config.position_spec.mixer
         self.padded = padded(self.head_dim)
         self.scale = LOG2_E / self.head_dim**0.5  # of scores
         self.kept: list[np.ndarray] = []
-        parts = (
-            "attention.u",
-            "attention.v",
-            "attention.distance.weight",
-            "positions.bias.weight",
-            "attention.bias.weight",
-        )
-        self.distance_weights = {name: self.read(name).copy() for name in weights if name.endswith(parts)}
+        ends = "attention.u", "attention.v", "distance.weight", "bias.weight"
+        self.distance_weights = {name: self.read(name).copy() for name in weights if name.endswith(ends)}
 
     def keep(self, array: np.ndarray, dtype: Any = np.float32) -> int:
         """Keep an array alive, or an aligned copy, and return its address. The arrays of a file are not writeable."""
@@ -105,17 +98,18 @@ class Packing:
         `end` is the bias of outputs that complete a panel.
         """
         outputs, inputs = weight.shape
-        dtypes = (np.float32 if scales is None else np.int8, np.float32, np.float32)
-        arrays = []  # alive while their addresses are used
-        addresses: list[int | None] = []
-        for array, dtype in zip((weight, bias, scales), dtypes, strict=True):
-            if array is None:
-                addresses.append(None)
-                continue
-            arrays.append(np.ascontiguousarray(array))
-            addresses.append(address(arrays[-1], dtype))
-        kernel = FLOAT if scales is None else self.kernel
-        packing = self.structures["packing"](*addresses, outputs=outputs, inputs=inputs, kernel=kernel, end_bias=end)
+        packing = self.structures["packing"](outputs=outputs, inputs=inputs, kernel=FLOAT, end_bias=end)
+        weight = np.ascontiguousarray(weight)
+        if scales is None:
+            packing.weight = address(weight)
+        else:
+            packing.weight = address(weight, np.int8)
+            packing.kernel = self.kernel
+            scales = np.ascontiguousarray(scales)
+            packing.scales = address(scales)
+        if bias is not None:
+            bias = np.ascontiguousarray(bias)
+            packing.bias = address(bias)
         pack = self.kernels.functions["pack"]
         pointer = ctypes.addressof(packing)
         memory = aligned(pack(pointer), dtype=np.int8)
@@ -126,7 +120,7 @@ class Packing:
     def panels(self, rows: np.ndarray) -> tuple[np.ndarray, int]:
         """Return matrices (heads, labels, head_dim) in panels, and the stride of a head."""
         heads, labels, dim = rows.shape
-        whole = np.pad(rows, ((0, 0), (0, -labels % self.kernels.panel), (0, 0)))
+        whole = with_zeros(rows, 1, -labels % self.kernels.panel)
         _, memory = self.packed(whole.reshape(-1, dim))
         return memory, whole[0].size if heads > 1 else 0
 
@@ -141,12 +135,11 @@ class Packing:
 
     def to_heads(self, prefix: str, times: float = 1.0) -> list[np.ndarray]:
         """Return the rows of a map to heads, times a factor, with the dimension of each head padded."""
-        weight, bias, *scales = self.linear_rows(prefix)
-        rows = [weight, bias * times, *(scale * times for scale in scales)]
-        if not scales:
-            rows[0] = weight * times
+        weight, *vectors = self.linear_rows(prefix)
+        if len(vectors) == 1:  # no scales, which would get the factor
+            weight = weight * times
         padded_rows = []
-        for array in rows:
+        for array in (weight, *(vector * times for vector in vectors)):
             by_head = array.reshape(self.heads, self.head_dim, *array.shape[1:])
             padded_rows.append(self.pad(by_head, axis=1).reshape(-1, *array.shape[1:]))
         return padded_rows
@@ -165,15 +158,13 @@ class Packing:
         """Pack a layer of the encoder or the decoder. `distance_terms` adds the terms of distances."""
         prefix = f"{stack}.{number}"
         is_causal = stack == "decoder"
-        own = f"{prefix}.self_attention"
-        cross = f"{prefix}.cross_attention"
         packed = self.structures["layer"](
             self_norm=self.norm(f"{prefix}.residuals.0.norm"),
             feed_norm=self.norm(f"{prefix}.residuals.{2 if is_causal else 1}.norm"),
             feed_out=self.map(*self.linear_rows(f"{prefix}.feed_forward.3")),
         )
         feed_in = self.linear_rows(f"{prefix}.feed_forward.0")
-        if f"{prefix}.feed_forward.gate.weight" in self.weights:
+        if self.config.feed_forward == "gated":
             feed_in = [with_zeros(part, 0, -len(part) % self.kernels.panel) for part in feed_in]
             packed.feed_gate = len(feed_in[0])
             packed.feed_in = self.stacked(feed_in, self.linear_rows(f"{prefix}.feed_forward.gate"))
@@ -181,34 +172,41 @@ class Packing:
             packed.feed_in = self.map(*feed_in)
         if is_causal:
             packed.cross_norm = self.norm(f"{prefix}.residuals.1.norm")
-            packed.cross_query = self.map(*self.to_heads(f"{cross}.query", self.scale))
-            packed.cross_out = self.from_heads(f"{cross}.out")
-        if is_causal and self.has_ssru:
+            packed.cross_query = self.map(*self.to_heads(f"{prefix}.cross_attention.query", self.scale))
+            packed.cross_out = self.from_heads(f"{prefix}.cross_attention.out")
+        own = f"{prefix}.self_attention"
+        if is_causal and self.config.decoder_mixer == "ssru":
             parts = self.linear_rows(f"{own}.forget"), self.rows(f"{own}.value.weight")
-            pad = padded(self.dim) - self.dim
-            packed.self_in = self.stacked(*([np.pad(x, [(0, pad), (0, 0)][: x.ndim]) for x in part] for part in parts))
-            return packed
+            pad = padded(self.config.dim) - self.config.dim
+            packed.self_in = self.stacked(*([with_zeros(array, 0, pad) for array in part] for part in parts))
+        else:
+            self._pack_attention(packed, own, is_causal)
+        return packed
+
+    def _pack_attention(self, packed: Any, own: str, is_causal: bool) -> None:
+        """Add the self-attention of a name to a packed layer."""
         query = self.to_heads(f"{own}.query", self.scale)
         if isinstance(self.mixer, DistanceVectors):
             added = self.read(f"{own}.attention.u")[:, 0] * self.scale  # to each query
             query[1] = query[1] + self.pad(added, axis=1).reshape(-1)
         packed.self_in = self.stacked(query, self.to_heads(f"{own}.key"), self.to_heads(f"{own}.value"))
         packed.self_out = self.from_heads(f"{own}.out")
-        if isinstance(self.mixer, ClippedTables):
-            labels = self.mixer.left + 1 + (0 if is_causal else self.mixer.right)
-            if self.mixer.keys:
-                table = self.table_rows(f"{own}.attention.rel_key.weight", labels)
-                memory, packed.rel_key_head = self.panels(table)
-                packed.rel_key = self.keep(memory, np.int8)
-            if self.mixer.values:
-                table = self.table_rows(f"{own}.attention.rel_value.weight", labels)
-                packed.rel_value = self.keep(table)
-                packed.rel_value_head = 0 if len(table) == 1 else table[0].size
-        return packed
+        if not isinstance(self.mixer, ClippedTables):
+            return
+        labels = self.mixer.left + 1 + (0 if is_causal else self.mixer.right)
+        if self.mixer.keys:
+            table = self.table_rows(f"{own}.attention.rel_key.weight", labels)
+            memory, packed.rel_key_head = self.panels(table)
+            packed.rel_key = self.keep(memory, np.int8)
+        if self.mixer.values:
+            table = self.table_rows(f"{own}.attention.rel_value.weight", labels)
+            packed.rel_value = self.keep(table)
+            packed.rel_value_head = 0 if len(table) == 1 else table[0].size
 
-    def memory_map(self, layers: int) -> Any:
+    def memory_map(self) -> Any:
         """Pack the maps of a source to its keys and values in all layers, as one."""
-        parts = (f"decoder.{i}.cross_attention.{part}" for i in range(layers) for part in ("key", "value"))
+        layers = range(self.config.decoder_layers)
+        parts = (f"decoder.{i}.cross_attention.{part}" for i in layers for part in ("key", "value"))
         return self.stacked(*map(self.to_heads, parts))
 
     def stacked(self, *maps: Sequence[np.ndarray]) -> Any:
@@ -226,23 +224,22 @@ class Packing:
 
         The last number is a bias, in the units of q · k. Those before it, if any, are multiplied by the content query.
         """
-        is_causal = stack == "decoder"
-        match self.mixer:
-            case BucketBias():
-                shared = "tgt_positions.bias.weight" if is_causal else "src_positions.bias.weight"
-                own = f"{stack}.{number}.self_attention.attention.bias.weight"
-                table = self.distance_weights[own if self.mixer.per_layer else shared]
-                biases = table[buckets(distances, is_causal=is_causal)].T  # (heads, labels)
-                return biases[..., None] * self.head_dim**0.5
-            case SlopeBias():
-                return slope_biases(distances, self.heads)[..., None] * self.head_dim**0.5
         own = f"{stack}.{number}.self_attention.attention"
-        u, v, weight = (self.distance_weights[f"{own}.{name}"] for name in ("u", "v", "distance.weight"))
-        signal = sinusoids(-distances, self.dim)
-        vectors = (signal @ weight.T).reshape(len(distances), self.heads, -1)
-        vectors = np.ascontiguousarray(vectors.swapaxes(0, 1))
-        # The kernel multiplies the vectors by q + u.
-        return np.concatenate([vectors, ((v - u) * vectors).sum(2, keepdims=True)], axis=2)
+        match self.mixer:
+            case SlopeBias():
+                biases = slope_biases(distances, self.heads)  # (heads, labels)
+            case BucketBias(per_layer=per_layer):
+                is_causal = stack == "decoder"
+                shared = "tgt_positions" if is_causal else "src_positions"
+                table = self.distance_weights[f"{own if per_layer else shared}.bias.weight"]
+                biases = table[buckets(distances, is_causal=is_causal)].T
+            case _:
+                u, v, weight = (self.distance_weights[f"{own}.{name}"] for name in ("u", "v", "distance.weight"))
+                vectors = (sinusoids(-distances, self.config.dim) @ weight.T).reshape(len(distances), self.heads, -1)
+                vectors = np.ascontiguousarray(vectors.swapaxes(0, 1))
+                # The kernel multiplies the vectors by q + u.
+                return np.concatenate([vectors, ((v - u) * vectors).sum(2, keepdims=True)], axis=2)
+        return biases[..., None] * self.head_dim**0.5
 
     def distance_terms(self, own: Any, stack: str, number: int, left: int, right: int) -> list[np.ndarray]:
         """Let a packed layer point to the terms of its scores for distances from −left to right, and return these.

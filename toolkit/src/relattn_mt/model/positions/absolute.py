@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from relattn_mt.config.positions import require_length
+
 
 def angles(positions: Tensor, dim: int) -> Tensor:
     """Return the angles p / 10,000^(2m / dim), (length, dim / 2), of positions p (length,), which may be negative.
@@ -65,9 +67,5 @@ class LearnedSignal(nn.Module):
     def forward(self, embeddings: Tensor, start: int) -> Tensor:
         """Return what is added, as `SinusoidalSignal` does."""
         end = start + embeddings.shape[1]
-        if end > len(self.weight):
-            raise ValueError(
-                f"a sequence must have at most {len(self.weight)} pieces (max_positions), got {end};"
-                " train with a larger max_positions or with another position scheme"
-            )
+        require_length(len(self.weight), end)
         return self.weight[start:end]
