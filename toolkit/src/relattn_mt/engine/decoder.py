@@ -166,12 +166,10 @@ class NativeDecoder:
         self.arguments: dict[str, dict[str, Any]] = {}
         self.layers: dict[str, list[Any]] = {}
         self.signals: TensorDict = {}
-        for stack, side, count in (
-            ("decoder", "tgt", config.decoder_layers),
-            ("encoder", "src", config.encoder_layers),
-        ):
+        for stack, side in (("decoder", "tgt"), ("encoder", "src")):
+            layer_count = config.decoder_layers if stack == "decoder" else config.encoder_layers
             self.arguments[stack] = shared | {
-                "layer_count": count,
+                "layer_count": layer_count,
                 "embedding_norm": pack.norm(f"{side}_positions.norm"),
                 "final_norm": pack.norm(f"{stack}_norm"),
             }

@@ -39,6 +39,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 
 import numpy as np
 
@@ -70,20 +71,10 @@ class Partial:
     log_prob: float = 0.0
     tokens: tuple[int, ...] = ()
 
-    @classmethod
-    def first(cls, request: Request, row: int) -> Partial:
-        """Return the hypothesis without tokens."""
-        return cls(request, row, PhraseState(request.phrases), request.spelling.size if request.spelling else 0)
-
     @property
     def length(self) -> int:
         """Number of tokens, including the next one."""
         return len(self.tokens) + 1
-
-    @property
-    def is_given(self) -> bool:
-        """Whether the next token is part of a given text."""
-        return self.left > 0 or self.length <= len(self.request.prefix)
 
     def append(self, token: int, log_prob: float, phrases: PhraseState) -> Partial:
         """Return this hypothesis with one more token."""
@@ -109,7 +100,7 @@ class Choices:
     def __init__(self, following: NextTokens, rules: SearchRules, live: Sequence[Partial]) -> None:
         self.diverged = np.isnan(following.log_sums)
         if rules.restrains and live[0].tokens:
-            exempt = np.array([hypothesis.is_given for hypothesis in live])
+            exempt = np.array([each.left > 0 or each.length <= len(each.request.prefix) for each in live])
             tokens = np.array([hypothesis.tokens for hypothesis in live])
             logits = restrain(following.logits(), tokens, rules.config, exempt)
             following = likeliest(logits, rules.candidates, rules.banned)
@@ -119,12 +110,6 @@ class Choices:
     @cached_property
     def _logits(self) -> np.ndarray:
         return self._following.logits()
-
-    def log_probs(self, row: int) -> np.ndarray:
-        """Return the log-probabilities (vocab,) of all tokens of a row, without those that must not be generated."""
-        log_probs: np.ndarray = self._logits[row] - self._following.log_sums[row]
-        log_probs[list(self._rules.banned)] = NEVER
-        return log_probs
 
     def extensions(self, hypothesis: Partial) -> Iterator[tuple[int, float]]:
         """Yield the tokens that extend a hypothesis, with the log-probability of the result."""
@@ -139,7 +124,8 @@ class Choices:
         elif length <= len(request.prefix) or length == request.limit:
             yield forced, float(total + (self._logits[row, forced] - self._following.log_sums[row]))
         elif hypothesis.left or hypothesis.phrases.needed or hypothesis.phrases.completed:
-            log_probs = self.log_probs(row)
+            log_probs = self._logits[row] - self._following.log_sums[row]
+            log_probs[list(rules.banned)] = NEVER
             for token in self._agreeing(hypothesis, log_probs):
                 yield token, float(total + log_probs[token])
         else:
@@ -204,7 +190,10 @@ def search(engine: Engine, requests: Sequence[Request], rules: SearchRules) -> l
     """
     results: list[list[Hypothesis]] = [[] for _ in requests]
     state = engine.start([request.src_ids for request in requests], max(request.limit for request in requests))
-    live = [Partial.first(request, row) for row, request in enumerate(requests)]  # by row
+    live = []  # by row
+    for row, request in enumerate(requests):
+        left = request.spelling.size if request.spelling else 0
+        live.append(Partial(request, row, PhraseState(request.phrases), left))
     beams = [[hypothesis] for hypothesis in live]
     active = list(range(len(requests)))  # indices of sentences, in the order of their rows
     tokens = [rules.bos] * len(live)
@@ -240,20 +229,19 @@ def _advance(beam: list[Partial], choices: Choices, rules: SearchRules) -> tuple
             if token == rules.eos or phrases.missing < limit - length:
                 banks[phrases.missing].append((-log_prob, index, token, phrases))
     penalty = np.float32(rules.penalty(length))
+    ends = rules.beam_size if rules.config.early_stopping else rules.candidates  # places of candidates that may end
     finished = []
     unfinished = []
     for _, bank in sorted(banks.items()):
-        best = sorted(bank, key=lambda candidate: candidate[:3])[: rules.candidates]
-        may_end = best[: rules.beam_size] if rules.config.early_stopping else best
-        finished += [
-            Hypothesis(list(beam[index].tokens), float(np.float32(-negative) / penalty))
-            for negative, index, token, _ in may_end
-            if token == rules.eos
-        ]
-        unfinished.append([candidate for candidate in best if candidate[2] != rules.eos])
-    round_robin = [bank[turn] for turn in range(rules.candidates) for bank in unfinished if turn < len(bank)]
-    kept = round_robin[: rules.beam_size]
-    return finished, [beam[index].append(token, -negative, phrases) for negative, index, token, phrases in kept]
+        rest = []
+        for place, (negative, index, token, phrases) in enumerate(sorted(bank)[: rules.candidates]):
+            if token != rules.eos:
+                rest.append(beam[index].append(token, -negative, phrases))
+            elif place < ends:
+                finished.append(Hypothesis(list(beam[index].tokens), float(np.float32(-negative) / penalty)))
+        unfinished.append(rest)
+    round_robin = [each for turn in zip_longest(*unfinished) for each in turn if each is not None]
+    return finished, round_robin[: rules.beam_size]
 
 
 def _is_final(finished: list[Hypothesis], unfinished: list[Partial], limit: int, rules: SearchRules) -> bool:
@@ -282,9 +270,12 @@ def _compacted(active: list[int], is_done: list[bool]) -> list[int]:
 def _by_row(beam: list[Partial], first: int) -> list[Partial]:
     """Return the hypotheses of a sentence by row, from row `first` on; the first that extends a row keeps it."""
     rows = range(first, first + len(beam))
-    kept = dict[int, Partial]()
+    kept: dict[int, Partial] = {}
+    others = []
     for hypothesis in beam:
-        if hypothesis.row in rows:
-            kept.setdefault(hypothesis.row, hypothesis)
-    others = iter([hypothesis for hypothesis in beam if kept.get(hypothesis.row) is not hypothesis])
-    return [kept[row] if row in kept else next(others) for row in rows]
+        if hypothesis.row in rows and hypothesis.row not in kept:
+            kept[hypothesis.row] = hypothesis
+        else:
+            others.append(hypothesis)
+    others.reverse()
+    return [kept[row] if row in kept else others.pop() for row in rows]

@@ -19,9 +19,9 @@ import numpy as np
 
 from relattn_mt.tokens.tokenizer import BYTE, SpecialTokens, word_indices
 
-# instead of the word of a piece
-_SPACE = -1
-_NOT_COUNTED = -2
+# instead of the word of a piece; the columns of both come after those of the words
+_SPACE = -2
+_NOT_COUNTED = -1
 LEAST_WEIGHT = 0.05  # of a target word on a source word, so that it may be its translation
 Links = list[tuple[int, int]]  # (source word, target word), counted from 0, ordered by target word
 
@@ -49,23 +49,19 @@ def align_words(
         tgt_pieces: Pieces of the translation.
         special: The special tokens.
     """
-    source = _counted_words(src_pieces)
-    target = _counted_words(tgt_pieces)
-    count, rows_count = (max(words, default=-1) + 1 for words in (source, target))
-    no_word = count
-    not_counted = count + 1
-    inner = [not_counted if word == _NOT_COUNTED else no_word if word == _SPACE else word for word in source]
-    columns = [no_word] * len(special.src_begin) + inner + [no_word] * len(special.src_end)
-    rows = [row for row, word in enumerate(target) if word >= 0]
-    if not rows:
+    source = [_SPACE] * len(special.src_begin) + _counted_words(src_pieces) + [_SPACE] * len(special.src_end)
+    target = np.array(_counted_words(tgt_pieces), np.int64)
+    count = max([-1, *source]) + 1
+    width = count + 2
+    rows = np.flatnonzero(target >= 0)
+    if not len(rows):
         return WordAlignment([], [None] * count)
-    cells = np.array([target[row] for row in rows])[:, None] * (count + 2) + np.array(columns)
-    totals = np.bincount(cells.ravel(), weights[rows].ravel(), rows_count * (count + 2)).reshape(rows_count, -1)
-    best = [(word, at) for at, word in enumerate(totals[:, : count + 1].argmax(1).tolist()) if word < no_word]
-    if not count:
-        return WordAlignment(best, [])
-    looking = zip(totals[:, :count].argmax(0).tolist(), totals[:, :count].max(0).tolist(), strict=True)
-    return WordAlignment(best, [target if weight >= LEAST_WEIGHT else None for target, weight in looking])
+    cells = target[rows, None] * width + np.array(source) % width
+    totals = np.bincount(cells.ravel(), weights[rows].ravel(), (target.max() + 1) * width).reshape(-1, width)
+    best = totals[:, : count + 1].argmax(1).tolist()
+    links = [(word, at) for at, word in enumerate(best) if word < count]
+    likeliest = [int(column.argmax()) if column.max() >= LEAST_WEIGHT else None for column in totals[:, :count].T]
+    return WordAlignment(links, likeliest)
 
 
 def _counted_words(pieces: Sequence[str]) -> list[int]:
@@ -75,13 +71,16 @@ def _counted_words(pieces: Sequence[str]) -> list[int]:
     """
     words = word_indices(pieces)
     have_letters = list(map(_has_letter, pieces))
-    if all(have_letters):
-        return [_SPACE if word is None else word for word in words]
     with_letters = {word for word, has_letter in zip(words, have_letters, strict=True) if has_letter}
-    return [
-        _SPACE if word is None else word if has_letter or word not in with_letters else _NOT_COUNTED
-        for word, has_letter in zip(words, have_letters, strict=True)
-    ]
+    counted = []
+    for word, has_letter in zip(words, have_letters, strict=True):
+        if word is None:
+            counted.append(_SPACE)
+        elif has_letter or word not in with_letters:
+            counted.append(word)
+        else:
+            counted.append(_NOT_COUNTED)
+    return counted
 
 
 @lru_cache(1 << 16)

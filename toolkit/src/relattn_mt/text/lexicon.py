@@ -78,9 +78,12 @@ def agreement(sources: Mapping[str, str], pairs: Iterable[tuple[str, str]], link
         linked = {target_index: source_words[source_index] for source_index, target_index in own}
         for index, word in enumerate(target_words):
             expected = sources.get(word)
-            if expected is not None and source_words.count(expected) == 1 == target_words.count(word):
-                found = linked.get(index)
-                counts["unlinked" if found is None else "right" if found == expected else "wrong"] += 1
+            if expected is None or not source_words.count(expected) == 1 == target_words.count(word):
+                continue
+            if index not in linked:
+                counts["unlinked"] += 1
+            else:
+                counts["right" if linked[index] == expected else "wrong"] += 1
     return Agreement(**counts)
 
 

@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import islice
-from typing import final
+from itertools import islice, repeat
+from typing import Any, final
 
 import numpy as np
 
@@ -57,6 +57,7 @@ class Translator:
         earlier: Translator that translates first; its target language is the source language of the model.
 
     Attributes:
+        pairs: The pairs of source and target language that the model translates.
         preparation: What makes requests for the engine.
         runner: What runs the engine.
         log_probs: `Runner.log_probs`, scores of given translations.
@@ -83,7 +84,7 @@ class Translator:
         self.src_lang, self.tgt_lang = languages
         self._examples = examples
         self.card = card
-        self._pairs = list(pairs)
+        self.pairs = pairs_of(tokenizer, pairs, languages)
         self._characters = characters
         self._earlier = earlier
         self.preparation = Preparation(tokenizer, search, engine.max_length, languages, engine.knows_alignment)
@@ -100,11 +101,6 @@ class Translator:
     def examples(self) -> list[str]:
         """Source lines from the card of the model."""
         return self._examples()
-
-    @property
-    def pairs(self) -> list[LanguagePair]:
-        """The pairs of source and target language that the model translates."""
-        return pairs_of(self.tokenizer, self._pairs, (self.src_lang, self.tgt_lang))
 
     def with_languages(self, src_lang: str = "", tgt_lang: str = "") -> Translator:
         """Return a translator of the same model for another pair of languages.
@@ -138,30 +134,16 @@ class Translator:
 
     def for_pair(self, src_lang: str, tgt_lang: str) -> Translator:
         """Return a translator of the same model for one of its `pairs`."""
-        return Translator(
-            self.engine,
-            self.tokenizer.with_languages(src_lang, tgt_lang),
-            self.search,
+        return self._with(
+            tokenizer=self.tokenizer.with_languages(src_lang, tgt_lang),
             languages=(src_lang, tgt_lang),
-            pairs=self._pairs,
-            card=self.card,
             examples=self._examples if same_language(src_lang, self.src_lang) else list,
-            workers=self.runner.workers,
             characters=self.characters,
         )
 
     def with_engine(self, engine: Engine, search: SearchConfig | None = None) -> Translator:
         """Return this translator with another engine of the same model, and with another search if one is given."""
-        return Translator(
-            engine,
-            self.tokenizer,
-            search or self.search,
-            languages=(self.src_lang, self.tgt_lang),
-            pairs=self._pairs,
-            card=self.card,
-            examples=self._examples,
-            workers=self.runner.workers,
-        )
+        return self._with(engine=engine, search=search or self.search)
 
     def after(self, earlier: Translator) -> Translator:
         """Return a translator of the source language of another one, through the language between both.
@@ -169,18 +151,30 @@ class Translator:
         The other one translates first, with its own search and without a glossary. Scores are those of this one.
         """
         languages = earlier.src_lang, self.tgt_lang
-        return Translator(
-            self.engine,
-            self.tokenizer,
-            self.search,
+        return self._with(
             languages=languages,
             pairs=[languages],
             examples=earlier._examples,
             card="\n\n".join([earlier.card, self.card]),
-            workers=self.runner.workers,
             characters=earlier.characters,
             earlier=earlier,
         )
+
+    def _with(self, **changes: Any) -> Translator:
+        """Return a translator with other arguments."""
+        arguments: dict[str, Any] = {
+            "engine": self.engine,
+            "tokenizer": self.tokenizer,
+            "search": self.search,
+            "languages": (self.src_lang, self.tgt_lang),
+            "pairs": self.pairs,
+            "examples": self._examples,
+            "card": self.card,
+            "workers": self.runner.workers,
+            "characters": self._characters,
+            "earlier": self._earlier,
+        }
+        return Translator(**arguments | changes)
 
     @cached_property
     def characters(self) -> frozenset[str]:
@@ -250,21 +244,20 @@ class Translator:
         """
         total = sum(map(len, chunks)) if isinstance(chunks, list) else None
         remaining = iter(chunks)
-        given = None if prefixes is None else iter(prefixes)
+        given = repeat("") if prefixes is None else iter(prefixes)
         before = 0
         with progress_bar(total, "line", shown=progress) as advance:
             for chunk in remaining:
-                of_chunk = [""] * len(chunk) if given is None else list(islice(given, len(chunk)))
-                if len(of_chunk) < len(chunk):
-                    lines = before + len(chunk) + sum(map(len, remaining))
-                    raise InputError(
-                        f"there must be a prefix per line, got {before + len(of_chunk)} prefixes for {lines} lines"
-                    )
-                pairs = zip(chunk, of_chunk, strict=True)
+                pairs = zip(chunk, given, strict=False)
                 sentences = [Sentence(Marked(line), options, prefix) for line, prefix in pairs]
+                if len(sentences) < len(chunk):
+                    lines = before + len(chunk) + sum(map(len, remaining))
+                    count = before + len(sentences)
+                    raise InputError(f"there must be a prefix per line, got {count} prefixes for {lines} lines")
                 yield from self.translate_sentences(sentences, options, first_line + before, advance)
                 before += len(chunk)
-        if given is not None and (more := sum(1 for _ in given)):
+        more = 0 if prefixes is None else sum(1 for _ in given)
+        if more:
             raise InputError(f"there must be a prefix per line, got {before + more} prefixes for {before} lines")
 
     def translate_sentences(
