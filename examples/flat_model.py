@@ -29,10 +29,12 @@ def main(bundle_path: str, path: str) -> None:
     capacity = min(LONGEST, model.spec.max_length or LONGEST)
     rules = SearchRules(config=bundle.search, bos=special.bos, eos=special.eos, banned=special.banned)
     limits = np.array([min(search_limit(size, bundle.search), capacity) for size in range(capacity + 1)], np.int64)
-    penalties = np.array([rules.penalty(length) for length in range(capacity + 2)], np.float32)
-    banned, given = (np.array(tokens, np.int64) for tokens in (special.banned, special.tgt_begin))
-    (encoder, kept), (decoder, more) = (model.positions(stack, capacity) for stack in ("encoder", "decoder"))
-    blocks: list[Any] = [*kept, *more, *model.pack.kept, limits, penalties, banned, given]
+    given = np.array(special.tgt_begin, np.int64)
+    encoder, encoder_blocks = model.positions("encoder", capacity)
+    decoder, decoder_blocks = model.positions("decoder", capacity)
+    search, search_blocks = model.search_arguments(rules, capacity, decoder)
+    search.given, search.given_count = given.ctypes.data, len(given)
+    blocks: list[Any] = [*encoder_blocks, *decoder_blocks, *model.pack.kept, limits, *search_blocks, given]
 
     class Model(ctypes.Structure):
         _fields_ = (
@@ -42,20 +44,10 @@ def main(bundle_path: str, path: str) -> None:
             *((name, types[name]) for name in ("memory", "search")),
         )
 
-    step = types["step"](**model.arguments | decoder, banned=banned.ctypes.data, banned_count=len(banned))
-    sizes = {"heads": model.pack.heads, "head_dim": model.pack.padded}
     content = Model(
         b"relattn1", kernels.level.encode(), kernels.panel, capacity,
-        limits=limits.ctypes.data,
-        encoder=types["step"](**model.encoder_arguments | encoder),
-        memory=types["memory"](
-            keys_values=model.memory_map, x_row=bundle.model.dim, layer_count=bundle.model.decoder_layers, **sizes
-        ),
-        search=types["search"](
-            step=step, penalties=penalties.ctypes.data, given=given.ctypes.data, given_count=len(given),
-            beam=rules.beam_size, best=1, bos=rules.bos, eos=rules.eos,
-            early_stopping=(False, True, "heuristic").index(bundle.search.early_stopping),
-        ),
+        limits=limits.ctypes.data, encoder=types["step"](**encoder),
+        memory=types["memory"](**model.memory_arguments), search=search,
     )  # fmt: skip
     Path(path).write_bytes(flat(content, blocks))
 

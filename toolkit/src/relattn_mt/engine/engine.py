@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -101,9 +102,13 @@ class NativeEngine:
         self._run(
             state,
             tokens,
-            np.array(rows),
-            {"values": values, "candidates": best, "log_sums": log_sums, "logits": logits, "banned": banned},
+            rows,
+            values=values,
+            candidates=best,
+            log_sums=log_sums,
+            logits=logits,
             best=k,
+            banned=banned,
             banned_count=len(banned),
         )
         return NextTokens(values, best, log_sums, lambda: logits)
@@ -113,8 +118,8 @@ class NativeEngine:
         for places, state, tokens, following in self._forced(sources, targets):
             values = np.empty((len(places), 1), np.float32)
             candidates = np.empty((len(places), 1), np.int64)
-            outputs: dict[str, np.ndarray] = {"values": values, "candidates": candidates, "only": integers(following)}
-            self._run(state, tokens, np.arange(len(places)), outputs, best=1)
+            only = integers(following)
+            self._run(state, tokens, range(len(places)), values=values, candidates=candidates, only=only, best=1)
             for place, value in zip(places, values[:, 0].tolist(), strict=True):
                 scores[place].append(value)
         return scores
@@ -124,9 +129,9 @@ class NativeEngine:
         longest = max(map(len, sources))
         attention: list[list[np.ndarray]] = [[] for _ in targets]
         for places, state, tokens, _ in self._forced(sources, targets):
-            rows = np.arange(len(places))
+            rows = range(len(places))
             weights = np.zeros((len(places), longest), np.float32)
-            self._run(state, tokens, rows, {"attention": weights}, attention_layer=layer, attention_heads=heads)
+            self._run(state, tokens, rows, attention=weights, attention_layer=layer, attention_heads=heads)
             for place, row in zip(places, weights, strict=True):
                 attention[place].append(row[: len(sources[place])])
         return [*map(np.stack, attention)]
@@ -144,29 +149,26 @@ class NativeEngine:
             following = [targets[i][at + 1] for i in places]
             yield places, state, last, following
 
-    def _run(
-        self,
-        state: NativeState,
-        tokens: Sequence[int],
-        rows: np.ndarray,
-        arrays: dict[str, np.ndarray],
-        **numbers: int,
-    ) -> None:
-        """Run a step with pointers to some arrays, and other arguments of the kernel."""
-        self._reorder(state, rows)
+    def _run(self, state: NativeState, tokens: Sequence[int], rows: Sequence[int], **outputs: Any) -> None:
+        """Run a step with other arguments of the kernel: numbers, and arrays that it gets pointers to."""
+        self._reorder(state, np.array(rows))
         if state.length >= state.capacity:
             raise ValueError(f"a state for {state.capacity} positions must not get more")
         if state.length % BLOCK == 0 and not (state.blocks and self._decoder.has_ssru):
             state.blocks.append(aligned(len(rows), self._decoder.cache_row))
         groups, per_source = _grouped(state.sources)
         arguments = self._pointed(state)
-        arguments.rows = len(rows)
-        arguments.per_source = per_source
-        inputs = {"tokens": integers(tokens), "sources": groups, "src_lengths": state.src_lengths}
-        for name, array in (inputs | arrays).items():
-            setattr(arguments, name, address(array, np.int64 if name in INTEGERS else np.float32))
-        for name, number in numbers.items():
-            setattr(arguments, name, number)
+        outputs |= {
+            "tokens": integers(tokens),
+            "sources": groups,
+            "src_lengths": state.src_lengths,
+            "rows": len(rows),
+            "per_source": per_source,
+        }
+        for name, value in outputs.items():
+            if isinstance(value, np.ndarray):
+                value = address(value, np.int64 if name in INTEGERS else np.float32)
+            setattr(arguments, name, value)
         self._decoder.call("step", arguments)
         state.length += 1
 
@@ -197,10 +199,8 @@ class NativeEngine:
 def _padded(sequences: IdRows) -> tuple[np.ndarray, np.ndarray]:
     """Return sequences (rows, length), padded on the right with zeros, and their lengths (rows,)."""
     lengths = np.array([len(sequence) for sequence in sequences], np.int64)
-    padded = np.zeros((len(sequences), int(lengths.max(initial=0))), np.int64)
-    for row, sequence in zip(padded, sequences, strict=True):
-        row[: len(sequence)] = sequence
-    return padded, lengths
+    columns = [*zip_longest(*sequences, fillvalue=0)]
+    return np.array(columns, np.int64).reshape(-1, len(sequences)).T, lengths
 
 
 def _grouped(sources: np.ndarray) -> tuple[np.ndarray, int]:

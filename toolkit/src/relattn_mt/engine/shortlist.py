@@ -46,15 +46,15 @@ class Shortlist:
         self.size = vocab_sizes[1]
         self.is_shared = is_shared
         self.digest = hashlib.sha256(content).hexdigest()
-        complete = len(content) >= _HEADER.size
-        magic, checksum, first, _, offsets, ids = _HEADER.unpack_from(content) if complete else (0,) * 6
+        header = content[: _HEADER.size].ljust(_HEADER.size, b"\0")
+        magic, checksum, first, _, offsets, ids = _HEADER.unpack(header)
         require(magic == _MAGIC, "not a binary shortlist of Marian")
-        sizes = f"a shortlist must have {_HEADER.size + 8 * offsets + 4 * ids:,} bytes, got {len(content):,}"
-        require(len(content) == _HEADER.size + 8 * offsets + 4 * ids, sizes)
+        size = _HEADER.size + 8 * offsets + 4 * ids
+        require(len(content) == size, f"a shortlist must have {size:,} bytes, got {len(content):,}")
         is_whole = self.digest == checked_digest or checksum == _checksum(content[16:])
         require(is_whole, "the checksum of the shortlist is wrong: it is damaged")
-        expected = f"the shortlist must be for {vocab_sizes[0]:,} source pieces, got {offsets - 1:,}"
-        require(offsets == vocab_sizes[0] + 1, expected)
+        sources = vocab_sizes[0]
+        require(offsets == sources + 1, f"the shortlist must be for {sources:,} source pieces, got {offsets - 1:,}")
         self._first = min(first, self.size)
         self._offsets = np.frombuffer(content, "<u8", offsets, _HEADER.size).astype(np.int64)
         self._ids = np.frombuffer(content, "<u4", ids, _HEADER.size + 8 * offsets)
@@ -68,7 +68,8 @@ class Shortlist:
         mask = np.zeros(max(self.size, *(piece + 1 for piece in (*needed, *banned))), np.bool_)
         known = [piece for piece in {*src_ids} if piece < len(self._offsets) - 1]
         mask[: self._first] = True
-        mask[known if self.is_shared else []] = True
+        if self.is_shared:
+            mask[known] = True
         for piece in known:
             mask[self._ids[self._offsets[piece] : self._offsets[piece + 1]]] = True
         absent = np.flatnonzero(~mask[self._first : self.size])[: -np.count_nonzero(mask) % _MULTIPLE]
