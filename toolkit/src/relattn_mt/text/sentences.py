@@ -22,7 +22,7 @@ _WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spac
 LONGEST = 1000  # characters per sentence; longer ones are cut, at a space if possible
 MOST_PIECES = 220  # of a sentence, by an estimate
 _USUAL_WORD = 12  # letters of a word that is one or two pieces
-_MARKS = "。．｡！？"  # that end a sentence without white space after it
+_MARKS = tuple("。．｡！？")  # that end a sentence without white space after it
 _CLOSING = "」』”’）】》〉〕］\"')"  # after such a mark
 # What sentencex takes for an end: initials, French titles and other abbreviations; in some languages, ordinals.
 _ABBREVIATIONS = "M|MM|Mme|Mmes|Mlle|Mlles|Mgr|Me|Approx|approx|Bzw|bzw|Evtl|evtl|Inkl|inkl|Exkl|exkl|Cf|cf"
@@ -84,12 +84,11 @@ def split(
         most_pieces: Maximum number of pieces of a sentence, by an estimate.
     """
     pairs = text.pairs
-    marks = text.marks
     sentences: list[Marked] = []
     between = [""]
-    ends: list[bool] = []  # whether each sentence ends there, and is not cut
     opened: list[int] = []  # items of the pairs that began in an earlier sentence
-    done = first = 0  # characters and marks of earlier parts
+    done = 0  # characters and marks of earlier parts
+    first = 0
     for begin, end, stop in _parts(text, language, known, is_kept, most_pieces):
         part = text.text[begin:end]
         between[-1] += text.text[done:begin]
@@ -97,28 +96,29 @@ def split(
         if first == stop and not has_text(part):
             between[-1] += part
             continue
-        inside = range(first, stop)
-        first = stop
         start = end - len(part.lstrip())
         last = begin + len(part.rstrip())
-        if inside:
-            start = min(start, marks[inside[0]].at)
-            last = max(last, marks[inside[-1]].at)
+        if first < stop:
+            start = min(start, text.marks[first].at)
+            last = max(last, text.marks[stop - 1].at)
+        own = text.part(start, last, first, stop)
         before = [Mark(0, "open", item) for item in opened]
-        for i in inside:
-            if i in pairs and pairs[i] > i:
-                opened.append(marks[i].item)
-            elif i in pairs:
-                opened.remove(marks[i].item)
-        within = [marks[i]._replace(at=marks[i].at - start) for i in inside]
+        for i in range(first, stop):
+            partner = pairs.get(i, i)
+            if partner > i:
+                opened.append(text.marks[i].item)
+            elif partner < i:
+                opened.remove(text.marks[i].item)
         after = [Mark(last - start, "close", item) for item in reversed(opened)]
-        sentences.append(Marked(text.text[start:last], (*before, *within, *after)))
+        first = stop
+        sentences.append(Marked(own.text, (*before, *own.marks, *after)))
         between[-1] += text.text[begin:start]
         between.append(text.text[last:end])
-        ends.append(sentences[-1].text.rstrip(_CLOSING).endswith(tuple(_MARKS)))
     between[-1] += text.text[done:]
-    inner = (space or (separator if is_end else "") for space, is_end in zip(between[1:-1], ends, strict=False))
-    spaces = [between[0], *inner, *between[1:][-1:]]
+    spaces = list(between)
+    for number, sentence in enumerate(sentences[:-1], start=1):
+        if not spaces[number] and _ends_with_mark(sentence.text):
+            spaces[number] = separator
     return SplitText(sentences, spaces, between)
 
 
@@ -163,38 +163,35 @@ def _parts(text: Marked, *splitting: Any) -> Iterator[tuple[int, int, int]]:
 
 def _lines(text: Marked) -> Iterator[tuple[int, int]]:
     """Yield the ranges of the lines of a text. A mark between two ends of lines is a line without text."""
+    ends = [found.span() for found in _LINE_ENDS.finditer(text.text)]
+    for before, after in pairwise(text.marks):
+        # signs that separate links: they are alone between two pairs of marks
+        if (before.kind, after.kind) == ("close", "open") and _SEPARATOR.fullmatch(text.text, before.at, after.at):
+            ends.append((before.at, after.at))
+    places = sorted({mark.at for mark in text.marks}, reverse=True)
     begin = 0
-    places = iter(sorted({mark.at for mark in text.marks}))
-    place = next(places, len(text.text) + 1)
-    for start, end in sorted([*(found.span() for found in _LINE_ENDS.finditer(text.text)), *_separators(text)]):
+    for start, end in sorted(ends):
         yield begin, start
-        while place < end:
+        while places and places[-1] < end:
+            place = places.pop()
             if place > start:
                 yield place, place
-            place = next(places, len(text.text) + 1)
         begin = end
     yield begin, len(text.text)
 
 
-def _separators(text: Marked) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of signs that separate links: they are alone between two pairs of marks."""
-    for before, after in pairwise(text.marks):
-        if (before.kind, after.kind) == ("close", "open") and _SEPARATOR.fullmatch(text.text, before.at, after.at):
-            yield before.at, after.at
-
-
 def _lengths(line: str, language: str, known: frozenset[str] | None, is_kept: bool, most_pieces: int) -> Iterator[int]:
     """Yield the lengths of the parts of a line, in characters."""
-    has_unknown = known is not None and not known.issuperset(line)
+    if known is not None and known.issuperset(line):
+        known = None
     begin = 0
     for length in _sentence_lengths(line, language):
         end = begin + length
-        while (
-            longest := _longest(line[begin : min(end, begin + LONGEST)], known if has_unknown else None, most_pieces)
-        ) < end - begin:
+        while (longest := _longest(line[begin : min(end, begin + LONGEST)], known, most_pieces)) < end - begin:
             space = line.rfind(" ", begin + 1, begin + longest)
             cut = begin + longest if space < 0 else space + 1
-            if is_kept and space < 0 and (literal := _BRACKETED_LITERAL.match(line, begin, begin + LONGEST)):
+            literal = _BRACKETED_LITERAL.match(line, begin, begin + LONGEST) if is_kept and space < 0 else None
+            if literal:
                 cut = max(cut, literal.end())
             yield cut - begin
             begin = cut
@@ -248,5 +245,10 @@ def _ends(sentence: str, *, has_ordinals: bool) -> bool:
     """Return whether a sentence that sentencex found ends there, and not within a word or after an abbreviation."""
     text = sentence.rstrip()
     if len(text) == len(sentence):
-        return text.rstrip(_CLOSING).endswith(tuple(_MARKS))
+        return _ends_with_mark(text)
     return not _ABBREVIATION.search(text[-20:]) and not (has_ordinals and _ORDINAL.search(text[-20:]))
+
+
+def _ends_with_mark(sentence: str) -> bool:
+    """Return whether a sentence ends with a mark that needs no white space after it, and perhaps closing marks."""
+    return sentence.rstrip(_CLOSING).endswith(_MARKS)
