@@ -41,3 +41,8 @@ class SearchConfig(Config):
         super().__post_init__()
         shortest = self.max_length_ratio + self.max_length_extra  # limit for a source sentence of one token
         require(shortest >= 1, f"max_length_ratio + max_length_extra must be at least 1, got {shortest}")
+
+    @property
+    def restrains(self) -> bool:
+        """Whether there are rules against repetition."""
+        return self.no_repeat_ngram > 0 or self.repetition_penalty != 1.0

@@ -53,7 +53,7 @@ class NativeEngine:
         groups: dict[bool, list[int]] = {}  # requests by whether they have constraints
         for i, request in enumerate(requests):
             has_text = bool(request.phrases or request.spelling) or len(request.prefix) > rules.given
-            groups.setdefault(rules.restrains or has_text, []).append(i)
+            groups.setdefault(rules.config.restrains or has_text, []).append(i)
         results: dict[int, list[Hypothesis]] = {}
         for is_constrained, numbers in groups.items():
             group = [requests[i] for i in numbers]

@@ -99,7 +99,7 @@ class Choices:
 
     def __init__(self, following: NextTokens, rules: SearchRules, live: Sequence[Partial]) -> None:
         self.diverged = np.isnan(following.log_sums)
-        if rules.restrains and live[0].tokens:
+        if rules.config.restrains and live[0].tokens:
             exempt = np.array([each.left > 0 or each.length <= len(each.request.prefix) for each in live])
             tokens = np.array([hypothesis.tokens for hypothesis in live])
             logits = restrain(following.logits(), tokens, rules.config, exempt)

@@ -111,11 +111,6 @@ class SearchRules:
         """Number of candidates per sentence and step."""
         return 1 if self.beam_size == 1 else 2 * self.beam_size
 
-    @property
-    def restrains(self) -> bool:
-        """Whether there are rules against repetition."""
-        return self.config.no_repeat_ngram > 0 or self.config.repetition_penalty != 1.0
-
     def penalty(self, length: int) -> float:
         """Return the length penalty of a number of tokens."""
         return length_penalty(self.config, length)

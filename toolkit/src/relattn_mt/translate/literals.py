@@ -40,16 +40,13 @@ def translate_with_literals(
                 del read[number]
     results = translate(read, removed)
     kept: dict[int, list[tuple[Translation, bool]]] = {}  # translations, and whether each has the literals
+    lost = {}
     for number, expected in own.items():
         kept[number] = [(each, literals(each.text) == expected) for each in results.get(number, ())]
-    lost = {
-        number: sentences[number]
-        for number, translations in kept.items()
-        if not translations or not all(has_literals for _, has_literals in translations)
-    }
-    if lost:
-        for number, others in translate(lost, dict.fromkeys(lost, literal_pattern())).items():
-            results[number] = merged(kept[number], others)
+        if not kept[number] or not all(has_literals for _, has_literals in kept[number]):
+            lost[number] = sentences[number]
+    for number, others in translate(lost, dict.fromkeys(lost, literal_pattern())).items():
+        results[number] = merged(kept[number], others)
     return results
 
 

@@ -12,7 +12,6 @@ as they were given.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 
 import numpy as np
 
@@ -35,10 +34,6 @@ class Prefixes:
         self._lengths = np.array([len(text) for text in self._texts])
         self._order = np.argsort(np.array(self._texts, dtype=object), kind="stable")
         self._sorted = [self._texts[i] for i in self._order.tolist()]
-        tokens: dict[bytes, list[int]] = defaultdict(list)
-        for token, text in enumerate(self._texts):
-            tokens[text].append(token)
-        self._tokens = {text: np.array(ids) for text, ids in tokens.items() if text}
 
     def encode(self, prefix: str) -> tuple[list[int], Spelling | None]:
         """Return the tokens that a translation begins with, and the rest of the prefix, which is to be spelled."""
@@ -47,9 +42,12 @@ class Prefixes:
         ends_with_space = prefix[-1:].isspace()
         if texts and not ends_with_space:
             texts[-1] = texts[-1].rstrip(b" ")  # some tokenizers mark the ends of words
-        words = [at for at, text in enumerate(texts) if text.startswith(b" ")]
-        unknown = [at + 1 for at, i in enumerate(ids) if not self._texts[i]]
-        begin = max([0, *words[-1:], *unknown[-1:]])
+        begin = 0
+        for at, i in enumerate(ids):
+            if texts[at].startswith(b" "):
+                begin = at
+            elif not self._texts[i]:  # unknown
+                begin = at + 1
         if ends_with_space and not b"".join(texts).decode(errors="replace")[-1:].isspace():
             # some tokenizers remove spaces at the end
             begin = len(ids)
@@ -58,7 +56,9 @@ class Prefixes:
         begin = max(begin, int(np.searchsorted(lengths, lengths[-1] - _MOST_SPELLED)))
         text = b"".join(texts[begin:])
         spelling = self._spelling(text)
-        return (ids, None) if np.isinf(spelling.needed[-1]) else (ids[:begin], spelling if text else None)
+        if np.isinf(spelling.needed[-1]):
+            return ids, None
+        return ids[:begin], spelling if text else None
 
     def _spelling(self, text: bytes) -> Spelling:
         """Return the ways to spell a text."""
@@ -67,9 +67,11 @@ class Prefixes:
         longest = int(self._lengths.max())
         for left in range(1, len(text) + 1):
             rest = text[-left:]
-            parts = (self._tokens.get(rest[:length]) for length in range(1, min(left, longest) + 1))
-            longer = slice(bisect_right(self._sorted, rest), bisect_left(self._sorted, rest + b"\xff"))
-            tokens.append(np.concatenate([self._order[longer], *(ids for ids in parts if ids is not None)]))
+            following = [self._order[bisect_left(self._sorted, rest) : bisect_left(self._sorted, rest + b"\xff")]]
+            for length in range(1, min(left, longest + 1)):
+                part = rest[:length]
+                following.append(self._order[bisect_left(self._sorted, part) : bisect_right(self._sorted, part)])
+            tokens.append(np.concatenate(following))
             after = needed[np.maximum(left - self._lengths[tokens[-1]], 0)]
             needed[left] = 1 + after.min(initial=np.inf)
         return Spelling(tokens, needed, self._lengths)

@@ -200,7 +200,7 @@ class Preparation:
         search = call.search or self.search
         if options.n_best > search.beam_size:
             raise InputError(f"n_best must be at most the beam size {search.beam_size}, got {options.n_best}")
-        if options.glossary and (search.no_repeat_ngram > 0 or search.repetition_penalty != 1.0):
+        if options.glossary and search.restrains:
             raise InputError("a glossary does not work with no_repeat_ngram and repetition_penalty")
         is_bpe = isinstance(self.tokenizer, ImportedTokenizer) and self.tokenizer.vocabulary.bpe
         if is_bpe and (sentence.prefix or options.glossary):

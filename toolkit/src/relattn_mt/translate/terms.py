@@ -37,11 +37,19 @@ def translate_with_terms(
             terms[number] = found
             first[number] = replace(sentence, options=replace(sentence.options, glossary=None))
     results = translate(first)
-    own = {number: [(each, _has(each.text, terms[number])) for each in results[number]] for number in terms}
-    lacking = {number: sentences[number] for number in terms if not all(has_terms for _, has_terms in own[number])}
-    for number, others in (translate(lacking) if lacking else {}).items():
+    own = {}
+    lacking = {}
+    for number, found in terms.items():
+        own[number] = [(each, _has(each.text, found)) for each in results[number]]
+        if not all(has_terms for _, has_terms in own[number]):
+            lacking[number] = sentences[number]
+    if not lacking:
+        return results
+    for number, others in translate(lacking).items():
         best, has_terms = own[number][0]
-        if has_terms or (TERMS not in others[0].warnings and _fits(best.text, others[0].text, terms[number])):
+        constrained = others[0]
+        is_better = TERMS not in constrained.warnings and _fits(best.text, constrained.text, terms[number])
+        if has_terms or is_better:
             results[number] = merged(own[number], others)
         else:
             results[number] = [replace(plain, warnings=(*plain.warnings, TERMS)) for plain in results[number]]

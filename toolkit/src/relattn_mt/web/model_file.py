@@ -38,7 +38,7 @@ def model_file(bundle: Bundle) -> bytes:
     )
     capacity = min(LONGEST, model.spec.max_length or LONGEST)
     rules = SearchRules(config=bundle.search, bos=special.bos, eos=special.eos, banned=special.banned)
-    require(not rules.restrains, "WebAssembly requires a search without no_repeat_ngram and repetition_penalty")
+    require(not bundle.search.restrains, "WebAssembly requires a search without no_repeat_ngram and repetition_penalty")
     encoder_arguments, encoder_arrays = model.positions("encoder", capacity)
     step, decoder_arrays = model.positions("decoder", capacity)
     step["attention_layer"], step["attention_heads"] = bundle.model.alignment
