@@ -55,12 +55,11 @@ def place(
     placing = _Placing(stripped, translation, links, likeliest)
     placed = _joined(_parts(translation, placing.root))
     guessed = [*filter(None, placing.guessed)]
-    if stripped.pattern is None or not any(tag.content.text for tag in stripped.tags):
-        return placed, guessed
-    before, after = (
-        Counter(match[0] for match in stripped.pattern.finditer(text)) for text in (stripped.original.text, placed.text)
-    )
-    return placed, [*guessed, *(before - after).elements()]  # and those that are no longer whole
+    if stripped.pattern is not None:
+        before = Counter(match[0] for match in stripped.pattern.finditer(stripped.original.text))
+        after = Counter(match[0] for match in stripped.pattern.finditer(placed.text))
+        guessed += (before - after).elements()  # those that are no longer whole
+    return placed, guessed
 
 
 @dataclass
@@ -132,7 +131,6 @@ class _Placing:
         self.words = [word.span() for word in WORD.finditer(self.line)]
         self.ends = [end for _, end in self.words]
         self.guessed: list[str] = []
-        self.separators: dict[str, list[list[int]]] = {}  # places of each separator in the line and in the translation
         first, last = (Tag(Marked(), "single", at, left=True, right=True) for at in (0, len(self.line)))
         self.root = _Element(first, last=last, end=len(translation.rstrip()))
         self.changes: list[int] = [-1]  # places of tags, and the innermost pair after each of them
@@ -232,13 +230,12 @@ class _Placing:
     def _enclose(self, pair: _Element, indices: range) -> None:
         """Let a pair enclose pieces, and what the pairs in it enclose."""
         pieces = self.pieces[indices.start : indices.stop]
-        inner = [child for child in pair.children if child.begin < child.end]
         has_space = any(_is_space(child.first) for child in pair.children)
         at = len(self.line) if has_space else pair.source[1]
-        ends = [self._end(piece, at) for piece in pieces]
-        begins = [piece.begin for piece in pieces]
-        pair.begin = min([*begins, *(child.begin for child in inner)], default=0)
-        pair.end = max([*ends, *(child.end for child in inner)], default=0)
+        spans = [(child.begin, child.end) for child in pair.children if child.begin < child.end]
+        spans += [(piece.begin, self._end(piece, at)) for piece in pieces]
+        pair.begin = min((begin for begin, _ in spans), default=0)
+        pair.end = max((end for _, end in spans), default=0)
         for index, piece in zip(indices, pieces, strict=True):
             if not piece.is_linked:
                 piece.origin = pair.source
@@ -322,11 +319,9 @@ class _Placing:
         separator = tag.content.head
         if separator not in SEPARATORS or self.line[tag.at : tag.at + 1] != separator:
             return None
-        if separator not in self.separators:
-            sides = self.line, self.translation
-            self.separators[separator] = [[match.start() for match in re.finditer(separator, side)] for side in sides]
-        places, target_places = self.separators[separator]
-        return target_places[bisect_left(places, tag.at)] if len(places) == len(target_places) else None
+        places = [match.start() for match in re.finditer(separator, self.translation)]
+        number = self.line.count(separator, 0, tag.at)
+        return places[number] if len(places) == self.line.count(separator) else None
 
     def _beside(self, tag: Tag) -> int | None:
         """Return the place of a tag beside the translation of its neighbour: the word before it, if it touches none."""
