@@ -86,6 +86,12 @@ class ModelConfig(PositionConfig):
         """Dimension of each head."""
         return self.head_dim or self.dim // self.heads
 
+    @property
+    def summary(self) -> str:
+        """Its layers, dimension and position scheme."""
+        layers = f"{self.encoder_layers} and {self.decoder_layers} layers"
+        return f"{layers}, dim {self.dim}, {self.positions} positions"
+
     def mixer(self, is_causal: bool) -> Mixer:
         """Return the first sub-layer of the encoder's layers, or of the decoder's, which are causal."""
         return SSRU() if is_causal and self.decoder_mixer == "ssru" else self.position_spec.mixer

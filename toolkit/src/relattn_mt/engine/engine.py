@@ -45,9 +45,7 @@ class NativeEngine:
         self.knows_alignment = decoder.config.alignment_layer != "assumed"
 
     def __repr__(self) -> str:
-        config = self._decoder.config
-        layers = f"{config.encoder_layers} and {config.decoder_layers} layers"
-        return f"{layers}, dim {config.dim}, {config.positions} positions, {self.precision}"
+        return f"{self._decoder.config.summary}, {self.precision}"
 
     def search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
         groups: dict[bool, list[int]] = {}  # requests by whether they have constraints

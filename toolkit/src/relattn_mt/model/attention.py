@@ -34,7 +34,7 @@ class PlainAttention(nn.Module):
         key: Tensor,
         value: Tensor,
         *,
-        query_offset: int | None = None,
+        query_offset: int = 0,
         is_causal: bool = False,
         lengths: Tensor | None = None,
         key_lengths: Tensor | None = None,
@@ -46,7 +46,7 @@ class PlainAttention(nn.Module):
             query: (rows, heads, queries, head_dim).
             key: (rows, heads, keys, head_dim).
             value: (rows, heads, keys, head_dim).
-            query_offset: Position of query 0 on the key axis. Default: the queries are the last of the keys.
+            query_offset: Position of query 0 on the key axis.
             is_causal: Whether a query attends only to keys at its own and earlier positions.
             lengths: (rows,) valid positions of each sequence in self-attention: `key_lengths` and `query_lengths`.
             key_lengths: (rows,) valid keys of each sequence.
@@ -58,25 +58,23 @@ class PlainAttention(nn.Module):
         if lengths is not None:
             key_lengths = query_lengths = lengths
         dropout_p = self.dropout if self.training else 0.0
-        queries = query.shape[2]
-        keys = key.shape[2]
-        offset = keys - queries if query_offset is None else query_offset
         if self.training and query.is_cpu:
             return relative_attention(
                 query,
                 key,
                 value,
-                query_offset=offset,
+                query_offset=query_offset,
                 is_causal=is_causal,
                 key_lengths=key_lengths,
                 query_lengths=query_lengths,
                 dropout_p=dropout_p,
             )
-        if offset == 0 and key_lengths is None:  # PyTorch's `is_causal` starts at position 0 and has no key padding
+        if query_offset == 0 and key_lengths is None:  # PyTorch's `is_causal` starts at 0 and has no key padding
             return F.scaled_dot_product_attention(query, key, value, None, dropout_p, is_causal)
+        keys = key.shape[2]
         mask = None if key_lengths is None else is_valid(keys, key_lengths)[:, None, None]
         if is_causal:
-            earlier = distances(queries, keys, offset, query.device) <= 0
+            earlier = distances(query.shape[2], keys, query_offset, query.device) <= 0
             mask = earlier if mask is None else mask & earlier
         return F.scaled_dot_product_attention(query, key, value, mask, dropout_p)
 
@@ -121,7 +119,7 @@ class CrossAttention(nn.Module):
         sources = src_lengths.shape[0]
         queries = x.shape[0] * x.shape[1] // max(1, sources)  # per source
         query = split_heads(self.query(x.reshape(sources, queries, x.shape[2])), self.heads)
-        attended = self.attention(query, key, value, key_lengths=src_lengths, query_offset=0)
+        attended = self.attention(query, key, value, key_lengths=src_lengths)
         return self.out(attended.transpose(1, 2).flatten(2)).reshape(x.shape)
 
     def weights(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,9 +49,7 @@ class TorchEngine:
         self.precision = "bf16" if model.embedding.dtype == torch.bfloat16 else "fp32"
 
     def __repr__(self) -> str:
-        config = self.model.config
-        layers = f"{config.encoder_layers} and {config.decoder_layers} layers"
-        return f"{layers}, dim {config.dim}, {config.positions} positions, {self.precision} on {self.device}"
+        return f"{self.model.config.summary}, {self.precision} on {self.device}"
 
     def search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
         return beam.search(self, requests, rules)
@@ -72,24 +71,27 @@ class TorchEngine:
         log_probs = logits - log_sums[:, None]
         log_probs[:, list(rules.banned)] = float("-inf")
         values, best = log_probs.topk(min(k, logits.shape[1]))
-        columns = [column.cpu().numpy() for column in (values, best, log_sums)]
-        return NextTokens(columns[0], columns[1], columns[2], lambda: logits.cpu().numpy())
+        return NextTokens(
+            values.cpu().numpy(), best.cpu().numpy(), log_sums.cpu().numpy(), lambda: logits.cpu().numpy()
+        )
 
     @torch.inference_mode()
     def score(self, sources: IdRows, targets: IdRows) -> list[list[float]]:
-        src, lengths = self._padded(sources)
         tgt, _ = self._padded(targets)
-        log_probs = self.model(src, lengths, tgt[:, :-1]).float().log_softmax(-1)
+        log_probs = self._read(sources, tgt).float().log_softmax(-1)
         scores = log_probs.gather(-1, tgt[:, 1:, None]).squeeze(-1)  # (rows, tgt_len)
         return [row[: len(target) - 1] for row, target in zip(scores.tolist(), targets, strict=True)]
 
     @torch.inference_mode()
     def align(self, sources: IdRows, targets: IdRows) -> list[np.ndarray]:
-        src, lengths = self._padded(sources)
         tgt, _ = self._padded(targets)
-        _, weights = self.model(src, lengths, tgt[:, :-1], self.alignment)
+        _, weights = self._read(sources, tgt, self.alignment)
         rows = zip(weights.cpu().numpy(), sources, targets, strict=True)
         return [row[: len(target) - 1, : len(source)] for row, source, target in rows]
+
+    def _read(self, sources: IdRows, tgt: Tensor, alignment: tuple[int, int] | None = None) -> Any:
+        """Return what the model returns while it reads complete targets."""
+        return self.model(*self._padded(sources), tgt[:, :-1], alignment)
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.long, device=self.device)

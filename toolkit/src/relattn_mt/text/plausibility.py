@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -100,15 +100,16 @@ def implausibilities(
     if not has_text(translation):
         return (EMPTY,)
     shorter, longer = sorted((src_pieces, tgt_pieces))
+    is_unlikely = longer >= _FEWEST_PIECES and longer > _MOST_TIMES * shorter
+    is_incomplete = _lost_words(source, translation) or _lost_sentences(source, translation)
+    lacks_own = capitals[0] and lacks_names(source, translation, pieces)
+    has_other = capitals[1] and lacks_names(translation, source, pieces)
     found = {
         REPETITION: _repeats(translation) and not _repeats(source),
         NUMBERS: _changes_numbers(source, translation),
         TAGS: _tags(source) != _tags(translation),
-        LENGTH: (longer >= _FEWEST_PIECES and longer > _MOST_TIMES * shorter)
-        or _lost_words(source, translation)
-        or _lost_sentences(source, translation),
-        NAMES: (capitals[0] and lacks_names(source, translation, pieces))
-        or (capitals[1] and lacks_names(translation, source, pieces)),
+        LENGTH: is_unlikely or is_incomplete,
+        NAMES: lacks_own or has_other,
     }
     return tuple(name for name, is_found in found.items() if is_found)
 
@@ -170,9 +171,9 @@ def _changes_numbers(source: str, translation: str) -> bool:
     if not re.search(r"\d", source + translation):
         return False
     missing, rest = _unmatched(source, translation)
-    missing = [number for number in missing if not _has_word(number[0], translation)]
-    added = [number for number in rest if not _has_word(number[0], source)]
-    if any(matters for _, matters in missing + added):
+    missing = [number for number in missing if not _has_word(number.values, translation)]
+    added = [number for number in rest if not _has_word(number.values, source)]
+    if any(number.matters for number in missing + added):
         return True
     if missing and (added or _count_words(translation) < _count_words(source)):
         return True
@@ -185,8 +186,15 @@ def _changes_numbers(source: str, translation: str) -> bool:
     )
 
 
-def _numbers(text: str) -> list[tuple[set[str], bool]]:
-    """Return the values of the numbers of a text, several if a mark may be one of decimals, and whether they matter."""
+class _Number(NamedTuple):
+    """Values of a number, several if a mark may be one of decimals, and whether it matters."""
+
+    values: set[str]
+    matters: bool
+
+
+def _numbers(text: str) -> list[_Number]:
+    """Return the numbers of a text."""
     text = re.sub(r"\d", lambda digit: str(int(digit[0])), text)  # of any script
     text = _DAY.sub(r"\1 \2 ", _TIME.sub(" ", text))
     decades = {found.start() for found in _DECADE.finditer(text)}
@@ -196,7 +204,7 @@ def _numbers(text: str) -> list[tuple[set[str], bool]]:
             matters = bool(found[1] or found[3]) or max(map(float, values)) > _SMALL or "." in max(values)
             if found.start(2) in decades:
                 values.add(f"19{found[2]}")
-            numbers.append((values, matters))
+            numbers.append(_Number(values, matters))
     return numbers
 
 
@@ -204,11 +212,10 @@ def _values(number: str) -> list[set[str]]:
     """Return the values of a number, by the marks between its digits; those of each part of a date or version."""
     whole, *groups = re.split("[.,]", number)
     marks = re.sub(r"\d", "", number)
-    if not groups:
-        return [{whole.lstrip("0") or "0"}]
-    is_decimal = len(marks) == 1 or (marks[-1] not in marks[:-1] and len({*marks}) == 2)
+    is_decimal = marks[-1:] not in marks[:-1] and len({*marks}) <= 2
     thousands = groups[:-1] if is_decimal else groups
-    if thousands and (len(whole) > 3 or any(len(group) != 3 for group in thousands)):
+    has_thousands = len(whole) <= 3 and all(len(group) == 3 for group in thousands)
+    if not groups or (thousands and not has_thousands):
         return [{part.lstrip("0") or "0"} for part in (whole, *groups)]
     integer = whole + "".join(thousands)
     values = {f"{integer}.{groups[-1].rstrip('0')}".rstrip(".")} if is_decimal else {integer}
@@ -217,12 +224,12 @@ def _values(number: str) -> list[set[str]]:
     return [values]
 
 
-def _unmatched(text: str, other: str) -> tuple[list[tuple[set[str], bool]], list[tuple[set[str], bool]]]:
+def _unmatched(text: str, other: str) -> tuple[list[_Number], list[_Number]]:
     """Return the numbers of a text that another text does not have, and those of the other one that are left over."""
     rest = _numbers(other)
     missing = []
-    for number in sorted(_numbers(text), key=lambda each: len(each[0])):
-        equal = next((each for each in rest if each[0] & number[0]), None)
+    for number in sorted(_numbers(text), key=lambda each: len(each.values)):
+        equal = next((each for each in rest if each.values & number.values), None)
         if equal is None:
             missing.append(number)
         else:

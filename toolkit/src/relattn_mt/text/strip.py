@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from dataclasses import dataclass
-from itertools import pairwise
 
 from relattn_mt.text.marked import Kind, Marked, pair_tags
 from relattn_mt.text.patterns import BLOCK
@@ -133,12 +132,16 @@ class _Row:
         self.marks = [mark.at + number for number, mark in enumerate(text.marks)]
         signs = text.text if pattern is None else pattern.sub(_tag_signs, text.text)
         parts = []
-        places = [mark.at for mark in text.marks]
-        for (begin, end), mark in zip(pairwise([0, *places, len(signs)]), [*text.marks, None], strict=True):
+        begin = 0
+        for mark in (*text.marks, None):
+            end = mark.at if mark else len(signs)
             part = signs[begin:end]
             if pattern is not None and (_is_in_word(text.text, begin) or _is_in_word(text.text, end)):
                 part = pattern.sub(_tag_signs, part)  # there may be other tags without the text beyond the marks
-            parts += [part, _SIGN_OF.get(mark.kind, _SINGLE) if mark else ""]
+            parts.append(part)
+            if mark:
+                parts.append(_SIGN_OF.get(mark.kind, _SINGLE))
+            begin = end
         self.signs = "".join(parts).translate(_AS_SPACES)
         self.has_tags = bool(self.marks) or signs != text.text
 

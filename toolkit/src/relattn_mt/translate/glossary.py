@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from relattn_mt.support.errors import InputError, one_line
+from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.text.alignment import Links
 from relattn_mt.text.patterns import has_text, literals_in
 from relattn_mt.tokens.normalization import normalize
@@ -40,8 +40,8 @@ class Glossary:
             require_no_nul(term + translation, f"{source}: line {number}")
             term = normalize(term)
             translation = translation.strip()
-            if not (has_text(term) and has_text(translation)):
-                raise InputError(f"{source}: line {number} has no {'translation' if has_text(term) else 'term'}")
+            for column, text in (("term", term), ("translation", translation)):
+                require(has_text(text), f"{source}: line {number} has no {column}")
             if self.translations.setdefault(term, translation) != translation:
                 raise InputError(
                     f"{source}: lines {numbers[term]} and {number} have two translations of {one_line(term, 40)!r}"

@@ -102,22 +102,22 @@ def translations_of(
 ) -> list[Translation]:
     """Return the translations of a sentence for what was found, best first, and warn if the best one was cut."""
     tokenizer = preparation.tokenizer
-    given = len(preparation.tokenizer.special.tgt_begin)
+    given = len(tokenizer.special.tgt_begin)
     sentence = prepared.sentence
     request = prepared.request
     results = []
     assert request is not None
     for hypothesis, alignment in zip(hypotheses, alignments, strict=True):
         tokens = hypothesis.tokens[given:]
-        length = len(hypothesis.tokens) - given + 1
+        length = len(tokens) + 1
         mean = hypothesis.score * length_penalty(search, length + given) / length
         text = tokenizer.decode(tokens)
         if sentence.prefix:
             text = preparation.prefixes.complete(sentence.prefix, request, tokens)
         links = [] if alignment is None or not sentence.options.align else alignment.links
         result = _with_marks(Translation(text, hypothesis.score, tokens, mean, links), prepared, alignment)
-        lengths = len(prepared.src_ids), len(tokens)
-        warnings = implausibilities(sentence.text.text, result.text, *lengths, *preparation.names)
+        pieces = len(prepared.src_ids), len(tokens)
+        warnings = implausibilities(sentence.text.text, result.text, *pieces, *preparation.names)
         line = prepared.stripped.line if prepared.stripped else sentence.text.text
         if prepared.terms and alignment and prepared.terms.is_misplaced(line, text, alignment.links):
             warnings = (*warnings, TERMS)

@@ -56,16 +56,13 @@ class DistanceAttention(nn.Module):
         key: Tensor,
         value: Tensor,
         *,
-        query_offset: int | None = None,
+        query_offset: int = 0,
         is_causal: bool = False,
         **options: Any,
     ) -> Tensor:
         """Return the attention output. Shapes and options are those of `PlainAttention`."""
-        queries = query.shape[2]
-        keys = key.shape[2]
-        offset = keys - queries if query_offset is None else query_offset
-        left = max(0, offset + queries - 1)
-        right = 0 if is_causal else max(0, keys - 1 - offset)
+        left = max(0, query_offset + query.shape[2] - 1)
+        right = 0 if is_causal else max(0, key.shape[2] - 1 - query_offset)
         content, relative, rel_key = self.terms(query, torch.arange(-left, right + 1, device=query.device))
         return relative_attention(
             content,

@@ -12,14 +12,15 @@ from relattn_mt.model.attention import PlainAttention
 from relattn_mt.model.positions.absolute import angles
 
 
-def rotate(x: Tensor, positions: Tensor) -> Tensor:
-    """Rotate vectors (…, length, head_dim) by their positions (length,): R_p x of Su et al. (2021), equation 34.
+def rotate(x: Tensor, start: int) -> Tensor:
+    """Rotate vectors (…, length, head_dim) at positions start, start + 1, …: R_p x of Su et al. (2021), equation 34.
 
     The pair of dimensions (m, m + head_dim / 2) is rotated by the angle p · 10,000^(−2m / head_dim).
 
     Returns:
         The same shape and dtype as `x`.
     """
+    positions = torch.arange(start, start + x.shape[-2], device=x.device)
     angle = angles(positions, x.shape[-1])  # (length, head_dim / 2)
     cos = angle.cos()
     sin = angle.sin()
@@ -37,13 +38,8 @@ class RotaryAttention(nn.Module):
         super().__init__()
         self.attention = PlainAttention(config)
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, *, query_offset: int | None = None, **options: Any
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *, query_offset: int = 0, **options: Any) -> Tensor:
         """Return the attention output. Shapes and options are those of `PlainAttention`."""
-        queries = query.shape[2]
-        keys = key.shape[2]
-        offset = keys - queries if query_offset is None else query_offset
-        query = rotate(query, torch.arange(offset, offset + queries, device=query.device))
-        key = rotate(key, torch.arange(keys, device=query.device))
+        query = rotate(query, query_offset)
+        key = rotate(key, 0)
         return self.attention(query, key, value, query_offset=query_offset, **options)
