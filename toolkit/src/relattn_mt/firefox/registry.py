@@ -108,7 +108,7 @@ def is_offline() -> bool:
 
 
 def _rank(model: RemoteModel) -> tuple[Any, ...]:
-    place = ARCHITECTURES.index(model.architecture) if model.architecture in ARCHITECTURES else len(ARCHITECTURES)
+    place = [*ARCHITECTURES, model.architecture].index(model.architecture)
     return model.pair, not model.is_released, place, [-int(number) for number in re.findall(r"\d+", model.version)]
 
 
@@ -159,8 +159,8 @@ def _is_complete(files: dict[str, RemoteFile]) -> bool:
 def _of_entry(entry: Any, base: str) -> RemoteModel:
     """Return the model of an entry of the registry."""
     scores = entry.get("metrics", {}).get("flores200-plus", {})
-    model = _model(entry, entry["files"]["model"]["uncompressedHash"][:8])
-    model.is_released = str(entry.get("releaseStatus")).startswith("Release")
+    is_released = str(entry.get("releaseStatus")).startswith("Release")
+    model = _model(entry, entry["files"]["model"]["uncompressedHash"][:8], is_released)
     model.score = one_line(", ".join(f"{name} {value:g}" for name, value in scores.items()), 200)
     for name, file in entry["files"].items():
         model.files[_KINDS.get(name, name)] = _file(base, file["path"], file, "uncompressed")
@@ -169,17 +169,18 @@ def _of_entry(entry: Any, base: str) -> RemoteModel:
 
 def _of_record(record: Any, base: str) -> RemoteModel:
     """Return the model of a record, with its one file."""
-    model = _model(record, record["version"])
-    model.is_released = "channel" not in record.get("filter_expression", "") and "a" not in record["version"]
+    version = record["version"]
+    is_released = "channel" not in record.get("filter_expression", "") and "a" not in version
+    model = _model(record, version, is_released)
     model.files[record["fileType"]] = _file(base, record["attachment"]["location"], record, "decompressed")
     return model
 
 
-def _model(fields: dict[str, Any], version: str) -> RemoteModel:
+def _model(fields: dict[str, Any], version: str, is_released: bool) -> RemoteModel:
     src, tgt = (fields[f"{side}Language"].replace("_", "-").lower() for side in ("source", "target"))
     pair = _checked(src, LANGUAGE), _checked(tgt, LANGUAGE)
     architecture = _checked(fields["architecture"], r"\w[\w-]*")
-    return RemoteModel(pair, architecture, _checked(version, r"\w[\w.]*"), is_released=False)
+    return RemoteModel(pair, architecture, _checked(version, r"\w[\w.]*"), is_released)
 
 
 def _file(base: str, path: str, fields: dict[str, Any], prefix: str) -> RemoteFile:

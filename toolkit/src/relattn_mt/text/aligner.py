@@ -74,17 +74,17 @@ class Aligner:
                 links[row] = np.nonzero(are_linked)
         return links
 
-    def _probabilities(self, group: _Group) -> tuple[np.ndarray, np.ndarray]:
+    def _probabilities(self, group: _Group) -> list[np.ndarray]:
         """Return (pairs, I, J) how probably a target piece comes from a source piece, and the reverse."""
         src_length, tgt_length = group.entries.shape[1:]
         src_places = (np.arange(src_length)[:, None] + 0.5) / src_length
         tgt_places = (np.arange(tgt_length) + 0.5) / tgt_length
         prior = np.exp(-DIAGONAL * np.abs(src_places - tgt_places))
-        forward = (1 - UNLINKED) * prior / prior.sum(0) * self.tables[0][group.entries]
-        backward = (1 - UNLINKED) * prior / prior.sum(1, keepdims=True) * self.tables[1][group.entries]
-        forward /= forward.sum(1, keepdims=True) + UNLINKED * self.tgt_shares[group.tgt]
-        backward /= backward.sum(2, keepdims=True) + UNLINKED * self.src_shares[group.src]
-        return forward, backward
+        probabilities = []
+        for axis, shares in enumerate((self.tgt_shares[group.tgt], self.src_shares[group.src])):
+            linked = (1 - UNLINKED) * prior / prior.sum(axis, keepdims=True) * self.tables[axis][group.entries]
+            probabilities.append(linked / (linked.sum(axis + 1, keepdims=True) + UNLINKED * shares))
+        return probabilities
 
     def _groups(self, sources: Sentences, targets: Sentences) -> Iterator[_Group]:
         """Yield all sentence pairs."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ MODULE = (
 PAGE = ("index.html", "page.mjs", "icon.svg", "site.webmanifest")
 STYLE = FOLDER.parent / "serve/page/page.css"  # that of the server's page
 MANIFEST = "model.json"
+PARTS = {TOKENIZER: "source", TGT_TOKENIZER: "target", VOCABULARY: "vocabulary"}  # names in the manifest
 SERVICE = "service.js"
 
 
@@ -63,7 +65,7 @@ def export(bundle: Bundle, out: Path) -> str:
         "format": 1,
         "engines": {name: named(f"{name}.wasm", content) for name, content in engines().items()},
         "model": named("model.bin", model),
-        "tokenizer": {part: named(name, content) for part, (name, content) in tokenizer.items()},
+        "tokenizer": {PARTS[name]: named(name, content) for name, content in tokenizer.items()},
         "pairs": [_pair(bundle, *pair) for pair in pairs],
         "max_length_ratio": bundle.search.max_length_ratio,
         "max_length_extra": bundle.search.max_length_extra,
@@ -93,16 +95,15 @@ def _pair(bundle: Bundle, src_lang: str, tgt_lang: str) -> dict[str, Any]:
     return {"from": src_lang, "to": tgt_lang, **tokens}
 
 
-def _tokenizer_files(tokenizer: AnyTokenizer) -> dict[str, tuple[str, bytes]]:
-    """Return the names and contents of a tokenizer's files, by what they are. Raises InputError."""
-    source = tokenizer.files[TOKENIZER]
-    files = {"source": (TOKENIZER, source)}
+def _tokenizer_files(tokenizer: AnyTokenizer) -> dict[str, bytes]:
+    """Return the contents of a tokenizer's files by name. Raises InputError."""
+    files = {TOKENIZER: tokenizer.files[TOKENIZER]}
     if isinstance(tokenizer, ImportedTokenizer):
         vocabulary = tokenizer.vocabulary
         require(not vocabulary.bpe, "WebAssembly has no rules of Moses, which codes of subword-nmt require")
-        target = tokenizer.files[TGT_TOKENIZER]
-        if target != source:
-            files["target"] = (TGT_TOKENIZER, target)
+        if tokenizer.files[TGT_TOKENIZER] != files[TOKENIZER]:
+            files[TGT_TOKENIZER] = tokenizer.files[TGT_TOKENIZER]
+            _require_supported(TGT_TOKENIZER, files[TGT_TOKENIZER])
         pieces = {
             "source_pieces": vocabulary.source,
             "target_pieces": None if vocabulary.target == vocabulary.source else vocabulary.target,
@@ -110,10 +111,8 @@ def _tokenizer_files(tokenizer: AnyTokenizer) -> dict[str, tuple[str, bytes]]:
             "not_text": sorted(tokenizer.not_text),
             "controls": sorted(tokenizer.controls),
         }
-        files["vocabulary"] = (VOCABULARY, json.dumps(pieces, ensure_ascii=False).encode())
-    for name, content in files.values():
-        if name != VOCABULARY:
-            _require_supported(name, content)
+        files[VOCABULARY] = json.dumps(pieces, ensure_ascii=False).encode()
+    _require_supported(TOKENIZER, files[TOKENIZER])
     return files
 
 
@@ -136,26 +135,17 @@ def _require_supported(name: str, content: bytes) -> None:
 def _fields(content: bytes) -> dict[int, Any]:
     """Return the last value of each field of a protocol buffer: a number, or bytes."""
     fields: dict[int, Any] = {}
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value = 0
-        shift = 0
-        while True:
-            byte = content[at]
-            at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while at < len(content):
-        number, wire = divmod(varint(), 8)
+    file = BytesIO(content)
+    while file.tell() < len(content):
+        number, wire = divmod(_varint(file), 8)
         if wire == 0:
-            fields[number] = varint()
-            continue
-        size = varint() if wire == 2 else 4 if wire == 5 else 8
-        fields[number] = content[at : at + size]
-        at += size
+            fields[number] = _varint(file)
+        else:
+            fields[number] = file.read(_varint(file) if wire == 2 else {1: 8, 5: 4}[wire])
     return fields
+
+
+def _varint(file: BytesIO) -> int:
+    """Return the next number: seven bits per byte, the lowest first."""
+    byte = file.read(1)[0]
+    return byte if byte < 128 else byte - 128 + 128 * _varint(file)
