@@ -9,6 +9,7 @@ and its weights, as does an `OtherMixer`; the modules of the other kinds are in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, final
@@ -116,6 +117,16 @@ class BucketBias(DistanceBias):
     module = "relattn_mt.model.positions.distance_terms:Buckets"
     buckets: ClassVar[int] = 32  # of both directions together
     farthest: ClassVar[int] = 128  # this distance and longer ones share a bucket
+
+    @classmethod
+    def starts(cls, is_causal: bool) -> list[int]:
+        """Return the shortest distance of each bucket of a direction but the first.
+
+        Short distances have a bucket each. The width of the other half of the buckets grows logarithmically.
+        """
+        exact = cls.buckets // (2 if is_causal else 4)
+        growth = cls.farthest / exact
+        return [*range(1, exact), *(math.ceil(exact * growth ** (i / exact)) for i in range(exact))]
 
     def weights(self, heads: int) -> Shapes:
         return {"weight": (self.buckets, heads)}

@@ -20,8 +20,8 @@ from relattn_mt.support.errors import require
 from relattn_mt.support.types import VocabSizes
 
 SHORTLIST = "shortlist.bin"  # file in a bundle
-_MAGIC = 0xF11A48D5013417F5
-_HEADER = struct.Struct("<6Q")
+_MAGIC = bytes.fromhex("f5173401d5481af1")
+_HEADER = struct.Struct("<8x5Q")
 _MULTIPLE = 8  # Marian adds pieces up to a multiple of this
 
 
@@ -46,9 +46,9 @@ class Shortlist:
         self.size = vocab_sizes[1]
         self.is_shared = is_shared
         self.digest = hashlib.sha256(content).hexdigest()
-        header = content[: _HEADER.size].ljust(_HEADER.size, b"\0")
-        magic, checksum, first, _, offsets, ids = _HEADER.unpack(header)
-        require(magic == _MAGIC, "not a binary shortlist of Marian")
+        is_shortlist = len(content) >= _HEADER.size and content.startswith(_MAGIC)
+        require(is_shortlist, "not a binary shortlist of Marian")
+        checksum, first, _, offsets, ids = _HEADER.unpack_from(content)
         size = _HEADER.size + 8 * offsets + 4 * ids
         require(len(content) == size, f"a shortlist must have {size:,} bytes, got {len(content):,}")
         is_whole = self.digest == checked_digest or checksum == _checksum(content[16:])
@@ -85,7 +85,7 @@ def packed(lists: Sequence[Sequence[int]], first: int, best: int) -> bytes:
     ids = np.concatenate(lists)
     header = struct.pack("<4Q", first, best, len(offsets), len(ids))
     rest = header + offsets.astype("<u8").tobytes() + ids.astype("<u4").tobytes()
-    return struct.pack("<2Q", _MAGIC, _checksum(rest)) + rest
+    return _MAGIC + struct.pack("<Q", _checksum(rest)) + rest
 
 
 def _checksum(content: bytes) -> int:

@@ -23,14 +23,22 @@ def sinusoids(positions: np.ndarray, dim: int) -> np.ndarray:
     return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(len(positions), dim)
 
 
+def fairseq_sinusoids(count: int, dim: int, first: int = 0) -> np.ndarray:
+    """Return fairseq's positions (count, dim), from number `first` on: sines, then cosines."""
+    half = dim // 2
+    step = np.float32(-math.log(10_000) / max(1, half - 1))
+    frequency = np.exp(np.arange(half, dtype=np.float32) * step)
+    angle = np.arange(first, first + count, dtype=np.float32)[:, None] * frequency
+    table = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
+    return np.pad(table, ((0, 0), (0, dim % 2)))
+
+
 def buckets(distances: np.ndarray, *, is_causal: bool) -> np.ndarray:
-    """Return T5's bucket of each distance. Logarithms in float64 give all processors the same buckets."""
-    count = BucketBias.buckets if is_causal else BucketBias.buckets // 2  # per direction
-    exact = count // 2
+    """Return T5's bucket of each distance."""
+    starts = BucketBias.starts(is_causal)
     far = np.maximum(-distances, 0) if is_causal else np.abs(distances)
-    share = np.log(np.maximum(far, 1) / exact).astype(np.float32) / np.float32(math.log(BucketBias.farthest / exact))
-    wide = np.minimum(exact + (share * np.float32(count - exact)).astype(np.int64), count - 1)
-    return np.where(far < exact, far, wide) + (0 if is_causal else (distances > 0) * count)
+    bucket = np.searchsorted(starts, far, side="right")
+    return bucket if is_causal else bucket + (distances > 0) * (1 + len(starts))
 
 
 def slope_biases(distances: np.ndarray, heads: int) -> np.ndarray:

@@ -31,6 +31,7 @@ import numpy as np
 import yaml
 
 from relattn_mt.config import SearchConfig
+from relattn_mt.engine.terms import fairseq_sinusoids
 from relattn_mt.formats.ctranslate2.model_bin import Reader
 from relattn_mt.formats.foreign_model import (
     MARIAN_LANGUAGE,
@@ -48,7 +49,6 @@ from relattn_mt.formats.foreign_model import (
     with_start,
 )
 from relattn_mt.formats.names import Names
-from relattn_mt.formats.transformers.directory import fairseq_sinusoids
 from relattn_mt.support.errors import InputError, naming, one_line, reading, require
 from relattn_mt.support.types import LanguagePair
 from relattn_mt.weights import TensorDict

@@ -26,11 +26,11 @@ from relattn_mt.bundle import CARD, Bundle
 from relattn_mt.config.positions import DotProduct, LearnedVectors
 from relattn_mt.engine.decoder import NativeDecoder
 from relattn_mt.engine.engine import NativeEngine
+from relattn_mt.engine.terms import fairseq_sinusoids
 from relattn_mt.formats import marian
 from relattn_mt.formats.foreign_model import NEVER_GENERATED
 from relattn_mt.formats.marian_shortlist import make_shortlist
 from relattn_mt.formats.parity import Reference, Report, check_lines
-from relattn_mt.formats.transformers.directory import fairseq_sinusoids
 from relattn_mt.support.errors import InputError
 from relattn_mt.support.files import putting, require_outside, require_replaceable
 from relattn_mt.tokens.imported_tokenizer import ImportedTokenizer

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from relattn_mt.engine.terms import fairseq_sinusoids
 from relattn_mt.formats.ctranslate2.directory import (
     CONFIG,
     DIRECTORY,
@@ -39,7 +40,6 @@ from relattn_mt.formats.foreign_model import (
     with_start,
 )
 from relattn_mt.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
-from relattn_mt.formats.transformers.directory import fairseq_sinusoids
 from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import require_files
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, tokenizer_in

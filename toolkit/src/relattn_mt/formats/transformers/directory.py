@@ -13,7 +13,6 @@ tokenizer.json.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from relattn_mt.engine.terms import fairseq_sinusoids
 from relattn_mt.formats.foreign_model import load_checkpoint, read_json, typed
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.support.files import read_bytes
@@ -55,16 +55,6 @@ def marian_sinusoids(count: int, dim: int) -> np.ndarray:
     component = np.arange(dim)
     angle = np.arange(count)[:, None] / np.power(10_000, 2 * (component // 2) / dim)
     return np.concatenate([np.sin(angle[:, 0::2]), np.cos(angle[:, 1::2])], axis=1).astype(np.float32)
-
-
-def fairseq_sinusoids(count: int, dim: int, first: int = 0) -> np.ndarray:
-    """Return fairseq's positions (count, dim), from number `first` on: sines, then cosines."""
-    half = dim // 2
-    step = np.float32(-math.log(10_000) / max(1, half - 1))
-    frequency = np.exp(np.arange(half, dtype=np.float32) * step)
-    angle = np.arange(first, first + count, dtype=np.float32)[:, None] * frequency
-    table = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
-    return np.pad(table, ((0, 0), (0, dim % 2)))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from relattn_mt.config.positions import require_length
+from relattn_mt.engine.terms import fairseq_sinusoids
 
 
 def angles(positions: Tensor, dim: int) -> Tensor:
@@ -56,13 +57,9 @@ class LearnedSignal(nn.Module):
     def __init__(self, max_positions: int, dim: int, is_fixed: bool = False) -> None:
         super().__init__()
         if is_fixed:
-            frequency = torch.exp(torch.arange(dim // 2) * (-math.log(10_000.0) / max(1, dim // 2 - 1)))
-            angle = torch.arange(max_positions)[:, None] * frequency
-            self.weight = nn.Parameter(
-                torch.cat([angle.sin(), angle.cos(), torch.zeros(max_positions, dim % 2)], 1), requires_grad=False
-            )
-            return
-        self.weight = nn.Parameter(torch.randn(max_positions, dim).mul_(dim**-0.5))
+            self.weight = nn.Parameter(torch.from_numpy(fairseq_sinusoids(max_positions, dim)), requires_grad=False)
+        else:
+            self.weight = nn.Parameter(torch.randn(max_positions, dim).mul_(dim**-0.5))
 
     def forward(self, embeddings: Tensor, start: int) -> Tensor:
         """Return what is added, as `SinusoidalSignal` does."""

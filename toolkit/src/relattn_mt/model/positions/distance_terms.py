@@ -7,7 +7,6 @@ one row per distance. It is computed from sinusoids (Transformer-XL), from a tab
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -137,18 +136,13 @@ class Buckets(nn.Module):
     def bucket(self, distances: Tensor) -> Tensor:
         """Return the bucket of each distance j − i (labels,), in [0, BucketBias.buckets).
 
-        Short distances have a bucket each. The width of the other buckets grows logarithmically.
-
         Returns:
             (labels,), int64.
         """
-        buckets = BucketBias.buckets if self.is_causal else BucketBias.buckets // 2  # per direction
-        exact = buckets // 2
+        starts = torch.tensor(BucketBias.starts(self.is_causal), device=distances.device)
         far = (-distances).clamp(min=0) if self.is_causal else distances.abs()
-        share = torch.log(far.clamp(min=1).float() / exact) / math.log(BucketBias.farthest / exact)
-        wide = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
-        right = 0 if self.is_causal else (distances > 0).long() * buckets
-        return right + torch.where(far < exact, far, wide)
+        bucket = torch.bucketize(far, starts, right=True)
+        return bucket if self.is_causal else bucket + (distances > 0) * (1 + len(starts))
 
     def forward(self, distances: Tensor) -> Tensor:
         """Return the biases (heads, labels) of (labels,) distances j − i."""
