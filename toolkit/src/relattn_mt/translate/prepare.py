@@ -93,10 +93,11 @@ class Prepared:
         return self.sentence.options.align or self.stripped is not None or self.terms is not None
 
 
+@dataclass(frozen=True)
 class Preparation:
     """Makes requests for a model.
 
-    Args:
+    Attributes:
         tokenizer: Tokenizer of both sides.
         search: Default search.
         max_length: Longest sequence that the model can hold, in pieces with special tokens; None if unlimited.
@@ -104,24 +105,16 @@ class Preparation:
         knows_alignment: As of the engine.
     """
 
-    def __init__(
-        self,
-        tokenizer: AnyTokenizer,
-        search: SearchConfig,
-        max_length: int | None,
-        languages: LanguagePair = ("", ""),
-        knows_alignment: bool = False,
-    ) -> None:
-        self.tokenizer = tokenizer
-        self._languages = languages
-        self._knows_alignment = knows_alignment
-        self.search = search
-        self.max_length = max_length
+    tokenizer: AnyTokenizer
+    search: SearchConfig
+    max_length: int | None
+    languages: LanguagePair = ("", "")
+    knows_alignment: bool = False
 
     @property
     def names(self) -> tuple[list[bool], Callable[[str], int]]:
         """What `implausibilities` needs to find names."""
-        capitals = [not _WITH_CAPITALS.match(code) for code in self._languages]
+        capitals = [not _WITH_CAPITALS.match(code) for code in self.languages]
         return capitals, lambda word: len(self.tokenizer.encode(word))
 
     @cached_property
@@ -233,7 +226,7 @@ class Preparation:
             return prepared
         self.require_held(len(ids), self.tokenizer.special.per_source, f"{call.unit} {number}")
         request = self._request(number, line, ids, sentence, call)
-        terms = sentence.options.glossary if self._knows_alignment and request.phrases else None
+        terms = sentence.options.glossary if self.knows_alignment and request.phrases else None
         return replace(prepared, src_ids=ids, request=request, terms=terms)
 
     def _request(self, number: int, line: str, src_ids: list[int], sentence: Sentence, call: CallOptions) -> Request:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -27,19 +28,19 @@ def max_sentences(engine: Engine, beam_size: int) -> int:
     return max(1, min(64, 128 // beam_size)) if engine.device == "cpu" else MAX_SENTENCES
 
 
+@dataclass
 class Runner:
     """Runs an engine on sentences of a tokenizer.
 
-    Args:
+    Attributes:
         engine: What runs the model.
         tokenizer: Tokenizer of both sides.
         workers: Number of batches that run at the same time, with one thread each.
     """
 
-    def __init__(self, engine: Engine, tokenizer: AnyTokenizer, workers: int) -> None:
-        self.engine = engine
-        self.tokenizer = tokenizer
-        self.workers = workers
+    engine: Engine
+    tokenizer: AnyTokenizer
+    workers: int
 
     def batches(self, requests: Sequence[Request], search: SearchConfig) -> list[np.ndarray]:
         """Return indices of requests, the longest first, in batches of similar length."""

@@ -419,15 +419,17 @@ class Translator:
         """Return the pieces of sources and of targets. Raises InputError as `score` does."""
         src_ids = []
         tgt_ids = []
+        special = self.tokenizer.special
         for number, (source, target) in numbered:
-            for line, name in ((source, f"source line {number}"), (target, f"target line {number}")):
+            src_name = f"source line {number}"
+            tgt_name = f"target line {number}"
+            for line, name in ((source, src_name), (target, tgt_name)):
                 require_length(line, name)
                 require_readable(line, name)
             src_ids.append(self.tokenizer.encode(source))
             tgt_ids.append(self.tokenizer.encode_target(target))
-            special = self.tokenizer.special
-            self.preparation.require_held(len(src_ids[-1]), special.per_source, f"source line {number}")
-            self.preparation.require_held(len(tgt_ids[-1]), special.per_target, f"target line {number}")
+            self.preparation.require_held(len(src_ids[-1]), special.per_source, src_name)
+            self.preparation.require_held(len(tgt_ids[-1]), special.per_target, tgt_name)
         return src_ids, tgt_ids
 
 
