@@ -95,9 +95,9 @@ def lacks_names(text: str, other: str, pieces: Callable[[str], int]) -> bool:
             last = _REST.match(text, begin)
             if last and not _is_among(_folded(last[1]), words):
                 return True
-        is_after_name = before is not None and not _BEGIN.search(text, 0, before.start())
-        neighbours = [found[1] for found, counts in ((before, is_after_name), (after, True)) if found and counts]
-        return any(map(is_translated, neighbours))
+        if after and is_translated(after[1]):
+            return True
+        return before is not None and not _BEGIN.search(text, 0, before.start()) and is_translated(before[1])
 
     def is_in_compound(name: re.Match[str]) -> bool:
         stem = _spelled(name[0])[:3]
