@@ -101,7 +101,6 @@ class Transformer(nn.Module):
             warnings.warn(spec.order_warning, stacklevel=2)
         tgt_vocab_size = vocab_size if tgt_vocab_size is None else tgt_vocab_size
         self.config = config
-        self.vocab_size = tgt_vocab_size
         self.vocab_sizes = (vocab_size, tgt_vocab_size)
         shared = config.shared_embeddings
         require_vocab_sizes(config, self.vocab_sizes)
@@ -109,15 +108,14 @@ class Transformer(nn.Module):
         self.src_embedding = None if shared in ("all", "inputs") else _embedding(vocab_size, config.dim)
         self.output_weight = None if shared in ("all", "target") else _embedding(tgt_vocab_size, config.dim)
         self.output_bias = nn.Parameter(torch.zeros(tgt_vocab_size)) if config.output_bias else None
-        source = StackPositions(config, is_causal=False)
-        target = StackPositions(config, is_causal=True)
-        self.src_positions = source
-        self.tgt_positions = target
-        self.encoder = nn.ModuleList(EncoderLayer(config, source.token_mixer()) for _ in range(config.encoder_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(config, target.token_mixer()) for _ in range(config.decoder_layers))
-        self.encoder_norm, self.decoder_norm = (
-            nn.Identity() if config.norm == "post" else norm(config) for _ in range(2)
-        )
+        self.src_positions = StackPositions(config, is_causal=False)
+        self.tgt_positions = StackPositions(config, is_causal=True)
+        encoder = [EncoderLayer(config, self.src_positions.token_mixer()) for _ in range(config.encoder_layers)]
+        self.encoder = nn.ModuleList(encoder)
+        decoder = [DecoderLayer(config, self.tgt_positions.token_mixer()) for _ in range(config.decoder_layers)]
+        self.decoder = nn.ModuleList(decoder)
+        self.encoder_norm = nn.Identity() if config.norm == "post" else norm(config)
+        self.decoder_norm = nn.Identity() if config.norm == "post" else norm(config)
         if isinstance(spec.signal, LearnedVectors) and spec.signal.fixed:
             with torch.no_grad():
                 self.embedding[_BOS] = 0
@@ -126,11 +124,6 @@ class Transformer(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.max_length = spec.max_length
         self.recompute = False
-
-    @property
-    def unembedding(self) -> Tensor:
-        """The matrix (vocab, dim) that maps hidden states to logits."""
-        return self.embedding if self.output_weight is None else self.output_weight
 
     def embed(self, tokens: Tensor, table: Tensor, positions: StackPositions, start: int) -> Tensor:
         """Return the embeddings of pieces, with their positions.
@@ -157,7 +150,8 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits (rows, length, vocab) of hidden states (rows, length, dim)."""
-        return linear(hidden, self.unembedding, self.output_bias)
+        weight = self.embedding if self.output_weight is None else self.output_weight
+        return linear(hidden, weight, self.output_bias)
 
     def encode(self, src: Tensor, src_lengths: Tensor) -> Tensor:
         """Run the encoder.

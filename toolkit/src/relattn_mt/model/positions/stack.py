@@ -48,22 +48,20 @@ class StackPositions(nn.Module):
         self.spec = config.position_spec
         self.is_causal = is_causal
         self.mixer = config.mixer(is_causal)
-        self.signal = self._signal()
+        self.signal: nn.Module | None = None
+        match self.spec.signal:
+            case None:
+                pass
+            case Sinusoids():
+                self.signal = SinusoidalSignal()
+            case LearnedVectors(max_length, is_fixed):
+                self.signal = LearnedSignal(cast(int, max_length), config.dim, is_fixed)
+            case unknown:
+                raise self._unknown(unknown)
         self.bias: nn.Module | None = None  # function from distances to biases that all layers share
         if isinstance(self.mixer, DistanceBias) and not self.mixer.per_layer:
             self.bias = self._module(self.mixer, config.heads)
         self.norm = norm(config) if config.embedding_norm else nn.Identity()
-
-    def _signal(self) -> nn.Module | None:
-        """Build the signal that is added to embeddings."""
-        match self.spec.signal:
-            case None:
-                return None
-            case Sinusoids():
-                return SinusoidalSignal()
-            case LearnedVectors(max_length, is_fixed):
-                return LearnedSignal(cast(int, max_length), self.config.dim, is_fixed)
-        raise self._unknown(self.spec.signal)
 
     def _module(self, mixer: DistanceBias | OtherMixer, size: int) -> Any:
         return resolve_name(mixer.module)(size, is_causal=self.is_causal)
