@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ class TorchEngine:
         log_probs[:, list(rules.banned)] = float("-inf")
         values, best = log_probs.topk(min(k, logits.shape[1]))
         return NextTokens(
-            values.cpu().numpy(), best.cpu().numpy(), log_sums.cpu().numpy(), lambda: logits.cpu().numpy()
+            values.cpu().numpy(), best.cpu().numpy(), log_sums.cpu().numpy(), cache(lambda: logits.cpu().numpy())
         )
 
     @torch.inference_mode()

@@ -38,7 +38,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import zip_longest
 
 import numpy as np
@@ -85,74 +84,56 @@ class Partial:
         return Partial(self.request, self.row, phrases, left, log_prob, (*self.tokens, token))
 
 
-class Choices:
-    """Tokens that may follow the hypotheses of a step.
+def _restrained(following: NextTokens, live: Sequence[Partial], rules: SearchRules) -> NextTokens:
+    """Return the probabilities of the tokens that follow live hypotheses under the rules against repetition."""
+    exempt = np.array([each.left > 0 or each.length <= len(each.request.prefix) for each in live])
+    tokens = np.array([hypothesis.tokens for hypothesis in live])
+    logits = restrain(following.logits(), tokens, rules.config, exempt)
+    return likeliest(logits, rules.candidates, rules.banned)
 
-    Args:
-        following: Probabilities by row.
-        rules: Settings of the search.
-        live: Hypotheses by row.
 
-    Attributes:
-        diverged: (rows,) True where probabilities are NaN.
-    """
+def _extensions(hypothesis: Partial, following: NextTokens, rules: SearchRules) -> Iterator[tuple[int, float]]:
+    """Yield the tokens that extend a hypothesis, with the log-probability of the result."""
+    request = hypothesis.request
+    length = hypothesis.length
+    total = np.float32(hypothesis.log_prob)
+    row = hypothesis.row
+    log_sum = following.log_sums[row]
+    forced = request.prefix[length - 1] if length <= len(request.prefix) else rules.eos
+    if length <= rules.given:
+        yield forced, 0.0
+    elif length <= len(request.prefix) or length == request.limit:
+        yield forced, float(total + (following.logits()[row, forced] - log_sum))
+    elif hypothesis.left or hypothesis.phrases.needed or hypothesis.phrases.completed:
+        log_probs = following.logits()[row] - log_sum
+        log_probs[list(rules.banned)] = NEVER
+        for token in _agreeing(hypothesis, log_probs, rules):
+            yield token, float(total + log_probs[token])
+    else:
+        totals = total + following.values[row]
+        for token, log_prob in zip(following.tokens[row].tolist(), totals.tolist(), strict=True):
+            if log_prob > NEVER:
+                yield token, log_prob
 
-    def __init__(self, following: NextTokens, rules: SearchRules, live: Sequence[Partial]) -> None:
-        self.diverged = np.isnan(following.log_sums)
-        if rules.config.restrains and live[0].tokens:
-            exempt = np.array([each.left > 0 or each.length <= len(each.request.prefix) for each in live])
-            tokens = np.array([hypothesis.tokens for hypothesis in live])
-            logits = restrain(following.logits(), tokens, rules.config, exempt)
-            following = likeliest(logits, rules.candidates, rules.banned)
-        self._following = following
-        self._rules = rules
 
-    @cached_property
-    def _logits(self) -> np.ndarray:
-        return self._following.logits()
-
-    def extensions(self, hypothesis: Partial) -> Iterator[tuple[int, float]]:
-        """Yield the tokens that extend a hypothesis, with the log-probability of the result."""
-        request = hypothesis.request
-        rules = self._rules
-        length = hypothesis.length
-        total = np.float32(hypothesis.log_prob)
-        row = hypothesis.row
-        forced = request.prefix[length - 1] if length <= len(request.prefix) else rules.eos
-        if length <= rules.given:
-            yield forced, 0.0
-        elif length <= len(request.prefix) or length == request.limit:
-            yield forced, float(total + (self._logits[row, forced] - self._following.log_sums[row]))
-        elif hypothesis.left or hypothesis.phrases.needed or hypothesis.phrases.completed:
-            log_probs = self._logits[row] - self._following.log_sums[row]
-            log_probs[list(rules.banned)] = NEVER
-            for token in self._agreeing(hypothesis, log_probs):
-                yield token, float(total + log_probs[token])
-        else:
-            totals = total + self._following.values[row]
-            for token, log_prob in zip(self._following.tokens[row].tolist(), totals.tolist(), strict=True):
-                if log_prob > NEVER:
-                    yield token, log_prob
-
-    def _agreeing(self, hypothesis: Partial, log_probs: np.ndarray) -> set[int]:
-        """Return the likeliest tokens that text and phrases allow, and those of the phrases."""
-        request = hypothesis.request
-        phrases = hypothesis.phrases
-        rules = self._rules
-        allowed = np.isfinite(log_probs)
-        phrase_tokens = phrases.tokens()
-        if hypothesis.left and request.spelling:
-            phrase_length = sum(map(len, (*phrases.needed, phrases.completed)))
-            room = request.limit - hypothesis.length - 1 - phrase_length
-            agreeing = request.spelling.allowed(hypothesis.left, room)
-            phrase_tokens &= set(agreeing.tolist())
-            allowed &= np.isin(np.arange(len(allowed)), agreeing)
-        elif phrases.completed and rules.continues_word is not None:
-            allowed &= ~rules.continues_word
-        allowed[rules.eos] &= not phrases.needed
-        masked = np.where(allowed, log_probs, np.float32(NEVER))
-        values, tokens = largest(masked[None], rules.candidates)
-        return phrase_tokens | set(tokens[values > NEVER].tolist())
+def _agreeing(hypothesis: Partial, log_probs: np.ndarray, rules: SearchRules) -> set[int]:
+    """Return the likeliest tokens that text and phrases allow, and those of the phrases."""
+    request = hypothesis.request
+    phrases = hypothesis.phrases
+    allowed = np.isfinite(log_probs)
+    phrase_tokens = phrases.tokens()
+    if hypothesis.left and request.spelling:
+        phrase_length = sum(map(len, (*phrases.needed, phrases.completed)))
+        room = request.limit - hypothesis.length - 1 - phrase_length
+        agreeing = request.spelling.allowed(hypothesis.left, room)
+        phrase_tokens &= set(agreeing.tolist())
+        allowed &= np.isin(np.arange(len(allowed)), agreeing)
+    elif phrases.completed and rules.continues_word is not None:
+        allowed &= ~rules.continues_word
+    allowed[rules.eos] &= not phrases.needed
+    masked = np.where(allowed, log_probs, np.float32(NEVER))
+    values, tokens = largest(masked[None], rules.candidates)
+    return phrase_tokens | set(tokens[values > NEVER].tolist())
 
 
 def likeliest(logits: np.ndarray, k: int, banned: Iterable[int] = ()) -> NextTokens:
@@ -199,13 +180,15 @@ def search(engine: Engine, requests: Sequence[Request], rules: SearchRules) -> l
     tokens = [rules.bos] * len(live)
     parents = active
     while active:
-        choices = Choices(engine.step(state, tokens, parents, rules, rules.candidates), rules, live)
+        following = engine.step(state, tokens, parents, rules, rules.candidates)
+        if rules.config.restrains and live[0].tokens:
+            following = _restrained(following, live, rules)
         for i in active:
-            if any(choices.diverged[hypothesis.row] for hypothesis in beams[i]):
+            if any(np.isnan(following.log_sums[hypothesis.row]) for hypothesis in beams[i]):
                 results[i] = []
                 beams[i] = []
                 continue
-            finished, beams[i] = _advance(beams[i], choices, rules)
+            finished, beams[i] = _advance(beams[i], following, rules)
             results[i] = sorted(results[i] + finished, key=lambda hypothesis: -hypothesis.score)[: rules.beam_size]
         active = _compacted(active, [_is_final(results[i], beams[i], requests[i].limit, rules) for i in active])
         live = []
@@ -218,13 +201,13 @@ def search(engine: Engine, requests: Sequence[Request], rules: SearchRules) -> l
     return [finished[: rules.n_best] for finished in results]
 
 
-def _advance(beam: list[Partial], choices: Choices, rules: SearchRules) -> tuple[list[Hypothesis], list[Partial]]:
+def _advance(beam: list[Partial], following: NextTokens, rules: SearchRules) -> tuple[list[Hypothesis], list[Partial]]:
     """Return the new finished hypotheses of a sentence and the new live ones, best first."""
     length = beam[0].length
     limit = beam[0].request.limit
     banks: dict[int, list[tuple[float, int, int, PhraseState]]] = defaultdict(list)  # by missing tokens
     for index, hypothesis in enumerate(beam):
-        for token, log_prob in choices.extensions(hypothesis):
+        for token, log_prob in _extensions(hypothesis, following, rules):
             phrases = hypothesis.phrases.append(token, continues=rules.continues(token))
             if token == rules.eos or phrases.missing < limit - length:
                 banks[phrases.missing].append((-log_prob, index, token, phrases))

@@ -20,7 +20,7 @@ class NextTokens(NamedTuple):
         values: (rows, k) log-probabilities of the k likeliest tokens that are not banned, in falling order.
         tokens: (rows, k) these tokens.
         log_sums: (rows,) log of the sum of exp(logit) over all tokens; NaN if the model diverged.
-        logits: Function that returns the logits (rows, vocab).
+        logits: Function that returns the logits (rows, vocab), at once if it is called again.
     """
 
     values: np.ndarray
