@@ -1,14 +1,14 @@
-"""The compiled decoder: a step for all hypotheses, or a whole search, in one call of C, on a CPU, in float32 or int8.
+"""The compiled decoder: a model packed for steps and searches in C, on a CPU, in float32 or int8.
 
-`NativeDecoder` has the encoder, the keys and values of a memory, and beam search, which needs no logits outside of the
-kernel; steps are in `engine`. `unsupported_reason` says which models it does not support; these run on PyTorch.
+`NativeDecoder` has the encoder, the keys and values of a memory, and the arguments of steps and searches, which are in
+`engine`. `unsupported_reason` says which models it does not support; these run on PyTorch.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -32,7 +32,7 @@ from relattn_mt.engine.library import FLOAT, KERNELS_OF_MAPS
 from relattn_mt.engine.packing import Packing, address, aligned, padded
 from relattn_mt.engine.quantization import quantize
 from relattn_mt.engine.terms import TERMS, angles, sinusoids
-from relattn_mt.search.types import NEVER, Hypothesis, SearchRules
+from relattn_mt.search.types import SearchRules
 from relattn_mt.support.types import VocabSizes
 from relattn_mt.weights import TensorDict, Tensors, is_quantized
 
@@ -287,65 +287,6 @@ class NativeDecoder:
             eos=rules.eos,
         )
         return arguments, [penalties, banned]
-
-    def search(
-        self,
-        memory: np.ndarray,
-        src_lengths: ArrayLike,
-        limits: ArrayLike,
-        rules: SearchRules,
-        given: Sequence[int] = (),
-        shortlists: Sequence[np.ndarray] | None = None,
-    ) -> list[list[Hypothesis]]:
-        """Search a batch in one call of C, and return what `beam.search` returns for it, without prefixes of sentences.
-
-        Args:
-            memory: (sentences, src_len, dim), output of the encoder.
-            src_lengths: (sentences,) valid source positions.
-            limits: (sentences,) maximum number of generated tokens.
-            rules: Settings of the search.
-            given: The `rules.given` first tokens of all hypotheses.
-            shortlists: Tokens that may be generated for each sentence, in rising order; None allows all.
-
-        Raises:
-            MemoryError: The cache does not fit in memory.
-        """
-        limits = integers(limits)
-        sentences = len(memory)
-        capacity = int(limits.max())
-        beam = rules.beam_size
-        state = self.start(memory, src_lengths, capacity)
-        arguments, kept = self.search_arguments(rules, capacity, state.arguments)
-        state.kept += kept
-        arguments.step.src_lengths = address(state.src_lengths, np.int64)
-        if shortlists:
-            allowed = integers(np.concatenate(shortlists))
-            begins = integers(np.cumsum([0, *map(len, shortlists)]))
-            arguments.step.shortlist = address(allowed, np.int64)
-            arguments.step.shortlist_begins = address(begins, np.int64)
-        first = integers(given)
-        tokens = np.empty((sentences, beam, capacity), np.int64)
-        scores = np.empty((sentences, beam), np.float32)
-        arguments.given = address(first, np.int64)
-        arguments.given_count = len(first)
-        arguments.limits = address(limits, np.int64)
-        arguments.tokens = address(tokens, np.int64)
-        arguments.scores = address(scores)
-        arguments.sentences = sentences
-        arguments.capacity = capacity
-        steps = self.functions["search"](ctypes.addressof(arguments))
-        if steps < 0:
-            raise MemoryError(f"the cache of a search must fit in memory, got {sentences} sentences and beam {beam}")
-        results: list[list[Hypothesis]] = []
-        best_tokens = tokens[:, : rules.n_best, :steps].tolist()
-        for rows, row_scores in zip(best_tokens, scores[:, : rules.n_best].tolist(), strict=True):
-            hypotheses = []
-            if row_scores[0] > NEVER:  # else NaN, or no hypothesis
-                for row, score in zip(rows, row_scores, strict=True):
-                    if score > NEVER:
-                        hypotheses.append(Hypothesis(row[: row.index(rules.eos)], score))
-            results.append(hypotheses)
-        return results
 
 
 def integers(numbers: ArrayLike) -> np.ndarray:

@@ -13,7 +13,7 @@ from relattn_mt.engine.decoder import BLOCK, NativeDecoder, NativeState, integer
 from relattn_mt.engine.packing import address, aligned
 from relattn_mt.engine.shortlist import Shortlist
 from relattn_mt.search.engine import NextTokens
-from relattn_mt.search.types import MOST_POSITIONS, Hypothesis, Request, SearchRules
+from relattn_mt.search.types import MOST_POSITIONS, NEVER, Hypothesis, Request, SearchRules
 from relattn_mt.support.errors import InputError
 from relattn_mt.support.types import IdRows
 
@@ -65,17 +65,46 @@ class NativeEngine:
         return [results[i] for i in range(len(requests))]
 
     def _search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
-        """Search without constraints, in one call of C."""
-        limits = np.array([request.limit for request in requests])
-        self._require_held(int(limits.max()))
-        src, lengths = _padded([request.src_ids for request in requests])
-        memory = self._decoder.encode(src, lengths)
+        """Search without constraints, in one call of C. Raises MemoryError if the cache does not fit in memory."""
+        sentences = len(requests)
+        beam = rules.beam_size
         prefix = requests[0].prefix
-        shortlists = None
+        limits = integers([request.limit for request in requests])
+        capacity = int(limits.max())
+        state = self.start([request.src_ids for request in requests], capacity)
+        arguments, kept = self._decoder.search_arguments(rules, capacity, state.arguments)
+        state.kept += kept
+        arguments.step.src_lengths = address(state.src_lengths, np.int64)
         if self._shortlist is not None:
             needed = rules.eos, *prefix
             shortlists = [self._shortlist.pieces(request.src_ids, needed, rules.banned) for request in requests]
-        return self._decoder.search(memory, lengths, limits, rules, prefix, shortlists)
+            allowed = integers(np.concatenate(shortlists))
+            begins = integers(np.cumsum([0, *map(len, shortlists)]))
+            arguments.step.shortlist = address(allowed, np.int64)
+            arguments.step.shortlist_begins = address(begins, np.int64)
+        given = integers(prefix)
+        tokens = np.empty((sentences, beam, capacity), np.int64)
+        scores = np.empty((sentences, beam), np.float32)
+        arguments.given = address(given, np.int64)
+        arguments.given_count = len(given)
+        arguments.limits = address(limits, np.int64)
+        arguments.tokens = address(tokens, np.int64)
+        arguments.scores = address(scores)
+        arguments.sentences = sentences
+        arguments.capacity = capacity
+        steps = self._decoder.functions["search"](ctypes.addressof(arguments))
+        if steps < 0:
+            raise MemoryError(f"the cache of a search must fit in memory, got {sentences} sentences and beam {beam}")
+        results: list[list[Hypothesis]] = []
+        best_tokens = tokens[:, : rules.n_best, :steps].tolist()
+        for rows, row_scores in zip(best_tokens, scores[:, : rules.n_best].tolist(), strict=True):
+            hypotheses = []
+            if row_scores[0] > NEVER:  # else NaN, or no hypothesis
+                for row, score in zip(rows, row_scores, strict=True):
+                    if score > NEVER:
+                        hypotheses.append(Hypothesis(row[: row.index(rules.eos)], score))
+            results.append(hypotheses)
+        return results
 
     def _require_held(self, capacity: int) -> None:
         if capacity > MOST_POSITIONS:
