@@ -28,8 +28,9 @@ def sides(bundle: Bundle) -> tuple[list[list[int]], list[list[int]]]:
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
 @pytest.mark.parametrize("is_quantized", [False, True])
-def test_a_head_becomes_the_first_one(tmp_path, bundle, place, is_quantized):
+def test_a_head_becomes_the_first_one(tmp_path, place, is_quantized):
     """Scores stay, and the alignment is that of the head. The mean of all heads stays too."""
+    bundle = make_bundle(tmp_path / "bundle", **SIZES, head_dim=6)  # heads · head_dim is not the dimension
     if is_quantized:
         quantize_bundle(bundle, tmp_path / "int8")
         bundle = read_bundle(tmp_path / "int8")

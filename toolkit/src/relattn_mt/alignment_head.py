@@ -112,18 +112,16 @@ def with_best(bundle: Bundle, pairs: Sequence[SentencePair]) -> tuple[Bundle, st
 
 def with_head(bundle: Bundle, place: AttentionHead) -> Bundle:
     """Return a bundle whose configuration names a place. A head becomes the first of its layer."""
-    heads = 0 if place.head is None else 1
-    model = replace(bundle.model, alignment_layer=place.layer, alignment_heads=heads)
+    model = replace(bundle.model, alignment_layer=place.layer, alignment_heads=0 if place.head is None else 1)
     state = dict(bundle.state)
-    rows = np.arange(bundle.model.dim).reshape(bundle.model.heads, -1)  # of each head
-    head = place.head or 0
-    order = np.concatenate([rows[[head]], np.delete(rows, head, axis=0)]).ravel()
-    prefix = f"decoder.{place.layer}.cross_attention"
-    for part in ("query", "key", "value"):
-        for leaf in ("weight", "bias", f"weight{SCALE}"):
-            name = f"{prefix}.{part}.{leaf}"
-            if head and name in state:
-                state[name] = np.ascontiguousarray(state[name][order])
-    if head:
+    if place.head:
+        rows = np.arange(model.heads * model.head_size).reshape(model.heads, -1)  # of each head
+        order = np.concatenate([rows[[place.head]], np.delete(rows, place.head, axis=0)]).ravel()
+        prefix = f"decoder.{place.layer}.cross_attention"
+        for part in ("query", "key", "value"):
+            for leaf in ("weight", "bias", f"weight{SCALE}"):
+                name = f"{prefix}.{part}.{leaf}"
+                if name in state:
+                    state[name] = np.ascontiguousarray(state[name][order])
         state[f"{prefix}.out.weight"] = np.ascontiguousarray(state[f"{prefix}.out.weight"][:, order])
     return replace(bundle, model=model, state=state)

@@ -50,17 +50,12 @@ def resolve_route(path: str | Path) -> list[Path]:
         from relattn_mt.firefox.cache import bundles
 
         return bundles(str(path))
-    return [_resolve_bundle(path)]
-
-
-def _resolve_bundle(path: str | Path) -> Path:
-    """Return the directory of a bundle that is not a model of Firefox."""
     from relattn_mt.bundle import CONFIG, PACKAGED, TOKENIZER_FILES, WEIGHTS, packaged_models
 
     name, revision = name_on_hub(path)
     if not name:
         is_packaged = str(path) in packaged_models() and not Path(path).exists()
-        return PACKAGED / path if is_packaged else Path(path)
+        return [PACKAGED / path if is_packaged else Path(path)]
     from relattn_mt.config.settings import read_json_settings
 
     with hub_errors(f"{path}: no such directory here, and from the hub") as api:
@@ -69,7 +64,7 @@ def _resolve_bundle(path: str | Path) -> Path:
         imported = read_json_settings(config).get("tokenizer") == "imported"
         for file in (*TOKENIZER_FILES["imported" if imported else "own"], WEIGHTS):  # the largest last
             api.hf_hub_download(name, file, revision=commit)
-    return config.parent
+    return [config.parent]
 
 
 def name_on_hub(path: str | Path) -> tuple[str, str | None]:

@@ -105,23 +105,23 @@ class SyntheticText:
         n_best = self.options.n_best
         first = start // n_best
         total = self.identity["pairs"] // n_best
-        for i, chunk in enumerate(self._chunks(first, total)):
+        for number, chunk in self._chunks(first, total):
             lines = [line if self._is_read(line) else "" for line in chunk]
-            results = self.translator.stream([lines], self.options, first_line=first + 1 + PART * i)
+            results = self.translator.stream([lines], self.options, first_line=number + 1)
             for line, translations in zip(chunk, results, strict=True):
                 missing = [Translation("", 0.0, [])] * (n_best - len(translations))
                 for translation in [*translations, *missing]:
                     yield self._pair(line, translation)
 
-    def _chunks(self, first: int, total: int) -> Iterator[list[str]]:
-        """Yield the lines of each part from an index on."""
+    def _chunks(self, first: int, total: int) -> Iterator[tuple[int, list[str]]]:
+        """Yield the index of the first line and the lines of each part from an index on."""
         lines = islice(self._lines(), first, None)
         for number in range(first, total, PART):
             size = min(PART, total - number)
             chunk = list(islice(lines, size))
             got = number + len(chunk)
             require(len(chunk) == size, f"{', '.join(self.files)}: must have {total} lines as before, got {got}")
-            yield chunk
+            yield number, chunk
 
     def _pair(self, line: str, best: Translation) -> ScoredPair:
         if self._is_long(line):
