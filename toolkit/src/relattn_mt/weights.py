@@ -22,6 +22,7 @@ from relattn_mt.support.types import VocabSizes
 Tensors = Mapping[str, np.ndarray]  # by name
 TensorDict = dict[str, np.ndarray]
 SCALE = "_scale"  # suffix of the scales of a weight in 8 bits
+_CODES = {"int8": "I8", "floating point": "F32"}  # in files that are written
 _MAX_LISTED = 5  # tensors per message
 _DTYPES = {"BOOL": "?", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "U8": "u1", "U16": "<u2", "U32": "<u4"}
 _DTYPES |= {"U64": "<u8", "F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8", "C64": "<c8"}
@@ -237,18 +238,16 @@ def read_weights(*paths: Path) -> tuple[FileWeights, dict[str, str]]:
 def write_weights(path: Path, table: Mapping[str, Weight], state: Tensors, metadata: Mapping[str, str]) -> None:
     """Write the weights of a table to a safetensors file, one after the other, in the order of safetensors."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    dtypes = {name: np.dtype(np.int8 if weight.kind == "int8" else np.float32) for name, weight in table.items()}
-    names = sorted(table, key=lambda name: (dtypes[name] == np.int8, name))
+    names = sorted(table, key=lambda name: (table[name].kind == "int8", name))
     end = 0
     for name in names:
-        shape = table[name].shape
+        shape, kind = table[name]
         begin = end
-        end += math.prod(shape) * dtypes[name].itemsize
-        dtype = "I8" if dtypes[name] == np.int8 else "F32"
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+        end += math.prod(shape) * (1 if kind == "int8" else 4)
+        header[name] = {"dtype": _CODES[kind], "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in names:
-            file.write(np.ascontiguousarray(state[name], dtypes[name]).data)
+            file.write(np.ascontiguousarray(state[name], _DTYPES[header[name]["dtype"]]).data)

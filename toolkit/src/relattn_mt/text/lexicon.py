@@ -49,7 +49,7 @@ def lexicon(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     for pair in pairs:
         for line, known, found in zip(pair, numbers, sentences, strict=True):
             words = dict.fromkeys(word for word in words_of(line) if word and not _CONTRACTED.search(word))
-            found.append(np.array([known.setdefault(word, len(known)) for word in words], dtype=np.int64))
+            found.append(np.array([known.setdefault(word, len(known)) for word in words], np.int64))
     if not sentences[0]:
         return {}
     ids, association = associations(*sentences, LEAST)
