@@ -175,8 +175,7 @@ class NativeDecoder:
             }
             self.layers[stack] = [pack.layer(stack, number) for number in range(layer_count)]
             if isinstance(self.spec.signal, LearnedVectors):
-                pack.keep(pack.read(f"{side}_positions.signal.weight"))
-                self.signals[stack] = pack.kept[-1]
+                self.signals[stack] = pack.read(f"{side}_positions.signal.weight")
         if "src_embedding" in weights:
             self.arguments["encoder"] |= embedding("src_embedding")
         self.has_ssru = self.arguments["decoder"]["ssru"] = config.decoder_mixer == "ssru"

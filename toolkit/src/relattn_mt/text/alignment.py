@@ -60,7 +60,10 @@ def align_words(
     totals = np.bincount(cells.ravel(), weights[rows].ravel(), (target.max() + 1) * width).reshape(-1, width)
     best = totals[:, : count + 1].argmax(1).tolist()
     links = [(word, at) for at, word in enumerate(best) if word < count]
-    likeliest = [int(column.argmax()) if column.max() >= LEAST_WEIGHT else None for column in totals[:, :count].T]
+    likeliest: list[int | None] = []
+    for column in totals[:, :count].T:
+        target_word = int(column.argmax())
+        likeliest.append(target_word if column[target_word] >= LEAST_WEIGHT else None)
     return WordAlignment(links, likeliest)
 
 

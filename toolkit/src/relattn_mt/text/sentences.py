@@ -213,8 +213,12 @@ def _pieces(text: str, known: frozenset[str] | None) -> Iterator[float]:
     for each in text:
         if known is not None and each not in known:
             yield 2 * len(each.encode("utf-8", "replace"))
+        elif each.isspace():
+            yield letters in (1, 2)
+        elif each.isalpha() and 1 <= letters < _USUAL_WORD:
+            yield 0.05
         else:
-            yield letters in (1, 2) if each.isspace() else 0.05 if each.isalpha() and 1 <= letters < _USUAL_WORD else 1
+            yield 1
         letters = letters + 1 if each.isalpha() else 0
 
 

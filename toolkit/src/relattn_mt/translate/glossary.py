@@ -18,7 +18,7 @@ from relattn_mt.text.alignment import Links
 from relattn_mt.text.patterns import has_text, literals_in
 from relattn_mt.tokens.normalization import normalize
 from relattn_mt.tokens.text_files import read_lines, require_no_nul
-from relattn_mt.tokens.tokenizer import BYTE, SPACE_MARK
+from relattn_mt.tokens.tokenizer import BYTE
 
 
 class Glossary:
@@ -42,11 +42,10 @@ class Glossary:
             translation = translation.strip()
             for column, text in (("term", term), ("translation", translation)):
                 require(has_text(text), f"{source}: line {number} has no {column}")
-            if self.translations.setdefault(term, translation) != translation:
-                raise InputError(
-                    f"{source}: lines {numbers[term]} and {number} have two translations of {one_line(term, 40)!r}"
-                )
-            numbers.setdefault(term, number)
+            first = numbers.setdefault(term, number)
+            is_same = self.translations.setdefault(term, translation) == translation
+            both = f"lines {first} and {number}"
+            require(is_same, f"{source}: {both} have two translations of {one_line(term, 40)!r}")
         longest_first = sorted(self.translations, key=len, reverse=True)
         self._pattern = re.compile("|".join(rf"(?<!\w){re.escape(term)}(?!\w)" for term in longest_first) or r"(?!)")
 
@@ -98,12 +97,9 @@ def continue_words(pieces: Sequence[str]) -> list[bool]:
 
     Pieces that begin with a wide character do not continue words, since Chinese and Japanese have no spaces.
     """
-    return [
-        bool(BYTE.fullmatch(piece))
-        or (
-            piece[:1] != SPACE_MARK
-            and piece[:1].isalnum()
-            and unicodedata.east_asian_width(piece[:1]) not in ("W", "F")
-        )
-        for piece in pieces
-    ]
+    continues = []
+    for piece in pieces:
+        first = piece[:1]
+        is_in_word = first.isalnum() and unicodedata.east_asian_width(first) not in ("W", "F")
+        continues.append(is_in_word or BYTE.fullmatch(piece) is not None)
+    return continues
