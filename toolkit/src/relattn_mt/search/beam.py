@@ -229,17 +229,19 @@ def _advance(beam: list[Partial], following: NextTokens, rules: SearchRules) -> 
 
 def _is_final(finished: list[Hypothesis], unfinished: list[Partial], limit: int, rules: SearchRules) -> bool:
     """Return whether the n best hypotheses of a sentence are final."""
-    if len(finished) < rules.n_best:
-        return not unfinished
-    best = max((hypothesis.log_prob for hypothesis in unfinished), default=NEVER)
-    early_stopping = rules.config.early_stopping
-    if early_stopping == "heuristic" and unfinished:
-        reached = best / rules.penalty(len(unfinished[0].tokens))
-        return len(finished) == rules.beam_size and finished[-1].score >= reached
-    if early_stopping and len(finished) == rules.beam_size:
+    if not unfinished:
         return True
-    lengths = (unfinished[0].length if unfinished else limit, limit)
-    return finished[rules.n_best - 1].score >= max(best / rules.penalty(length) for length in lengths)
+    if len(finished) < rules.n_best:
+        return False
+    best = max(hypothesis.log_prob for hypothesis in unfinished)
+    is_full = len(finished) == rules.beam_size
+    early_stopping = rules.config.early_stopping
+    if early_stopping == "heuristic":
+        return is_full and finished[-1].score >= best / rules.penalty(len(unfinished[0].tokens))
+    if early_stopping and is_full:
+        return True
+    reachable = max(best / rules.penalty(length) for length in (unfinished[0].length, limit))
+    return finished[rules.n_best - 1].score >= reachable
 
 
 def _compacted(active: list[int], is_done: list[bool]) -> list[int]:
