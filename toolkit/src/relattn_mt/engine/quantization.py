@@ -35,9 +35,12 @@ def quantize(weights: Tensors, scales: Tensors | None = None) -> LazyWeights:
         require(
             inputs <= MAX_INPUTS, f"weights in int8 must have at most {MAX_INPUTS:,} inputs, got {inputs:,} in {name}"
         )
-        largest = LARGEST if scales is None else LARGEST_IMPORTED
-        magnitude = np.maximum(np.abs(weight.max(1)), np.abs(weight.min(1)))
-        scale = magnitude / np.float32(largest) if scales is None else scales[name]
+        if scales is None:
+            largest = LARGEST
+            scale = np.maximum(np.abs(weight.max(1)), np.abs(weight.min(1))) / np.float32(largest)
+        else:
+            largest = LARGEST_IMPORTED
+            scale = scales[name]
         integers = weight / np.where(scale > 0, scale, np.float32(1))[:, None]
         np.rint(integers, out=integers)  # in place: a vocabulary of 256,000 pieces takes a gigabyte
         np.clip(integers, -largest, largest, out=integers)

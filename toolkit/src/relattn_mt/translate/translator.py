@@ -433,11 +433,11 @@ class Translator:
         return src_ids, tgt_ids
 
 
-def pairs_of(tokenizer: AnyTokenizer, pairs: Sequence[LanguagePair], languages: LanguagePair) -> list[LanguagePair]:
+def pairs_of(tokenizer: AnyTokenizer, pairs: Sequence[LanguagePair], languages: LanguagePair) -> Sequence[LanguagePair]:
     """Return the pairs of a model: `pairs`, or those of an imported vocabulary of several languages, or `languages`."""
     vocabulary = tokenizer.vocabulary if isinstance(tokenizer, ImportedTokenizer) else None
     if pairs or vocabulary is None or not vocabulary.languages:
-        return [*pairs] or [languages]
+        return pairs or [languages]
     from_any = vocabulary.reads_source_language or languages[0] in vocabulary.languages  # as in MADLAD-400
     sources = vocabulary.languages if from_any else languages[:1]
     return [(source, target) for source in sources for target in vocabulary.languages if source != target]

@@ -60,7 +60,7 @@ def export(bundle: Bundle, out: Path) -> str:
 
     default = (bundle.src_lang, bundle.tgt_lang)
     pairs = pairs_of(bundle.tokenizer, bundle.pairs, default)
-    pairs.sort(key=lambda pair: (pair != default, pair[0] != default[0]))  # the module takes the first one that fits
+    pairs = sorted(pairs, key=lambda pair: (pair != default, pair[0] != default[0]))  # the module takes the first
     manifest = {
         "format": 1,
         "engines": {name: named(f"{name}.wasm", content) for name, content in engines().items()},
