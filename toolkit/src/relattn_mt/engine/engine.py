@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -17,7 +17,8 @@ from relattn_mt.search.types import MOST_POSITIONS, NEVER, Hypothesis, Request, 
 from relattn_mt.support.errors import InputError
 from relattn_mt.support.types import IdRows
 
-INTEGERS = {"tokens", "sources", "src_lengths", "candidates", "banned", "only"}  # arrays of a step in 64 bits
+INTEGERS = {"tokens", "sources", "src_lengths", "candidates", "banned", "only"}  # names of arrays of 64 bits
+INTEGERS |= {"shortlist", "shortlist_begins", "given", "limits"}
 
 
 class NativeEngine:
@@ -74,24 +75,18 @@ class NativeEngine:
         state = self.start([request.src_ids for request in requests], capacity)
         arguments, kept = self._decoder.search_arguments(rules, capacity, state.arguments)
         state.kept += kept
-        arguments.step.src_lengths = address(state.src_lengths, np.int64)
+        _point(arguments.step, {"src_lengths": state.src_lengths})
         if self._shortlist is not None:
             needed = rules.eos, *prefix
             shortlists = [self._shortlist.pieces(request.src_ids, needed, rules.banned) for request in requests]
             allowed = integers(np.concatenate(shortlists))
             begins = integers(np.cumsum([0, *map(len, shortlists)]))
-            arguments.step.shortlist = address(allowed, np.int64)
-            arguments.step.shortlist_begins = address(begins, np.int64)
+            _point(arguments.step, {"shortlist": allowed, "shortlist_begins": begins})
         given = integers(prefix)
         tokens = np.empty((sentences, beam, capacity), np.int64)
         scores = np.empty((sentences, beam), np.float32)
-        arguments.given = address(given, np.int64)
-        arguments.given_count = len(given)
-        arguments.limits = address(limits, np.int64)
-        arguments.tokens = address(tokens, np.int64)
-        arguments.scores = address(scores)
-        arguments.sentences = sentences
-        arguments.capacity = capacity
+        arrays = {"given": given, "limits": limits, "tokens": tokens, "scores": scores}
+        _point(arguments, {**arrays, "given_count": len(given), "sentences": sentences, "capacity": capacity})
         steps = self._decoder.functions["search"](ctypes.addressof(arguments))
         if steps < 0:
             raise MemoryError(f"the cache of a search must fit in memory, got {sentences} sentences and beam {beam}")
@@ -106,12 +101,9 @@ class NativeEngine:
             results.append(hypotheses)
         return results
 
-    def _require_held(self, capacity: int) -> None:
+    def start(self, sources: IdRows, capacity: int) -> NativeState:
         if capacity > MOST_POSITIONS:
             raise InputError(f"translations must have at most {MOST_POSITIONS:,} pieces, got a limit of {capacity:,}")
-
-    def start(self, sources: IdRows, capacity: int) -> NativeState:
-        self._require_held(capacity)
         src, lengths = _padded(sources)
         return self._decoder.start(self._decoder.encode(src, lengths), lengths, capacity)
 
@@ -192,10 +184,7 @@ class NativeEngine:
             "rows": len(rows),
             "per_source": per_source,
         }
-        for name, value in outputs.items():
-            if isinstance(value, np.ndarray):
-                value = address(value, np.int64 if name in INTEGERS else np.float32)
-            setattr(arguments, name, value)
+        _point(arguments, outputs)
         self._decoder.call("step", arguments)
         state.length += 1
 
@@ -221,6 +210,14 @@ class NativeEngine:
                 np.take(block, rows, axis=0, out=copy, mode="clip")
             state.blocks = blocks
         state.sources = state.sources[rows]
+
+
+def _point(arguments: Any, values: Mapping[str, Any]) -> None:
+    """Set arguments of the kernel: numbers, and pointers to arrays, which must stay alive."""
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            value = address(value, np.int64 if name in INTEGERS else np.float32)
+        setattr(arguments, name, value)
 
 
 def _padded(sequences: IdRows) -> tuple[np.ndarray, np.ndarray]:
