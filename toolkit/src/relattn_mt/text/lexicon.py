@@ -44,23 +44,28 @@ def words_of(line: str) -> list[str]:
 
 def lexicon(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the source word of each target word whose translation is sure, from pairs of sentences."""
-    numbers: tuple[dict[str, int], dict[str, int]] = ({}, {})  # of the words of each side
-    sentences: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])  # the words of each sentence
-    for pair in pairs:
-        for line, known, found in zip(pair, numbers, sentences, strict=True):
-            words = dict.fromkeys(word for word in words_of(line) if word and not _CONTRACTED.search(word))
-            found.append(np.array([known.setdefault(word, len(known)) for word in words], np.int64))
-    if not sentences[0]:
+    pairs = list(pairs)
+    if not pairs:
         return {}
-    ids, association = associations(*sentences, LEAST)
+    (sources, src_ids), (targets, tgt_ids) = map(_numbered, zip(*pairs, strict=True))
+    ids, association = associations(src_ids, tgt_ids, LEAST)
     order = np.argsort(association, kind="stable")
     are_best = association >= SURE
     for side in ids:
         best = np.full(int(side.max(initial=0)) + 1, -1)
         best[side[order]] = order  # the last one stays
         are_best &= best[side] == np.arange(len(side))
-    sources, targets = map(list, numbers)
     return {targets[t]: sources[s] for s, t in zip(ids[0][are_best], ids[1][are_best], strict=True)}
+
+
+def _numbered(lines: Iterable[str]) -> tuple[list[str], list[np.ndarray]]:
+    """Return the different words of lines, and the numbers of the different words of each line."""
+    known: dict[str, int] = {}
+    numbers = []
+    for line in lines:
+        words = dict.fromkeys(word for word in words_of(line) if word and not _CONTRACTED.search(word))
+        numbers.append(np.array([known.setdefault(word, len(known)) for word in words], np.int64))
+    return list(known), numbers
 
 
 def agreement(sources: Mapping[str, str], pairs: Iterable[tuple[str, str]], links: Iterable[Links]) -> Agreement:
