@@ -236,9 +236,14 @@ def _examples_in(card: str) -> list[str]:
         metadata: Any = yaml.load(head, LOADER)
     except (ValueError, RecursionError, yaml.YAMLError):
         return []
-    items = metadata.get("widget") if isinstance(metadata, dict) else None
-    texts = [item.get("text") for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-    return [text for text in texts if isinstance(text, str) and text.strip()]
+    texts = []
+    match metadata:
+        case {"widget": [*items]}:
+            for item in items:
+                match item:
+                    case {"text": str(text)} if text.strip():
+                        texts.append(text)
+    return texts
 
 
 def require_replaceable(path: Path) -> None:

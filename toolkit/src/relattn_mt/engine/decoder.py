@@ -224,15 +224,11 @@ class NativeDecoder:
         layers = (self.types["layer"] * len(self.layers[stack]))(*self.layers[stack])
         kept: list[Any] = [layers]
         arguments = self.arguments[stack] | {"layers": ctypes.addressof(layers)}
-        # the distances that have a label
-        left = 0
-        right = 0
-        if isinstance(mixer, ClippedTables):
-            left = mixer.left
-            right = mixer.right
-            arguments["clips"] = mixer.beyond == "clip"
-        elif isinstance(mixer, DISTANCE_TERMS):
-            left = right = length - 1
+        match mixer:  # left and right are the distances that have a label
+            case ClippedTables(left, right):
+                arguments["clips"] = mixer.beyond == "clip"
+            case _:
+                left = right = length - 1 if isinstance(mixer, DISTANCE_TERMS) else 0
         if is_decoder:
             right = 0
         if isinstance(mixer, DISTANCE_TERMS):

@@ -65,7 +65,7 @@ class Shortlist:
 
     def pieces(self, src_ids: Sequence[int], needed: Sequence[int], banned: Sequence[int]) -> np.ndarray:
         """Return the ids that may be generated for a source, in rising order."""
-        mask = np.zeros(max(self.size, *(piece + 1 for piece in (*needed, *banned))), np.bool_)
+        mask = np.zeros(max(self.size, 1 + max([*needed, *banned])), np.bool_)
         known = [piece for piece in {*src_ids} if piece < len(self._offsets) - 1]
         mask[: self._first] = True
         if self.is_shared:

@@ -239,8 +239,8 @@ def _unmatched(text: str, other: str) -> tuple[list[_Number], list[_Number]]:
 
 def _has_word(values: set[str], text: str) -> bool:
     """Return whether a text has a word for a number."""
-    words = [_WORDS_OF[value] for value in values if value in _WORDS_OF]
-    return any(re.search(rf"\b(?:{word})", text, re.IGNORECASE) for word in words)
+    known = values & _WORDS_OF.keys()
+    return any(re.search(rf"\b(?:{_WORDS_OF[value]})", text, re.IGNORECASE) for value in known)
 
 
 def _tags(text: str) -> Counter[str]:

@@ -37,7 +37,9 @@ def format_lines(
     lines = []
     for translation in translations:
         parts = [str(number - 1), translation.text, f"{translation.score:.4f}"] if n_best else [translation.text]
-        lines.append(" ||| ".join([*parts, pharaoh(translation.alignment)] if align else parts))
+        if align:
+            parts.append(pharaoh(translation.alignment))
+        lines.append(" ||| ".join(parts))
     return lines
 
 
@@ -65,7 +67,9 @@ def columns(translation: Translation, *, align: bool) -> dict[str, Any]:
         "translation": translation.text,
         "warnings": " ".join(translation.warnings),
     }
-    return row | {"alignment": pharaoh(translation.alignment)} if align else row
+    if align:
+        row["alignment"] = pharaoh(translation.alignment)
+    return row
 
 
 def pharaoh(alignment: Links) -> str:
