@@ -23,4 +23,4 @@ def backtranslate(
             tag.
     """
     require(len(tag.split()) <= 1, f"tag must be one word, got '{tag}'")
-    synthesis.write(synthesis.text(teacher, data, tag=tag))
+    synthesis.write(teacher, data, tag=tag)

@@ -12,4 +12,4 @@ def distill(teacher: str, *, data: list[str], synthesis: SynthesisOptions) -> No
         teacher: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub.
         data: Files of source lines, plain or compressed.
     """
-    synthesis.write(synthesis.text(teacher, data))
+    synthesis.write(teacher, data)

@@ -11,7 +11,6 @@ from relattn_mt.support.types import SentencePair
 from relattn_mt.translate import Precision
 
 if TYPE_CHECKING:
-    from relattn_mt.synthesis import SyntheticText
     from relattn_mt.translate.options import TranslateOptions
     from relattn_mt.translate.translator import Translator
 
@@ -104,9 +103,10 @@ class SynthesisOptions:
     search: SearchOptions
     device: DeviceOptions
 
-    def text(self, teacher: str, data: Sequence[str], *, tag: str | None = None) -> "SyntheticText":
-        """Load the teacher, and return what it translates, and how."""
-        from relattn_mt.synthesis import SyntheticText
+    def write(self, teacher: str, data: Sequence[str], *, tag: str | None = None) -> None:
+        """Translate files with a teacher, write the pairs as a corpus, and print its statistics."""
+        from relattn_mt.corpus.pipeline import RECORD
+        from relattn_mt.synthesis import SyntheticText, synthesize
         from relattn_mt.translate.options import TranslateOptions
 
         device = self.device
@@ -116,7 +116,7 @@ class SynthesisOptions:
             self.n_best <= search.beam_size,
             f"n_best must be at most the beam size {search.beam_size}, got {self.n_best}",
         )
-        return SyntheticText(
+        text = SyntheticText(
             translator=translator,
             teacher=teacher,
             files=tuple(data),
@@ -126,12 +126,6 @@ class SynthesisOptions:
             exclude=self.exclude,
             tag=tag,
         )
-
-    def write(self, text: "SyntheticText") -> None:
-        """Write the corpus of `text`, and print its statistics."""
-        from relattn_mt.corpus.pipeline import RECORD
-        from relattn_mt.synthesis import synthesize
-
         out = Path(self.out)
         print(synthesize(text, out), end=f"\n\n{out / RECORD}\n")
 

@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -14,6 +14,7 @@ from relattn_mt.documents.read import FORMATS, file_suffix, uncompressed
 from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import InputError, naming, require, require_installed, same_language
 from relattn_mt.support.files import putting, read_bytes, require_regular, write_atomically
+from relattn_mt.tokens.text_files import read_lines, stream_lines
 from relattn_mt.translate import Format, LongLines
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from relattn_mt.translate.translation import Translation
     from relattn_mt.translate.translator import Translator
 
+Formatter = Callable[[Iterable[list["Translation"]]], Iterator[str]]
 CHUNK = 4096  # lines of a file that are translated at once
 _log = logging.getLogger(__name__)
 
@@ -87,7 +89,6 @@ def translate(
             before somebody has removed the mark.
         verbose: Print to standard error which implementation of the search runs, and why a faster one does not.
     """
-    from relattn_mt.tokens.text_files import stream_lines
     from relattn_mt.translate.glossary import Glossary
     from relattn_mt.translate.options import TranslateOptions
 
@@ -129,22 +130,28 @@ def translate(
         align=align,
         long_lines=long_lines,
     )
+    formatted = partial(_formatted, style=format, n_best=n_best is not None, align=align)
     if is_document:
         _translate_document(translator, input, output, options, report, not no_fuzzy)
     elif split:
-        _translate_split_lines(translator, stream_lines(sys.stdin.fileno()), options)
+        _translate_split_lines(translator, options)
     elif input:
-        _translate_text(translator, input, output, options, format, n_best=n_best is not None)
+        _translate_text(translator, input, output, options, formatted)
     else:
-        _translate_lines(translator, options, format, prefix, n_best=n_best is not None)
+        _translate_lines(translator, prefix, options, formatted)
 
 
-def _translate_lines(
-    translator: "Translator", options: "TranslateOptions", style: Format, prefix: str, *, n_best: bool
-) -> None:
+def _formatted(results: Iterable[list["Translation"]], *, style: Format, n_best: bool, align: bool) -> Iterator[str]:
+    """Yield the output lines for the translations of each line."""
+    from relattn_mt.translate.output_formats import format_lines, header_lines
+
+    yield from header_lines(style, align=align)
+    for number, translations in enumerate(results, start=1):
+        yield "\n".join(format_lines(style, number, translations, n_best=n_best, align=align))
+
+
+def _translate_lines(translator: "Translator", prefix: str, options: "TranslateOptions", formatted: Formatter) -> None:
     """Translate standard input, a sentence per line."""
-    from relattn_mt.tokens.text_files import read_lines, stream_lines
-
     stdin = sys.stdin.fileno()
     if sys.stdin.seekable():  # a file, which is read again
         begin = os.lseek(stdin, 0, os.SEEK_CUR)
@@ -152,18 +159,17 @@ def _translate_lines(
         os.lseek(stdin, begin, os.SEEK_SET)
     prefixes = read_lines(prefix) if prefix else None
     results = translator.stream(stream_lines(stdin), options, prefixes=prefixes, progress=shows_progress())
-    _write_lines(results, options, style, partial(print, flush=True), n_best=n_best)
+    for line in formatted(results):
+        print(line, flush=True)
 
 
 def _translate_text(
-    translator: "Translator", input: str, output: str, options: "TranslateOptions", style: Format, *, n_best: bool
+    translator: "Translator", input: str, output: str, options: "TranslateOptions", formatted: Formatter
 ) -> None:
     """Translate a file of text, a sentence per line.
 
     Its suffix is .txt, .src, a number, or its language, as that of a side of a parallel text. It may have none.
     """
-    from relattn_mt.tokens.text_files import read_lines
-
     kind = file_suffix(uncompressed(input))
     suffix = kind[1:]
     is_text = suffix in ("", "txt", "src") or suffix.isdecimal() or same_language(suffix, translator.src_lang)
@@ -175,26 +181,8 @@ def _translate_text(
     chunks = iter(lambda: list(islice(lines, CHUNK)), [])
     with putting(Path(output)) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
         results = translator.stream(chunks, options, progress=shows_progress())
-        _write_lines(results, options, style, partial(print, file=file), n_best=n_best)
+        file.writelines(f"{line}\n" for line in formatted(results))
     print(output)
-
-
-def _write_lines(
-    results: Iterable[list["Translation"]],
-    options: "TranslateOptions",
-    style: Format,
-    write: Callable[[str], object],
-    *,
-    n_best: bool,
-) -> None:
-    """Write the translations of each line."""
-    from relattn_mt.translate.output_formats import format_lines, header_lines
-
-    for line in header_lines(style, align=options.align):
-        write(line)
-    for number, translations in enumerate(results, start=1):
-        lines = format_lines(style, number, translations, n_best=n_best, align=options.align)
-        write("\n".join(lines))
 
 
 def _is_document(input: str, document: bool) -> bool:
@@ -250,14 +238,14 @@ def _translate_document(
     _log.info("%s: %s", output, f"{needed}; {place}" if count else needed)
 
 
-def _translate_split_lines(translator: "Translator", chunks: Iterable[list[str]], options: "TranslateOptions") -> None:
-    """Print the translation of each line, sentence by sentence."""
+def _translate_split_lines(translator: "Translator", options: "TranslateOptions") -> None:
+    """Print the translation of each line of standard input, sentence by sentence."""
     from relattn_mt.text.marked import Marked
     from relattn_mt.translate.documents import translate_texts
 
     count = 0
-    for chunk in chunks:
-        translated = translate_texts(translator, [Marked(line) for line in chunk], options, first=count + 1)
+    for lines in stream_lines(sys.stdin.fileno()):
+        translated = translate_texts(translator, [*map(Marked, lines)], options, first=count + 1)
         count += len(translated.segments)
         for text in translated.texts:
             print(text.text, flush=True)

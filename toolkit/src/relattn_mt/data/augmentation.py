@@ -176,16 +176,6 @@ class Augmentation:
         """How source pieces can be split."""
         return halves(self.tokenizer)
 
-    def epoch(self, pairs: EncodedPairs, epoch: int, chosen: np.ndarray | None = None) -> AugmentedPairs:
-        """Return the pairs as they are in an epoch. The lengths of `chosen` rows, by default all, are correct."""
-        changes = np.zeros(len(pairs.src), dtype=np.uint8)
-        for bit, name in enumerate(NAMES):
-            share = getattr(self.shares, name)
-            if share > 0:
-                drawn = np.random.default_rng([self.seed, epoch, 2, bit]).random(len(changes), dtype=np.float32)
-                changes |= (drawn < share).astype(np.uint8) << bit
-        return AugmentedPairs(self, pairs, epoch, changes, np.arange(len(changes)) if chosen is None else chosen)
-
 
 class AugmentedPairs:
     """Pairs of one epoch. A changed row is encoded when it is read, so an epoch needs nine bytes per row.
@@ -194,27 +184,44 @@ class AugmentedPairs:
         augmentation: Perturbations.
         pairs: Pairs without changes.
         epoch: Number of the epoch.
+        chosen: Rows that the epoch has, by default all. Only their lengths are right.
+
+    Attributes:
         changes: (rows,) bit i is set if a row has the change NAMES[i].
-        chosen: Rows that the epoch has.
+        src_pieces: (rows,) number of pieces of each source.
+        tgt_pieces: (rows,) number of pieces of each target.
     """
 
     def __init__(
-        self, augmentation: Augmentation, pairs: EncodedPairs, epoch: int, changes: np.ndarray, chosen: np.ndarray
+        self, augmentation: Augmentation, pairs: EncodedPairs, epoch: int, chosen: np.ndarray | None = None
     ) -> None:
         self.augmentation = augmentation
         self.pairs = pairs
         self.epoch = epoch
-        self.changes = changes
+        self.changes = self._draw()
         self._ends = list(accumulate(augmentation.sizes))
         self.src_pieces = pairs.src.lengths()
         self.tgt_pieces = pairs.tgt.lengths()
-        rows = np.unique(chosen[changes[chosen] > 0])
-        for start in range(0, len(rows), _CHUNK):  # encoded by all processor cores
-            chunk = rows[start : start + _CHUNK].tolist()
-            self._measure(chunk, augmentation.tokenizer.encode_pairs([self._text(row) for row in chunk]))
+        changed = np.flatnonzero(self.changes)
+        rows = changed if chosen is None else np.intersect1d(changed, chosen)
+        for start in range(0, len(rows), _CHUNK):
+            self._measure(rows[start : start + _CHUNK].tolist())
 
-    def _measure(self, rows: list[int], encoded: Iterable[tuple[Pieces, Pieces]]) -> None:
+    def _draw(self) -> np.ndarray:
+        """Return the changes of each row."""
+        changes = np.zeros(len(self.pairs.src), dtype=np.uint8)
+        for bit, name in enumerate(NAMES):
+            share = getattr(self.augmentation.shares, name)
+            if share > 0:
+                random = np.random.default_rng([self.augmentation.seed, self.epoch, 2, bit])
+                drawn = random.random(len(changes), dtype=np.float32)
+                changes |= (drawn < share).astype(np.uint8) << bit
+        return changes
+
+    def _measure(self, rows: list[int]) -> None:
         """Record the lengths of changed rows. A row that became too long, or empty, is not changed."""
+        texts = [self._text(row) for row in rows]
+        encoded = self.augmentation.tokenizer.encode_pairs(texts)  # by all processor cores
         for row, (src, tgt) in zip(rows, encoded, strict=True):
             lengths = len(self._split(row, src)), len(tgt)
             if min(lengths) > 0 and max(lengths) <= self.augmentation.max_length:
@@ -232,22 +239,27 @@ class AugmentedPairs:
         given = self.pairs.src[row][: self.augmentation.given].tolist()
         return [*given, *self._split(row, tokenizer.encode(src))], tokenizer.encode_target(tgt)
 
+    def _names(self, row: int) -> list[str]:
+        """Return the names of the changes of a row."""
+        changes = int(self.changes[row])
+        return [name for bit, name in enumerate(NAMES) if changes >> bit & 1]
+
     def _split(self, row: int, src: Pieces) -> Pieces:
         """Return the source pieces of a row, split if this is one of its changes."""
-        if not self.changes[row] >> NAMES.index(SPLIT_PIECES) & 1:
+        if SPLIT_PIECES not in self._names(row):
             return src
-        return split_pieces(
-            src, self.augmentation.ways_to_split, Random(repr((self.augmentation.seed, self.epoch, SPLIT_PIECES, row)))
-        )
+        random = Random(repr((self.augmentation.seed, self.epoch, SPLIT_PIECES, row)))
+        return split_pieces(src, self.augmentation.ways_to_split, random)
 
     def _text(self, row: int) -> SentencePair:
         """Return the changed text of a row."""
-        names = [name for bit, name in enumerate(NAMES) if self.changes[row] >> bit & 1]
-        end = self._ends[bisect_right(self._ends, row)]
-        rows = range(row, min(end, row + MOST_JOINED) if JOIN_LINES in names else row + 1)
+        names = self._names(row)
+        end = row + 1
+        if JOIN_LINES in names:
+            end_of_corpus = self._ends[bisect_right(self._ends, row)]
+            end = min(end_of_corpus, row + MOST_JOINED)
         tokenizer = self.augmentation.tokenizer
-        texts = [
-            (tokenizer.decode_source(src.tolist()), tokenizer.decode(tgt.tolist()))
-            for src, tgt in map(self.pairs.row, rows)
-        ]
+        texts = []
+        for src, tgt in map(self.pairs.row, range(row, end)):
+            texts.append((tokenizer.decode_source(src.tolist()), tokenizer.decode(tgt.tolist())))
         return perturb(names, texts, self.augmentation.seed, self.epoch, row)

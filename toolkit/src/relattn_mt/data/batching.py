@@ -6,8 +6,9 @@ start anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 
@@ -47,22 +48,19 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on a device. Copies to a GPU overlap with its computations."""
-        tensors = (getattr(self, field.name) for field in fields(self))
-        if torch.device(device).type == "cuda":
-            return Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors))
-        return Batch(*(tensor.to(device) for tensor in tensors))
+        tensors: Iterable[torch.Tensor] = vars(self).values()
+        is_gpu = torch.device(device).type == "cuda"
+        if is_gpu:
+            tensors = (tensor.pin_memory() for tensor in tensors)
+        return Batch(*(tensor.to(device, non_blocking=is_gpu) for tensor in tensors))
 
     def logits(self, model: Callable[..., torch.Tensor]) -> torch.Tensor:
         """Return a model's logits (sentences, tgt_len, vocab) of the tokens in tgt_out."""
-        return model(self.src, self.src_lengths, self.tgt_in)[:, -self.tgt_out.shape[1] :]
+        return self.predicted(model(self.src, self.src_lengths, self.tgt_in))
 
-    def logits_and_attention(
-        self, model: Callable[..., tuple[torch.Tensor, torch.Tensor]], alignment: tuple[int, int]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return `logits` and the attention (sentences, tgt_len, src_len) of the alignment while they are computed."""
-        length = self.tgt_out.shape[1]
-        logits, attention = model(self.src, self.src_lengths, self.tgt_in, alignment)
-        return logits[:, -length:], attention[:, -length:]
+    def predicted(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Return the part of a model's outputs (sentences, tokens of tgt_in, …) that predicts tgt_out."""
+        return outputs[:, -self.tgt_out.shape[1] :]
 
     @property
     def target_tokens(self) -> int:
@@ -151,15 +149,15 @@ class TrainingText:
         """Return the plan of an epoch, whose steps have `parts` micro-batches."""
         part = self.stages[stage]
         chosen = part.mixture.epoch(self.seed, epoch)
-        pairs = self.pairs
-        augmented = None if part.augmentation is None else part.augmentation.epoch(pairs, epoch, chosen)
+        pairs: EncodedPairs | AugmentedPairs = self.pairs
         lengths = self._lengths
-        if augmented is not None:
-            lengths = augmented.src_pieces + np.int32(self.special.per_source), augmented.tgt_pieces + np.int32(1)
+        if part.augmentation is not None:
+            pairs = AugmentedPairs(part.augmentation, self.pairs, epoch, chosen)
+            lengths = pairs.src_pieces + np.int32(self.special.per_source), pairs.tgt_pieces + np.int32(1)
         steps = plan_epoch(
             *lengths, max_tokens=self.max_tokens, parts=parts, seed=self.seed, epoch=epoch, chosen=chosen
         )
-        return Epoch(augmented or pairs, lengths, steps)
+        return Epoch(pairs, lengths, steps)
 
     @cached_property
     def _lengths(self) -> tuple[np.ndarray, np.ndarray]:
@@ -185,25 +183,24 @@ class TrainingText:
         """
         epoch, index = position
         parts = accumulate * ranks
-        for stage, part in enumerate(self.stages):
-            if part.end is not None and part.end <= done:
-                if part.end == done:
-                    epoch += 1
-                    index = 0
-                continue
-            while part.end is None or done < part.end:
-                plan = self.epoch(epoch, stage=stage, parts=parts)
-                for number, rows in islice(enumerate(plan.steps), index, None):
-                    split = micro_batches(rows, *plan.lengths, max_tokens=self.max_tokens, parts=parts)
-                    # Larger batches come first, so a rank's last batch is empty only if the first one has sentences.
-                    places = [index for index in range(rank, len(split), ranks) if len(split[index - rank])]
-                    batches = [self._gather(plan.pairs, split[index]) for index in places]
-                    yield Step(epoch, number, stage, batches, places, int(plan.lengths[1][rows].sum()))
-                    done += 1
-                    if done == part.end:
-                        break
-                epoch = epoch + 1
+        ends = [stage.end for stage in self.stages if stage.end is not None]
+        is_over = done in ends  # a stage begins with a new epoch
+        while True:
+            if is_over:
+                epoch += 1
                 index = 0
+            stage = bisect_right(ends, done)
+            plan = self.epoch(epoch, stage=stage, parts=parts)
+            for number, rows in islice(enumerate(plan.steps), index, None):
+                split = micro_batches(rows, *plan.lengths, max_tokens=self.max_tokens, parts=parts)
+                # Larger batches come first, so a rank's last batch is empty only if the first one has sentences.
+                places = [place for place in range(rank, len(split), ranks) if len(split[place - rank])]
+                batches = [self._gather(plan.pairs, split[place]) for place in places]
+                yield Step(epoch, number, stage, batches, places, int(plan.lengths[1][rows].sum()))
+                done += 1
+                if done in ends:
+                    break
+            is_over = True
 
     def _gather(self, pairs: EncodedPairs | AugmentedPairs, rows: np.ndarray) -> Batch:
         src_ids, tgt_ids = zip(*map(pairs.row, rows.tolist()), strict=True) if len(rows) else ((), ())
@@ -211,13 +208,14 @@ class TrainingText:
         if self.links is None:
             return batch
         begin = len(self.special.src_begin)
-        links = [np.zeros((0, 3), dtype=np.int64)]
+        links = [batch.links]
         for index, row in enumerate(rows.tolist()):
             is_changed = isinstance(pairs, AugmentedPairs) and pairs.changes[row]
             if not is_changed:  # changed text has no links
                 src, tgt = self.links.row(row)
-                links.append(np.stack([np.full_like(src, index, np.int64), tgt, src + begin], axis=1))
-        return replace(batch, links=torch.from_numpy(np.concatenate(links)))
+                of_row = np.stack([np.full_like(src, index, np.int64), tgt, src + begin], axis=1)
+                links.append(torch.from_numpy(of_row))
+        return replace(batch, links=torch.cat(links))
 
 
 def collate(src_ids: Rows, tgt_ids: Rows, special: SpecialTokens = OURS) -> Batch:

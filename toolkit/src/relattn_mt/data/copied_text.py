@@ -7,30 +7,14 @@ complete, so most of them are made of random characters.
 from __future__ import annotations
 
 from random import Random
+from string import ascii_lowercase, ascii_uppercase, digits
 
 from relattn_mt.support.types import SentencePair
 
 _EMOJI = [(0x1F600, 0x1F64F), (0x1F300, 0x1F5FF), (0x1F680, 0x1F6C5), (0x1F90D, 0x1F9FF), (0x2700, 0x27BF)]
 _SYMBOLS = "→←↔•·★☆✓✗©®™§¶†°€£¥₹#|~^\\_=+*/<>[]{}@&∞≈≤≥×÷±♥■▲…²³½"
-# first and last letter
-_SCRIPTS = [
-    "AZ",
-    "az",
-    "àö",
-    "αω",
-    "ая",
-    "աֆ",
-    "\u05d0\u05ea",
-    "\u0627\u064a",
-    "अह",
-    "กฮ",
-    "აჰ",
-    "あん",
-    "アン",
-    "一龥",
-    "가힣",
-]
-_LATIN = "abcdefghijklmnopqrstuvwxyz"
+# first and last letter of each
+_SCRIPTS = ["AZ", "az", "àö", "αω", "ая", "աֆ", "את", "اي", "अह", "กฮ", "აჰ", "あん", "アン", "一龥", "가힣"]
 _PLACEHOLDERS = [
     "{%s}",
     "{{%s}}",
@@ -45,7 +29,8 @@ _PLACEHOLDERS = [
     "[%s]",
     ":%s:",
 ]
-_DOMAINS = ("com", "org", "net", "de", "fr", "io", "co.uk", "info")
+_PRINTF = [r"%s", r"%d", r"%1$s", r"%2$d", r"%.2f", r"%%", r"{}", r"{0}", r"&amp;", r"\n"]
+_DOMAINS = ["com", "org", "net", "de", "fr", "io", "co.uk", "info"]
 _WORDS_PER_TEXT = 12
 
 
@@ -102,12 +87,11 @@ def _address(random: Random) -> str:
 
 
 def _placeholder(random: Random) -> str:
-    printf = ("%s", "%d", "%1$s", "%2$d", "%.2f", "%%", "{}", "{0}", "&amp;", "\\n")
-    return random.choice(printf) if random.random() < 0.3 else random.choice(_PLACEHOLDERS) % _name(random)
+    return random.choice(_PRINTF) if random.random() < 0.3 else random.choice(_PLACEHOLDERS) % _name(random)
 
 
 def _number(random: Random) -> str:
-    return str(random.randint(1, 9)) + "".join(str(random.randrange(10)) for _ in range(random.randint(5, 70)))
+    return random.choice(digits[1:]) + _drawn(random, digits, 5, 70)
 
 
 def _foreign_word(random: Random) -> str:
@@ -116,11 +100,18 @@ def _foreign_word(random: Random) -> str:
 
 
 def _identifier(random: Random) -> str:
-    letters = _LATIN.upper() + "0123456789"
-    parts = ("".join(random.choice(letters) for _ in range(random.randint(2, 6))) for _ in range(random.randint(1, 4)))
-    return random.choice("-_./").join(parts)
+    count = random.randint(1, 4)
+    separator = random.choice("-_./")
+    return separator.join(_drawn(random, ascii_uppercase + digits, 2, 6) for _ in range(count))
 
 
 def _name(random: Random) -> str:
-    characters = _LATIN if random.random() < 0.5 else f"{_LATIN}{_LATIN.upper()}0123456789_"
-    return random.choice(_LATIN) + "".join(random.choice(characters) for _ in range(random.randint(1, 9)))
+    characters = ascii_lowercase
+    if random.random() >= 0.5:
+        characters += ascii_uppercase + digits + "_"
+    return random.choice(ascii_lowercase) + _drawn(random, characters, 1, 9)
+
+
+def _drawn(random: Random, characters: str, least: int, most: int) -> str:
+    """Return `least` to `most` characters."""
+    return "".join(random.choice(characters) for _ in range(random.randint(least, most)))

@@ -14,10 +14,10 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from relattn_mt.config import DataConfig, Recipe, StageConfig
 from relattn_mt.data.augmentation import Augmentation, sample_perturbed
@@ -25,7 +25,7 @@ from relattn_mt.data.batching import Batch, Stage, TrainingText, eval_batches
 from relattn_mt.data.links import LINKS, write_links
 from relattn_mt.data.mixture import CorpusFiles, Mixture, read_corpus_list
 from relattn_mt.data.storage import open_pairs, write_pairs
-from relattn_mt.support.errors import InputError, one_line, reading, require
+from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import file_digest, require_regular, write_atomically
 from relattn_mt.support.types import LanguagePair, SentencePair
 from relattn_mt.text.patterns import has_text
@@ -59,22 +59,18 @@ class Corpus:
     settings: tuple[str, str]
     languages: LanguagePair
 
-    def read(self) -> Self:
-        """Return the corpus with its pairs in memory."""
-        return replace(self, pairs=list(self.pairs))
-
-    def files(self) -> list[tuple[str, str | Path, str]]:
-        """Return the setting, the path and the digest of each file."""
-        return list(zip(self.settings, (self.text.src, self.text.tgt), self.text.digests(), strict=True))
-
     def record(self, pairs: int) -> dict[str, Any]:
         """Return what data/text.json says about this corpus. `pairs` is the number of encoded pairs."""
-        digests = [digest for _, _, digest in self.files()]
-        record = {"name": self.name, "pairs": pairs, "weight": self.weight, "digests": digests}
-        return record | {"languages": list(self.languages)}
+        return {
+            "name": self.name,
+            "pairs": pairs,
+            "weight": self.weight,
+            "digests": self.text.digests(),
+            "languages": self.languages,
+        }
 
 
-@dataclass(frozen=True)
+@dataclass
 class TextRecord:
     """Content of data/text.json.
 
@@ -88,11 +84,11 @@ class TextRecord:
     """
 
     tokenizer: str
-    encoded: str
-    train: list[dict[str, Any]]
-    valid: list[dict[str, Any]]
-    dropped: Counter[str]
+    encoded: str = ""
     links: str = ""
+    train: list[dict[str, Any]] = field(default_factory=list)
+    valid: list[dict[str, Any]] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -152,13 +148,15 @@ def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: b
     """
     config = recipe.data
     directory = Path(recipe.out)
-    valid = [corpus.read() for corpus in _corpora(config, "valid")]  # first, because an error in it is found quickly
+    # first, because an error in it is found quickly
+    valid = [replace(corpus, pairs=list(corpus.pairs)) for corpus in _corpora(config, "valid")]
     train = _corpora(config, "train")
     _require_fit(recipe, [corpus.languages for corpus in train], tokenizer)
-    if not has_data(directory):
+    is_new = not has_data(directory)
+    if is_new:
         _write_data(recipe, train, valid, tokenizer)
     data = open_data(recipe)
-    if check:
+    if check and not is_new:
         record = _read_record(directory)
         for name, digest in ((ENCODED, record.encoded), (LINKS, record.links)):
             is_same = not digest or file_digest(directory / name) == digest
@@ -265,16 +263,15 @@ def _require_same_text(split: str, corpora: list[Corpus], recorded: list[dict[st
     count = len(recorded)
     require(len(corpora) == count, f"data.{split}_list must have {count} corpora in this run, got {len(corpora)}")
     for corpus, before in zip(corpora, recorded, strict=True):
-        languages = tuple(before["languages"])
-        if corpus.languages != languages:
-            wanted, got = (" to ".join(pair) for pair in (languages, corpus.languages))
-            raise InputError(
-                f"data.{split}_list: the languages of {corpus.name} must be {wanted} in this run, got {got}"
-            )
-        if corpus.weight != before["weight"]:
-            weights = f"{before['weight']:g} in this run, got {corpus.weight:g}"
-            raise InputError(f"data.{split}_list: the weight of {corpus.name} must be {weights}")
-        for (setting, path, digest), expected in zip(corpus.files(), before["digests"], strict=True):
+        of_corpus = f"of {corpus.name} must be"
+        wanted = " to ".join(before["languages"])
+        got = " to ".join(corpus.languages)
+        require(got == wanted, f"data.{split}_list: the languages {of_corpus} {wanted} in this run, got {got}")
+        weights = f"{before['weight']:g} in this run, got {corpus.weight:g}"
+        require(corpus.weight == before["weight"], f"data.{split}_list: the weight {of_corpus} {weights}")
+        paths = corpus.text.src, corpus.text.tgt
+        files = zip(corpus.settings, paths, corpus.text.digests(), before["digests"], strict=True)
+        for setting, path, digest, expected in files:
             require(digest == expected, f"data.{setting}: {path} must have the text that this run started with")
 
 
@@ -287,8 +284,7 @@ def _write_data(recipe: Recipe, train: list[Corpus], valid: list[Corpus], tokeni
     directory = Path(recipe.out)
     if tokenizer is None:
         pairs = chain.from_iterable(corpus.pairs for corpus in train)
-        max_characters = LONGEST_PIECE * config.max_length
-        kept = (pair for pair in pairs if _reason_to_drop(pair, max_characters) is None)
+        kept = _without_empty_and_long(pairs, LONGEST_PIECE * config.max_length, Counter())
         tokenizer = Tokenizer.train(
             chain.from_iterable(sample_perturbed(kept, recipe.augments, recipe.seed)),
             config.vocab_size,
@@ -302,11 +298,10 @@ def _write_data(recipe: Recipe, train: list[Corpus], valid: list[Corpus], tokeni
         write_atomically(directory / name, content)
     encoder = _Encoder(tokenizer, config)
     record = encoder.training_text(train, directory / ENCODED)
-    record = replace(record, encoded=file_digest(directory / ENCODED))
     if recipe.train.guided_alignment > 0:
         encoded = open_pairs(directory / ENCODED)
         write_links(directory / LINKS, encoded, config.given_tokens, tokenizer.vocab_sizes)
-        record = replace(record, links=file_digest(directory / LINKS))
+        record.links = file_digest(directory / LINKS)
     for corpus in valid:
         record.valid.append(corpus.record(sum(1 for _ in encoder.pairs(corpus, Counter()))))
     write_atomically(directory / TEXT, json.dumps(vars(record)).encode())
@@ -326,7 +321,7 @@ class _Encoder:
 
     def training_text(self, corpora: list[Corpus], path: Path) -> TextRecord:
         """Write the encoded training text to `path` and return its record, without validation sets."""
-        record = TextRecord(self.tokenizer.digest, encoded="", train=[], valid=[], dropped=Counter())
+        record = TextRecord(self.tokenizer.digest)
 
         def rows() -> Iterator[tuple[list[int], list[int]]]:
             for corpus in corpora:
@@ -340,6 +335,7 @@ class _Encoder:
                     _log.warning("%s: both sides are the same text in %d of %d pairs", corpus.name, copies, count)
 
         write_pairs(path, rows(), vocab_size=max(self.tokenizer.vocab_sizes))
+        record.encoded = file_digest(path)
         return record
 
     def validation_set(self, corpus: Corpus, max_tokens: int) -> ValidationSet:
@@ -356,23 +352,14 @@ class _Encoder:
         Raises:
             InputError: No pair is kept.
         """
-        texts = iter(corpus.pairs)
         kept = 0
         max_length = self.config.max_length
-        max_characters = self.tokenizer.longest_piece * max_length
+        candidates = _without_empty_and_long(corpus.pairs, self.tokenizer.longest_piece * max_length, dropped)
         given: tuple[int, ...] = ()
         if self.config.given_tokens:
             given = self.tokenizer.with_languages(*corpus.languages).special.src_begin
-        while chunk := list(islice(texts, _CHUNK)):
-            candidates = []
-            for pair in chunk:
-                reason = _reason_to_drop(pair, max_characters)
-                if reason is None:
-                    candidates.append(pair)
-                else:
-                    dropped[reason] += 1
-            encoded = self.tokenizer.encode_pairs(candidates)
-            for pair, (src, tgt) in zip(candidates, encoded, strict=True):
+        while chunk := list(islice(candidates, _CHUNK)):
+            for pair, (src, tgt) in zip(chunk, self.tokenizer.encode_pairs(chunk), strict=True):
                 if not src or not tgt:  # normalization left nothing
                     dropped["empty"] += 1
                 elif max(len(src), len(tgt)) > max_length:
@@ -384,8 +371,14 @@ class _Encoder:
         require(kept > 0, f"{corpus.name}: at least one pair must be kept, but all were dropped: {counts}")
 
 
-def _reason_to_drop(pair: SentencePair, max_characters: float) -> str | None:
-    """Return why a pair is dropped, as far as this is known without encoding it."""
-    if not all(map(has_text, pair)):
-        return "empty"
-    return "max_length" if max(map(len, pair)) > max_characters else None
+def _without_empty_and_long(
+    pairs: Iterable[SentencePair], max_characters: float, dropped: Counter[str]
+) -> Iterator[SentencePair]:
+    """Yield the pairs that are kept, as far as this is known without encoding them, and count the others."""
+    for pair in pairs:
+        if not all(map(has_text, pair)):
+            dropped["empty"] += 1
+        elif max(map(len, pair)) > max_characters:
+            dropped["max_length"] += 1
+        else:
+            yield pair

@@ -216,9 +216,10 @@ class Api:
         (source,), detected = await self._sources([body["q"]], body["source"])
         scored = ScoredText([], [Word(body["q"])], [], [])
         if source != body["target"]:
-            options = {"count": body["alternatives"] + 1, "prefix": body["prefix"], "choice": body["choice"]}
-            glossary = _glossary(body)
-            scored = await self._router.words(body["q"], source, body["target"], **options, glossary=glossary)
+            options = SentenceOptions(n_best=body["alternatives"] + 1, check_language=True, glossary=_glossary(body))
+            scored = await self._router.words(
+                body["q"], source, body["target"], options, prefix=body["prefix"], choice=body["choice"]
+            )
         response: dict[str, Any] = {
             "sentences": scored.sentences,
             "words": [word._asdict() for word in scored.words],

@@ -15,12 +15,12 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -31,8 +31,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relattn_mt.serve.access import Access
 from relattn_mt.serve.api import AUTO, PAGE, Api
-from relattn_mt.serve.limits import Limits
-from relattn_mt.serve.metrics import Metrics
 from relattn_mt.serve.parameters import describe
 from relattn_mt.serve.parsing import ParsingLimitExceeded
 from relattn_mt.serve.progress import FileProgress, LongAnswer, disconnected, until
@@ -88,7 +86,7 @@ def make_app(router: Router, *, keys: Path | None = None, access: Access = Acces
     ]
     spec = JSONResponse(describe({"source": [*router.sources, AUTO], "target": router.codes}))
     routes += [Route(path, api.page) for path in PAGE]
-    middleware = [Middleware(monitor, limits=router.limits, metrics=router.metrics, access=access)]
+    middleware = [Middleware(monitor, router=router, access=access)]
     if access.origins:
         origins = list(access.origins)
         middleware.append(Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]))
@@ -109,7 +107,6 @@ def make_app(router: Router, *, keys: Path | None = None, access: Access = Acces
 def _with_deadline(seconds: float, handler: _Handler) -> _Handler:
     """Return a handler that stops after some seconds, or as soon as the client disconnects."""
 
-    @wraps(handler)
     async def handle(request: Request) -> Response:
         await request.body()  # receiving the body has a separate deadline
         gone = asyncio.ensure_future(disconnected(request.receive))
@@ -125,7 +122,6 @@ def _with_deadline(seconds: float, handler: _Handler) -> _Handler:
 def _of_any_length(seconds: float, stopping: asyncio.Event, handler: _Handler) -> _Handler:
     """Return a handler without a deadline, whose answer begins after half of the usual one. Shutdown ends it."""
 
-    @wraps(handler)
     async def handle(request: Request) -> Response:
         await request.body()
         request.state.progress = progress = FileProgress()
@@ -161,7 +157,7 @@ def _answer_to(error: Exception) -> Response:
     return _error(500, "internal server error")
 
 
-def monitor(app: ASGIApp, limits: Limits, metrics: Metrics, access: Access) -> ASGIApp:
+def monitor(app: ASGIApp, router: Router, access: Access) -> ASGIApp:
     """Return middleware that refuses and logs requests, limits their size and time to arrive, and adds headers."""
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
@@ -172,58 +168,72 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics, access: Access) -> A
         if scope["method"] == "HEAD":  # uvicorn leaves out the body
             scope["method"] = "GET"
         CLIENT.set(scope["client"][0] if scope.get("client") else "")
-        _, port = scope.get("server") or ("", None)  # none of a Unix socket
-        start = time.monotonic()
-        status = 500
-        size = 0
-        is_complete = False
+        limits = router.limits
         is_file = scope["path"] == "/translate_file"
         max_bytes = OVERHEAD_BYTES + (limits.file if is_file else limits.characters * MAX_BYTES_PER_CHARACTER)
-
-        async def limited_receive() -> Message:
-            nonlocal size, is_complete
-            while True:
-                remaining = max(0.0, start + limits.seconds - time.monotonic())
-                try:
-                    message = await asyncio.wait_for(receive(), None if is_complete else remaining)
-                except TimeoutError:
-                    raise HTTPException(408, "the request was not received in time", CLOSE) from None
-                is_complete = not message.get("more_body", False)
-                size += len(message.get("body", b""))
-                if size <= max_bytes:
-                    return message
-                if is_complete or size > max_bytes + DRAIN_BYTES:
-                    raise HTTPException(413, f"a request must have at most {max_bytes:,} bytes", CLOSE)
-
-        async def send_with_headers(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                headers = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-                message = {**message, "headers": [*message.get("headers", []), *headers]}
-            await send(message)
-
+        start = time.monotonic()
+        request = _LimitedRequest(receive, send, start + limits.seconds, max_bytes)
         try:
-            if refusal := access.refusal(scope["method"], Headers(scope=scope), port):
-                await _error(403, refusal, CLOSE)(scope, receive, send_with_headers)
-                return
-            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
-                message = "a request must not have both Content-Length and Transfer-Encoding"
-                await _error(400, message, CLOSE)(scope, receive, send_with_headers)
-                return
-            await app(scope, limited_receive, send_with_headers)
+            answer = _refusal(scope, access) or app
+            await answer(scope, request.receive, request.send)
         except ClientDisconnect:
-            status = DISCONNECTED
+            request.status = DISCONNECTED
         except Exception as error:
             answer = _answer_to(error)
-            if status == 500:
+            if request.status == 500:
                 await answer(scope, receive, send)
         finally:
             seconds = time.monotonic() - start
             path = getattr(scope.get("route"), "path", "none")
-            metrics.requests.labels(path, status).inc()
-            metrics.seconds.labels(path).observe(seconds)
-            ms = round(1000 * seconds, 1)
-            _log.info(json.dumps({"client": CLIENT.get(), "route": path, "status": status, "ms": ms, "bytes": size}))
+            router.metrics.requests.labels(path, request.status).inc()
+            router.metrics.seconds.labels(path).observe(seconds)
+            entry = {"client": CLIENT.get(), "route": path, "status": request.status}
+            _log.info(json.dumps({**entry, "ms": round(1000 * seconds, 1), "bytes": request.size}))
 
     return handle
+
+
+def _refusal(scope: Scope, access: Access) -> Response | None:
+    """Return the response to a request that is refused before it is read."""
+    headers = Headers(scope=scope)
+    _, port = scope.get("server") or ("", None)  # none of a Unix socket
+    if refusal := access.refusal(scope["method"], headers, port):
+        return _error(403, refusal, CLOSE)
+    if "content-length" in headers and "transfer-encoding" in headers:
+        return _error(400, "a request must not have both Content-Length and Transfer-Encoding", CLOSE)
+    return None
+
+
+@dataclass
+class _LimitedRequest:
+    """A request whose size and time to arrive are limited, and whose response gets `HEADERS`."""
+
+    app_receive: Receive
+    app_send: Send
+    deadline: float  # of the body
+    max_bytes: int  # of the body
+    size: int = 0  # bytes of the body that have arrived
+    is_complete: bool = False  # whether all of it has
+    status: int = 500  # of the response
+
+    async def receive(self) -> Message:
+        """Return the next part of the body. What exceeds the limit is read, but not returned."""
+        while True:
+            remaining = None if self.is_complete else max(0.0, self.deadline - time.monotonic())
+            try:
+                message = await asyncio.wait_for(self.app_receive(), remaining)
+            except TimeoutError:
+                raise HTTPException(408, "the request was not received in time", CLOSE) from None
+            self.is_complete = not message.get("more_body", False)
+            self.size += len(message.get("body", b""))
+            if self.size <= self.max_bytes:
+                return message
+            if self.is_complete or self.size > self.max_bytes + DRAIN_BYTES:
+                raise HTTPException(413, f"a request must have at most {self.max_bytes:,} bytes", CLOSE)
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the response."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            MutableHeaders(scope=message).update(HEADERS)
+        await self.app_send(message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from relattn_mt.serve.queue import QueueFull
@@ -34,20 +35,15 @@ class FileStore:
     def add(self, content: bytes, name: str, suffix: str, client: str) -> str:
         """Keep a file and return its key, which cannot be guessed and ends in `suffix`. Raises QueueFull."""
         self._drop_expired()
-        sizes = {key: len(file.content) for key, file in self._files.items()}
-        client_keys = [key for key, file in self._files.items() if file.client == client]
-        of_client = len(content) + sum(sizes[key] for key in client_keys)
-        removed = []
-        for key in client_keys:
-            if of_client > self._size // 2:
-                removed.append(key)
-                of_client -= sizes.pop(key)
-        if len(content) + sum(sizes.values()) > self._size:
+        kept = dict(self._files)
+        own = [key for key, file in kept.items() if file.client == client]
+        while own and len(content) + _total(kept[key] for key in own) > self._size // 2:
+            del kept[own.pop(0)]
+        if len(content) + _total(kept.values()) > self._size:
             raise QueueFull("too many translated files wait for their download")
-        for key in removed:
-            del self._files[key]
         key = secrets.token_urlsafe(18) + suffix
-        self._files[key] = StoredFile(name, content, client, time.monotonic() + LIFETIME)
+        kept[key] = StoredFile(name, content, client, time.monotonic() + LIFETIME)
+        self._files = kept
         return key
 
     def get(self, key: str) -> StoredFile | None:
@@ -58,3 +54,8 @@ class FileStore:
     def _drop_expired(self) -> None:
         now = time.monotonic()
         self._files = {key: file for key, file in self._files.items() if file.deadline >= now}
+
+
+def _total(files: Iterable[StoredFile]) -> int:
+    """Return the size of files in bytes."""
+    return sum(len(file.content) for file in files)

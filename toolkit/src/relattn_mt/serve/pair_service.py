@@ -108,26 +108,21 @@ class PairService:
     def _score_words(self, items: list[tuple[str, Translation]]) -> list[list[Word]]:
         """Return the words of each translation; those that the model cannot score are one word without confidence."""
         tokenizer = self.translator.tokenizer
-        scored = []  # numbers of the others
-        src_ids = []
-        tgt_ids = []
+        scored = {}  # pieces of the others, by their numbers
         for number, (sentence, translation) in enumerate(items):
             source = tokenizer.encode(sentence)
             target = translation.tokens  # which have no literals, and none of a prefix in another spelling
             if tokenizer.decode(target) != translation.text:
                 target = tokenizer.encode_target(translation.text)
             if 0 < len(source) <= _MOST_SCORED and self.translator.preparation.holds(source, target):
-                scored.append(number)
-                src_ids.append(source)
-                tgt_ids.append(target)
-        log_probs = iter(self.translator.log_probs(src_ids, tgt_ids))
-        alignments = iter(self.translator.align(src_ids, tgt_ids))
+                scored[number] = source, target
+        sides = [[pair[side] for pair in scored.values()] for side in (0, 1)]
+        results = zip(scored.items(), self.translator.log_probs(*sides), self.translator.align(*sides), strict=True)
         words = [[Word(translation.text)] for _, translation in items]
-        for number, source, target in zip(scored, src_ids, tgt_ids, strict=True):
+        for (number, (source, target)), log_probs, links in results:
             sentence, translation = items[number]
-            sources = _source_ranges(sentence, marked_pieces(tokenizer, 0, source), next(alignments))
-            pieces = marked_pieces(tokenizer, 1, target)
-            words[number] = _words(translation.text, pieces, next(log_probs), sources)
+            sources = _source_ranges(sentence, marked_pieces(tokenizer, 0, source), links)
+            words[number] = _words(translation.text, marked_pieces(tokenizer, 1, target), log_probs, sources)
         return words
 
 

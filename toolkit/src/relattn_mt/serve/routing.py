@@ -27,7 +27,6 @@ from relattn_mt.support.types import LanguagePair
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import SplitText, split
 from relattn_mt.tokens.text_files import require_no_nul
-from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import DEFAULTS, SentenceOptions
 from relattn_mt.translate.output_formats import report_row
 from relattn_mt.translate.translation import Translation, kept_translation
@@ -126,7 +125,7 @@ class Router:
         first_by_source = {pair[0]: pair for pair in reversed(self.pairs)}
         first_by_target = {pair[1]: pair for pair in reversed(self.pairs)}
         shown = {*first_by_source.values(), *first_by_target.values()}  # not all: a model may have 100,000 pairs
-        described = {pair: translators[pair] for pair in sorted(shown)}
+        described = {pair: translators[pair] for pair in self.pairs if pair in shown}
         self.examples = {source: described[pair].examples for source, pair in first_by_source.items()}  # texts
         self.cards = _union([translator.card] for translator in described.values())
         targets = {target for _, target in self.pairs}
@@ -203,22 +202,21 @@ class Router:
         text: str,
         source: str,
         target: str,
+        options: SentenceOptions,
         *,
-        count: int,
-        prefix: str = "",
-        choice: str = "",
-        glossary: Glossary | None = None,
+        prefix: str,
+        choice: str,
     ) -> ScoredText:
-        """Return the words of a translation of a plain text, and up to count − 1 other translations.
+        """Return the words of a translation of a plain text, and other translations.
 
         Args:
             text: Plain text.
             source: Its language.
             target: Language to translate into.
-            count: Maximum number of translations; the beam size also limits it.
+            options: Options of each sentence. `n_best` is the maximum number of translations; the beam size also limits
+                it.
             prefix: Text that each translation begins with; it requires a text of one sentence, and one model.
-            glossary: Terms of the last model.
-            choice: Translation whose words are returned, out of the `count` best ones; the best one if empty.
+            choice: Translation whose words are returned, out of the `n_best` best ones; the best one if empty.
 
         Errors are those of `translate`, or an InputError if `choice` is not among the translations.
         """
@@ -232,7 +230,6 @@ class Router:
         )
         if earlier_models:
             marked = (await self._translate_route(earlier_models, [marked], DEFAULTS))[0].ranked[0]
-        options = SentenceOptions(n_best=count, check_language=True, glossary=glossary)
         ((split_text, translations),) = await self._translate_sentences(model, [marked], options, prefix)
         versions = {version.text: parts for version, parts in _versions(split_text, translations).items()}
         require(not choice or choice in versions, "choice must be one of the translations")
