@@ -19,7 +19,7 @@ from relattn_mt import bundle
 from relattn_mt.config import SCHEMES, Positions
 from relattn_mt.support.errors import Diverged
 from relattn_mt.support.files import as_csv, write_atomically
-from relattn_mt.tokens.text_files import read_parallel
+from relattn_mt.tokens.text_files import ParallelFiles
 
 from research import corpus
 from research.drawing import aligned, png
@@ -53,7 +53,7 @@ def demo(out: Path, schemes: Sequence[Positions], *, steps: int, seed: int, src_
     texts = out / "corpus"
     corpus.write_files(texts, src_lang=src_lang, tgt_lang=tgt_lang)
     test, long = (
-        list(read_parallel(texts / f"{split}.{src_lang}", texts / f"{split}.{tgt_lang}")) for split in ("test", "long")
+        list(ParallelFiles(texts / f"{split}.{src_lang}", texts / f"{split}.{tgt_lang}")) for split in ("test", "long")
     )
     base, results = SCALES["demo"].recipe, Results()
     paths: dict[str, Any] = {

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,7 +21,6 @@ from relattn_mt.config import Recipe, as_dict
 from relattn_mt.data.encode import ENCODED
 from relattn_mt.data.storage import open_pairs
 from relattn_mt.evaluation import score
-from relattn_mt.support import processor
 from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import Diverged, unknown
 from relattn_mt.support.files import remove
@@ -155,9 +156,18 @@ def conditions(recipe: Recipe) -> dict[str, str]:
         "code": code_digest(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "processor": processor.describe(),
+        "processor": _processor(),
         "threads": str(recipe.train.threads or torch.get_num_threads()),
     }
+
+
+def _processor() -> str:
+    """Return the processor's name and number of cores, such as ``"Intel Xeon Processor, 2 cores"``."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
+    model = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    name = model[1] if model else platform.processor() or platform.machine()
+    return f"{name}, {os.cpu_count()} cores"
 
 
 def code_digest() -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from relattn_mt.config import SCHEMES, DataConfig, ModelConfig, Positions, Recipe, TrainConfig
 from relattn_mt.config.settings import to_config
 from relattn_mt.config.yaml import read_yaml
-from relattn_mt.tokens.text_files import read_parallel
+from relattn_mt.tokens.text_files import ParallelFiles
 
 from research import baselines
 
@@ -120,7 +120,7 @@ class Scale(NamedTuple):
         return Path(self.recipe.data.train_src).parent
 
     def _read(self, src: str, tgt: str) -> Pairs:
-        return list(read_parallel(self.directory / src, self.directory / tgt))
+        return list(ParallelFiles(self.directory / src, self.directory / tgt))
 
 
 def joined(pairs: Pairs, count: int) -> Pairs:

@@ -13,7 +13,7 @@ from filelock import FileLock
 from relattn_mt.config import as_dict
 from relattn_mt.evaluation import score
 from relattn_mt.support.errors import InputError
-from relattn_mt.tokens.text_files import read_parallel
+from relattn_mt.tokens.text_files import ParallelFiles
 
 from research import report, reproduce, rows
 from research.significance import paired_bootstrap
@@ -80,7 +80,7 @@ def test_table_is_trained_measured_and_written(small, tmp_path, text, caplog, fi
     names = [f"relative{x}-seed{seed}.json.xz" for x in ("-relative_tables=keys", "") for seed in (1, 2)]
     assert sorted(path.name for path in first.parent.iterdir()) == names
     row = rows.read(first)
-    texts = {split: list(read_parallel(text[f"{split}_src"], text[f"{split}_tgt"])) for split in ("valid", "train")}
+    texts = {split: list(ParallelFiles(text[f"{split}_src"], text[f"{split}_tgt"])) for split in ("valid", "train")}
     assert {name: len(lines) for name, lines in row.translations.items()} == {"valid": 7, "other": 48}
     assert sum(b["tokens"] for b in row.positions if b["label"] == "end") == len(joined(texts["valid"], 6))
     assert row.log[-1]["step"] == 4

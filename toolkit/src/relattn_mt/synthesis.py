@@ -24,7 +24,7 @@ from relattn_mt.corpus.filter_pool import ScoredPair
 from relattn_mt.corpus.filters import split_words
 from relattn_mt.corpus.pipeline import prepare
 from relattn_mt.corpus.report import FilterStats
-from relattn_mt.corpus.sources import file_names
+from relattn_mt.corpus.sources import by_role, file_names
 from relattn_mt.loading import weights_digest
 from relattn_mt.support.errors import require, require_language
 from relattn_mt.support.files import require_regular
@@ -71,15 +71,18 @@ class SyntheticText:
         languages = self.translator.src_lang, self.translator.tgt_lang
         return languages if self.tag is None else languages[::-1]
 
+    @property
+    def paths(self) -> dict[str, str]:
+        """Paths of all files, by role."""
+        return by_role("monolingual", self.files) | by_role("excluded", self.exclude)
+
     @cached_property
     def identity(self) -> dict[str, Any]:
         """Everything that the pairs depend on: digests of text and models, and options."""
-        require_regular(*self.files, *self.exclude)
-        roles = {f"monolingual {number}": path for number, path in enumerate(self.files, start=1)}
-        roles |= {f"excluded {number}": path for number, path in enumerate(self.exclude, start=1)}
+        require_regular(*self.paths.values())
         digests = {}
         lines = 0
-        for role, path in roles.items():
+        for role, path in self.paths.items():
             digest = hashlib.sha256()
             count = sum(1 for _ in read_lines(path, digest.update))
             digests[role] = digest.hexdigest()
@@ -97,8 +100,7 @@ class SyntheticText:
     @property
     def origin(self) -> dict[str, Any]:
         """Names of the files and of the teacher."""
-        files = file_names(self.identity["text"], *self.files, *self.exclude)
-        return {"files": files, "teacher": "/".join(Path(self.teacher).parts[-2:])}
+        return {"files": file_names(self.paths), "teacher": "/".join(Path(self.teacher).parts[-2:])}
 
     def pairs(self, start: int) -> Iterator[ScoredPair]:
         """Yield the pairs from an index on, which is a multiple of the number of pairs per part."""

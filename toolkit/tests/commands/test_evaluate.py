@@ -8,7 +8,7 @@ import pytest
 from relattn_mt import load
 from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.evaluation import score
-from relattn_mt.tokens.text_files import read_parallel
+from relattn_mt.tokens.text_files import ParallelFiles
 
 from tests.support.commands import assert_refused
 
@@ -27,7 +27,7 @@ def test_wrong_arguments(relattn, model, text, monkeypatch, arguments, message):
 
 
 def test_scores_and_translations(relattn, tmp_path, model, text):
-    pairs = list(read_parallel(text["valid_src"], text["valid_tgt"]))
+    pairs = list(ParallelFiles(text["valid_src"], text["valid_tgt"]))
     (tmp_path / "ref.gz").write_bytes(gzip.compress("\n".join(ref for _, ref in pairs).encode()))
     translations = load(model).translate([src for src, _ in pairs])
     expected = score(translations, [ref for _, ref in pairs])

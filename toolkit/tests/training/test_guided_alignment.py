@@ -13,7 +13,7 @@ from relattn_mt.alignment_head import AttentionHead, measure
 from relattn_mt.config import AugmentConfig, Recipe
 from relattn_mt.data.encode import load_data
 from relattn_mt.data.storage import open_pairs, write_pairs
-from relattn_mt.tokens.text_files import read_parallel
+from relattn_mt.tokens.text_files import ParallelFiles
 from relattn_mt.training.train import train
 
 from tests.support.commands import refusal
@@ -105,7 +105,7 @@ def pair_of_models(tmp_path_factory, make_recipe, monotone) -> list[bundle.Bundl
 
 def test_a_guided_model_aligns_words_as_in_its_text(monotone, pair_of_models):
     """Of the validation text, read with its references. The other model was trained as long; its best head counts."""
-    pairs = list(read_parallel(monotone["valid_src"], monotone["valid_tgt"]))
+    pairs = list(ParallelFiles(monotone["valid_src"], monotone["valid_tgt"]))
     sources = {target.lower(): source for source, target in WORDS.items()}
     unguided, guided = (measure(parts.translator(), parts.model, pairs, sources) for parts in pair_of_models)
     head = guided[AttentionHead(1, 0)]

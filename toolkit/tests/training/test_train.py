@@ -18,7 +18,7 @@ from relattn_mt.config import AugmentConfig, Recipe, StageConfig, dump
 from relattn_mt.evaluation import score
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.errors import Diverged, InputError
-from relattn_mt.tokens.text_files import read_parallel
+from relattn_mt.tokens.text_files import ParallelFiles
 from relattn_mt.tokens.tokenizer import Tokenizer
 from relattn_mt.training import checkpoints, journal, loop
 from relattn_mt.training import train as module
@@ -305,11 +305,11 @@ def independent_loss(model: Transformer, tokenizer: Tokenizer, pairs: list[tuple
 
 def test_log_equals_independent_measurements(finished, text, tmp_path, make_recipe):
     rows = read_log(Path(finished.out) / "log.csv")
-    pairs = list(read_parallel(text["valid_src"], text["valid_tgt"]))
+    pairs = list(ParallelFiles(text["valid_src"], text["valid_tgt"]))
     tokenizer = Tokenizer.load(Path(finished.out) / "tokenizer.model")
     assert [row.step for row in rows] == [2, 4, 6]
     for row in rows:
-        model = Transformer(finished.model, tokenizer.vocab_size)
+        model = Transformer(finished.model, tokenizer.vocab_sizes[0])
         model.load_state_dict(state_of(finished, row.step)["model"])
         assert row.valid_loss == pytest.approx(independent_loss(model, tokenizer, pairs), rel=1e-5)
         greedy = translator_of(model, tokenizer, replace(finished.search, beam_size=1))
@@ -326,8 +326,8 @@ def test_log_equals_independent_measurements(finished, text, tmp_path, make_reci
     (row,) = read_log(tmp_path / "run" / "log.csv")
     tokenizer = Tokenizer.load(tmp_path / "run" / "tokenizer.model")
     torch.manual_seed(recipe.seed)
-    pairs = list(read_parallel(recipe.data.train_src, recipe.data.train_tgt))
-    loss = independent_loss(Transformer(recipe.model, tokenizer.vocab_size), tokenizer, pairs)
+    pairs = list(ParallelFiles(recipe.data.train_src, recipe.data.train_tgt))
+    loss = independent_loss(Transformer(recipe.model, tokenizer.vocab_sizes[0]), tokenizer, pairs)
     assert row.loss == pytest.approx(loss, rel=1e-5)
 
 
@@ -356,7 +356,7 @@ def test_finished_run_has_an_average_and_a_card(finished, text, tmp_path):
     assert read_recipe(out) == finished
     parts = bundle.read_bundle(out / "bundle")
     assert_same(tensors_of(parts), average(states[1:]))
-    pairs = list(read_parallel(text["valid_src"], text["valid_tgt"]))
+    pairs = list(ParallelFiles(text["valid_src"], text["valid_tgt"]))
     scores = score(parts.translator().translate([src for src, _ in pairs]), [tgt for _, tgt in pairs])
     assert all(fact in parts.card for fact in (str(scores), dump(finished), text["train_src"]))
     average_run(finished.out, 3, tmp_path / "mean")

@@ -6,7 +6,7 @@ from pathlib import Path
 from relattn_mt.commands.options import check_sample
 from relattn_mt.firefox import is_name
 from relattn_mt.support.errors import require
-from relattn_mt.tokens.text_files import read_parallel
+from relattn_mt.tokens.text_files import ParallelFiles
 
 _CHECK_COUNT = 20
 
@@ -66,7 +66,7 @@ def import_(
     sample = check_sample(check_lines, check_count)
     count = len(alignment_text)
     require(count in (0, 2), f"alignment_text must have two files, of sources and translations, got {count}")
-    pairs = list(read_parallel(*alignment_text)) if alignment_text else []
+    pairs = list(ParallelFiles(*alignment_text)) if alignment_text else []
 
     from relattn_mt.formats.import_model import import_model
     from relattn_mt.hub import fetch_foreign

@@ -81,9 +81,9 @@ class ReferenceText:
 
     def pairs(self) -> list[SentencePair]:
         """Read the lines and their references."""
-        from relattn_mt.tokens.text_files import read_parallel
+        from relattn_mt.tokens.text_files import ParallelFiles
 
-        return list(read_parallel(self.src, self.ref))
+        return list(ParallelFiles(self.src, self.ref))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,10 +24,10 @@ def score(
         tgt_lang: Target language. The default is chosen as for src_lang.
         tokens: Also print each token with its log-probability, after a tab each.
     """
-    from relattn_mt.tokens.text_files import read_parallel
+    from relattn_mt.tokens.text_files import ParallelFiles
 
     translator = device.load(bundle, src_lang=src_lang, tgt_lang=tgt_lang)
     _, pieces = translator.tokenizer.vocabularies
-    for scored in translator.score(read_parallel(src, tgt)):
+    for scored in translator.score(ParallelFiles(src, tgt)):
         each = "\t".join(f"{pieces[i]} {log_prob:.4f}" for i, log_prob in scored)
         print(f"{sum(log_prob for _, log_prob in scored):.4f}" + (f"\t{each}" if tokens else ""))

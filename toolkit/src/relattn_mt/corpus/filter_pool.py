@@ -36,16 +36,12 @@ class FilteredChunk:
     """The pairs of a chunk that the rules keep.
 
     Attributes:
-        numbers: Numbers of the pairs in the corpus, from 1.
-        src: Source lines, each with its line end.
-        tgt: Target lines, each with its line end.
+        pairs: The pairs, each with its number in the corpus, from 1.
         digests: Digests of the pairs, uint64 (kept,).
         stats: Counts of the pairs that were dropped; `kept` is left for the search for duplicates.
     """
 
-    numbers: list[int]
-    src: list[bytes]
-    tgt: list[bytes]
+    pairs: list[tuple[int, bytes, bytes]]
     digests: np.ndarray
     stats: FilterStats
 
@@ -69,24 +65,17 @@ def split_chunks(pairs: Iterable[ScoredPair], first: int) -> Iterator[Chunk]:
 def filter_chunk(cleaner: Cleaner, chunk: Chunk) -> FilteredChunk:
     """Normalize the pairs of a chunk, and drop pairs by a cleaner's rules."""
     stats = FilterStats()
-    numbers = []
-    src_lines = []
-    tgt_lines = []
-    digests = []
+    kept = []
     first, pairs = chunk
     for number, pair in enumerate(pairs, start=first):
         src, tgt = map(normalize, pair[:2])
         reason = cleaner.drop_reason(src, tgt, *pair[2:])
-        if reason is not None:
+        if reason is None:
+            kept.append((number, src.encode(), tgt.encode()))
+        else:
             stats.drop(reason, number, src, tgt)
-            continue
-        src_bytes = src.encode()
-        tgt_bytes = tgt.encode()
-        numbers.append(number)
-        src_lines.append(src_bytes + b"\n")
-        tgt_lines.append(tgt_bytes + b"\n")
-        digests.append(digest(src_bytes, tgt_bytes))
-    return FilteredChunk(numbers, src_lines, tgt_lines, np.frombuffer(b"".join(digests), dtype="<u8"), stats)
+    digests = b"".join(digest(src, tgt) for _, src, tgt in kept)
+    return FilteredChunk(kept, np.frombuffer(digests, dtype="<u8"), stats)
 
 
 @contextmanager

@@ -75,16 +75,16 @@ def prepare(
         progress = record or _read_record(work / "settings.json", *_SETTINGS_FIELDS)
         if progress is None and (other_files := {entry.name for entry in out.iterdir()} - {LOCK, _WORK}):
             raise InputError(f"{out}: the output must be an empty directory, got one with {min(other_files)}")
-        rules = {
-            "languages": list(corpus.languages),
-            "cleaning": as_dict(config),
-            "pairs per part": part,
-            **({"valid": valid} if valid else {}),
-        }
         for code in corpus.languages:
             if config.min_script and not has_known_script(code):
                 _log.warning("the script of language %s is unknown, so that min_script has no effect on it", code)
-        settings = {**corpus.identity, **rules}
+        settings = {
+            **corpus.identity,
+            "languages": list(corpus.languages),
+            "cleaning": as_dict(config),
+            "pairs per part": part,
+            "valid": valid,
+        }
         if progress is not None and (changes := differences(progress["settings"], settings)):
             hint = "choose another --out" if record is not None else f"to start over, remove {work}"
             raise InputError(f"{out}: was prepared from other text or by other rules: {'; '.join(changes)}; {hint}")
@@ -158,13 +158,14 @@ def _write_part(path: Path, chunks: Iterable[FilteredChunk], seen: SeenPairs | N
         with src_file, tgt_file:
             for chunk in chunks:
                 new = np.ones(len(chunk.digests), dtype=bool) if seen is None else seen.add(chunk.digests)
-                for row in np.flatnonzero(~new):
-                    chunk.stats.drop("duplicate", chunk.numbers[row], chunk.src[row].decode(), chunk.tgt[row].decode())
+                for number, src, tgt in compress(chunk.pairs, ~new):
+                    chunk.stats.drop("duplicate", number, src.decode(), tgt.decode())
                 stats.add(chunk.stats)
                 stats.kept += int(new.sum())
                 digests.append(chunk.digests[new])
-                src_file.write(b"".join(compress(chunk.src, new)))
-                tgt_file.write(b"".join(compress(chunk.tgt, new)))
+                kept = list(compress(chunk.pairs, new))
+                src_file.write(b"".join(b"%b\n" % src for _, src, _ in kept))
+                tgt_file.write(b"".join(b"%b\n" % tgt for _, _, tgt in kept))
         np.save(aside / "digests.npy", np.concatenate(digests))
         (aside / "stats.json").write_text(json.dumps(asdict(stats)), encoding="utf-8")
     return stats
@@ -182,7 +183,7 @@ def _finish(out: Path, record: dict[str, Any]) -> None:
     """Join the parts, and write the other files of a finished directory, prepared.json last."""
     lines = {}
     kept = record["stats"]["kept"]
-    set_aside = set(random.Random(1).sample(range(kept), record["settings"].get("valid", 0)))
+    set_aside = set(random.Random(1).sample(range(kept), record["settings"]["valid"]))
     for side, language in zip(("src", "tgt"), record["settings"]["languages"], strict=True):
         name = f"train.{language}.gz"
         with putting(out / name) as aside, aside.open("wb") as joined_file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -17,7 +17,7 @@ from relattn_mt.corpus.pair_files import read_pairs
 from relattn_mt.support.errors import require
 from relattn_mt.support.files import require_regular
 from relattn_mt.support.types import LanguagePair, SentencePair
-from relattn_mt.tokens.text_files import read_parallel, text_digest
+from relattn_mt.tokens.text_files import ParallelFiles, text_digest
 
 _ESCAPED = re.compile(r"&(?:quot|apos|#91|#93|#124);| @-@ ")
 _log = logging.getLogger(__name__)
@@ -50,10 +50,15 @@ class Source(Protocol):
         """Yield the pairs from an index on, in order."""
 
 
-def file_names(roles: dict[str, str], *paths: str) -> dict[str, str]:
+def by_role(role: str, paths: Iterable[str]) -> dict[str, str]:
+    """Return paths by a role and a number, such as "excluded 1"."""
+    return {f"{role} {number}": path for number, path in enumerate(paths, start=1)}
+
+
+def file_names(paths: dict[str, str]) -> dict[str, str]:
     """Return the names of files, by role, as text that can be stored."""
-    names = [os.fsencode(Path(path).name).decode("utf-8", "backslashreplace") for path in paths]
-    return dict(zip(roles, names, strict=True))
+    names = {role: os.fsencode(Path(path).name) for role, path in paths.items()}
+    return {role: name.decode("utf-8", "backslashreplace") for role, name in names.items()}
 
 
 @dataclass(frozen=True)
@@ -72,10 +77,16 @@ class OwnFiles:
     languages: LanguagePair
     exclude: tuple[str, ...] = ()
 
+    @property
+    def paths(self) -> dict[str, str]:
+        """Paths of all files, by role."""
+        sides = {"src": self.src, "tgt": self.tgt} if self.tgt else {"pairs": self.src}
+        return sides | by_role("excluded", self.exclude)
+
     @cached_property
     def identity(self) -> dict[str, Any]:
         """Number of pairs, and checksums."""
-        require_regular(self.src, *filter(None, [self.tgt]), *self.exclude)
+        require_regular(*self.paths.values())
         total = tabs = escaped = 0
         for src, tgt in self._read():
             total += 1
@@ -84,9 +95,7 @@ class OwnFiles:
         require(2 * tabs <= total, f"{self.src}: most lines have a tab; give columns of pairs by --pairs FILE.tsv")
         if 100 * escaped > total:
             _log.warning("%s: has entities or @-@ of Moses's tokenizer, which text to translate has not", self.src)
-        paths = {"src": self.src, "tgt": self.tgt} if self.tgt else {"pairs": self.src}
-        paths |= {f"excluded {number}": path for number, path in enumerate(self.exclude, start=1)}
-        digests = {role: text_digest(path) for role, path in paths.items()}
+        digests = {role: text_digest(path) for role, path in self.paths.items()}
         is_same = "src" in digests and digests["src"] == digests["tgt"]
         require(
             not is_same,
@@ -97,7 +106,7 @@ class OwnFiles:
     @property
     def origin(self) -> dict[str, Any]:
         """Names of the files."""
-        return {"files": file_names(self.identity["text"], self.src, *filter(None, [self.tgt]), *self.exclude)}
+        return {"files": file_names(self.paths)}
 
     def pairs(self, start: int) -> Iterator[ScoredPair]:
         """Yield the pairs from an index on, in order."""
@@ -106,5 +115,5 @@ class OwnFiles:
     def _read(self) -> Iterator[SentencePair]:
         """Yield all pairs. `filters` drops those with NUL, and counts them."""
         if self.tgt:
-            return read_parallel(self.src, self.tgt, accepts_nul=True)
+            return iter(ParallelFiles(self.src, self.tgt, accepts_nul=True))
         return read_pairs(self.src, self.languages)

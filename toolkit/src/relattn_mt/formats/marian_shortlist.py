@@ -11,7 +11,7 @@ from relattn_mt.bundle import Bundle
 from relattn_mt.engine.shortlist import Shortlist, packed
 from relattn_mt.support.errors import require
 from relattn_mt.text.aligner import Aligner
-from relattn_mt.tokens.text_files import read_parallel
+from relattn_mt.tokens.text_files import ParallelFiles
 
 # pieces that are always there, and of each source piece, as in Firefox's models
 _FIRST = 50
@@ -50,7 +50,7 @@ def _aligner(bundle: Bundle, files: tuple[Path, Path]) -> Aligner:
     sources = []
     targets = []
     cells = 0
-    for src, tgt in bundle.tokenizer.encode_pairs(list(read_parallel(*files))):
+    for src, tgt in bundle.tokenizer.encode_pairs(list(ParallelFiles(*files))):
         if src and tgt:
             sources.append(np.array(src))
             targets.append(np.array(tgt))

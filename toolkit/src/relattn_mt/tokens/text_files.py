@@ -21,7 +21,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from relattn_mt.support.errors import InputError, reading, require_installed
+from relattn_mt.support.errors import InputError, reading, require, require_installed
 from relattn_mt.support.types import SentencePair
 
 _BLOCK = 1 << 16  # bytes per read, the capacity of a pipe on Linux
@@ -99,7 +99,11 @@ def stream_lines(descriptor: int) -> Iterator[list[str]]:
 
 
 class ParallelFiles:
-    """Sentence pairs of two parallel files. Each loop reads the files again. `accepts_nul` is as in `read_lines`."""
+    """Sentence pairs of two parallel files. Each loop reads the files again.
+
+    A loop raises an InputError as `read_lines`, or at its end if the files have different numbers of lines. The meaning
+    of `accepts_nul` is that of `read_lines`.
+    """
 
     def __init__(self, src: str | Path, tgt: str | Path, *, accepts_nul: bool = False) -> None:
         self.src = src
@@ -118,10 +122,8 @@ class ParallelFiles:
             tgt_lines += tgt is not None
             if src_lines == tgt_lines:
                 yield src, tgt
-        if src_lines != tgt_lines:
-            raise InputError(
-                f"{self.src} and {self.tgt} must have the same number of lines, got {src_lines} and {tgt_lines}"
-            )
+        counts = f"got {src_lines} and {tgt_lines}"
+        require(src_lines == tgt_lines, f"{self.src} and {self.tgt} must have the same number of lines, {counts}")
         self._digests = src_digest.hexdigest(), tgt_digest.hexdigest()
 
     def digests(self) -> tuple[str, str]:
@@ -129,15 +131,6 @@ class ParallelFiles:
         if self._digests is None:
             self._digests = text_digest(self.src), text_digest(self.tgt)
         return self._digests
-
-
-def read_parallel(src: str | Path, tgt: str | Path, *, accepts_nul: bool = False) -> Iterator[SentencePair]:
-    """Yield the sentence pairs of two parallel files. `accepts_nul` is as in `read_lines`.
-
-    Raises:
-        InputError: As for `read_lines`, or the files have different numbers of lines. The latter is known at the end.
-    """
-    return iter(ParallelFiles(src, tgt, accepts_nul=accepts_nul))
 
 
 def text_digest(path: str | Path) -> str:
