@@ -15,8 +15,9 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from relattn_mt.commands.main import GROUPS, command_of
-from relattn_mt.commands.parser import arguments_of, documentation
+from relattn_mt.commands.parser import command_arguments
 from relattn_mt.config import OPTION_NAMES, SCHEMES, ModelConfig, Positions, Recipe, StageConfig
+from relattn_mt.config.base import documentation
 from relattn_mt.engine.decoder import supports_positions
 from relattn_mt.formats.exportable import ctranslate2_reasons
 
@@ -63,7 +64,7 @@ def commands() -> str:
 def command(name: str, shared: dict[str, type]) -> Iterator[str]:
     """Yield the section of a command. Groups of options are added to `shared`, by title."""
     _, function, _ = command_of(name.split())
-    arguments = arguments_of(function)
+    arguments = command_arguments(function)
     rows, links = [], []
     groups: list[tuple[str, str, type]] = []  # of this command alone
     for key, argument in arguments.items():

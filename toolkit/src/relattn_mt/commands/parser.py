@@ -16,12 +16,10 @@ import re
 from argparse import SUPPRESS, ArgumentParser, HelpFormatter
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import is_dataclass
-from inspect import Parameter, cleandoc, getdoc, signature
-from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from relattn_mt.config import OPTION_NAMES, SCHEMES, Recipe, StageConfig
-from relattn_mt.config.base import arguments_from, setting_types
+from relattn_mt.config.base import Argument, arguments_from, arguments_of, documentation, setting_types
 from relattn_mt.config.settings import value_of, values_of
 from relattn_mt.config.yaml import parse_yaml, read_yaml
 from relattn_mt.support.errors import InputError, reading, require, unknown
@@ -36,35 +34,6 @@ _NEGATIVE = re.compile(r"-[\d.]+[eE][-+]?\d+")  # argparse takes it for an optio
 _OPTION = re.compile(r"--([a-zA-Z][\w.-]*)(=.*)?", re.DOTALL)
 _PREFIX = "RELATTN_MT_SERVE"  # of environment variables
 _QUIET = "Print no progress and no notes to standard error, only warnings and errors."
-
-
-class Argument(NamedTuple):
-    """An argument of a command, or a group of arguments.
-
-    Attributes:
-        kind: Its type, a dataclass for a group.
-        default: Its default, `Parameter.empty` if it is required.
-        positional: Whether it is given without a name.
-        help: Its meaning, empty for a group.
-    """
-
-    kind: Any
-    default: Any
-    positional: bool
-    help: str
-
-    @property
-    def required(self) -> bool:
-        return self.default is Parameter.empty
-
-    @property
-    def is_group(self) -> bool:
-        return isinstance(self.kind, type) and is_dataclass(self.kind)
-
-    @property
-    def is_flat_group(self) -> bool:
-        """Whether the fields of a dataclass are flags without a prefix."""
-        return self.required and self.is_group
 
 
 class _Parser(ArgumentParser):
@@ -88,12 +57,12 @@ class _Parser(ArgumentParser):
         )
         self.add_argument("-h", "--help", action="help", help="Show this help message and exit.")
         self.add_argument("--quiet", action="store_const", const="true", help=_QUIET)
-        for key, argument in arguments_of(function).items():
+        for key, argument in command_arguments(function).items():
             if argument.is_group and argument.kind is not Recipe:
-                self.add_settings(argument.kind, "" if argument.required else f"{key}.")
+                self.add_settings(argument.kind, argument.prefix(""))
                 continue
             argument = argument._replace(default=None) if key in given else argument
-            options = _options(key, argument)
+            options = _options(argument)
             if argument.kind is bool:  # a flag
                 options = {"action": "store_const", "const": "true", "help": argument.help}
             self.add_argument(key if argument.positional else f"--{key}", **options)
@@ -108,13 +77,12 @@ class _Parser(ArgumentParser):
     def add_settings(self, kind: type, prefix: str = "", title: str = "") -> None:
         """Add the fields of a dataclass as flags whose names begin with `prefix`."""
         group = self.add_argument_group()
-        description, helps = documentation(kind)
-        group.title = title or description.rstrip(".")
-        for name, argument in _own_arguments(kind).items():
+        group.title = title or documentation(kind)[0].rstrip(".")
+        for name, argument in arguments_of(kind).items():
             if argument.is_group:
-                self.add_settings(argument.kind, f"{prefix}{name}.", helps[name].rstrip("."))
+                self.add_settings(argument.kind, argument.prefix(prefix), argument.help.rstrip("."))
             else:
-                group.add_argument(f"--{prefix}{name}", **_options(name, argument))
+                group.add_argument(f"--{prefix}{name}", **_options(argument))
 
     def error(self, message: str) -> NoReturn:
         for pattern, ours in _MESSAGES:
@@ -133,7 +101,7 @@ class _Help(HelpFormatter):
         return "\n\n".join(fill(paragraph, width, indent) for paragraph in text.split("\n\n"))
 
 
-def _options(name: str, argument: Argument) -> dict[str, Any]:
+def _options(argument: Argument) -> dict[str, Any]:
     """Return the arguments of `add_argument` for a positional argument, or for an option with a value."""
     kind = argument.kind
     text = argument.help.replace("%", "%%")
@@ -142,12 +110,12 @@ def _options(name: str, argument: Argument) -> dict[str, Any]:
         values = default if isinstance(default, (list, tuple)) else [default]
         shown = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
         text += f" (default: {' '.join(shown)})"
-    options: dict[str, Any] = {"help": text, "metavar": name.upper()}
+    options: dict[str, Any] = {"help": text, "metavar": argument.name.upper()}
     choices = ("true", "false") if kind is bool else get_args(kind) if get_origin(kind) is Literal else ()
     if is_list(kind):
         options["nargs"] = "+" if argument.required else "*"
     if argument.positional:
-        options["metavar"] = _metavar(name)
+        options["metavar"] = _metavar(argument.name)
         return options if argument.required or is_list(kind) else {**options, "nargs": "?"}
     if choices:
         options["metavar"] = f"{{{','.join(choices)}}}"
@@ -181,7 +149,7 @@ def parse(
         lines = " ".join(text.splitlines(keepends=True))  # indented, as a value
         with reading("--stages", "not YAML"):
             given["stages"] = parse_yaml(f"stages: {lines}", "--stages").get("stages", text)
-    arguments = arguments_of(function)
+    arguments = command_arguments(function)
     values = {}
     for key, value in given.items():
         is_positional = key in arguments and arguments[key].positional
@@ -239,30 +207,11 @@ def _normalized(argv: Sequence[str], types: dict[str, Any], command: str) -> lis
     return [*normalized, *argv[end:]]
 
 
-def arguments_of(function: Callable[..., Any]) -> dict[str, Argument]:
+def command_arguments(function: Callable[..., Any]) -> dict[str, Argument]:
     """Return the arguments of a command by name, those that its options require included."""
     arguments: dict[str, Argument] = {}
-    for key, argument in _own_arguments(function).items():
-        inner = arguments_of(argument.kind) if argument.is_flat_group else {}
-        nested = any(each.is_flat_group for each in inner.values())
-        arguments |= inner if nested else {key: argument}
+    for key, argument in arguments_of(function).items():
+        inner = command_arguments(argument.kind) if argument.required and argument.is_group else {}
+        has_groups = any(each.required and each.is_group for each in inner.values())
+        arguments |= inner if has_groups else {key: argument}
     return arguments
-
-
-def _own_arguments(function: Callable[..., Any]) -> dict[str, Argument]:
-    hints = get_type_hints(function)
-    _, helps = documentation(function)
-    return {
-        key: Argument(hints[key], each.default, each.kind is not each.KEYWORD_ONLY, helps.get(key, ""))
-        for key, each in signature(function).parameters.items()
-    }
-
-
-def documentation(obj: Any) -> tuple[str, dict[str, str]]:
-    """Return the description of a function or class, and the meaning of each argument, its own or inherited."""
-    helps: dict[str, str] = {}
-    for base in reversed(getattr(obj, "__mro__", [obj])):
-        _, _, text = cleandoc(getattr(base, "__doc__", None) or "").partition("\n\nArgs:\n")
-        matches = re.finditer(r"    (\w+): (.*(?:\n {8}.*)*)", text)
-        helps |= {match[1]: " ".join(match[2].split()) for match in matches}
-    return (getdoc(obj) or "").partition("\n\nArgs:\n")[0], helps

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
-from inspect import signature
-from typing import Any, get_type_hints
+from inspect import Parameter, cleandoc, getdoc, signature
+from typing import Any, NamedTuple, get_type_hints
 
 from relattn_mt.support.errors import InputError, one_line, require
 
@@ -42,42 +42,90 @@ class Config:
                 require(valid, f"{name} must be UTF-8 without NUL and U+0085, got {one_line(ascii(value), 100)}")
 
 
-def setting_types(kind: Callable[..., Any], prefix: str = "") -> dict[str, Any]:
+class Argument(NamedTuple):
+    """An argument of a command, or a setting of a configuration.
+
+    Attributes:
+        owner: The function of the command, or the configuration.
+        name: Its name.
+        kind: Its type, a configuration for a group of settings.
+        default: Its default, `Parameter.empty` if it is required.
+        positional: Whether it is given without a name.
+    """
+
+    owner: Callable[..., Any]
+    name: str
+    kind: Any
+    default: Any
+    positional: bool
+
+    @property
+    def required(self) -> bool:
+        return self.default is Parameter.empty
+
+    @property
+    def is_group(self) -> bool:
+        return isinstance(self.kind, type) and is_dataclass(self.kind)
+
+    @property
+    def help(self) -> str:
+        """Its meaning by the docstring of its owner."""
+        return documentation(self.owner)[1].get(self.name, "")
+
+    def prefix(self, outer: str) -> str:
+        """Return what the names of the settings of a group begin with: nothing of its own if it is required."""
+        return outer if self.required else f"{outer}{self.name}."
+
+
+@cache
+def arguments_of(owner: Callable[..., Any]) -> dict[str, Argument]:
+    """Return the arguments of a command, or the settings of a configuration, by name."""
+    hints = get_type_hints(owner)
+    arguments = {}
+    for name, parameter in signature(owner).parameters.items():
+        positional = parameter.kind is not parameter.KEYWORD_ONLY
+        arguments[name] = Argument(owner, name, hints[name], parameter.default, positional)
+    return arguments
+
+
+def documentation(obj: Any) -> tuple[str, dict[str, str]]:
+    """Return the description of a function or class, and the meaning of each argument, its own or inherited."""
+    helps: dict[str, str] = {}
+    for base in reversed(getattr(obj, "__mro__", [obj])):
+        _, _, text = cleandoc(getattr(base, "__doc__", None) or "").partition("\n\nArgs:\n")
+        matches = re.finditer(r"    (\w+): (.*(?:\n {8}.*)*)", text)
+        helps |= {match[1]: " ".join(match[2].split()) for match in matches}
+    return (getdoc(obj) or "").partition("\n\nArgs:\n")[0], helps
+
+
+def setting_types(owner: Callable[..., Any], prefix: str = "") -> dict[str, Any]:
     """Return the type of each setting of a configuration, or of each argument of a command, by its full name.
 
     Where an argument is a configuration, its settings count instead. If it has a default, their names begin with its
     own, as in "model.clip"; if it is required, they do not.
     """
     types: dict[str, Any] = {}
-    for name, hint, inner in arguments_of(kind, prefix):
-        types |= {f"{prefix}{name}": hint} if inner is None else setting_types(hint, inner)
+    for name, argument in arguments_of(owner).items():
+        if argument.is_group:
+            types |= setting_types(argument.kind, argument.prefix(prefix))
+        else:
+            types[f"{prefix}{name}"] = argument.kind
     return types
 
 
-def arguments_from(kind: Callable[..., Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def arguments_from(owner: Callable[..., Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the arguments to make a configuration or to call a command with, for settings by full name."""
     arguments = {}
-    for name, hint, inner in arguments_of(kind, prefix):
-        if inner is not None:
-            own = arguments_from(hint, values, inner)
+    for name, argument in arguments_of(owner).items():
+        if argument.is_group:
+            inner = argument.prefix(prefix)
+            own = arguments_from(argument.kind, values, inner)
             try:
-                arguments[name] = hint(**own)
+                arguments[name] = argument.kind(**own)
             except InputError as error:
                 raise InputError(f"{inner}{error}") from error
         elif f"{prefix}{name}" in values:
             arguments[name] = values[f"{prefix}{name}"]
-    return arguments
-
-
-@cache
-def arguments_of(kind: Callable[..., Any], prefix: str) -> list[tuple[str, Any, str | None]]:
-    """Return the name and the type of each argument, and for a configuration the prefix of its settings."""
-    arguments = []
-    hints = get_type_hints(kind)
-    for name, argument in signature(kind).parameters.items():
-        is_group = isinstance(hints[name], type) and is_dataclass(hints[name])
-        inner = prefix if argument.default is argument.empty else f"{prefix}{name}."
-        arguments.append((name, hints[name], inner if is_group else None))
     return arguments
 
 
