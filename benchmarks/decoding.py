@@ -78,7 +78,7 @@ def make_random(path: Path, text: Path, size: str) -> None:
     model_config, pieces = sizes()[size]
     tokenizer = Tokenizer.train(islice(read_lines(text), 200_000), pieces, seed=1)
     torch.manual_seed(1)
-    model = Transformer(model_config, tokenizer.vocab_sizes[0])
+    model = Transformer(model_config, tokenizer.vocab_size)
     assert model.output_bias is not None
     model.output_bias.data[tokenizer.special.eos] = NEVER
     search = SearchConfig(max_length_ratio=1.0, max_length_extra=1)

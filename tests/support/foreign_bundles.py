@@ -88,7 +88,7 @@ def make_bundle(
         config = ModelConfig(**{**sizes, **clip, **model})  # type: ignore[arg-type]
         torch.manual_seed(1)
         pieces = tokenizer(tuple(sorted({tgt for _, tgt in pairs})))
-        weights = Transformer(config, pieces.vocab_sizes[0])
+        weights = Transformer(config, pieces.vocab_size)
         with torch.no_grad():
             for parameter in weights.parameters():
                 parameter.add_(torch.randn(parameter.shape), alpha=0.3)  # none of them is small

@@ -38,7 +38,7 @@ def tokenizer() -> Tokenizer:
 
 def make_model(tokenizer: Tokenizer, config: ModelConfig = CONFIG, seed: int = 1) -> Transformer:
     torch.manual_seed(seed)
-    return Transformer(config, tokenizer.vocab_sizes[0])
+    return Transformer(config, tokenizer.vocab_size)
 
 
 def save(path: Path, tokenizer: Tokenizer, seed: int = 1, card: str = "# A model\n\nüber\n") -> Path:
@@ -158,7 +158,7 @@ def test_weights_that_do_not_fit(saved, tokenizer):
         state["extra"] = torch.zeros(2)
         del state["decoder.0.feed_forward.0.bias"]
 
-    pieces, digest, model = tokenizer.vocab_sizes[0], tokenizer.digest, make_model(tokenizer)
+    pieces, digest, model = tokenizer.vocab_size, tokenizer.digest, make_model(tokenizer)
     change_weights(saved, change, tokenizer=digest)
     facts = (f"embedding must be ({pieces}, 12), got ({pieces - 1}, 12)", "extra is not in the model")
     assert_refused(saved, "decoder.0.feed_forward.0.bias is missing", *facts)
@@ -172,7 +172,7 @@ def test_weights_that_do_not_fit(saved, tokenizer):
 
 
 def test_tokenizer_must_be_that_of_the_weights(saved, tokenizer):
-    other = Tokenizer.train(["three plums", "drei Pflaumen", *LINES[2:]] * 5, tokenizer.vocab_sizes[0], seed=1)
+    other = Tokenizer.train(["three plums", "drei Pflaumen", *LINES[2:]] * 5, tokenizer.vocab_size, seed=1)
     fact = "tokenizer.model: damaged, or not the one these weights were trained with"
     (saved / "tokenizer.model").write_bytes(other.files["tokenizer.model"])
     assert_refused(saved, fact)

@@ -309,7 +309,7 @@ def test_log_equals_independent_measurements(finished, text, tmp_path, make_reci
     tokenizer = Tokenizer.load(Path(finished.out) / "tokenizer.model")
     assert [row.step for row in rows] == [2, 4, 6]
     for row in rows:
-        model = Transformer(finished.model, tokenizer.vocab_sizes[0])
+        model = Transformer(finished.model, tokenizer.vocab_size)
         model.load_state_dict(state_of(finished, row.step)["model"])
         assert row.valid_loss == pytest.approx(independent_loss(model, tokenizer, pairs), rel=1e-5)
         greedy = translator_of(model, tokenizer, replace(finished.search, beam_size=1))
@@ -327,7 +327,7 @@ def test_log_equals_independent_measurements(finished, text, tmp_path, make_reci
     tokenizer = Tokenizer.load(tmp_path / "run" / "tokenizer.model")
     torch.manual_seed(recipe.seed)
     pairs = list(ParallelFiles(recipe.data.train_src, recipe.data.train_tgt))
-    loss = independent_loss(Transformer(recipe.model, tokenizer.vocab_sizes[0]), tokenizer, pairs)
+    loss = independent_loss(Transformer(recipe.model, tokenizer.vocab_size), tokenizer, pairs)
     assert row.loss == pytest.approx(loss, rel=1e-5)
 
 

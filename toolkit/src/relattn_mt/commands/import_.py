@@ -50,9 +50,11 @@ def import_(
         offline: Take a model of Firefox from the cache only.
     """
     if is_name(path):
-        own = {"tokenizer": tokenizer, "tgt_tokenizer": tgt_tokenizer, "src_lang": src_lang, "tgt_lang": tgt_lang}
         others = {
-            **own,
+            "tokenizer": tokenizer,
+            "tgt_tokenizer": tgt_tokenizer,
+            "src_lang": src_lang,
+            "tgt_lang": tgt_lang,
             "check_lines": check_lines,
             "check_count": check_count != _CHECK_COUNT,
             "alignment_text": alignment_text,

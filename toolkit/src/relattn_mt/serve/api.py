@@ -69,7 +69,9 @@ class Api:
         self._keys = None if keys is None else read_keys(keys)
         self._detector = cache(lambda: Detector(router.sources))
         self._files = FileStore(self._limits.stored)
-        self._languages = cache(lambda: JSONResponse([*map(self._language, router.codes)]))
+        self._languages = cache(
+            lambda: JSONResponse([{**_language_entry(code), "targets": router.targets(code)} for code in router.codes])
+        )
         self._working: Counter[str] = Counter()  # files that are translated, by client
 
     async def translate(self, request: Request) -> Response:
@@ -115,9 +117,6 @@ class Api:
     async def languages(self, _: Request) -> Response:
         """List the languages, and those that each can be translated into."""
         return self._languages()
-
-    def _language(self, code: str) -> dict[str, Any]:
-        return {**_language_entry(code), "targets": self._router.targets(code)}
 
     async def translate_file(self, request: Request) -> Response:
         """Translate a file. The response has the URL of the translation, which can be downloaded for half an hour."""

@@ -102,24 +102,21 @@ class Vocabulary:
         Raises:
             InputError: The model has no such language.
         """
+        other = copy(self)  # `replace` would check the vocabularies again, which takes long
         if self.prompts:
-            other = copy(self)  # `replace` would check the vocabularies again, which takes long
-            object.__setattr__(other, "source_begin", self.prompts.get(f"{src_lang} {tgt_lang}", "").split())
-            return other
-        if not self.languages:
-            return self
-        tokens = {*self.languages.values()}
-        around = tgt_lang
-        if self.reads_source_language:
-            around = src_lang
-            if src_lang not in self.languages:
-                raise unknown("src_lang", src_lang, self.languages)
-        if tgt_lang not in self.languages:
-            raise unknown("tgt_lang", tgt_lang, self.languages)
-        other = copy(self)
-        for name, code in (("source_begin", around), ("source_end", around), ("target_begin", tgt_lang)):
-            pieces = [self.languages[code] if piece in tokens else piece for piece in getattr(self, name)]
-            object.__setattr__(other, name, pieces)
+            vars(other)["source_begin"] = self.prompts.get(f"{src_lang} {tgt_lang}", "").split()
+        elif self.languages:
+            around = tgt_lang
+            if self.reads_source_language:
+                around = src_lang
+                if src_lang not in self.languages:
+                    raise unknown("src_lang", src_lang, self.languages)
+            if tgt_lang not in self.languages:
+                raise unknown("tgt_lang", tgt_lang, self.languages)
+            tokens = self.languages.values()
+            for name, code in (("source_begin", around), ("source_end", around), ("target_begin", tgt_lang)):
+                pieces = getattr(self, name)
+                vars(other)[name] = [self.languages[code] if piece in tokens else piece for piece in pieces]
         return other
 
 

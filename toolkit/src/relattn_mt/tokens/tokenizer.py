@@ -83,6 +83,7 @@ class Tokenizer:
     Attributes:
         special: Ids of the special tokens.
         languages: Token of each language by its code, in a model of several pairs of languages.
+        vocab_size: Number of pieces.
         vocab_sizes: Number of pieces of the source and of the target.
         unknown_piece: Piece that stands for unknown pieces.
         files: Content of the tokenizer's files by name.
@@ -103,6 +104,7 @@ class Tokenizer:
         controls = takewhile(self._model.is_control, range(_UNKNOWN + 1, size))
         tokens = map(self._model.id_to_piece, controls)
         self.languages = {match[1]: match[0] for match in map(_LANGUAGE.fullmatch, tokens) if match}
+        self.vocab_size = size
         self.vocab_sizes = size, size
         self.unknown_piece = self._model.id_to_piece(_UNKNOWN)
         self.files = {TOKENIZER: model_bytes}

@@ -174,10 +174,10 @@ class Journal:
         if self._bar is None or row.valid_loss is not None:
             self.log(str(row))
 
-    def log(self, message: str, level: int = logging.INFO) -> None:
+    def log(self, message: str) -> None:
         """Log a message in the first process."""
         if self.worker.is_first:
-            _log.log(level, message)
+            _log.info("%s", message)
 
 
 def read_log(path: Path) -> list[Row]:

@@ -56,14 +56,16 @@ def fit(worker: Worker, run: Run, stop: Stop, *, show: bool) -> int:
     if _finished(progress, train):
         return progress.step
     journal = Journal(worker, run.directory.path, progress, steps=train.steps)
-    split = {
-        "accumulate": train.accumulate // worker.world_size,
-        "ranks": worker.world_size,
-        "rank": worker.rank,
-    }
-    timer: list[float] = []
+    steps = data.train.steps(
+        (progress.epoch, progress.index),
+        done=progress.step,
+        accumulate=train.accumulate // worker.world_size,
+        ranks=worker.world_size,
+        rank=worker.rank,
+    )
+    began = 0.0
     with journal.opened(show=show):
-        for step in data.train.steps((progress.epoch, progress.index), done=progress.step, **split):
+        for taken, step in enumerate(steps, start=1):
             journal.start_clock()
             number = progress.step + 1
             factor = train.learning_rate_factor
@@ -74,12 +76,12 @@ def fit(worker: Worker, run: Run, stop: Stop, *, show: bool) -> int:
             progress.epoch = step.epoch
             progress.index = step.index + 1
             journal.add(loss, step)
-            if len(timer) < _TIMED:
-                timer.append(time.monotonic())
-                if len(timer) == _TIMED and number + train.log_every < train.steps:
-                    left = train.steps - number
-                    seconds = (timer[-1] - timer[0]) / (_TIMED - 1) * left
-                    journal.log(f"the remaining {left:,} steps take about {duration(seconds)}")
+            left = train.steps - number
+            if taken == 1:
+                began = time.monotonic()
+            elif taken == _TIMED and left > train.log_every:
+                seconds = (time.monotonic() - began) / (_TIMED - 1) * left
+                journal.log(f"the remaining {left:,} steps take about {duration(seconds)}")
 
             validating = number % train.valid_every == 0 or number >= train.steps
             if number % train.log_every == 0 or validating:

@@ -77,11 +77,8 @@ def read_initial_bundle(recipe: Recipe) -> bundle.Bundle | None:
     expected = model
     before = initial.model.position_spec
     after = model.position_spec
-    if (
-        before.signal == after.signal
-        and isinstance(before.mixer, DotProduct)
-        and isinstance(after.mixer, ClippedTables)
-    ):
+    gets_tables = isinstance(before.mixer, DotProduct) and isinstance(after.mixer, ClippedTables)
+    if gets_tables and before.signal == after.signal:
         expected = model.with_positions(initial.model.positions, max_positions=initial.model.max_positions)
         weights = weight_table(model, tokenizer.vocab_sizes)
         tables = [name for name in weights if name.endswith((".rel_key.weight", ".rel_value.weight"))]
@@ -108,22 +105,22 @@ def write_bundle(directory: RunDirectory, data: TranslationData, last: int, path
     if recipe.model.alignment_layer == "assumed":
         trained, note = with_best(trained, list(_texts(data, tokenizer, config.given_tokens)))
     files = f"`{config.train_list}`" if config.train_list else f"`{config.train_src}` and `{config.train_tgt}`"
+    steps = ", ".join(str(checkpoints.step_of(path)) for path in paths)
     card = (
         f"# {config.src_lang} → {config.tgt_lang}\n\n"
         f"A Transformer with {recipe.model.positions} positions, trained with relattn on {files}; "
-        f"the mean of the weights after steps {', '.join(str(checkpoints.step_of(path)) for path in paths)}.\n\n"
+        f"the mean of the weights after steps {steps}.\n\n"
         "    relattn-mt translate PATH < in.txt > out.txt\n\n"
         f"{note[0].upper()}{note[1:]}.\n\n"
-        "## Recipe\n\n```yaml\n" + dump(recipe) + "```\n"
+        f"## Recipe\n\n```yaml\n{dump(recipe)}```\n"
     )
     if data.valid:
         card += "\n## Scores\n"
         translator = trained.translator()
-    for each in data.valid:
-        sources = [src for src, _ in each.pairs]
-        references = [tgt for _, tgt in each.pairs]
-        scores = score(translator.with_languages(*each.languages).translate(sources), references)
-        name = f" of {each.name}" if len(data.valid) > 1 else ""
+    for valid in data.valid:
+        sources, references = zip(*valid.pairs, strict=True)
+        scores = score(translator.with_languages(*valid.languages).translate(sources), references)
+        name = f" of {valid.name}" if len(data.valid) > 1 else ""
         card += f"\nOn the {scores.sentences} validation sentences{name}:\n\n{scores}\n"
     trained.save(card)
 

@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from torch import nn
@@ -54,10 +54,12 @@ def read_recipe(out: Path) -> Recipe:
 
 def require_same_run(old: Recipe, recipe: Recipe) -> None:
     """Raise an InputError that names all changed settings, if a run cannot continue with another recipe."""
-    paths = {name: getattr(recipe.data, name) for name in _PATHS}
-    moved = {name: path for name, path in paths.items() if path and getattr(old.data, name)}
-    old = replace(old, data=replace(old.data, **moved))
-    lines = differences(as_dict(old), as_dict(recipe))
+    before = as_dict(old)
+    after = as_dict(recipe)
+    for name in _PATHS:
+        if before["data"][name] and after["data"][name]:
+            before["data"][name] = after["data"][name]
+    lines = differences(before, after)
     changed = [line for line in lines if line.partition(": ")[0] not in _CHANGEABLE]
     require(not changed, f"{recipe.out}: these settings must be as when the run started: {'; '.join(changed)}")
 
@@ -111,9 +113,8 @@ class RunDirectory:
         out = self.path
         require(not (out / RECIPE).exists(), f"{out}: contains a run; use --resume to continue it, or another out")
         # A killed process may have left a lock or a temporary file in a directory that it created.
-        empty = not out.exists() or (
-            out.is_dir() and all(entry.name == LOCK or is_leftover(entry) for entry in out.iterdir())
-        )
+        ignored = (entry.name == LOCK or is_leftover(entry) for entry in out.glob("*"))
+        empty = not out.exists() or (out.is_dir() and all(ignored))
         require(empty, f"{out}: out must be an empty directory or a new one")
 
     def _require_usable(self) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -39,7 +38,8 @@ def train(
     """
     directory = RunDirectory(recipe)
     path = directory.path / BUNDLE
-    with _threads_kept(), freed_memory_kept():
+    with ExitStack() as stack, freed_memory_kept():
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
         worker = worker_of(recipe.train)
         first = worker.is_first
         with Stop() as stop:
@@ -72,13 +72,3 @@ def _log_run(run: Run) -> None:
     _log.info(f"model: {model.positions} positions, dim {model.dim}, {layers}, {weights:,} weights")
     _log.info(f"text: {len(text.pairs.src):,} pairs of {one_line(', '.join(text.names), 200)}")
     _log.info(f"run: {train.steps:,} steps, {train.precision}, threads per process: {threads}")
-
-
-@contextmanager
-def _threads_kept() -> Iterator[None]:
-    """Restore the number of threads at the end."""
-    threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -32,7 +32,8 @@ def validate(run: Run, valid: ValidationSet, device: torch.device) -> Validated:
             tokenizer = run.data.tokenizer.with_languages(*valid.languages)
             search = replace(recipe.search, beam_size=1)
             translator = Translator(engine_of(run.model, device), tokenizer, search)
-            bleu = score(translator.translate([src for src, _ in pairs]), [tgt for _, tgt in pairs]).bleu
+            sources, references = zip(*pairs, strict=True)
+            bleu = score(translator.translate(sources), references).bleu
         run.model.train()
     return Validated(valid.name, loss, bleu)
 
