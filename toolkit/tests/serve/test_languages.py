@@ -151,7 +151,7 @@ def test_all_pairs_share_one_copy_of_the_weights(multilingual, precision, monkey
     for other in others:
         assert other.engine is first.engine
         assert other.characters is first.characters
-        for name in ("models", "target_texts", "_src_ids"):
+        for name in ("models", "target_texts", "_ids"):
             assert getattr(other.tokenizer, name) is getattr(first.tokenizer, name)
 
 

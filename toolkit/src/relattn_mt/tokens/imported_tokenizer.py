@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
@@ -173,31 +172,30 @@ class ImportedTokenizer:
         self.vocab_sizes = len(vocabulary.source), len(vocabulary.target)
         self.unknown_piece = vocabulary.unknown
         self._contents = src_model, tgt_model
-        self._src_ids = {piece: i for i, piece in enumerate(vocabulary.source)}
-        self._tgt_ids = self._src_ids
-        if vocabulary.target is not vocabulary.source:
-            self._tgt_ids = {piece: i for i, piece in enumerate(vocabulary.target)}
+        src_ids = _ids(vocabulary.source)
+        tgt_ids = src_ids if vocabulary.target is vocabulary.source else _ids(vocabulary.target)
+        self._ids = src_ids, tgt_ids
         source = _load_model(paths[0], src_model, vocabulary.bpe)
         target = source if tgt_model == src_model else _load_model(paths[1], tgt_model, vocabulary.bpe)
         self.models = source, target
         if not is_checked:
-            _require_known(paths[0], "source", source, self._src_ids)
-            _require_known(paths[1], "target", target, self._tgt_ids)
+            _require_known(paths[0], "source", source, src_ids)
+            _require_known(paths[1], "target", target, tgt_ids)
         self.special = self._special_tokens()
-        eos = self.special.eos
-        unknown = self._tgt_ids[vocabulary.unknown]
-        languages = (self._tgt_ids[piece] for piece in vocabulary.languages.values() if piece in self._tgt_ids)
-        self.not_text = {*self.special.banned, eos, unknown, *languages}
-        names = chain(vocabulary.languages.values(), map(vocabulary.target.__getitem__, self.not_text))
+        languages = vocabulary.languages.values()
+        ids_of_languages = (tgt_ids[piece] for piece in languages if piece in tgt_ids)
+        self.not_text = {*self.special.banned, self.special.eos, tgt_ids[vocabulary.unknown], *ids_of_languages}
+        names = {*languages, *(vocabulary.target[i] for i in self.not_text)}
         self.controls = {name: list(name) for name in names}
         self._texts = cache(self._make_texts)  # when they are needed, once for all copies
 
     def _make_texts(self) -> list[bytes]:
         target = self.vocabulary.target
+        model = self.models[1]
         if self.vocabulary.bpe:
             texts = {piece: piece_text(piece).replace(SPACE_MARK, " ").encode() for piece in target}
         else:
-            texts = dict(zip(pieces_of(self.models[1]), piece_texts(self.models[1]), strict=True))
+            texts = dict(zip(pieces_of(model), piece_texts(model), strict=True))
         return [b"" if i in self.not_text else texts.get(piece, b"") for i, piece in enumerate(target)]
 
     @property
@@ -208,8 +206,7 @@ class ImportedTokenizer:
     def _special_tokens(self) -> SpecialTokens:
         """Return the ids of the special tokens of the vocabulary."""
         vocabulary = self.vocabulary
-        src_ids = self._src_ids
-        tgt_ids = self._tgt_ids
+        src_ids, tgt_ids = self._ids
         pads = [tgt_ids[name] for name in _PADS if name in tgt_ids]
         bos = tgt_ids[vocabulary.start]
         eos = tgt_ids[vocabulary.end]
@@ -274,7 +271,7 @@ class ImportedTokenizer:
 
     def frequencies(self) -> dict[str, float]:
         """Return the source pieces that are text, all with the same weight."""
-        known = sorted(_text_pieces(self.models[0]) & self._src_ids.keys())
+        known = sorted(_text_pieces(self.models[0]) & self._ids[0].keys())
         return dict.fromkeys(map(piece_text, known) if self.vocabulary.bpe else known, 1.0)
 
     def normalize(self, text: str) -> str:
@@ -283,15 +280,16 @@ class ImportedTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the piece ids of a source line, without special tokens."""
-        return self._encoded(text, self.models[0], self._src_ids)
+        return self._encoded(text, 0)
 
     def encode_target(self, text: str) -> list[int]:
         """Return the piece ids of a target line, without special tokens."""
-        return self._encoded(text, self.models[1], self._tgt_ids)
+        return self._encoded(text, 1)
 
-    def _encoded(self, text: str, model: Any, ids: dict[str, int]) -> list[int]:
-        unknown = ids[self.vocabulary.unknown]
-        pieces = model.encode(text, out_type=str)
+    def _encoded(self, text: str, side: int) -> list[int]:
+        ids = self._ids[side]
+        unknown = ids[self.unknown_piece]
+        pieces = self.models[side].encode(text, out_type=str)
         return [ids.get(part, unknown) for piece in pieces for part in self.controls.get(piece, [piece])]
 
     def encode_pairs(self, pairs: Sequence[SentencePair]) -> Iterator[tuple[list[int], list[int]]]:
@@ -300,14 +298,15 @@ class ImportedTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of target ids. Special tokens are left out, and a generated line break becomes a space."""
-        pieces = [self.vocabulary.target[i] for i in ids if i not in self.not_text]
-        return self.models[1].decode_pieces(pieces).replace("\n", " ")
+        return self._decoded(ids, 1, self.not_text)
 
     def decode_source(self, ids: Iterable[int]) -> str:
         """Return the text of source ids, without unknown pieces."""
-        unknown = self._src_ids[self.vocabulary.unknown]
-        pieces = [self.vocabulary.source[i] for i in ids if i != unknown]
-        return self.models[0].decode_pieces(pieces).replace("\n", " ")
+        return self._decoded(ids, 0, {self._ids[0][self.unknown_piece]})
+
+    def _decoded(self, ids: Iterable[int], side: int, left_out: set[int]) -> str:
+        pieces = [self.vocabularies[side][i] for i in ids if i not in left_out]
+        return self.models[side].decode_pieces(pieces).replace("\n", " ")
 
 
 AnyTokenizer = Tokenizer | ImportedTokenizer
@@ -332,6 +331,10 @@ def tokenizer_in(directory: Path) -> AnyTokenizer:
     if (directory / VOCABULARY).exists():
         return ImportedTokenizer.load(directory)
     return Tokenizer.load(directory / TOKENIZER)
+
+
+def _ids(pieces: list[str]) -> dict[str, int]:
+    return {piece: i for i, piece in enumerate(pieces)}
 
 
 def _digest(contents: Iterable[bytes]) -> str:

@@ -116,7 +116,7 @@ def average(states: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
     """
     total: dict[str, Tensor] = {}
     count = 0
-    state = dict[str, Tensor]()
+    state: dict[str, Tensor] = {}
     for count, state in enumerate(states, start=1):
         same = {name: x.shape for name, x in state.items()} == {name: x.shape for name, x in (total or state).items()}
         require(same, f"checkpoint {count} to average must have the weights of the first one")

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,7 @@ class Journal:
     steps: int  # of the run
     _unsettled: list[tuple[Tensor, Step]] = field(default_factory=list, init=False)  # the device may still compute them
     _clock: float | None = field(default=None, init=False)
-    _bar: tqdm | None = field(default=None, init=False)
+    _bar: tqdm = field(default_factory=partial(tqdm, disable=True), init=False)
 
     @contextmanager
     def opened(self, *, show: bool) -> Iterator[None]:
@@ -111,13 +112,11 @@ class Journal:
                 if (self.out / name).exists():
                     rows = [row for row in _read_csv(self.out / name, columns) if int(row[0]) <= step]
                     write_atomically(self.out / name, as_csv([columns, *rows]).encode())
-        if first and show and shows_progress():
-            self._bar = tqdm(total=self.steps, initial=step, unit="step", dynamic_ncols=True, file=sys.stderr)
-        try:
+        hidden = not (first and show and shows_progress())
+        with tqdm(
+            total=self.steps, initial=step, unit="step", dynamic_ncols=True, file=sys.stderr, disable=hidden
+        ) as self._bar:
             yield
-        finally:
-            if self._bar is not None:
-                self._bar.close()
 
     def start_clock(self) -> None:
         """Start counting training time, unless it is being counted."""
@@ -127,8 +126,7 @@ class Journal:
     def add(self, loss: Tensor, step: Step) -> None:
         """Record a step that was taken, and this process's share of its loss per target token."""
         self._unsettled.append((loss, step))
-        if self._bar is not None:
-            self._bar.update()
+        self._bar.update()
 
     def settle(self) -> None:
         """Wait for the losses of the recorded steps, and stop the clock.
@@ -169,9 +167,8 @@ class Journal:
             _append(self.out / LOG, _COLUMNS, [astuple(row)])
             if len(validated) > 1:
                 _append(self.out / VALID, _VALID_COLUMNS, [(row.step, *astuple(result)) for result in validated])
-        if self._bar is not None:
-            self._bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tokens/s, lr {rate:.1e}")
-        if self._bar is None or row.valid_loss is not None:
+        self._bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tokens/s, lr {rate:.1e}")
+        if self._bar.disable or row.valid_loss is not None:
             self.log(str(row))
 
     def log(self, message: str) -> None:
