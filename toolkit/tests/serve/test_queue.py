@@ -2,13 +2,14 @@
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from relattn_mt.serve.limits import Limits
-from relattn_mt.serve.queue import CLIENT, BatchQueue, QueueFull
+from relattn_mt.serve.queue import CLIENT, RECENT, BatchQueue, QueueFull
 
 
 class Work:
@@ -31,7 +32,9 @@ def run(test: Callable[..., Coroutine[Any, Any, None]], *works: Work, batch: int
     async def run_queue() -> None:
         with ThreadPoolExecutor(1) as threads:
             limits = Limits(batch=batch, waiting=waiting, sentences=1, pause=1.0)
-            queues = [BatchQueue(work, threads, limits, size=lambda item: abs(item)) for work in works]
+            queues = [
+                BatchQueue(work, threads, limits, lambda size: None, deque(maxlen=RECENT), size=abs) for work in works
+            ]
             await asyncio.wait_for(test(*queues), 30)
 
     asyncio.run(run_queue())

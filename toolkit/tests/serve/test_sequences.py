@@ -2,12 +2,13 @@
 
 import asyncio
 import random
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from relattn_mt.serve import files
 from relattn_mt.serve.limits import Limits
-from relattn_mt.serve.queue import CLIENT, BatchQueue, QueueFull
+from relattn_mt.serve.queue import CLIENT, RECENT, BatchQueue, QueueFull
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -73,7 +74,7 @@ def test_queue_gives_each_request_its_results(seed: int) -> None:
 
     async def run() -> list[str]:
         with ThreadPoolExecutor(1) as threads:
-            queue = BatchQueue(work, threads, limits, size=abs)
+            queue = BatchQueue(work, threads, limits, lambda size: None, deque(maxlen=RECENT), size=abs)
             requests = []
             for _ in range(60):
                 items = [

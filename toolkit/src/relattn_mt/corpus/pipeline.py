@@ -41,7 +41,6 @@ from relattn_mt.tokens.text_files import read_lines
 
 RECORD = "prepared.json"
 _WORK = ".relattn-preparing"
-_SETTINGS_FIELDS = "settings", "origin"  # fields of settings.json, and the first of prepared.json
 _LEVEL = 5  # of gzip: nearly the size of the highest level, in a third of the time
 _log = logging.getLogger(__name__)
 
@@ -70,10 +69,10 @@ def prepare(
     require(different, f"the source and the target must have different languages, got {src_lang} and {tgt_lang}")
     require(out.is_dir() or not out.exists(), f"{out}: the output must be a directory, got a file")
     with locked(out, "preparing this directory"):
-        record = _read_record(out / RECORD, *_SETTINGS_FIELDS, "stats", "files")
+        record = _read_record(out / RECORD, "settings", "stats", "files")
         work = out / _WORK
-        progress = record or _read_record(work / "settings.json", *_SETTINGS_FIELDS)
-        if progress is None and (other_files := {entry.name for entry in out.iterdir()} - {LOCK, _WORK}):
+        started = record or _read_record(work / "settings.json", "settings")
+        if started is None and (other_files := {entry.name for entry in out.iterdir()} - {LOCK, _WORK}):
             raise InputError(f"{out}: the output must be an empty directory, got one with {min(other_files)}")
         for code in corpus.languages:
             if config.min_script and not has_known_script(code):
@@ -85,7 +84,7 @@ def prepare(
             "pairs per part": part,
             "valid": valid,
         }
-        if progress is not None and (changes := differences(progress["settings"], settings)):
+        if started is not None and (changes := differences(started["settings"], settings)):
             hint = "choose another --out" if record is not None else f"to start over, remove {work}"
             raise InputError(f"{out}: was prepared from other text or by other rules: {'; '.join(changes)}; {hint}")
         if record is not None:

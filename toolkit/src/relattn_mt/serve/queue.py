@@ -45,9 +45,9 @@ class BatchQueue:
         work: Function that returns a result per item of a batch; it runs in a thread of `threads`.
         threads: Threads to run `work` in.
         limits: Batch size, size of the queue, and how long to wait for a batch to fill.
-        size: Function that returns the size of an item, such as its number of pieces.
         on_batch: Function that is called with the size of each batch.
-        recent: Clients of each recent batch, of all queues that share the threads.
+        recent: Clients of each of the `RECENT` last batches, of all queues that share the threads.
+        size: Function that returns the size of an item, such as its number of pieces.
 
     Attributes:
         failed: Whether the last item, or batch, failed with an error for which its request is not to blame.
@@ -58,9 +58,10 @@ class BatchQueue:
         work: Callable[[list[Any]], list[Any]],
         threads: Executor,
         limits: Limits,
-        size: Callable[[Any], int] = lambda item: 1,
-        on_batch: Callable[[int], object] = lambda size: None,
-        recent: deque[set[str]] | None = None,
+        on_batch: Callable[[int], object],
+        recent: deque[set[str]],
+        *,
+        size: Callable[[Any], int],
     ) -> None:
         self._work = work
         self._threads = threads
@@ -68,7 +69,7 @@ class BatchQueue:
         self._size = size
         self._on_batch = on_batch
         self._clients: dict[str, deque[deque[_Item]]] = {}  # requests, whose items are not in a batch yet
-        self._recent = deque(maxlen=RECENT) if recent is None else recent
+        self._recent = recent
         self._running: asyncio.Task[None] | None = None  # while items wait
         self._began: float | None = None  # when the current batch began
         self.failed = False

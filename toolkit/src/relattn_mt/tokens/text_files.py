@@ -156,7 +156,7 @@ def blocks(path: str | Path, update: Callable[[bytes], object] | None = None) ->
 
 def _decompressed(file: BufferedReader, path: str | Path) -> Iterator[bytes]:
     """Yield the decompressed bytes of a file that was just opened."""
-    kind = _format(file.peek(10))
+    kind = _matching(_FORMATS, file.peek(10))
     if kind in ("bzip2", "xz"):
         yield from _streams(
             file, bz2.BZ2Decompressor if kind == "bzip2" else partial(lzma.LZMADecompressor, lzma.FORMAT_XZ)
@@ -190,11 +190,6 @@ def _streams(file: BufferedReader, decompressor: Callable[[], Any]) -> Iterator[
         raise EOFError("Compressed file ended before the end of its last stream")
 
 
-def _format(start: bytes) -> str | None:
-    """Return the format of a file that is not text by its first bytes; None for text."""
-    return _matching(_FORMATS, start)
-
-
 def _matching(patterns: Mapping[str, bytes], start: bytes) -> str | None:
     """Return the name of the first pattern that matches."""
     return next((name for name, pattern in patterns.items() if re.match(pattern, start, re.DOTALL)), None)
@@ -204,7 +199,7 @@ def _require_text(start: bytes, name: str | Path) -> None:
     """Raise an InputError if a file with these first bytes is not text in UTF-8."""
     if encoding := wide_encoding(start):
         raise InputError(f"{name}: must be UTF-8, got {encoding}; convert it with `iconv -f {encoding} -t UTF-8`")
-    if kind := _format(start):
+    if kind := _matching(_FORMATS, start):
         supported = "text is UTF-8, and may be compressed with gzip, bzip2, xz or zstd"
         raise InputError(f"{name}: must be text, got {kind}; {supported}")
 
