@@ -110,20 +110,26 @@ def _options(argument: Argument) -> dict[str, Any]:
         values = default if isinstance(default, (list, tuple)) else [default]
         shown = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
         text += f" (default: {' '.join(shown)})"
-    options: dict[str, Any] = {"help": text, "metavar": argument.name.upper()}
-    choices = ("true", "false") if kind is bool else get_args(kind) if get_origin(kind) is Literal else ()
+    options: dict[str, Any] = {"help": text, "metavar": _metavar(argument)}
     if is_list(kind):
         options["nargs"] = "+" if argument.required else "*"
+    elif argument.positional and not argument.required:
+        options["nargs"] = "?"
+    if not argument.positional:
+        options["required"] = argument.required
+        if is_list(kind):
+            options["action"] = "extend"
+    return options
+
+
+def _metavar(argument: Argument) -> str:
+    """Return what stands for the value of an argument."""
+    choices = get_args(argument.kind) if get_origin(argument.kind) is Literal else ()
     if argument.positional:
-        options["metavar"] = _metavar(argument.name)
-        return options if argument.required or is_list(kind) else {**options, "nargs": "?"}
-    if choices:
-        options["metavar"] = f"{{{','.join(choices)}}}"
-    return {**options, "required": argument.required, **({"action": "extend"} if is_list(kind) else {})}
-
-
-def _metavar(name: str) -> str:
-    return name.upper().removesuffix("S")
+        return argument.name.upper().removesuffix("S")
+    if argument.kind is bool:
+        choices = "true", "false"
+    return f"{{{','.join(choices)}}}" if choices else argument.name.upper()
 
 
 def is_list(kind: Any) -> bool:
@@ -149,11 +155,8 @@ def parse(
         lines = " ".join(text.splitlines(keepends=True))  # indented, as a value
         with reading("--stages", "not YAML"):
             given["stages"] = parse_yaml(f"stages: {lines}", "--stages").get("stages", text)
-    arguments = command_arguments(function)
-    values = {}
-    for key, value in given.items():
-        is_positional = key in arguments and arguments[key].positional
-        values[key] = value_of(_metavar(key) if is_positional else f"--{key}", value, types[key])
+    labels = {key: _metavar(each) for key, each in command_arguments(function).items() if each.positional}
+    values = {key: value_of(labels.get(key, f"--{key}"), value, types[key]) for key, value in given.items()}
     if recipe is not None:
         values = _recipe_values(recipe, values.get("model.positions")) | values
     quiet = values.pop("quiet", False)

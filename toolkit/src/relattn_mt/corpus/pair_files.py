@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from relattn_mt.support.errors import InputError, reading, require, require_installed, same_language
+from relattn_mt.support.errors import reading, require, require_installed, same_language
 from relattn_mt.support.types import LanguagePair, SentencePair
 from relattn_mt.tokens.text_files import blocks, read_lines
 
@@ -54,13 +54,11 @@ def _find(names: Sequence[str], languages: LanguagePair, where: str) -> list[int
 
 
 def _columns(rows: Iterable[list[str]], path: str, languages: LanguagePair) -> Iterator[Sequence[str]]:
-    columns: list[int] = []
+    columns = [0, 1]
     for number, row in enumerate(rows, start=1):
-        if number == 1:
-            columns = _find(row, languages, f"{path}: the first row")
-            if columns:
-                continue
-            columns = [0, 1]
+        if number == 1 and (named := _find(row, languages, f"{path}: the first row")):
+            columns = named
+            continue
         require(len(row) > max(columns), f"{path}: row {number} must have a source and a target, got one column")
         yield [row[column] for column in columns]
 
@@ -76,15 +74,12 @@ def _rows(path: str) -> Iterator[Any]:
 def _objects(rows: Iterable[Any], path: str, languages: LanguagePair) -> Iterator[Sequence[str]]:
     """Yield the texts of objects with a field per language, or with such an object in the field "translation"."""
     for number, content in enumerate(rows, start=1):
+        where = f"{path}: line {number}"
         row = content.get("translation", content) if isinstance(content, dict) else {}
-        sides: list[Any] = []
-        if isinstance(row, dict):
-            texts = list(row.values())
-            sides = [texts[column] for column in _find([*row], languages, f"{path}: line {number}")]
-        if not sides or not all(isinstance(side, str | None) for side in sides):
-            raise InputError(
-                f"{path}: line {number} must have texts for {' and '.join(languages)}, got {content}"[:300]
-            )
+        names = [*row] if isinstance(row, dict) else []
+        sides = [row[names[column]] for column in _find(names, languages, where)]
+        is_text = bool(sides) and all(isinstance(side, str | None) for side in sides)
+        require(is_text, f"{where} must have texts for {' and '.join(languages)}, got {content}"[:300])
         yield [side or "" for side in sides]
 
 

@@ -236,7 +236,7 @@ def _require_fit(recipe: Recipe, pairs: list[LanguagePair], tokenizer: AnyTokeni
     corpora = len(pairs)
     if data.language_tokens != "none":
         default = data.src_lang, data.tgt_lang
-        listed = ", ".join(f"{src} to {tgt}" for src, tgt in dict.fromkeys(pairs))
+        listed = ", ".join(map(" to ".join, dict.fromkeys(pairs)))
         require(
             default in pairs,
             f"data.src_lang and data.tgt_lang must be a pair of data.train_list ({one_line(listed, 200)}), got "

@@ -135,11 +135,10 @@ class Detector:
                 served.setdefault(language, served[other])
 
         def by_label(labels: Iterable[str]) -> dict[str, str]:
-            languages = {label: _parts(label)[0] for label in labels}
-            return {label: served[language] for label, language in languages.items() if language in served}
+            return {label: served[_parts(label)[0]] for label in labels if _parts(label)[0] in served}
 
         self._codes = by_label(self._identifier.labels)
-        self._unknown = {"confidence": 0.0, "language": min(codes, key=lambda code: (_parts(code)[0] != "en", code))}
+        self._unknown = {"confidence": 0.0, "language": served.get("en", min(codes))}
         self._frequencies = {  # of the 29,000 to 50,000 commonest words
             code: get_frequency_dict(label, "small") for label, code in by_label(available_languages("small")).items()
         }

@@ -13,6 +13,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain
@@ -72,12 +73,10 @@ def _run_limited(seconds: int, memory: int, function: Callable[..., Any], argume
     if sys.platform != "win32":  # no limits there, except the time to answer a request
         import resource
 
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        for limit, value in (
-            (resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + seconds),
-            (resource.RLIMIT_AS, memory),
-        ):
-            resource.setrlimit(limit, (value, resource.getrlimit(limit)[1]))
+        limits = {resource.RLIMIT_CPU: math.ceil(time.process_time()) + seconds, resource.RLIMIT_AS: memory}
+        for limit, value in limits.items():
+            _, most = resource.getrlimit(limit)
+            resource.setrlimit(limit, (value, most))
     try:
         return function(*arguments)
     except InputError as error:

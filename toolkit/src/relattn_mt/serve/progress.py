@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-JSON_LINES = "application/x-ndjson"
+JSON_LINES = b"application/x-ndjson"
 _REPORT_SECONDS = 0.5  # between two reports of progress
 
 
@@ -53,29 +53,26 @@ class LongAnswer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer. Raises ClientDisconnect."""
-        pause = self._seconds
-        media_type = "application/json"
+        progress = self._progress
         work = asyncio.ensure_future(self._work)
         gone = asyncio.ensure_future(disconnected(receive))
-        began = asyncio.ensure_future(self._progress.began.wait())
+        began = asyncio.ensure_future(progress.began.wait())
         try:
             await asyncio.wait({work, gone, began}, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return await work.result()(scope, receive, send)
-            if self._progress.is_wanted:
-                pause = _REPORT_SECONDS
-                media_type = JSON_LINES
-            # without buffering, nginx sends lines at once
-            headers = [(b"content-type", media_type.encode()), (b"x-accel-buffering", b"no")]
+            pause = _REPORT_SECONDS if progress.is_wanted else self._seconds
+            media_type = JSON_LINES if progress.is_wanted else b"application/json"
+            headers = [(b"content-type", media_type), (b"x-accel-buffering", b"no")]  # nginx sends lines at once
             if not gone.done():
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
             while not work.done() and not gone.done():
-                line = json.dumps({"progress": round(self._progress.share, 4)}) if self._progress.is_wanted else ""
+                line = json.dumps({"progress": round(progress.share, 4)}) if progress.is_wanted else ""
                 await send({"type": "http.response.body", "body": f"{line}\n".encode(), "more_body": True})
                 await asyncio.wait({work, gone}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 raise ClientDisconnect
-            await send({"type": "http.response.body", "body": work.result().body, "more_body": False})
+            await send({"type": "http.response.body", "body": work.result().body})
         finally:
             for task in (work, gone, began):
                 task.cancel()

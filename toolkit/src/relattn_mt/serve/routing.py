@@ -129,8 +129,8 @@ class Router:
         self.examples = {source: described[pair].examples for source, pair in first_by_source.items()}  # texts
         self.cards = _union([translator.card] for translator in described.values())
         targets = {target for _, target in self.pairs}
-        if pivot and (pivot not in self.sources or pivot not in targets):
-            raise InputError(f"pivot must be a language that models translate from and into, got {one_line(pivot, 40)}")
+        fits = not pivot or (pivot in self.sources and pivot in targets)
+        require(fits, f"pivot must be a language that models translate from and into, got {one_line(pivot, 40)}")
 
     def targets(self, source: str) -> list[str]:
         """Return the languages that a language can be translated into."""
@@ -316,12 +316,9 @@ class Router:
 
     def check_texts(self, texts: Sequence[str]) -> None:
         """Raise an InputError if texts have too many characters in total, or NUL."""
-        characters = sum(map(len, texts))
-        max_characters = self.limits.characters
-        require(
-            characters <= max_characters,
-            f"a request must have at most {max_characters:,} characters, got {characters:,}",
-        )
+        count = sum(map(len, texts))
+        most = self.limits.characters
+        require(count <= most, f"a request must have at most {most:,} characters, got {count:,}")
         for text in texts:
             require_no_nul(text, "q")
 

@@ -50,9 +50,10 @@ def serve(
         accepts_all = ANY in hosts or not (hosts or is_loopback(address))
         names = None if accepts_all else [name.lower() for name in hosts]
         app = make_app(router, keys=keys, access=Access(names, cors))
-        pairs = ", ".join(f"{source} to {target}" for source, target in router.pairs[:_SHOWN])
+        pairs = ", ".join(map(" to ".join, router.pairs[:_SHOWN]))
         pairs += ", …" * (len(router.pairs) > _SHOWN)
-        print(f"{pairs}: http://{f'[{address}]' if ':' in address else address}:{port}/", flush=True)
+        place = f"[{address}]" if ":" in address else address
+        print(f"{pairs}: http://{place}:{port}/", flush=True)
         config = uvicorn.Config(
             app,
             log_config=None,

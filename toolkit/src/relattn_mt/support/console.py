@@ -21,7 +21,6 @@ def log_to_stderr(*, quiet: bool = False) -> Iterator[None]:
     package = logging.getLogger("relattn_mt")
     root = logging.getLogger()
     handler = _Lines()
-    level = package.level
     show_warning = warnings.showwarning
     shown = set[str]()
 
@@ -32,15 +31,13 @@ def log_to_stderr(*, quiet: bool = False) -> Iterator[None]:
             shown.add(str(message))
             package.warning("%s", message)
 
-    warnings.showwarning = show
-    package.setLevel(logging.WARNING if quiet else logging.INFO)
-    root.addHandler(handler)
-    try:
-        yield
-    finally:
-        warnings.showwarning = show_warning
-        root.removeHandler(handler)
-        package.setLevel(level)
+    with warnings.catch_warnings(), log_level(logging.WARNING if quiet else logging.INFO, package.name):
+        warnings.showwarning = show
+        root.addHandler(handler)
+        try:
+            yield
+        finally:
+            root.removeHandler(handler)
 
 
 def is_quiet() -> bool:
@@ -66,16 +63,15 @@ def progress_bar(total: int | None, unit: str, *, shown: bool, initial: int = 0)
 
 
 @contextmanager
-def log_level(level: int, *names: str) -> Iterator[None]:
-    """Set the level of the loggers with these names, and restore it at the end."""
-    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
-    for logger in levels:
-        logger.setLevel(level)
+def log_level(level: int, name: str) -> Iterator[None]:
+    """Set the level of a logger, and restore it at the end."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(level)
     try:
         yield
     finally:
-        for logger, before in levels.items():
-            logger.setLevel(before)
+        logger.setLevel(before)
 
 
 class _Lines(logging.Handler):

@@ -122,12 +122,13 @@ def missing_package(error: ModuleNotFoundError) -> str | None:
 
 def language_pairs(pairs: Iterable[str], path: Path) -> list[LanguagePair]:
     """Return pairs of language codes such as "en de" as tuples. Raise an InputError that names `path`."""
-    split = [tuple(pair.split(" ")) for pair in pairs]
-    for pair in split:
-        require(
-            len(pair) == 2 and all(pair), f"{path}: each of pairs must be two languages, got {' '.join(pair)[:40]!r}"
-        )
-    return [(src, tgt) for src, tgt in split]
+    tuples = []
+    for pair in pairs:
+        src, _, tgt = pair.partition(" ")
+        is_pair = src and tgt and " " not in tgt
+        require(is_pair, f"{path}: each of pairs must be two languages, got {pair[:40]!r}")
+        tuples.append((src, tgt))
+    return tuples
 
 
 def unknown(what: str, name: str, names: Collection[str]) -> InputError:

@@ -56,9 +56,11 @@ class Stop:
         self._message = message
         for number in self._handlers:
             signal.signal(number, signal.SIG_DFL if mode == "kill" else self._handle)
-        if self.signal is not None and mode == "kill":
+        if self.signal is None:
+            return
+        if mode == "kill":
             signal.raise_signal(self.signal)
-        if self.signal is not None and mode == "raise":
+        elif mode == "raise":
             raise Interrupted(message, self.signal)
 
     def agreed(self, worker: Worker) -> bool:
