@@ -17,6 +17,7 @@ from relattn_mt.hub import resolve
 from relattn_mt.support.console import log_to_stderr
 from relattn_mt.support.errors import InputError, Interrupted, missing_package, one_line, require, unknown
 from relattn_mt.support.files import output
+from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.translator import Translator
 
 from research import baselines
@@ -191,13 +192,13 @@ def attention(
     require(serve or path.suffix in (".html", ".json"), f"out must end in .html or .json, got {out}")
     require(serve or bool(sentences), "--out requires a sentence")
     require(serve or path.suffix == ".html" or len(sentences) == 1, "a .json has one sentence")
-    require_new_output(out, [], [bundle])
+    require_new_output(out, [], bundle)
 
     from research import attention_page as page
     from research.attention import as_json, inspect
 
     translator = _load(bundle, device)
-    options = search.options(translator)
+    options = TranslateOptions(search=search.override(translator))
     if path.suffix == ".json":
         with output(path) as write:  # an unwritable file is refused first
             inspection = inspect(translator, sentences[0], options)

@@ -1,7 +1,6 @@
 """`relattn-mt evaluate`"""
 
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 from relattn_mt.commands.options import DeviceOptions, ReferenceText, SearchOptions, require_new_output
@@ -31,20 +30,20 @@ def evaluate(
         out: File to write the translations to, one per line.
         long_lines: What to do with lines that are longer than the model can read, as in relattn-mt translate.
     """
-    require_new_output(out, [text.src, text.ref], [bundle])
+    require_new_output(out, [text.src, text.ref], bundle)
 
     from relattn_mt.evaluation import score
     from relattn_mt.support.files import output
+    from relattn_mt.translate.options import TranslateOptions
 
     if long_lines == "split":
         require_installed("documents", "sentencex")
     translator = device.load(bundle, src_lang=src_lang, tgt_lang=tgt_lang)
-    options = replace(search.options(translator), long_lines=long_lines)
-    pairs = text.pairs()
-    translator.require_short([src for src, _ in pairs], options, text.src)
-    references = [reference for _, reference in pairs]
+    options = TranslateOptions(search=search.override(translator), long_lines=long_lines)
+    sources, references = zip(*text.pairs(), strict=True)
+    translator.require_short(sources, options, text.src)
     with output(Path(out)) if out else nullcontext() as write:  # an unwritable file is refused before translating
-        translations = translator.translate([src for src, _ in pairs], options, progress=shows_progress())
+        translations = translator.translate(sources, options, progress=shows_progress())
         print(score(translations, references))
         if write:
             write("".join(f"{line}\n" for line in translations).encode())

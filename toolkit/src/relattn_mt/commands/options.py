@@ -11,7 +11,6 @@ from relattn_mt.support.types import SentencePair
 from relattn_mt.translate import Precision
 
 if TYPE_CHECKING:
-    from relattn_mt.translate.options import TranslateOptions
     from relattn_mt.translate.translator import Translator
 
 
@@ -34,15 +33,9 @@ class SearchOptions:
     no_repeat_ngram: int | None = None
     repetition_penalty: float | None = None
 
-    def override(self, search: SearchConfig) -> SearchConfig:
-        """Return `search` with the options that are set."""
-        return replace(search, **{name: value for name, value in vars(self).items() if value is not None})
-
-    def options(self, translator: "Translator") -> "TranslateOptions":
-        """Return the options of a call that searches as these options say, else as the translator does."""
-        from relattn_mt.translate.options import TranslateOptions
-
-        return TranslateOptions(search=self.override(translator.search))
+    def override(self, translator: "Translator") -> SearchConfig:
+        """Return the search of a translator with the options that are set."""
+        return replace(translator.search, **{name: value for name, value in vars(self).items() if value is not None})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +104,7 @@ class SynthesisOptions:
 
         device = self.device
         translator = device.load(teacher)
-        search = self.search.override(translator.search)
+        search = self.search.override(translator)
         require(
             self.n_best <= search.beam_size,
             f"n_best must be at most the beam size {search.beam_size}, got {self.n_best}",
@@ -130,14 +123,15 @@ class SynthesisOptions:
         print(synthesize(text, out), end=f"\n\n{out / RECORD}\n")
 
 
-def require_new_output(out: str, inputs: Sequence[str], bundles: Sequence[str]) -> None:
-    """Raise an InputError if writing `out` would replace an input or a file in a bundle."""
+def require_new_output(out: str, inputs: Sequence[str], bundle: str) -> None:
+    """Raise an InputError if writing `out`, unless it is empty, would replace an input or a file in a bundle."""
+    if not out:
+        return
     path = Path(out).resolve()
-    for name in inputs:
-        require(not (out and name) or Path(name).resolve() != path, f"{out}: the output must not replace an input")
-    for name in bundles:
-        inside = out and path.is_relative_to(Path(name).resolve())
-        require(not inside, f"{out}: the output must not be inside the bundle {name}")
+    for name in filter(None, inputs):
+        require(Path(name).resolve() != path, f"{out}: the output must not replace an input")
+    inside = path.is_relative_to(Path(bundle).resolve())
+    require(not inside, f"{out}: the output must not be inside the bundle {bundle}")
 
 
 def check_sample(path: str, count: int) -> list[str] | int:

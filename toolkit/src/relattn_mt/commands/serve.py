@@ -69,7 +69,7 @@ def serve(
 
     def load(model: str) -> Translator:
         translator = device.load(model)
-        return translator.with_engine(translator.engine, search.override(translator.search))
+        return translator.with_engine(translator.engine, search.override(translator))
 
     translators = load_pairs(models, languages, load)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # uvicorn sends it again after a graceful shutdown

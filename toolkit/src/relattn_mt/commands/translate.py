@@ -107,7 +107,7 @@ def translate(
     if long_lines == "split":
         require_installed("documents", "sentencex")
     _check_output(input, output, [input, glossary, report], bundle, is_document)
-    require_new_output(report, [input, glossary], [bundle])
+    require_new_output(report, [input, glossary], bundle)
     require(not (report and Path(report).exists()), f"{report}: exists; choose another name with --report")
     for path in (output, report):
         require(not is_document or Path(path).parent.is_dir(), f"{path}: its directory must exist")
@@ -122,7 +122,7 @@ def translate(
         _check_output(input, output, [input, glossary, report], bundle, is_document)
     options = TranslateOptions(
         n_best=1 if n_best is None else n_best,
-        search=search.override(translator.search),
+        search=search.override(translator),
         glossary=terms,
         keep_tags=keep_tags,
         keep_literals=not no_keep_literals,
@@ -203,7 +203,7 @@ def _default_output(input: Path, language: str) -> str:
 
 def _check_output(input: str, output: str, inputs: list[str], bundle: str, is_document: bool) -> None:
     """Refuse to write over a file or into the bundle, and an output of another kind than the input."""
-    require_new_output(output, inputs, [bundle])
+    require_new_output(output, inputs, bundle)
     if not output:
         return
     if is_document:

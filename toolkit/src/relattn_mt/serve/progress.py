@@ -85,14 +85,13 @@ async def disconnected(receive: Receive) -> None:
 
 
 async def until(
-    work: Coroutine[Any, Any, Response], *ends: Awaitable[object], seconds: float | None = None
+    work: Coroutine[Any, Any, Response], end: Awaitable[object], seconds: float | None = None
 ) -> Response | None:
-    """Return the response of `work`. If one of `ends` is done earlier, or time is over, cancel it and return None."""
-    task = asyncio.ensure_future(work)
-    others = [asyncio.ensure_future(each) for each in ends]
+    """Return the response of `work`. If `end` is done earlier, or time is over, cancel it and return None."""
+    tasks = asyncio.ensure_future(work), asyncio.ensure_future(end)
     try:
-        await asyncio.wait([task, *others], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
+        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return tasks[0].result() if tasks[0].done() else None
     finally:
-        for each in (task, *others):
-            each.cancel()
+        for task in tasks:
+            task.cancel()
