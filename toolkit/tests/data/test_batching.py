@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from relattn_mt.data.batching import Stage, TrainingText, collate, eval_batches
 from relattn_mt.data.mixture import Mixture
-from relattn_mt.data.storage import EncodedPairs
+from relattn_mt.data.storage import EncodedPairs, IdColumn
 from relattn_mt.tokens.planning import batch_by_size, micro_batches, plan_epoch
 from relattn_mt.tokens.tokenizer import Tokenizer
 
@@ -95,11 +95,22 @@ def test_collate():
     assert empty.target_tokens == 0
 
 
+def columns(*sides):
+    """Return encoded pairs with these rows on each side."""
+    lengths = [np.array([len(row) for row in rows]) for rows in sides]
+    return EncodedPairs(
+        *(
+            IdColumn(np.concatenate(rows), counts.cumsum() - counts, counts.cumsum())
+            for rows, counts in zip(sides, lengths, strict=True)
+        )
+    )
+
+
 def stream(src, tgt, *, max_tokens=128, accumulate=2, position=(0, 0), **ranks):
     """Return the steps of a text with sentences of these lengths. Sentence i is 10 + i, repeated."""
     rows = [[[10 + i] * int(length) for i, length in enumerate(lengths)] for lengths in (src, tgt)]
     mixture = Mixture((len(src),), (len(src),))
-    text = TrainingText(EncodedPairs(*rows), ("text",), (Stage(mixture),), Tokenizer.special, max_tokens, 5)
+    text = TrainingText(columns(*rows), ("text",), (Stage(mixture),), Tokenizer.special, max_tokens, 5)
     return text.steps(position, accumulate=accumulate, **ranks)
 
 
@@ -129,7 +140,7 @@ def test_links_are_at_the_pieces_of_their_sentences():
     links = [[step * np.arange(len(own)) for own in linked] for step in (2, 1)]
     special = Tokenizer.special._replace(src_begin=(4, 5))
     stage = Stage(Mixture((40,), (40,)))
-    text = TrainingText(EncodedPairs(sources, targets), ("text",), (stage,), special, 256, 5, EncodedPairs(*links))
+    text = TrainingText(columns(sources, targets), ("text",), (stage,), special, 256, 5, columns(*links))
     found = []
     steps = len(text.epoch(0, parts=2).steps)
     for step in itertools.islice(text.steps(accumulate=2), steps):

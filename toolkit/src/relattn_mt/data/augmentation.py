@@ -188,8 +188,6 @@ class AugmentedPairs:
 
     Attributes:
         changes: (rows,) bit i is set if a row has the change NAMES[i].
-        src_pieces: (rows,) number of pieces of each source.
-        tgt_pieces: (rows,) number of pieces of each target.
     """
 
     def __init__(
@@ -200,8 +198,7 @@ class AugmentedPairs:
         self.epoch = epoch
         self.changes = self._draw()
         self._ends = list(accumulate(augmentation.sizes))
-        self.src_pieces = pairs.src.lengths()
-        self.tgt_pieces = pairs.tgt.lengths()
+        self._lengths = pairs.lengths()
         changed = np.flatnonzero(self.changes)
         rows = changed if chosen is None else np.intersect1d(changed, chosen)
         for start in range(0, len(rows), _CHUNK):
@@ -225,10 +222,14 @@ class AugmentedPairs:
         for row, (src, tgt) in zip(rows, encoded, strict=True):
             lengths = len(self._split(row, src)), len(tgt)
             if min(lengths) > 0 and max(lengths) <= self.augmentation.max_length:
-                self.src_pieces[row] = self.augmentation.given + lengths[0]
-                self.tgt_pieces[row] = lengths[1]
+                self._lengths[0][row] = self.augmentation.given + lengths[0]
+                self._lengths[1][row] = lengths[1]
             else:
                 self.changes[row] = 0
+
+    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (rows,) the number of pieces of each source and of each target, int32."""
+        return self._lengths
 
     def row(self, row: int) -> tuple[Pieces, Pieces]:
         """Return the pieces of the source and of the target of a row."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -17,7 +16,7 @@ import torch
 
 from relattn_mt.data.augmentation import Augmentation, AugmentedPairs
 from relattn_mt.data.mixture import Mixture
-from relattn_mt.data.storage import EncodedPairs, IdColumn
+from relattn_mt.data.storage import EncodedPairs
 from relattn_mt.tokens.planning import batch_by_size, micro_batches, plan_epoch
 from relattn_mt.tokens.tokenizer import SpecialTokens
 
@@ -150,18 +149,14 @@ class TrainingText:
         part = self.stages[stage]
         chosen = part.mixture.epoch(self.seed, epoch)
         pairs: EncodedPairs | AugmentedPairs = self.pairs
-        lengths = self._lengths
         if part.augmentation is not None:
             pairs = AugmentedPairs(part.augmentation, self.pairs, epoch, chosen)
-            lengths = pairs.src_pieces + np.int32(self.special.per_source), pairs.tgt_pieces + np.int32(1)
+        src_pieces, tgt_pieces = pairs.lengths()
+        lengths = src_pieces + np.int32(self.special.per_source), tgt_pieces + np.int32(1)
         steps = plan_epoch(
             *lengths, max_tokens=self.max_tokens, parts=parts, seed=self.seed, epoch=epoch, chosen=chosen
         )
         return Epoch(pairs, lengths, steps)
-
-    @cached_property
-    def _lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        return row_lengths(self.pairs.src, self.special.per_source), row_lengths(self.pairs.tgt, 1)
 
     def steps(
         self,
@@ -226,16 +221,14 @@ def collate(src_ids: Rows, tgt_ids: Rows, special: SpecialTokens = OURS) -> Batc
     return Batch(*(torch.from_numpy(array) for array in (src, src_lengths, tgt_in, tgt_out, tgt_lengths)))
 
 
-def row_lengths(ids: Rows | IdColumn, special: int) -> np.ndarray:
-    """Return (sentences,) the number of pieces and `special` special tokens of each sentence, int32."""
-    if isinstance(ids, IdColumn):
-        return ids.lengths() + np.int32(special)
-    return np.fromiter((len(sentence) + special for sentence in ids), dtype=np.int32, count=len(ids))
+def _row_lengths(ids: Rows, special: int) -> np.ndarray:
+    """Return (sentences,) the number of pieces and `special` special tokens of each sentence."""
+    return np.array([len(sentence) + special for sentence in ids], dtype=np.int64)
 
 
 def _padded(ids: Rows, begin: tuple[int, ...], end: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return (sentences, longest) rows of begin + pieces + end, then zeros, and (sentences,) their lengths."""
-    lengths = row_lengths(ids, len(begin) + len(end)).astype(np.int64)
+    lengths = _row_lengths(ids, len(begin) + len(end))
     rows = np.zeros((len(ids), lengths.max(initial=1)), dtype=np.int64)
     for row, sentence, length in zip(rows, ids, lengths.tolist(), strict=True):
         row[: len(begin)] = begin
@@ -246,7 +239,7 @@ def _padded(ids: Rows, begin: tuple[int, ...], end: tuple[int, ...]) -> tuple[np
 
 def eval_batches(src_ids: Rows, tgt_ids: Rows, max_tokens: int, special: SpecialTokens = OURS) -> Iterator[Batch]:
     """Yield batches of all sentences, shortest first, with sentences × longest <= max_tokens, or of one sentence."""
-    longest = np.maximum(row_lengths(src_ids, special.per_source), row_lengths(tgt_ids, special.per_target))
+    longest = np.maximum(_row_lengths(src_ids, special.per_source), _row_lengths(tgt_ids, special.per_target))
     for batch in batch_by_size(np.argsort(longest, kind="stable"), longest, max_tokens):
         rows = batch.tolist()
         yield collate([src_ids[row] for row in rows], [tgt_ids[row] for row in rows], special)

@@ -27,7 +27,7 @@ from relattn_mt.data.mixture import CorpusFiles, Mixture, read_corpus_list
 from relattn_mt.data.storage import open_pairs, write_pairs
 from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import file_digest, require_regular, write_atomically
-from relattn_mt.support.types import LanguagePair, SentencePair
+from relattn_mt.support.types import IdPair, LanguagePair, SentencePair
 from relattn_mt.text.patterns import has_text
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn_mt.tokens.text_files import ParallelFiles
@@ -267,8 +267,9 @@ def _require_same_text(split: str, corpora: list[Corpus], recorded: list[dict[st
         wanted = " to ".join(before["languages"])
         got = " to ".join(corpus.languages)
         require(got == wanted, f"data.{split}_list: the languages {of_corpus} {wanted} in this run, got {got}")
-        weights = f"{before['weight']:g} in this run, got {corpus.weight:g}"
-        require(corpus.weight == before["weight"], f"data.{split}_list: the weight {of_corpus} {weights}")
+        weight = before["weight"]
+        message = f"data.{split}_list: the weight {of_corpus} {weight:g} in this run, got {corpus.weight:g}"
+        require(corpus.weight == weight, message)
         paths = corpus.text.src, corpus.text.tgt
         files = zip(corpus.settings, paths, corpus.text.digests(), before["digests"], strict=True)
         for setting, path, digest, expected in files:
@@ -323,7 +324,7 @@ class _Encoder:
         """Write the encoded training text to `path` and return its record, without validation sets."""
         record = TextRecord(self.tokenizer.digest)
 
-        def rows() -> Iterator[tuple[list[int], list[int]]]:
+        def rows() -> Iterator[IdPair]:
             for corpus in corpora:
                 count = copies = 0
                 for pair, src, tgt in self.pairs(corpus, record.dropped):

@@ -10,7 +10,7 @@ import numpy as np
 
 from relattn_mt.data.storage import EncodedPairs, write_pairs
 from relattn_mt.support.errors import require
-from relattn_mt.support.types import VocabSizes
+from relattn_mt.support.types import IdPair, VocabSizes
 from relattn_mt.text.aligner import Aligner, Sentences
 
 LINKS = "data/links.pairs"
@@ -42,7 +42,7 @@ def write_links(path: Path, pairs: EncodedPairs, given: int, vocab_sizes: VocabS
     aligner = Aligner(*sides(rows[:: 1 + int(src_lengths @ tgt_lengths) // _CELLS]), vocab_sizes)
     linked = 0
 
-    def links() -> Iterator[tuple[list[int], list[int]]]:
+    def links() -> Iterator[IdPair]:
         nonlocal linked
         for start in range(0, len(rows), _ROWS):
             for src, tgt in aligner.links(*sides(rows[start : start + _ROWS])):

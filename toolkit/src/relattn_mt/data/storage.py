@@ -67,6 +67,10 @@ class EncodedPairs(NamedTuple):
         """Return the pieces of the source and of the target of a row."""
         return self.src[row], self.tgt[row]
 
+    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (rows,) the number of pieces of each source and of each target, int32."""
+        return self.src.lengths(), self.tgt.lengths()
+
 
 def write_pairs(path: Path, pairs: Iterable[tuple[Sequence[int], Sequence[int]]], *, vocab_size: int) -> None:
     """Write encoded pairs to a file, which is then complete or absent. Raise InputError if it cannot be written.

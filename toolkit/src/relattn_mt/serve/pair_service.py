@@ -87,12 +87,11 @@ class PairService:
         return Sentence(text, replace(options, n_best=count), prefix)
 
     def _translate(self, sentences: Sequence[Sentence]) -> list[list[Translation]]:
-        languages = self.source, self.target
         results = self.translator.translate_sentences(sentences)
-        return [
-            check_language(sentence.text.text, ranked, languages) if sentence.options.check_language else ranked
-            for sentence, ranked in zip(sentences, results, strict=True)
-        ]
+        for i, sentence in enumerate(sentences):
+            if sentence.options.check_language:
+                results[i] = check_language(sentence.text.text, results[i], (self.source, self.target))
+        return results
 
     def _size(self, sentence: Sentence) -> int:
         """Return the size of a sentence in the queue. A search that requires terms takes longer."""

@@ -224,12 +224,12 @@ class Router:
         *earlier_models, model = route
         marked = Marked(text)
         sentences = [sentence.text for sentence in split(marked, *route[0].splitting, not prefix).sentences]
-        require(
-            not prefix or (len(sentences) == 1 and not earlier_models),
-            "prefix requires one sentence and a direct model",
-        )
+        is_direct = not earlier_models
+        fits = is_direct and len(sentences) == 1
+        require(not prefix or fits, "prefix requires one sentence and a direct model")
         if earlier_models:
-            marked = (await self._translate_route(earlier_models, [marked], DEFAULTS))[0].ranked[0]
+            (between,) = await self._translate_route(earlier_models, [marked], DEFAULTS)
+            marked = between.ranked[0]
         ((split_text, translations),) = await self._translate_sentences(model, [marked], options, prefix)
         versions = {version.text: parts for version, parts in _versions(split_text, translations).items()}
         require(not choice or choice in versions, "choice must be one of the translations")
@@ -238,15 +238,16 @@ class Router:
         lines = [sentence.text for sentence in split_text.sentences]
         scored = await model.words.submit(list(zip(lines, chosen, strict=True)))
         for number, (sentence, space) in enumerate(zip(scored, split_text.between[1:], strict=True)):
-            # after two models, ranges are those of the text between them
-            words += [Word(*word[:2]) if earlier_models else word._replace(sentence=number) for word in sentence]
+            for word in sentence:
+                # after two models, ranges are those of the text between them
+                words.append(word._replace(sentence=number) if is_direct else Word(word.text, word.confidence))
             words.append(Word(space))
         return ScoredText(
             sentences,
             [word for word in words if word.text],
             list(versions),
             [translation.warnings for translation in chosen],
-            has_choices=not earlier_models,
+            has_choices=is_direct,
         )
 
     async def document(

@@ -5,4 +5,5 @@ from collections.abc import Sequence
 LanguagePair = tuple[str, str]  # codes of the source and the target language
 SentencePair = tuple[str, str]  # a source and its translation
 IdRows = Sequence[Sequence[int]]  # ids of the pieces of sentences
+IdPair = tuple[list[int], list[int]]  # ids of the pieces of a source and of its translation
 VocabSizes = tuple[int, int]  # number of source and of target pieces

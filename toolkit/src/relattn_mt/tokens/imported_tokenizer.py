@@ -23,7 +23,7 @@ from typing import Any, get_origin, get_type_hints
 
 from relattn_mt.support.errors import InputError, naming, one_line, reading, require, unknown
 from relattn_mt.support.files import read_bytes
-from relattn_mt.support.types import SentencePair
+from relattn_mt.support.types import IdPair, SentencePair
 from relattn_mt.tokens.bpe import BpeModel, piece_text
 from relattn_mt.tokens.tokenizer import (
     SPACE_MARK,
@@ -292,7 +292,7 @@ class ImportedTokenizer:
         pieces = self.models[side].encode(text, out_type=str)
         return [ids.get(part, unknown) for piece in pieces for part in self.controls.get(piece, [piece])]
 
-    def encode_pairs(self, pairs: Sequence[SentencePair]) -> Iterator[tuple[list[int], list[int]]]:
+    def encode_pairs(self, pairs: Sequence[SentencePair]) -> Iterator[IdPair]:
         """Yield the piece ids of both sides of sentence pairs."""
         return ((self.encode(src), self.encode_target(tgt)) for src, tgt in pairs)
 

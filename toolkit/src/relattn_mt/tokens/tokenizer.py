@@ -24,7 +24,7 @@ import sentencepiece
 from relattn_mt.support.errors import InputError, naming, require, unknown
 from relattn_mt.support.files import read_bytes
 from relattn_mt.support.processor import cores
-from relattn_mt.support.types import SentencePair
+from relattn_mt.support.types import IdPair, SentencePair
 
 if TYPE_CHECKING:
     from relattn_mt.config import Normalization
@@ -113,15 +113,13 @@ class Tokenizer:
 
     def _check(self) -> None:
         """Raise an InputError unless the model is as this toolkit trains them."""
-        ids = self._model.pad_id(), self._model.bos_id(), self._model.eos_id(), self._model.unk_id()
+        model = self._model
+        ids = model.pad_id(), model.bos_id(), model.eos_id(), model.unk_id()
         require(ids == (0, 1, 2, 3), f"a SentencePiece model must have pad, bos, eos, unk at 0, 1, 2, 3, got {ids}")
-        spelled = "".join(pieces_of(self._model)).replace(SPACE_MARK, " ")
+        spelled = "".join(pieces_of(model)).replace(SPACE_MARK, " ")
         probe = f"  {spelled}  {spelled[::-1]} {bytes(range(128)).decode()}{_STAND_IN} "
-        restored = self._model.decode(self._model.encode(probe))
-        require(
-            restored == normalized(self._model, probe),
-            "not a SentencePiece model as this toolkit trains them, or a damaged one",
-        )
+        is_restored = model.decode(model.encode(probe)) == normalized(model, probe)
+        require(is_restored, "not a SentencePiece model as this toolkit trains them, or a damaged one")
 
     @property
     def vocabularies(self) -> tuple[list[str], list[str]]:
@@ -237,7 +235,7 @@ class Tokenizer:
         """Return the piece ids of a target line, without special tokens."""
         return self.encode(text)
 
-    def encode_pairs(self, pairs: Sequence[SentencePair]) -> Iterator[tuple[list[int], list[int]]]:
+    def encode_pairs(self, pairs: Sequence[SentencePair]) -> Iterator[IdPair]:
         """Yield the piece ids of both sides of sentence pairs. All processor cores are used."""
         sides = []
         for side in zip(*pairs, strict=True):

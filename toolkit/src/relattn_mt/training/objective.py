@@ -40,7 +40,8 @@ def summed_loss(
     if guidance is None:
         return _token_loss(batch.logits(model), batch, label_smoothing)
     weight, alignment = guidance
-    logits, attention = map(batch.predicted, model(batch.src, batch.src_lengths, batch.tgt_in, alignment))
+    outputs = model(batch.src, batch.src_lengths, batch.tgt_in, alignment)
+    logits, attention = map(batch.predicted, outputs)
     return _token_loss(logits, batch, label_smoothing) + weight * alignment_loss(attention, batch.links)
 
 
