@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from relattn_mt.config import OPTION_NAMES, SCHEMES, Recipe, StageConfig
-from relattn_mt.config.base import Argument, arguments_from, arguments_of, documentation, setting_types
+from relattn_mt.config.base import Argument, Settings, Types, arguments_from, arguments_of, documentation, setting_types
 from relattn_mt.config.settings import value_of, values_of
 from relattn_mt.config.yaml import parse_yaml, read_yaml
 from relattn_mt.support.errors import InputError, reading, require, unknown
@@ -163,10 +163,10 @@ def parse(
     return arguments_from(function, values), quiet
 
 
-def _environment(types: dict[str, Any]) -> dict[str, Any]:
+def _environment(types: Types) -> Settings:
     """Return the texts of the options that environment variables set."""
     keys = {f"{_PREFIX}_{key.replace('.', '__').upper()}": key for key in types}
-    given: dict[str, Any] = {}
+    given: Settings = {}
     for variable, text in os.environ.items():
         if variable.startswith(f"{_PREFIX}_"):
             if variable not in keys:
@@ -178,7 +178,7 @@ def _environment(types: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _recipe_values(path: str, positions: str | None) -> dict[str, Any]:
+def _recipe_values(path: str, positions: str | None) -> Settings:
     """Return the settings of a recipe, without the options that the position scheme `positions` does not have."""
     values = values_of(read_yaml(path), setting_types(Recipe), path)
     allowed = OPTION_NAMES if positions is None else SCHEMES[positions].options
@@ -186,7 +186,7 @@ def _recipe_values(path: str, positions: str | None) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in unused}
 
 
-def _normalized(argv: Sequence[str], types: dict[str, Any], command: str) -> list[str]:
+def _normalized(argv: Sequence[str], types: Types, command: str) -> list[str]:
     """Return the arguments with underscores in the names of options. Values are left alone.
 
     Raises:

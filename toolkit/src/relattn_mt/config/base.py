@@ -15,6 +15,12 @@ from relattn_mt.support.errors import InputError, one_line, require
 _NOT_TEXT = re.compile("[\0\x85\ud800-\udfff]")
 
 
+# Value of each setting by its full name, such as "model.clip". As read from a file: text, a list of text, or the stages
+# of a recipe. None stands for any other list.
+Settings = dict[str, Any]
+Types = dict[str, Any]  # type of each setting by its full name
+
+
 def number(default: float | None, interval: str) -> Any:
     """Declare a setting whose value must be in an interval such as "[0, 1)", or null."""
     return field(default=default, metadata={"interval": interval})
@@ -98,13 +104,13 @@ def documentation(obj: Any) -> tuple[str, dict[str, str]]:
     return (getdoc(obj) or "").partition("\n\nArgs:\n")[0], helps
 
 
-def setting_types(owner: Callable[..., Any], prefix: str = "") -> dict[str, Any]:
+def setting_types(owner: Callable[..., Any], prefix: str = "") -> Types:
     """Return the type of each setting of a configuration, or of each argument of a command, by its full name.
 
     Where an argument is a configuration, its settings count instead. If it has a default, their names begin with its
     own, as in "model.clip"; if it is required, they do not.
     """
-    types: dict[str, Any] = {}
+    types: Types = {}
     for name, argument in arguments_of(owner).items():
         if argument.is_group:
             types |= setting_types(argument.kind, argument.prefix(prefix))
@@ -113,7 +119,7 @@ def setting_types(owner: Callable[..., Any], prefix: str = "") -> dict[str, Any]
     return types
 
 
-def arguments_from(owner: Callable[..., Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def arguments_from(owner: Callable[..., Any], values: Settings, prefix: str = "") -> dict[str, Any]:
     """Return the arguments to make a configuration or to call a command with, for settings by full name."""
     arguments = {}
     for name, argument in arguments_of(owner).items():

@@ -12,18 +12,15 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import is_dataclass
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from relattn_mt.config.base import arguments_from, setting_types
+from relattn_mt.config.base import Settings, Types, arguments_from, setting_types
 from relattn_mt.support.errors import InputError, one_line, reading, require, unknown
 from relattn_mt.support.files import require_regular
+from relattn_mt.support.types import AnyPath
 
 _C = TypeVar("_C")
-# Value of each setting by its full name, such as "model.clip": text, a list of text, or the stages of a recipe. None
-# stands for any other list.
-Settings = dict[str, Any]
 _MAX_BYTES = 1 << 20  # per file
 _BEGINS_AS_NUMBER = re.compile(r"[-+.]?\d")  # in any notation
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*|(?=\.))(\.[0-9]*)?([eE][-+]?[0-9]+)?")
@@ -37,7 +34,7 @@ class _Unquoted(str):
     """A number, true, false or null in JSON. It is never text."""
 
 
-def read_text(path: str | Path, fault: str) -> str:
+def read_text(path: AnyPath, fault: str) -> str:
     """Return the text of a regular file of at most 1 MiB. Raise an InputError with `fault` if it cannot be read."""
     require_regular(path)
     with reading(path, fault), open(path, "rb") as file:
@@ -46,7 +43,7 @@ def read_text(path: str | Path, fault: str) -> str:
         return content.decode()
 
 
-def read_json_settings(path: str | Path) -> Settings:
+def read_json_settings(path: AnyPath) -> Settings:
     """Read the settings in a JSON file of at most 1 MiB. Raise an InputError if it is not an object of settings."""
     text = read_text(path, "not JSON")
     with reading(path, "not JSON"):
@@ -88,7 +85,7 @@ def _text(value: Any) -> str | None:
     return None if isinstance(value, (list, dict)) else _Unquoted(json.dumps(value))
 
 
-def to_config(kind: type[_C], settings: Settings, path: str | Path, *, complete: bool = False) -> _C:
+def to_config(kind: type[_C], settings: Settings, path: AnyPath, *, complete: bool = False) -> _C:
     """Return a configuration made from settings, which are checked as on the command line.
 
     Args:
@@ -107,7 +104,7 @@ def to_config(kind: type[_C], settings: Settings, path: str | Path, *, complete:
         raise InputError(f"{path}: {one_line(error)}") from error
 
 
-def values_of(settings: Settings, types: dict[str, Any], path: str | Path) -> dict[str, Any]:
+def values_of(settings: Settings, types: Types, path: AnyPath) -> Settings:
     """Return the values of settings in their types. Raise an InputError that names `path` if one is wrong."""
     groups = {setting.rpartition(".")[0] for setting in types if "." in setting}
     for name in settings:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import yaml
 
-from relattn_mt.config.settings import Quoted, Settings, read_text, to_config
+from relattn_mt.config.base import Settings
+from relattn_mt.config.settings import Quoted, read_text, to_config
 from relattn_mt.support.errors import InputError, one_line, reading, require
+from relattn_mt.support.types import AnyPath
 
 LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # all values are text; with libyaml it is faster
 _MAX_DEPTH = 2  # levels of groups, because an alias can contain itself
 
 
-def read_yaml(path: str | Path) -> Settings:
+def read_yaml(path: AnyPath) -> Settings:
     """Read the settings in a YAML file of at most 1 MiB. Raise an InputError if it is not a mapping of names."""
     text = read_text(path, "not YAML")
     with reading(path, "not YAML"):
         return parse_yaml(text, path)
 
 
-def parse_yaml(text: str, path: str | Path) -> Settings:
+def parse_yaml(text: str, path: AnyPath) -> Settings:
     """Return the settings in a text of YAML. `path` is for messages."""
     root = yaml.compose(text, Loader=LOADER)
     if root is None or not root.value:
@@ -29,7 +30,7 @@ def parse_yaml(text: str, path: str | Path) -> Settings:
     return _settings(root, path)
 
 
-def _settings(root: yaml.Node, path: str | Path, *, in_stage: bool = False) -> Settings:
+def _settings(root: yaml.Node, path: AnyPath, *, in_stage: bool = False) -> Settings:
     """Return the settings of a mapping.
 
     Stages are checked here, because only here the number of a stage is known for messages.

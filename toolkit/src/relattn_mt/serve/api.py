@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from prometheus_client import generate_latest
@@ -23,11 +22,12 @@ from relattn_mt.documents.read import FORMATS, file_suffix
 from relattn_mt.serve.files import FileStore
 from relattn_mt.serve.languages import Detector, language_name, served_code
 from relattn_mt.serve.pair_service import Word
-from relattn_mt.serve.parameters import check_parameters, read_parameters
+from relattn_mt.serve.parameters import Parameters, check_parameters, read_parameters
 from relattn_mt.serve.progress import FileProgress
 from relattn_mt.serve.queue import CLIENT, QueueFull
 from relattn_mt.serve.routing import Router, ScoredText
 from relattn_mt.support.errors import reading, require
+from relattn_mt.support.types import JsonObject
 from relattn_mt.tokens.text_files import read_lines
 from relattn_mt.translate import output_formats
 from relattn_mt.translate.glossary import Glossary
@@ -95,7 +95,7 @@ class Api:
             check_language=body["warnings"],
         )
         translations = await self._router.translate(texts, sources, body["target"], options, html=html)
-        response: dict[str, Any] = {"translatedText": [each.ranked[0] for each in translations]}
+        response: JsonObject = {"translatedText": [each.ranked[0] for each in translations]}
         if detected:
             response["detectedLanguage"] = detected
         if count > 1:
@@ -130,7 +130,7 @@ class Api:
             raise HTTPException(413, f"the file must have at most {limit:,} bytes, got {len(content):,}")
         with self._place():
             progress.is_wanted = body["progress"]
-            answer: dict[str, Any] = {}
+            answer: JsonObject = {}
             if source == AUTO:
                 text = await self._router.readable_text(name, content)
                 texts = [text[: self._limits.characters]]
@@ -219,7 +219,7 @@ class Api:
             scored = await self._router.words(
                 body["q"], source, body["target"], options, prefix=body["prefix"], choice=body["choice"]
             )
-        response: dict[str, Any] = {
+        response: JsonObject = {
             "sentences": scored.sentences,
             "words": [word._asdict() for word in scored.words],
             "alternatives": scored.others,
@@ -235,7 +235,7 @@ class Api:
         name, media_type = PAGE[request.url.path]
         return Response((files("relattn_mt.serve.page") / name).read_bytes(), media_type=media_type)
 
-    async def _parameters(self, request: Request) -> dict[str, Any]:
+    async def _parameters(self, request: Request) -> Parameters:
         """Return the parameters of a request. Raises HTTPException without a valid key, and InputError."""
         parameters = await read_parameters(request)
         for name in ("source", "target"):  # codes in any case, as LibreTranslate's
@@ -248,11 +248,11 @@ class Api:
             raise HTTPException(403, "api_key is missing or wrong")
         return check_parameters(parameters, request.scope["route"].path)
 
-    async def _rank(self, texts: Sequence[str]) -> list[list[dict[str, Any]]]:
+    async def _rank(self, texts: Sequence[str]) -> list[list[JsonObject]]:
         """Return the detected languages of each text, likeliest first. The first call loads the detector."""
         return await asyncio.to_thread(lambda: [self._detector().rank(text) for text in texts])
 
-    async def _sources(self, texts: Sequence[str], source: str) -> tuple[list[str], list[dict[str, Any]]]:
+    async def _sources(self, texts: Sequence[str], source: str) -> tuple[list[str], list[JsonObject]]:
         """Return the language of each text, and the detected languages if `source` asks for detection."""
         if source != AUTO:
             return [source] * len(texts), []
@@ -260,7 +260,7 @@ class Api:
         return [each["language"] for each in detected], detected
 
 
-def _glossary(body: dict[str, Any]) -> Glossary | None:
+def _glossary(body: Parameters) -> Glossary | None:
     """Return the glossary in the parameters of a request."""
     terms = ((i, *term) for i, term in enumerate(body["glossary"].items(), start=1))
     return Glossary(terms, source="glossary") if body["glossary"] else None
@@ -271,5 +271,5 @@ def _last_part(path: str) -> str:
     return "".join(filter(str.isprintable, re.split(r"[/\\]", path)[-1]))
 
 
-def _language_entry(code: str) -> dict[str, Any]:
+def _language_entry(code: str) -> JsonObject:
     return {"code": code, "name": language_name(code)}

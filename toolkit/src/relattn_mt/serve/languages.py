@@ -7,14 +7,13 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from babel import Locale, UnknownLocaleError
 from babel.core import get_global
 
 from relattn_mt.support.errors import one_line, require, same_language
 from relattn_mt.support.lazy import LazyMapping
-from relattn_mt.support.types import LanguagePair
+from relattn_mt.support.types import JsonObject, LanguagePair
 from relattn_mt.text.plausibility import language_identifier
 from relattn_mt.translate.translator import Translator
 
@@ -143,7 +142,7 @@ class Detector:
             code: get_frequency_dict(label, "small") for label, code in by_label(available_languages("small")).items()
         }
 
-    def rank(self, text: str) -> list[dict[str, Any]]:
+    def rank(self, text: str) -> list[JsonObject]:
         """Return languages with confidences in percent, likeliest first.
 
         All languages of the detector are considered: a confidence is the probability of a language among those that can
@@ -172,6 +171,6 @@ class Detector:
         return _percentages(chosen.items(), chosen.total() + other)
 
 
-def _percentages(probabilities: Iterable[tuple[str, float]], total: float) -> list[dict[str, Any]]:
+def _percentages(probabilities: Iterable[tuple[str, float]], total: float) -> list[JsonObject]:
     ranked = sorted(probabilities, key=lambda pair: -pair[1])
     return [{"confidence": round(100.0 * p / total, 1), "language": code} for code, p in ranked]

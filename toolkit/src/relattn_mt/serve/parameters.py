@@ -20,6 +20,7 @@ from relattn_mt.support.errors import InputError, one_line, require
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 Schema = dict[str, Any]  # JSON schema
+Parameters = dict[str, Any]  # of a request, by name
 _TYPES = {str: "string", int: "integer", bool: "boolean", list: "array", dict: "object", tuple: "file"}
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DESCRIPTION: Schema = yaml.load((files("relattn_mt.serve") / "openapi.yaml").read_bytes(), _LOADER)
@@ -42,7 +43,7 @@ def describe(languages: Mapping[str, Sequence[str]]) -> Schema:
     return description
 
 
-def check_parameters(parameters: Mapping[str, Any], path: str) -> dict[str, Any]:
+def check_parameters(parameters: Mapping[str, Any], path: str) -> Parameters:
     """Return all parameters of a route, with defaults. Raises InputError if one is missing or wrong."""
     schema = _request_schemas(_DESCRIPTION, path)[0]
     for name in schema["required"]:
@@ -82,10 +83,10 @@ def _is_within(value: Any, schema: Schema) -> bool:
     return value in schema.get("enum", [value]) and schema.get("minimum", -inf) <= size <= most
 
 
-async def read_parameters(request: Request) -> dict[str, Any]:
+async def read_parameters(request: Request) -> Parameters:
     """Return the parameters of a request by name, a file as (name, content). Raises InputError for another body."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    parameters: dict[str, Any] = _urlencoded(request.scope["query_string"])
+    parameters: Parameters = _urlencoded(request.scope["query_string"])
     if content_type == FORM:
         parameters |= _urlencoded(await request.body())
     elif content_type == MULTIPART:
@@ -107,7 +108,7 @@ async def read_parameters(request: Request) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def _urlencoded(content: bytes) -> dict[str, Any]:
+def _urlencoded(content: bytes) -> Parameters:
     """Return the parameters of a form or a query. Bytes that are not escaped are UTF-8, as curl sends them."""
     try:
         pairs = parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=100, errors="strict")

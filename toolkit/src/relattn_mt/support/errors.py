@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
-from relattn_mt.support.types import LanguagePair
+from relattn_mt.support.types import AnyPath, LanguagePair
 
 _LONGEST = 600  # characters per message
 _MOST_CHOICES = 20  # names listed in one message
@@ -55,7 +55,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 @contextmanager
-def reading(path: str | Path, fault: str) -> Iterator[None]:
+def reading(path: AnyPath, fault: str) -> Iterator[None]:
     """Turn any error of a library that reads a foreign file into an InputError with the file's name and `fault`.
 
     The block must contain the reading only, so that an error in our own code keeps its traceback.
@@ -73,7 +73,7 @@ def reading(path: str | Path, fault: str) -> Iterator[None]:
 
 
 @contextmanager
-def naming(path: str | Path) -> Iterator[None]:
+def naming(path: AnyPath) -> Iterator[None]:
     """Let the message of any InputError in the block begin with the name of a file."""
     try:
         yield

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from relattn_mt.support.errors import InputError, reading, reason, require
+from relattn_mt.support.types import AnyPath
 
 _LEFTOVER = re.compile(r"\.relattn-[0-9a-f]{16}\.part")  # name of what a killed process may leave half-written
 CAN_SYNC_DIRECTORIES = os.name != "nt"  # Windows syncs only files, which must be open for writing
@@ -79,7 +80,7 @@ def require_replaceable(path: Path, names: Sequence[str], what: str) -> None:
         raise InputError(f"{path}: not replaced, because it contains more than a {what}: {other_files[0]}")
 
 
-def require_regular(*paths: str | Path) -> None:
+def require_regular(*paths: AnyPath) -> None:
     """Raise an InputError if a path is a pipe or a device, which may block forever and can be read only once."""
     for path in map(Path, paths):
         special = path.exists() and not (path.is_file() or path.is_dir())
@@ -115,7 +116,7 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
-def read_bytes(path: str | Path) -> bytes:
+def read_bytes(path: AnyPath) -> bytes:
     """Return the content of a file. Raise an InputError if it cannot be read."""
     with reading(path, "cannot be read"):
         return Path(path).read_bytes()

@@ -1,9 +1,13 @@
 """Names of types that many modules share."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 LanguagePair = tuple[str, str]  # codes of the source and the target language
 SentencePair = tuple[str, str]  # a source and its translation
 IdRows = Sequence[Sequence[int]]  # ids of the pieces of sentences
 IdPair = tuple[list[int], list[int]]  # ids of the pieces of a source and of its translation
 VocabSizes = tuple[int, int]  # number of source and of target pieces
+AnyPath = str | Path  # of a file or a directory
+JsonObject = dict[str, Any]

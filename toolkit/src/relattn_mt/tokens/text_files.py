@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from relattn_mt.support.errors import InputError, reading, require, require_installed
-from relattn_mt.support.types import SentencePair
+from relattn_mt.support.types import AnyPath, SentencePair
 
 _BLOCK = 1 << 16  # bytes per read, the capacity of a pipe on Linux
 _CHUNK = 1024  # lines that `stream_lines` yields at once
@@ -60,7 +60,7 @@ def require_no_nul(text: str, name: str) -> None:
 
 
 def read_lines(
-    path: str | Path, update: Callable[[bytes], object] | None = None, *, accepts_nul: bool = False
+    path: AnyPath, update: Callable[[bytes], object] | None = None, *, accepts_nul: bool = False
 ) -> Iterator[str]:
     """Yield the lines of a text file without their ends (``\n`` or ``\r\n``) and without a byte order mark.
 
@@ -105,7 +105,7 @@ class ParallelFiles:
     of `accepts_nul` is that of `read_lines`.
     """
 
-    def __init__(self, src: str | Path, tgt: str | Path, *, accepts_nul: bool = False) -> None:
+    def __init__(self, src: AnyPath, tgt: AnyPath, *, accepts_nul: bool = False) -> None:
         self.src = src
         self.tgt = tgt
         self._accepts_nul = accepts_nul
@@ -133,7 +133,7 @@ class ParallelFiles:
         return self._digests
 
 
-def text_digest(path: str | Path) -> str:
+def text_digest(path: AnyPath) -> str:
     """Return the SHA-256 of a text file's decompressed bytes. Raise InputError if it cannot be read."""
     digest = hashlib.sha256()
     for block in blocks(path):
@@ -141,7 +141,7 @@ def text_digest(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def blocks(path: str | Path, update: Callable[[bytes], object] | None = None) -> Iterator[bytes]:
+def blocks(path: AnyPath, update: Callable[[bytes], object] | None = None) -> Iterator[bytes]:
     """Yield the decompressed bytes of a file."""
     with reading(path, "cannot be read"):
         try:
@@ -154,7 +154,7 @@ def blocks(path: str | Path, update: Callable[[bytes], object] | None = None) ->
             raise InputError(f"{path}: no such file") from error
 
 
-def _decompressed(file: BufferedReader, path: str | Path) -> Iterator[bytes]:
+def _decompressed(file: BufferedReader, path: AnyPath) -> Iterator[bytes]:
     """Yield the decompressed bytes of a file that was just opened."""
     kind = _matching(_FORMATS, file.peek(10))
     if kind in ("bzip2", "xz"):
@@ -195,7 +195,7 @@ def _matching(patterns: Mapping[str, bytes], start: bytes) -> str | None:
     return next((name for name, pattern in patterns.items() if re.match(pattern, start, re.DOTALL)), None)
 
 
-def _require_text(start: bytes, name: str | Path) -> None:
+def _require_text(start: bytes, name: AnyPath) -> None:
     """Raise an InputError if a file with these first bytes is not text in UTF-8."""
     if encoding := wide_encoding(start):
         raise InputError(f"{name}: must be UTF-8, got {encoding}; convert it with `iconv -f {encoding} -t UTF-8`")
@@ -204,7 +204,7 @@ def _require_text(start: bytes, name: str | Path) -> None:
         raise InputError(f"{name}: must be text, got {kind}; {supported}")
 
 
-def _lines(blocks: Iterator[bytes], name: str | Path, accepts_nul: bool = False) -> Iterator[list[str]]:
+def _lines(blocks: Iterator[bytes], name: AnyPath, accepts_nul: bool = False) -> Iterator[list[str]]:
     """Yield the lines that end in each block, before the next block is read. `name` is for messages."""
     unfinished = bytearray()  # the start of a line that continues in the next block
     start = b""  # of the text

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from functools import cache, partial
 from itertools import takewhile
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +23,7 @@ import sentencepiece
 from relattn_mt.support.errors import InputError, naming, require, unknown
 from relattn_mt.support.files import read_bytes
 from relattn_mt.support.processor import cores
-from relattn_mt.support.types import IdPair, SentencePair
+from relattn_mt.support.types import AnyPath, IdPair, SentencePair
 
 if TYPE_CHECKING:
     from relattn_mt.config import Normalization
@@ -187,7 +186,7 @@ class Tokenizer:
         return cls(model.getvalue())
 
     @classmethod
-    def load(cls, path: str | Path, checked_digest: str = "") -> Tokenizer:
+    def load(cls, path: AnyPath, checked_digest: str = "") -> Tokenizer:
         """Read a model from a file. Raise InputError if it is missing, unreadable or damaged."""
         content = read_bytes(path)
         with naming(path):

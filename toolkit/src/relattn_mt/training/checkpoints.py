@@ -21,6 +21,8 @@ from relattn_mt.support.errors import Diverged, InputError, reading, require
 from relattn_mt.support.files import file_digest, read_bytes, require_unique_entries, write_atomically
 
 FORMAT = 1
+State = dict[str, Tensor]  # weights by name
+Checkpoint = dict[str, Any]  # content by name: "model", "optimizer", "progress", …
 _log = logging.getLogger(__name__)
 
 
@@ -42,7 +44,7 @@ def step_of(path: Path) -> int:
     return int(path.stem.removeprefix("step-"))
 
 
-def save(directory: Path, step: int, content: dict[str, Any], *, keep: int, every: int = 1) -> None:
+def save(directory: Path, step: int, content: Checkpoint, *, keep: int, every: int = 1) -> None:
     """Write the checkpoint of a step, then delete old ones.
 
     The newest `keep` checkpoints whose step is a multiple of `every` are kept. So a checkpoint of an interrupted run
@@ -65,7 +67,7 @@ def save(directory: Path, step: int, content: dict[str, Any], *, keep: int, ever
         _checksum(old).unlink(missing_ok=True)
 
 
-def load(path: Path) -> dict[str, Any]:
+def load(path: Path) -> Checkpoint:
     """Read a checkpoint. This runs no code from it.
 
     Raises:
@@ -85,7 +87,7 @@ def load(path: Path) -> dict[str, Any]:
     return content  # type: ignore[no-any-return]
 
 
-def newest(directory: Path, *, warn: bool = True) -> dict[str, Any] | None:
+def newest(directory: Path, *, warn: bool = True) -> Checkpoint | None:
     """Return the content of the newest intact checkpoint, or None. Log a warning per damaged newer one if `warn`.
 
     Raises:
@@ -105,7 +107,7 @@ def newest(directory: Path, *, warn: bool = True) -> dict[str, Any] | None:
     return None
 
 
-def average(states: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
+def average(states: Iterable[State]) -> State:
     """Return the mean of the weights of several checkpoints, which usually translates better than the last one.
 
     They are summed in float64, and the mean has their dtypes.
@@ -114,9 +116,9 @@ def average(states: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
         InputError: There are none, or names or shapes of their weights differ.
         Diverged: A weight is not finite.
     """
-    total: dict[str, Tensor] = {}
+    total: State = {}
     count = 0
-    state: dict[str, Tensor] = {}
+    state: State = {}
     for count, state in enumerate(states, start=1):
         same = {name: x.shape for name, x in state.items()} == {name: x.shape for name, x in (total or state).items()}
         require(same, f"checkpoint {count} to average must have the weights of the first one")

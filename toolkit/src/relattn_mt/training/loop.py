@@ -178,7 +178,7 @@ def _save(worker: Worker, run: Run, progress: Progress, optimizer: Optimizer) ->
         checkpoints.save(directory, progress.step, content, keep=train.keep, every=train.checkpoint_every)
 
 
-def _restore(state: dict[str, Any], worker: Worker, run: Run, optimizer: Optimizer) -> Progress:
+def _restore(state: checkpoints.Checkpoint, worker: Worker, run: Run, optimizer: Optimizer) -> Progress:
     """Load the content of a checkpoint."""
     try:
         run.model.load_state_dict(state["model"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from relattn_mt.evaluation import score
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import load_weights
 from relattn_mt.support.errors import require
-from relattn_mt.support.types import SentencePair
+from relattn_mt.support.types import AnyPath, SentencePair
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
 from relattn_mt.training import checkpoints
 from relattn_mt.training.run_directory import CHECKPOINTS, RunDirectory, read_recipe
@@ -33,7 +32,7 @@ class Run:
     directory: RunDirectory
     data: TranslationData
     model: Transformer  # with its initial weights; trained in place
-    checkpoint: dict[str, Any] | None  # content of the checkpoint to continue from
+    checkpoint: checkpoints.Checkpoint | None  # to continue from
 
 
 def open_run(directory: RunDirectory, *, resume: bool, first: bool) -> Run:
@@ -135,7 +134,7 @@ def _texts(data: TranslationData, tokenizer: AnyTokenizer, given: int) -> Iterat
             yield tokenizer.decode_source(src[given:]), tokenizer.decode(tgt)
 
 
-def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool = False) -> None:
+def average_run(run: AnyPath, last: int, path: AnyPath, *, overwrite: bool = False) -> None:
     """Average the last checkpoints of a run into a bundle at `path`.
 
     Raises:
