@@ -56,7 +56,7 @@ def read_json_settings(path: AnyPath) -> Settings:
 
 def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Return a dictionary of pairs whose names are all different. Raise ValueError if they are not."""
-    values: dict[str, Any] = {}
+    values = {}
     for name, value in pairs:
         if name in values:
             raise ValueError(f"{one_line(name, 40)} is given twice")

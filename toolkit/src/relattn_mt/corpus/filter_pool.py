@@ -48,7 +48,7 @@ class FilteredChunk:
 
 def split_chunks(pairs: Iterable[ScoredPair], first: int) -> Iterator[Chunk]:
     """Yield pairs in chunks; `first` is the number of the first pair."""
-    chunk: list[ScoredPair] = []
+    chunk = []
     characters = 0
     for pair in pairs:
         chunk.append(pair)

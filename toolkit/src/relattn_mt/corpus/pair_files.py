@@ -31,7 +31,7 @@ def read_pairs(path: str, languages: LanguagePair) -> Iterator[SentencePair]:
     require(kind in kinds, f"{path}: pairs must be in a .tsv, .jsonl, .tmx or .parquet file")
     with reading(path, f"not {kind.upper()}"):
         if kind == "tmx":
-            pairs: Iterable[Sequence[str]] = _units(path, languages)
+            pairs = _units(path, languages)
         elif kind == "jsonl":
             pairs = _objects(map(json.loads, read_lines(path)), path, languages)
         elif kind == "parquet":

@@ -95,7 +95,7 @@ class Api:
             check_language=body["warnings"],
         )
         translations = await self._router.translate(texts, sources, body["target"], options, html=html)
-        response: JsonObject = {"translatedText": [each.ranked[0] for each in translations]}
+        response = {"translatedText": [each.ranked[0] for each in translations]}
         if detected:
             response["detectedLanguage"] = detected
         if count > 1:

@@ -67,7 +67,7 @@ def load_pairs(models: Sequence[str], languages: Sequence[str], load: Callable[[
     Raises:
         InputError: As `load` and `served_pairs`, or two models translate the same pair.
     """
-    by_pair: dict[LanguagePair, Translators] = {}
+    by_pair = {}
     for model in models:
         translators = served_pairs(load(model), languages, model)
         for pair in translators:

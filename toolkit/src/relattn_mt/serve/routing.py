@@ -278,7 +278,7 @@ class Router:
         if source == target and source in self.codes:
             return TranslatedFile(content, [], 0)
         route = self._require_route(source, target)
-        rows: list[str] = []
+        rows = []
         flagged = 0
         file = (name, content, self.limits.unpacked)
         parse = self._parsers.run
@@ -288,7 +288,7 @@ class Router:
             splitting = *model.splitting, options.keep_literals
             split_texts, portions = await parse(parsing.split_pickled, texts, size, *splitting)
             report(number / len(route))
-            translated: list[bytes] = []
+            translated = []
             for portion in portions:
                 items = [model.sentence(sentence, options) for sentence in pickle.loads(portion)]
                 while True:

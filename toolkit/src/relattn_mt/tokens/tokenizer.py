@@ -305,7 +305,7 @@ def _sample(lines: Iterable[str], count: int, random: Random) -> list[str]:
 
     SentencePiece can draw lines too, but with a random seed that is another one in each process.
     """
-    sample: list[str] = []
+    sample = []
     for number, line in enumerate(lines):
         if number < count:
             sample.append(line)
@@ -325,7 +325,7 @@ def _explain(message: str, vocab_size: int) -> str:
 
 def word_indices(pieces: Sequence[str]) -> list[int | None]:
     """Return the index of the word that each piece belongs to; None for a piece that is only spaces."""
-    indices: list[int | None] = []
+    indices = []
     word = -1
     inside = False
     for piece in pieces:

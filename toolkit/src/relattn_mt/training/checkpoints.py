@@ -93,7 +93,7 @@ def newest(directory: Path, *, warn: bool = True) -> Checkpoint | None:
     Raises:
         InputError: All checkpoints are damaged.
     """
-    damaged: list[str] = []
+    damaged = []
     for path in reversed(list_checkpoints(directory)):
         try:
             content = load(path)
