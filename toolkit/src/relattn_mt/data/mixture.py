@@ -53,6 +53,7 @@ def read_corpus_list(path: str, *, weighted: bool = True, languages: bool = Fals
         InputError: The list cannot be read, has no corpus or has an invalid line.
     """
     require_regular(path)
+    folder = Path(path).parent
     corpora = []
     for number, line in enumerate(read_lines(path), start=1):
         if not has_text(line) or line.startswith("#"):
@@ -78,7 +79,7 @@ def read_corpus_list(path: str, *, weighted: bool = True, languages: bool = Fals
             codes = f"{pair[0][:40]!r} and {pair[1][:40]!r}"
             valid = pair[0] != pair[1] and all(map(_CODE.fullmatch, pair))
             require(valid, f"{path}, line {number}: must end with the codes of two languages, got {codes}")
-        corpora.append(CorpusFiles(str(Path(path).parent / src), str(Path(path).parent / tgt), weight, pair))
+        corpora.append(CorpusFiles(str(folder / src), str(folder / tgt), weight, pair))
     require(corpora, f"{path}: must list at least one corpus")
     return corpora
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -27,29 +28,29 @@ _TRAILER = 24  # bytes
 _ROWS_PER_CHUNK = 100_000
 
 
+@dataclass(frozen=True, eq=False)
 class IdColumn:
     """A column of id lists. Each row is a view (pieces,) of the mapped file.
 
-    Args:
+    Attributes:
         values: Pieces of all rows.
         begins: (rows,) number of values before each row.
         ends: (rows,) number of values before the end of each row.
     """
 
-    def __init__(self, values: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> None:
-        self._values = values
-        self._begins = begins
-        self._ends = ends
+    values: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self.ends)
 
     def lengths(self) -> np.ndarray:
         """(rows,) number of pieces of each row, int32."""
-        return (self._ends - self._begins).astype(np.int32)
+        return (self.ends - self.begins).astype(np.int32)
 
     def __getitem__(self, index: int, /) -> np.ndarray:
-        return self._values[self._begins[index] : self._ends[index]]
+        return self.values[self.begins[index] : self.ends[index]]
 
 
 class EncodedPairs(NamedTuple):

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -38,41 +39,30 @@ class QueueFull(Exception):
     """Raised if a limit on waiting requests is reached. The message says what is full."""
 
 
+@dataclass(eq=False)
 class BatchQueue:
     """Queue of requests, each a sequence of items, for a function that works on batches of items.
 
-    Args:
+    Attributes:
         work: Function that returns a result per item of a batch; it runs in a thread of `threads`.
         threads: Threads to run `work` in.
         limits: Batch size, size of the queue, and how long to wait for a batch to fill.
         on_batch: Function that is called with the size of each batch.
         recent: Clients of each of the `RECENT` last batches, of all queues that share the threads.
         size: Function that returns the size of an item, such as its number of pieces.
-
-    Attributes:
         failed: Whether the last item, or batch, failed with an error for which its request is not to blame.
     """
 
-    def __init__(
-        self,
-        work: Callable[[list[Any]], list[Any]],
-        threads: Executor,
-        limits: Limits,
-        on_batch: Callable[[int], object],
-        recent: deque[set[str]],
-        *,
-        size: Callable[[Any], int],
-    ) -> None:
-        self._work = work
-        self._threads = threads
-        self._limits = limits
-        self._size = size
-        self._on_batch = on_batch
-        self._clients: dict[str, deque[deque[_Item]]] = {}  # requests, whose items are not in a batch yet
-        self._recent = recent
-        self._running: asyncio.Task[None] | None = None  # while items wait
-        self._began: float | None = None  # when the current batch began
-        self.failed = False
+    work: Callable[[list[Any]], list[Any]]
+    threads: Executor
+    limits: Limits
+    on_batch: Callable[[int], object]
+    recent: deque[set[str]]
+    size: Callable[[Any], int]
+    failed: bool = field(default=False, init=False)
+    _clients: dict[str, deque[deque[_Item]]] = field(default_factory=dict, init=False)  # items that are in no batch yet
+    _running: asyncio.Task[None] | None = field(default=None, init=False)  # while items wait
+    _began: float | None = field(default=None, init=False)  # when the current batch began
 
     @property
     def waiting(self) -> int:
@@ -95,11 +85,11 @@ class BatchQueue:
             Exception: `work` raised it for one of the items alone.
         """
         client = CLIENT.get()
-        waiting = self._limits.waiting
+        waiting = self.limits.waiting
         of_client = self._waiting_of(client)
         if self.waiting + len(items) > waiting or (of_client and of_client + len(items) > waiting // 2):
             raise QueueFull("the queue is full")
-        works = [self._size(item) ** 2 for item in items]
+        works = [self.size(item) ** 2 for item in items]
         futures = [asyncio.get_running_loop().create_future() for _ in items]
         request = deque(zip(items, futures, works, strict=True))
         self._clients.setdefault(client, deque()).append(request)
@@ -116,8 +106,8 @@ class BatchQueue:
         """Work until the queue is empty."""
         try:
             while self._clients:
-                if self.waiting < self._limits.batch:
-                    await asyncio.sleep(self._limits.pause / 1000)
+                if self.waiting < self.limits.batch:
+                    await asyncio.sleep(self.limits.pause / 1000)
                 if batch := self._next_batch():
                     await self._process(batch)
         finally:
@@ -129,8 +119,8 @@ class BatchQueue:
         clients = set[str]()
         work = 0
         is_awaited = False
-        share = _SHARED if len({*self._clients, *chain(*self._recent)}) > 1 else 1
-        most = max(1, self._limits.batch // share)
+        share = _SHARED if len({*self._clients, *chain(*self.recent)}) > 1 else 1
+        most = max(1, self.limits.batch // share)
         while self._clients and len(batch) < most:
             client, requests = next(iter(self._clients.items()))
             while requests and not requests[0]:
@@ -146,16 +136,16 @@ class BatchQueue:
             del self._clients[client]
             if any(requests):
                 self._clients[client] = requests  # after the other clients
-        self._recent.append(clients)
+        self.recent.append(clients)
         return batch
 
     async def _process(self, batch: list[_Item]) -> None:
         """Work on a batch. If that fails, work on each item alone, so that only the request at fault fails."""
-        self._on_batch(len(batch))
+        self.on_batch(len(batch))
         loop = asyncio.get_running_loop()
         self._began = time.monotonic()
         try:
-            results = await loop.run_in_executor(self._threads, self._work_on, batch)
+            results = await loop.run_in_executor(self.threads, self._work_on, batch)
         except Exception as error:
             self.failed = not isinstance(error, InputError)
             for item, future, work in batch:
@@ -178,7 +168,7 @@ class BatchQueue:
         """
         batch = [each for each in batch if not each[1].done()]
         try:
-            results = self._work([item for item, *_ in batch]) if batch else []
+            results = self.work([item for item, *_ in batch]) if batch else []
         except Exception:
             raise
         except BaseException as error:  # as Rust's panics are

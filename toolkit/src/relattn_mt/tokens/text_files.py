@@ -15,6 +15,7 @@ import lzma
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from io import BufferedIOBase, BufferedReader
 from itertools import chain, zip_longest
@@ -98,6 +99,7 @@ def stream_lines(descriptor: int) -> Iterator[list[str]]:
                 yield lines[start : start + _CHUNK]
 
 
+@dataclass
 class ParallelFiles:
     """Sentence pairs of two parallel files. Each loop reads the files again.
 
@@ -105,18 +107,17 @@ class ParallelFiles:
     of `accepts_nul` is that of `read_lines`.
     """
 
-    def __init__(self, src: AnyPath, tgt: AnyPath, *, accepts_nul: bool = False) -> None:
-        self.src = src
-        self.tgt = tgt
-        self._accepts_nul = accepts_nul
-        self._digests: tuple[str, str] | None = None
+    src: AnyPath
+    tgt: AnyPath
+    accepts_nul: bool = field(default=False, kw_only=True)
+    _digests: tuple[str, str] | None = field(default=None, init=False)
 
     def __iter__(self) -> Iterator[SentencePair]:
         src_digest = hashlib.sha256()
         tgt_digest = hashlib.sha256()
         src_lines = tgt_lines = 0
-        sources = read_lines(self.src, src_digest.update, accepts_nul=self._accepts_nul)
-        targets = read_lines(self.tgt, tgt_digest.update, accepts_nul=self._accepts_nul)
+        sources = read_lines(self.src, src_digest.update, accepts_nul=self.accepts_nul)
+        targets = read_lines(self.tgt, tgt_digest.update, accepts_nul=self.accepts_nul)
         for src, tgt in zip_longest(sources, targets):
             src_lines += src is not None
             tgt_lines += tgt is not None
