@@ -107,7 +107,7 @@ def test_run_without_disk_space_is_not_started(tmp_path, make_recipe, finished, 
     for name in ("data/train.pairs", "checkpoints/step-00000001.ckpt"):
         os.truncate(tmp_path / "run" / name, used)
         with nullcontext() if name.startswith("checkpoints") else pytest.raises(InputError, match="the disk must have"):
-            run_directory.RunDirectory(recipe).require_space(model)
+            run_directory.require_space(recipe, model)
 
 
 def rewrite_checkpoint(**changes: Any) -> Callable[[Path], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 import yaml
@@ -146,6 +147,11 @@ class Recipe(Config):
         largest = max(share for augment in self.augments for share in asdict(augment).values())
         message = "train.guided_alignment needs pairs without augmentation: shares of data.augment must be below 1"
         require(largest < 1, f"{message}, got {largest:g}")
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the run."""
+        return Path(self.out)
 
     @property
     def augments(self) -> list[AugmentConfig]:

@@ -146,7 +146,7 @@ def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: b
             started.
     """
     config = recipe.data
-    directory = Path(recipe.out)
+    directory = recipe.directory
     # first, because an error in it is found quickly
     valid = [replace(corpus, pairs=list(corpus.pairs)) for corpus in _corpora(config, "valid")]
     train = _corpora(config, "train")
@@ -175,7 +175,7 @@ def open_data(recipe: Recipe) -> TranslationData:
         InputError: The tokenizer is not the one that encoded them.
     """
     config = recipe.data
-    directory = Path(recipe.out)
+    directory = recipe.directory
     record = _read_record(directory)
     tokenizer = tokenizer_in(directory)
     if config.language_tokens == "none":
@@ -281,7 +281,7 @@ def _write_data(recipe: Recipe, train: list[Corpus], valid: list[Corpus], tokeni
     By default, a tokenizer is trained on the pairs of the training text that may be kept, changed as in an epoch.
     """
     config = recipe.data
-    directory = Path(recipe.out)
+    directory = recipe.directory
     if tokenizer is None:
         pairs = chain.from_iterable(corpus.pairs for corpus in train)
         kept = _without_empty_and_long(pairs, LONGEST_PIECE * config.max_length, Counter())

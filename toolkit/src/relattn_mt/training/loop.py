@@ -47,7 +47,7 @@ def fit(worker: Worker, run: Run, stop: Stop, *, show: bool) -> int:
         Diverged: A loss or a weight is not finite.
         InputError: The checkpoint belongs to another model, or a file cannot be written.
     """
-    recipe = run.directory.recipe
+    recipe = run.recipe
     data = run.data
     model = run.model
     train = recipe.train
@@ -55,7 +55,7 @@ def fit(worker: Worker, run: Run, stop: Stop, *, show: bool) -> int:
     progress = Progress() if run.checkpoint is None else _restore(run.checkpoint, worker, run, optimizer)
     if _finished(progress, train):
         return progress.step
-    journal = Journal(worker, run.directory.path, progress, steps=train.steps)
+    journal = Journal(worker, run.recipe.directory, progress, steps=train.steps)
     steps = data.train.steps(
         (progress.epoch, progress.index),
         done=progress.step,
@@ -167,14 +167,14 @@ def _save(worker: Worker, run: Run, progress: Progress, optimizer: Optimizer) ->
         raise Diverged(f"training diverged: weights must be finite, but step {progress.step} made some NaN or infinite")
     if worker.is_first:
         content = {
-            "recipe": as_dict(run.directory.recipe),
+            "recipe": as_dict(run.recipe),
             "progress": asdict(progress),
             "scaler": worker.scaler.state_dict(),
             "model": run.model.state_dict(),
             "optimizer": optimizer.state_dict(),
         }
-        train = run.directory.recipe.train
-        directory = run.directory.path / CHECKPOINTS
+        train = run.recipe.train
+        directory = run.recipe.directory / CHECKPOINTS
         checkpoints.save(directory, progress.step, content, keep=train.keep, every=train.checkpoint_every)
 
 
@@ -186,5 +186,5 @@ def _restore(state: checkpoints.Checkpoint, worker: Worker, run: Run, optimizer:
         worker.scaler.load_state_dict(state["scaler"])
         return Progress(**state["progress"])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        place = f"{run.directory.path}: the checkpoint of step {state['step']}"
+        place = f"{run.recipe.directory}: the checkpoint of step {state['step']}"
         raise InputError(f"{place} must belong to this run: {one_line(error, 200)}") from error

@@ -21,7 +21,7 @@ from relattn_mt.support.errors import require
 from relattn_mt.support.types import AnyPath, SentencePair
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
 from relattn_mt.training import checkpoints
-from relattn_mt.training.run_directory import CHECKPOINTS, RunDirectory, read_recipe
+from relattn_mt.training.run_directory import CHECKPOINTS, read_recipe
 from relattn_mt.weights import require_fit, weight_table
 
 
@@ -29,32 +29,31 @@ from relattn_mt.weights import require_fit, weight_table
 class Run:
     """A run that is open."""
 
-    directory: RunDirectory
+    recipe: Recipe
     data: TranslationData
     model: Transformer  # with its initial weights; trained in place
     checkpoint: checkpoints.Checkpoint | None  # to continue from
 
 
-def open_run(directory: RunDirectory, *, resume: bool, first: bool) -> Run:
+def open_run(recipe: Recipe, *, resume: bool, first: bool) -> Run:
     """Open a run. If it has no data yet, they are made. If it has a checkpoint, the initial bundle is not read.
 
     The first process compares the text with the text that the run started with, and warns of damaged checkpoints.
     """
-    recipe = directory.recipe
     patience = recipe.train.patience
     is_validated = bool(recipe.data.valid_src or recipe.data.valid_list)
     require(
         is_validated or not patience,
         f"train.patience requires validation text, data.valid_src or data.valid_list, got {patience}",
     )
-    checkpoint = checkpoints.newest(directory.path / CHECKPOINTS, warn=first) if resume else None
+    checkpoint = checkpoints.newest(recipe.directory / CHECKPOINTS, warn=first) if resume else None
     initial = None if checkpoint else read_initial_bundle(recipe)
     data = load_data(recipe, tokenizer=None if initial is None else initial.tokenizer, check=first)
     torch.manual_seed(recipe.seed)
     model = Transformer(recipe.model, *data.tokenizer.vocab_sizes)
     if initial is not None:
         load_weights(model, initial.state, source=initial.path)
-    return Run(directory, data, model, checkpoint)
+    return Run(recipe, data, model, checkpoint)
 
 
 def read_initial_bundle(recipe: Recipe) -> bundle.Bundle | None:
@@ -88,11 +87,10 @@ def read_initial_bundle(recipe: Recipe) -> bundle.Bundle | None:
     return replace(initial, model=model, state=state, tokenizer=tokenizer)
 
 
-def write_bundle(directory: RunDirectory, data: TranslationData, last: int, path: Path) -> None:
+def write_bundle(recipe: Recipe, data: TranslationData, last: int, path: Path) -> None:
     """Average the last checkpoints of a run into a bundle, and score it on the validation sets of its data."""
-    recipe = directory.recipe
-    config = directory.recipe.data
-    paths = checkpoints.list_checkpoints(directory.path / CHECKPOINTS)[-last:]
+    config = recipe.data
+    paths = checkpoints.list_checkpoints(recipe.directory / CHECKPOINTS)[-last:]
     mean = checkpoints.average(checkpoints.load(checkpoint)["model"] for checkpoint in paths)
     state = {name: tensor.numpy() for name, tensor in mean.items()}
     tokenizer = data.tokenizer.with_languages(config.src_lang, config.tgt_lang)
@@ -141,7 +139,7 @@ def average_run(run: AnyPath, last: int, path: AnyPath, *, overwrite: bool = Fal
         InputError: The directory contains no run, or fewer checkpoints.
     """
     bundle.require_writable(path, overwrite)
-    directory = RunDirectory(replace(read_recipe(Path(run)), out=str(run)))
-    count = len(checkpoints.list_checkpoints(directory.path / CHECKPOINTS))
+    recipe = replace(read_recipe(Path(run)), out=str(run))
+    count = len(checkpoints.list_checkpoints(recipe.directory / CHECKPOINTS))
     require(1 <= last <= count, f"last must be in [1, {count}], the checkpoints of {run}, got {last}")
-    write_bundle(directory, open_data(directory.recipe), last, Path(path))
+    write_bundle(recipe, open_data(recipe), last, Path(path))

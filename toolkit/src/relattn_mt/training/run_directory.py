@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 from torch import nn
@@ -64,80 +64,73 @@ def require_same_run(old: Recipe, recipe: Recipe) -> None:
     require(not changed, f"{recipe.out}: these settings must be as when the run started: {'; '.join(changed)}")
 
 
-@dataclass(frozen=True)
-class RunDirectory:
-    """Directory of the run that a recipe defines."""
+@contextmanager
+def claimed(recipe: Recipe, *, resume: bool, first: bool) -> Iterator[None]:
+    """Lock the directory of a run, after checking that the run can start or continue there.
 
-    recipe: Recipe
+    If the block fails before the data of a new run are complete, nothing is left of it. Other processes than the first
+    wait until it has made the data, which may take longer than a process group waits.
 
-    @property
-    def path(self) -> Path:
-        """Path of the directory."""
-        return Path(self.recipe.out)
-
-    @contextmanager
-    def claimed(self, *, resume: bool, first: bool) -> Iterator[None]:
-        """Lock the directory, after checking that the run can start or continue there.
-
-        If the block fails before the data of a new run are complete, nothing is left of it. Other processes than the
-        first wait until it has made the data, which may take longer than a process group waits.
-
-        Raises:
-            InputError: The directory of a new run is not empty, an old run cannot continue with this recipe, a file is
-                in the way, or another process uses the directory.
-        """
-        if not first:
-            while not has_data(self.path):
-                time.sleep(0.2)
-            yield
-            return
-        if resume:
-            require_same_run(read_recipe(self.path), self.recipe)
-        else:
-            self._require_free()
-        with locked(self.path, "training this run"):
+    Raises:
+        InputError: The directory of a new run is not empty, an old run cannot continue with this recipe, a file is in
+            the way, or another process uses the directory.
+    """
+    out = recipe.directory
+    if not first:
+        while not has_data(out):
+            time.sleep(0.2)
+        yield
+        return
+    if resume:
+        require_same_run(read_recipe(out), recipe)
+    else:
+        _require_free(out)
+    with locked(out, "training this run"):
+        if not resume:
+            _require_free(out)  # another process may have started a run before this one had the lock
+        try:
             if not resume:
-                self._require_free()  # another process may have started a run before this one had the lock
-            try:
-                if not resume:
-                    write_atomically(self.path / RECIPE, dump(self.recipe).encode())
-                self._require_usable()
-                yield
-            finally:
-                if not resume and not has_data(self.path):
-                    for entry in self.path.iterdir():
-                        if entry.name != LOCK:
-                            remove(entry)
+                write_atomically(out / RECIPE, dump(recipe).encode())
+            _require_usable(recipe)
+            yield
+        finally:
+            if not resume and not has_data(out):
+                for entry in out.iterdir():
+                    if entry.name != LOCK:
+                        remove(entry)
 
-    def _require_free(self) -> None:
-        out = self.path
-        require(not (out / RECIPE).exists(), f"{out}: contains a run; use --resume to continue it, or another out")
-        # A killed process may have left a lock or a temporary file in a directory that it created.
-        ignored = (entry.name == LOCK or is_leftover(entry) for entry in out.glob("*"))
-        empty = not out.exists() or (out.is_dir() and all(ignored))
-        require(empty, f"{out}: out must be an empty directory or a new one")
 
-    def _require_usable(self) -> None:
-        """Raise an InputError if a file would stop the run later, such as one of another user, or it has more steps."""
-        for name in (CHECKPOINTS, "data"):
-            path = self.path / name
-            require(path.is_dir() or not path.exists(), f"{path} must be a directory, got a file")
-            usable = not path.exists() or os.access(path, os.R_OK | os.W_OK | os.X_OK)
-            require(usable, f"{path} must be readable and writable for this user")
-        bundle.require_replaceable(self.path / BUNDLE)
-        taken = max(map(checkpoints.step_of, checkpoints.list_checkpoints(self.path / CHECKPOINTS)), default=0)
-        steps = self.recipe.train.steps
-        require(taken <= steps, f"train.steps must be at least {taken:,}, the number of steps taken, got {steps:,}")
+def _require_free(out: Path) -> None:
+    require(not (out / RECIPE).exists(), f"{out}: contains a run; use --resume to continue it, or another out")
+    # A killed process may have left a lock or a temporary file in a directory that it created.
+    ignored = (entry.name == LOCK or is_leftover(entry) for entry in out.glob("*"))
+    empty = not out.exists() or (out.is_dir() and all(ignored))
+    require(empty, f"{out}: out must be an empty directory or a new one")
 
-    def require_space(self, model: nn.Module) -> None:
-        """Raise an InputError if the disk has no space for the run's bundle, the checkpoints to keep and a new one.
 
-        A checkpoint has the weights and Adam's two moments. The space of those that exist counts as available.
-        """
-        keep = self.recipe.train.keep
-        weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-        needed = (keep + 1) * 3 * weights + weights
-        used = sum(path.stat().st_size for part in (CHECKPOINTS, BUNDLE) for path in (self.path / part).glob("*"))
-        available = used + shutil.disk_usage(self.path).free
-        message = f"{self.path}: the disk must have {as_size(needed)} for {keep} checkpoints and a bundle, got"
-        require(needed <= available, f"{message} {as_size(available)}; see train.keep")
+def _require_usable(recipe: Recipe) -> None:
+    """Raise an InputError if a file would stop the run later, such as one of another user, or it has more steps."""
+    out = recipe.directory
+    for path in (out / CHECKPOINTS, out / "data"):
+        require(path.is_dir() or not path.exists(), f"{path} must be a directory, got a file")
+        usable = not path.exists() or os.access(path, os.R_OK | os.W_OK | os.X_OK)
+        require(usable, f"{path} must be readable and writable for this user")
+    bundle.require_replaceable(out / BUNDLE)
+    taken = max(map(checkpoints.step_of, checkpoints.list_checkpoints(out / CHECKPOINTS)), default=0)
+    steps = recipe.train.steps
+    require(taken <= steps, f"train.steps must be at least {taken:,}, the number of steps taken, got {steps:,}")
+
+
+def require_space(recipe: Recipe, model: nn.Module) -> None:
+    """Raise an InputError if the disk has no space for the run's bundle, the checkpoints to keep and a new one.
+
+    A checkpoint has the weights and Adam's two moments. The space of those that exist counts as available.
+    """
+    out = recipe.directory
+    keep = recipe.train.keep
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    needed = (keep + 1) * 3 * weights + weights
+    used = sum(path.stat().st_size for part in (CHECKPOINTS, BUNDLE) for path in (out / part).glob("*"))
+    available = used + shutil.disk_usage(out).free
+    message = f"{out}: the disk must have {as_size(needed)} for {keep} checkpoints and a bundle, got"
+    require(needed <= available, f"{message} {as_size(available)}; see train.keep")

@@ -14,7 +14,7 @@ from relattn_mt.support.errors import one_line
 from relattn_mt.training.distributed import joined
 from relattn_mt.training.loop import fit
 from relattn_mt.training.run import Run, open_run, write_bundle
-from relattn_mt.training.run_directory import BUNDLE, RunDirectory
+from relattn_mt.training.run_directory import BUNDLE, claimed, require_space
 from relattn_mt.training.stop import Stop
 from relattn_mt.training.worker import worker_of
 
@@ -36,8 +36,7 @@ def train(
         Diverged: A loss or weight is not finite.
         Interrupted: A signal stopped the run. Resumed, it continues as if it had never stopped.
     """
-    directory = RunDirectory(recipe)
-    path = directory.path / BUNDLE
+    path = recipe.directory / BUNDLE
     with ExitStack() as stack, freed_memory_kept():
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         worker = worker_of(recipe.train)
@@ -45,17 +44,17 @@ def train(
         with Stop() as stop:
             command = f"{again} continues it" if resume else "the same command starts again"
             stop.switch("raise" if first else "kill", f"stopped before the first step; {command}")
-            with directory.claimed(resume=resume, first=first):
+            with claimed(recipe, resume=resume, first=first):
                 # A run that is not continued has no checkpoint, so the other processes start as the first one does.
-                run = open_run(directory, resume=resume or not first, first=first)
+                run = open_run(recipe, resume=resume or not first, first=first)
                 if first:
-                    directory.require_space(run.model)
+                    require_space(recipe, run.model)
                     _log_run(run)
                 with joined(worker, recipe.train, stop):
                     steps = fit(worker, run, stop, show=show and first)
                 if first:
                     stop.switch("raise", f"stopped after step {steps}; {again} continues from there")
-                    write_bundle(directory, run.data, recipe.train.average, path)
+                    write_bundle(recipe, run.data, recipe.train.average, path)
     return path
 
 
@@ -63,7 +62,7 @@ def _log_run(run: Run) -> None:
     """Log what is trained, on what and how."""
     model = run.model.config
     text = run.data.train
-    train = run.directory.recipe.train
+    train = run.recipe.train
     weights = sum(map(torch.numel, run.model.parameters()))
     threads = train.threads or torch.get_num_threads()
     layers = f"{model.encoder_layers} and {model.decoder_layers} layers"

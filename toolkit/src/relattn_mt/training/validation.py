@@ -22,7 +22,7 @@ from relattn_mt.translate.translator import Translator
 
 def validate(run: Run, valid: ValidationSet, device: torch.device) -> Validated:
     """Measure the loss on a validation set, and the BLEU of greedy translations of its first lines."""
-    recipe = run.directory.recipe
+    recipe = run.recipe
     loss = mean_loss(run.model, valid.batches, device)
     bleu = None
     pairs = valid.pairs[: recipe.train.valid_bleu_lines]
