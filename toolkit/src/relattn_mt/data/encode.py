@@ -162,8 +162,11 @@ def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: b
             require(is_same, f"{directory / name}: damaged: it must be as this run has written it")
         _require_same_text("train", train, record.train)
         _require_same_text("valid", valid, record.valid)
-    encoder = _Encoder(data.tokenizer, config)
-    return replace(data, valid=[encoder.validation_set(corpus, config.max_tokens) for corpus in valid])
+    for corpus in valid:
+        pairs, src, tgt = zip(*_encoded(corpus, data.tokenizer, config, Counter()), strict=True)
+        batches = list(eval_batches(src, tgt, config.max_tokens, data.tokenizer.special))
+        data.valid.append(ValidationSet(corpus.name, corpus.languages, list(pairs), batches))
+    return data
 
 
 def open_data(recipe: Recipe) -> TranslationData:
@@ -296,79 +299,56 @@ def _write_data(recipe: Recipe, train: list[Corpus], valid: list[Corpus], tokeni
     (directory / ENCODED).parent.mkdir(parents=True, exist_ok=True)
     for name, content in tokenizer.files.items():
         write_atomically(directory / name, content)
-    encoder = _Encoder(tokenizer, config)
-    record = encoder.training_text(train, directory / ENCODED)
+    record = TextRecord(tokenizer.digest)
+
+    def rows() -> Iterator[IdPair]:
+        for corpus in train:
+            count = copies = 0
+            for pair, src, tgt in _encoded(corpus, tokenizer, config, record.dropped):
+                count += 1
+                copies += pair[0] == pair[1]
+                yield src, tgt
+            record.train.append(corpus.record(count))
+            if 2 * copies > count:
+                _log.warning("%s: both sides are the same text in %d of %d pairs", corpus.name, copies, count)
+
+    write_pairs(directory / ENCODED, rows(), vocab_size=max(tokenizer.vocab_sizes))
+    record.encoded = file_digest(directory / ENCODED)
     if recipe.train.guided_alignment > 0:
         encoded = open_pairs(directory / ENCODED)
         write_links(directory / LINKS, encoded, config.given_tokens, tokenizer.vocab_sizes)
         record.links = file_digest(directory / LINKS)
     for corpus in valid:
-        record.valid.append(corpus.record(sum(1 for _ in encoder.pairs(corpus, Counter()))))
+        record.valid.append(corpus.record(sum(1 for _ in _encoded(corpus, tokenizer, config, Counter()))))
     write_atomically(directory / TEXT, json.dumps(vars(record)).encode())
 
 
-@dataclass(frozen=True)
-class _Encoder:
-    """Encoder of corpora, which drops pairs that are empty or too long.
+def _encoded(
+    corpus: Corpus, tokenizer: AnyTokenizer, config: DataConfig, dropped: Counter[str]
+) -> Iterator[tuple[SentencePair, list[int], list[int]]]:
+    """Yield text and piece ids of the pairs of a corpus that are kept, and count those that are empty or too long.
 
-    Attributes:
-        tokenizer: Tokenizer of both sides.
-        config: Settings of the data.
+    With language_tokens, a source begins with the token of its target language.
+
+    Raises:
+        InputError: No pair is kept.
     """
-
-    tokenizer: AnyTokenizer
-    config: DataConfig
-
-    def training_text(self, corpora: list[Corpus], path: Path) -> TextRecord:
-        """Write the encoded training text to `path` and return its record, without validation sets."""
-        record = TextRecord(self.tokenizer.digest)
-
-        def rows() -> Iterator[IdPair]:
-            for corpus in corpora:
-                count = copies = 0
-                for pair, src, tgt in self.pairs(corpus, record.dropped):
-                    count += 1
-                    copies += pair[0] == pair[1]
-                    yield src, tgt
-                record.train.append(corpus.record(count))
-                if 2 * copies > count:
-                    _log.warning("%s: both sides are the same text in %d of %d pairs", corpus.name, copies, count)
-
-        write_pairs(path, rows(), vocab_size=max(self.tokenizer.vocab_sizes))
-        record.encoded = file_digest(path)
-        return record
-
-    def validation_set(self, corpus: Corpus, max_tokens: int) -> ValidationSet:
-        """Return a corpus in batches of at most `max_tokens`."""
-        pairs, src, tgt = zip(*self.pairs(corpus, Counter()), strict=True)
-        batches = list(eval_batches(src, tgt, max_tokens, self.tokenizer.special))
-        return ValidationSet(corpus.name, corpus.languages, list(pairs), batches)
-
-    def pairs(self, corpus: Corpus, dropped: Counter[str]) -> Iterator[tuple[SentencePair, list[int], list[int]]]:
-        """Yield text and piece ids of the pairs of a corpus that are kept, and count the others.
-
-        With language_tokens, a source begins with the token of its target language.
-
-        Raises:
-            InputError: No pair is kept.
-        """
-        kept = 0
-        max_length = self.config.max_length
-        candidates = _without_empty_and_long(corpus.pairs, self.tokenizer.longest_piece * max_length, dropped)
-        given: tuple[int, ...] = ()
-        if self.config.given_tokens:
-            given = self.tokenizer.with_languages(*corpus.languages).special.src_begin
-        while chunk := list(islice(candidates, _CHUNK)):
-            for pair, (src, tgt) in zip(chunk, self.tokenizer.encode_pairs(chunk), strict=True):
-                if not src or not tgt:  # normalization left nothing
-                    dropped["empty"] += 1
-                elif max(len(src), len(tgt)) > max_length:
-                    dropped["max_length"] += 1
-                else:
-                    kept += 1
-                    yield pair, [*given, *src], tgt
-        counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
-        require(kept > 0, f"{corpus.name}: at least one pair must be kept, but all were dropped: {counts}")
+    kept = 0
+    candidates = _without_empty_and_long(corpus.pairs, tokenizer.longest_piece * config.max_length, dropped)
+    given: tuple[int, ...] = ()
+    if config.given_tokens:
+        given = tokenizer.with_languages(*corpus.languages).special.src_begin
+    while chunk := list(islice(candidates, _CHUNK)):
+        for pair, (src, tgt) in zip(chunk, tokenizer.encode_pairs(chunk), strict=True):
+            if not src or not tgt:  # normalization left nothing
+                dropped["empty"] += 1
+            elif max(len(src), len(tgt)) > config.max_length:
+                dropped["max_length"] += 1
+            else:
+                kept += 1
+                yield pair, [*given, *src], tgt
+    counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
+    require(kept > 0, f"{corpus.name}: at least one pair must be kept, but all were dropped: {counts}")
 
 
 def _without_empty_and_long(
