@@ -13,7 +13,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from itertools import accumulate
 from random import Random
 
@@ -107,6 +107,7 @@ def perturb(names: Sequence[str], pairs: Sequence[SentencePair], *key: int) -> S
     return pair
 
 
+@lru_cache(1)
 def halves(tokenizer: AnyTokenizer) -> Halves:
     """Return each way to split a source piece into two other pieces of the same text, by ids."""
     ids = {piece: i for i, piece in enumerate(tokenizer.vocabularies[0])}
@@ -151,9 +152,9 @@ def sample_perturbed(
         yield perturb(names, [pair], seed, row) if names else pair
 
 
-@dataclass(frozen=True)
-class Augmentation:
-    """Perturbations of the training text.
+@dataclass(eq=False)
+class AugmentedPairs:
+    """Pairs of one epoch. A changed row is encoded when it is read, so an epoch needs nine bytes per row.
 
     Attributes:
         shares: Share of the pairs of an epoch for each change, between 0 and 1.
@@ -162,6 +163,10 @@ class Augmentation:
         max_length: Maximum number of pieces per side; a longer pair is not changed.
         seed: Random seed.
         given: Number of tokens before the text of each encoded source, which are kept.
+        pairs: Pairs without changes.
+        epoch: Number of the epoch.
+        chosen: Rows that the epoch has, by default all. Only their lengths are right.
+        changes: (rows,) bit i is set if a row has the change NAMES[i].
     """
 
     shares: AugmentConfig
@@ -169,38 +174,17 @@ class Augmentation:
     sizes: tuple[int, ...]
     max_length: int
     seed: int
-    given: int = 0
+    given: int
+    pairs: EncodedPairs
+    epoch: int
+    chosen: np.ndarray | None
 
-    @cached_property
-    def ways_to_split(self) -> Halves:
-        """How source pieces can be split."""
-        return halves(self.tokenizer)
-
-
-class AugmentedPairs:
-    """Pairs of one epoch. A changed row is encoded when it is read, so an epoch needs nine bytes per row.
-
-    Args:
-        augmentation: Perturbations.
-        pairs: Pairs without changes.
-        epoch: Number of the epoch.
-        chosen: Rows that the epoch has, by default all. Only their lengths are right.
-
-    Attributes:
-        changes: (rows,) bit i is set if a row has the change NAMES[i].
-    """
-
-    def __init__(
-        self, augmentation: Augmentation, pairs: EncodedPairs, epoch: int, chosen: np.ndarray | None = None
-    ) -> None:
-        self.augmentation = augmentation
-        self.pairs = pairs
-        self.epoch = epoch
+    def __post_init__(self) -> None:
         self.changes = self._draw()
-        self._ends = list(accumulate(augmentation.sizes))
-        self._lengths = pairs.lengths()
+        self._ends = list(accumulate(self.sizes))
+        self._lengths = self.pairs.lengths()
         changed = np.flatnonzero(self.changes)
-        rows = changed if chosen is None else np.intersect1d(changed, chosen)
+        rows = changed if self.chosen is None else np.intersect1d(changed, self.chosen)
         for start in range(0, len(rows), _CHUNK):
             self._measure(rows[start : start + _CHUNK].tolist())
 
@@ -208,9 +192,9 @@ class AugmentedPairs:
         """Return the changes of each row."""
         changes = np.zeros(len(self.pairs.src), dtype=np.uint8)
         for bit, name in enumerate(NAMES):
-            share = getattr(self.augmentation.shares, name)
+            share = getattr(self.shares, name)
             if share > 0:
-                random = np.random.default_rng([self.augmentation.seed, self.epoch, 2, bit])
+                random = np.random.default_rng([self.seed, self.epoch, 2, bit])
                 drawn = random.random(len(changes), dtype=np.float32)
                 changes |= (drawn < share).astype(np.uint8) << bit
         return changes
@@ -218,11 +202,11 @@ class AugmentedPairs:
     def _measure(self, rows: list[int]) -> None:
         """Record the lengths of changed rows. A row that became too long, or empty, is not changed."""
         texts = [self._text(row) for row in rows]
-        encoded = self.augmentation.tokenizer.encode_pairs(texts)  # by all processor cores
+        encoded = self.tokenizer.encode_pairs(texts)  # by all processor cores
         for row, (src, tgt) in zip(rows, encoded, strict=True):
             lengths = len(self._split(row, src)), len(tgt)
-            if min(lengths) > 0 and max(lengths) <= self.augmentation.max_length:
-                self._lengths[0][row] = self.augmentation.given + lengths[0]
+            if min(lengths) > 0 and max(lengths) <= self.max_length:
+                self._lengths[0][row] = self.given + lengths[0]
                 self._lengths[1][row] = lengths[1]
             else:
                 self.changes[row] = 0
@@ -235,10 +219,9 @@ class AugmentedPairs:
         """Return the pieces of the source and of the target of a row."""
         if not self.changes[row]:
             return self.pairs.row(row)
-        tokenizer = self.augmentation.tokenizer
         src, tgt = self._text(row)
-        given = self.pairs.src[row][: self.augmentation.given].tolist()
-        return [*given, *self._split(row, tokenizer.encode(src))], tokenizer.encode_target(tgt)
+        given = self.pairs.src[row][: self.given].tolist()
+        return [*given, *self._split(row, self.tokenizer.encode(src))], self.tokenizer.encode_target(tgt)
 
     def _names(self, row: int) -> list[str]:
         """Return the names of the changes of a row."""
@@ -249,8 +232,8 @@ class AugmentedPairs:
         """Return the source pieces of a row, split if this is one of its changes."""
         if SPLIT_PIECES not in self._names(row):
             return src
-        random = Random(repr((self.augmentation.seed, self.epoch, SPLIT_PIECES, row)))
-        return split_pieces(src, self.augmentation.ways_to_split, random)
+        random = Random(repr((self.seed, self.epoch, SPLIT_PIECES, row)))
+        return split_pieces(src, halves(self.tokenizer), random)
 
     def _text(self, row: int) -> SentencePair:
         """Return the changed text of a row."""
@@ -259,8 +242,7 @@ class AugmentedPairs:
         if JOIN_LINES in names:
             end_of_corpus = self._ends[bisect_right(self._ends, row)]
             end = min(end_of_corpus, row + MOST_JOINED)
-        tokenizer = self.augmentation.tokenizer
         texts = []
         for src, tgt in map(self.pairs.row, range(row, end)):
-            texts.append((tokenizer.decode_source(src.tolist()), tokenizer.decode(tgt.tolist())))
-        return perturb(names, texts, self.augmentation.seed, self.epoch, row)
+            texts.append((self.tokenizer.decode_source(src.tolist()), self.tokenizer.decode(tgt.tolist())))
+        return perturb(names, texts, self.seed, self.epoch, row)

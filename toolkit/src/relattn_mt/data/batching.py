@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np
 import torch
 
-from relattn_mt.data.augmentation import Augmentation, AugmentedPairs
+from relattn_mt.data.augmentation import AugmentedPairs
 from relattn_mt.data.mixture import Mixture
 from relattn_mt.data.storage import EncodedPairs
 from relattn_mt.tokens.planning import batch_by_size, micro_batches, plan_epoch
@@ -98,12 +98,12 @@ class Stage:
 
     Attributes:
         mixture: Number of pairs of each corpus per epoch.
-        augmentation: Perturbations; None if there are none.
+        augmented: Function that returns `AugmentedPairs` for pairs, an epoch and its rows; None without perturbations.
         end: Number of steps of the run after which it ends; None for the last stage.
     """
 
     mixture: Mixture
-    augmentation: Augmentation | None = None
+    augmented: Callable[[EncodedPairs, int, np.ndarray | None], AugmentedPairs] | None = None
     end: int | None = None
 
 
@@ -149,8 +149,8 @@ class TrainingText:
         part = self.stages[stage]
         chosen = part.mixture.epoch(self.seed, epoch)
         pairs: EncodedPairs | AugmentedPairs = self.pairs
-        if part.augmentation is not None:
-            pairs = AugmentedPairs(part.augmentation, self.pairs, epoch, chosen)
+        if part.augmented is not None:
+            pairs = part.augmented(self.pairs, epoch, chosen)
         src_pieces, tgt_pieces = pairs.lengths()
         lengths = src_pieces + np.int32(self.special.per_source), tgt_pieces + np.int32(1)
         steps = plan_epoch(

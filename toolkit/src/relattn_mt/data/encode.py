@@ -15,11 +15,12 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
 from relattn_mt.config import DataConfig, Recipe, StageConfig
-from relattn_mt.data.augmentation import Augmentation, sample_perturbed
+from relattn_mt.data.augmentation import AugmentedPairs, sample_perturbed
 from relattn_mt.data.batching import Batch, Stage, TrainingText, eval_batches
 from relattn_mt.data.links import LINKS, write_links
 from relattn_mt.data.mixture import CorpusFiles, Mixture, read_corpus_list
@@ -189,14 +190,14 @@ def open_data(recipe: Recipe) -> TranslationData:
     stages = []
     end = 0
     for stage in recipe.stages or (StageConfig(augment=config.augment),):
-        augmentation = None
+        augmented = None
         if any(vars(stage.augment).values()):
-            augmentation = Augmentation(
-                stage.augment, tokenizer, sizes, config.max_length, recipe.seed, config.given_tokens
+            augmented = partial(
+                AugmentedPairs, stage.augment, tokenizer, sizes, config.max_length, recipe.seed, config.given_tokens
             )
         mixture = Mixture.weighted(sizes, weights if stage.weights is None else stage.weights, config.temperature)
         end += stage.steps or 0
-        stages.append(Stage(mixture, augmentation, None if stage.steps is None else end))
+        stages.append(Stage(mixture, augmented, None if stage.steps is None else end))
     text = TrainingText(
         pairs=open_pairs(directory / ENCODED, sum(sizes)),
         names=tuple(corpus["name"] for corpus in record.train),
