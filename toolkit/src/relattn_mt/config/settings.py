@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from relattn_mt.config.base import Settings, Types, arguments_from, setting_types
-from relattn_mt.support.errors import InputError, one_line, reading, require, unknown
+from relattn_mt.support.errors import InputError, naming, one_line, reading, require, unknown
 from relattn_mt.support.files import require_regular
 from relattn_mt.support.types import AnyPath
 
@@ -98,10 +98,8 @@ def to_config(kind: type[_C], settings: Settings, path: AnyPath, *, complete: bo
     values = values_of(settings, types, path)
     missing = [name for name in types if name not in settings]
     require(not (complete and missing), f"{path}: missing: {', '.join(missing)}")
-    try:
+    with naming(path):
         return kind(**arguments_from(kind, values))
-    except InputError as error:
-        raise InputError(f"{path}: {one_line(error)}") from error
 
 
 def values_of(settings: Settings, types: Types, path: AnyPath) -> Settings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -105,13 +104,3 @@ class _CrossEntropy(torch.autograd.Function):
         gradients = ctx.gradients.mul_(scale)
         ctx.gradients = None
         return gradients, None, None
-
-
-def mean_loss(model: nn.Module, batches: Sequence[Batch], device: torch.device) -> float:
-    """Return the cross entropy in nats per target token, without smoothing or dropout. The model's mode is kept."""
-    training = model.training
-    model.eval()
-    with torch.inference_mode():
-        losses = sum(float(summed_loss(model, batch.to(device))) for batch in batches)
-    model.train(training)
-    return losses / sum(batch.target_tokens for batch in batches)

@@ -15,26 +15,27 @@ from relattn_mt.model.transformer import Transformer
 from relattn_mt.model.weights import arrays_of
 from relattn_mt.search.engine import Engine
 from relattn_mt.training.journal import Validated
-from relattn_mt.training.objective import mean_loss
+from relattn_mt.training.objective import summed_loss
 from relattn_mt.training.run import Run
 from relattn_mt.translate.translator import Translator
 
 
 def validate(run: Run, valid: ValidationSet, device: torch.device) -> Validated:
-    """Measure the loss on a validation set, and the BLEU of greedy translations of its first lines."""
+    """Measure the loss on a validation set, without smoothing, and the BLEU of greedy translations of some lines."""
     recipe = run.recipe
-    loss = mean_loss(run.model, valid.batches, device)
     bleu = None
     pairs = valid.pairs[: recipe.train.valid_bleu_lines]
-    if pairs:
-        run.model.eval()
-        with torch.inference_mode():
+    run.model.eval()
+    with torch.inference_mode():
+        losses = sum(float(summed_loss(run.model, batch.to(device))) for batch in valid.batches)
+        if pairs:
             tokenizer = run.data.tokenizer.with_languages(*valid.languages)
             search = replace(recipe.search, beam_size=1)
             translator = Translator(engine_of(run.model, device), tokenizer, search)
             sources, references = zip(*pairs, strict=True)
             bleu = score(translator.translate(sources), references).bleu
-        run.model.train()
+    run.model.train()
+    loss = losses / sum(batch.target_tokens for batch in valid.batches)
     return Validated(valid.name, loss, bleu)
 
 
