@@ -19,7 +19,16 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from relattn_mt.config import OPTION_NAMES, SCHEMES, Recipe, StageConfig
-from relattn_mt.config.base import Argument, Settings, Types, arguments_from, arguments_of, documentation, setting_types
+from relattn_mt.config.base import (
+    Argument,
+    Owner,
+    Settings,
+    Types,
+    arguments_from,
+    arguments_of,
+    documentation,
+    setting_types,
+)
 from relattn_mt.config.settings import value_of, values_of
 from relattn_mt.config.yaml import parse_yaml, read_yaml
 from relattn_mt.support.errors import InputError, reading, require, unknown
@@ -45,7 +54,7 @@ class _Parser(ArgumentParser):
         given: Arguments that are given already.
     """
 
-    def __init__(self, usage: str, function: Callable[..., Any], given: Collection[str]) -> None:
+    def __init__(self, usage: str, function: Owner, given: Collection[str]) -> None:
         description, _ = documentation(function)
         super().__init__(
             usage=usage,
@@ -210,7 +219,7 @@ def _normalized(argv: Sequence[str], types: Types, command: str) -> list[str]:
     return [*normalized, *argv[end:]]
 
 
-def command_arguments(function: Callable[..., Any]) -> dict[str, Argument]:
+def command_arguments(function: Owner) -> dict[str, Argument]:
     """Return the arguments of a command by name, those that its options require included."""
     arguments: dict[str, Argument] = {}
     for key, argument in arguments_of(function).items():

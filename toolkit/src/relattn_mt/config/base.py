@@ -18,6 +18,7 @@ _NOT_TEXT = re.compile("[\0\x85\ud800-\udfff]")
 # Value of each setting by its full name, such as "model.clip". As read from a file: text, a list of text, or the stages
 # of a recipe. None stands for any other list.
 Settings = dict[str, Any]
+Owner = Callable[..., Any]  # a configuration, or the function of a command
 Types = dict[str, Any]  # type of each setting by its full name
 
 
@@ -59,7 +60,7 @@ class Argument(NamedTuple):
         positional: Whether it is given without a name.
     """
 
-    owner: Callable[..., Any]
+    owner: Owner
     name: str
     kind: Any
     default: Any
@@ -84,7 +85,7 @@ class Argument(NamedTuple):
 
 
 @cache
-def arguments_of(owner: Callable[..., Any]) -> dict[str, Argument]:
+def arguments_of(owner: Owner) -> dict[str, Argument]:
     """Return the arguments of a command, or the settings of a configuration, by name."""
     hints = get_type_hints(owner)
     arguments = {}
@@ -104,7 +105,7 @@ def documentation(obj: Any) -> tuple[str, dict[str, str]]:
     return (getdoc(obj) or "").partition("\n\nArgs:\n")[0], helps
 
 
-def setting_types(owner: Callable[..., Any], prefix: str = "") -> Types:
+def setting_types(owner: Owner, prefix: str = "") -> Types:
     """Return the type of each setting of a configuration, or of each argument of a command, by its full name.
 
     Where an argument is a configuration, its settings count instead. If it has a default, their names begin with its
@@ -119,7 +120,7 @@ def setting_types(owner: Callable[..., Any], prefix: str = "") -> Types:
     return types
 
 
-def arguments_from(owner: Callable[..., Any], values: Settings, prefix: str = "") -> dict[str, Any]:
+def arguments_from(owner: Owner, values: Settings, prefix: str = "") -> dict[str, Any]:
     """Return the arguments to make a configuration or to call a command with, for settings by full name."""
     arguments = {}
     for name, argument in arguments_of(owner).items():

@@ -21,7 +21,7 @@ import numpy as np
 
 from relattn_mt.config import AugmentConfig
 from relattn_mt.data import copied_text
-from relattn_mt.data.storage import EncodedPairs
+from relattn_mt.data.storage import EncodedPairs, Sides
 from relattn_mt.support.errors import require
 from relattn_mt.support.types import SentencePair
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
@@ -211,7 +211,7 @@ class AugmentedPairs:
             else:
                 self.changes[row] = 0
 
-    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+    def lengths(self) -> Sides:
         """Return (rows,) the number of pieces of each source and of each target, int32."""
         return self._lengths
 

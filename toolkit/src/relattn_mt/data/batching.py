@@ -16,7 +16,8 @@ import torch
 
 from relattn_mt.data.augmentation import AugmentedPairs
 from relattn_mt.data.mixture import Mixture
-from relattn_mt.data.storage import EncodedPairs
+from relattn_mt.data.storage import EncodedPairs, Sides
+from relattn_mt.support.types import Ids
 from relattn_mt.tokens.planning import batch_by_size, micro_batches, plan_epoch
 from relattn_mt.tokens.tokenizer import SpecialTokens
 
@@ -118,7 +119,7 @@ class Epoch:
     """
 
     pairs: EncodedPairs | AugmentedPairs
-    lengths: tuple[np.ndarray, np.ndarray]
+    lengths: Sides
     steps: list[np.ndarray]
 
 
@@ -226,7 +227,7 @@ def _row_lengths(ids: Rows, special: int) -> np.ndarray:
     return np.array([len(sentence) + special for sentence in ids], dtype=np.int64)
 
 
-def _padded(ids: Rows, begin: tuple[int, ...], end: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+def _padded(ids: Rows, begin: Ids, end: Ids) -> tuple[np.ndarray, np.ndarray]:
     """Return (sentences, longest) rows of begin + pieces + end, then zeros, and (sentences,) their lengths."""
     lengths = _row_lengths(ids, len(begin) + len(end))
     rows = np.zeros((len(ids), lengths.max(initial=1)), dtype=np.int64)

@@ -27,7 +27,7 @@ from relattn_mt.data.mixture import CorpusFiles, Mixture, read_corpus_list
 from relattn_mt.data.storage import open_pairs, write_pairs
 from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import file_digest, require_regular, write_atomically
-from relattn_mt.support.types import IdPair, JsonObject, LanguagePair, SentencePair
+from relattn_mt.support.types import IdPair, Ids, JsonObject, LanguagePair, SentencePair
 from relattn_mt.text.patterns import has_text
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn_mt.tokens.text_files import ParallelFiles
@@ -336,7 +336,7 @@ def _encoded(
     """
     kept = 0
     candidates = _without_empty_and_long(corpus.pairs, tokenizer.longest_piece * config.max_length, dropped)
-    given: tuple[int, ...] = ()
+    given: Ids = ()
     if config.given_tokens:
         given = tokenizer.with_languages(*corpus.languages).special.src_begin
     while chunk := list(islice(candidates, _CHUNK)):

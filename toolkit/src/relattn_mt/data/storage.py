@@ -24,6 +24,7 @@ import numpy as np
 from relattn_mt.support.errors import reading
 from relattn_mt.support.files import putting
 
+Sides = tuple[np.ndarray, np.ndarray]  # an array of the source, and one of the target
 _TRAILER = 24  # bytes
 _ROWS_PER_CHUNK = 100_000
 
@@ -64,11 +65,11 @@ class EncodedPairs(NamedTuple):
     src: IdColumn
     tgt: IdColumn
 
-    def row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+    def row(self, row: int) -> Sides:
         """Return the pieces of the source and of the target of a row."""
         return self.src[row], self.tgt[row]
 
-    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+    def lengths(self) -> Sides:
         """Return (rows,) the number of pieces of each source and of each target, int32."""
         return self.src.lengths(), self.tgt.lengths()
 

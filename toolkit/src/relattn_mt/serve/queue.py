@@ -173,6 +173,4 @@ class BatchQueue:
             raise
         except BaseException as error:  # as Rust's panics are
             raise RuntimeError(type(error).__name__) from error
-        if len(results) != len(batch):
-            raise RuntimeError("there must be a result per item")
         return [(future, result) for (_, future, _), result in zip(batch, results, strict=True)]

@@ -6,6 +6,7 @@ from typing import Any
 
 LanguagePair = tuple[str, str]  # codes of the source and the target language
 SentencePair = tuple[str, str]  # a source and its translation
+Ids = tuple[int, ...]  # of pieces or tokens
 IdRows = Sequence[Sequence[int]]  # ids of the pieces of sentences
 IdPair = tuple[list[int], list[int]]  # ids of the pieces of a source and of its translation
 VocabSizes = tuple[int, int]  # number of source and of target pieces

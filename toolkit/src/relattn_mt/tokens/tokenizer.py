@@ -23,7 +23,7 @@ import sentencepiece
 from relattn_mt.support.errors import InputError, naming, require, unknown
 from relattn_mt.support.files import read_bytes
 from relattn_mt.support.processor import cores
-from relattn_mt.support.types import AnyPath, IdPair, SentencePair
+from relattn_mt.support.types import AnyPath, IdPair, Ids, SentencePair
 
 if TYPE_CHECKING:
     from relattn_mt.config import Normalization
@@ -56,10 +56,10 @@ class SpecialTokens(NamedTuple):
 
     bos: int = 1
     eos: int = 2
-    banned: tuple[int, ...] = (0, 1)
-    src_begin: tuple[int, ...] = ()
-    src_end: tuple[int, ...] = (2,)
-    tgt_begin: tuple[int, ...] = ()
+    banned: Ids = (0, 1)
+    src_begin: Ids = ()
+    src_end: Ids = (2,)
+    tgt_begin: Ids = ()
 
     @property
     def per_source(self) -> int:
