@@ -37,10 +37,7 @@ def translated(change: Callable[[str], str], inputs: Sequence[tuple[str, Any]]) 
             (answer,) = await router.translate([content], ["en"], "de", DEFAULTS, html=kind == "html")
             return answer.ranked[0]
 
-        try:
-            return await asyncio.gather(*(one(*each) for each in inputs))
-        finally:
-            router.close()
+        return await asyncio.gather(*(one(*each) for each in inputs))
 
     return asyncio.run(run())
 

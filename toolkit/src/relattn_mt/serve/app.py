@@ -13,8 +13,7 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,13 +63,6 @@ def make_app(router: Router, *, keys: Path | None = None, access: Access = Acces
     api = Api(router, keys)
     stopping = asyncio.Event()
 
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        try:
-            yield
-        finally:
-            router.close()
-
     seconds = router.limits.seconds
     routes = [
         Route("/translate", _with_deadline(seconds, api.translate), methods=["POST"]),
@@ -98,7 +90,6 @@ def make_app(router: Router, *, keys: Path | None = None, access: Access = Acces
         routes=[*routes, Route("/spec", spec, methods=["GET"])],
         middleware=middleware,
         exception_handlers=dict.fromkeys(_ANSWERED, answer),
-        lifespan=lifespan,
     )
     app.state.stopping = stopping
     return app

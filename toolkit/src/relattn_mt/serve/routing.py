@@ -111,10 +111,13 @@ class Router:
         self.metrics = Metrics(limits)
         self._pivot = pivot
         self._probing = asyncio.Lock()  # so that many checks of the server's health are not more work than one
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="translate")
-        on_batch = self.metrics.batch_sentences.observe
-        recent: deque[set[str]] = deque(maxlen=RECENT)
-        self._make_queue = partial(BatchQueue, threads=self._threads, limits=limits, on_batch=on_batch, recent=recent)
+        self._make_queue = partial(
+            BatchQueue,
+            threads=ThreadPoolExecutor(1, thread_name_prefix="translate"),
+            limits=limits,
+            on_batch=self.metrics.batch_sentences.observe,
+            recent=deque(maxlen=RECENT),
+        )
         self._parsers = parsing.ParserPool(limits)
         self._translators = translators
         self._models: dict[LanguagePair, PairService] = {}  # of the pairs that are in use
@@ -349,10 +352,6 @@ class Router:
         except Exception as error:
             return f"the model fails with {type(error).__name__}"
         return ""
-
-    def close(self) -> None:
-        """Stop the thread that translates, after its current batch."""
-        self._threads.shutdown()
 
     def _route(self, source: str, target: str) -> list[LanguagePair]:
         """Return the language pairs to translate a text with, in order. Empty if no models connect the languages."""

@@ -142,7 +142,7 @@ class Tokenizer:
         vocab_size: int,
         *,
         seed: int,
-        max_lines: int | None = None,
+        max_lines: int = 500_000,
         normalization: Normalization = "nfc",
         languages: Iterable[str] = (),
     ) -> Tokenizer:
@@ -157,7 +157,7 @@ class Tokenizer:
 
         model = io.BytesIO()
         # read before training, because SentencePiece hides errors in reading
-        sample = list(lines) if max_lines is None else _sample(lines, max_lines, Random(seed))
+        sample = _sample(lines, max_lines, Random(seed))
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=iter(sample),
@@ -170,7 +170,7 @@ class Tokenizer:
                 split_digits=True,
                 byte_fallback=True,
                 character_coverage=0.9999,
-                input_sentence_size=max_lines or 0,  # no effect after `_sample`, but the model records it
+                input_sentence_size=max_lines,  # no effect after `_sample`, but the model records it
                 max_sentence_length=_LONGEST_LINE,
                 shuffle_input_sentence=True,
                 num_threads=_TRAINING_THREADS,
