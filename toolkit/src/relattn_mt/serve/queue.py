@@ -23,7 +23,7 @@ from concurrent.futures import Executor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from relattn_mt.serve.limits import Limits
 from relattn_mt.support.errors import InputError
@@ -32,11 +32,18 @@ MAX_WORK = 62_500  # sum of the squared sizes of the items of a batch; 64 of 31 
 _SHARED = 4  # divides the limits of batches while there are several clients
 RECENT = 32  # batches whose clients may soon send more
 CLIENT = ContextVar("CLIENT", default="")  # address of the client whose request is handled
-_Item = tuple[Any, asyncio.Future[Any], int]  # an item, its future result and its work
 
 
 class QueueFull(Exception):
     """Raised if a limit on waiting requests is reached. The message says what is full."""
+
+
+class _Item(NamedTuple):
+    """An item that waits."""
+
+    content: Any
+    future: asyncio.Future[Any]  # its result
+    work: int
 
 
 @dataclass(eq=False)
@@ -89,9 +96,9 @@ class BatchQueue:
         of_client = self._waiting_of(client)
         if self.waiting + len(items) > waiting or (of_client and of_client + len(items) > waiting // 2):
             raise QueueFull("the queue is full")
-        works = [self.size(item) ** 2 for item in items]
-        futures = [asyncio.get_running_loop().create_future() for _ in items]
-        request = deque(zip(items, futures, works, strict=True))
+        loop = asyncio.get_running_loop()
+        request = deque(_Item(item, loop.create_future(), self.size(item) ** 2) for item in items)
+        futures = [item.future for item in request]
         self._clients.setdefault(client, deque()).append(request)
         if self._running is None:
             self._running = asyncio.create_task(self._run())
@@ -126,7 +133,7 @@ class BatchQueue:
             while requests and not requests[0]:
                 requests.popleft()
             if requests:
-                work += requests[0][0][2]
+                work += requests[0][0].work
                 if (batch and work > MAX_WORK / share) or (is_awaited and len(requests[0]) > most):
                     break  # it begins the next batch
                 batch.append(requests[0].popleft())
@@ -148,11 +155,11 @@ class BatchQueue:
             results = await loop.run_in_executor(self.threads, self._work_on, batch)
         except Exception as error:
             self.failed = not isinstance(error, InputError)
-            for item, future, work in batch:
-                if not future.done() and len(batch) > 1:
-                    await self._process([(item, future, work)])
-                elif not future.done():
-                    future.set_exception(error)
+            for item in batch:
+                if len(batch) > 1 and not item.future.done():
+                    await self._process([item])
+                elif not item.future.done():
+                    item.future.set_exception(error)
             return
         finally:
             self._began = None
@@ -166,11 +173,11 @@ class BatchQueue:
 
         Every failure is an Exception: any other error would end the queue.
         """
-        batch = [each for each in batch if not each[1].done()]
+        batch = [item for item in batch if not item.future.done()]
         try:
-            results = self.work([item for item, *_ in batch]) if batch else []
+            results = self.work([item.content for item in batch]) if batch else []
         except Exception:
             raise
         except BaseException as error:  # as Rust's panics are
             raise RuntimeError(type(error).__name__) from error
-        return [(future, result) for (_, future, _), result in zip(batch, results, strict=True)]
+        return list(zip([item.future for item in batch], results, strict=True))
