@@ -206,12 +206,11 @@ def _check_output(input: str, output: str, inputs: list[str], bundle: str, is_do
     require_new_output(output, inputs, bundle)
     if not output:
         return
+    kind = file_suffix(input)
     if is_document:
-        kind = file_suffix(input)
         require(file_suffix(output) == kind, f"{output}: the output must be {kind}, as the input")
     else:
-        unpacked = uncompressed(output)
-        is_text = unpacked == output and file_suffix(output) not in {*FORMATS} - {".txt"}
+        is_text = uncompressed(output) == output and file_suffix(output) not in {*FORMATS} - {".txt"}
         require(is_text, f"{output}: the output must be text, as the input, and neither a document nor compressed")
     require(not Path(output).exists(), f"{output}: exists; choose another name with --output")
 

@@ -182,11 +182,12 @@ def open_data(recipe: Recipe) -> TranslationData:
     directory = recipe.directory
     record = _read_record(directory)
     tokenizer = tokenizer_in(directory)
-    if config.language_tokens == "none":
+    if not config.given_tokens:
         tokenizer = tokenizer.with_languages(config.src_lang, config.tgt_lang)
     same = record.tokenizer == tokenizer.digest
     require(same, f"{directory / TOKENIZER} must be the tokenizer that this run started with, got another one")
-    sizes, weights = (tuple(corpus[name] for corpus in record.train) for name in ("pairs", "weight"))
+    sizes = tuple(corpus["pairs"] for corpus in record.train)
+    weights = tuple(corpus["weight"] for corpus in record.train)
     stages = []
     end = 0
     for stage in recipe.stages or (StageConfig(augment=config.augment),):
@@ -222,7 +223,7 @@ def _corpora(config: DataConfig, split: str) -> list[Corpus]:
     files = [CorpusFiles(src, tgt)] if src else []
     require(src or path or split == "valid", "data.train_src or data.train_list must be set")
     if path:
-        files = read_corpus_list(path, weighted=split == "train", languages=config.language_tokens != "none")
+        files = read_corpus_list(path, weighted=split == "train", languages=config.given_tokens > 0)
     settings = (f"{split}_list",) * 2 if path else (f"{split}_src", f"{split}_tgt")
     corpora = []
     for src, tgt, weight, languages in files:
@@ -237,7 +238,7 @@ def _require_fit(recipe: Recipe, pairs: list[LanguagePair], tokenizer: AnyTokeni
     """Raise an InputError if the stages, lengths or languages of a run do not fit its corpora, model or tokenizer."""
     data = recipe.data
     corpora = len(pairs)
-    if data.language_tokens != "none":
+    if data.given_tokens:
         default = data.src_lang, data.tgt_lang
         listed = ", ".join(map(" to ".join, dict.fromkeys(pairs)))
         require(

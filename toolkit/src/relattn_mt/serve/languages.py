@@ -159,18 +159,19 @@ class Detector:
                 for code, listed in self._frequencies.items()
             }
             total = sum(probabilities.values()) + _ELSEWHERE ** len(words)
-            return _percentages(probabilities.items(), total)
-        ranking = [(label, float(p)) for label, p in self._identifier.rank(text)]
-        chosen: Counter[str] = Counter()
-        for label, p in ranking:
+            return _percentages(probabilities, total)
+        chosen = dict.fromkeys(self._codes.values(), 0.0)
+        other = 0.0  # probability of the likeliest other language
+        for label, p in self._identifier.rank(text):
             if label in self._codes:
-                chosen[self._codes[label]] += p  # type: ignore[assignment]
-        other = next((p for label, p in ranking if label not in self._codes), 0.0)
+                chosen[self._codes[label]] += float(p)
+            else:
+                other = max(other, float(p))
         if max(chosen.values()) <= other / _FAR_LIKELIER:
             return [self._unknown]
-        return _percentages(chosen.items(), chosen.total() + other)
+        return _percentages(chosen, sum(chosen.values()) + other)
 
 
-def _percentages(probabilities: Iterable[tuple[str, float]], total: float) -> list[JsonObject]:
-    ranked = sorted(probabilities, key=lambda pair: -pair[1])
-    return [{"confidence": round(100.0 * p / total, 1), "language": code} for code, p in ranked]
+def _percentages(probabilities: Mapping[str, float], total: float) -> list[JsonObject]:
+    ranked = sorted(probabilities, key=probabilities.__getitem__, reverse=True)
+    return [{"confidence": round(100.0 * probabilities[code] / total, 1), "language": code} for code in ranked]

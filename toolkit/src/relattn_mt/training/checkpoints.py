@@ -62,7 +62,7 @@ def save(directory: Path, step: int, content: Checkpoint, *, keep: int, every: i
     write_atomically(_checksum(path), f"{digest}  {path.name}\n".encode())
     paths = list_checkpoints(directory)
     regular = [old for old in paths if step_of(old) % every == 0]
-    for old in set(paths) - {path, *regular[-keep:]}:
+    for old in {*paths} - {path, *regular[-keep:]}:
         old.unlink()
         _checksum(old).unlink(missing_ok=True)
 
