@@ -58,6 +58,7 @@ def read_corpus_list(path: str, *, weighted: bool = True, languages: bool = Fals
     for number, line in enumerate(read_lines(path), start=1):
         if not has_text(line) or line.startswith("#"):
             continue
+        where = f"{path}, line {number}"
         pair = None
         try:
             if languages:
@@ -71,14 +72,14 @@ def read_corpus_list(path: str, *, weighted: bool = True, languages: bool = Fals
         if not valid:
             ending = ", and the codes of both languages" if languages else ""
             raise InputError(
-                f"{path}, line {number}: must be a source file, a target file and perhaps a weight, above 0 and at "
-                f"most {MOST_WEIGHT:,}{ending}, separated by tabs, got '{one_line(line, 60)}'"
+                f"{where}: must be a source file, a target file and perhaps a weight, above 0 and at most "
+                f"{MOST_WEIGHT:,}{ending}, separated by tabs, got '{one_line(line, 60)}'"
             )
-        require(weighted or not rest, f"{path}, line {number}: validation text must have no weight, got {rest}")
+        require(weighted or not rest, f"{where}: validation text must have no weight, got {rest}")
         if pair is not None:
-            codes = f"{pair[0][:40]!r} and {pair[1][:40]!r}"
+            codes = " and ".join(repr(code[:40]) for code in pair)
             valid = pair[0] != pair[1] and all(map(_CODE.fullmatch, pair))
-            require(valid, f"{path}, line {number}: must end with the codes of two languages, got {codes}")
+            require(valid, f"{where}: must end with the codes of two languages, got {codes}")
         corpora.append(CorpusFiles(str(folder / src), str(folder / tgt), weight, pair))
     require(corpora, f"{path}: must list at least one corpus")
     return corpora
