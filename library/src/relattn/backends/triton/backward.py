@@ -71,13 +71,13 @@ def weights_and_ds(p, dp, delta, shifted_delta, pairs, row_seed, key):
 
     `shifted_delta` is delta minus the relative terms that `dp` lacks in a far tile.
     """
-    if pairs.options.seed is None:
+    if pairs.seed is None:
         weights = p
         ds = p * (dp - shifted_delta)
     else:
         keeps = dropout_keeps(pairs, row_seed, key)
         weights = tl.where(keeps, p, 0.0)
-        ds = p * tl.where(keeps, pairs.options.keep_scale * dp - shifted_delta, -delta)
+        ds = p * tl.where(keeps, pairs.keep_scale * dp - shifted_delta, -delta)
     return weights, ds
 
 
@@ -85,9 +85,9 @@ def weights_and_ds(p, dp, delta, shifted_delta, pairs, row_seed, key):
 def add_relative(sums, rows, dq, dr, rel_query, pairs):
     """Add the product of ds by label and rows of the table to dr, or to dq without a rel_query, and return dq, dr."""
     if rel_query is None:
-        dq = add_product(sums, rows, dq, pairs.options.PRECISION)
+        dq = add_product(sums, rows, dq, pairs.PRECISION)
     else:
-        dr = add_product(sums, rows, dr, pairs.options.PRECISION)
+        dr = add_product(sums, rows, dr, pairs.PRECISION)
     return dq, dr
 
 
@@ -98,7 +98,7 @@ def backward_query(query, key, value, rel_key, rel_value, rel_query, pos_query, 
                    ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     program_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query, output, grad, row_stats,
                        backward_stats, d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query,
-                       Pairs(batch, queries, keys, offset, pair_options), scale, scale2, blocks, sequences, WHOLE,
+                       Pairs(batch, queries, keys, offset, *pair_options), scale, scale2, blocks, sequences, WHOLE,
                        SEVERAL, ROWS, COLS, NEAR)  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
                      backward_stats, d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs, scale, scale2,
                      block, b, h, program_index, accumulate, WHOLE: tl.constexpr,
                      ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
-    key_head = h // pairs.options.GROUP
+    key_head = h // pairs.GROUP
     offset = offset_of(pairs, b)
     valid_queries, valid_keys = lengths_of(pairs, b)
     row = block * ROWS + tl.arange(0, ROWS)
@@ -139,8 +139,8 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
     visible_until = near_stop
     if WHOLE:  # every key is near, and the program stores a gradient for it
         near_start, near_stop, visible_until = 0, pairs.keys, stop
-    DEFERRED: tl.constexpr = pairs.options.ONE_CHUNK and pairs.options.relations is None
-    begin = first_label(pairs.options, -(block * ROWS + ROWS - 1 + offset))
+    DEFERRED: tl.constexpr = pairs.ONE_CHUNK and pairs.relations is None
+    begin = first_label(pairs, -(block * ROWS + ROWS - 1 + offset))
 
     q = load_rows(query, b, h, row, valid_queries)  # (ROWS, dim)
     r = load_rel_query(q, rel_query, b, h, row, valid_queries)  # (ROWS, rel_dim)
@@ -151,12 +151,12 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
     key_before, key_after = edge_terms(r, rel_key, pairs, b, h)
     value_before, value_after = edge_terms(g, rel_value, pairs, b, h)
     log_before, log_after = log_sum - scale2 * key_before, log_sum - scale2 * key_after
-    delta_before = delta - pairs.options.keep_scale * value_before
-    delta_after = delta - pairs.options.keep_scale * value_after
+    delta_before = delta - pairs.keep_scale * value_before
+    delta_after = delta - pairs.keep_scale * value_after
     if not WHOLE:
         store_stat(backward_stats, LOG, b, h, row, pairs, log_sum)
         store_stat(backward_stats, DELTA, b, h, row, pairs, delta)
-        if pairs.options.BEFORE:
+        if pairs.BEFORE:
             store_stat(backward_stats, LOG_BEFORE, b, h, row, pairs, log_before)
             store_stat(backward_stats, LOG_AFTER, b, h, row, pairs, log_after)
             store_stat(backward_stats, DELTA_BEFORE, b, h, row, pairs, delta_before)
@@ -164,12 +164,12 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
             store_stat(backward_stats, KEY_BEFORE, b, h, row, pairs, key_before)
             store_stat(backward_stats, VALUE_BEFORE, b, h, row, pairs, value_before)
     row_seed = row_seeds(pairs, b, h, row)
-    if pairs.options.seed is not None and not WHOLE:
+    if pairs.seed is not None and not WHOLE:
         store_stat(backward_stats, ROW_SEED, b, h, row, pairs, row_seed.to(tl.float32, bitcast=True))
     row_seed = row_seed[:, None]
 
     dq, dr = tl.zeros([ROWS, query.PADDED], tl.float32), tl.zeros([ROWS, r.shape[1]], tl.float32)
-    ds_by_label = tl.zeros([ROWS, pairs.options.CHUNK], tl.float32)
+    ds_by_label = tl.zeros([ROWS, pairs.CHUNK], tl.float32)
     weights_by_label = ds_by_label  # sums of kept probabilities
     # per query: sums of ds over all pairs, those before and those in the clipping range; of kept probabilities in it
     ds_sum = tl.zeros([ROWS], tl.float32)
@@ -183,25 +183,25 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
             k = load_rows(key, b, key_head, column, valid_keys)  # (COLS, dim)
             v = load_rows(value, b, key_head, column, valid_keys)  # (COLS, value_dim)
             log = tl.where(is_before, log_before, log_after)  # (ROWS,)
-            e = product(q, tl.trans(k), pairs.options.PRECISION)  # (ROWS, COLS)
+            e = product(q, tl.trans(k), pairs.PRECISION)  # (ROWS, COLS)
             e = add_edges_of_keys(e, k, pos_query, is_before, pairs, b, h)
             p = tl.exp2(scale2 * e - log[:, None])  # (ROWS, COLS)
             is_cut = first_key + COLS > end
-            if pairs.options.WINDOW:
+            if pairs.WINDOW:
                 is_cut = is_cut | (first_key < common_first) | (first_key + COLS - 1 > common_last)
             if is_cut:
                 is_visible = in_window(pairs, (column < end)[None, :], position[:, None], column[None, :])
                 p = tl.where(is_visible, p, 0.0)
-            dp = product(g, tl.trans(v), pairs.options.PRECISION)  # (ROWS, COLS)
+            dp = product(g, tl.trans(v), pairs.PRECISION)  # (ROWS, COLS)
             shifted_delta = tl.where(is_before, delta_before, delta_after)
             _, ds = weights_and_ds(p, dp, delta[:, None], shifted_delta[:, None], pairs, row_seed, column[None, :])
-            dq = add_product(ds.to(k.dtype), k, dq, pairs.options.PRECISION)  # (ROWS, dim)
+            dq = add_product(ds.to(k.dtype), k, dq, pairs.PRECISION)  # (ROWS, dim)
             tile_sum = tl.sum(ds, 1)  # (ROWS,)
             ds_sum += tile_sum
             ds_before += tl.where(is_before, tile_sum, 0.0)
 
     key_terms, value_terms = r, g
-    if pairs.options.ONE_CHUNK:
+    if pairs.ONE_CHUNK:
         key_terms = terms_by_label(r, rel_key, pairs, b, h, 0, False)  # (ROWS, CHUNK)
         value_terms = terms_by_label(g, rel_value, pairs, b, h, 0, False)  # (ROWS, CHUNK)
     for step in tl.range((near_stop - near_start + NEAR - 1) // NEAR, disable_licm=True):  # near tiles
@@ -209,22 +209,22 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
         column = first_key + tl.arange(0, NEAR)
         k = load_rows(key, b, key_head, column, valid_keys)  # (NEAR, dim)
         v = load_rows(value, b, key_head, column, valid_keys)  # (NEAR, value_dim)
-        low, high = first_key - last - pairs.options.start, first_key + NEAR - 1 - first - pairs.options.start
+        low, high = first_key - last - pairs.start, first_key + NEAR - 1 - first - pairs.start
         label = labels_of(pairs, b, h, row[:, None], position[:, None], column[None, :])  # (ROWS, NEAR)
-        is_before = column[None, :] < (position + pairs.options.start)[:, None]
+        is_before = column[None, :] < (position + pairs.start)[:, None]
         e = pair_terms(r, rel_key, key_terms, key_before, pairs, b, h, label, is_before, low, high, False)
         if pos_query is not None:
             e += key_terms_by_pair(k, pos_query, pairs, b, h, label, is_before, low, high)
-        e = add_product(q, tl.trans(k), e, pairs.options.PRECISION)  # (ROWS, NEAR)
-        may_hide = (first_key + NEAR > visible_until) | (pairs.options.CAUSAL & (first_key + NEAR - 1 > first))
-        if pairs.options.WINDOW:
+        e = add_product(q, tl.trans(k), e, pairs.PRECISION)  # (ROWS, NEAR)
+        may_hide = (first_key + NEAR > visible_until) | (pairs.CAUSAL & (first_key + NEAR - 1 > first))
+        if pairs.WINDOW:
             may_hide = may_hide | (first_key < common_first) | (first_key + NEAR - 1 > common_last)
         e = mask_scores(e, pairs, b, h, row[:, None], position[:, None], column[None, :], visible_until, may_hide)
         p = tl.exp2(scale2 * e - log_sum[:, None])  # (ROWS, NEAR)
         dp = pair_terms(g, rel_value, value_terms, value_before, pairs, b, h, label, is_before, low, high, False)
-        dp = add_product(g, tl.trans(v), dp, pairs.options.PRECISION)  # (ROWS, NEAR)
+        dp = add_product(g, tl.trans(v), dp, pairs.PRECISION)  # (ROWS, NEAR)
         weights, ds = weights_and_ds(p, dp, delta[:, None], delta[:, None], pairs, row_seed, column[None, :])
-        dq = add_product(ds.to(k.dtype), k, dq, pairs.options.PRECISION)  # (ROWS, dim)
+        dq = add_product(ds.to(k.dtype), k, dq, pairs.PRECISION)  # (ROWS, dim)
         if DEFERRED:
             if rel_key is not None:
                 ds_by_label += pairs_to_labels(ds, pairs, position, first_key, 0, 0.0)  # (ROWS, CHUNK)
@@ -242,27 +242,25 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
             if rel_value is not None:
                 for chunk in tl.range(first_chunk, stop_chunk, disable_licm=True):
                     sums = sum_by_label(weights, pairs, label, position, first_key, chunk)  # (ROWS, CHUNK)
-                    store_chunk(
-                        d_rel_value, program_index, h, chunk, sums, g, pairs.options.keep_scale, pairs, True, begin
-                    )
+                    store_chunk(d_rel_value, program_index, h, chunk, sums, g, pairs.keep_scale, pairs, True, begin)
         ds_sum += tl.sum(ds, 1)
-        if pairs.options.BEFORE and rel_key is not None:
-            if pairs.options.AFTER:
+        if pairs.BEFORE and rel_key is not None:
+            if pairs.AFTER:
                 ds_before += tl.sum(tl.where(is_before, ds, 0.0), 1)
             if rel_value is None:
-                weight_sum_in += tl.sum(tl.where((label >= 0) & (label < pairs.options.labels), weights, 0.0), 1)
+                weight_sum_in += tl.sum(tl.where((label >= 0) & (label < pairs.labels), weights, 0.0), 1)
         if WHOLE:
-            dk = product(tl.trans(ds.to(q.dtype)), q, pairs.options.PRECISION)  # (NEAR, dim)
+            dk = product(tl.trans(ds.to(q.dtype)), q, pairs.PRECISION)  # (NEAR, dim)
             store_rows(d_key, b, h, column, pairs.keys, scale * dk)
-            dv = product(tl.trans(weights.to(g.dtype)), g, pairs.options.PRECISION)  # (NEAR, value_dim)
-            store_rows(d_value, b, h, column, pairs.keys, pairs.options.keep_scale * dv)
+            dv = product(tl.trans(weights.to(g.dtype)), g, pairs.PRECISION)  # (NEAR, value_dim)
+            store_rows(d_value, b, h, column, pairs.keys, pairs.keep_scale * dv)
 
-    if pairs.options.BEFORE:
+    if pairs.BEFORE:
         weight_sum_before = load_forward_stat(row_stats, WEIGHT_SUM_BEFORE, b, h, row, pairs)
         weight_sum_after = load_forward_stat(row_stats, WEIGHT_SUM_AFTER, b, h, row, pairs)
     if rel_key is not None:
         # The ds of a query sum to zero except for the rounding of delta, which would gather in an edge, with most keys.
-        residual = pairs.options.keep_scale * ds_sum
+        residual = pairs.keep_scale * ds_sum
         if DEFERRED:
             ds_in = tl.sum(ds_by_label, 1)
             if rel_value is not None:
@@ -270,9 +268,9 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
             rows = chunk_rows(rel_key, pairs, b, h, 0, False)  # (CHUNK, rel_dim)
             dq, dr = add_relative(ds_by_label.to(rows.dtype), rows, dq, dr, rel_query, pairs)
             store_chunk(d_rel_key, program_index, h, 0, ds_by_label, r, scale, pairs, accumulate, begin)
-        if pairs.options.BEFORE:
+        if pairs.BEFORE:
             ds_after = tl.zeros([ROWS], tl.float32)
-            if pairs.options.AFTER:
+            if pairs.AFTER:
                 ds_after = ds_sum - ds_in - ds_before - (weight_sum_after - weight_sum_in) * residual
                 ds_before -= weight_sum_before * residual
             else:
@@ -290,14 +288,14 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
                 0,
                 weights_by_label,
                 g,
-                pairs.options.keep_scale,
+                pairs.keep_scale,
                 pairs,
                 accumulate,
                 begin,
             )
-        if pairs.options.BEFORE:
+        if pairs.BEFORE:
             columns = edge_columns(weight_sum_before, weight_sum_after, g.dtype)  # (ROWS, 16)
-            store_edges(d_rel_value, program_index, h, columns, g, pairs.options.keep_scale, pairs, accumulate)
+            store_edges(d_rel_value, program_index, h, columns, g, pairs.keep_scale, pairs, accumulate)
     store_rows(d_query, b, h, row, pairs.queries, scale * dq)
     if rel_query is not None:
         store_rows(d_rel_query, b, h, row, pairs.queries, scale * dr)
@@ -308,7 +306,7 @@ def backward_key(query, key, value, rel_key, rel_value, rel_query, pos_query, gr
                  d_pos_query, pair_options, batch, queries, keys, offset, scale, scale2, blocks,
                  ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, grad, backward_stats, d_key, d_value,
-                  d_pos_query, Pairs(batch, queries, keys, offset, pair_options), scale, scale2, blocks,
+                  d_pos_query, Pairs(batch, queries, keys, offset, *pair_options), scale, scale2, blocks,
                   ROWS, COLS, NEAR)  # fmt: skip
 
 
@@ -317,7 +315,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
                   d_pos_query, pairs, scale, scale2, blocks,
                   ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     block, head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
-    b, key_head = head // pairs.options.key_heads, head % pairs.options.key_heads
+    b, key_head = head // pairs.key_heads, head % pairs.key_heads
     offset = offset_of(pairs, b)
     valid_queries, valid_keys = lengths_of(pairs, b)
     column = block * COLS + tl.arange(0, COLS)
@@ -327,17 +325,17 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
     k = load_rows(key, b, key_head, column, valid_keys)  # (COLS, dim)
     v = load_rows(value, b, key_head, column, valid_keys)  # (COLS, value_dim)
     dk, dv = tl.zeros([COLS, key.PADDED], tl.float32), tl.zeros([COLS, value.PADDED], tl.float32)
-    program_index, begin = b * blocks + block, first_label(pairs.options, first - (pairs.queries - 1 + offset))
-    DEFERRED: tl.constexpr = pairs.options.ONE_CHUNK and pairs.options.relations is None
+    program_index, begin = b * blocks + block, first_label(pairs, first - (pairs.queries - 1 + offset))
+    DEFERRED: tl.constexpr = pairs.ONE_CHUNK and pairs.relations is None
 
-    for index in range(pairs.options.GROUP):
-        h = key_head * pairs.options.GROUP + index
+    for index in range(pairs.GROUP):
+        h = key_head * pairs.GROUP + index
         if pos_query is not None:
-            ds_by_label = tl.zeros([COLS, pairs.options.CHUNK], tl.float32)
+            ds_by_label = tl.zeros([COLS, pairs.CHUNK], tl.float32)
             ds_before, ds_after = tl.zeros([COLS], tl.float32), tl.zeros([COLS], tl.float32)
             pos_before, pos_after = edge_terms(k, pos_query, pairs, b, h)  # (COLS,): aQ . k_j of both edges
             pos_terms = k
-            if pairs.options.ONE_CHUNK:
+            if pairs.ONE_CHUNK:
                 pos_terms = terms_by_label(k, pos_query, pairs, b, h, 0, False)  # (COLS, CHUNK)
         tiles_after = (near_start - start + ROWS - 1) // ROWS
         for step in range(tiles_after + (stop - near_stop + ROWS - 1) // ROWS):  # far tiles
@@ -347,30 +345,30 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
             g = load_rows(grad, b, h, row, valid_queries)  # (ROWS, value_dim)
             delta = load_backward_stat(backward_stats, DELTA, b, h, row, pairs)  # (ROWS,)
             delta_index, log_index = DELTA, LOG
-            if pairs.options.BEFORE:
+            if pairs.BEFORE:
                 delta_index = tl.where(is_after, DELTA_AFTER, DELTA_BEFORE)
                 log_index = tl.where(is_after, LOG_AFTER, LOG_BEFORE)
             shifted_delta = load_backward_stat(backward_stats, delta_index, b, h, row, pairs)  # (ROWS,)
             log = load_backward_stat(backward_stats, log_index, b, h, row, pairs)  # (ROWS,)
             if first_row + ROWS > end:
                 log = tl.where(row < end, log, float("inf"))
-            e = product(k, tl.trans(q), pairs.options.PRECISION)  # (COLS, ROWS)
+            e = product(k, tl.trans(q), pairs.PRECISION)  # (COLS, ROWS)
             if pos_query is not None:
                 e += tl.where(is_after, pos_after, pos_before)[:, None]
             p = tl.exp2(scale2 * e - log[None, :])  # (COLS, ROWS)
-            if pairs.options.WINDOW:
+            if pairs.WINDOW:
                 is_cut = (first_row + offset < common_first) | (first_row + ROWS - 1 + offset > common_last)
                 if is_cut:
                     position = row + offset
                     is_visible = in_window(pairs, (row < end)[None, :], position[None, :], column[:, None])
                     p = tl.where(is_visible, p, 0.0)
-            dp = product(v, tl.trans(g), pairs.options.PRECISION)  # (COLS, ROWS)
+            dp = product(v, tl.trans(g), pairs.PRECISION)  # (COLS, ROWS)
             row_seed = load_row_seed(backward_stats, b, h, row, pairs)[None, :]
             weights, ds = weights_and_ds(
                 p, dp, delta[None, :], shifted_delta[None, :], pairs, row_seed, column[:, None]
             )
-            dv = add_product(weights.to(g.dtype), g, dv, pairs.options.PRECISION)  # (COLS, value_dim)
-            dk = add_product(ds.to(q.dtype), q, dk, pairs.options.PRECISION)  # (COLS, dim)
+            dv = add_product(weights.to(g.dtype), g, dv, pairs.PRECISION)  # (COLS, value_dim)
+            dk = add_product(ds.to(q.dtype), q, dk, pairs.PRECISION)  # (COLS, dim)
             if pos_query is not None:
                 tile_sum = tl.sum(ds, 1)  # (COLS,)
                 ds_before += tl.where(is_after, 0.0, tile_sum)
@@ -387,18 +385,18 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
             if first_row + NEAR > near_stop:
                 log_sum = tl.where(row < near_stop, log_sum, float("inf"))
             low, high = (
-                first - first_row - NEAR + 1 - offset - pairs.options.start,
-                last - first_row - offset - pairs.options.start,
+                first - first_row - NEAR + 1 - offset - pairs.start,
+                last - first_row - offset - pairs.start,
             )
             label = labels_of(pairs, b, h, row[None, :], position[None, :], column[:, None])  # (COLS, NEAR)
             key_before, value_before = log_sum, log_sum
-            if pairs.options.BEFORE:
+            if pairs.BEFORE:
                 key_before = load_backward_stat(backward_stats, KEY_BEFORE, b, h, row, pairs)  # (NEAR,)
                 value_before = load_backward_stat(backward_stats, VALUE_BEFORE, b, h, row, pairs)  # (NEAR,)
-            is_before = column[:, None] < (position + pairs.options.start)[None, :]
+            is_before = column[:, None] < (position + pairs.start)[None, :]
             r = load_rel_query(q, rel_query, b, h, row, valid_queries)  # (NEAR, rel_dim)
             key_terms, value_terms = r, g
-            if pairs.options.ONE_CHUNK:
+            if pairs.ONE_CHUNK:
                 key_terms = terms_by_label(r, rel_key, pairs, b, h, 0, True)  # (CHUNK, NEAR)
                 value_terms = terms_by_label(g, rel_value, pairs, b, h, 0, True)  # (CHUNK, NEAR)
             e = pair_terms(r, rel_key, key_terms, key_before, pairs, b, h, label, is_before, low, high, True)
@@ -407,19 +405,19 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
                     k, pos_query, pos_terms, pos_before, pairs, b, h, label, is_before, low, high, False
                 )
                 e += pos_term
-            e = add_product(k, tl.trans(q), e, pairs.options.PRECISION)  # (COLS, NEAR)
-            may_hide = (last >= valid_keys) | (pairs.options.CAUSAL & (last > first_row + offset))
-            if pairs.options.WINDOW:
+            e = add_product(k, tl.trans(q), e, pairs.PRECISION)  # (COLS, NEAR)
+            may_hide = (last >= valid_keys) | (pairs.CAUSAL & (last > first_row + offset))
+            if pairs.WINDOW:
                 is_cut = (first_row + offset < common_first) | (first_row + NEAR - 1 + offset > common_last)
                 may_hide = may_hide | is_cut
             e = mask_scores(e, pairs, b, h, row[None, :], position[None, :], column[:, None], valid_keys, may_hide)
             p = tl.exp2(scale2 * e - log_sum[None, :])  # (COLS, NEAR)
             dp = pair_terms(g, rel_value, value_terms, value_before, pairs, b, h, label, is_before, low, high, True)
-            dp = add_product(v, tl.trans(g), dp, pairs.options.PRECISION)  # (COLS, NEAR)
+            dp = add_product(v, tl.trans(g), dp, pairs.PRECISION)  # (COLS, NEAR)
             row_seed = load_row_seed(backward_stats, b, h, row, pairs)[None, :]
             weights, ds = weights_and_ds(p, dp, delta[None, :], delta[None, :], pairs, row_seed, column[:, None])
-            dv = add_product(weights.to(g.dtype), g, dv, pairs.options.PRECISION)  # (COLS, value_dim)
-            dk = add_product(ds.to(q.dtype), q, dk, pairs.options.PRECISION)  # (COLS, dim)
+            dv = add_product(weights.to(g.dtype), g, dv, pairs.PRECISION)  # (COLS, value_dim)
+            dk = add_product(ds.to(q.dtype), q, dk, pairs.PRECISION)  # (COLS, dim)
             if pos_query is not None:
                 if DEFERRED:
                     ds_by_label += pairs_to_labels(ds, pairs, column, first_row + offset, 0, 0.0, True)
@@ -428,19 +426,19 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
                     for chunk in tl.range(first_chunk, stop_chunk, disable_licm=True):
                         sums = sum_by_label(ds, pairs, label, column, first_row + offset, chunk, True)  # (COLS, CHUNK)
                         rows = chunk_rows(pos_query, pairs, b, h, chunk, False)  # (CHUNK, dim)
-                        dk = add_product(sums.to(rows.dtype), rows, dk, pairs.options.PRECISION)
+                        dk = add_product(sums.to(rows.dtype), rows, dk, pairs.PRECISION)
                         store_chunk(d_pos_query, program_index, h, chunk, sums, k, scale, pairs, True, begin)
-                if pairs.options.BEFORE:
+                if pairs.BEFORE:
                     ds_before += tl.sum(tl.where(is_before, ds, 0.0), 1)
-                if pairs.options.AFTER:
-                    ds_after += tl.sum(tl.where(label >= pairs.options.labels, ds, 0.0), 1)
+                if pairs.AFTER:
+                    ds_after += tl.sum(tl.where(label >= pairs.labels, ds, 0.0), 1)
 
         if pos_query is not None:
             if DEFERRED:
                 rows = chunk_rows(pos_query, pairs, b, h, 0, False)  # (CHUNK, dim)
-                dk = add_product(ds_by_label.to(rows.dtype), rows, dk, pairs.options.PRECISION)
+                dk = add_product(ds_by_label.to(rows.dtype), rows, dk, pairs.PRECISION)
                 store_chunk(d_pos_query, program_index, h, 0, ds_by_label, k, scale, pairs, False, begin)
-            if pairs.options.BEFORE:
+            if pairs.BEFORE:
                 # far tiles have probabilities of keys in padding, which may be infinite
                 ds_before, ds_after = (
                     tl.where(column < valid_keys, ds_before, 0.0),
@@ -448,9 +446,9 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
                 )
                 rows = edge_rows(pos_query, pairs, b, h)  # (16, dim)
                 columns = edge_columns(ds_before, ds_after, rows.dtype)  # (COLS, 16)
-                dk = add_product(columns, rows, dk, pairs.options.PRECISION)
+                dk = add_product(columns, rows, dk, pairs.PRECISION)
                 store_edges(d_pos_query, program_index, h, columns, k, scale, pairs, False)
 
     is_valid = (column < valid_keys)[:, None]
     store_rows(d_key, b, key_head, column, pairs.keys, tl.where(is_valid, scale * dk, 0.0))
-    store_rows(d_value, b, key_head, column, pairs.keys, tl.where(is_valid, pairs.options.keep_scale * dv, 0.0))
+    store_rows(d_value, b, key_head, column, pairs.keys, tl.where(is_valid, pairs.keep_scale * dv, 0.0))

@@ -53,8 +53,8 @@ LN2 = tl.constexpr(0.6931471805599453)
 def program_indices(pairs, blocks):
     """Return the program's block of queries, its sequence, its head, and its split of the keys."""
     program = tl.program_id(0)
-    sequence = program // blocks // pairs.options.heads
-    return program % blocks, sequence % pairs.batch, program // blocks % pairs.options.heads, sequence // pairs.batch
+    sequence = program // blocks // pairs.heads
+    return program % blocks, sequence % pairs.batch, program // blocks % pairs.heads, sequence // pairs.batch
 
 
 @triton.jit(do_not_specialize=["batch", "queries", "keys", "offset", "blocks", "splits"])
@@ -62,7 +62,7 @@ def forward(query, key, value, rel_key, rel_value, rel_query, pos_query, output,
             queries, keys, offset, scale2, blocks, splits,
             ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, lse, row_stats,
-           Pairs(batch, queries, keys, offset, pair_options), scale2, blocks, splits, ROWS, COLS, NEAR)  # fmt: skip
+           Pairs(batch, queries, keys, offset, *pair_options), scale2, blocks, splits, ROWS, COLS, NEAR)  # fmt: skip
 
 
 @triton.jit
@@ -70,7 +70,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
            splits, ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     """Compute a block of queries of a head on one split of its keys."""
     block, b, h, split = program_indices(pairs, blocks)
-    key_head, split_row = h // pairs.options.GROUP, split * pairs.batch + b
+    key_head, split_row = h // pairs.GROUP, split * pairs.batch + b
     offset = offset_of(pairs, b)
     valid_queries, valid_keys = lengths_of(pairs, b)
     row = block * ROWS + tl.arange(0, ROWS)
@@ -83,7 +83,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
     stop = tl.minimum(start + keys_per_split, stop)
     near_start = tl.minimum(tl.maximum(near_start, start), stop)
     near_stop = tl.minimum(tl.maximum(near_stop, start), stop)
-    DEFERRED: tl.constexpr = pairs.options.ONE_CHUNK and pairs.options.relations is None and rel_value is not None
+    DEFERRED: tl.constexpr = pairs.ONE_CHUNK and pairs.relations is None and rel_value is not None
 
     q = load_rows(query, b, h, row, valid_queries)  # (ROWS, dim)
     r = load_rel_query(q, rel_query, b, h, row, valid_queries)  # (ROWS, rel_dim)
@@ -94,7 +94,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
     row_max, row_sum = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
     # sums of kept probabilities: of all pairs, of those before the clipping range and of those in it
     weight_sum, weight_sum_before, weight_sum_in = row_sum, row_sum, row_sum
-    scores = tl.full([ROWS, pairs.options.CHUNK], float("-inf"), tl.float32)  # by label
+    scores = tl.full([ROWS, pairs.CHUNK], float("-inf"), tl.float32)  # by label
 
     tiles_before = (near_start - start + COLS - 1) // COLS
     for step in range(tiles_before + (stop - near_stop + COLS - 1) // COLS):  # far tiles
@@ -102,11 +102,11 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
         column = first_key + tl.arange(0, COLS)
         k = load_rows(key, b, key_head, column, valid_keys)  # (COLS, dim)
         v = load_rows(value, b, key_head, column, valid_keys)  # (COLS, value_dim)
-        e = product(q, tl.trans(k), pairs.options.PRECISION)  # (ROWS, COLS)
+        e = product(q, tl.trans(k), pairs.PRECISION)  # (ROWS, COLS)
         e = add_edges_of_keys(e, k, pos_query, is_before, pairs, b, h)
         if first_key + COLS > end:
             e = tl.where((column < end)[None, :], e, float("-inf"))
-        if pairs.options.WINDOW:
+        if pairs.WINDOW:
             is_cut = (first_key < common_first) | (first_key + COLS - 1 > common_last)
             if is_cut:
                 is_visible = in_window(pairs, (column < end)[None, :], position[:, None], column[None, :])
@@ -114,37 +114,37 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
         edge = scale2 * tl.where(is_before, before, after)  # (ROWS,)
         new_max = tl.maximum(row_max, scale2 * tl.max(e, 1) + edge)
         finite_max = new_max
-        if pairs.options.WINDOW:
+        if pairs.WINDOW:
             finite_max = tl.where(new_max == float("-inf"), 0.0, new_max)
         p = tl.exp2(scale2 * e - (finite_max - edge)[:, None])  # (ROWS, COLS)
         rescale = tl.exp2(row_max - finite_max)
         p_sum = tl.sum(p, 1)
         row_max, row_sum = new_max, row_sum * rescale + p_sum
-        if pairs.options.seed is not None:
+        if pairs.seed is not None:
             p = tl.where(dropout_keeps(pairs, row_seed, column[None, :]), p, 0.0)
             p_sum = tl.sum(p, 1)
-        if pairs.options.BEFORE:
+        if pairs.BEFORE:
             weight_sum, weight_sum_in = weight_sum * rescale + p_sum, weight_sum_in * rescale
             weight_sum_before = weight_sum_before * rescale + tl.where(is_before, p_sum, 0.0)
-        z = add_product(p.to(v.dtype), v, z * rescale[:, None], pairs.options.PRECISION)  # (ROWS, value_dim)
+        z = add_product(p.to(v.dtype), v, z * rescale[:, None], pairs.PRECISION)  # (ROWS, value_dim)
 
     key_terms = r
-    if pairs.options.ONE_CHUNK:
+    if pairs.ONE_CHUNK:
         key_terms = terms_by_label(r, rel_key, pairs, b, h, 0, False)  # (ROWS, CHUNK)
     for step in tl.range((near_stop - near_start + NEAR - 1) // NEAR, disable_licm=True):  # near tiles
         first_key = near_start + step * NEAR
         column = first_key + tl.arange(0, NEAR)
         k = load_rows(key, b, key_head, column, valid_keys)  # (NEAR, dim)
         v = load_rows(value, b, key_head, column, valid_keys)  # (NEAR, value_dim)
-        low, high = first_key - last - pairs.options.start, first_key + NEAR - 1 - first - pairs.options.start
+        low, high = first_key - last - pairs.start, first_key + NEAR - 1 - first - pairs.start
         label = labels_of(pairs, b, h, row[:, None], position[:, None], column[None, :])  # (ROWS, NEAR)
-        is_before = column[None, :] < (position + pairs.options.start)[:, None]
+        is_before = column[None, :] < (position + pairs.start)[:, None]
         e = pair_terms(r, rel_key, key_terms, before, pairs, b, h, label, is_before, low, high, False)
         if pos_query is not None:
             e += key_terms_by_pair(k, pos_query, pairs, b, h, label, is_before, low, high)
-        e = add_product(q, tl.trans(k), e, pairs.options.PRECISION)  # (ROWS, NEAR)
-        may_hide = (first_key + NEAR > near_stop) | (pairs.options.CAUSAL & (first_key + NEAR - 1 > first))
-        if pairs.options.WINDOW:
+        e = add_product(q, tl.trans(k), e, pairs.PRECISION)  # (ROWS, NEAR)
+        may_hide = (first_key + NEAR > near_stop) | (pairs.CAUSAL & (first_key + NEAR - 1 > first))
+        if pairs.WINDOW:
             may_hide = may_hide | (first_key < common_first) | (first_key + NEAR - 1 > common_last)
         e = mask_scores(e, pairs, b, h, row[:, None], position[:, None], column[None, :], near_stop, may_hide)
         new_max = tl.maximum(row_max, scale2 * tl.max(e, 1))
@@ -153,11 +153,11 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
         rescale = tl.exp2(row_max - finite_max)
         p_sum = tl.sum(p, 1)
         row_max, row_sum = new_max, row_sum * rescale + p_sum
-        if pairs.options.seed is not None:
+        if pairs.seed is not None:
             keeps = dropout_keeps(pairs, row_seed, column[None, :])
             p, e = tl.where(keeps, p, 0.0), tl.where(keeps, e, float("-inf"))
             p_sum = tl.sum(p, 1)
-        z = add_product(p.to(v.dtype), v, z * rescale[:, None], pairs.options.PRECISION)  # (ROWS, value_dim)
+        z = add_product(p.to(v.dtype), v, z * rescale[:, None], pairs.PRECISION)  # (ROWS, value_dim)
         weight_sum_in *= rescale
         if DEFERRED:
             scores = pairs_to_labels(e, pairs, position, first_key, 0, scores)  # (ROWS, CHUNK)
@@ -166,11 +166,11 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
             for chunk in range(first_chunk, stop_chunk):
                 rows = chunk_rows(rel_value, pairs, b, h, chunk, False)  # (CHUNK, value_dim)
                 label_weights = sum_by_label(p, pairs, label, position, first_key, chunk)  # (ROWS, CHUNK)
-                z = add_product(label_weights.to(rows.dtype), rows, z, pairs.options.PRECISION)
+                z = add_product(label_weights.to(rows.dtype), rows, z, pairs.PRECISION)
                 weight_sum_in += tl.sum(label_weights, 1)
-        if pairs.options.BEFORE:
+        if pairs.BEFORE:
             weight_sum, weight_sum_before = weight_sum * rescale + p_sum, weight_sum_before * rescale
-            if pairs.options.AFTER:
+            if pairs.AFTER:
                 weight_sum_before += tl.sum(tl.where(is_before, p, 0.0), 1)
 
     if DEFERRED:
@@ -178,39 +178,37 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
         label_weights = tl.exp2(
             scale2 * scores - tl.where(row_max == float("-inf"), 0.0, row_max)[:, None]
         )  # (ROWS, CHUNK)
-        z = add_product(label_weights.to(rows.dtype), rows, z, pairs.options.PRECISION)
+        z = add_product(label_weights.to(rows.dtype), rows, z, pairs.PRECISION)
         weight_sum_in = tl.sum(label_weights, 1)
     attends = row_sum != 0  # true for NaN, which has to stay visible
-    if pairs.options.query_lengths is not None:
+    if pairs.query_lengths is not None:
         attends = attends & (row < valid_queries)
-    if pairs.options.BEFORE:  # pairs neither in the clipping range nor before it are after it
+    if pairs.BEFORE:  # pairs neither in the clipping range nor before it are after it
         weight_sum_after = tl.zeros([ROWS], tl.float32)
-        if pairs.options.AFTER:
+        if pairs.AFTER:
             weight_sum_after = weight_sum - weight_sum_in - weight_sum_before
         else:
             weight_sum_before = weight_sum - weight_sum_in
         if rel_value is not None:
             rows = edge_rows(rel_value, pairs, b, h)  # (16, value_dim)
-            z = add_product(
-                edge_columns(weight_sum_before, weight_sum_after, rows.dtype), rows, z, pairs.options.PRECISION
-            )
+            z = add_product(edge_columns(weight_sum_before, weight_sum_after, rows.dtype), rows, z, pairs.PRECISION)
         inverse = tl.where(attends, 1.0 / tl.where(attends, row_sum, 1.0), 0.0)
         store_stat(row_stats, split * FORWARD_STATS + WEIGHT_SUM_BEFORE, b, h, row, pairs, weight_sum_before * inverse)
         store_stat(row_stats, split * FORWARD_STATS + WEIGHT_SUM_AFTER, b, h, row, pairs, weight_sum_after * inverse)
     row_sum = tl.where(attends, row_sum, 1.0)
-    z = tl.where(attends[:, None], z * (pairs.options.keep_scale / row_sum)[:, None], 0.0)
+    z = tl.where(attends[:, None], z * (pairs.keep_scale / row_sum)[:, None], 0.0)
     store_rows(output, split_row, h, row, pairs.queries, z)
     log_sum = row_max + tl.log2(row_sum)
     index = split * FORWARD_STATS + LOG_SUM
     store_stat(row_stats, index, b, h, row, pairs, tl.where(attends, log_sum, float("inf")))
-    lse_rows = lse + (split_row.to(tl.int64) * pairs.options.heads + h) * pairs.queries + row
+    lse_rows = lse + (split_row.to(tl.int64) * pairs.heads + h) * pairs.queries + row
     tl.store(lse_rows, tl.where(attends, log_sum * LN2, float("-inf")), mask=row < pairs.queries)
 
 
 @triton.jit(do_not_specialize=["batch", "queries", "keys", "offset", "splits"])
 def join(parts, part_stats, output, lse, row_stats, pair_options, batch, queries, keys, offset, splits,
          SPLITS: tl.constexpr):  # fmt: skip
-    join_parts(parts, part_stats, output, lse, row_stats, Pairs(batch, queries, keys, offset, pair_options), splits,
+    join_parts(parts, part_stats, output, lse, row_stats, Pairs(batch, queries, keys, offset, *pair_options), splits,
                SPLITS)  # fmt: skip
 
 
@@ -220,8 +218,8 @@ def join_parts(parts, part_stats, output, lse, row_stats, pairs, splits, SPLITS:
     program = tl.program_id(0)
     row, h, b = (
         program % pairs.queries,
-        program // pairs.queries % pairs.options.heads,
-        program // pairs.queries // pairs.options.heads,
+        program // pairs.queries % pairs.heads,
+        program // pairs.queries // pairs.heads,
     )
     split, column = tl.arange(0, SPLITS), tl.arange(0, output.PADDED)
     exists, inside = split < splits, column < output.DIM
@@ -234,11 +232,11 @@ def join_parts(parts, part_stats, output, lse, row_stats, pairs, splits, SPLITS:
     weight = tl.exp2(log_sums - tl.where(attends, row_max, 0.0))  # (SPLITS,)
     row_sum = tl.where(attends, tl.sum(weight, 0), 1.0)
     weight = weight / row_sum
-    head = (split * pairs.batch + b).to(tl.int64) * pairs.options.heads + h
+    head = (split * pairs.batch + b).to(tl.int64) * pairs.heads + h
     rows = parts + (head * pairs.queries + row)[:, None] * output.DIM + column[None, :]  # (SPLITS, value_dim)
     z = tl.sum(tl.load(rows, mask=exists[:, None] & inside[None, :], other=0.0) * weight[:, None], 0)  # (value_dim,)
     tl.store(pointers(output, b, h, row, column), z.to(output.data.dtype.element_ty), mask=inside)
-    if pairs.options.BEFORE:
+    if pairs.BEFORE:
         before = tl.load(split_stats + WEIGHT_SUM_BEFORE * stride, mask=exists, other=0.0)
         after = tl.load(split_stats + WEIGHT_SUM_AFTER * stride, mask=exists, other=0.0)
         tl.store(row_stats + stat_offset(b, h, row, pairs, WEIGHT_SUM_BEFORE), tl.sum(before * weight, 0))

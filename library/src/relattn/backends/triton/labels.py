@@ -31,20 +31,20 @@ def chunk_rows(table, pairs, b, h, chunk, AFTER: tl.constexpr):
 
     Rows after the last label are zeros; with AFTER, the row of the edge after the clipping range is included.
     """
-    row = tl.arange(0, pairs.options.CHUNK) + chunk * pairs.options.CHUNK + pairs.options.shift
-    return load_rows(table, b, h, row, pairs.options.labels + pairs.options.shift + AFTER)
+    row = tl.arange(0, pairs.CHUNK) + chunk * pairs.CHUNK + pairs.shift
+    return load_rows(table, b, h, row, pairs.labels + pairs.shift + AFTER)
 
 
 @triton.jit
 def chunks_of(pairs, label, low, high):
     """Return the range of chunks whose labels a tile has. By position, its labels are `low` to `high`."""
-    if pairs.options.relations is not None:
+    if pairs.relations is not None:
         low, high = tl.min(label), tl.max(label)
     first = tl.maximum(low, 0)
-    if pairs.options.AFTER:  # a masked tile may lie after the clipping range as a whole, and needs the edge's label
-        first = tl.minimum(first, pairs.options.labels)
-    stop = tl.minimum(high + 1, pairs.options.labels + pairs.options.AFTER)
-    return first // pairs.options.CHUNK, (stop + pairs.options.CHUNK - 1) // pairs.options.CHUNK
+    if pairs.AFTER:  # a masked tile may lie after the clipping range as a whole, and needs the edge's label
+        first = tl.minimum(first, pairs.labels)
+    stop = tl.minimum(high + 1, pairs.labels + pairs.AFTER)
+    return first // pairs.CHUNK, (stop + pairs.CHUNK - 1) // pairs.CHUNK
 
 
 @triton.jit
@@ -52,11 +52,9 @@ def terms_by_label(x, table, pairs, b, h, chunk, TRANSPOSED: tl.constexpr):
     """Return x_i · each row of a chunk, (rows, CHUNK), or (CHUNK, rows) if TRANSPOSED. It is unused without a table."""
     terms = x
     if table is not None:
-        rows = chunk_rows(table, pairs, b, h, chunk, pairs.options.AFTER)  # (CHUNK, PADDED)
+        rows = chunk_rows(table, pairs, b, h, chunk, pairs.AFTER)  # (CHUNK, PADDED)
         terms = (
-            product(rows, tl.trans(x), pairs.options.PRECISION)
-            if TRANSPOSED
-            else product(x, tl.trans(rows), pairs.options.PRECISION)
+            product(rows, tl.trans(x), pairs.PRECISION) if TRANSPOSED else product(x, tl.trans(rows), pairs.PRECISION)
         )
     return terms
 
@@ -67,14 +65,14 @@ def labels_to_pairs(by_label, pairs, label, chunk, TRANSPOSED: tl.constexpr):
 
     If one chunk has all labels, pairs before the clipping range get an arbitrary term, which `pair_terms` replaces.
     """
-    index = label - chunk * pairs.options.CHUNK
-    if pairs.options.AFTER:
-        index = tl.minimum(label.to(tl.uint32), pairs.options.labels).to(tl.int32) - chunk * pairs.options.CHUNK
+    index = label - chunk * pairs.CHUNK
+    if pairs.AFTER:
+        index = tl.minimum(label.to(tl.uint32), pairs.labels).to(tl.int32) - chunk * pairs.CHUNK
     wrapped = index
-    if not (pairs.options.ONE_CHUNK and pairs.options.AFTER):
-        wrapped = index & (pairs.options.CHUNK - 1)
+    if not (pairs.ONE_CHUNK and pairs.AFTER):
+        wrapped = index & (pairs.CHUNK - 1)
     terms = tl.gather(by_label, wrapped, 0 if TRANSPOSED else 1)
-    if not (pairs.options.ONE_CHUNK and pairs.options.BEFORE):
+    if not (pairs.ONE_CHUNK and pairs.BEFORE):
         terms = tl.where(index == wrapped, terms, 0.0)
     return terms
 
@@ -89,14 +87,14 @@ def pair_terms(x, table, by_label, before, pairs, b, h, label, is_before, low, h
     """
     terms = tl.zeros(label.shape, tl.float32)
     if table is not None:
-        if pairs.options.ONE_CHUNK:
+        if pairs.ONE_CHUNK:
             terms = labels_to_pairs(by_label, pairs, label, 0, TRANSPOSED)
         else:
             first, stop = chunks_of(pairs, label, low, high)
             for chunk in range(first, stop):
                 of_chunk = terms_by_label(x, table, pairs, b, h, chunk, TRANSPOSED)
                 terms += labels_to_pairs(of_chunk, pairs, label, chunk, TRANSPOSED)
-        if pairs.options.BEFORE:
+        if pairs.BEFORE:
             if TRANSPOSED:
                 terms = tl.where(is_before, before[None, :], terms)
             else:
@@ -108,7 +106,7 @@ def pair_terms(x, table, by_label, before, pairs, b, h, label, is_before, low, h
 def key_terms_by_pair(k, pos_query, pairs, b, h, label, is_before, low, high):
     """Return aQ_ij · k_j of a near tile, (rows, keys)."""
     by_label = k
-    if pairs.options.ONE_CHUNK:
+    if pairs.ONE_CHUNK:
         by_label = terms_by_label(k, pos_query, pairs, b, h, 0, True)  # (CHUNK, keys)
     before, _ = edge_terms(k, pos_query, pairs, b, h)  # (keys,)
     return pair_terms(k, pos_query, by_label, before, pairs, b, h, label, is_before, low, high, True)
@@ -121,12 +119,12 @@ def pairs_to_labels(x, pairs, position, first, chunk, other, OF_KEYS: tl.constex
     The result is the value at the one key of this tile where a query meets a label, or `other` if there is none.
     `position` has the positions along the first axis, and `first` is the first position along the second.
     """
-    slot = tl.arange(0, pairs.options.CHUNK) + chunk * pairs.options.CHUNK
+    slot = tl.arange(0, pairs.CHUNK) + chunk * pairs.CHUNK
     nowhere = -3 * 2**29  # no key, plus any position up to 2 ** 30
-    distance = pairs.options.start + slot
+    distance = pairs.start + slot
     if OF_KEYS:
         distance = -distance
-    distance = tl.where(slot < pairs.options.labels, distance - first, nowhere)
+    distance = tl.where(slot < pairs.labels, distance - first, nowhere)
     key = distance[None, :] + position[:, None]  # (rows, CHUNK)
     wrapped = key & (x.shape[1] - 1)
     return tl.where(key == wrapped, tl.gather(x, wrapped, 1), other)
@@ -138,13 +136,13 @@ def sum_by_label(x, pairs, label, position, first, chunk, OF_KEYS: tl.constexpr 
 
     The arguments are those of `pairs_to_labels`.
     """
-    if pairs.options.relations is None:
+    if pairs.relations is None:
         sums = pairs_to_labels(x, pairs, position, first, chunk, 0.0, OF_KEYS)
     else:
-        slot = tl.arange(0, pairs.options.CHUNK)[None, :]
-        sums = tl.zeros([x.shape[0], pairs.options.CHUNK], tl.float32)
-        for index in range(pairs.options.CHUNK):
-            of_label = tl.sum(tl.where(label == chunk * pairs.options.CHUNK + index, x, 0.0), 1)  # (rows,)
+        slot = tl.arange(0, pairs.CHUNK)[None, :]
+        sums = tl.zeros([x.shape[0], pairs.CHUNK], tl.float32)
+        for index in range(pairs.CHUNK):
+            of_label = tl.sum(tl.where(label == chunk * pairs.CHUNK + index, x, 0.0), 1)  # (rows,)
             sums = tl.where(slot == index, of_label[:, None], sums)
     return sums
 
@@ -153,8 +151,8 @@ def sum_by_label(x, pairs, label, position, first, chunk, OF_KEYS: tl.constexpr 
 def edge_rows(table, pairs, b, h):
     """Load the rows of both edges, (16, PADDED): before, after, and both again for the remainders of `edge_columns`."""
     slot = tl.arange(0, 16)
-    row = tl.where(slot < 4, slot % 2 * (pairs.options.shift + pairs.options.labels), 2**30)
-    if not pairs.options.AFTER:
+    row = tl.where(slot < 4, slot % 2 * (pairs.shift + pairs.labels), 2**30)
+    if not pairs.AFTER:
         row = tl.where(slot % 2 == 0, row, 2**30)
     return load_rows(table, b, h, row, 2**30)
 
@@ -163,9 +161,9 @@ def edge_rows(table, pairs, b, h):
 def edge_terms(x, table, pairs, b, h):
     """Return x_i · row of each edge, two vectors (rows,), with zeros for an edge that does not exist."""
     before, after = tl.zeros([x.shape[0]], tl.float32), tl.zeros([x.shape[0]], tl.float32)
-    if pairs.options.BEFORE and table is not None:
+    if pairs.BEFORE and table is not None:
         slot = tl.arange(0, 16)[None, :]
-        both = product(x, tl.trans(edge_rows(table, pairs, b, h)), pairs.options.PRECISION)  # (rows, 16)
+        both = product(x, tl.trans(edge_rows(table, pairs, b, h)), pairs.PRECISION)  # (rows, 16)
         before, after = tl.sum(tl.where(slot == 0, both, 0.0), 1), tl.sum(tl.where(slot == 1, both, 0.0), 1)
     return before, after
 
@@ -173,7 +171,7 @@ def edge_terms(x, table, pairs, b, h):
 @triton.jit
 def add_edges_of_keys(e, k, pos_query, is_before, pairs, b, h):
     """Return scores of a far tile, (rows, keys), with aQ · k_j of the edge that the tile is beyond."""
-    if (pos_query is not None) and pairs.options.BEFORE:
+    if (pos_query is not None) and pairs.BEFORE:
         before, after = edge_terms(k, pos_query, pairs, b, h)  # (keys,)
         e += tl.where(is_before, before, after)[None, :]
     return e
@@ -207,20 +205,20 @@ def first_label(options, distance):
 @triton.jit
 def store_chunk(x, part, h, chunk, sums, rows, factor, pairs, accumulate, begin):
     """Store a program's part of the gradient of a chunk of a table, or add to it. The part has labels from `begin`."""
-    row = tl.arange(0, pairs.options.CHUNK) + pairs.options.shift + chunk * pairs.options.CHUNK - begin
-    gradient = tl.trans(product(tl.trans(rows), sums.to(rows.dtype), pairs.options.PRECISION))  # (CHUNK, PADDED)
-    store_part(x, part, h, row, pairs.options.shift + pairs.options.labels - begin, factor * gradient, accumulate)
+    row = tl.arange(0, pairs.CHUNK) + pairs.shift + chunk * pairs.CHUNK - begin
+    gradient = tl.trans(product(tl.trans(rows), sums.to(rows.dtype), pairs.PRECISION))  # (CHUNK, PADDED)
+    store_part(x, part, h, row, pairs.shift + pairs.labels - begin, factor * gradient, accumulate)
 
 
 @triton.jit
 def store_edges(x, part, h, columns, rows, factor, pairs, accumulate):
     """Store a program's part of the gradients of both edge rows, or add to it."""
-    last = pairs.options.shift + pairs.options.labels
-    if pairs.options.reach is not None:
-        last = pairs.options.shift + pairs.options.reach
-    gradient = tl.trans(product(tl.trans(rows), columns, pairs.options.PRECISION))  # (16, PADDED)
+    last = pairs.shift + pairs.labels
+    if pairs.reach is not None:
+        last = pairs.shift + pairs.reach
+    gradient = tl.trans(product(tl.trans(rows), columns, pairs.PRECISION))  # (16, PADDED)
     gradient = factor * tl.sum(tl.reshape(gradient, [8, 2, x.PADDED]), 0)  # (2, PADDED)
-    store_part(x, part, h, tl.arange(0, 2) * last, last + pairs.options.AFTER, gradient, accumulate)
+    store_part(x, part, h, tl.arange(0, 2) * last, last + pairs.AFTER, gradient, accumulate)
 
 
 @triton.jit

@@ -5,7 +5,8 @@ tile has pairs of one side only, so that they all share one label. Only a window
 cuts. All other tiles are *near*. Tiles outside the window are in no part.
 """
 
-from typing import Any, NamedTuple
+from collections import namedtuple
+from typing import Any, NamedTuple, cast
 
 import triton
 import triton.language as tl
@@ -46,27 +47,18 @@ class PairOptions(NamedTuple):
     PRECISION: Any  # of float32 products: "tf32x3" or "tf32"
 
 
-class Pairs(NamedTuple):
-    """Sizes and options of a call.
-
-    The sizes change from call to call and are separate arguments of a kernel: Triton would compile a kernel again for
-    an integer inside a tuple that is 1 or a multiple of 16. Constants stay constants only in a tuple that is made where
-    it is passed on.
-    """
-
-    batch: Any
-    queries: Any
-    keys: Any
-    offset: Any  # position of query 0, if there are no `offsets`
-    options: PairOptions
+# Sizes and options of a call. `offset` is the position of query 0 if there are no `offsets`. The sizes change from call
+# to call and are separate arguments of a kernel: Triton would compile a kernel again for an integer inside a tuple that
+# is 1 or a multiple of 16. Constants stay constants only in a tuple that is made where it is passed on.
+Pairs = cast(Any, namedtuple("Pairs", ("batch", "queries", "keys", "offset", *PairOptions._fields)))
 
 
 @triton.jit
 def offset_of(pairs, b):
     """Return the position of query 0 in 32 bits. It is clamped, since farther positions all give the same result."""
     offset = pairs.offset
-    if pairs.options.offsets is not None:
-        offset = tl.load(pairs.options.offsets + b).to(tl.int64)
+    if pairs.offsets is not None:
+        offset = tl.load(pairs.offsets + b).to(tl.int64)
         offset = tl.minimum(tl.maximum(offset, -(2**30)), 2**30).to(tl.int32)
     return offset
 
@@ -75,9 +67,9 @@ def offset_of(pairs, b):
 def lengths_of(pairs, b):
     """Return the numbers of valid queries and valid keys of a sequence."""
     queries, keys = pairs.queries, pairs.keys
-    if pairs.options.key_lengths is not None:
-        queries = tl.load(pairs.options.query_lengths + b).to(tl.int32)
-        keys = tl.load(pairs.options.key_lengths + b).to(tl.int32)
+    if pairs.key_lengths is not None:
+        queries = tl.load(pairs.query_lengths + b).to(tl.int32)
+        keys = tl.load(pairs.key_lengths + b).to(tl.int32)
     return queries, keys
 
 
@@ -85,19 +77,19 @@ def lengths_of(pairs, b):
 def chunk_start(pairs, position):
     """Return the first position of the chunk that a position is in. Positions may be negative."""
     start = position
-    if pairs.options.chunk_size is not None:
-        remainder = position % pairs.options.chunk_size  # negative for a negative position, as in C
-        start = position - tl.where(remainder < 0, remainder + pairs.options.chunk_size, remainder)
+    if pairs.chunk_size is not None:
+        remainder = position % pairs.chunk_size  # negative for a negative position, as in C
+        start = position - tl.where(remainder < 0, remainder + pairs.chunk_size, remainder)
     return start
 
 
 @triton.jit
 def in_window(pairs, is_visible, position, key):
     """Return which pairs are visible and in the window."""
-    if pairs.options.window_left is not None:
-        is_visible = is_visible & (key >= chunk_start(pairs, position) - pairs.options.window_left)
-    if pairs.options.window_right is not None:
-        is_visible = is_visible & (key <= chunk_start(pairs, position) + pairs.options.window_right)
+    if pairs.window_left is not None:
+        is_visible = is_visible & (key >= chunk_start(pairs, position) - pairs.window_left)
+    if pairs.window_right is not None:
+        is_visible = is_visible & (key <= chunk_start(pairs, position) + pairs.window_right)
     return is_visible
 
 
@@ -110,10 +102,10 @@ def no_limits():
 def common_keys(pairs, first, last):
     """Return the first and the last key in the windows of all queries at positions `first` to `last`."""
     common_first, common_last = no_limits()
-    if pairs.options.window_left is not None:
-        common_first = chunk_start(pairs, last) - pairs.options.window_left
-    if pairs.options.window_right is not None:
-        common_last = chunk_start(pairs, first) + pairs.options.window_right
+    if pairs.window_left is not None:
+        common_first = chunk_start(pairs, last) - pairs.window_left
+    if pairs.window_right is not None:
+        common_last = chunk_start(pairs, first) + pairs.window_right
     return common_first, common_last
 
 
@@ -121,9 +113,9 @@ def common_keys(pairs, first, last):
 def common_positions(pairs, first, last):
     """Return the first and the last position of queries whose windows have all keys `first` to `last`."""
     common_first, common_last = no_limits()
-    if pairs.options.window_right is not None:
+    if pairs.window_right is not None:
         common_first = first_position(pairs, last)
-    if pairs.options.window_left is not None:
+    if pairs.window_left is not None:
         common_last = last_position(pairs, first)
     return common_first, common_last
 
@@ -131,18 +123,18 @@ def common_positions(pairs, first, last):
 @triton.jit
 def first_position(pairs, key):
     """Return the first position of a query whose window does not end before a key."""
-    start = key - pairs.options.window_right
-    if pairs.options.chunk_size is not None:  # the next start of a chunk
-        start = chunk_start(pairs, start + pairs.options.chunk_size - 1)
+    start = key - pairs.window_right
+    if pairs.chunk_size is not None:  # the next start of a chunk
+        start = chunk_start(pairs, start + pairs.chunk_size - 1)
     return start
 
 
 @triton.jit
 def last_position(pairs, key):
     """Return the last position of a query whose window does not begin after a key."""
-    last = key + pairs.options.window_left
-    if pairs.options.chunk_size is not None:
-        last = chunk_start(pairs, last) + pairs.options.chunk_size - 1
+    last = key + pairs.window_left
+    if pairs.chunk_size is not None:
+        last = chunk_start(pairs, last) + pairs.chunk_size - 1
     return last
 
 
@@ -152,19 +144,17 @@ def mask_scores(e, pairs, b, h, row, position, key, stop, may_hide):
 
     The caller handles queries in padding. Without a mask, the pairs of a tile are checked only if it `may_hide` one.
     """
-    if pairs.options.mask is not None:
+    if pairs.mask is not None:
         is_visible = (key < stop) & (row < pairs.queries)
-        if pairs.options.CAUSAL:
+        if pairs.CAUSAL:
             is_visible = is_visible & (key <= position)
         is_visible = in_window(pairs, is_visible, position, key)
-        is_visible = is_visible & tl.load(pointers(pairs.options.mask, b, h, row, key), mask=is_visible, other=0).to(
-            tl.int1
-        )
+        is_visible = is_visible & tl.load(pointers(pairs.mask, b, h, row, key), mask=is_visible, other=0).to(tl.int1)
         hidden = with_product_layout(tl.where(is_visible, 0.0, 1.0))
         e = tl.where(hidden == 0.0, e, float("-inf"))
     elif may_hide:
         is_visible = key < stop
-        if pairs.options.CAUSAL:
+        if pairs.CAUSAL:
             is_visible = is_visible & (key <= position)
         is_visible = in_window(pairs, is_visible, position, key)
         e = tl.where(is_visible, e, float("-inf"))
@@ -177,11 +167,11 @@ def labels_of(pairs, b, h, row, position, key):
 
     It is negative before the clipping range, and `labels` or more after it.
     """
-    if pairs.options.relations is None:
-        label = key - position - pairs.options.start
+    if pairs.relations is None:
+        label = key - position - pairs.start
     else:
         inside = (row < pairs.queries) & (key < pairs.keys)
-        label = tl.load(pointers(pairs.options.relations, b, h, row, key), mask=inside, other=-1).to(tl.int32)
+        label = tl.load(pointers(pairs.relations, b, h, row, key), mask=inside, other=-1).to(tl.int32)
     return label
 
 
@@ -194,23 +184,23 @@ def key_parts(pairs, first, last, valid_keys, NEAR: tl.constexpr):
     unless it ends at `stop`. A block of padding has `last` before `first`, and no keys.
     """
     stop = valid_keys
-    if pairs.options.CAUSAL:
+    if pairs.CAUSAL:
         stop = tl.maximum(tl.minimum(valid_keys, last + 1), 0)
-    if pairs.options.window_right is not None:
-        stop = tl.maximum(tl.minimum(stop, chunk_start(pairs, last) + pairs.options.window_right + 1), 0)
-    if pairs.options.key_lengths is not None:
+    if pairs.window_right is not None:
+        stop = tl.maximum(tl.minimum(stop, chunk_start(pairs, last) + pairs.window_right + 1), 0)
+    if pairs.key_lengths is not None:
         stop = tl.where(first <= last, stop, 0)
     start = stop * 0
-    if pairs.options.window_left is not None:
-        begin = tl.maximum(chunk_start(pairs, first) - pairs.options.window_left, 0)
+    if pairs.window_left is not None:
+        begin = tl.maximum(chunk_start(pairs, first) - pairs.window_left, 0)
         start = tl.minimum(begin // NEAR * NEAR, stop)
     near_start, near_stop = start, stop
-    if (pairs.options.mask is None) and (pairs.options.relations is None):
-        near_start = tl.minimum(tl.maximum(first + pairs.options.start, 0) // NEAR * NEAR, stop)
-        if pairs.options.window_left is not None:
+    if (pairs.mask is None) and (pairs.relations is None):
+        near_start = tl.minimum(tl.maximum(first + pairs.start, 0) // NEAR * NEAR, stop)
+        if pairs.window_left is not None:
             near_start = tl.maximum(near_start, start)
-        if not pairs.options.CAUSAL:
-            near_width = tl.maximum(last + pairs.options.stop - near_start, 0)
+        if not pairs.CAUSAL:
+            near_width = tl.maximum(last + pairs.stop - near_start, 0)
             near_stop = tl.minimum(near_start + (near_width + NEAR - 1) // NEAR * NEAR, stop)
     return start, near_start, near_stop, stop
 
@@ -224,23 +214,23 @@ def query_parts(pairs, first, last, offset, valid_queries, valid_keys, NEAR: tl.
     empty and begins at `stop`. Keys in padding have no queries.
     """
     start, stop = 0, valid_queries
-    if pairs.options.CAUSAL:
+    if pairs.CAUSAL:
         start = tl.maximum(first - offset, 0) // NEAR * NEAR
-    if pairs.options.window_right is not None:
+    if pairs.window_right is not None:
         start = tl.maximum(first_position(pairs, first) - offset, 0) // NEAR * NEAR
-    if pairs.options.window_left is not None:
+    if pairs.window_left is not None:
         end = last_position(pairs, last).to(tl.int64) + 1 - offset  # may be 2 ** 31
         stop = tl.maximum(tl.minimum(stop, end), 0).to(tl.int32)
-    if pairs.options.key_lengths is not None:
+    if pairs.key_lengths is not None:
         stop = tl.where(first < valid_keys, stop, 0)
     start = tl.minimum(start, stop)
     near_start, near_stop = start, stop
-    if (pairs.options.mask is None) and (pairs.options.relations is None):
-        if not pairs.options.CAUSAL:
-            near_start = tl.minimum(tl.maximum(first - pairs.options.stop - offset + 1, 0) // NEAR * NEAR, stop)
-            if pairs.options.window_right is not None:
+    if (pairs.mask is None) and (pairs.relations is None):
+        if not pairs.CAUSAL:
+            near_start = tl.minimum(tl.maximum(first - pairs.stop - offset + 1, 0) // NEAR * NEAR, stop)
+            if pairs.window_right is not None:
                 near_start = tl.maximum(near_start, start)
-        near_width = tl.maximum(last - pairs.options.start + 1 - offset - near_start, 0)
+        near_width = tl.maximum(last - pairs.start + 1 - offset - near_start, 0)
         near_stop = tl.minimum(near_start + (near_width + NEAR - 1) // NEAR * NEAR, stop)
     return start, near_start, near_stop, stop
 
@@ -260,9 +250,9 @@ def far_tile(step, tiles_before, start, near_start, near_stop, stop, SIZE: tl.co
 def row_seeds(pairs, b, h, row):
     """Return a random number per query: splitmix64 (Steele, Lea and Flood 2014) of the seed and the query's index."""
     row_seed = row
-    if pairs.options.seed is not None:
-        count = (b.to(tl.uint64) * pairs.options.heads + h) * pairs.queries + row.to(tl.uint64) + 1
-        x = tl.load(pairs.options.seed).to(tl.uint64) + count * 0x9E3779B97F4A7C15
+    if pairs.seed is not None:
+        count = (b.to(tl.uint64) * pairs.heads + h) * pairs.queries + row.to(tl.uint64) + 1
+        x = tl.load(pairs.seed).to(tl.uint64) + count * 0x9E3779B97F4A7C15
         x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
         x = (x ^ (x >> 27)) * 0x94D049BB133111EB
         row_seed = (x ^ (x >> 31)).to(tl.uint32)
@@ -276,4 +266,4 @@ def dropout_keeps(pairs, row_seed, key):
     x = (x ^ (x >> 16)) * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
     x = x ^ (x >> 16)
-    return (x >> 8).to(tl.int32) < pairs.options.keep_threshold
+    return (x >> 8).to(tl.int32) < pairs.keep_threshold

@@ -27,7 +27,7 @@ def padded_queries(pairs):
 @triton.jit
 def stat_offset(b, h, row, pairs, index=0):
     """Return the offset of a statistic of a query."""
-    return ((pairs.batch * index + b).to(tl.int64) * pairs.options.heads + h) * padded_queries(pairs) + row
+    return ((pairs.batch * index + b).to(tl.int64) * pairs.heads + h) * padded_queries(pairs) + row
 
 
 @triton.jit
@@ -50,6 +50,6 @@ def load_backward_stat(stats, index, b, h, row, pairs):
 @triton.jit
 def load_row_seed(stats, b, h, row, pairs):
     seed = row
-    if pairs.options.seed is not None:
+    if pairs.seed is not None:
         seed = load_backward_stat(stats, ROW_SEED, b, h, row, pairs).to(tl.uint32, bitcast=True)
     return seed
