@@ -1,5 +1,6 @@
 """Tensors as arguments of the kernels: loading and storing rows of a head, and matrix products."""
 
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 import triton
@@ -22,6 +23,11 @@ class Array(NamedTuple):
     column: Any
     DIM: Any = None
     PADDED: Any = None
+
+
+# Arrays that all kernels but `join` read, and arrays that `backward_query` writes; None for those that a call lacks.
+Inputs = namedtuple("Inputs", "query key value rel_key rel_value rel_query pos_query")
+Gradients = namedtuple("Gradients", "query key value rel_key rel_value rel_query")
 
 
 @triton.jit

@@ -92,35 +92,22 @@ def add_relative(sums, rows, dq, dr, rel_query, pairs):
 
 
 @triton.jit(do_not_specialize=["batch", "queries", "keys", "offset", "blocks", "sequences"])
-def backward_query(query, key, value, rel_key, rel_value, rel_query, pos_query, output, grad, row_stats, backward_stats,
-                   d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pair_options, batch, queries, keys,
+def backward_query(inputs, output, grad, row_stats, backward_stats, gradients, pair_options, batch, queries, keys,
                    offset, scale, scale2, blocks, sequences, WHOLE: tl.constexpr, SEVERAL: tl.constexpr,
                    ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
-    program_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query, output, grad, row_stats,
-                       backward_stats, d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query,
-                       Pairs(batch, queries, keys, offset, *pair_options), scale, scale2, blocks, sequences, WHOLE,
-                       SEVERAL, ROWS, COLS, NEAR)  # fmt: skip
-
-
-@triton.jit
-def program_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query, output, grad, row_stats,
-                       backward_stats, d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs, scale,
-                       scale2, blocks, sequences, WHOLE: tl.constexpr, SEVERAL: tl.constexpr,
-                       ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     """Compute a block of queries, or all queries of SEVERAL sequences, whose gradients of the tables are summed."""
-    block, sequence_group, h, _ = program_indices(pairs, blocks)
+    block, sequence_group, h, _ = program_indices(batch, pair_options.heads, blocks)
     if SEVERAL:
-        for index in tl.range(0, tl.minimum(sequences, pairs.batch - sequence_group * sequences), disable_licm=True):
-            block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query, output, grad, row_stats,
-                             backward_stats, d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs,
-                             scale, scale2, block, sequence_group * sequences + index, h, sequence_group, index > 0,
+        for index in tl.range(0, tl.minimum(sequences, batch - sequence_group * sequences), disable_licm=True):
+            block_of_queries(*inputs, output, grad, row_stats, backward_stats, *gradients,
+                             Pairs(batch, queries, keys, offset, *pair_options), scale, scale2, block,
+                             sequence_group * sequences + index, h, sequence_group, index > 0,
                              WHOLE, ROWS, COLS, NEAR)  # fmt: skip
             tl.debug_barrier()  # other threads of the program read its parts of the tables' gradients next
     else:
-        block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query, output, grad, row_stats,
-                         backward_stats, d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs, scale,
-                         scale2, block, sequence_group, h, sequence_group * blocks + block, False, WHOLE, ROWS, COLS,
-                         NEAR)  # fmt: skip
+        block_of_queries(*inputs, output, grad, row_stats, backward_stats, *gradients,
+                         Pairs(batch, queries, keys, offset, *pair_options), scale, scale2, block, sequence_group, h,
+                         sequence_group * blocks + block, False, WHOLE, ROWS, COLS, NEAR)  # fmt: skip
 
 
 @triton.jit
@@ -302,11 +289,10 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
 
 
 @triton.jit(do_not_specialize=["batch", "queries", "keys", "offset", "blocks"])
-def backward_key(query, key, value, rel_key, rel_value, rel_query, pos_query, grad, backward_stats, d_key, d_value,
-                 d_pos_query, pair_options, batch, queries, keys, offset, scale, scale2, blocks,
-                 ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
-    block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, grad, backward_stats, d_key, d_value,
-                  d_pos_query, Pairs(batch, queries, keys, offset, *pair_options), scale, scale2, blocks,
+def backward_key(inputs, grad, backward_stats, d_key, d_value, d_pos_query, pair_options, batch, queries, keys, offset,
+                 scale, scale2, blocks, ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
+    block_of_keys(*inputs, grad, backward_stats, d_key, d_value, d_pos_query,
+                  Pairs(batch, queries, keys, offset, *pair_options), scale, scale2, blocks,
                   ROWS, COLS, NEAR)  # fmt: skip
 
 

@@ -50,26 +50,25 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def program_indices(pairs, blocks):
+def program_indices(batch, heads, blocks):
     """Return the program's block of queries, its sequence, its head, and its split of the keys."""
     program = tl.program_id(0)
-    sequence = program // blocks // pairs.heads
-    return program % blocks, sequence % pairs.batch, program // blocks % pairs.heads, sequence // pairs.batch
+    sequence = program // blocks // heads
+    return program % blocks, sequence % batch, program // blocks % heads, sequence // batch
 
 
 @triton.jit(do_not_specialize=["batch", "queries", "keys", "offset", "blocks", "splits"])
-def forward(query, key, value, rel_key, rel_value, rel_query, pos_query, output, lse, row_stats, pair_options, batch,
-            queries, keys, offset, scale2, blocks, splits,
+def forward(inputs, output, lse, row_stats, pair_options, batch, queries, keys, offset, scale2, blocks, splits,
             ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
-    attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, lse, row_stats,
-           Pairs(batch, queries, keys, offset, *pair_options), scale2, blocks, splits, ROWS, COLS, NEAR)  # fmt: skip
+    attend(*inputs, output, lse, row_stats, Pairs(batch, queries, keys, offset, *pair_options), scale2, blocks, splits,
+           ROWS, COLS, NEAR)  # fmt: skip
 
 
 @triton.jit
 def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, lse, row_stats, pairs, scale2, blocks,
            splits, ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     """Compute a block of queries of a head on one split of its keys."""
-    block, b, h, split = program_indices(pairs, blocks)
+    block, b, h, split = program_indices(pairs.batch, pairs.heads, blocks)
     key_head, split_row = h // pairs.GROUP, split * pairs.batch + b
     offset = offset_of(pairs, b)
     valid_queries, valid_keys = lengths_of(pairs, b)

@@ -20,7 +20,7 @@ from relattn.backends.triton.pairs import PairOptions
 from relattn.call import Call
 
 ALIGNMENT = 16  # bytes
-READ = {*Call._fields, *PairOptions._fields, "grad"}  # names of arguments that no kernel writes
+READ = {"inputs", *PairOptions._fields, "grad"}  # names of arguments that no kernel writes
 Launch = Callable[..., object]
 Fill = Callable[[list[int]], Any]  # an argument from addresses
 
@@ -159,7 +159,8 @@ class Recorder(NamedTuple):
         size = 0
         written = [("", x) for x in stored]
         for _, arguments in self.launches:
-            written += tensors_of(arguments)
+            for name, x in arguments.items():
+                written += tensors_of(name, x)
         for name, x in written:
             if id(x) in places:
                 continue
@@ -191,16 +192,15 @@ def compiled(kernel: Any, programs: int, arguments: dict[str, Any]) -> Launch | 
     return None if made is None else made[(programs, 1, 1)]
 
 
-def tensors_of(arguments: dict[str, Any]) -> list[tuple[str, Tensor]]:
-    """Return the tensors in arguments of a kernel, with the name of the argument or of the option."""
+def tensors_of(name: str, x: Any) -> list[tuple[str, Tensor]]:
+    """Return the tensors in an argument of a kernel, with the name of the argument or of the option."""
+    if isinstance(x, Tensor):
+        return [(name, x)]
     found: list[tuple[str, Tensor]] = []
-    for name, x in arguments.items():
-        if isinstance(x, Tensor):
-            found.append((name, x))
-        elif isinstance(x, PairOptions):
-            found += tensors_of(x._asdict())
-        elif isinstance(x, tuple):
-            found += [(name, part) for part in x if isinstance(part, Tensor)]
+    if isinstance(x, tuple):
+        names = x._fields if isinstance(x, PairOptions) else [name] * len(x)
+        for part_name, part in zip(names, x, strict=True):
+            found += tensors_of(part_name, part)
     return found
 
 

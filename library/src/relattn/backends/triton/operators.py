@@ -17,7 +17,7 @@ from torch import Tensor
 from relattn.backends.autograd import INPUTS
 from relattn.backends.custom_ops import Attended, new_results, new_row_stats, register, with_contiguous_rows
 from relattn.backends.plans import TABLES
-from relattn.backends.triton.arrays import Array
+from relattn.backends.triton.arrays import Array, Gradients, Inputs
 from relattn.backends.triton.availability import compiling
 from relattn.backends.triton.backward import backward_key, backward_query
 from relattn.backends.triton.configs import TileConfig, padded
@@ -131,8 +131,6 @@ def launch_backward(
     shared = problem.inputs()
     shared["grad"] = array(with_contiguous_rows(grad))
     shared["backward_stats"] = None if plan.whole else new_row_stats(call, BACKWARD_STATS)
-    shared["d_key"] = array(d_key)
-    shared["d_value"] = array(d_value)
     shared["scale"] = problem.scale
     launch(
         backward_query,
@@ -142,10 +140,7 @@ def launch_backward(
         **shared,
         output=array(output),
         row_stats=row_stats.contiguous(),  # a hook of saved tensors may change strides
-        d_query=array(d_query),
-        d_rel_key=array(key_parts),
-        d_rel_value=array(value_parts),
-        d_rel_query=array(d_rel_query),
+        gradients=Gradients(*map(array, (d_query, d_key, d_value, key_parts, value_parts, d_rel_query))),
         blocks=blocks,
         sequences=plan.sequences,
         WHOLE=plan.whole,
@@ -158,6 +153,8 @@ def launch_backward(
             plan.tiles["backward_key"],
             grad.device,
             **shared,
+            d_key=array(d_key),
+            d_value=array(d_value),
             d_pos_query=array(pos_parts),
             blocks=key_blocks,
         )
@@ -216,13 +213,15 @@ class Problem:
     def inputs(self) -> dict[str, Any]:
         """Return the arguments that all kernels but `join` take."""
         return {
-            "query": array(self.query),
-            "key": array(self.key),
-            "value": array(self.value),
-            "rel_key": array_of_table(self.call.rel_key),
-            "rel_value": array_of_table(self.call.rel_value),
-            "rel_query": array(self.rel_query),
-            "pos_query": array_of_table(self.call.pos_query),
+            "inputs": Inputs(
+                array(self.query),
+                array(self.key),
+                array(self.value),
+                array_of_table(self.call.rel_key),
+                array_of_table(self.call.rel_value),
+                array(self.rel_query),
+                array_of_table(self.call.pos_query),
+            ),
             **self.sizes(),
             "scale2": self.scale / math.log(2.0),  # for scores to base two
         }
