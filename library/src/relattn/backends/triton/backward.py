@@ -21,8 +21,8 @@ from relattn.backends.triton.labels import (
     edge_rows,
     edge_terms,
     first_label,
-    key_terms_by_pair,
     load_rel_query,
+    near_scores,
     pair_terms,
     pairs_to_labels,
     store_chunk,
@@ -196,17 +196,10 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
         column = first_key + tl.arange(0, NEAR)
         k = load_rows(key, b, key_head, column, valid_keys)  # (NEAR, dim)
         v = load_rows(value, b, key_head, column, valid_keys)  # (NEAR, value_dim)
-        low, high = first_key - last - pairs.start, first_key + NEAR - 1 - first - pairs.start
-        label = labels_of(pairs, b, h, row[:, None], position[:, None], column[None, :])  # (ROWS, NEAR)
-        is_before = column[None, :] < (position + pairs.start)[:, None]
-        e = pair_terms(r, rel_key, key_terms, key_before, pairs, b, h, label, is_before, low, high, False)
-        if pos_query is not None:
-            e += key_terms_by_pair(k, pos_query, pairs, b, h, label, is_before, low, high)
-        e = add_product(q, tl.trans(k), e, pairs.PRECISION)  # (ROWS, NEAR)
-        may_hide = (first_key + NEAR > visible_until) | (pairs.CAUSAL & (first_key + NEAR - 1 > first))
-        if pairs.WINDOW:
-            may_hide = may_hide | (first_key < common_first) | (first_key + NEAR - 1 > common_last)
-        e = mask_scores(e, pairs, b, h, row[:, None], position[:, None], column[None, :], visible_until, may_hide)
+        e, label, is_before, low, high = near_scores(
+            q, r, k, rel_key, pos_query, key_terms, key_before, pairs, b, h, row, position, column, first_key, first,
+            last, common_first, common_last, visible_until, NEAR,
+        )  # fmt: skip
         p = tl.exp2(scale2 * e - log_sum[:, None])  # (ROWS, NEAR)
         dp = pair_terms(g, rel_value, value_terms, value_before, pairs, b, h, label, is_before, low, high, False)
         dp = add_product(g, tl.trans(v), dp, pairs.PRECISION)  # (ROWS, NEAR)

@@ -17,9 +17,8 @@ from relattn.backends.triton.labels import (
     edge_columns,
     edge_rows,
     edge_terms,
-    key_terms_by_pair,
     load_rel_query,
-    pair_terms,
+    near_scores,
     pairs_to_labels,
     sum_by_label,
     terms_by_label,
@@ -31,9 +30,7 @@ from relattn.backends.triton.pairs import (
     far_tile,
     in_window,
     key_parts,
-    labels_of,
     lengths_of,
-    mask_scores,
     offset_of,
     row_seeds,
 )
@@ -135,17 +132,10 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
         column = first_key + tl.arange(0, NEAR)
         k = load_rows(key, b, key_head, column, valid_keys)  # (NEAR, dim)
         v = load_rows(value, b, key_head, column, valid_keys)  # (NEAR, value_dim)
-        low, high = first_key - last - pairs.start, first_key + NEAR - 1 - first - pairs.start
-        label = labels_of(pairs, b, h, row[:, None], position[:, None], column[None, :])  # (ROWS, NEAR)
-        is_before = column[None, :] < (position + pairs.start)[:, None]
-        e = pair_terms(r, rel_key, key_terms, before, pairs, b, h, label, is_before, low, high, False)
-        if pos_query is not None:
-            e += key_terms_by_pair(k, pos_query, pairs, b, h, label, is_before, low, high)
-        e = add_product(q, tl.trans(k), e, pairs.PRECISION)  # (ROWS, NEAR)
-        may_hide = (first_key + NEAR > near_stop) | (pairs.CAUSAL & (first_key + NEAR - 1 > first))
-        if pairs.WINDOW:
-            may_hide = may_hide | (first_key < common_first) | (first_key + NEAR - 1 > common_last)
-        e = mask_scores(e, pairs, b, h, row[:, None], position[:, None], column[None, :], near_stop, may_hide)
+        e, label, is_before, low, high = near_scores(
+            q, r, k, rel_key, pos_query, key_terms, before, pairs, b, h, row, position, column, first_key, first, last,
+            common_first, common_last, near_stop, NEAR,
+        )  # fmt: skip
         new_max = tl.maximum(row_max, scale2 * tl.max(e, 1))
         finite_max = tl.where(new_max == float("-inf"), 0.0, new_max)
         p = tl.exp2(scale2 * e - finite_max[:, None])  # (ROWS, NEAR)

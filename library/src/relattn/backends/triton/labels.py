@@ -13,7 +13,8 @@ rows only for the labels that the program's queries reach.
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.arrays import load_rows, product, store_rows
+from relattn.backends.triton.arrays import add_product, load_rows, product, store_rows
+from relattn.backends.triton.pairs import labels_of, mask_scores
 
 
 @triton.jit
@@ -110,6 +111,27 @@ def key_terms_by_pair(k, pos_query, pairs, b, h, label, is_before, low, high):
         by_label = terms_by_label(k, pos_query, pairs, b, h, 0, True)  # (CHUNK, keys)
     before, _ = edge_terms(k, pos_query, pairs, b, h)  # (keys,)
     return pair_terms(k, pos_query, by_label, before, pairs, b, h, label, is_before, low, high, True)
+
+
+@triton.jit
+def near_scores(q, r, k, rel_key, pos_query, key_terms, before, pairs, b, h, row, position, column, first_key, first,
+                last, common_first, common_last, stop, NEAR: tl.constexpr):  # fmt: skip
+    """Return the scores of a near tile, (rows, NEAR), with −∞ for pairs that do not attend and for keys from `stop` on.
+
+    The other results are labels, whether pairs are before the clipping range, and the range of labels by position.
+    """
+    low, high = first_key - last - pairs.start, first_key + NEAR - 1 - first - pairs.start
+    label = labels_of(pairs, b, h, row[:, None], position[:, None], column[None, :])  # (rows, NEAR)
+    is_before = column[None, :] < (position + pairs.start)[:, None]
+    e = pair_terms(r, rel_key, key_terms, before, pairs, b, h, label, is_before, low, high, False)
+    if pos_query is not None:
+        e += key_terms_by_pair(k, pos_query, pairs, b, h, label, is_before, low, high)
+    e = add_product(q, tl.trans(k), e, pairs.PRECISION)
+    may_hide = (first_key + NEAR > stop) | (pairs.CAUSAL & (first_key + NEAR - 1 > first))
+    if pairs.WINDOW:
+        may_hide = may_hide | (first_key < common_first) | (first_key + NEAR - 1 > common_last)
+    e = mask_scores(e, pairs, b, h, row[:, None], position[:, None], column[None, :], stop, may_hide)
+    return e, label, is_before, low, high
 
 
 @triton.jit
