@@ -46,7 +46,9 @@ def labels(call: Call) -> tuple[list[Tensor | None], Tensor | None, Diagonals | 
     if needs_labels or is_tracing():
         return [None if x is None else F.pad(x, (0, 0, 0, 1)) for x in tables], pairs.labels_of_pairs(call), None
     diagonals, rows = diagonals_of(call)
-    return [None if x is None else x[:, rows] for x in tables], None, diagonals
+    rel_key, rel_value, pos_query = (None if x is None else x[:, rows] for x in tables)
+    # the labels of the pairs (key, query) are in reverse order
+    return [rel_key, rel_value, None if pos_query is None else pos_query.flip(1)], None, diagonals
 
 
 def masks(call: Call) -> tuple[Tensor | None, Tensor | None]:

@@ -31,7 +31,7 @@ class Inputs(NamedTuple):
     key_table: Tensor | None  # (heads or 1, labels, rel_dim)
     value_table: Tensor | None  # (heads or 1, labels, value_dim)
     rel_query: Tensor | None  # (batch, heads, queries, rel_dim); None: the query
-    query_table: Tensor | None  # (heads or 1, labels, dim), multiplied with the keys
+    query_table: Tensor | None  # (heads or 1, labels, dim), multiplied with the keys; with diagonals, in reverse order
     bias: Tensor | None  # (batch or 1, heads or 1, queries or 1, keys or 1), added to the scores
     label: Tensor | None  # (…, queries, keys), if there are no diagonals
     hidden: Tensor | None  # (…, queries, keys): True for pairs that may not attend
@@ -111,32 +111,18 @@ def backward(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
         grad: Gradient of the output.
         arguments: Results of `forward` after the output, and then its arguments.
     """
-    inputs = Inputs(*arguments[-len(Inputs._fields) :])
-    saved = list(arguments[1 if inputs.return_lse else 0 : -len(Inputs._fields)])
-    tables = (inputs.key_table, inputs.value_table, inputs.query_table)
-    d_query, d_key, d_value = (x.new_empty(x.shape) for x in (inputs.query, inputs.key, inputs.value))
-    d_rel_query = None if inputs.rel_query is None else inputs.rel_query.new_empty(inputs.rel_query.shape)
-    *d_tables, d_bias = (
-        inputs.query.new_empty(0) if x is None else torch.zeros_like(x) for x in (*tables, inputs.bias)
-    )
-    for sentences, heads, key_heads in tasks(inputs.query, inputs.key):
-        task = inputs.select(sentences, heads, key_heads)
+    fields = arguments[-len(Inputs._fields) :]
+    inputs = Inputs(*fields)
+    saved = list(arguments[1 if inputs.return_lse else 0 : -len(fields)])
+    results: list[Any] = [None if x is None else x.new_zeros(x.shape) for x in fields[:INPUTS]]
+    gradients = Inputs(*results, *fields[INPUTS:])
+    for part in tasks(inputs.query, inputs.key):
+        task = inputs.select(*part)
         probabilities = saved.pop(0)
         by_label = None if task.value_table is None else saved.pop(0)
-        out = (
-            d_query[sentences, heads],
-            d_key[sentences, key_heads],
-            d_value[sentences, key_heads],
-            None if d_rel_query is None else d_rel_query[sentences, heads],
-            None if inputs.bias is None else cut(d_bias, sentences, heads),
-        )
-        d_task_tables = task_gradients(out, grad[sentences, heads], probabilities, by_label, task)
-        for d_table, d_table_part in zip(d_tables, d_task_tables, strict=True):
-            if d_table_part is not None:
-                cut(d_table, heads).add_(d_table_part)
-    d_key_table, d_value_table, d_query_table = d_tables
-    d_rel_query = grad.new_empty(0) if d_rel_query is None else d_rel_query
-    return d_query, d_key, d_value, d_key_table, d_value_table, d_rel_query, d_query_table, d_bias
+        sentences, heads, _ = part
+        add_gradients(gradients.select(*part), grad[sentences, heads], probabilities, by_label, task)
+    return tuple(grad.new_empty(0) if x is None else x for x in results)
 
 
 differentiable_attention = differentiable("dense", forward, backward, tensors=TENSORS, inputs=INPUTS, unread=1)
@@ -173,30 +159,21 @@ def weighted_sum(out: Tensor, probabilities: Tensor, by_label: Tensor | None, ta
     write_product(stack_heads(out, value), *factors, factor=task.keep_scale, is_sum=is_sum)
 
 
-def task_gradients(
-    out: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None],
-    grad: Tensor,
-    probabilities: Tensor,
-    by_label: Tensor | None,
-    task: Inputs,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Write the gradients of query, key, value and rel_query to `out`, add that of the bias, and return the tables'."""
+def add_gradients(gradients: Any, grad: Tensor, probabilities: Tensor, by_label: Any, task: Inputs) -> None:
+    """Write the gradients of query, key, value and rel_query of a part, and add those of its tables and bias.
+
+    They have the names of the inputs.
+    """
     query = task.query
     key = task.key
-    value = task.value
     labelling = task.labelling()
-    d_query, d_key, d_value = (stack_heads(x, key) for x in out[:3])
+    d_query, d_key, d_value = (stack_heads(x, key) for x in (gradients.query, gradients.key, gradients.value))
     if task.attends is not None:
         grad = grad.masked_fill(~task.attends, 0.0)
-    if task.dropout_mask is not None:
-        grad = grad * task.keep_scale
-    queries = stack_heads(query, key)
-    keys = stack_heads(key, key)
-    grads = stack_heads(grad, key)
-
+    queries, keys, grads = (stack_heads(x, key) for x in (query, key, grad))
     ds = query.new_empty(*query.shape[:3], key.shape[2])  # first the gradient of the probabilities
     flat = stack_heads(ds, key)
-    write_product(flat, grads, stack_heads(value, key).mT)
+    write_product(flat, grads, stack_heads(task.value, key).mT)
     if task.value_table is not None:
         labelling.add(ds, multiply_table(grad, task.value_table.mT))
     dropped = probabilities
@@ -205,29 +182,29 @@ def task_gradients(
         ds *= task.dropout_mask
     write_product(d_value, stack_heads(dropped, key).mT, grads)
     torch._softmax_backward_data(ds, probabilities, -1, ds.dtype, grad_input=ds)
-    if out[4] is not None:
-        out[4].add_(ds.sum_to_size(out[4].shape))
+    if gradients.bias is not None:
+        gradients.bias.add_(ds.sum_to_size(gradients.bias.shape))
 
     write_product(d_key, flat.mT, queries, factor=task.scale)
-    d_key_table = d_value_table = d_query_table = None
     if task.query_table is not None:
         transposed = ds.mT.contiguous()  # (batch, heads, keys, queries)
-        ds_of_keys = task.labelling().transposed(query).collect(transposed, task.query_table.shape[1])
-        d_query_table = table_gradient(ds_of_keys, task.key_per_head(), task.query_table) * task.scale
+        ds_of_keys = labelling.transposed(query).collect(transposed, task.query_table.shape[1])
+        d_query_table = table_gradient(ds_of_keys, task.key_per_head(), task.query_table)
+        gradients.query_table.add_(d_query_table * task.scale)
         d_keys = multiply_table(ds_of_keys, task.query_table * task.scale)
-        out[1].add_(d_keys.unflatten(1, (key.shape[1], -1)).sum(2))
-    is_sum = task.key_table is not None and out[3] is None
+        gradients.key.add_(d_keys.unflatten(1, (key.shape[1], -1)).sum(2))
+    is_sum = task.key_table is not None and task.rel_query is None
     if task.key_table is not None:
         ds_by_label = labelling.collect(ds, task.key_table.shape[1])
-        d_key_table = table_gradient(ds_by_label, task.relative_query(), task.key_table) * task.scale
-        if out[3] is None:
-            write_table_product(out[0], ds_by_label, task.key_table)
+        d_key_table = table_gradient(ds_by_label, task.relative_query(), task.key_table)
+        gradients.key_table.add_(d_key_table * task.scale)
+        if task.rel_query is None:
+            write_table_product(gradients.query, ds_by_label, task.key_table)
         else:
-            write_table_product(out[3], ds_by_label, task.key_table * task.scale)
+            write_table_product(gradients.rel_query, ds_by_label, task.key_table * task.scale)
     write_product(d_query, flat, keys, factor=task.scale, is_sum=is_sum)
-    if task.value_table is not None and by_label is not None:
-        d_value_table = table_gradient(by_label, grad, task.value_table)
-    return d_key_table, d_value_table, d_query_table
+    if task.value_table is not None:
+        gradients.value_table.add_(table_gradient(by_label, grad, task.value_table))
 
 
 def tasks(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice, slice]]:

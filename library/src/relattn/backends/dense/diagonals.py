@@ -9,7 +9,6 @@ Pairs left and right of the clipping range, which share its edge labels, form tw
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -72,18 +71,9 @@ class Diagonals:
         return by_label
 
     def transposed(self, like: Tensor) -> "Diagonals":
-        """Return the diagonals of the pairs (key, query)."""
-        start = 1 - self.start - self.width
-        return diagonals(
-            Reversed,
-            self.keys,
-            self.queries,
-            start,
-            self.width,
-            like,
-            self.right_corner is not None,
-            self.left_corner is not None,
-        )
+        """Return the diagonals of the pairs (key, query), whose labels are in reverse order."""
+        has_corners = self.right_corner is not None, self.left_corner is not None
+        return diagonals(self.keys, self.queries, 1 - self.start - self.width, self.width, like, *has_corners)
 
     def complete_diagonals(self, pairs: Tensor) -> Tensor:
         """Return the pairs of the complete queries by label, (…, complete, width): a view of a contiguous array."""
@@ -130,24 +120,15 @@ def diagonals_of(call: Call) -> tuple[Diagonals, slice]:
     width = max(0, end - begin)
     start = begin + offset if width > 0 else 0
 
-    corners = call.clips and width > 0
-    call_diagonals = diagonals(
-        Diagonals,
-        queries,
-        keys,
-        start,
-        width,
-        call.query,
-        corners and min_distance < begin,
-        corners and max_distance >= end,
-    )
-    return call_diagonals, slice(begin + call.left, begin + call.left + width)
+    has_left = call.clips and width > 0 and min_distance < begin
+    has_right = call.clips and width > 0 and max_distance >= end
+    rows = slice(begin + call.left, begin + call.left + width)
+    return diagonals(queries, keys, start, width, call.query, has_left, has_right), rows
 
 
 def diagonals(
-    diagonals_type: type[Diagonals], queries: int, keys: int, start: int, width: int, like: Tensor, has_left: bool,
-    has_right: bool,
-) -> Diagonals:  # fmt: skip
+    queries: int, keys: int, start: int, width: int, like: Tensor, has_left: bool, has_right: bool
+) -> Diagonals:
     """Return the diagonals from `start` on, with the corners that there are in the dtype of a tensor."""
     first = min(queries, max(0, -start))
     complete = range(first, max(first, min(queries, keys - start - width + 1)))
@@ -155,21 +136,9 @@ def diagonals(
     if has_left:
         rows = min(queries, queries - 1 + start)
         columns = min(keys, queries - 1 + start)
-        left_corner = torch.ones(rows, columns, dtype=like.dtype, device=like.device).tril(start - 1 + queries - rows)
+        left_corner = like.new_ones(rows, columns).tril(start - 1 + queries - rows)
     if has_right:
         rows = min(queries, keys - start - width)
         columns = min(keys, keys - start - width)
-        right_corner = torch.ones(rows, columns, dtype=like.dtype, device=like.device).triu(
-            start + width - keys + columns
-        )
-    return diagonals_type(queries, keys, start, width, complete, left_corner, right_corner)
-
-
-class Reversed(Diagonals):
-    """Diagonals whose labels run from the last to the first: those of the pairs (key, query)."""
-
-    def add(self, pairs: Tensor, by_label: Tensor) -> None:
-        super().add(pairs, by_label.flip(-1))
-
-    def collect(self, pairs: Tensor, labels: int) -> Tensor:
-        return super().collect(pairs, labels).flip(-1)
+        right_corner = like.new_ones(rows, columns).triu(start + width - keys + columns)
+    return Diagonals(queries, keys, start, width, complete, left_corner, right_corner)
