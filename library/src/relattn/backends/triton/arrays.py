@@ -77,7 +77,8 @@ def with_product_layout(x):
     Loaded values have a separate layout, which would spread to all that is computed from them. The compiler would
     then compute everything once per layout.
     """
-    left, right = tl.zeros([x.shape[0], 16], tl.float16), tl.zeros([16, x.shape[1]], tl.float16)
+    left = tl.zeros([x.shape[0], 16], tl.float16)
+    right = tl.zeros([16, x.shape[1]], tl.float16)
     return add_product(left, right, x, "ieee")
 
 
@@ -86,7 +87,8 @@ def interpreted_product(a, b, PRECISION: tl.constexpr):
     """Return what the tensor cores compute. The interpreter's own product would use the bits of bfloat16, and full
     float32."""
     if PRECISION == "tf32x3" and a.dtype == tl.float32:
-        big_a, big_b = round_to_tf32(a), round_to_tf32(b)
+        big_a = round_to_tf32(a)
+        big_b = round_to_tf32(b)
         small = tl.dot(round_to_tf32(a - big_a), big_b) + tl.dot(big_a, round_to_tf32(b - big_b))
         result = tl.where(small == small, small, 0.0) + tl.dot(big_a, big_b)
     else:

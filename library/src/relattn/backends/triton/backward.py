@@ -120,12 +120,15 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
     valid_queries, valid_keys = lengths_of(pairs, b)
     row = block * ROWS + tl.arange(0, ROWS)
     position = row + offset
-    first, last = block * ROWS + offset, tl.minimum(block * ROWS + ROWS, valid_queries) - 1 + offset
+    first = block * ROWS + offset
+    last = tl.minimum(block * ROWS + ROWS, valid_queries) - 1 + offset
     start, near_start, near_stop, stop = key_parts(pairs, first, last, valid_keys, NEAR)
     common_first, common_last = common_keys(pairs, first, last)
     visible_until = near_stop
     if WHOLE:  # every key is near, and the program stores a gradient for it
-        near_start, near_stop, visible_until = 0, pairs.keys, stop
+        near_start = 0
+        near_stop = pairs.keys
+        visible_until = stop
     DEFERRED: tl.constexpr = pairs.ONE_CHUNK and pairs.relations is None
     begin = first_label(pairs, -(block * ROWS + ROWS - 1 + offset))
 
@@ -137,7 +140,8 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
     delta = tl.sum(g.to(tl.float32) * z.to(tl.float32), 1)
     key_before, key_after = edge_terms(r, rel_key, pairs, b, h)
     value_before, value_after = edge_terms(g, rel_value, pairs, b, h)
-    log_before, log_after = log_sum - scale2 * key_before, log_sum - scale2 * key_after
+    log_before = log_sum - scale2 * key_before
+    log_after = log_sum - scale2 * key_after
     delta_before = delta - pairs.keep_scale * value_before
     delta_after = delta - pairs.keep_scale * value_after
     if not WHOLE:
@@ -155,12 +159,15 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
         store_stat(backward_stats, ROW_SEED, b, h, row, pairs, row_seed.to(tl.float32, bitcast=True))
     row_seed = row_seed[:, None]
 
-    dq, dr = tl.zeros([ROWS, query.PADDED], tl.float32), tl.zeros([ROWS, r.shape[1]], tl.float32)
+    dq = tl.zeros([ROWS, query.PADDED], tl.float32)
+    dr = tl.zeros([ROWS, r.shape[1]], tl.float32)
     ds_by_label = tl.zeros([ROWS, pairs.CHUNK], tl.float32)
     weights_by_label = ds_by_label  # sums of kept probabilities
     # per query: sums of ds over all pairs, those before and those in the clipping range; of kept probabilities in it
     ds_sum = tl.zeros([ROWS], tl.float32)
-    ds_before, ds_in, weight_sum_in = ds_sum, ds_sum, ds_sum
+    ds_before = ds_sum
+    ds_in = ds_sum
+    weight_sum_in = ds_sum
 
     if not WHOLE:
         tiles_before = (near_start - start + COLS - 1) // COLS
@@ -187,7 +194,8 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
             ds_sum += tile_sum
             ds_before += tl.where(is_before, tile_sum, 0.0)
 
-    key_terms, value_terms = r, g
+    key_terms = r
+    value_terms = g
     if pairs.ONE_CHUNK:
         key_terms = terms_by_label(r, rel_key, pairs, b, h, 0, False)  # (ROWS, CHUNK)
         value_terms = terms_by_label(g, rel_value, pairs, b, h, 0, False)  # (ROWS, CHUNK)
@@ -293,25 +301,31 @@ def backward_key(inputs, grad, backward_stats, d_key, d_value, d_pos_query, pair
 def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, grad, backward_stats, d_key, d_value,
                   d_pos_query, pairs, scale, scale2, blocks,
                   ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
-    block, head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
-    b, key_head = head // pairs.key_heads, head % pairs.key_heads
+    block = tl.program_id(0) % blocks
+    head = tl.program_id(0) // blocks
+    b = head // pairs.key_heads
+    key_head = head % pairs.key_heads
     offset = offset_of(pairs, b)
     valid_queries, valid_keys = lengths_of(pairs, b)
     column = block * COLS + tl.arange(0, COLS)
-    first, last = block * COLS, tl.minimum(block * COLS + COLS, pairs.keys) - 1
+    first = block * COLS
+    last = tl.minimum(block * COLS + COLS, pairs.keys) - 1
     start, near_start, near_stop, stop = query_parts(pairs, first, last, offset, valid_queries, valid_keys, NEAR)
     common_first, common_last = common_positions(pairs, first, last)
     k = load_rows(key, b, key_head, column, valid_keys)  # (COLS, dim)
     v = load_rows(value, b, key_head, column, valid_keys)  # (COLS, value_dim)
-    dk, dv = tl.zeros([COLS, key.PADDED], tl.float32), tl.zeros([COLS, value.PADDED], tl.float32)
-    program_index, begin = b * blocks + block, first_label(pairs, first - (pairs.queries - 1 + offset))
+    dk = tl.zeros([COLS, key.PADDED], tl.float32)
+    dv = tl.zeros([COLS, value.PADDED], tl.float32)
+    program_index = b * blocks + block
+    begin = first_label(pairs, first - (pairs.queries - 1 + offset))
     DEFERRED: tl.constexpr = pairs.ONE_CHUNK and pairs.relations is None
 
     for index in range(pairs.GROUP):
         h = key_head * pairs.GROUP + index
         if pos_query is not None:
             ds_by_label = tl.zeros([COLS, pairs.CHUNK], tl.float32)
-            ds_before, ds_after = tl.zeros([COLS], tl.float32), tl.zeros([COLS], tl.float32)
+            ds_before = tl.zeros([COLS], tl.float32)
+            ds_after = tl.zeros([COLS], tl.float32)
             pos_before, pos_after = edge_terms(k, pos_query, pairs, b, h)  # (COLS,): aQ . k_j of both edges
             pos_terms = k
             if pairs.ONE_CHUNK:
@@ -323,7 +337,8 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
             q = load_rows(query, b, h, row, valid_queries)  # (ROWS, dim)
             g = load_rows(grad, b, h, row, valid_queries)  # (ROWS, value_dim)
             delta = load_backward_stat(backward_stats, DELTA, b, h, row, pairs)  # (ROWS,)
-            delta_index, log_index = DELTA, LOG
+            delta_index = DELTA
+            log_index = LOG
             if pairs.BEFORE:
                 delta_index = tl.where(is_after, DELTA_AFTER, DELTA_BEFORE)
                 log_index = tl.where(is_after, LOG_AFTER, LOG_BEFORE)
@@ -363,18 +378,18 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
             log_sum = load_backward_stat(backward_stats, LOG, b, h, row, pairs)  # (NEAR,)
             if first_row + NEAR > near_stop:
                 log_sum = tl.where(row < near_stop, log_sum, float("inf"))
-            low, high = (
-                first - first_row - NEAR + 1 - offset - pairs.start,
-                last - first_row - offset - pairs.start,
-            )
+            low = first - first_row - NEAR + 1 - offset - pairs.start
+            high = last - first_row - offset - pairs.start
             label = labels_of(pairs, b, h, row[None, :], position[None, :], column[:, None])  # (COLS, NEAR)
-            key_before, value_before = log_sum, log_sum
+            key_before = log_sum
+            value_before = log_sum
             if pairs.BEFORE:
                 key_before = load_backward_stat(backward_stats, KEY_BEFORE, b, h, row, pairs)  # (NEAR,)
                 value_before = load_backward_stat(backward_stats, VALUE_BEFORE, b, h, row, pairs)  # (NEAR,)
             is_before = column[:, None] < (position + pairs.start)[None, :]
             r = load_rel_query(q, rel_query, b, h, row, valid_queries)  # (NEAR, rel_dim)
-            key_terms, value_terms = r, g
+            key_terms = r
+            value_terms = g
             if pairs.ONE_CHUNK:
                 key_terms = terms_by_label(r, rel_key, pairs, b, h, 0, True)  # (CHUNK, NEAR)
                 value_terms = terms_by_label(g, rel_value, pairs, b, h, 0, True)  # (CHUNK, NEAR)
@@ -419,10 +434,8 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
                 store_chunk(d_pos_query, program_index, h, 0, ds_by_label, k, scale, pairs, False, begin)
             if pairs.BEFORE:
                 # far tiles have probabilities of keys in padding, which may be infinite
-                ds_before, ds_after = (
-                    tl.where(column < valid_keys, ds_before, 0.0),
-                    tl.where(column < valid_keys, ds_after, 0.0),
-                )
+                ds_before = tl.where(column < valid_keys, ds_before, 0.0)
+                ds_after = tl.where(column < valid_keys, ds_after, 0.0)
                 rows = edge_rows(pos_query, pairs, b, h)  # (16, dim)
                 columns = edge_columns(ds_before, ds_after, rows.dtype)  # (COLS, 16)
                 dk = add_product(columns, rows, dk, pairs.PRECISION)

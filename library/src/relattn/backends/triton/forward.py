@@ -66,12 +66,14 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
            splits, ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     """Compute a block of queries of a head on one split of its keys."""
     block, b, h, split = program_indices(pairs.batch, pairs.heads, blocks)
-    key_head, split_row = h // pairs.GROUP, split * pairs.batch + b
+    key_head = h // pairs.GROUP
+    split_row = split * pairs.batch + b
     offset = offset_of(pairs, b)
     valid_queries, valid_keys = lengths_of(pairs, b)
     row = block * ROWS + tl.arange(0, ROWS)
     position = row + offset
-    first, last = block * ROWS + offset, tl.minimum(block * ROWS + ROWS, valid_queries) - 1 + offset
+    first = block * ROWS + offset
+    last = tl.minimum(block * ROWS + ROWS, valid_queries) - 1 + offset
     begin, near_start, near_stop, stop = key_parts(pairs, first, last, valid_keys, NEAR)
     common_first, common_last = common_keys(pairs, first, last)
     keys_per_split = (stop - begin + splits * NEAR - 1) // (splits * NEAR) * NEAR
@@ -87,9 +89,12 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
     row_seed = row_seeds(pairs, b, h, row)[:, None]
 
     z = tl.zeros([ROWS, value.PADDED], tl.float32)
-    row_max, row_sum = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
+    row_max = tl.full([ROWS], float("-inf"), tl.float32)
+    row_sum = tl.zeros([ROWS], tl.float32)
     # sums of kept probabilities: of all pairs, of those before the clipping range and of those in it
-    weight_sum, weight_sum_before, weight_sum_in = row_sum, row_sum, row_sum
+    weight_sum = row_sum
+    weight_sum_before = row_sum
+    weight_sum_in = row_sum
     scores = tl.full([ROWS, pairs.CHUNK], float("-inf"), tl.float32)  # by label
 
     tiles_before = (near_start - start + COLS - 1) // COLS
@@ -115,12 +120,14 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
         p = tl.exp2(scale2 * e - (finite_max - edge)[:, None])  # (ROWS, COLS)
         rescale = tl.exp2(row_max - finite_max)
         p_sum = tl.sum(p, 1)
-        row_max, row_sum = new_max, row_sum * rescale + p_sum
+        row_max = new_max
+        row_sum = row_sum * rescale + p_sum
         if pairs.seed is not None:
             p = tl.where(dropout_keeps(pairs, row_seed, column[None, :]), p, 0.0)
             p_sum = tl.sum(p, 1)
         if pairs.BEFORE:
-            weight_sum, weight_sum_in = weight_sum * rescale + p_sum, weight_sum_in * rescale
+            weight_sum = weight_sum * rescale + p_sum
+            weight_sum_in = weight_sum_in * rescale
             weight_sum_before = weight_sum_before * rescale + tl.where(is_before, p_sum, 0.0)
         z = add_product(p.to(v.dtype), v, z * rescale[:, None], pairs.PRECISION)  # (ROWS, value_dim)
 
@@ -141,10 +148,12 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
         p = tl.exp2(scale2 * e - finite_max[:, None])  # (ROWS, NEAR)
         rescale = tl.exp2(row_max - finite_max)
         p_sum = tl.sum(p, 1)
-        row_max, row_sum = new_max, row_sum * rescale + p_sum
+        row_max = new_max
+        row_sum = row_sum * rescale + p_sum
         if pairs.seed is not None:
             keeps = dropout_keeps(pairs, row_seed, column[None, :])
-            p, e = tl.where(keeps, p, 0.0), tl.where(keeps, e, float("-inf"))
+            p = tl.where(keeps, p, 0.0)
+            e = tl.where(keeps, e, float("-inf"))
             p_sum = tl.sum(p, 1)
         z = add_product(p.to(v.dtype), v, z * rescale[:, None], pairs.PRECISION)  # (ROWS, value_dim)
         weight_sum_in *= rescale
@@ -158,7 +167,8 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
                 z = add_product(label_weights.to(rows.dtype), rows, z, pairs.PRECISION)
                 weight_sum_in += tl.sum(label_weights, 1)
         if pairs.BEFORE:
-            weight_sum, weight_sum_before = weight_sum * rescale + p_sum, weight_sum_before * rescale
+            weight_sum = weight_sum * rescale + p_sum
+            weight_sum_before = weight_sum_before * rescale
             if pairs.AFTER:
                 weight_sum_before += tl.sum(tl.where(is_before, p, 0.0), 1)
 
@@ -205,13 +215,13 @@ def join(parts, part_stats, output, lse, row_stats, pair_options, batch, queries
 def join_parts(parts, part_stats, output, lse, row_stats, pairs, splits, SPLITS: tl.constexpr):
     """Compute a query's output and statistics from those of the `splits` parts of its keys, in order."""
     program = tl.program_id(0)
-    row, h, b = (
-        program % pairs.queries,
-        program // pairs.queries % pairs.heads,
-        program // pairs.queries // pairs.heads,
-    )
-    split, column = tl.arange(0, SPLITS), tl.arange(0, output.PADDED)
-    exists, inside = split < splits, column < output.DIM
+    row = program % pairs.queries
+    h = program // pairs.queries % pairs.heads
+    b = program // pairs.queries // pairs.heads
+    split = tl.arange(0, SPLITS)
+    column = tl.arange(0, output.PADDED)
+    exists = split < splits
+    inside = column < output.DIM
     split_stats = part_stats + stat_offset(b, h, row, pairs, split * FORWARD_STATS)  # (SPLITS,)
     stride = stat_offset(0 * b, 0, 0, pairs, 1)
     log_sums = tl.load(split_stats + LOG_SUM * stride, mask=exists, other=float("inf"))

@@ -40,7 +40,8 @@ def chunk_rows(table, pairs, b, h, chunk, AFTER: tl.constexpr):
 def chunks_of(pairs, label, low, high):
     """Return the range of chunks whose labels a tile has. By position, its labels are `low` to `high`."""
     if pairs.relations is not None:
-        low, high = tl.min(label), tl.max(label)
+        low = tl.min(label)
+        high = tl.max(label)
     first = tl.maximum(low, 0)
     if pairs.AFTER:  # a masked tile may lie after the clipping range as a whole, and needs the edge's label
         first = tl.minimum(first, pairs.labels)
@@ -120,7 +121,8 @@ def near_scores(q, r, k, rel_key, pos_query, key_terms, before, pairs, b, h, row
 
     The other results are labels, whether pairs are before the clipping range, and the range of labels by position.
     """
-    low, high = first_key - last - pairs.start, first_key + NEAR - 1 - first - pairs.start
+    low = first_key - last - pairs.start
+    high = first_key + NEAR - 1 - first - pairs.start
     label = labels_of(pairs, b, h, row[:, None], position[:, None], column[None, :])  # (rows, NEAR)
     is_before = column[None, :] < (position + pairs.start)[:, None]
     e = pair_terms(r, rel_key, key_terms, before, pairs, b, h, label, is_before, low, high, False)
@@ -182,11 +184,13 @@ def edge_rows(table, pairs, b, h):
 @triton.jit
 def edge_terms(x, table, pairs, b, h):
     """Return x_i · row of each edge, two vectors (rows,), with zeros for an edge that does not exist."""
-    before, after = tl.zeros([x.shape[0]], tl.float32), tl.zeros([x.shape[0]], tl.float32)
+    before = tl.zeros([x.shape[0]], tl.float32)
+    after = tl.zeros([x.shape[0]], tl.float32)
     if pairs.BEFORE and table is not None:
         slot = tl.arange(0, 16)[None, :]
         both = product(x, tl.trans(edge_rows(table, pairs, b, h)), pairs.PRECISION)  # (rows, 16)
-        before, after = tl.sum(tl.where(slot == 0, both, 0.0), 1), tl.sum(tl.where(slot == 1, both, 0.0), 1)
+        before = tl.sum(tl.where(slot == 0, both, 0.0), 1)
+        after = tl.sum(tl.where(slot == 1, both, 0.0), 1)
     return before, after
 
 

@@ -60,7 +60,8 @@ def run_forward(
     output, lse = new_results(call)
     batch, heads, queries = lse.shape
     row_stats = new_row_stats(call, FORWARD_STATS.value)
-    blocks, splits = plan.blocks["forward"], plan.splits
+    blocks = plan.blocks["forward"]
+    splits = plan.splits
     parts: tuple[Tensor, ...] = (output, lse, row_stats)
     if splits > 1:
         sizes = (

@@ -66,7 +66,8 @@ def offset_of(pairs, b):
 @triton.jit
 def lengths_of(pairs, b):
     """Return the numbers of valid queries and valid keys of a sequence."""
-    queries, keys = pairs.queries, pairs.keys
+    queries = pairs.queries
+    keys = pairs.keys
     if pairs.key_lengths is not None:
         queries = tl.load(pairs.query_lengths + b).to(tl.int32)
         keys = tl.load(pairs.key_lengths + b).to(tl.int32)
@@ -194,7 +195,8 @@ def key_parts(pairs, first, last, valid_keys, NEAR: tl.constexpr):
     if pairs.window_left is not None:
         begin = tl.maximum(chunk_start(pairs, first) - pairs.window_left, 0)
         start = tl.minimum(begin // NEAR * NEAR, stop)
-    near_start, near_stop = start, stop
+    near_start = start
+    near_stop = stop
     if (pairs.mask is None) and (pairs.relations is None):
         near_start = tl.minimum(tl.maximum(first + pairs.start, 0) // NEAR * NEAR, stop)
         if pairs.window_left is not None:
@@ -213,7 +215,8 @@ def query_parts(pairs, first, last, offset, valid_queries, valid_keys, NEAR: tl.
     clipping range of the former far queries, and before that of the latter. A part begins at a multiple of NEAR, or is
     empty and begins at `stop`. Keys in padding have no queries.
     """
-    start, stop = 0, valid_queries
+    start = 0
+    stop = valid_queries
     if pairs.CAUSAL:
         start = tl.maximum(first - offset, 0) // NEAR * NEAR
     if pairs.window_right is not None:
@@ -224,7 +227,8 @@ def query_parts(pairs, first, last, offset, valid_queries, valid_keys, NEAR: tl.
     if pairs.key_lengths is not None:
         stop = tl.where(first < valid_keys, stop, 0)
     start = tl.minimum(start, stop)
-    near_start, near_stop = start, stop
+    near_start = start
+    near_stop = stop
     if (pairs.mask is None) and (pairs.relations is None):
         if not pairs.CAUSAL:
             near_start = tl.minimum(tl.maximum(first - pairs.stop - offset + 1, 0) // NEAR * NEAR, stop)

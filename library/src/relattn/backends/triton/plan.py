@@ -70,9 +70,11 @@ def tiles_of(kernel: str, sizes: Sizes) -> TileConfig:
     products on the tensor cores wait for one another.
     """
     has_one_chunk = bool(pair_options(sizes).ONE_CHUNK.value)
-    has_rel_query, has_pos_query = sizes.rel_dim is not None, sizes.has_pos_query
+    has_rel_query = sizes.rel_dim is not None
+    has_pos_query = sizes.has_pos_query
     tiles = config(kernel, sizes.generation, sizes.dtype, sizes.padded_dim, has_rel_query, has_pos_query, has_one_chunk)
-    rows, cols = min(tiles.rows, padded(sizes.queries)), min(tiles.cols, padded(max(sizes.keys, MIN_TILE_KEYS)))
+    rows = min(tiles.rows, padded(sizes.queries))
+    cols = min(tiles.cols, padded(max(sizes.keys, MIN_TILE_KEYS)))
     loops_over_keys = kernel != "backward_key"
     warps = min(tiles.warps, max(4, (rows if loops_over_keys else cols) // 16))
     one_step = sizes.keys <= cols if loops_over_keys else sizes.queries <= rows
@@ -102,7 +104,8 @@ class Plan:
 
 def plan_of(call: Call, tiles_of: TilesOf = tiles_of, generation: int | None = None) -> Plan:
     """Return the plan of a call on a generation of GPUs, by default that of the call's device."""
-    query, value = call.query, call.value
+    query = call.query
+    value = call.value
     tables = [table for table in (call.rel_key, call.rel_value, call.pos_query) if table is not None]
     batch, heads, queries, dim = query.shape
     _, key_heads, keys, value_dim = value.shape
@@ -150,7 +153,8 @@ def plan(sizes: Sizes, tiles_of: TilesOf) -> Plan:
     splits = 1
     if 0 < sizes.queries <= MAX_SPLIT_QUERIES and programs > 0:
         splits = max(1, min(keys_in_windows(sizes) // MIN_SPLIT_KEYS, SPLIT_PROGRAMS // programs))
-    query_tiles, key_tiles = tiles["whole" if whole else "backward_query"], tiles["backward_key"]
+    query_tiles = tiles["whole" if whole else "backward_query"]
+    key_tiles = tiles["backward_key"]
     chunk = options.CHUNK.value
     reach = labels_reached(sizes.keys, query_tiles.near, query_tiles.rows, chunk)
     if sizes.has_pos_query:
@@ -207,11 +211,16 @@ def pair_options(sizes: Sizes) -> PairOptions:
     """
     edges = sizes.clips and sizes.table_rows is not None
     if sizes.table_rows is None:
-        start, stop, shift = 1, 1, 0
+        start = 1
+        stop = 1
+        shift = 0
     elif not sizes.clips:
-        start, stop, shift = -sizes.left, sizes.right + 1, 0
+        start = -sizes.left
+        stop = sizes.right + 1
+        shift = 0
     else:
-        start, shift = 1 - sizes.left, 1
+        start = 1 - sizes.left
+        shift = 1
         stop = max(sizes.right + sizes.is_causal, start)
     labels = stop - start
     if sizes.has_relations and sizes.table_rows is not None:
