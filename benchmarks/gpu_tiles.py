@@ -7,11 +7,11 @@ the table.
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
-from relattn.backends.triton import operators
+from relattn.backends.triton import operators, plan
 from relattn.backends.triton.configs import TileConfig
-from relattn.backends.triton.plan import Sizes, tiles_of
 from relattn.call import Call
 
 from benchmarks.gpu_times import REPEATS, seconds_on_gpu
@@ -101,20 +101,30 @@ SHAPES = (
 TINY = (Shape("shaw", 16, 4, tokens=16),)
 
 
-def override(kernel: str, tiles: TileConfig, name: str, sizes: Sizes) -> TileConfig:
-    """Return the tiles of the kernel `name`, which are `tiles` for `kernel`."""
-    return tiles if name == kernel else tiles_of(name, sizes)
+def plan_with(call: Call, kernel: str, tiles: TileConfig) -> plan.Plan:
+    """Return the plan of a call in which a kernel has other tiles."""
+    tiles_of = plan.tiles_of
+    plan.plan.cache_clear()
+    with mock.patch.object(plan, "tiles_of", lambda name, sizes: tiles if name == kernel else tiles_of(name, sizes)):
+        made = plan.plan_of(call)
+    plan.plan.cache_clear()
+    return made
 
 
-def work_of(shape: Shape, kernel: str, tiles: TileConfig | None, device: str) -> Any:
+def run_with(made: plan.Plan, run: Any) -> None:
+    """Run a pass by a plan."""
+    with mock.patch.object(operators, "plan_of", return_value=made):
+        run()
+
+
+def work_of(shape: Shape, kernel: str, tiles: TileConfig, device: str) -> Any:
     """Return a function that runs the pass of a kernel."""
     call = shape.call(device)
-    tiles_of_kernel = tiles_of if tiles is None else partial(override, kernel, tiles)
-    if kernel == "forward":
-        return partial(operators.run_forward, call, tiles_of=tiles_of_kernel)
-    results = operators.run_forward(call)
-    grad = torch.randn_like(results[0])
-    return partial(operators.run_backward, call, grad, *results, tiles_of=tiles_of_kernel)
+    run: Any = partial(operators.run_forward, call)
+    if kernel != "forward":
+        results = operators.run_forward(call)
+        run = partial(operators.run_backward, call, torch.randn_like(results[0]), *results)
+    return partial(run_with, plan_with(call, kernel, tiles), run)
 
 
 def kernels_of(shape: Shape) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def load_rows(x, b, h, row, count):
     column = tl.arange(0, x.PADDED)[None, :]
     inside = (row < count)[:, None]
     if x.DIM < x.PADDED:
-        inside = inside & (column < x.DIM)
+        inside &= column < x.DIM
     return tl.load(pointers(x, b, h, row[:, None], column), mask=inside, other=0.0)
 
 

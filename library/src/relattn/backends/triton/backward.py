@@ -403,7 +403,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
             may_hide = (last >= valid_keys) | (pairs.CAUSAL & (last > first_row + offset))
             if pairs.WINDOW:
                 is_cut = (first_row + offset < common_first) | (first_row + NEAR - 1 + offset > common_last)
-                may_hide = may_hide | is_cut
+                may_hide |= is_cut
             e = mask_scores(e, pairs, b, h, row[None, :], position[None, :], column[:, None], valid_keys, may_hide)
             p = tl.exp2(scale2 * e - log_sum[None, :])  # (COLS, NEAR)
             dp = pair_terms(g, rel_value, value_terms, value_before, pairs, b, h, label, is_before, low, high, True)

@@ -127,7 +127,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
             p_sum = tl.sum(p, 1)
         if pairs.BEFORE:
             weight_sum = weight_sum * rescale + p_sum
-            weight_sum_in = weight_sum_in * rescale
+            weight_sum_in *= rescale
             weight_sum_before = weight_sum_before * rescale + tl.where(is_before, p_sum, 0.0)
         z = add_product(p.to(v.dtype), v, z * rescale[:, None], pairs.PRECISION)  # (ROWS, value_dim)
 
@@ -168,7 +168,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
                 weight_sum_in += tl.sum(label_weights, 1)
         if pairs.BEFORE:
             weight_sum = weight_sum * rescale + p_sum
-            weight_sum_before = weight_sum_before * rescale
+            weight_sum_before *= rescale
             if pairs.AFTER:
                 weight_sum_before += tl.sum(tl.where(is_before, p, 0.0), 1)
 
@@ -181,7 +181,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
         weight_sum_in = tl.sum(label_weights, 1)
     attends = row_sum != 0  # true for NaN, which has to stay visible
     if pairs.query_lengths is not None:
-        attends = attends & (row < valid_queries)
+        attends &= row < valid_queries
     if pairs.BEFORE:  # pairs neither in the clipping range nor before it are after it
         weight_sum_after = tl.zeros([ROWS], tl.float32)
         if pairs.AFTER:
@@ -230,7 +230,7 @@ def join_parts(parts, part_stats, output, lse, row_stats, pairs, splits, SPLITS:
     attends = row_max != float("-inf")
     weight = tl.exp2(log_sums - tl.where(attends, row_max, 0.0))  # (SPLITS,)
     row_sum = tl.where(attends, tl.sum(weight, 0), 1.0)
-    weight = weight / row_sum
+    weight /= row_sum
     head = (split * pairs.batch + b).to(tl.int64) * pairs.heads + h
     rows = parts + (head * pairs.queries + row)[:, None] * output.DIM + column[None, :]  # (SPLITS, value_dim)
     z = tl.sum(tl.load(rows, mask=exists[:, None] & inside[None, :], other=0.0) * weight[:, None], 0)  # (value_dim,)

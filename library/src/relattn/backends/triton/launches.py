@@ -31,23 +31,20 @@ class Launches(NamedTuple):
     Attributes:
         device: Device of the tensors.
         tensor_floats: The setting that float32 kernels were compiled for, or None.
-        launches: Compiled kernels with their arguments in order, and functions that make those with addresses.
+        launches: Compiled kernels, and functions that make their arguments in order.
     """
 
     device: torch.device
     tensor_floats: bool | None
-    launches: list[tuple[Launch, list[Any], list[tuple[int, Fill]]]]
+    launches: list[tuple[Launch, Fill]]
 
     def run(self, addresses: list[int]) -> bool:
         """Launch the kernels, unless the setting has changed."""
         if self.tensor_floats is not None and self.tensor_floats != plan.tensor_floats():
             return False
         with availability.device_of(self.device):
-            for launch, constants, fills in self.launches:
-                arguments = constants.copy()
-                for index, fill in fills:
-                    arguments[index] = fill(addresses)
-                launch(*arguments)
+            for launch, arguments_of in self.launches:
+                launch(*arguments_of(addresses))
         return True
 
 
@@ -56,7 +53,7 @@ def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse
     if call.scale < 0.0 or call.cu_seqlens is not None:
         return None
     pairs = call.query.shape[:3] + call.key.shape[2:3]
-    inputs: dict[str, Input] = {}
+    inputs: dict[int, Input] = {}
     tensors: dict[str, Any] = {}
     tables: dict[str, Tensor] = {}  # gradients of rows that the call has
     for name, x in call._asdict().items():
@@ -64,30 +61,30 @@ def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse
             source = input_of(name, x, given)
             if source is None:
                 return None
-            inputs[name] = source
             tensors[name] = without_memory(x.expand(pairs) if name in ("relations", "mask") else x, source.offset)
+            inputs[id(tensors[name])] = source
             if name in TABLES:
                 before = source.offset // (x.stride(-2) * x.element_size())
                 gradient = torch.empty(given[name].shape, dtype=x.dtype, device="meta")
                 tables[name] = gradient.narrow(-2, before, x.shape[-2])
     names = list(given)
     if call.dropout_p > 0.0:
-        inputs["seed"] = Input(len(names), 0)
         tensors["seed"] = torch.empty((), dtype=torch.int64, device="meta")
+        inputs[id(tensors["seed"])] = Input(len(names), 0)
         names.append("seed")
     device = call.query.device
     generation = generation_of(device)
     call = call._replace(**tensors)
-    recorder = Recorder(device, call, inputs, call._asdict(), [])
-    output, lse, row_stats = operators.run_forward(call, recorder.add, generation=generation)
+    recorder = Recorder(device, call, inputs, [])
+    output, lse, row_stats = operators.run_forward(call, recorder.add, generation)
     forward = recorder.kernel_plan({"output": output, "lse": lse if return_lse else None}, {}, [row_stats])
 
     def backward() -> KernelPlan | None:
-        saved = {"output": output, "row_stats": row_stats, "grad": torch.empty_like(output)}
-        read = inputs | {name: Input(len(names) + number, 0) for number, name in enumerate(saved)}
-        recorder = Recorder(device, call, read, call._asdict() | saved, [])
-        problem = operators.Problem(call, plan.tiles_of, generation)
-        found = operators.launch_backward(problem, **saved, tables=tables, launch=recorder.add)
+        grad = torch.empty_like(output)
+        saved = {id(x): Input(len(names) + number, 0) for number, x in enumerate((output, row_stats, grad))}
+        recorder = Recorder(device, call, inputs | saved, [])
+        problem = operators.Problem(call, generation)
+        found = operators.launch_backward(problem, grad, output, row_stats, tables, recorder.add)
         results = {name: found.get(name) for name in names}
         return recorder.kernel_plan(results, given, fill=0.0 if problem.plan.accumulates else None)
 
@@ -109,15 +106,13 @@ class Recorder(NamedTuple):
     Attributes:
         device: Device of the call.
         call: The call.
-        inputs: Tensors that the pass reads, among those of the plan.
-        tensors: Fields of the call, and what else the pass reads.
+        inputs: Where tensors that the pass reads are among those of the plan, by `id`.
         launches: Functions that launch a kernel with its arguments in order, and these by name.
     """
 
     device: torch.device
     call: Call
-    inputs: dict[str, Input]
-    tensors: dict[str, Any]
+    inputs: dict[int, Input]
     launches: list[tuple[Launch | None, dict[str, Any]]]
 
     def add(self, kernel: Any, programs: int, tiles: TileConfig | None, _: torch.device, **arguments: Any) -> None:
@@ -143,8 +138,7 @@ class Recorder(NamedTuple):
             fill: Initial value of the buffer; None leaves it uninitialized.
         """
         lengths = {"key_lengths": self.call.key.shape[2], "query_lengths": self.call.query.shape[2]}
-        lengths = {name: most for name, most in lengths.items() if self.tensors[name] is None}  # of `lengths_of`
-        places = {id(self.tensors[name]): (number, 0) for number, name in enumerate(self.inputs)}
+        places = {key: (number, 0) for number, key in enumerate(self.inputs)}
         made: list[Result | None] = []
         for name, x in results.items():
             result = None
@@ -164,7 +158,7 @@ class Recorder(NamedTuple):
         for name, x in written:
             if id(x) in places:
                 continue
-            if name in lengths:
+            if name in lengths and getattr(self.call, name) is None:  # `lengths_of` has made it
                 filled.append(Result(x.shape, x.stride(), x.dtype, lengths[name]))
                 places[id(x)] = buffer + len(filled), 0
             elif name in READ:
@@ -175,12 +169,10 @@ class Recorder(NamedTuple):
         made += [Result((size,), (1,), torch.float32, fill), *filled]
         launches = []
         for launch, arguments in self.launches:
-            if launch is None:
+            arguments_of = fill_of(tuple(arguments.values()), places)
+            if launch is None or arguments_of is None:
                 return None
-            fills = [(index, fill_of(x, places)) for index, x in enumerate(arguments.values())]
-            launches.append(
-                (launch, list(arguments.values()), [(index, fill) for index, fill in fills if fill is not None])
-            )
+            launches.append((launch, arguments_of))
         is_float = self.call.query.dtype == torch.float32
         run = Launches(self.device, plan.tensor_floats() if is_float else None, launches).run
         return KernelPlan(run, tuple(self.inputs.values()), tuple(made), ALIGNMENT)
@@ -216,11 +208,18 @@ def fill_of(x: Any, places: dict[int, tuple[int, int]]) -> Fill | None:
         return (lambda addresses: addresses[number] + offset) if offset else itemgetter(number)
     if not isinstance(x, tuple):
         return None
-    fills = [fill_of(part, places) for part in x]
-    first, *others = fills
-    if not any(others):
+    fills = [(index, fill) for index, part in enumerate(x) if (fill := fill_of(part, places)) is not None]
+    if not fills:
+        return None
+    if [index for index, _ in fills] == [0]:  # an Array
+        first = fills[0][1]
         rest = x[1:]
-        return None if first is None else lambda addresses: (first(addresses), *rest)
-    return lambda addresses: tuple(
-        [part if fill is None else fill(addresses) for part, fill in zip(x, fills, strict=True)]
-    )
+        return lambda addresses: (first(addresses), *rest)
+
+    def filled(addresses: list[int]) -> tuple[Any, ...]:
+        parts = list(x)
+        for index, fill in fills:
+            parts[index] = fill(addresses)
+        return tuple(parts)
+
+    return filled

@@ -23,7 +23,7 @@ from relattn.backends.triton.backward import backward_key, backward_query
 from relattn.backends.triton.configs import TileConfig, padded
 from relattn.backends.triton.forward import forward, join
 from relattn.backends.triton.part_sums import Table, sum_parts
-from relattn.backends.triton.plan import TilesOf, constant, dims, plan_of, tiles_of
+from relattn.backends.triton.plan import constant, dims, plan_of
 from relattn.backends.triton.row_stats import BACKWARD_STATS, FORWARD_STATS
 from relattn.call import Call
 
@@ -51,25 +51,19 @@ def launch_arguments(tiles: TileConfig | None, arguments: dict[str, Any]) -> dic
 Launch = Callable[..., None]
 
 
-def run_forward(
-    call: Call, launch: Launch = launch, tiles_of: TilesOf = tiles_of, generation: int | None = None
-) -> Attended:
+def run_forward(call: Call, launch: Launch = launch, generation: int | None = None) -> Attended:
     """Return the output, the log-sum-exp and the row statistics that the backward pass reads."""
-    problem = Problem(call, tiles_of, generation)
+    problem = Problem(call, generation)
     plan = problem.plan
     output, lse = new_results(call)
     batch, heads, queries = lse.shape
     row_stats = new_row_stats(call, FORWARD_STATS.value)
     blocks = plan.blocks["forward"]
     splits = plan.splits
-    parts: tuple[Tensor, ...] = (output, lse, row_stats)
+    parts = [output, lse, row_stats]
     if splits > 1:
-        sizes = (
-            (splits * batch, heads, queries, output.shape[3]),
-            (splits * batch, heads, queries),
-            (splits, *row_stats.shape),
-        )
-        parts = tuple(lse.new_empty(size) for size in sizes)
+        sizes = (splits * batch, heads, queries)
+        parts = [lse.new_empty(*sizes, output.shape[3]), lse.new_empty(sizes), lse.new_empty(splits, *row_stats.shape)]
     launch(
         forward,
         splits * blocks * batch * heads,
@@ -102,10 +96,10 @@ def run_forward(
 
 def run_backward(
     call: Call, grad: Tensor, output: Tensor, lse: Tensor, row_stats: Tensor, launch: Launch = launch,
-    tiles_of: TilesOf = tiles_of, generation: int | None = None,
+    generation: int | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return the gradients of the arguments from query to bias; an empty tensor for an absent one."""
-    problem = Problem(call, tiles_of, generation)
+    problem = Problem(call, generation)
     tables = {name: x.new_empty(x.shape) for name in TABLES if (x := getattr(call, name)) is not None}
     found = launch_backward(problem, grad, output, row_stats, tables, launch)
     return tuple(x if (x := found.get(name)) is not None else grad.new_empty(0) for name in Call._fields[:INPUTS])
@@ -173,8 +167,8 @@ def launch_backward(
 class Problem:
     """A call in the form that the kernels take."""
 
-    def __init__(self, call: Call, tiles_of: TilesOf, generation: int | None) -> None:
-        self.plan = plan_of(call, tiles_of, generation)
+    def __init__(self, call: Call, generation: int | None) -> None:
+        self.plan = plan_of(call, generation)
         self.call = call
         self.query = with_contiguous_rows(call.query)
         self.key = with_contiguous_rows(call.key)

@@ -88,9 +88,9 @@ def chunk_start(pairs, position):
 def in_window(pairs, is_visible, position, key):
     """Return which pairs are visible and in the window."""
     if pairs.window_left is not None:
-        is_visible = is_visible & (key >= chunk_start(pairs, position) - pairs.window_left)
+        is_visible &= key >= chunk_start(pairs, position) - pairs.window_left
     if pairs.window_right is not None:
-        is_visible = is_visible & (key <= chunk_start(pairs, position) + pairs.window_right)
+        is_visible &= key <= chunk_start(pairs, position) + pairs.window_right
     return is_visible
 
 
@@ -148,15 +148,15 @@ def mask_scores(e, pairs, b, h, row, position, key, stop, may_hide):
     if pairs.mask is not None:
         is_visible = (key < stop) & (row < pairs.queries)
         if pairs.CAUSAL:
-            is_visible = is_visible & (key <= position)
+            is_visible &= key <= position
         is_visible = in_window(pairs, is_visible, position, key)
-        is_visible = is_visible & tl.load(pointers(pairs.mask, b, h, row, key), mask=is_visible, other=0).to(tl.int1)
+        is_visible &= tl.load(pointers(pairs.mask, b, h, row, key), mask=is_visible, other=0).to(tl.int1)
         hidden = with_product_layout(tl.where(is_visible, 0.0, 1.0))
         e = tl.where(hidden == 0.0, e, float("-inf"))
     elif may_hide:
         is_visible = key < stop
         if pairs.CAUSAL:
-            is_visible = is_visible & (key <= position)
+            is_visible &= key <= position
         is_visible = in_window(pairs, is_visible, position, key)
         e = tl.where(is_visible, e, float("-inf"))
     return e

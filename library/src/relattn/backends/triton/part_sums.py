@@ -48,7 +48,7 @@ def sum_parts(first, second, pair_options, groups, blocks, heads, part_rows, row
             begin = first_label(pair_options, distance + block * step)
             is_after = label >= pair_options.labels
             left_out = tl.where(is_after, pair_options.labels - pair_options.reach, begin)
-            stored = stored & (is_after | (label < 0) | (label >= begin) & (label < begin + pair_options.reach))
+            stored &= is_after | (label < 0) | (label >= begin) & (label < begin + pair_options.reach)
             position -= tl.where(label < 0, 0, left_out) * dim
         for start in range(0, groups * shared, PARTS):
             part = start + tl.arange(0, PARTS)

@@ -3,7 +3,6 @@
 Plans are cached, because making one takes longer than a short call takes on a GPU.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -85,9 +84,6 @@ def tiles_of(kernel: str, sizes: Sizes) -> TileConfig:
     return TileConfig(rows, cols, max(16, min(tiles.near, rows, cols)), warps, stages)
 
 
-TilesOf = Callable[[str, Sizes], TileConfig]  # of a kernel
-
-
 @dataclass(frozen=True)
 class Plan:
     """Plan for the computation of a call by the kernels."""
@@ -102,7 +98,7 @@ class Plan:
     splits: int  # programs that share the keys of a query in the forward pass
 
 
-def plan_of(call: Call, tiles_of: TilesOf = tiles_of, generation: int | None = None) -> Plan:
+def plan_of(call: Call, generation: int | None = None) -> Plan:
     """Return the plan of a call on a generation of GPUs, by default that of the call's device."""
     query = call.query
     value = call.value
@@ -135,13 +131,12 @@ def plan_of(call: Call, tiles_of: TilesOf = tiles_of, generation: int | None = N
             call.chunk,
             call.dropout_p,
             "tf32" if tensor_floats() else "tf32x3",
-        ),
-        tiles_of,
+        )
     )
 
 
 @lru_cache(maxsize=4096)
-def plan(sizes: Sizes, tiles_of: TilesOf) -> Plan:
+def plan(sizes: Sizes) -> Plan:
     options = pair_options(sizes)
     tiles = {kernel: tiles_of(kernel, sizes) for kernel in ("forward", "backward_query", "backward_key", "whole")}
     blocks = {kernel: -(-sizes.queries // tiles[kernel].rows) for kernel in ("forward", "backward_query")}
