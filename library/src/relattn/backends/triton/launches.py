@@ -211,10 +211,6 @@ def fill_of(x: Any, places: dict[int, tuple[int, int]]) -> Fill | None:
     fills = [(index, fill) for index, part in enumerate(x) if (fill := fill_of(part, places)) is not None]
     if not fills:
         return None
-    if [index for index, _ in fills] == [0]:  # an Array
-        first = fills[0][1]
-        rest = x[1:]
-        return lambda addresses: (first(addresses), *rest)
 
     def filled(addresses: list[int]) -> tuple[Any, ...]:
         parts = list(x)
