@@ -23,6 +23,12 @@ from relattn.integrations.transformers.adapters import without_warnings
 from relattn.integrations.transformers.forward_patch import ForwardPatch, load_class
 
 TOLERANCE = 1e-4  # largest difference of the outputs, relative to the largest output
+# settings that make many models small, and the convolutions of those that read sound
+SMALL = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24}
+SMALL_CONVOLUTIONS = {
+    "conv_dim": (8,), "conv_kernel": (3,), "conv_stride": (5,), "num_feat_extract_layers": 1,
+    "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from relattn.integrations.transformers.adapters import (
     project,
     split_heads,
 )
-from relattn.integrations.transformers.family import Family, masked_text_inputs
+from relattn.integrations.transformers.family import SMALL, Family, masked_text_inputs
 from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 
 
@@ -166,9 +166,8 @@ def unsupported_encoder_reason(module: Any) -> str | None:
     return unsupported_reason(module.layer[0].attention.self)
 
 
-SMALL = {
-    "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24, "vocab_size": 30,
-    "relative_attention": True, "pos_att_type": "c2p|p2c", "max_relative_positions": 37,
+SETTINGS = {
+    "vocab_size": 30, "relative_attention": True, "pos_att_type": "c2p|p2c", "max_relative_positions": 37,
 }  # fmt: skip
 
 
@@ -177,7 +176,7 @@ def family(folder: str, prefix: str, **settings: Any) -> Family:
     module = f"{folder}.modeling_{folder}"
     return Family(
         f"{prefix}ForMaskedLM",
-        SMALL | settings,
+        SMALL | SETTINGS | settings,
         masked_text_inputs,
         (
             ForwardPatch(f"{module}.DisentangledSelfAttention", attention, unsupported_reason),

@@ -27,7 +27,7 @@ from relattn.integrations.transformers.adapters import (
     packing_of,
     project,
 )
-from relattn.integrations.transformers.family import Family, masked_text_inputs
+from relattn.integrations.transformers.family import SMALL, Family, masked_text_inputs
 from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 
 MAX_DISTANCE = 128  # the default of `relative_position_bucket`, which the encoder does not change
@@ -92,8 +92,7 @@ MODULE = "mpnet.modeling_mpnet"
 FAMILIES = (
     Family(
         "MPNetForMaskedLM",
-        {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24}
-        | {"vocab_size": 30},
+        SMALL | {"vocab_size": 30},
         lambda: masked_text_inputs(157),
         (ForwardPatch(f"{MODULE}.MPNetSelfAttention", attention), ForwardPatch(f"{MODULE}.MPNetEncoder", encoder)),
         since="5.0",

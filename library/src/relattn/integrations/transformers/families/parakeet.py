@@ -36,7 +36,7 @@ from relattn.integrations.transformers.adapters import (
     run_layers,
     transformer_xl,
 )
-from relattn.integrations.transformers.family import Family, generate, labels, sound_inputs
+from relattn.integrations.transformers.family import SMALL, Family, generate, labels, sound_inputs
 from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 from relattn.positions import is_valid
 
@@ -153,14 +153,11 @@ def encoder(
 
 
 MODULE = "parakeet.modeling_parakeet"
-SMALL = {
-    "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24,
-    "num_key_value_heads": 2, "num_mel_bins": 16, "subsampling_conv_channels": 8,
-}  # fmt: skip
+ENCODER = SMALL | {"num_key_value_heads": 2, "num_mel_bins": 16, "subsampling_conv_channels": 8}
 FAMILIES = (
     Family(
         "ParakeetForCTC",
-        {"vocab_size": 30, "pad_token_id": 0, "encoder_config": SMALL},
+        {"vocab_size": 30, "pad_token_id": 0, "encoder_config": ENCODER},
         lambda: sound_inputs("input_features", 331, 16) | labels(),
         (
             ForwardPatch(f"{MODULE}.ParakeetEncoderAttention", attention, takes_window=True),

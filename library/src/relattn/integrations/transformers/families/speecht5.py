@@ -26,7 +26,7 @@ from relattn.integrations.transformers.adapters import (
     project,
     rows_of,
 )
-from relattn.integrations.transformers.family import Family, generate, labels, sound_inputs
+from relattn.integrations.transformers.family import SMALL_CONVOLUTIONS, Family, generate, labels, sound_inputs
 from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 
 
@@ -77,10 +77,10 @@ MODULE = "speecht5.modeling_speecht5"
 FAMILIES = (
     Family(
         "SpeechT5ForSpeechToText",
-        {"hidden_size": 16, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 24}
+        SMALL_CONVOLUTIONS
+        | {"hidden_size": 16, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 24}
         | {"decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 24, "vocab_size": 30}
-        | {"conv_dim": (8,), "conv_kernel": (3,), "conv_stride": (5,), "num_feat_extract_layers": 1}
-        | {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "encoder_max_relative_position": 11},
+        | {"encoder_max_relative_position": 11},
         lambda: sound_inputs("input_values", 331) | labels(),
         (
             ForwardPatch(f"{MODULE}.SpeechT5RelativePositionalEncoding", positions),

@@ -39,7 +39,7 @@ from relattn.integrations.transformers.adapters import (
     run_layers,
     transformer_xl,
 )
-from relattn.integrations.transformers.family import Family, generate, labels, sound_inputs
+from relattn.integrations.transformers.family import SMALL, SMALL_CONVOLUTIONS, Family, generate, labels, sound_inputs
 from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 
 
@@ -181,7 +181,6 @@ def unsupported_encoder_reason(module: Any) -> str | None:
 
 BERT = "wav2vec2_bert.modeling_wav2vec2_bert.Wav2Vec2Bert"
 CONFORMER = "wav2vec2_conformer.modeling_wav2vec2_conformer.Wav2Vec2Conformer"
-SMALL = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24}
 SEAMLESS = {
     "hidden_size": 16, "speech_encoder_layers": 2, "speech_encoder_attention_heads": 2,
     "speech_encoder_intermediate_size": 24, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 24,
@@ -236,10 +235,7 @@ FAMILIES = (
     ),
     Family(
         "Wav2Vec2ConformerForCTC",
-        SMALL
-        | {"conv_dim": (8,), "conv_kernel": (3,), "conv_stride": (5,), "num_feat_extract_layers": 1}
-        | {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "position_embeddings_type": "relative"}
-        | {"vocab_size": 30},
+        SMALL | SMALL_CONVOLUTIONS | {"position_embeddings_type": "relative", "vocab_size": 30},
         lambda: sound_inputs("input_values", 331) | labels(),
         (
             ForwardPatch(f"{CONFORMER}SelfAttention", attention, unsupported_reason, takes_window=True),

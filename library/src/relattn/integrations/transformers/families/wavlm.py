@@ -28,7 +28,7 @@ from relattn.integrations.transformers.adapters import (
     project,
     split_heads,
 )
-from relattn.integrations.transformers.family import Family, labels, sound_inputs
+from relattn.integrations.transformers.family import SMALL, SMALL_CONVOLUTIONS, Family, labels, sound_inputs
 from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 
 
@@ -81,15 +81,10 @@ def gate(module: Any, hidden_states: Tensor) -> Tensor:
 
 
 MODULE = "wavlm.modeling_wavlm"
-SMALL = {
-    "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24,
-    "conv_dim": (8,), "conv_kernel": (3,), "conv_stride": (5,), "num_feat_extract_layers": 1,
-    "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "num_buckets": 20, "max_bucket_distance": 37,
-}  # fmt: skip
 FAMILIES = (
     Family(
         "WavLMForCTC",
-        SMALL | {"vocab_size": 30},
+        SMALL | SMALL_CONVOLUTIONS | {"vocab_size": 30, "num_buckets": 20, "max_bucket_distance": 37},
         lambda: sound_inputs("input_values", 331) | labels(),
         (ForwardPatch(f"{MODULE}.WavLMAttention", attention),),
         since="5.16",
