@@ -11,6 +11,7 @@ import functools
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
@@ -28,53 +29,59 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What one call of `enable` asks for.
+
+    Attributes:
+        window: The sliding window, or None.
+        unpad: Whether padding is left out.
+        is_check: Whether it is for the check of a family, where an unknown argument is an error.
+        scope: How long it lasts.
+    """
+
+    window: Window = None
+    unpad: bool = False
+    is_check: bool = False
+    scope: Scope = field(default_factory=Scope)
+
+
 class Setting:
     """Setting of a module, or of all modules of a class, that use relattn.
 
     Attributes:
         owner: The patched class.
-        is_check: Whether it is for the check of a family, where an unknown argument is an error.
-        previous: The setting under it, which is used again when this one is withdrawn, or None.
-        scope: How long it lasts.
+        requests: The calls of `enable` that have not been undone, the oldest first.
         has_rebound: Whether references of the module to its forward were exchanged.
     """
 
-    def __init__(
-        self, owner: PatchedClass, window: Window, unpad: bool, is_check: bool = False,
-        previous: Setting | None = None, scope: Scope | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, owner: PatchedClass, *requests: Request) -> None:
         self.owner = owner
-        self.is_check = is_check
-        self.previous = previous
-        self.scope = scope or Scope()
-        self.has_rebound: bool = previous is not None and previous.has_rebound
-        self._window = window
-        self._unpad = unpad
+        self.requests = list(requests)
+        self.has_rebound = False
         owner.settings.add(self)
 
     @property
     def window(self) -> Window:
-        """The sliding window, of this setting or of one under it."""
-        return next((setting._window for setting in self._stack() if setting._window is not None), None)
+        """The sliding window of the last request that has one."""
+        return next((request.window for request in reversed(self.requests) if request.window is not None), None)
 
     @property
     def unpad(self) -> bool:
-        """Whether padding is left out, by this setting or by one under it."""
-        return any(setting._unpad for setting in self._stack())
+        """Whether padding is left out."""
+        return any(request.unpad for request in self.requests)
+
+    @property
+    def is_check(self) -> bool:
+        """Whether the last request is for the check of a family."""
+        return self.requests[-1].is_check
 
     def lasts(self, has_window: bool, unpad: bool) -> bool:
         """Return whether relattn is still used, with what is asked for, when all blocks have ended."""
-        lasting = [setting for setting in self._stack() if not setting.scope.is_block]
-        lacks_window = has_window and all(setting._window is None for setting in lasting)
-        lacks_unpad = unpad and not any(setting._unpad for setting in lasting)
+        lasting = [request for request in self.requests if not request.scope.is_block]
+        lacks_window = has_window and all(request.window is None for request in lasting)
+        lacks_unpad = unpad and not any(request.unpad for request in lasting)
         return bool(lasting) and not lacks_window and not lacks_unpad
-
-    def _stack(self) -> Iterator[Setting]:
-        """Yield this setting and those under it."""
-        setting: Setting | None = self
-        while setting is not None:
-            yield setting
-            setting = setting.previous
 
     def __reduce__(self) -> Any:
         """Copies and pickled models patch the class again, in their own process."""
@@ -121,38 +128,34 @@ class PatchedClass:
         else:
             self.module_type.forward = self.original  # type: ignore[method-assign, assignment]
 
-    def enable(
-        self, owner: type[nn.Module] | nn.Module, window: Window, unpad: bool, is_check: bool, scope: Scope
-    ) -> Setting:
-        """Enable the class or one of its modules, and return its new setting."""
+    def enable(self, owner: type[nn.Module] | nn.Module, request: Request) -> None:
+        """Enable the class or one of its modules."""
         self.install()
-        setting = Setting(self, window, unpad, is_check, owner.__dict__.get(SETTING), scope)
-        setattr(owner, SETTING, setting)
+        if SETTING not in owner.__dict__:
+            setattr(owner, SETTING, Setting(self))
+        setting = owner.__dict__[SETTING]
+        setting.requests.append(request)
         if isinstance(owner, nn.Module):
             setting.has_rebound |= self._rebind(owner, self.original, self.forward)
-        return setting
 
     def disable(self, owner: type[nn.Module] | nn.Module) -> None:
         """Undo each `enable`. Does nothing if `owner` was not enabled."""
         while (setting := owner.__dict__.get(SETTING)) is not None:
-            self.withdraw(owner, setting)
+            self.withdraw(owner, setting.requests[-1])
         self.uninstall()
 
-    def withdraw(self, owner: type[nn.Module] | nn.Module, setting: Setting) -> None:
-        """Undo one `enable`: the setting before it is used again. Does nothing if that was done."""
-        self.settings.discard(setting)
-        current = owner.__dict__.get(SETTING)
-        if current is setting and setting.previous is not None:
-            setattr(owner, SETTING, setting.previous)
-        elif current is setting:
+    def withdraw(self, owner: type[nn.Module] | nn.Module, request: Request) -> None:
+        """Undo one `enable`: the requests before it are used again. Does nothing if that was done."""
+        setting = owner.__dict__.get(SETTING)
+        if setting is None or request not in setting.requests:
+            return
+        setting.requests.remove(request)
+        if not setting.requests:
+            self.settings.discard(setting)
             delattr(owner, SETTING)
             follow_class = SETTING in self.module_type.__dict__ and not setting.has_rebound
             if isinstance(owner, nn.Module) and not follow_class:
                 self._rebind(owner, self.forward, self.original)
-        while current is not None:
-            if current.previous is setting:  # blocks that are left in another order
-                current.previous = setting.previous
-            current = current.previous
         self.uninstall()
 
     def _rebind(self, module: nn.Module, old: Any, new: Any) -> bool:
@@ -189,7 +192,7 @@ class Enabled:
 
     def __init__(self) -> None:
         self.scope = Scope()
-        self.changed: list[tuple[PatchedClass, type[nn.Module] | nn.Module, Setting]] = []
+        self.changed: list[tuple[PatchedClass, type[nn.Module] | nn.Module, Request]] = []
         self.in_int8: list[int8.Int8Linear] = []
 
     def add(
@@ -197,7 +200,9 @@ class Enabled:
         is_check: bool = False,
     ) -> None:  # fmt: skip
         """Enable a class or one of its modules."""
-        self.changed.append((patched, owner, patched.enable(owner, window, unpad, is_check, self.scope)))
+        request = Request(window, unpad, is_check, self.scope)
+        patched.enable(owner, request)
+        self.changed.append((patched, owner, request))
 
     def __repr__(self) -> str:
         return f"<{len(self.changed)} modules or classes with relattn, {len(self.in_int8)} linear layers in int8>"
@@ -209,8 +214,8 @@ class Enabled:
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for patched, owner, setting in self.changed:
-            patched.withdraw(owner, setting)
+        for patched, owner, request in self.changed:
+            patched.withdraw(owner, request)
         for layer in self.in_int8:
             int8.withdraw(layer, self.scope)
 
@@ -437,7 +442,7 @@ def _restore_setting(class_path: str, window: Window, unpad: bool) -> Setting | 
     patched = _patched_classes()[class_path]
     if (reason := _mismatch_reason(patched.family)) is None:
         patched.install()
-        return Setting(patched, window, unpad)
+        return Setting(patched, Request(window, unpad))
     if window is not None:
         raise RuntimeError(f"a model that was saved with a window must be supported, got {class_path}: {reason}")
     return None
