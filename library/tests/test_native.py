@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from relattn import relation_attention, relative_attention
 from relattn.backends import native, plans
-from relattn.backends.native import library, loader, operators
+from relattn.backends.native import library, loader
 from relattn.call import Call
 
 from kernels import build
@@ -337,9 +337,9 @@ def test_operators_pass_opcheck(dtype, limits):
     options = {**lengths, **limits, "is_causal": True, "dropout_p": 0.4, "seed": torch.tensor(3)}
     options["has_bias_gradient"] = dtype == torch.float64
     call = Call(**inputs, left=2, right=1, scale=0.25, mask=torch.ones(2, 1, 5, 7, dtype=torch.bool), **options)
-    results = operators.run(*call)
-    torch.library.opcheck(operators.run, call)
-    torch.library.opcheck(operators.run_backward, (torch.ones_like(results[0]), *results, *call))
+    results = torch.ops.relattn.native.default(*call)
+    torch.library.opcheck(torch.ops.relattn.native.default, call)
+    torch.library.opcheck(torch.ops.relattn.native_backward.default, (torch.ones_like(results[0]), *results, *call))
 
 
 def test_memory_that_is_missing_is_an_error():

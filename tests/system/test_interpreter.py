@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 from relattn import relative_attention
-from relattn.backends.triton import operators
 
 from benchmarks import errors
 from benchmarks.forms import Case
@@ -61,9 +60,9 @@ def test_operators_pass_opcheck(options):
     bias, pos_query = torch.ones(1, 1, 1, 1).expand(2, 1, 5, 1), torch.ones(3, 8)
     call = small_call(5, 5, rel_query=bias, rel_key=torch.zeros(3, 1), pos_query=pos_query, **options)
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(operators.attention_forward, tuple(call), test_utils=tests)
-    results = operators.attention_forward(*call)
-    torch.library.opcheck(operators.attention_backward, (results[0], *results, *call), test_utils=tests)
+    torch.library.opcheck(torch.ops.relattn.triton.default, tuple(call), test_utils=tests)
+    results = torch.ops.relattn.triton.default(*call)
+    torch.library.opcheck(torch.ops.relattn.triton_backward.default, (results[0], *results, *call), test_utils=tests)
 
 
 FAR_APART = """

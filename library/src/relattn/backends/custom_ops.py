@@ -25,7 +25,7 @@ Operator = Callable[..., Any]
 
 def register(
     name: str, forward: Callable[[Call], Attended], backward: Callable[..., tuple[Tensor, ...]], row_stats: int
-) -> tuple[Operator, Operator, Operator]:
+) -> Operator:
     """Register the two functions of a backend as operators, `relattn::NAME` and `relattn::NAME_backward`.
 
     Args:
@@ -38,39 +38,31 @@ def register(
         row_stats: Number of these statistics.
 
     Returns:
-        The differentiable operator, the forward operator and the backward operator, functions of a call's fields.
+        The differentiable operator, a function of a call's fields.
     """
-    saved = "Tensor grad, Tensor output, Tensor lse, Tensor stats"
-    gradients = ", ".join(["Tensor"] * INPUTS)
-    define(name, f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor)", lambda *fields: forward(Call(*fields)))
-    define(
-        f"{name}_backward",
-        f"({saved}, {ARGUMENTS}) -> ({gradients})",
-        lambda *arguments: backward(Call(*arguments[4:]), *arguments[:4]),
-    )
 
-    @torch.library.register_fake(f"relattn::{name}")
-    def _(*fields: Any) -> Attended:
-        output, lse = new_results(Call(*fields))
-        return output, lse, new_row_stats(Call(*fields), row_stats)
+    def run_forward(*fields: Any) -> Attended:
+        return forward(Call(*fields))
 
-    @torch.library.register_fake(f"relattn::{name}_backward")
-    def _(grad: Tensor, output: Tensor, lse: Tensor, stats: Tensor, *fields: Any) -> tuple[Tensor, ...]:
+    def run_backward(*arguments: Any) -> tuple[Tensor, ...]:
+        return backward(Call(*arguments[4:]), *arguments[:4])
+
+    def fake_forward(*fields: Any) -> Attended:
+        call = Call(*fields)
+        return *new_results(call), new_row_stats(call, row_stats)
+
+    def fake_backward(grad: Tensor, output: Tensor, lse: Tensor, stats: Tensor, *fields: Any) -> tuple[Tensor, ...]:
         *others, bias = fields[:INPUTS]
         d_bias = grad.new_empty(bias.shape if Call(*fields).has_bias_gradient else 0)
         return *(new_gradient(x, grad) for x in others), d_bias
 
-    forward_op, backward_op = (getattr(torch.ops.relattn, op).default for op in (name, f"{name}_backward"))
-
-    def run(*fields: Any) -> Attended:
-        return forward(Call(*fields)) if skips_dispatch(fields[:TENSORS]) else forward_op(*fields)
-
-    def run_backward(*arguments: Any) -> tuple[Tensor, ...]:
-        if skips_dispatch(arguments[: 4 + TENSORS]):
-            return backward(Call(*arguments[4:]), *arguments[:4])
-        return backward_op(*arguments)
-
-    return differentiable(name, run, run_backward, tensors=TENSORS), forward_op, backward_op
+    arguments = f"Tensor grad, Tensor output, Tensor lse, Tensor stats, {ARGUMENTS}"
+    gradients = ", ".join(["Tensor"] * INPUTS)
+    forward_op = define(name, f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor)", run_forward, fake_forward, TENSORS)
+    backward_op = define(
+        f"{name}_backward", f"({arguments}) -> ({gradients})", run_backward, fake_backward, 4 + TENSORS
+    )
+    return differentiable(name, forward_op, backward_op, tensors=TENSORS)
 
 
 def skips_dispatch(tensors: Iterable[Tensor | None]) -> bool:
@@ -86,11 +78,18 @@ def skips_dispatch(tensors: Iterable[Tensor | None]) -> bool:
     return not torch.autograd._profiler_enabled()
 
 
-def define(name: str, schema: str, function: Callable[..., Any]) -> None:
-    """Register an operator that Dynamo does not trace.
+def define(name: str, schema: str, function: Operator, fake: Operator, tensors: int) -> Operator:
+    """Register an operator that Dynamo does not trace, and return a function that skips PyTorch's dispatcher if it may.
 
     `torch.library.custom_op` would add its own autograd function, which costs 5 µs per call. `torch.compiler.disable`
     would import Dynamo, which takes over a second.
+
+    Args:
+        name: Name of the operator.
+        schema: Its schema.
+        function: Function that computes it.
+        fake: Function that returns results without values.
+        tensors: Number of leading arguments that are tensors or None.
     """
     untraced = functools.cache(lambda: torch.compiler.disable(function))
 
@@ -99,6 +98,13 @@ def define(name: str, schema: str, function: Callable[..., Any]) -> None:
 
     torch.library.define(f"relattn::{name}", schema)
     torch.library.impl(f"relattn::{name}", "CompositeExplicitAutograd", run)
+    torch.library.register_fake(f"relattn::{name}", fake)
+    operator = getattr(torch.ops.relattn, name).default
+
+    def call_operator(*arguments: Any) -> Any:
+        return function(*arguments) if skips_dispatch(arguments[:tensors]) else operator(*arguments)
+
+    return call_operator
 
 
 def attend(call: Call, operator: Operator, return_lse: bool) -> tuple[Tensor, Tensor | None]:

@@ -242,4 +242,4 @@ def sum_to_bias(gradient: Tensor, bias: Tensor) -> Tensor:
     return gradient[..., : bias.shape[3]].to(bias.dtype).contiguous()
 
 
-attention, run, run_backward = register("native", forward, backward, ROW_STATS)
+attention = register("native", forward, backward, ROW_STATS)

@@ -303,4 +303,4 @@ def array_of_table(table: Tensor | None) -> Array | None:
     return Array(table, 0, head, row if rows > 1 else 0, column, *dims(dim))
 
 
-attention, attention_forward, attention_backward = register("triton", run_forward, run_backward, FORWARD_STATS.value)
+attention = register("triton", run_forward, run_backward, FORWARD_STATS.value)
