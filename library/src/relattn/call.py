@@ -137,10 +137,7 @@ class Call(NamedTuple):
         mask = checks.check_mask(mask, query, key)
         bias = None if bias is None else checks.with_pair_dimensions("bias", bias, query, key)
 
-        window_left, window_right = checks.check_window(window)
-        size = 1
-        if chunk is not None:
-            size, window_left, window_right = checks.check_chunk(chunk, window)
+        size, window_left, window_right = checks.check_window(window, chunk)
 
         # A clipping range or a window wider than the sequence costs no more than the sequence: rows of tables that no
         # pair takes are cut off, and so are sides of the window that hide no pair.

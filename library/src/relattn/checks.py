@@ -114,35 +114,39 @@ def clipping_range_of_rows(rows: int) -> tuple[int, int]:
     return rows // 2, rows // 2
 
 
-def check_window(window: Any) -> tuple[int | None, int | None]:
-    """Return the sides (left, right) of a sliding window; None for a side without a limit."""
-    if window is None:
-        return None, None
-    if not is_pair(window) or not all(side is None or is_width(side) for side in window):
-        raise ValueError(f"window must be a pair (left, right) of integers in [0, 2^29] or None, got {window!r}")
-    left, right = (side if side is None else as_integer(side) for side in window)
-    return left, right
+def check_window(window: Any, chunk: Any) -> tuple[int, int | None, int | None]:
+    """Return the size of a chunk, and the limits before and after its first position.
+
+    A sliding window (left, right) is that of chunks of one position. A limit is None if there is none.
+    """
+    left = right = None
+    if window is not None:
+        if not isinstance(window, tuple | list) or len(window) != 2 or not all(map(is_limit, window)):
+            raise ValueError(f"window must be a pair (left, right) of integers in [0, 2^29] or None, got {window!r}")
+        left, right = map(as_integer, window)
+    return (1, left, right) if chunk is None else check_chunk(chunk, window)
 
 
 def check_chunk(chunk: Any, window: Any) -> tuple[int, int | None, int | None]:
     """Return the size of a chunk, and how many positions before and after its first one it attends to; None: all."""
     is_sequence = isinstance(chunk, tuple | list) and len(chunk) in (2, 3)
-    if not is_sequence or not is_width(chunk[0], 1) or not all(x is None or is_width(x) for x in chunk[1:]):
+    if not is_sequence or not is_width(chunk[0], 1) or not all(map(is_limit, chunk[1:])):
         rule = "chunk must be (size, left_chunks) or (size, left_chunks, right_chunks)"
         raise ValueError(f"{rule}, a size >= 1 and numbers >= 0 or None, each at most 2^29, got {chunk!r}")
     if window is not None:
         raise ValueError(f"chunk must be given without window, got chunk={chunk!r} and window={window!r}")
     size = as_integer(chunk[0])
-    before, after = (None if x is None else as_integer(x) for x in (*chunk[1:], 0)[:2])
+    before, after = map(as_integer, (*chunk[1:], 0)[:2])
     before = None if before is None else before * size
     after = None if after is None else after * size + size - 1
-    if not all(x is None or is_width(x) for x in (before, after)):
+    if not is_limit(before) or not is_limit(after):
         raise ValueError(f"chunk must span at most 2^29 positions on either side, got {chunk!r}")
     return size, before, after
 
 
-def is_pair(x: Any) -> bool:
-    return isinstance(x, tuple | list) and len(x) == 2
+def is_limit(x: Any) -> bool:
+    """Return whether `x` is a width, or None for no limit."""
+    return x is None or is_width(x)
 
 
 def is_width(x: Any, least: int = 0) -> bool:
@@ -240,8 +244,7 @@ def check_self_attention_lengths(queries: int, keys: int, given: bool) -> None:
 def check_packed(cu_seqlens: Any, rows: dict[str, Tensor | None], options: dict[str, Any]) -> tuple[Tensor, int]:
     """Check the cumulative lengths of packed sequences, and return them as int64 on the CPU, and the longest length."""
     check_tensors({"cu_seqlens": cu_seqlens, **rows})
-    others = "query_offset", "lengths", "key_lengths", "query_lengths", "mask", "bias"
-    if given := [name for name in others if options[name] is not None]:
+    if given := [name for name, x in options.items() if x is not None]:
         raise ValueError(f"cu_seqlens must be given without {', '.join(given)}")
     shapes = {name: x.shape for name, x in rows.items() if x is not None}
     if not all(len(shape) == 4 and shape[::2] == (1, shapes["query"][2]) for shape in shapes.values()):

@@ -6,6 +6,7 @@ layer in one line and keeps its weights. The tables wK and wV are the only new p
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -200,7 +201,7 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         elif not self.batch_first:
             inputs = [x.transpose(0, 1) for x in inputs]
         heads = (self.num_heads, self.head_dim)
-        q, k, v = (x.unflatten(-1, heads).transpose(1, 2) for x in self._project(*inputs))
+        q, k, v = (x.unflatten(-1, heads).transpose(1, 2) for x in self._project(inputs))
         options = self._masks(q, k, key_padding_mask, None if is_causal else attn_mask)
         attended = self.attention(q, k, v, is_causal=is_causal, query_offset=0, **options)
         output = self.out_proj(attended.transpose(1, 2).flatten(2))
@@ -208,19 +209,13 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
             return output[0], None
         return output if self.batch_first else output.transpose(0, 1), None
 
-    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+    def _project(self, inputs: list[Tensor]) -> list[Tensor]:
         """Return the projected query, key and value, (batch, n, embed_dim)."""
-        bias = self.in_proj_bias
-        weights: tuple[Any, ...]
+        weights: Any = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         if self.in_proj_weight is not None:
             weights = self.in_proj_weight.chunk(3)
-        else:
-            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        biases: tuple[Any, ...] = (None,) * 3 if bias is None else bias.chunk(3)
-        return [
-            F.linear(x, *weight_and_bias)
-            for x, *weight_and_bias in zip((query, key, value), weights, biases, strict=True)
-        ]
+        biases: Any = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        return list(map(F.linear, inputs, weights, biases))
 
     def _masks(
         self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
@@ -228,27 +223,31 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         """Return both masks as the options `mask` and `bias` of `relative_attention`."""
         batch, heads, queries, _ = query.shape
         keys = key.shape[2]
+        check_mask("key_padding_mask", key_padding_mask, (batch, keys))
+        check_mask("attn_mask", attn_mask, (queries, keys), (batch * heads, queries, keys))
         masks = []
-        for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
-            if mask is not None and not (mask.dtype == torch.bool or mask.is_floating_point()):
-                raise ValueError(f"{name} must be bool or floating-point, got {mask.dtype}")
         if key_padding_mask is not None:
-            if key_padding_mask.shape != (batch, keys):
-                raise ValueError(f"key_padding_mask must have shape ({batch}, {keys}), got {show(key_padding_mask)}")
-            masks.append(key_padding_mask[:, None, None])
+            masks.append(as_bool(key_padding_mask[:, None, None]))
         if attn_mask is not None:
-            if attn_mask.shape not in ((queries, keys), (batch * heads, queries, keys)):
-                rule = f"attn_mask must have shape ({queries}, {keys}) or ({batch * heads}, {queries}, {keys})"
-                raise ValueError(f"{rule}, got {show(attn_mask)}")
-            masks.append(attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (batch, heads)))
+            masks.append(as_bool(attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (batch, heads))))
+        hidden = [mask for mask in masks if mask.dtype == torch.bool]
+        added = [mask.to(query.dtype) for mask in masks if mask.dtype != torch.bool]
         options: dict[str, Tensor] = {}
-        for hidden in map(as_bool, masks):
-            if hidden.dtype == torch.bool:
-                options["mask"] = options["mask"] & ~hidden if "mask" in options else ~hidden
-            else:
-                added = hidden.to(query.dtype)
-                options["bias"] = options["bias"] + added if "bias" in options else added
+        if hidden:
+            options["mask"] = ~functools.reduce(torch.logical_or, hidden)
+        if added:
+            options["bias"] = functools.reduce(torch.add, added)
         return options
+
+
+def check_mask(name: str, mask: Tensor | None, *shapes: tuple[int, ...]) -> None:
+    """Check the dtype and the shape of a mask."""
+    if mask is None:
+        return
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ValueError(f"{name} must be bool or floating-point, got {mask.dtype}")
+    if mask.shape not in shapes:
+        raise ValueError(f"{name} must have shape {' or '.join(map(str, shapes))}, got {show(mask)}")
 
 
 def as_bool(mask: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ from relattn.call import Beyond
 from relattn.checks import (
     as_integer,
     check_beyond,
-    check_chunk,
     check_dropout,
     check_window,
     clipping_range,
@@ -187,16 +186,11 @@ class SelfAttention(nn.Module):
         self.is_causal = is_causal
         self.num_key_heads = num_heads if num_key_heads is None else num_key_heads
         self.limits: Options = {}
-        left, right = check_window(window)
-        size = 1
+        self.chunk_size, self.window_left, self.window_right = check_window(window, chunk)
         if window is not None:
             self.limits["window"] = window
         if chunk is not None:
-            size, left, right = check_chunk(chunk, window)
             self.limits["chunk"] = chunk
-        self.window_left = left
-        self.window_right = right
-        self.chunk_size = size
         self.query = query
         self.key = key
         self.value = value

@@ -19,7 +19,7 @@ except ImportError:
     _active_collector = None
 
 from relattn import relative_attention
-from relattn.checks import check_chunk
+from relattn.checks import check_window
 from relattn.functional import Chunk, Window
 from relattn.integrations.transformers.int8 import shared_input
 from relattn.positions import is_valid
@@ -208,11 +208,10 @@ def run_layers(module: Any, states: Tensor, layerdrop: float, **options: Any) ->
 
 def farthest_distance(keys: int, window: Window = None, chunk: Chunk = None) -> int:
     """Return the largest distance |i − j| of a query and a key that may attend, for queries among the keys."""
-    sides = window or (None, None)
-    if chunk is not None:
-        size, left, right = check_chunk(chunk, window)
-        sides = None if left is None else left + size - 1, right
-    return min(keys - 1, max(keys - 1 if side is None else side for side in sides))
+    size, left, right = check_window(window, chunk)
+    if left is None or right is None:
+        return keys - 1
+    return min(keys - 1, max(left + size - 1, right))
 
 
 def transformer_xl(

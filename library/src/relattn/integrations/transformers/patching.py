@@ -261,7 +261,7 @@ def enable(
         import transformers  # noqa: F401
     except ImportError as error:
         raise ImportError('transformers must be installed: pip install "transformers>=5"') from error
-    window = None if window is None else check_window(window)
+    window = None if window is None else check_window(window, None)[1:]
     if linear not in ("float32", "int8"):
         raise ValueError(f"linear must be 'float32' or 'int8', got {linear!r}")
     if unpad is True:
