@@ -8,6 +8,7 @@ Pairs left and right of the clipping range, which share its edge labels, form tw
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,11 +16,20 @@ from torch import Tensor
 from relattn.call import Call
 
 
+class Corner(NamedTuple):
+    """A corner of the array of pairs, where pairs on one side of the clipping range have its edge label."""
+
+    rows: slice
+    columns: slice
+    label: slice
+    ones: Tensor  # (rows, columns), 1 on these pairs and 0 elsewhere
+
+
 @dataclass(frozen=True)
 class Diagonals:
     """Labels 0 … width − 1 for the pairs with j − r = start … start + width − 1, where r is a row and j a column.
 
-    In the corners, if given, pairs have the first or the last label. Other pairs have none.
+    In the corners, pairs have the first or the last label. Other pairs have none.
     """
 
     queries: int
@@ -27,19 +37,16 @@ class Diagonals:
     start: int
     width: int
     complete: range  # queries that have keys for all labels
-    left_corner: Tensor | None  # (rows, columns), lower left: 1 on pairs left of the clipping range, 0 elsewhere
-    right_corner: Tensor | None  # (rows, columns), upper right: 1 on pairs right of the clipping range
+    has_left: bool  # whether there is a lower left corner, with pairs left of the clipping range
+    has_right: bool  # whether there is an upper right corner, with pairs right of it
+    corners: list[Corner]
 
     def add(self, pairs: Tensor, by_label: Tensor) -> None:
         """Add terms by label, (…, queries, width), to the pairs (…, queries, keys) in place."""
         if self.width == 0:
             return
-        if self.left_corner is not None:
-            rows, columns = self.left_corner.shape
-            pairs[..., -rows:, :columns].addcmul_(self.left_corner, by_label[..., -rows:, :1])
-        if self.right_corner is not None:
-            rows, columns = self.right_corner.shape
-            pairs[..., :rows, -columns:].addcmul_(self.right_corner, by_label[..., :rows, -1:])
+        for rows, columns, label, ones in self.corners:
+            pairs[..., rows, columns].addcmul_(ones, by_label[..., rows, label])
         self.complete_diagonals(pairs).add_(by_label[..., self.complete.start : self.complete.stop, :])
         for first, end in self.ends():
             near = self.columns(first, end)
@@ -51,7 +58,7 @@ class Diagonals:
 
     def collect(self, pairs: Tensor, labels: int) -> Tensor:
         """Return the sums of the pairs over the keys of each label: (…, queries, width)."""
-        if len(self.complete) == self.queries and self.left_corner is None and self.right_corner is None:
+        if len(self.complete) == self.queries and not self.corners:
             return self.complete_diagonals(pairs)
         by_label = pairs.new_empty(*pairs.shape[:-1], self.width)
         by_label[..., self.complete.start : self.complete.stop, :] = self.complete_diagonals(pairs)
@@ -62,18 +69,14 @@ class Diagonals:
             after = max(0, end - 1 + self.start + self.width - near.stop)
             padded = F.pad(pairs[..., first:end, near], (before, after))
             by_label[..., first:end, :] = skewed_view(padded, self.width, before + label_offset, 1)
-        if self.left_corner is not None:
-            rows, columns = self.left_corner.shape
-            by_label[..., -rows:, 0] += (pairs[..., -rows:, :columns] * self.left_corner).sum(-1)
-        if self.right_corner is not None:
-            rows, columns = self.right_corner.shape
-            by_label[..., :rows, -1] += (pairs[..., :rows, -columns:] * self.right_corner).sum(-1)
+        for rows, columns, label, ones in self.corners:
+            by_label[..., rows, label] += (pairs[..., rows, columns] * ones).sum(-1, keepdim=True)
         return by_label
 
     def transposed(self, like: Tensor) -> "Diagonals":
         """Return the diagonals of the pairs (key, query), whose labels are in reverse order."""
-        has_corners = self.right_corner is not None, self.left_corner is not None
-        return diagonals(self.keys, self.queries, 1 - self.start - self.width, self.width, like, *has_corners)
+        start = 1 - self.start - self.width
+        return diagonals(self.keys, self.queries, start, self.width, like, self.has_right, self.has_left)
 
     def complete_diagonals(self, pairs: Tensor) -> Tensor:
         """Return the pairs of the complete queries by label, (…, complete, width): a view of a contiguous array."""
@@ -132,13 +135,15 @@ def diagonals(
     """Return the diagonals from `start` on, with the corners that there are in the dtype of a tensor."""
     first = min(queries, max(0, -start))
     complete = range(first, max(first, min(queries, keys - start - width + 1)))
-    left_corner = right_corner = None
+    corners = []
     if has_left:
         rows = min(queries, queries - 1 + start)
         columns = min(keys, queries - 1 + start)
-        left_corner = like.new_ones(rows, columns).tril(start - 1 + queries - rows)
+        ones = like.new_ones(rows, columns).tril(start - 1 + queries - rows)
+        corners.append(Corner(slice(-rows, None), slice(columns), slice(1), ones))
     if has_right:
         rows = min(queries, keys - start - width)
         columns = min(keys, keys - start - width)
-        right_corner = like.new_ones(rows, columns).triu(start + width - keys + columns)
-    return Diagonals(queries, keys, start, width, complete, left_corner, right_corner)
+        ones = like.new_ones(rows, columns).triu(start + width - keys + columns)
+        corners.append(Corner(slice(rows), slice(-columns, None), slice(-1, None), ones))
+    return Diagonals(queries, keys, start, width, complete, has_left, has_right, corners)
