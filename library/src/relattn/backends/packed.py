@@ -11,6 +11,7 @@ from torch import Tensor
 from relattn.call import Call
 
 Attend = Callable[[Call, bool], tuple[Tensor, Tensor | None]]
+ROWS = "query", "key", "value", "rel_query"
 
 
 def by_runs(attend: Attend) -> Attend:
@@ -23,19 +24,17 @@ def by_runs(attend: Attend) -> Attend:
         lengths = call.cu_seqlens.diff().tolist()
         batches = [(len(list(same)), length) for length, same in groupby(lengths)]
         sizes = [count * length for count, length in batches]
-        rows = call.query, call.key, call.value, call.rel_query
-        split = [None if x is None else x.split(sizes, dim=2) for x in rows]
+        rows = {name: x for name in ROWS if (x := getattr(call, name)) is not None}
+        split = {name: x.split(sizes, dim=2) for name, x in rows.items()}
         outputs = []
-        log_sums: list[Any] = []
+        log_sums = []
         for number, batch in enumerate(batches):
-            parts: list[Any] = [
-                None if x is None else x[number][0].unflatten(1, batch).transpose(0, 1) for x in split
-            ]  # (count, heads, length, dim)
-            query, key, value, rel_query = parts
-            part = call._replace(query=query, key=key, value=value, rel_query=rel_query, cu_seqlens=None, longest=0)
-            output, lse = attend(part, return_lse)
+            # (count, heads, length, dim)
+            parts: Any = {name: x[number][0].unflatten(1, batch).transpose(0, 1) for name, x in split.items()}
+            output, lse = attend(call._replace(**parts, cu_seqlens=None, longest=0), return_lse)
             outputs.append(output.transpose(1, 2).flatten(0, 1))
-            log_sums.append(None if lse is None else lse.transpose(1, 2).flatten(0, 1))
+            if lse is not None:
+                log_sums.append(lse.transpose(1, 2).flatten(0, 1))
         output = torch.cat(outputs).transpose(0, 1)[None]
         return output, torch.cat(log_sums).transpose(0, 1)[None] if return_lse else None
 
