@@ -14,6 +14,7 @@ from torch import Tensor
 from relattn import checks, positions
 
 Beyond = Literal["clip", "zero"]
+TABLES = "rel_key", "rel_value", "pos_query"
 
 
 class Call(NamedTuple):
@@ -51,6 +52,15 @@ class Call(NamedTuple):
     def offset(self) -> int | Tensor:
         """Position of query 0: one integer for all sequences, or (batch,)."""
         return self.query_offset if self.query_offsets is None else self.query_offsets
+
+    def tables(self) -> dict[str, Any]:
+        """Return the tables by name."""
+        return {name: x for name in TABLES if (x := getattr(self, name)) is not None}
+
+    @property
+    def labels(self) -> int:
+        """Number of rows of the tables; 0 without tables."""
+        return next((x.shape[-2] for x in self.tables().values()), 0)
 
     @classmethod
     def from_arguments(

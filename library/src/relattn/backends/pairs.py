@@ -80,8 +80,7 @@ def without_unread_rows(call: Call) -> Call:
     Sums over labels multiply these rows by zero.
     """
     sample = call
-    names = [name for name in ("rel_key", "rel_value", "pos_query") if getattr(call, name) is not None]
-    tables = {name: getattr(call, name) for name in names}
+    tables = call.tables()
     if not may_skip_rows(call) or all(not can_read(table) or is_finite(table) for table in tables.values()):
         return call
     if call.cu_seqlens is not None:  # shorter sequences have the same pairs, or fewer

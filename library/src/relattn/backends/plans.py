@@ -17,7 +17,7 @@ from relattn import checks
 from relattn.backends import pairs
 from relattn.backends.autograd import has_gradients, is_transformed
 from relattn.backends.custom_ops import PLAIN, Operator, skips_dispatch
-from relattn.call import Call
+from relattn.call import TABLES, Call
 
 SOURCES = (  # arguments of the operators that are tensors
     "query", "key", "value", "rel_key", "rel_value", "rel_query", "pos_query", "rel_bias", "bias", "relations", "mask",
@@ -25,7 +25,6 @@ SOURCES = (  # arguments of the operators that are tensors
 )  # fmt: skip
 OPERANDS = SOURCES.index("relations")  # number of those that autocast converts
 REL_BIAS = SOURCES.index("rel_bias")
-TABLES = "rel_key", "rel_value", "pos_query"
 OPTIONS = "clip", "beyond", "query_offset", "is_causal", "window", "chunk", "dropout_p", "scale", "longest", "check"
 MOST_PLANS = 1024  # about 2 kB each on a CPU, and 20 kB on a GPU
 Sources = tuple[Any, ...]  # tensors of an operator in the order of SOURCES; in a plan without those that are None
@@ -231,8 +230,8 @@ def plan_of(
     keys = call.key.shape[2]
     limits = ("lengths", keys, "positions"), ("key_lengths", keys, "keys"), ("query_lengths", queries, "queries")
     names = tuple(given)
-    table = next((x for x in (call.rel_key, call.rel_value, call.pos_query) if x is not None), None)
     can_read = checks.can_read(call.query)
+    checks_labels = call.relations is not None and can_read and check is not False
     forward, backward = kernels
     strides = [x.stride() for x in given.values()]
     if call.dropout_p > 0.0:
@@ -245,7 +244,7 @@ def plan_of(
         backward,
         backend.operators.attention,
         tuple((name, names.index(name), batch, most, what) for name, most, what in limits if name in given),
-        0 if call.relations is None or table is None or check is False or not can_read else table.shape[-2],
+        call.labels if checks_labels else 0,
         tuple(names.index(name) for name in names if name in TABLES and can_read and pairs.may_skip_rows(call)),
         names,
         strides,

@@ -42,7 +42,7 @@ def forward(call: Call) -> Attended:
     output, lse = new_results(call)
     row_stats = new_row_stats(call, ROW_STATS)
     task = Task(call)
-    task.set_array("output", output, *output.stride()[:3])
+    task.set_rows("output", output)
     task.set_array("lse", lse, *lse.stride())
     task.set_array("row_stats", row_stats)
     task.run("forward")
@@ -54,11 +54,12 @@ def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, row_stats: T
     task = backward_task(call, grad, output, row_stats)
     bias = call.bias if call.has_bias_gradient else None
     d_bias = grad.new_zeros(0 if bias is None else bias.shape)
-    if bias is not None and bias.shape[3] == 1:
-        bias = None  # its gradient is zero: the softmax does not change if all scores of a query do
-    d_biases = None if bias is None else task.new_bias_gradient(bias)
-    task.run("backward")
-    if bias is not None and d_biases is not None:
+    # the gradient of a number per query is zero: the softmax does not change if all scores of a query do
+    if bias is None or bias.shape[3] == 1:
+        task.run("backward")
+    else:
+        d_biases = task.new_bias_gradient(bias)
+        task.run("backward")
         d_bias = sum_to_bias(d_biases, bias)
     names = "d_query", "d_key", "d_value", "d_rel_key", "d_rel_value", "d_rel_query", "d_pos_query"
     return *(task.tensors[name] if name in task.tensors else grad.new_empty(0) for name in names), d_bias
@@ -69,18 +70,13 @@ def backward_task(call: Call, grad: Tensor, output: Tensor, row_stats: Tensor) -
     task = Task(call, count_splits(call))
     for name in ("query", "key", "value", "rel_query"):
         if name in task.tensors:
-            task.set_arrays(**{f"d_{name}": new_gradient(task.tensors[name], grad)})
-    for name, table in tables_of(call).items():
-        if table is not None:
-            task.set_tables(**{f"d_{name}": new_gradient(table, grad)})
-    task.set_arrays(grad=grad, output=output)
+            task.set_rows(f"d_{name}", new_gradient(task.tensors[name], grad))
+    for name, table in call.tables().items():
+        task.set_table(f"d_{name}", new_gradient(table, grad))
+    task.set_rows("grad", grad)
+    task.set_rows("output", output)
     task.set_array("row_stats", row_stats.contiguous())  # a hook of saved tensors may change strides
     return task
-
-
-def tables_of(call: Call) -> dict[str, Tensor | None]:
-    """Return the tables of a call by name."""
-    return {"rel_key": call.rel_key, "rel_value": call.rel_value, "pos_query": call.pos_query}
 
 
 class Layout:
@@ -126,7 +122,7 @@ class Task:
         if call.cu_seqlens is not None:
             batch = count_sequences(call)
             queries = keys = call.longest
-        table = next((x for x in tables_of(call).values() if x is not None), None)
+        tables = call.tables()
         self.splits = splits
         self.kernels = library.kernels_of(query.dtype)
         self.tensors: dict[str, Tensor] = {}
@@ -140,7 +136,7 @@ class Task:
             dim=dim,
             value_dim=value_dim,
             rel_dim=dim if call.rel_query is None else call.rel_query.shape[3],
-            labels=1 if table is None else table.shape[-2],
+            labels=next(iter(tables.values())).shape[-2] if tables else 1,
             relations_size=0 if call.relations is None else call.relations.element_size(),
             type=TYPES[query.dtype],
             threads=torch.get_num_threads(),
@@ -158,9 +154,12 @@ class Task:
             keep_scale=keep_scale(call.dropout_p),
             seed=0 if call.seed is None else int(call.seed) % 2**64,
         )
-        self.set_arrays(query=query, key=call.key, value=call.value, rel_query=call.rel_query)
-        if table is not None:
-            self.set_tables(rel_key=call.rel_key, rel_value=call.rel_value, pos_query=call.pos_query)
+        for name in ("query", "key", "value", "rel_query"):
+            x = getattr(call, name)
+            if x is not None:
+                self.set_rows(name, x)
+        for name, table in tables.items():
+            self.set_table(name, table)
         for name in ("relations", "mask", "bias"):  # numbers of pairs
             x = getattr(call, name)
             if x is not None:
@@ -171,23 +170,19 @@ class Task:
             if x is not None:
                 self.set_array(name, x.long().contiguous())
 
-    def set_arrays(self, **tensors: Tensor | None) -> None:
-        """Set the arguments of these names to tensors of four dimensions, copied if rows have gaps; skip None."""
-        for name, x in tensors.items():
-            if x is not None:
-                strides = x.stride()
-                if strides[3] != 1:
-                    x = x.contiguous()
-                    strides = x.stride()
-                self.set_array(name, x, strides[0], strides[1], strides[2])
+    def set_rows(self, name: str, x: Tensor) -> None:
+        """Set an argument to a tensor of four dimensions, copied if rows have gaps."""
+        strides = x.stride()
+        if strides[3] != 1:
+            x = x.contiguous()
+            strides = x.stride()
+        self.set_array(name, x, strides[0], strides[1], strides[2])
 
-    def set_tables(self, **tables: Tensor | None) -> None:
-        """Set the arguments of these names to tables, whose head stride is 0 if heads share them; skip None."""
-        for name, table in tables.items():
-            if table is not None:
-                x = with_contiguous_rows(table)
-                *heads, row, _ = x.stride()
-                self.set_array(name, x, 0, heads[0] if heads else 0, row)
+    def set_table(self, name: str, table: Tensor) -> None:
+        """Set an argument to a table, whose head stride is 0 if heads share it."""
+        x = with_contiguous_rows(table)
+        *heads, row, _ = x.stride()
+        self.set_array(name, x, 0, heads[0] if heads else 0, row)
 
     def set_array(self, name: str, x: Tensor, *strides: int) -> None:
         """Set an argument to the address of a tensor and, if it is an array, its strides of batch, heads and rows."""
@@ -222,8 +217,7 @@ def count_splits(call: Call) -> int:
     """Return the number of splits of the batch. It depends on sizes only."""
     batch = count_sequences(call)
     heads = call.query.shape[1]
-    tables = tables_of(call).values()
-    split_bytes = sum(heads * x.shape[-2] * x.shape[-1] * 4 for x in tables if x is not None)
+    split_bytes = sum(heads * x.shape[-2] * x.shape[-1] * 4 for x in call.tables().values())
     limit = min(MAX_TABLE_GRADIENTS // max(1, heads), MAX_TABLE_GRADIENT_BYTES // max(1, split_bytes))
     if call.has_bias_gradient and call.bias is not None and call.bias.shape[0] == 1:
         limit = min(limit, MAX_BIAS_GRADIENTS // call.bias.shape[1])

@@ -42,7 +42,7 @@ def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse
     task = Task(call)
     output = new_output(call)
     row_stats = new_row_stats(call, ROW_STATS)
-    task.set_array("output", output, *output.stride()[:3])
+    task.set_rows("output", output)
     if records:
         task.set_array("row_stats", row_stats)
     if return_lse:
@@ -82,7 +82,7 @@ def kernel_plan(kernel: str, task: Task, given: dict[str, Tensor], names: list[s
             before = task.tensors[own].data_ptr() - table.data_ptr()
             offset = before // table.stride(-2) * table.shape[-1]
             x = table.new_empty(table.shape)
-            task.set_tables(**{name: x})
+            task.set_table(name, x)
             fill = 0.0
         results.append(Result(x.shape, x.stride(), x.dtype, fill, offset))
         positions.append(8 * task.layout.positions[name])

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from relattn.backends.plans import TABLES, Input, KernelPlan, Passes, Result, input_of
+from relattn.backends.plans import Input, KernelPlan, Passes, Result, input_of
 from relattn.backends.triton import availability, operators, plan
 from relattn.backends.triton.configs import TileConfig, generation_of
 from relattn.backends.triton.pairs import PairOptions
-from relattn.call import Call
+from relattn.call import TABLES, Call
 
 ALIGNMENT = 16  # bytes
 READ = {"inputs", *PairOptions._fields, "grad"}  # names of arguments that no kernel writes

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from relattn.backends.autograd import INPUTS
 from relattn.backends.custom_ops import Attended, new_results, new_row_stats, register, with_contiguous_rows
-from relattn.backends.plans import TABLES
 from relattn.backends.triton.arrays import Array, Gradients, Inputs
 from relattn.backends.triton.availability import compiling
 from relattn.backends.triton.backward import backward_key, backward_query
@@ -100,7 +99,7 @@ def run_backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return the gradients of the arguments from query to bias; an empty tensor for an absent one."""
     problem = Problem(call, generation)
-    tables = {name: x.new_empty(x.shape) for name in TABLES if (x := getattr(call, name)) is not None}
+    tables = {name: x.new_empty(x.shape) for name, x in call.tables().items()}
     found = launch_backward(problem, grad, output, row_stats, tables, launch)
     return tuple(x if (x := found.get(name)) is not None else grad.new_empty(0) for name in Call._fields[:INPUTS])
 

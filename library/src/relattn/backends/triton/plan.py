@@ -102,7 +102,6 @@ def plan_of(call: Call, generation: int | None = None) -> Plan:
     """Return the plan of a call on a generation of GPUs, by default that of the call's device."""
     query = call.query
     value = call.value
-    tables = [table for table in (call.rel_key, call.rel_value, call.pos_query) if table is not None]
     batch, heads, queries, dim = query.shape
     _, key_heads, keys, value_dim = value.shape
     return plan(
@@ -117,7 +116,7 @@ def plan_of(call: Call, generation: int | None = None) -> Plan:
             dim,
             value_dim,
             None if call.rel_query is None else call.rel_query.shape[3],
-            tables[0].shape[-2] if tables else None,
+            call.labels or None,
             call.pos_query is not None,
             call.query_offsets is not None,
             call.relations is not None,
