@@ -57,24 +57,16 @@ def masks(call: Call) -> tuple[Tensor | None, Tensor | None]:
     Both broadcast to (batch, heads, queries, keys). A query with nothing to attend to keeps some finite scores, so that
     its softmax is not NaN. Its output is replaced by zeros later, which stops its gradient too.
     """
-    if call.is_causal and not hides_later_keys(call):
-        call = call._replace(is_causal=False)
+    has_offsets = call.query_offsets is not None
+    if call.is_causal and not is_tracing() and not has_offsets and call.query_offset >= call.key.shape[2] - 1:
+        call = call._replace(is_causal=False)  # the last position's query sees all keys, as in decoding
     visible = pairs.visible(call)
     if visible is None:
         return None, None
     given = (call.mask, call.bias, call.key_lengths, call.query_lengths)
-    if all(x is None for x in given) and every_query_sees_itself(call):
+    has_window = call.window_left is not None or call.window_right is not None
+    sees_itself = not has_offsets and call.query_offset >= 0 and not has_window  # every query of a causal call
+    if sees_itself and all(x is None for x in given):
         return ~visible, None
     live = visible.any(-1, keepdim=True)
     return ~visible & live, live
-
-
-def every_query_sees_itself(call: Call) -> bool:
-    """Return whether a causal call leaves every query a key, as far as is known without reading tensors."""
-    has_window = call.window_left is not None or call.window_right is not None
-    return call.query_offsets is None and call.query_offset >= 0 and not has_window
-
-
-def hides_later_keys(call: Call) -> bool:
-    """Return whether causality may hide a key; it hides none from the last position's query, as in decoding."""
-    return is_tracing() or call.query_offsets is not None or call.query_offset < call.key.shape[2] - 1

@@ -96,7 +96,12 @@ def forward(*arguments: Any) -> tuple[Tensor, ...]:
         if task.value_table is not None:
             by_label = task.labelling().collect(dropped, task.value_table.shape[1])
         # an exported program may run where autograd records, which refuses the second change in place of a whole slice
-        weighted_sum(output if heads is ALL else output[sentences, heads], dropped, by_label, task)
+        out = output if heads is ALL else output[sentences, heads]
+        if by_label is not None and task.value_table is not None:
+            write_table_product(out, by_label, task.value_table)
+        factors = stack_heads(dropped, task.value), stack_heads(task.value, task.value)
+        is_sum = by_label is not None
+        write_product(stack_heads(out, task.value), *factors, factor=task.keep_scale, is_sum=is_sum)
         if inputs.has_gradients:
             saved += [probabilities] if by_label is None else [probabilities, by_label]
     if inputs.attends is not None:  # not in place, which made gradients wrong under torch.compile in torch 2.11
@@ -147,16 +152,6 @@ def scores(task: Inputs) -> Tensor:
         if task.attends is not None:  # the bias may be −inf or NaN on all pairs of a query
             pairs.masked_fill_(~task.attends, 0.0)
     return pairs if task.hidden is None else pairs.masked_fill_(task.hidden, -torch.inf)
-
-
-def weighted_sum(out: Tensor, probabilities: Tensor, by_label: Tensor | None, task: Inputs) -> None:
-    """Write keep_scale · Σ_j p_ij (v_j + aV_ij) to `out`, (batch, heads, queries, value_dim)."""
-    value = task.value
-    is_sum = task.value_table is not None
-    if task.value_table is not None and by_label is not None:
-        write_table_product(out, by_label, task.value_table)
-    factors = stack_heads(probabilities, value), stack_heads(value, value)
-    write_product(stack_heads(out, value), *factors, factor=task.keep_scale, is_sum=is_sum)
 
 
 def add_gradients(gradients: Any, grad: Tensor, probabilities: Tensor, by_label: Any, task: Inputs) -> None:

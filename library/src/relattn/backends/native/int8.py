@@ -48,12 +48,16 @@ class Weight(NamedTuple):
         )
 
 
+def round_rows(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
+    """Return a weight (outputs, inputs) in float32 as integers from −largest to largest, and the scale per output."""
+    scales = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny * largest) / largest
+    return (weight / scales[:, None]).round_().to(torch.int8), scales
+
+
 def quantize(weight: Tensor, kernel: int) -> Weight:
     """Quantize a weight (outputs, inputs) in float32 per output, in 7 bits for the kernel PAIRS and else in 8."""
-    largest = LARGEST if kernel == PAIRS else LARGEST_WIDE
     outputs, inputs = weight.shape
-    scales = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny * largest) / largest
-    codes = (weight / scales[:, None]).round_().to(torch.int8)
+    codes, scales = round_rows(weight, LARGEST if kernel == PAIRS else LARGEST_WIDE)
     kernels = library.KERNELS[torch.float32]
     padded = outputs + -outputs % kernels.panel
     panels = torch.empty(padded * (inputs + -inputs % GROUP), dtype=torch.int8, device="cpu")

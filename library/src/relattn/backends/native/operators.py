@@ -60,7 +60,9 @@ def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, row_stats: T
     else:
         d_biases = task.new_bias_gradient(bias)
         task.run("backward")
-        d_bias = sum_to_bias(d_biases, bias)
+        if bias.shape[0] == 1:
+            d_biases = d_biases.sum(0, keepdim=True)
+        d_bias = d_biases[..., : bias.shape[3]].to(bias.dtype).contiguous()
     names = "d_query", "d_key", "d_value", "d_rel_key", "d_rel_value", "d_rel_query", "d_pos_query"
     return *(task.tensors[name] if name in task.tensors else grad.new_empty(0) for name in names), d_bias
 
@@ -227,13 +229,6 @@ def count_splits(call: Call) -> int:
 def strides_of_pairs(x: Tensor) -> list[int]:
     """Return the strides of batch, heads and queries, 0 in dimensions of size 1."""
     return [0 if size == 1 else stride for size, stride in zip(x.shape[:3], x.stride()[:3], strict=True)]
-
-
-def sum_to_bias(gradient: Tensor, bias: Tensor) -> Tensor:
-    """Return the sum of the gradients (splits or batch, heads, queries, padded keys) of a bias, like the bias."""
-    if bias.shape[0] == 1:
-        gradient = gradient.sum(0, keepdim=True)
-    return gradient[..., : bias.shape[3]].to(bias.dtype).contiguous()
 
 
 attention = register("native", forward, backward, ROW_STATS)

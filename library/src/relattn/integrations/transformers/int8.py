@@ -206,7 +206,10 @@ def _integers_of(layers: tuple[Int8Linear, ...]) -> Integers:
         return kept._replace(weight=tuple(x[start : start + outputs] for x in kept.weight))
     weight, factors = smoothed(torch.cat([layer.weight.detach() for layer in layers]))
     kernel = product()
-    quantized = _quantize(weight) if kernel is None else native_int8.quantize(weight, kernel)
+    if kernel is None:
+        quantized: Any = native_int8.round_rows(weight, LARGEST_WIDE)
+    else:
+        quantized = native_int8.quantize(weight, kernel)
     for layer in layers:
         layer._integers = Integers(identities, quantized, factors)
     return Integers(identities, quantized, factors)
@@ -237,12 +240,6 @@ def _multiply(layers: tuple[Int8Linear, ...], input: Tensor) -> tuple[Tensor, ..
             scaled = part if factors is None else part * factors
             _multiply_with_onednn(scaled, weight[0], weight[1], bias, out)
     return output.view(*input.shape[:-1], outputs).chunk(len(layers), -1)
-
-
-def _quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a weight (outputs, inputs) as integers and the scale per output, for oneDNN."""
-    scale = weight.abs().amax(1).clamp_min(_TINY * LARGEST_WIDE) / LARGEST_WIDE
-    return (weight / scale[:, None]).round_().to(torch.int8), scale
 
 
 def _multiply_with_onednn(rows: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, out: Tensor) -> None:

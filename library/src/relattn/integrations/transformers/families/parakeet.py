@@ -90,26 +90,18 @@ def encode(
 ) -> ParakeetEncoderModelOutput:
     """Run the encoder with position embeddings shared by all sequences and a mask of valid keys."""
     states = subsample(module, input_features, attention_mask) * module.input_scale
-    states, positions, valid = inputs_of_layers(
-        module, states, farthest_distance(states.shape[1], window), attention_mask
-    )
-    mask = None if valid is None else valid[:, None, None]  # (batch, 1, 1, n)
-    options = {"attention_mask": mask, "position_embeddings": positions, **kwargs}
-    states = run_layers(module, states, module.layerdrop, **options)
-    output_mask = valid.int() if valid is not None and output_attention_mask else None
-    return ParakeetEncoderModelOutput(last_hidden_state=states, attention_mask=output_mask)
-
-
-def inputs_of_layers(
-    module: Any, states: Tensor, farthest: int, attention_mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the states after dropout, the position embeddings up to a distance, and the valid positions (batch, n)."""
-    positions = module.encode_positions(states[:1, : farthest + 1])
+    length = states.shape[1]
+    positions = module.encode_positions(states[:1, : farthest_distance(length, window) + 1])
     states = nn.functional.dropout(states, p=module.dropout, training=module.training)
     positions = nn.functional.dropout(positions, p=module.dropout_positions, training=module.training)
-    if attention_mask is None:
-        return states, positions, None
-    return states, positions, module._get_output_attention_mask(attention_mask, target_length=states.shape[1])
+    options = {"attention_mask": None, "position_embeddings": positions, **kwargs}
+    output_mask = None
+    if attention_mask is not None:
+        valid = module._get_output_attention_mask(attention_mask, target_length=length)
+        options["attention_mask"] = valid[:, None, None]  # (batch, 1, 1, n)
+        output_mask = valid.int() if output_attention_mask else None
+    states = run_layers(module, states, module.layerdrop, **options)
+    return ParakeetEncoderModelOutput(last_hidden_state=states, attention_mask=output_mask)
 
 
 def subsample(module: Any, features: Tensor, attention_mask: Tensor | None) -> Tensor:

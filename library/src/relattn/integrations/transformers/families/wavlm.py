@@ -42,7 +42,9 @@ def attention(
     **kwargs: Any,
 ) -> Any:
     """Compute the self-attention of one layer: (batch, length, dim), no weights, and the table for the next layer."""
-    if needs_attention_weights(module, kwargs.get("output_attentions")) or is_pair_bias(module, position_bias):
+    # the bias of the model's own code is (batch · heads, length, length)
+    is_own_bias = position_bias is not None and position_bias.shape[1:] != (2 * module.max_distance + 1, 1)
+    if needs_attention_weights(module, kwargs.get("output_attentions")) or is_own_bias:
         return own()
     table = bias_table(module, hidden_states.device) if position_bias is None else position_bias
     query, key, value = project(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
@@ -60,11 +62,6 @@ def attention(
         **options,
     )
     return module.out_proj(join_heads(attended)), None, table
-
-
-def is_pair_bias(module: Any, position_bias: Tensor | None) -> bool:
-    """Return whether `position_bias` is that of the model's own code, (batch · heads, length, length)."""
-    return position_bias is not None and position_bias.shape[1:] != (2 * module.max_distance + 1, 1)
 
 
 def bias_table(module: Any, device: torch.device) -> Tensor:
