@@ -140,8 +140,10 @@ class Call(NamedTuple):
             has_window = window is not None or chunk is not None
             needs_positions = is_causal or has_window or (table is not None and relations is None)
             if key_lengths is not None and queries != keys and needs_positions:
-                rule = "query_offset must be given with key_lengths if queries ≠ keys"
-                raise ValueError(f"{rule}, got query {checks.show(query)}, key {checks.show(key)}")
+                raise ValueError(
+                    "query_offset must be given with key_lengths if queries ≠ keys, "
+                    f"got query {checks.show(query)}, key {checks.show(key)}"
+                )
             query_offset = keys - queries
         offset, offsets, offset_limits = checks.check_offset(query_offset, batch)
         mask = checks.check_mask(mask, query, key)

@@ -131,8 +131,10 @@ def check_chunk(chunk: Any, window: Any) -> tuple[int, int | None, int | None]:
     """Return the size of a chunk, and how many positions before and after its first one it attends to; None: all."""
     is_sequence = isinstance(chunk, tuple | list) and len(chunk) in (2, 3)
     if not is_sequence or not is_width(chunk[0], 1) or not all(map(is_limit, chunk[1:])):
-        rule = "chunk must be (size, left_chunks) or (size, left_chunks, right_chunks)"
-        raise ValueError(f"{rule}, a size >= 1 and numbers >= 0 or None, each at most 2^29, got {chunk!r}")
+        raise ValueError(
+            "chunk must be (size, left_chunks) or (size, left_chunks, right_chunks), "
+            f"a size >= 1 and numbers >= 0 or None, each at most 2^29, got {chunk!r}"
+        )
     if window is not None:
         raise ValueError(f"chunk must be given without window, got chunk={chunk!r} and window={window!r}")
     size = as_integer(chunk[0])
@@ -161,8 +163,10 @@ def check_rel_query(rel_query: Tensor | None, query: Tensor, rel_key: Tensor | N
         return
     if rel_query.dim() != 4 or rel_query.shape[:3] != query.shape[:3] or rel_query.shape[3] == 0:
         batch, heads, queries = query.shape[:3]
-        rule = f"rel_query must have shape ({batch}, {heads}, {queries}, rel_dim) with rel_dim >= 1"
-        raise ValueError(f"{rule}, got {show(rel_query)} with query {show(query)}")
+        raise ValueError(
+            f"rel_query must have shape ({batch}, {heads}, {queries}, rel_dim) with rel_dim >= 1, "
+            f"got {show(rel_query)} with query {show(query)}"
+        )
     if rel_key is None:
         raise ValueError(f"rel_query must come with rel_key, whose rows it multiplies, got rel_query {show(rel_query)}")
 
@@ -172,8 +176,10 @@ def check_rel_bias(rel_bias: Tensor, rel_key: Tensor | None, heads: int, scale: 
     labels = "labels" if rel_key is None else rel_key.shape[-2]
     fits = rel_bias.dim() in (1, 2) and rel_bias.shape[-1] > 0 and rel_bias.shape[:-1] in ((), (heads,))
     if not fits or (rel_key is not None and rel_bias.shape[-1] != labels):
-        rule = f"rel_bias must have shape ({labels},), or ({heads}, {labels}) for one bias per head"
-        raise ValueError(f"{rule}, got {show(rel_bias)}{'' if rel_key is None else f' with rel_key {show(rel_key)}'}")
+        raise ValueError(
+            f"rel_bias must have shape ({labels},), or ({heads}, {labels}) for one bias per head, "
+            f"got {show(rel_bias)}{'' if rel_key is None else f' with rel_key {show(rel_key)}'}"
+        )
     if not abs(scale) * torch.finfo(dtype).max >= 1.0:
         raise ValueError(f"scale must not be 0 with rel_bias, and 1 / scale must be finite in {dtype}, got {scale}")
 
@@ -183,8 +189,10 @@ def check_table(name: str, table: Tensor | None, dim: int, heads: int, hint: str
     if table is None:
         return
     if table.dim() not in (2, 3) or table.shape[-1] != dim or (table.dim() == 3 and table.shape[0] != heads):
-        rule = f"{name} must have shape (labels, {dim}), or ({heads}, labels, {dim}) for one table per head"
-        raise ValueError(f"{rule}, got {show(table)}{hint}")
+        raise ValueError(
+            f"{name} must have shape (labels, {dim}), or ({heads}, labels, {dim}) for one table per head, "
+            f"got {show(table)}{hint}"
+        )
     if table.shape[-2] == 0:
         raise ValueError(f"{name} must have at least one row, got {show(table)}")
 
@@ -203,8 +211,9 @@ def check_relations(relations: Any, query: Tensor, key: Tensor) -> Tensor:
     keys = key.shape[2]
     fits = relations.dim() == 4 and relations.shape[2:] == (queries, keys)
     if not fits or relations.shape[0] not in (1, batch) or relations.shape[1] not in (1, heads):
-        rule = f"relations must have shape ({batch} or 1, {heads} or 1, {queries}, {keys})"
-        raise ValueError(f"{rule}, got {show(relations)}")
+        raise ValueError(
+            f"relations must have shape ({batch} or 1, {heads} or 1, {queries}, {keys}), got {show(relations)}"
+        )
     return as_signed("relations", relations)
 
 
@@ -227,8 +236,7 @@ def check_lengths(name: str, lengths: Tensor | None, batch: int, most: int, what
     if can_read(lengths):
         low, high = bounds(lengths)
         if low < 0 or high > most:
-            rule = f"{name} must be in [0, {most}], the number of {what}"
-            raise ValueError(f"{rule}, got values from {low} to {high}")
+            raise ValueError(f"{name} must be in [0, {most}], the number of {what}, got values from {low} to {high}")
     return lengths
 
 
@@ -237,8 +245,10 @@ def check_self_attention_lengths(queries: int, keys: int, given: bool) -> None:
     if given:
         raise ValueError("lengths must be given without key_lengths and query_lengths, got both; it sets the two")
     if queries != keys:
-        rule = "lengths must be used with as many queries as keys"
-        raise ValueError(f"{rule}, got {queries} queries and {keys} keys; pass key_lengths and query_lengths")
+        raise ValueError(
+            "lengths must be used with as many queries as keys, "
+            f"got {queries} queries and {keys} keys; pass key_lengths and query_lengths"
+        )
 
 
 def check_packed(cu_seqlens: Any, rows: dict[str, Tensor | None], options: dict[str, Any]) -> tuple[Tensor, int]:

@@ -141,8 +141,10 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         )
         keys = layer.load_state_dict(module.state_dict(), strict=False)
         if other := [name for name in keys.missing_keys if not name.startswith("attention.")] + keys.unexpected_keys:
-            rule = "module must have the parameters of nn.MultiheadAttention, without parametrizations or subclasses"
-            raise ValueError(f"{rule} that replace them, got {type(module).__name__} with other {', '.join(other)}")
+            raise ValueError(
+                "module must have the parameters of nn.MultiheadAttention, without parametrizations or subclasses "
+                f"that replace them, got {type(module).__name__} with other {', '.join(other)}"
+            )
         for table in layer.attention.parameters():
             nn.init.zeros_(table)
         return layer.train(module.training)
@@ -191,8 +193,10 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
             raise ValueError("need_weights must be False, since attention weights are never stored, got True")
         for name, x, width in (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)):
             if x.dim() not in (2, 3) or x.dim() != query.dim() or x.shape[-1] != width:
-                rule = f"{name} must have shape (n, {width}) or three dimensions with {width} last, as query has"
-                raise ValueError(f"{rule}, got {show(x)} with query {show(query)}")
+                raise ValueError(
+                    f"{name} must have shape (n, {width}) or three dimensions with {width} last, as query has, "
+                    f"got {show(x)} with query {show(query)}"
+                )
         has_batch = query.dim() == 3
         inputs = [query, key, value]
         if not has_batch:

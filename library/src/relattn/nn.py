@@ -277,8 +277,10 @@ class SelfAttention(nn.Module):
         if self.is_causal:
             return
         if "chunk" not in self.limits or self.window_right != self.chunk_size - 1:
-            rule = "a cache must be used with is_causal=True, or with chunks that attend to none after them"
-            raise ValueError(f"{rule}: later positions would change earlier outputs")
+            raise ValueError(
+                "a cache must be used with is_causal=True, or with chunks that attend to none after them: "
+                "later positions would change earlier outputs"
+            )
         held = cache.next_position
         ends = held.tolist() if isinstance(held, Tensor) else [held]
         if any(end % self.chunk_size != 0 for end in ends):
