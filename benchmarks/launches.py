@@ -193,7 +193,6 @@ def works_of(n: int) -> dict[str, Callable[[], object]]:
     assert plan.backward is not None
     backward = plan.backward()
     assert backward is not None
-    forward_launches, launches = (kernels.launch.__self__ for kernels in (first.forward, backward))  # type: ignore[attr-defined]
     addresses = [16 * (number + 1) for number in range(len(backward.inputs) + len(backward.results))]
     sources = (*inputs, *[None] * (len(plans.SOURCES) - len(inputs)))
     options = CLIP, "clip", None, False, None, None, 0.0, None, 0, None, "triton", False
@@ -203,8 +202,8 @@ def works_of(n: int) -> dict[str, Callable[[], object]]:
         "forward, without a plan": without_plans(forward),
         "forward + backward, without a plan": without_plans(both),
         "form of a call": lambda: plans.PLANS.get(plans.form_of(sources, options)),
-        "launch, forward": lambda: forward_launches.run(addresses),
-        "launches, backward": lambda: launches.run(addresses),
+        "launch, forward": lambda: first.forward.launch(addresses),
+        "launches, backward": lambda: backward.launch(addresses),
         "PyTorch: allocations, forward + backward": allocations(
             backward._replace(results=(*plan.forward.results, *backward.results))
         ),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -29,7 +30,6 @@ class Capabilities:
         is_exported: Whether `torch.export` can trace it, which takes plain PyTorch operations.
         unavailable_reason: Return why this installation cannot run a call, or None if it can.
         installation: Return one line about this installation.
-        unknown: The other fields of `Call`.
     """
 
     fields: frozenset[str] = FIELDS
@@ -39,10 +39,11 @@ class Capabilities:
     is_exported: bool = False
     unavailable_reason: Callable[[Call], str | None] = lambda call: None
     installation: Callable[[], str] = lambda: "needs nothing"
-    unknown: tuple[str, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "unknown", tuple(name for name in Call._fields if name not in self.fields))
+    @functools.cached_property
+    def unknown(self) -> list[str]:
+        """The other fields of `Call`."""
+        return [name for name in Call._fields if name not in self.fields]
 
     def refusal_reason(self, call: Call) -> str | None:
         """Return why a call is refused, or None if it is supported."""

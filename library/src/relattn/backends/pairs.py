@@ -1,5 +1,6 @@
 """Pairs of a call, in plain PyTorch: their labels, and which of them may attend."""
 
+import functools
 import math
 
 import torch
@@ -43,12 +44,7 @@ def visible(call: Call) -> Tensor | None:
         masks.append(positions.is_valid(keys, call.key_lengths)[:, None, None])
     if call.query_lengths is not None:
         masks.append(positions.is_valid(queries, call.query_lengths)[:, None, :, None])
-    if not masks:
-        return None
-    combined = masks[0]
-    for mask in masks[1:]:
-        combined = combined & mask
-    return combined
+    return functools.reduce(torch.logical_and, masks) if masks else None
 
 
 def is_in_window(call: Call) -> Tensor:

@@ -165,7 +165,11 @@ def add_gradients(gradients: Any, grad: Tensor, probabilities: Tensor, by_label:
     d_query, d_key, d_value = (stack_heads(x, key) for x in (gradients.query, gradients.key, gradients.value))
     if task.attends is not None:
         grad = grad.masked_fill(~task.attends, 0.0)
-    queries, keys, grads = (stack_heads(x, key) for x in (query, key, grad))
+    if task.dropout_mask is not None:
+        grad = grad * task.keep_scale
+    queries = stack_heads(query, key)
+    keys = stack_heads(key, key)
+    grads = stack_heads(grad, key)
     ds = query.new_empty(*query.shape[:3], key.shape[2])  # first the gradient of the probabilities
     flat = stack_heads(ds, key)
     write_product(flat, grads, stack_heads(task.value, key).mT)

@@ -1,7 +1,6 @@
 """Plans of the compiled kernels: their arguments in the bytes of a structure, without addresses."""
 
 import struct
-from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -12,20 +11,6 @@ from relattn.backends.plans import Input, KernelPlan, Passes, Result, input_of
 from relattn.call import Call
 
 ADDRESS = struct.Struct("P")
-
-
-class Packed(NamedTuple):
-    """A kernel with the bytes of its arguments, and the positions of the addresses in them."""
-
-    run_kernel: Any
-    arguments: bytes
-    positions: tuple[int, ...]
-
-    def launch(self, addresses: list[int]) -> bool:
-        arguments = bytearray(self.arguments)
-        for at, address in zip(self.positions, addresses, strict=True):
-            ADDRESS.pack_into(arguments, at, address)
-        return self.run_kernel(bytes(arguments)) == 0
 
 
 def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse: bool) -> Passes | None:
@@ -86,5 +71,13 @@ def kernel_plan(kernel: str, task: Task, given: dict[str, Tensor], names: list[s
             fill = 0.0
         results.append(Result(x.shape, x.stride(), x.dtype, fill, offset))
         positions.append(8 * task.layout.positions[name])
-    packed = Packed(task.kernels.functions[kernel], task.layout.pack(task.values), tuple(positions))
-    return KernelPlan(packed.launch, tuple(inputs), tuple(results))
+    run_kernel = task.kernels.functions[kernel]
+    packed = task.layout.pack(task.values)
+
+    def launch(addresses: list[int]) -> bool:
+        arguments = bytearray(packed)
+        for at, address in zip(positions, addresses, strict=True):
+            ADDRESS.pack_into(arguments, at, address)
+        return run_kernel(bytes(arguments)) == 0
+
+    return KernelPlan(launch, tuple(inputs), tuple(results))

@@ -25,29 +25,6 @@ Launch = Callable[..., object]
 Fill = Callable[[list[int]], Any]  # an argument from addresses
 
 
-class Launches(NamedTuple):
-    """The launches of a pass.
-
-    Attributes:
-        device: Device of the tensors.
-        tensor_floats: The setting that float32 kernels were compiled for, or None.
-        launches: Compiled kernels, and functions that make their arguments in order.
-    """
-
-    device: torch.device
-    tensor_floats: bool | None
-    launches: list[tuple[Launch, Fill]]
-
-    def run(self, addresses: list[int]) -> bool:
-        """Launch the kernels, unless the setting has changed."""
-        if self.tensor_floats is not None and self.tensor_floats != plan.tensor_floats():
-            return False
-        with availability.device_of(self.device):
-            for launch, arguments_of in self.launches:
-                launch(*arguments_of(addresses))
-        return True
-
-
 def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse: bool) -> Passes | None:
     """Return the plans of both passes as `native.plans` does; None if the call reads copies of its arguments."""
     if call.scale < 0.0 or call.cu_seqlens is not None:
@@ -174,7 +151,16 @@ class Recorder(NamedTuple):
                 return None
             launches.append((launch, arguments_of))
         is_float = self.call.query.dtype == torch.float32
-        run = Launches(self.device, plan.tensor_floats() if is_float else None, launches).run
+        tensor_floats = plan.tensor_floats()
+
+        def run(addresses: list[int]) -> bool:
+            if is_float and tensor_floats != plan.tensor_floats():  # kernels were compiled for the other setting
+                return False
+            with availability.device_of(self.device):
+                for launch, arguments_of in launches:
+                    launch(*arguments_of(addresses))
+            return True
+
         return KernelPlan(run, tuple(self.inputs.values()), tuple(made), ALIGNMENT)
 
 
