@@ -63,6 +63,11 @@ class AttentionCache:
         """Position of the next query among those held, for `query_offset`: an integer, or (batch,)."""
         return self.length if self.lengths is None else self.lengths
 
+    @property
+    def shortest(self) -> int:
+        """Number of positions of the shortest sequence."""
+        return self.length if self.lengths is None or self.batch == 0 else int(self.lengths.min())
+
     def append(self, key: Tensor, value: Tensor, lengths: Tensor | None = None) -> AttentionCache:
         """Return the cache with n more positions.
 
@@ -110,10 +115,9 @@ class AttentionCache:
         Raises:
             ValueError: `count` is negative, or more than the shortest sequence holds.
         """
-        positions = self.next_position
-        shortest = int(positions.min()) if isinstance(positions, Tensor) and len(positions) > 0 else self.length
-        if as_integer(count) is None or not 0 <= count <= shortest:
-            raise ValueError(f"count must be in [0, {shortest}], the positions of the shortest sequence, got {count!r}")
+        if as_integer(count) is None or not 0 <= count <= self.shortest:
+            rule = f"count must be in [0, {self.shortest}], the positions of the shortest sequence"
+            raise ValueError(f"{rule}, got {count!r}")
         buffers = (self.buffers[0][:, :, count:], self.buffers[1][:, :, count:])
         appended = self.appended
         self.appended = True

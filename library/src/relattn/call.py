@@ -85,10 +85,10 @@ class Call(NamedTuple):
             "relations": relations, "lengths": lengths, "key_lengths": key_lengths, "query_lengths": query_lengths,
             "mask": mask, "query_offset": query_offset if isinstance(query_offset, Tensor) else None,
         }  # fmt: skip
-        checks.check_tensors(operands)
-        checks.check_tensors(others)
+        tensors = operands | others
+        checks.check_tensors(tensors)
         checks.check_shapes(query, key, value)
-        checks.check_devices(operands | others)
+        checks.check_devices(tensors)
         checks.check_dtypes(operands)
         batch, heads, queries, dim = query.shape
         keys, value_dim = value.shape[2:]

@@ -20,7 +20,8 @@ from relattn import backends, checks
 from relattn.backends import pairs, plans
 from relattn.call import Beyond, Call, autocast, casts
 
-Clip = int | tuple[int, int] | None
+ClippingRange = int | tuple[int, int]
+Clip = ClippingRange | None
 Window = tuple[int | None, int | None] | None
 Chunk = tuple[int, int | None] | tuple[int, int | None, int | None] | None
 

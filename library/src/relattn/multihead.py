@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from relattn.call import Beyond
 from relattn.checks import can_read, check_dropout, show
+from relattn.functional import ClippingRange
 from relattn.nn import RelativeAttention, Tables, head_dim_of
 
 
@@ -64,7 +65,7 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        clip: int | tuple[int, int],
+        clip: ClippingRange,
         tables: Tables = "both",
         per_head: bool = False,
         beyond: Beyond = "clip",
@@ -97,7 +98,7 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         cls,
         module: nn.MultiheadAttention,
         *,
-        clip: int | tuple[int, int],
+        clip: ClippingRange,
         tables: Tables = "both",
         per_head: bool = False,
         beyond: Beyond = "clip",

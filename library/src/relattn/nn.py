@@ -22,7 +22,7 @@ from relattn.checks import (
     is_tracing,
     show,
 )
-from relattn.functional import Chunk, Options, Window, relative_attention
+from relattn.functional import Chunk, ClippingRange, Options, Window, relative_attention
 
 Tables = Literal["both", "keys", "values", "neither"]
 
@@ -47,7 +47,7 @@ class RelativePositionTable(nn.Module):
 
     def __init__(
         self,
-        clip: int | tuple[int, int],
+        clip: ClippingRange,
         dim: int,
         heads: int | None = None,
         *,
@@ -98,7 +98,7 @@ class RelativeAttention(nn.Module):
     def __init__(
         self,
         head_dim: int,
-        clip: int | tuple[int, int],
+        clip: ClippingRange,
         heads: int | None = None,
         *,
         tables: Tables = "both",
@@ -290,8 +290,7 @@ class SelfAttention(nn.Module):
         """Return the cache without the positions that no later query attends to."""
         if self.window_left is None or is_tracing():
             return cache
-        held = cache.next_position
-        shortest = held if isinstance(held, int) else int(held.min()) if len(held) > 0 else 0
+        shortest = cache.shortest
         return cache.drop(max(0, shortest - shortest % self.chunk_size - self.window_left))
 
 
@@ -325,7 +324,7 @@ class RelativeSelfAttention(SelfAttention):
         self,
         embed_dim: int,
         num_heads: int,
-        clip: int | tuple[int, int],
+        clip: ClippingRange,
         *,
         num_key_heads: int | None = None,
         tables: Tables = "both",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from relattn.integrations.transformers.family import Family  # imports transformers
 
 _log = logging.getLogger(__name__)
+Owner = type[nn.Module] | nn.Module  # of a setting
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +129,7 @@ class PatchedClass:
         else:
             self.module_type.forward = self.original  # type: ignore[method-assign, assignment]
 
-    def enable(self, owner: type[nn.Module] | nn.Module, request: Request) -> None:
+    def enable(self, owner: Owner, request: Request) -> None:
         """Enable the class or one of its modules."""
         self.install()
         if SETTING not in owner.__dict__:
@@ -138,13 +139,13 @@ class PatchedClass:
         if isinstance(owner, nn.Module):
             setting.has_rebound |= self._rebind(owner, self.original, self.forward)
 
-    def disable(self, owner: type[nn.Module] | nn.Module) -> None:
+    def disable(self, owner: Owner) -> None:
         """Undo each `enable`. Does nothing if `owner` was not enabled."""
         while (setting := owner.__dict__.get(SETTING)) is not None:
             self.withdraw(owner, setting.requests[-1])
         self.uninstall()
 
-    def withdraw(self, owner: type[nn.Module] | nn.Module, request: Request) -> None:
+    def withdraw(self, owner: Owner, request: Request) -> None:
         """Undo one `enable`: the requests before it are used again. Does nothing if that was done."""
         setting = owner.__dict__.get(SETTING)
         if setting is None or request not in setting.requests:
@@ -192,11 +193,11 @@ class Enabled:
 
     def __init__(self) -> None:
         self.scope = Scope()
-        self.changed: list[tuple[PatchedClass, type[nn.Module] | nn.Module, Request]] = []
+        self.changed: list[tuple[PatchedClass, Owner, Request]] = []
         self.in_int8: list[int8.Int8Linear] = []
 
     def add(
-        self, patched: PatchedClass, owner: type[nn.Module] | nn.Module, window: Window = None, unpad: bool = False,
+        self, patched: PatchedClass, owner: Owner, window: Window = None, unpad: bool = False,
         is_check: bool = False,
     ) -> None:  # fmt: skip
         """Enable a class or one of its modules."""
