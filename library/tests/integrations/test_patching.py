@@ -269,7 +269,6 @@ def changed_names(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def changed_capture(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(adapters, "needs_attention_weights", lambda *args: False)
-    monkeypatch.setattr("relattn.integrations.transformers.families.vits.needs_attention_weights", lambda *args: False)
     return "attention weights are missing"
 
 

@@ -51,6 +51,8 @@ class ForwardPatch:
         padded_reason: Returns why a module cannot leave out padding, or None.
         has_attention: Whether modules of the class contain attention. Others have no window and no line in reports.
         takes_window: Whether `forward` has the keyword argument `window`, the sliding window (left, right).
+        answers_weights: Whether `forward` is also called for attention weights, which it does not compute. Other calls
+            for them run the model's own code.
     """
 
     class_path: str
@@ -59,6 +61,7 @@ class ForwardPatch:
     takes_window: bool = False
     has_attention: bool = True
     padded_reason: Callable[[Any], str | None] = lambda module: None
+    answers_weights: bool = False
 
     @property
     def takes_unpad(self) -> bool:
@@ -72,6 +75,9 @@ class ForwardPatch:
         for one length only, and if an argument is used that the replacement does not have. With a window, which the
         own code does not have, such a call raises ValueError.
         """
+        from relattn.integrations.transformers import adapters  # imports transformers
+
+        checks_weights = self.has_attention and not self.answers_weights
         names = _argument_names(original_forward) or _argument_names(self.forward)[1:]
         ignored = [name for name in names[1:] if name not in inspect.signature(self.forward).parameters]
 
@@ -91,6 +97,8 @@ class ForwardPatch:
                 return own(module, *args, **kwargs)
             arguments |= kwargs
             own = functools.partial(own, module, **arguments)
+            if checks_weights and adapters.needs_attention_weights(module, arguments.get("output_attentions")):
+                return own()
             unknown = [name for name in ignored if arguments.get(name) is not None and arguments[name] is not False]
             if unknown and setting.is_check:
                 raise TypeError(f"{type(module).__name__} has the arguments {', '.join(unknown)}")

@@ -24,7 +24,6 @@ from transformers.modeling_outputs import BaseModelOutput
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import (
     join_heads,
-    needs_attention_weights,
     packed_options,
     packing_of,
     project,
@@ -128,8 +127,7 @@ def encoder(
     unpad: bool = False,
 ) -> Any:
     """Run the layers with a mask of valid keys and no distances."""
-    is_unsupported = query_states is not None or relative_pos is not None or attention_mask.dim() != 2
-    if is_unsupported or needs_attention_weights(module, output_attentions):
+    if query_states is not None or relative_pos is not None or attention_mask.dim() != 2:
         return own()
     options = {"rel_embeddings": module.get_rel_embedding(), "relative_pos": hidden_states.new_empty(0)}
     with torch.inference_mode(False):  # `mask_options` reads the mask once for all layers

@@ -22,7 +22,6 @@ from relattn import relative_attention
 from relattn.integrations.transformers.adapters import (
     join_heads,
     mask_options,
-    needs_attention_weights,
     packed_options,
     packing_of,
     project,
@@ -39,7 +38,6 @@ def attention(
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,
     position_bias: Tensor | None = None,  # (heads, 257) from the patched encoder
-    output_attentions: bool = False,
     **kwargs: Any,
 ) -> Any:
     """Compute the self-attention of one layer: (batch, length, dim)."""
@@ -64,14 +62,13 @@ def encoder(
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,
-    output_attentions: bool = False,
     output_hidden_states: bool = False,
     return_dict: bool = False,
     unpad: bool = False,
     **kwargs: Any,
 ) -> Any:
     """Run the layers with a table of biases."""
-    if mask_options(attention_mask, len(hidden_states)) is None or needs_attention_weights(module, output_attentions):
+    if mask_options(attention_mask, len(hidden_states)) is None:
         return own()
     distance = torch.arange(-MAX_DISTANCE, MAX_DISTANCE + 1, device=hidden_states.device)
     table = module.relative_attention_bias(module.relative_position_bucket(distance)).T  # (heads, 257)

@@ -58,7 +58,7 @@ def attention(
     # Dropout gives each sequence its own position embeddings, which one table cannot hold.
     positions_dropped = module.training and module.config.dropout_positions > 0
     positions_differ = position_embeddings is not None and len(position_embeddings) > 1 and positions_dropped
-    if options is None or position_embeddings is None or positions_differ or needs_attention_weights(module):
+    if options is None or position_embeddings is None or positions_differ:
         return own()
     query, key, value = project(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
     attended = transformer_xl(

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from relattn import relative_attention
-from relattn.integrations.transformers.adapters import join_heads, needs_attention_weights
+from relattn.integrations.transformers.adapters import join_heads
 from relattn.integrations.transformers.family import Family
 from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 
@@ -32,8 +32,6 @@ def attention(
     output_attentions: bool | None = None,
 ) -> Any:
     """Compute the self-attention of one layer: (batch, height, width, dim), and no weights."""
-    if needs_attention_weights(module, output_attentions):
-        return own()
     has_dropout = module.training and "Sdpa" not in type(module).__name__  # the own code with SDPA has none
     dropout_p = module.dropout if has_dropout else 0.0
     return attend(module, hidden_states, module.num_attention_heads, dropout_p), None
@@ -46,8 +44,6 @@ def vitdet_attention(
     output_attentions: bool = False,
 ) -> Any:
     """Compute the self-attention of one layer of ViTDet: (batch, height, width, dim)."""
-    if needs_attention_weights(module, output_attentions):
-        return own()
     return (attend(module, hidden_state, module.num_heads),)
 
 

@@ -84,7 +84,7 @@ FAMILIES = (
         lambda: sound_inputs("input_values", 331) | labels(),
         (
             ForwardPatch(f"{MODULE}.SpeechT5RelativePositionalEncoding", positions),
-            ForwardPatch(f"{MODULE}.SpeechT5Attention", attention, unsupported_reason),
+            ForwardPatch(f"{MODULE}.SpeechT5Attention", attention, unsupported_reason, answers_weights=True),
         ),
         since="5.0",
         run=generate,

@@ -39,13 +39,12 @@ def attention(
     hidden_states: Tensor,  # (batch, length, dim)
     mask: Tensor | None = None,
     position_bias: Tensor | None = None,  # (heads, 2 · max_distance + 1, 1), from the first layer
-    output_attentions: bool = False,
     **kwargs: Any,
 ) -> Any:
     """Compute the self-attention of one layer: (batch, length, dim), the table for the next layer, and no weights."""
     options, _ = packed_options(kwargs.get("cu_seqlens", mask), hidden_states)
     has_table = module.has_relative_attention_bias if position_bias is None else position_bias.dim() == 3
-    if options is None or not has_table or needs_attention_weights(module, output_attentions):
+    if options is None or not has_table:
         return own()
     table = bias_table(module, hidden_states.device) if position_bias is None else position_bias
     return module.o(attend(module, hidden_states, table, options)), table, None
@@ -56,12 +55,11 @@ def umt5_attention(
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,
-    output_attentions: bool = False,
     **kwargs: Any,
 ) -> Any:
     """Compute the self-attention of one UMT5 layer: (batch, length, dim). Each layer has its own table of buckets."""
     options, _ = packed_options(kwargs.get("cu_seqlens", attention_mask), hidden_states)
-    if options is None or needs_attention_weights(module, output_attentions):
+    if options is None:
         return own()
     return module.o(attend(module, hidden_states, bias_table(module, hidden_states.device), options)), None
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from relattn import relative_attention
-from relattn.integrations.transformers.adapters import join_heads, mask_options, needs_attention_weights, project
+from relattn.integrations.transformers.adapters import join_heads, mask_options, project
 from relattn.integrations.transformers.family import Family, text_inputs, valid_rows
 from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 
@@ -29,7 +29,7 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
     options = mask_options(attention_mask, len(hidden_states))
-    if options is None or needs_attention_weights(module, output_attentions):
+    if options is None:
         return own()
     query, key, value = project(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
     attended = relative_attention(

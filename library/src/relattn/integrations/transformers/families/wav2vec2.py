@@ -31,7 +31,6 @@ from relattn.integrations.transformers.adapters import (
     captured,
     farthest_distance,
     join_heads,
-    needs_attention_weights,
     packed_options,
     packing_of,
     project,
@@ -56,7 +55,7 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
     options, _ = packed_options(attention_mask, hidden_states)
-    if options is None or needs_attention_weights(module, kwargs.get("output_attentions")):
+    if options is None:
         return own()
     query, key, value = project(hidden_states, module.head_size, module.linear_q, module.linear_k, module.linear_v)
     options |= {"scale": module.scaling, "dropout_p": module.dropout.p if module.training else 0.0}
@@ -104,8 +103,6 @@ def bert_encoder(
     **kwargs: Any,
 ) -> Any:
     """Run the encoder of Wav2Vec2-BERT or Wav2Vec2-Conformer with a mask of valid keys."""
-    if needs_attention_weights(module, kwargs.get("output_attentions")):
-        return own()
     is_bert = not hasattr(module, "layer_norm")  # its convolution reads the mask, and it has no last normalisation
     states, mask = without_padding(hidden_states, attention_mask)
     states = module.dropout(states)
@@ -145,8 +142,6 @@ def seamless_encoder(
     **kwargs: Any,
 ) -> Any:
     """Run the encoder of SeamlessM4T with a mask of valid keys. Version 2 may have chunks, which become an option."""
-    if needs_attention_weights(module, kwargs.get("output_attentions")):
-        return own()
     config = module.config
     states, mask = without_padding(hidden_states, attention_mask)
     options = {"attention_mask": mask, "conv_attention_mask": attention_mask, **kwargs}

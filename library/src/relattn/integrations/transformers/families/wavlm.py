@@ -24,7 +24,6 @@ from relattn import relative_attention
 from relattn.integrations.transformers.adapters import (
     join_heads,
     mask_options,
-    needs_attention_weights,
     project,
     split_heads,
 )
@@ -43,8 +42,7 @@ def attention(
 ) -> Any:
     """Compute the self-attention of one layer: (batch, length, dim), no weights, and the table for the next layer."""
     # the bias of the model's own code is (batch · heads, length, length)
-    is_own_bias = position_bias is not None and position_bias.shape[1:] != (2 * module.max_distance + 1, 1)
-    if needs_attention_weights(module, kwargs.get("output_attentions")) or is_own_bias:
+    if position_bias is not None and position_bias.shape[1:] != (2 * module.max_distance + 1, 1):
         return own()
     table = bias_table(module, hidden_states.device) if position_bias is None else position_bias
     query, key, value = project(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
