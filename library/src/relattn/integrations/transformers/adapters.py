@@ -100,7 +100,7 @@ def mask_options(mask: Tensor | None, batch: int) -> dict[str, Any] | None:
 
     Args:
         mask: (batch or 1, heads or 1, queries or 1, keys). A boolean mask is True where a query attends to a key. A
-            floating-point mask is 0 there, and a large negative number elsewhere.
+            floating-point mask is 0 there, and a large negative number elsewhere. Or the ends of packed sequences.
         batch: Number of sequences.
 
     Returns:
@@ -109,6 +109,8 @@ def mask_options(mask: Tensor | None, batch: int) -> dict[str, Any] | None:
     """
     if mask is None:
         return {}
+    if mask.dim() == 1:
+        return {"cu_seqlens": mask}
     if torch.compiler.is_compiling():  # a graph cannot depend on the values of a mask
         return {"mask": mask} if mask.dtype == torch.bool else None
     if mask.is_inference():  # it has no version, which would show that it was changed in place
@@ -164,13 +166,6 @@ class ValidPositions(NamedTuple):
             return packed
         padded = packed.new_zeros(self.batch * self.length, packed.shape[-1]).index_copy(0, self.places, packed[0])
         return padded.unflatten(0, (self.batch, self.length))
-
-
-def packed_options(mask: Tensor | None, states: Tensor) -> tuple[dict[str, Any] | None, int]:
-    """Return `mask_options`, or the option for the ends of packed sequences; and the length of the longest sequence."""
-    if mask is not None and mask.dim() == 1:
-        return {"cu_seqlens": mask}, int(mask.diff().max())
-    return mask_options(mask, len(states)), states.shape[1]
 
 
 def packing_of(mask: Tensor | None, batch: int, unpad: bool) -> ValidPositions:

@@ -24,7 +24,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import (
     join_heads,
-    packed_options,
+    mask_options,
     packing_of,
     project,
     split_heads,
@@ -46,9 +46,11 @@ def attention(
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
     if relative_pos is None or relative_pos.numel() > 0:
         return own()
-    options, length = packed_options(attention_mask, hidden_states)
+    options = mask_options(attention_mask, len(hidden_states))
     assert options is not None  # a boolean mask is never a bias
     assert rel_embeddings is not None  # the encoder passes them
+    is_packed = attention_mask.dim() == 1
+    length = int(attention_mask.diff().max()) if is_packed else hidden_states.shape[1]
     used, rows = used_embeddings(module, length, hidden_states.device)
     embeddings = module.pos_dropout(rel_embeddings)[used]
     query, key, value, K, Q = projections(module, hidden_states, embeddings)

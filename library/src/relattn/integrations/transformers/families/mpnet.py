@@ -22,7 +22,6 @@ from relattn import relative_attention
 from relattn.integrations.transformers.adapters import (
     join_heads,
     mask_options,
-    packed_options,
     packing_of,
     project,
 )
@@ -43,7 +42,7 @@ def attention(
     """Compute the self-attention of one layer: (batch, length, dim)."""
     if position_bias is None or position_bias.dim() != 2:
         return own()
-    options, _ = packed_options(attention_mask, hidden_states)
+    options = mask_options(attention_mask, len(hidden_states))
     assert options is not None  # the encoder has checked it
     query, key, value = project(hidden_states, module.attention_head_size, module.q, module.k, module.v)
     attended = relative_attention(

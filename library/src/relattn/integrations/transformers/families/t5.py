@@ -24,8 +24,8 @@ from torch import Tensor
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import (
     join_heads,
+    mask_options,
     needs_attention_weights,
-    packed_options,
     packing_of,
     project,
 )
@@ -42,7 +42,7 @@ def attention(
     **kwargs: Any,
 ) -> Any:
     """Compute the self-attention of one layer: (batch, length, dim), the table for the next layer, and no weights."""
-    options, _ = packed_options(kwargs.get("cu_seqlens", mask), hidden_states)
+    options = mask_options(kwargs.get("cu_seqlens", mask), len(hidden_states))
     has_table = module.has_relative_attention_bias if position_bias is None else position_bias.dim() == 3
     if options is None or not has_table:
         return own()
@@ -58,7 +58,7 @@ def umt5_attention(
     **kwargs: Any,
 ) -> Any:
     """Compute the self-attention of one UMT5 layer: (batch, length, dim). Each layer has its own table of buckets."""
-    options, _ = packed_options(kwargs.get("cu_seqlens", attention_mask), hidden_states)
+    options = mask_options(kwargs.get("cu_seqlens", attention_mask), len(hidden_states))
     if options is None:
         return own()
     return module.o(attend(module, hidden_states, bias_table(module, hidden_states.device), options)), None

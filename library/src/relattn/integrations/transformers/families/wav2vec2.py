@@ -31,7 +31,7 @@ from relattn.integrations.transformers.adapters import (
     captured,
     farthest_distance,
     join_heads,
-    packed_options,
+    mask_options,
     packing_of,
     project,
     rows_of,
@@ -54,7 +54,7 @@ def attention(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
-    options, _ = packed_options(attention_mask, hidden_states)
+    options = mask_options(attention_mask, len(hidden_states))
     if options is None:
         return own()
     query, key, value = project(hidden_states, module.head_size, module.linear_q, module.linear_k, module.linear_v)
