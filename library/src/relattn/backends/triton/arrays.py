@@ -59,15 +59,15 @@ def store_rows(x, b, h, row, count, rows):
 
 
 @triton.jit
-def product(a, b, PRECISION: tl.constexpr):
+def product(a, b, pairs):
     """Return a matrix product in float32. "tf32x3" computes float32 products from three TF32 products."""
-    return interpreted_product(a, b, PRECISION) if INTERPRETED else tl.dot(a, b, input_precision=PRECISION)
+    return interpreted_product(a, b, pairs) if INTERPRETED else tl.dot(a, b, input_precision=pairs.PRECISION)
 
 
 @triton.jit
-def add_product(a, b, to, PRECISION: tl.constexpr):
+def add_product(a, b, to, pairs):
     """Return a matrix product added to `to`."""
-    return to + interpreted_product(a, b, PRECISION) if INTERPRETED else tl.dot(a, b, to, input_precision=PRECISION)
+    return to + interpreted_product(a, b, pairs) if INTERPRETED else tl.dot(a, b, to, input_precision=pairs.PRECISION)
 
 
 @triton.jit
@@ -79,14 +79,14 @@ def with_product_layout(x):
     """
     left = tl.zeros([x.shape[0], 16], tl.float16)
     right = tl.zeros([16, x.shape[1]], tl.float16)
-    return add_product(left, right, x, "ieee")
+    return x if INTERPRETED else tl.dot(left, right, x, input_precision="ieee")
 
 
 @triton.jit
-def interpreted_product(a, b, PRECISION: tl.constexpr):
+def interpreted_product(a, b, pairs):
     """Return what the tensor cores compute. The interpreter's own product would use the bits of bfloat16, and full
     float32."""
-    if PRECISION == "tf32x3" and a.dtype == tl.float32:
+    if pairs.PRECISION == "tf32x3" and a.dtype == tl.float32:
         big_a = round_to_tf32(a)
         big_b = round_to_tf32(b)
         small = tl.dot(round_to_tf32(a - big_a), big_b) + tl.dot(big_a, round_to_tf32(b - big_b))

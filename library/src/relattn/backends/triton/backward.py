@@ -85,9 +85,9 @@ def weights_and_ds(p, dp, delta, shifted_delta, pairs, row_seed, key):
 def add_relative(sums, rows, dq, dr, rel_query, pairs):
     """Add the product of ds by label and rows of the table to dr, or to dq without a rel_query, and return dq, dr."""
     if rel_query is None:
-        dq = add_product(sums, rows, dq, pairs.PRECISION)
+        dq = add_product(sums, rows, dq, pairs)
     else:
-        dr = add_product(sums, rows, dr, pairs.PRECISION)
+        dr = add_product(sums, rows, dr, pairs)
     return dq, dr
 
 
@@ -170,14 +170,14 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
     weight_sum_in = ds_sum
 
     if not WHOLE:
-        tiles_before = (near_start - start + COLS - 1) // COLS
-        for step in range(tiles_before + (stop - near_stop + COLS - 1) // COLS):  # far tiles
+        tiles_before = tl.cdiv(near_start - start, COLS)
+        for step in range(tiles_before + tl.cdiv(stop - near_stop, COLS)):  # far tiles
             is_before, first_key, end = far_tile(step, tiles_before, start, near_start, near_stop, stop, COLS)
             column = first_key + tl.arange(0, COLS)
             k = load_rows(key, b, key_head, column, valid_keys)  # (COLS, dim)
             v = load_rows(value, b, key_head, column, valid_keys)  # (COLS, value_dim)
             log = tl.where(is_before, log_before, log_after)  # (ROWS,)
-            e = product(q, tl.trans(k), pairs.PRECISION)  # (ROWS, COLS)
+            e = product(q, tl.trans(k), pairs)  # (ROWS, COLS)
             e = add_edges_of_keys(e, k, pos_query, is_before, pairs, b, h)
             p = tl.exp2(scale2 * e - log[:, None])  # (ROWS, COLS)
             is_cut = first_key + COLS > end
@@ -186,10 +186,10 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
             if is_cut:
                 is_visible = in_window(pairs, (column < end)[None, :], position[:, None], column[None, :])
                 p = tl.where(is_visible, p, 0.0)
-            dp = product(g, tl.trans(v), pairs.PRECISION)  # (ROWS, COLS)
+            dp = product(g, tl.trans(v), pairs)  # (ROWS, COLS)
             shifted_delta = tl.where(is_before, delta_before, delta_after)
             _, ds = weights_and_ds(p, dp, delta[:, None], shifted_delta[:, None], pairs, row_seed, column[None, :])
-            dq = add_product(ds.to(k.dtype), k, dq, pairs.PRECISION)  # (ROWS, dim)
+            dq = add_product(ds.to(k.dtype), k, dq, pairs)  # (ROWS, dim)
             tile_sum = tl.sum(ds, 1)  # (ROWS,)
             ds_sum += tile_sum
             ds_before += tl.where(is_before, tile_sum, 0.0)
@@ -199,7 +199,7 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
     if pairs.ONE_CHUNK:
         key_terms = terms_by_label(r, rel_key, pairs, b, h, 0, False)  # (ROWS, CHUNK)
         value_terms = terms_by_label(g, rel_value, pairs, b, h, 0, False)  # (ROWS, CHUNK)
-    for step in tl.range((near_stop - near_start + NEAR - 1) // NEAR, disable_licm=True):  # near tiles
+    for step in tl.range(tl.cdiv(near_stop - near_start, NEAR), disable_licm=True):  # near tiles
         first_key = near_start + step * NEAR
         column = first_key + tl.arange(0, NEAR)
         k = load_rows(key, b, key_head, column, valid_keys)  # (NEAR, dim)
@@ -210,9 +210,9 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
         )  # fmt: skip
         p = tl.exp2(scale2 * e - log_sum[:, None])  # (ROWS, NEAR)
         dp = pair_terms(g, rel_value, value_terms, value_before, pairs, b, h, label, is_before, low, high, False)
-        dp = add_product(g, tl.trans(v), dp, pairs.PRECISION)  # (ROWS, NEAR)
+        dp = add_product(g, tl.trans(v), dp, pairs)  # (ROWS, NEAR)
         weights, ds = weights_and_ds(p, dp, delta[:, None], delta[:, None], pairs, row_seed, column[None, :])
-        dq = add_product(ds.to(k.dtype), k, dq, pairs.PRECISION)  # (ROWS, dim)
+        dq = add_product(ds.to(k.dtype), k, dq, pairs)  # (ROWS, dim)
         if DEFERRED:
             if rel_key is not None:
                 ds_by_label += pairs_to_labels(ds, pairs, position, first_key, 0, 0.0)  # (ROWS, CHUNK)
@@ -238,9 +238,9 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
             if rel_value is None:
                 weight_sum_in += tl.sum(tl.where((label >= 0) & (label < pairs.labels), weights, 0.0), 1)
         if WHOLE:
-            dk = product(tl.trans(ds.to(q.dtype)), q, pairs.PRECISION)  # (NEAR, dim)
+            dk = product(tl.trans(ds.to(q.dtype)), q, pairs)  # (NEAR, dim)
             store_rows(d_key, b, h, column, pairs.keys, scale * dk)
-            dv = product(tl.trans(weights.to(g.dtype)), g, pairs.PRECISION)  # (NEAR, value_dim)
+            dv = product(tl.trans(weights.to(g.dtype)), g, pairs)  # (NEAR, value_dim)
             store_rows(d_value, b, h, column, pairs.keys, pairs.keep_scale * dv)
 
     if pairs.BEFORE:
@@ -330,8 +330,8 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
             pos_terms = k
             if pairs.ONE_CHUNK:
                 pos_terms = terms_by_label(k, pos_query, pairs, b, h, 0, False)  # (COLS, CHUNK)
-        tiles_after = (near_start - start + ROWS - 1) // ROWS
-        for step in range(tiles_after + (stop - near_stop + ROWS - 1) // ROWS):  # far tiles
+        tiles_after = tl.cdiv(near_start - start, ROWS)
+        for step in range(tiles_after + tl.cdiv(stop - near_stop, ROWS)):  # far tiles
             is_after, first_row, end = far_tile(step, tiles_after, start, near_start, near_stop, stop, ROWS)
             row = first_row // 16 * 16 + tl.arange(0, ROWS)
             q = load_rows(query, b, h, row, valid_queries)  # (ROWS, dim)
@@ -346,7 +346,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
             log = load_backward_stat(backward_stats, log_index, b, h, row, pairs)  # (ROWS,)
             if first_row + ROWS > end:
                 log = tl.where(row < end, log, float("inf"))
-            e = product(k, tl.trans(q), pairs.PRECISION)  # (COLS, ROWS)
+            e = product(k, tl.trans(q), pairs)  # (COLS, ROWS)
             if pos_query is not None:
                 e += tl.where(is_after, pos_after, pos_before)[:, None]
             p = tl.exp2(scale2 * e - log[None, :])  # (COLS, ROWS)
@@ -356,19 +356,19 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
                     position = row + offset
                     is_visible = in_window(pairs, (row < end)[None, :], position[None, :], column[:, None])
                     p = tl.where(is_visible, p, 0.0)
-            dp = product(v, tl.trans(g), pairs.PRECISION)  # (COLS, ROWS)
+            dp = product(v, tl.trans(g), pairs)  # (COLS, ROWS)
             row_seed = load_row_seed(backward_stats, b, h, row, pairs)[None, :]
             weights, ds = weights_and_ds(
                 p, dp, delta[None, :], shifted_delta[None, :], pairs, row_seed, column[:, None]
             )
-            dv = add_product(weights.to(g.dtype), g, dv, pairs.PRECISION)  # (COLS, value_dim)
-            dk = add_product(ds.to(q.dtype), q, dk, pairs.PRECISION)  # (COLS, dim)
+            dv = add_product(weights.to(g.dtype), g, dv, pairs)  # (COLS, value_dim)
+            dk = add_product(ds.to(q.dtype), q, dk, pairs)  # (COLS, dim)
             if pos_query is not None:
                 tile_sum = tl.sum(ds, 1)  # (COLS,)
                 ds_before += tl.where(is_after, 0.0, tile_sum)
                 ds_after += tl.where(is_after, tile_sum, 0.0)
 
-        for step in tl.range((near_stop - near_start + NEAR - 1) // NEAR, disable_licm=True):  # near tiles
+        for step in tl.range(tl.cdiv(near_stop - near_start, NEAR), disable_licm=True):  # near tiles
             first_row = near_start + step * NEAR
             row = first_row // 16 * 16 + tl.arange(0, NEAR)
             position = row + offset
@@ -399,7 +399,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
                     k, pos_query, pos_terms, pos_before, pairs, b, h, label, is_before, low, high, False
                 )
                 e += pos_term
-            e = add_product(k, tl.trans(q), e, pairs.PRECISION)  # (COLS, NEAR)
+            e = add_product(k, tl.trans(q), e, pairs)  # (COLS, NEAR)
             may_hide = (last >= valid_keys) | (pairs.CAUSAL & (last > first_row + offset))
             if pairs.WINDOW:
                 is_cut = (first_row + offset < common_first) | (first_row + NEAR - 1 + offset > common_last)
@@ -407,11 +407,11 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
             e = mask_scores(e, pairs, b, h, row[None, :], position[None, :], column[:, None], valid_keys, may_hide)
             p = tl.exp2(scale2 * e - log_sum[None, :])  # (COLS, NEAR)
             dp = pair_terms(g, rel_value, value_terms, value_before, pairs, b, h, label, is_before, low, high, True)
-            dp = add_product(v, tl.trans(g), dp, pairs.PRECISION)  # (COLS, NEAR)
+            dp = add_product(v, tl.trans(g), dp, pairs)  # (COLS, NEAR)
             row_seed = load_row_seed(backward_stats, b, h, row, pairs)[None, :]
             weights, ds = weights_and_ds(p, dp, delta[None, :], delta[None, :], pairs, row_seed, column[:, None])
-            dv = add_product(weights.to(g.dtype), g, dv, pairs.PRECISION)  # (COLS, value_dim)
-            dk = add_product(ds.to(q.dtype), q, dk, pairs.PRECISION)  # (COLS, dim)
+            dv = add_product(weights.to(g.dtype), g, dv, pairs)  # (COLS, value_dim)
+            dk = add_product(ds.to(q.dtype), q, dk, pairs)  # (COLS, dim)
             if pos_query is not None:
                 if DEFERRED:
                     ds_by_label += pairs_to_labels(ds, pairs, column, first_row + offset, 0, 0.0, True)
@@ -420,7 +420,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
                     for chunk in tl.range(first_chunk, stop_chunk, disable_licm=True):
                         sums = sum_by_label(ds, pairs, label, column, first_row + offset, chunk, True)  # (COLS, CHUNK)
                         rows = chunk_rows(pos_query, pairs, b, h, chunk, False)  # (CHUNK, dim)
-                        dk = add_product(sums.to(rows.dtype), rows, dk, pairs.PRECISION)
+                        dk = add_product(sums.to(rows.dtype), rows, dk, pairs)
                         store_chunk(d_pos_query, program_index, h, chunk, sums, k, scale, pairs, True, begin)
                 if pairs.BEFORE:
                     ds_before += tl.sum(tl.where(is_before, ds, 0.0), 1)
@@ -430,7 +430,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
         if pos_query is not None:
             if DEFERRED:
                 rows = chunk_rows(pos_query, pairs, b, h, 0, False)  # (CHUNK, dim)
-                dk = add_product(ds_by_label.to(rows.dtype), rows, dk, pairs.PRECISION)
+                dk = add_product(ds_by_label.to(rows.dtype), rows, dk, pairs)
                 store_chunk(d_pos_query, program_index, h, 0, ds_by_label, k, scale, pairs, False, begin)
             if pairs.BEFORE:
                 # far tiles have probabilities of keys in padding, which may be infinite
@@ -438,7 +438,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
                 ds_after = tl.where(column < valid_keys, ds_after, 0.0)
                 rows = edge_rows(pos_query, pairs, b, h)  # (16, dim)
                 columns = edge_columns(ds_before, ds_after, rows.dtype)  # (COLS, 16)
-                dk = add_product(columns, rows, dk, pairs.PRECISION)
+                dk = add_product(columns, rows, dk, pairs)
                 store_edges(d_pos_query, program_index, h, columns, k, scale, pairs, False)
 
     is_valid = (column < valid_keys)[:, None]

@@ -97,13 +97,13 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
     weight_sum_in = row_sum
     scores = tl.full([ROWS, pairs.CHUNK], float("-inf"), tl.float32)  # by label
 
-    tiles_before = (near_start - start + COLS - 1) // COLS
-    for step in range(tiles_before + (stop - near_stop + COLS - 1) // COLS):  # far tiles
+    tiles_before = tl.cdiv(near_start - start, COLS)
+    for step in range(tiles_before + tl.cdiv(stop - near_stop, COLS)):  # far tiles
         is_before, first_key, end = far_tile(step, tiles_before, start, near_start, near_stop, stop, COLS)
         column = first_key + tl.arange(0, COLS)
         k = load_rows(key, b, key_head, column, valid_keys)  # (COLS, dim)
         v = load_rows(value, b, key_head, column, valid_keys)  # (COLS, value_dim)
-        e = product(q, tl.trans(k), pairs.PRECISION)  # (ROWS, COLS)
+        e = product(q, tl.trans(k), pairs)  # (ROWS, COLS)
         e = add_edges_of_keys(e, k, pos_query, is_before, pairs, b, h)
         if first_key + COLS > end:
             e = tl.where((column < end)[None, :], e, float("-inf"))
@@ -129,12 +129,12 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
             weight_sum = weight_sum * rescale + p_sum
             weight_sum_in *= rescale
             weight_sum_before = weight_sum_before * rescale + tl.where(is_before, p_sum, 0.0)
-        z = add_product(p.to(v.dtype), v, z * rescale[:, None], pairs.PRECISION)  # (ROWS, value_dim)
+        z = add_product(p.to(v.dtype), v, z * rescale[:, None], pairs)  # (ROWS, value_dim)
 
     key_terms = r
     if pairs.ONE_CHUNK:
         key_terms = terms_by_label(r, rel_key, pairs, b, h, 0, False)  # (ROWS, CHUNK)
-    for step in tl.range((near_stop - near_start + NEAR - 1) // NEAR, disable_licm=True):  # near tiles
+    for step in tl.range(tl.cdiv(near_stop - near_start, NEAR), disable_licm=True):  # near tiles
         first_key = near_start + step * NEAR
         column = first_key + tl.arange(0, NEAR)
         k = load_rows(key, b, key_head, column, valid_keys)  # (NEAR, dim)
@@ -155,7 +155,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
             p = tl.where(keeps, p, 0.0)
             e = tl.where(keeps, e, float("-inf"))
             p_sum = tl.sum(p, 1)
-        z = add_product(p.to(v.dtype), v, z * rescale[:, None], pairs.PRECISION)  # (ROWS, value_dim)
+        z = add_product(p.to(v.dtype), v, z * rescale[:, None], pairs)  # (ROWS, value_dim)
         weight_sum_in *= rescale
         if DEFERRED:
             scores = pairs_to_labels(e, pairs, position, first_key, 0, scores)  # (ROWS, CHUNK)
@@ -164,7 +164,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
             for chunk in range(first_chunk, stop_chunk):
                 rows = chunk_rows(rel_value, pairs, b, h, chunk, False)  # (CHUNK, value_dim)
                 label_weights = sum_by_label(p, pairs, label, position, first_key, chunk)  # (ROWS, CHUNK)
-                z = add_product(label_weights.to(rows.dtype), rows, z, pairs.PRECISION)
+                z = add_product(label_weights.to(rows.dtype), rows, z, pairs)
                 weight_sum_in += tl.sum(label_weights, 1)
         if pairs.BEFORE:
             weight_sum = weight_sum * rescale + p_sum
@@ -177,7 +177,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
         label_weights = tl.exp2(
             scale2 * scores - tl.where(row_max == float("-inf"), 0.0, row_max)[:, None]
         )  # (ROWS, CHUNK)
-        z = add_product(label_weights.to(rows.dtype), rows, z, pairs.PRECISION)
+        z = add_product(label_weights.to(rows.dtype), rows, z, pairs)
         weight_sum_in = tl.sum(label_weights, 1)
     attends = row_sum != 0  # true for NaN, which has to stay visible
     if pairs.query_lengths is not None:
@@ -190,7 +190,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
             weight_sum_before = weight_sum - weight_sum_in
         if rel_value is not None:
             rows = edge_rows(rel_value, pairs, b, h)  # (16, value_dim)
-            z = add_product(edge_columns(weight_sum_before, weight_sum_after, rows.dtype), rows, z, pairs.PRECISION)
+            z = add_product(edge_columns(weight_sum_before, weight_sum_after, rows.dtype), rows, z, pairs)
         inverse = tl.where(attends, 1.0 / tl.where(attends, row_sum, 1.0), 0.0)
         store_stat(row_stats, split * FORWARD_STATS + WEIGHT_SUM_BEFORE, b, h, row, pairs, weight_sum_before * inverse)
         store_stat(row_stats, split * FORWARD_STATS + WEIGHT_SUM_AFTER, b, h, row, pairs, weight_sum_after * inverse)

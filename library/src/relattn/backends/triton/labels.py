@@ -46,7 +46,7 @@ def chunks_of(pairs, label, low, high):
     if pairs.AFTER:  # a masked tile may lie after the clipping range as a whole, and needs the edge's label
         first = tl.minimum(first, pairs.labels)
     stop = tl.minimum(high + 1, pairs.labels + pairs.AFTER)
-    return first // pairs.CHUNK, (stop + pairs.CHUNK - 1) // pairs.CHUNK
+    return first // pairs.CHUNK, tl.cdiv(stop, pairs.CHUNK)
 
 
 @triton.jit
@@ -55,9 +55,7 @@ def terms_by_label(x, table, pairs, b, h, chunk, TRANSPOSED: tl.constexpr):
     terms = x
     if table is not None:
         rows = chunk_rows(table, pairs, b, h, chunk, pairs.AFTER)  # (CHUNK, PADDED)
-        terms = (
-            product(rows, tl.trans(x), pairs.PRECISION) if TRANSPOSED else product(x, tl.trans(rows), pairs.PRECISION)
-        )
+        terms = product(rows, tl.trans(x), pairs) if TRANSPOSED else product(x, tl.trans(rows), pairs)
     return terms
 
 
@@ -128,7 +126,7 @@ def near_scores(q, r, k, rel_key, pos_query, key_terms, before, pairs, b, h, row
     e = pair_terms(r, rel_key, key_terms, before, pairs, b, h, label, is_before, low, high, False)
     if pos_query is not None:
         e += key_terms_by_pair(k, pos_query, pairs, b, h, label, is_before, low, high)
-    e = add_product(q, tl.trans(k), e, pairs.PRECISION)
+    e = add_product(q, tl.trans(k), e, pairs)
     may_hide = (first_key + NEAR > stop) | (pairs.CAUSAL & (first_key + NEAR - 1 > first))
     if pairs.WINDOW:
         may_hide = may_hide | (first_key < common_first) | (first_key + NEAR - 1 > common_last)
@@ -188,7 +186,7 @@ def edge_terms(x, table, pairs, b, h):
     after = tl.zeros([x.shape[0]], tl.float32)
     if pairs.BEFORE and table is not None:
         slot = tl.arange(0, 16)[None, :]
-        both = product(x, tl.trans(edge_rows(table, pairs, b, h)), pairs.PRECISION)  # (rows, 16)
+        both = product(x, tl.trans(edge_rows(table, pairs, b, h)), pairs)  # (rows, 16)
         before = tl.sum(tl.where(slot == 0, both, 0.0), 1)
         after = tl.sum(tl.where(slot == 1, both, 0.0), 1)
     return before, after
@@ -232,7 +230,7 @@ def first_label(options, distance):
 def store_chunk(x, part, h, chunk, sums, rows, factor, pairs, accumulate, begin):
     """Store a program's part of the gradient of a chunk of a table, or add to it. The part has labels from `begin`."""
     row = tl.arange(0, pairs.CHUNK) + pairs.shift + chunk * pairs.CHUNK - begin
-    gradient = tl.trans(product(tl.trans(rows), sums.to(rows.dtype), pairs.PRECISION))  # (CHUNK, PADDED)
+    gradient = tl.trans(product(tl.trans(rows), sums.to(rows.dtype), pairs))  # (CHUNK, PADDED)
     store_part(x, part, h, row, pairs.shift + pairs.labels - begin, factor * gradient, accumulate)
 
 
@@ -242,7 +240,7 @@ def store_edges(x, part, h, columns, rows, factor, pairs, accumulate):
     last = pairs.shift + pairs.labels
     if pairs.reach is not None:
         last = pairs.shift + pairs.reach
-    gradient = tl.trans(product(tl.trans(rows), columns, pairs.PRECISION))  # (16, PADDED)
+    gradient = tl.trans(product(tl.trans(rows), columns, pairs))  # (16, PADDED)
     gradient = factor * tl.sum(tl.reshape(gradient, [8, 2, x.PADDED]), 0)  # (2, PADDED)
     store_part(x, part, h, tl.arange(0, 2) * last, last + pairs.AFTER, gradient, accumulate)
 

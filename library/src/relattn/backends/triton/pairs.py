@@ -203,7 +203,7 @@ def key_parts(pairs, first, last, valid_keys, NEAR: tl.constexpr):
             near_start = tl.maximum(near_start, start)
         if not pairs.CAUSAL:
             near_width = tl.maximum(last + pairs.stop - near_start, 0)
-            near_stop = tl.minimum(near_start + (near_width + NEAR - 1) // NEAR * NEAR, stop)
+            near_stop = tl.minimum(near_start + tl.cdiv(near_width, NEAR) * NEAR, stop)
     return start, near_start, near_stop, stop
 
 
@@ -235,7 +235,7 @@ def query_parts(pairs, first, last, offset, valid_queries, valid_keys, NEAR: tl.
             if pairs.window_right is not None:
                 near_start = tl.maximum(near_start, start)
         near_width = tl.maximum(last - pairs.start + 1 - offset - near_start, 0)
-        near_stop = tl.minimum(near_start + (near_width + NEAR - 1) // NEAR * NEAR, stop)
+        near_stop = tl.minimum(near_start + tl.cdiv(near_width, NEAR) * NEAR, stop)
     return start, near_start, near_stop, stop
 
 

@@ -21,7 +21,7 @@ BACKWARD_STATS = 9
 @triton.jit
 def padded_queries(pairs):
     """Return the number of queries rounded up to a multiple of 16, so that several can be loaded at once."""
-    return (pairs.queries + 15) // 16 * 16
+    return tl.cdiv(pairs.queries, 16) * 16
 
 
 @triton.jit
