@@ -108,9 +108,9 @@ class CallPlan(NamedTuple):
     forward: KernelPlan
     backward: Backward | None
     attention: Operator
-    lengths: tuple[tuple[Any, ...], ...]
+    lengths: list[tuple[Any, ...]]
     labels: int
-    finite: tuple[int, ...]
+    finite: list[int]
     names: tuple[str, ...]
     strides: list[tuple[int, ...]]
     options: bytes
@@ -230,7 +230,11 @@ def plan_of(
     keys = call.key.shape[2]
     limits = ("lengths", keys, "positions"), ("key_lengths", keys, "keys"), ("query_lengths", queries, "queries")
     names = tuple(given)
+    lengths = [(name, names.index(name), batch, most, what) for name, most, what in limits if name in given]
     can_read = checks.can_read(call.query)
+    finite = []
+    if can_read and pairs.may_skip_rows(call):
+        finite = [names.index(name) for name in call.tables()]
     checks_labels = call.relations is not None and can_read and check is not False
     forward, backward = kernels
     strides = [x.stride() for x in given.values()]
@@ -243,9 +247,9 @@ def plan_of(
         forward,
         backward,
         backend.operators.attention,
-        tuple((name, names.index(name), batch, most, what) for name, most, what in limits if name in given),
+        lengths,
         call.labels if checks_labels else 0,
-        tuple(names.index(name) for name in names if name in TABLES and can_read and pairs.may_skip_rows(call)),
+        finite,
         names,
         strides,
         options,

@@ -278,11 +278,14 @@ def lengths_of(call: Call) -> tuple[Tensor | None, Tensor | None]:
     """Return the valid keys and the valid queries per sequence: both or neither, so that kernels have one variant."""
     if call.key_lengths is None and call.query_lengths is None:
         return None, None
-    keys, queries = (
-        x.new_full((x.shape[0],), x.shape[2], dtype=torch.int64) if lengths is None else lengths.contiguous()
-        for x, lengths in ((call.key, call.key_lengths), (call.query, call.query_lengths))
-    )
-    return keys, queries
+    return lengths_or_all(call.key, call.key_lengths), lengths_or_all(call.query, call.query_lengths)
+
+
+def lengths_or_all(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Return the numbers of valid rows, which are all without lengths."""
+    if lengths is not None:
+        return lengths.contiguous()
+    return x.new_full((x.shape[0],), x.shape[2], dtype=torch.int64)
 
 
 def array(x: Tensor | None) -> Array | None:
