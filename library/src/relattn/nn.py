@@ -246,7 +246,7 @@ class SelfAttention(nn.Module):
                 another layer.
         """
         width = getattr(self.query, "in_features", None)
-        if not is_tracing() and (x.dim() != 3 or x.shape[2] != width is not None):
+        if not is_tracing() and not (x.dim() == 3 and width in (None, x.shape[2])):
             raise ValueError(f"x must have shape (batch, n, {width}), got {show(x)}")
         if cache is not None:
             if not isinstance(cache, AttentionCache):

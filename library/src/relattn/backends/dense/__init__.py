@@ -25,30 +25,33 @@ def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
         shape = (*call.query.shape[:3], call.key.shape[2])
         device = call.query.device
         kept = torch.empty(shape, dtype=torch.bool, device=device).bernoulli_(1.0 - call.dropout_p)
-    tables, label, diagonals = labels(call)
-    rel_key, rel_value, pos_query = tables
+    call, label, diagonals = labels(call)
     tensors = (
-        call.query, call.key, call.value, rel_key, rel_value, call.rel_query, pos_query, call.bias, label, hidden, live,
-        kept,
+        call.query, call.key, call.value, call.rel_key, call.rel_value, call.rel_query, call.pos_query, call.bias,
+        label, hidden, live, kept,
     )  # fmt: skip
     options = (diagonals, keep_scale(call.dropout_p), call.scale, return_lse, has_gradients(tensors))
     output, *rest = differentiable_attention(*tensors, *options)
     return output, rest[0].detach() if return_lse else None
 
 
-def labels(call: Call) -> tuple[list[Tensor | None], Tensor | None, Diagonals | None]:
-    """Return the tables, (heads or 1, labels, dim), and how pairs get their rows: by labels, or by diagonals."""
-    given = (call.rel_key, call.rel_value, call.pos_query)
-    tables = [None if x is None else x[None] if x.dim() == 2 else x for x in given]
+def labels(call: Call) -> tuple[Call, Tensor | None, Diagonals | None]:
+    """Return how pairs get rows of the tables, by labels or by diagonals, and the call with these rows.
+
+    Its tables are (heads or 1, labels, dim).
+    """
+    tables = {name: x[None] if x.dim() == 2 else x for name, x in call.tables().items()}
     queries = call.query.shape[2]
     keys = call.key.shape[2]
     needs_labels = call.relations is not None or call.query_offsets is not None or queries * keys == 0
     if needs_labels or is_tracing():
-        return [None if x is None else F.pad(x, (0, 0, 0, 1)) for x in tables], pairs.labels_of_pairs(call), None
+        tables = {name: F.pad(x, (0, 0, 0, 1)) for name, x in tables.items()}
+        return call._replace(**tables), pairs.labels_of_pairs(call), None
     diagonals, rows = diagonals_of(call)
-    rel_key, rel_value, pos_query = (None if x is None else x[:, rows] for x in tables)
-    # the labels of the pairs (key, query) are in reverse order
-    return [rel_key, rel_value, None if pos_query is None else pos_query.flip(1)], None, diagonals
+    tables = {name: x[:, rows] for name, x in tables.items()}
+    if call.pos_query is not None:  # the labels of the pairs (key, query) are in reverse order
+        tables["pos_query"] = tables["pos_query"].flip(1)
+    return call._replace(**tables), None, diagonals
 
 
 def masks(call: Call) -> tuple[Tensor | None, Tensor | None]:

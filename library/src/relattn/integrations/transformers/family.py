@@ -68,17 +68,18 @@ class Family:
 
     def make(self, **settings: Any) -> nn.Module:
         """Return the small model in float32 and evaluation mode. No parameter is zero."""
-        model_type: Any
-        config_type: Any
-        model_type, config_type = (
-            load_class(name) if "." in name else getattr(transformers, name, None) for name in (self.model, self.config)
-        )
-        config_type = config_type or model_type.config_class
+        model_type = class_of(self.model)
+        config_type = class_of(self.config) if self.config else model_type.config_class
         model: nn.Module = model_type(config_type(**self.settings | settings)).float().eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.1)
         return model
+
+
+def class_of(name: str) -> Any:
+    """Return a class by its name in transformers, or by its path below transformers.models."""
+    return load_class(name) if "." in name else getattr(transformers, name)
 
 
 def too_old(since: str) -> str | None:

@@ -300,7 +300,8 @@ def enable(
 
 def _check_model_takes_unpad(model: nn.Module | None) -> None:
     """Check that a model has an encoder that can leave out padding."""
-    encoders = [(x, patched) for x, patched in ([] if model is None else _units(model)) if patched.patch.takes_unpad]
+    modules = [] if model is None else _units(model)
+    encoders = [(x, patched) for x, patched in modules if patched.patch.takes_unpad]
     if all(patched.patch.unsupported_reason(x) for x, patched in encoders):
         names = ", ".join(dict.fromkeys(p.family.name for p in _patched_classes().values() if p.patch.takes_unpad))
         raise ValueError(f"unpad must be given with a model of {names}, got {type(model).__name__}")
