@@ -188,7 +188,8 @@ def check_table(name: str, table: Tensor | None, dim: int, heads: int, hint: str
     """Check the shape of a table whose rows have `dim` numbers."""
     if table is None:
         return
-    if table.dim() not in (2, 3) or table.shape[-1] != dim or (table.dim() == 3 and table.shape[0] != heads):
+    fits = table.dim() in (2, 3) and table.shape[-1] == dim and table.shape[:-2] in ((), (heads,))
+    if not fits:
         raise ValueError(
             f"{name} must have shape (labels, {dim}), or ({heads}, labels, {dim}) for one table per head, "
             f"got {show(table)}{hint}"

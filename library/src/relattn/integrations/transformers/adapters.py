@@ -6,7 +6,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -82,9 +82,7 @@ def split_heads(x: Tensor, head_dim: int) -> Tensor:
 
 def project(x: Tensor, head_dim: int, *projections: nn.Module) -> tuple[Tensor, ...]:
     """Apply each projection to `x`, (batch, length, dim), and split the heads: (batch, heads, length, head_dim)."""
-    if torch.compiler.is_compiling():
-        return tuple(split_heads(projection(x), head_dim) for projection in projections)
-    with shared_input(*projections):
+    with nullcontext() if torch.compiler.is_compiling() else shared_input(*projections):
         return tuple(split_heads(projection(x), head_dim) for projection in projections)
 
 
