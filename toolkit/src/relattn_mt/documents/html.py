@@ -11,13 +11,14 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from relattn_mt.documents.lexer import FORMATS, INVALID, TokenText, divided
+from relattn_mt.documents import lexer
+from relattn_mt.documents.lexer import FORMATS, INVALID, TokenText, pairs_of
 from relattn_mt.support.errors import require
-from relattn_mt.text.marked import Marked, pair_tags
+from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text
 
 _CODE = "code", "kbd", "samp", "var"
@@ -54,7 +55,10 @@ _NAME = re.compile(r"</?([A-Za-z][^\s/>]*)")
 _ATTRIBUTE = re.compile(r"""[\s/]*([^\s/>][^\s/>=]*)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s>"'][^\s>]*))?""")
 _LETTER = re.compile(r"[^\W\d_]")
 _TAG_END = re.compile(r"[\s/]*>")
-_COMMENT = re.compile(r"<!--(?:-?>|.*?--!?>)", re.DOTALL)
+_COMMENT = r"<!--(?:-?>|.*?(?:--!?>|\Z))|<(?:[!?]|/(?=.))[^>]*>?"  # and declarations
+_SECTION = r"<!\[CDATA\[.*?(?:\]\]>|\Z)|<(?=\?).*?(?:\?>|\Z)"  # and processing instructions
+_OF_HTML = re.compile(_COMMENT, re.DOTALL)
+_OF_XML = re.compile(f"{_SECTION}|{_COMMENT}", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,34 +126,39 @@ class Markup:
         self, source: str, rules: Rules | None = None, *, is_xml: bool = False, keeps_space: bool = False
     ) -> None:
         self._tokens = list(tokens_of(source, is_xml or rules is not None))
-        translated = [True] * len(self._tokens) if rules else list(_translated(self._tokens))
-        self._runs: list[tuple[list[tuple[int, int]], TokenText]] = []  # ranges of tokens, and their text
+        self._runs: list[tuple[list[range], TokenText]] = []  # tokens of each part of a text, and the text
         self._attributes: list[tuple[int, int, int]] = []  # token, and range of a value in its source
-        texts: list[Marked] = []
-        spaced: Callable[[str], str] = str if keeps_space else partial(_SPACE.sub, " ")
+        self.texts: list[Marked] = []
+        translated = [True] * len(self._tokens) if rules else list(_translated(self._tokens))
+        separating = {"img"} if rules is None else rules.spaces
+
+        def part_of_text(part: range) -> lexer.Token:
+            token = self._tokens[part.start]
+            if token.is_text and translated[part.start]:
+                text = characters(token.source)
+                return lexer.Token(text if keeps_space else _SPACE.sub(" ", text))
+            is_single = token.is_void or len(part) > 1
+            return lexer.Token(
+                name="" if is_single else token.name,
+                is_closing=token.is_closing,
+                is_space=token.name in separating,
+            )
+
         for run in _runs_of_xml(self._tokens, rules) if rules else _runs(self._tokens):
-            first_tokens = [self._tokens[begin] for begin, _ in run]
-            texts_of_run = [
-                spaced(characters(token.source)) if token.is_text and translated[begin] else None
-                for (begin, _), token in zip(run, first_tokens, strict=True)
-            ]
-            tags = [
-                (i, token.name, token.is_closing)
-                for i, ((begin, end), token) in enumerate(zip(run, first_tokens, strict=True))
-                if token.name and not token.is_void and end == begin + 1
-            ]
-            separating = {"img"} if rules is None else rules.spaces
-            for begin, end, pairs in divided(texts_of_run, tags):
-                spaces = {i - begin for i in range(begin, end) if first_tokens[i].name in separating}
-                text = TokenText(texts_of_run[begin:end], pairs, spaces=spaces)
-                self._runs.append((run[begin:end], text))
-                texts += text.texts
-        for i, token in enumerate(self._tokens if rules is None else ()):
-            for name, value, begin, end in token.attributes if translated[i] else ():
-                if has_text(value) and _is_visible(token, name):
+            parts = [part_of_text(part) for part in run]
+            for indices in _balanced(parts, fewest=1 if rules else 2):  # in HTML, one tag divides no sentence
+                text = TokenText(parts[indices.start : indices.stop])
+                self._runs.append((run[indices.start : indices.stop], text))
+                self.texts += text.texts
+        if rules is None:
+            self._add_attributes(translated)
+
+    def _add_attributes(self, translated: Sequence[bool]) -> None:
+        for i, token in enumerate(self._tokens):
+            for name, value, begin, end in token.attributes:
+                if translated[i] and has_text(value) and _is_visible(token, name):
                     self._attributes.append((i, begin, end))
-                    texts.append(Marked(_SPACE.sub(" ", value)))
-        self.texts = texts
+                    self.texts.append(Marked(_SPACE.sub(" ", value)))
 
     def attributes(self) -> Iterator[tuple[str, str]]:
         """Yield the name and the value of each attribute."""
@@ -167,11 +176,11 @@ class Markup:
                 value = f'"{html.escape(translation.text)}"'
                 sources[i] = sources[i][:begin] + value + sources[i][end:]
         remaining = iter(translations)
-        for ranges, run in self._runs:  # that of an object is before that around it
-            run_sources = ["".join(sources[begin:end]) for begin, end in ranges]
-            begin = ranges[0][0]
-            end = ranges[-1][1]
-            sources[begin:end] = [run.fill(remaining, run_sources, escape), *[""] * (end - begin - 1)]
+        for parts, text in self._runs:  # that of an object is before that around it
+            filled = text.fill(remaining, ["".join(sources[part.start : part.stop]) for part in parts], escape)
+            begin = parts[0].start
+            end = parts[-1].stop
+            sources[begin:end] = [filled, *[""] * (end - begin - 1)]
         return "".join(sources)
 
 
@@ -209,56 +218,45 @@ def tokens_of(source: str, is_xml: bool) -> Iterator[Token]:
     end = 0  # of the last token
     at = source.find("<")
     while at >= 0:
-        token, after = _token_at(source, at, is_xml)
-        if token is not None:
-            if at > end:
-                yield Token(source[end:at], is_text=True)
-            yield token
-            end = after
-            is_raw = token.name in _RAW and not (token.is_closing or is_xml)
-            if is_raw or (token.name == "math" and not (token.is_closing or token.is_void)):
-                end = re.compile(rf"</{token.name}(?=[\s/>])|\Z", re.IGNORECASE).search(source, after).start()  # type: ignore[union-attr]
-                if end > after:
-                    yield Token(source[after:end], is_text=token.name == "title")
-        at = source.find("<", max(end, after))
+        token = _token_at(source, at, is_xml)
+        if token is None:
+            at = source.find("<", at + 1)
+            continue
+        if at > end:
+            yield Token(source[end:at], is_text=True)
+        yield token
+        end = at + len(token.source)
+        is_opening = not (token.is_closing or token.is_void)
+        if is_opening and (token.name == "math" if is_xml else token.name in _RAW):
+            begin = end
+            end = re.compile(rf"</{token.name}(?=[\s/>])|\Z", re.IGNORECASE).search(source, begin).start()  # type: ignore[union-attr]
+            if end > begin:
+                yield Token(source[begin:end], is_text=token.name == "title")
+        at = source.find("<", end)
     if end < len(source):
         yield Token(source[end:], is_text=True)
 
 
-def _token_at(source: str, at: int, is_xml: bool) -> tuple[Token | None, int]:
-    """Return the tag or comment that begins at a "<", or None for text, and the offset after it."""
-    found = _NAME.match(source, at)
-    if found is None:
-        if source.startswith("<!--", at):
-            comment = _COMMENT.match(source, at)
-            end = comment.end() if comment else len(source)
-        elif is_xml and source.startswith((_CDATA, "<?"), at):
-            is_text = source.startswith(_CDATA, at)
-            end = source.find("]]>" if is_text else "?>", at)
-            end = len(source) if end < 0 else end + (3 if is_text else 2)
-            return Token(source[at:end], is_text=is_text), end
-        elif source[at + 1 : at + 2] in ("!", "?") or (source[at + 1 : at + 2] == "/" and len(source) > at + 2):
-            end = source.find(">", at) + 1 or len(source)
-        else:
-            return None, at + 1
-        return Token(source[at:end]), end
+def _token_at(source: str, at: int, is_xml: bool) -> Token | None:
+    """Return the tag or comment that begins at a "<", or None for text."""
+    opening = _NAME.match(source, at)
+    if opening is None:
+        comment = (_OF_XML if is_xml else _OF_HTML).match(source, at)
+        return comment and Token(comment[0], is_text=is_xml and comment[0].startswith(_CDATA))
     attributes = []
-    end = found.end()
+    end = opening.end()
     while (closing := _TAG_END.match(source, end)) is None:
         attribute = _ATTRIBUTE.match(source, end)
         if attribute is None or attribute.end() == len(source):  # the document ends in the tag
-            return Token(source[at:]), len(source)
-        if attribute[2] is not None:
-            begin = attribute.start(2) - at
-            value = attribute[2]
-            value = value[1:-1] if value[0] in "\"'" else value
-            attributes.append((attribute[1].lower(), html.unescape(value), begin, attribute.end(2) - at))
+            return Token(source[at:])
         end = attribute.end()
-    end = closing.end()
-    is_closing = source[at + 1] == "/"
-    name = found[1] if is_xml else found[1].lower()
-    is_void = source[end - 2] == "/" if is_xml else name in _VOID
-    return Token(source[at:end], name, is_closing, is_void, attributes=attributes), end
+        if attribute[2] is not None:
+            value = attribute[2][1:-1] if attribute[2][0] in "\"'" else attribute[2]
+            attributes.append((attribute[1].lower(), html.unescape(value), attribute.start(2) - at, end - at))
+    tag = source[at : closing.end()]
+    name = opening[1] if is_xml else opening[1].lower()
+    is_void = tag[-2] == "/" if is_xml else name in _VOID
+    return Token(tag, name, tag[1] == "/", is_void, attributes=attributes)
 
 
 def _translated(tokens: Sequence[Token]) -> Iterator[bool]:
@@ -295,13 +293,12 @@ def _translated(tokens: Sequence[Token]) -> Iterator[bool]:
             counts[token.name] += 1
 
 
-def _runs(tokens: Sequence[Token]) -> Iterator[list[tuple[int, int]]]:
+def _runs(tokens: Sequence[Token]) -> Iterator[list[range]]:
     """Yield the tokens between tags of elements that are not inline, each as a range."""
     begin = 0
     for i, token in enumerate([*tokens, Token("", name="end")]):
         if token.name and token.name not in _INLINE and not _is_in_sentence(tokens, i):
-            run = [(each, each + 1) for each in range(begin, i)]
-            yield from _balanced(tokens, run, fewest=2)  # one tag divides no sentence
+            yield [range(part, part + 1) for part in range(begin, i)]
             begin = i + 1
 
 
@@ -321,54 +318,55 @@ class _Opened:
 
     name: str
     begin: int
-    run: list[tuple[int, int]] | None
+    run: list[range] | None
     is_skipped: bool
 
 
-def _runs_of_xml(tokens: Sequence[Token], rules: Rules) -> Iterator[list[tuple[int, int]]]:
+def _runs_of_xml(tokens: Sequence[Token], rules: Rules) -> Iterator[list[range]]:
     """Yield the parts of each paragraph between breaks, each as a range of tokens. Those in an object come first."""
     opened = [_Opened("", 0, None, False)]
     for i, token in enumerate(tokens):
         outer = opened[-1]
+        begin = i
         if token.is_closing:
             inner = opened.pop()
             require(inner.name == token.name, "XML must be well-formed")
             outer = opened[-1]
-            if inner.run and inner.run is not outer.run:
-                yield from _balanced(tokens, inner.run)
-            part = (i, i + 1) if inner.run is outer.run else (inner.begin, i + 1)
+            if inner.run is not outer.run:
+                begin = inner.begin
+                if inner.run:
+                    yield inner.run
         elif token.name and not token.is_void:
             is_kept = token.get("mtype") == "protected" or token.get("translate") == "no"  # of XLIFF
-            is_inline = token.name in rules.inline and outer.run is not None and not is_kept
             is_skipped = outer.is_skipped or token.name in rules.skipped
-            is_paragraph = token.name in rules.paragraphs and not is_skipped
-            opened.append(_Opened(token.name, i, outer.run if is_inline else [] if is_paragraph else None, is_skipped))
-            if not is_inline:
+            if token.name in rules.inline and outer.run is not None and not is_kept:
+                opened.append(_Opened(token.name, i, outer.run, is_skipped))
+            else:
+                is_paragraph = token.name in rules.paragraphs and not is_skipped
+                opened.append(_Opened(token.name, i, [] if is_paragraph else None, is_skipped))
                 continue  # an object has its place when it ends
-            part = (i, i + 1)
-        else:
-            part = (i, i + 1)
-        if outer.run is not None and token.name in rules.breaks:
-            yield from _balanced(tokens, outer.run)
+        if outer.run is None:
+            continue
+        if token.name in rules.breaks:
+            yield outer.run
             outer.run.clear()
-        elif outer.run is not None:
-            outer.run.append(part)
+        else:
+            outer.run.append(range(begin, i + 1))
     require(len(opened) == 1, "XML must be well-formed")
 
 
-def _balanced(tokens: Sequence[Token], run: list[tuple[int, int]], fewest: int = 1) -> Iterator[list[tuple[int, int]]]:
-    """Yield the parts of a run with `fewest` tags between tags without partners in it, so that elements stay nested."""
-    tags = [
-        (number, tokens[begin].name, tokens[begin].is_closing)
-        for number, (begin, end) in enumerate(run)
-        if tokens[begin].name and not tokens[begin].is_void and end == begin + 1
-    ]
-    partners = pair_tags(tags)
+def _balanced(parts: Sequence[lexer.Token], fewest: int) -> Iterator[range]:
+    """Yield the indices of the parts between tags without partners, so that elements stay nested.
+
+    Fewer than `fewest` tags divide nothing.
+    """
+    tags = [i for i, part in enumerate(parts) if part.name]
+    partners = pairs_of(parts, range(len(parts)))
     begin = 0
-    for number in [*(i for i, *_ in tags if i not in partners and len(tags) >= fewest), len(run)]:
-        if number > begin:
-            yield list(run[begin:number])
-        begin = number + 1
+    for edge in [*(i for i in tags if i not in partners and len(tags) >= fewest), len(parts)]:
+        if edge > begin:
+            yield range(begin, edge)
+        begin = edge + 1
 
 
 def _is_visible(tag: Token, attribute: str) -> bool:

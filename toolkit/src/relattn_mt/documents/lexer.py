@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import html
 import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise, starmap
 
 from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Kind, Mark, Marked, join, pair_tags
@@ -24,122 +26,164 @@ _SIGNS = re.compile(r"[^\w\s]+")
 # before a link and after one
 _WORD = re.compile(r"[^\W\d_]{3}$")
 _NO_ENDING = re.compile(r"[^\W\d_]{3}")
+_SIGNS_AND_SPACE = re.compile(r"\A((?:[^\w\s]+\s+)?)")
 
 
-class TokenText:
-    """Tokens of a text: pieces of text, and tags.
-
-    Tags before the first word, after the last word or around all words stay there. The others are marks of one text: a
-    pair, or a single mark for a single tag or a pair without text. `breaks` divide it.
-
-    Args:
-        tokens: Text of each token; None for a tag.
-        partners: Indices of the tags of each pair, in both directions. Pairs are nested.
-        breaks: Indices of tags across which no text moves.
-        spaces: Indices of tags that separate words.
+@dataclass(frozen=True)
+class Token:
+    """A piece of text, or a tag.
 
     Attributes:
+        text: The characters of a piece of text; None for a tag.
+        name: Name of a tag that may belong to a pair; empty for any other tag. It may begin with that of an element of
+            HTML and a space.
+        is_closing: Whether it is a closing tag.
+        is_break: Whether no text moves across it.
+        is_space: Whether it separates words.
+    """
+
+    text: str | None = None
+    name: str = ""
+    is_closing: bool = False
+    is_break: bool = False
+    is_space: bool = False
+
+    @property
+    def element(self) -> str:
+        return self.name.partition(" ")[0]
+
+
+def pairs_of(tokens: Sequence[Token], indices: range) -> dict[int, int]:
+    """Return the indices of the tags of each pair among some tokens, in both directions. Pairs are nested."""
+    return pair_tags([(i, tokens[i].name, tokens[i].is_closing) for i in indices if tokens[i].name])
+
+
+class Part:
+    """Tokens of a text between words that touch.
+
+    Tags before the first word, after the last word or around all words stay there. The others are marks of one text: a
+    pair, or a single mark for a single tag or a pair without text. Breaks divide it.
+
+    Args:
+        tokens: Tokens of the whole text.
+        counts: Number of tokens with words before each token, and before the end.
+        indices: Indices of the tokens of the part.
+
+    Attributes:
+        indices: The same.
         texts: Texts to translate.
 
     Raises:
         InputError: Tags are nested too deeply.
     """
 
-    def __init__(
-        self,
-        tokens: Sequence[str | None],
-        partners: Mapping[int, int],
-        breaks: Collection[int] = (),
-        spaces: Collection[int] = (),
-    ) -> None:
-        words = [text is not None and has_text(text) for text in tokens]
-        counts = [0, *accumulate(words)]  # of tokens with words before each token
-        pieces: list[tuple[int, int]] = []  # ranges of tokens; a pair without words is one piece
-        while (start := pieces[-1][1] if pieces else 0) < len(tokens):
-            end = max(partners.get(start, start), start) + 1
-            pieces.append((start, end if counts[end] == counts[start] else start + 1))
-        first = 0
-        last = len(pieces)
+    def __init__(self, tokens: Sequence[Token], counts: Sequence[int], indices: range) -> None:
+        self.indices = indices
+        self.texts: list[Marked] = []
+        self._breaks: list[range] = []  # tokens between the texts
+        self._singles: dict[int, range] = {}  # tokens of single marks, by the first of them
+        pairs = pairs_of(tokens, indices)
+        self._partners = {i: other for i, other in pairs.items() if counts[i] != counts[other]}
+        units = deque[range]()  # tokens that stay together; a pair without words is one unit
+        start = indices.start
+        while start < indices.stop:
+            last = start if start in self._partners else pairs.get(start, start)
+            units.append(range(start, last + 1))
+            start = last + 1
 
-        def stays(piece: tuple[int, int]) -> bool:
-            start, end = piece
-            return not words[start] and (end > start + 1 or start not in partners)
+        def stays(start: int) -> bool:
+            return counts[start] == counts[start + 1] and start not in self._partners
 
-        while first < last:
-            if stays(pieces[first]):
-                first += 1
-            elif stays(pieces[last - 1]):
-                last -= 1
-            elif partners.get(pieces[first][0]) == pieces[last - 1][0]:
-                first = first + 1
-                last = last - 1
+        while units:
+            if stays(units[0].start):
+                units.popleft()
+            elif stays(units[-1].start):
+                units.pop()
+            elif self._partners.get(units[0].start) == units[-1].start:
+                units.popleft()
+                units.pop()
             else:
                 break
-        inner = pieces[first:last]
-        self._begin, self._end = (inner[0][0], inner[-1][1]) if inner else (len(tokens), len(tokens))
-        self._partners, self._count = partners, len(tokens)
-        self._ends: dict[int, int] = {}  # of single marks, by the token where they begin
-        self._breaks: list[tuple[int, int]] = []  # ranges of tokens between the texts
-        self.texts: list[Marked] = []
+        self._inner = range(units[0].start, units[-1].stop) if units else range(indices.stop, indices.stop)
         parts: list[Marked | str] = []
         depth = 0
-        for start, end in inner:
-            text = tokens[start]
-            if start in breaks:
-                self._breaks.append((start, end))
+        for unit in units:
+            token = tokens[unit.start]
+            if token.is_break:
+                self._breaks.append(unit)
                 self.texts.append(join(parts))
                 parts = []
-            elif text is not None:
-                parts.append(text)
-            elif end == start + 1 and start in partners:
-                partner = partners[start]
-                kind: Kind = "open" if partner > start else "close"
-                depth += 1 if kind == "open" else -1
+            elif token.text is not None:
+                parts.append(token.text)
+            elif unit.start in self._partners:
+                depth += -1 if token.is_closing else 1
                 require(depth <= _DEEPEST, f"elements around words must be nested at most {_DEEPEST} deep, got more")
-                parts.append(Marked("", (Mark(0, kind, min(start, partner)),)))
+                kind: Kind = "close" if token.is_closing else "open"
+                parts.append(Marked("", (Mark(0, kind, min(unit.start, self._partners[unit.start])),)))
             else:
-                self._ends[start] = end
-                parts.append(Marked("", (Mark(0, "space" if start in spaces else "single", start),)))
-        if inner:
+                self._singles[unit.start] = unit
+                parts.append(Marked("", (Mark(0, "space" if token.is_space else "single", unit.start),)))
+        if units:
             self.texts.append(join(parts))
 
     def replaced(self, translations: Iterator[Marked]) -> Iterator[str | int]:
-        """Yield the text with the next translations in the places of its texts: new texts, and tokens that are kept.
+        """Yield the part with the next translations in the places of its texts. As `TokenText.replaced`."""
+        texts = [next(translations) for _ in self.texts]
+        if texts == self.texts:
+            yield from self.indices
+            return
+        yield from range(self.indices.start, self._inner.start)
+        opened: list[int] = []
+        for text, after in zip(texts, [*self._breaks, range(0)], strict=True):
+            done = 0
+            for at, kind, item in text.marks:
+                yield text.text[done:at]
+                done = at
+                if kind == "open":
+                    opened.append(item)
+                    yield item
+                elif kind == "close":
+                    while item in opened:  # inner pairs end, too
+                        yield self._partners[opened.pop()]
+                else:
+                    yield from self._singles[item]
+            yield text.text[done:]
+            yield from after
+        while opened:
+            yield self._partners[opened.pop()]
+        yield from range(self._inner.stop, self.indices.stop)
+
+
+class TokenText:
+    """Text of a document, as tokens. It is divided where words touch that are not one word.
+
+    Args:
+        tokens: The tokens.
+
+    Attributes:
+        parts: The parts.
+        texts: Texts to translate.
+
+    Raises:
+        InputError: Tags are nested too deeply.
+    """
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        words = (token.text is not None and has_text(token.text) for token in tokens)
+        counts = list(accumulate(words, initial=0))
+        self.parts = [Part(tokens, counts, indices) for indices in _divided(tokens)]
+        self.texts = [text for part in self.parts for text in part.texts]
+
+    def replaced(self, translations: Iterator[Marked]) -> Iterator[str | int]:
+        """Yield the text with the next translations in the places of its texts: new texts, and indices of tokens.
 
         A text that its translation does not change keeps its tokens. Pairs are balanced.
 
         Args:
             translations: Iterator over translations, of which as many are taken as there are texts.
         """
-        texts = [next(translations) for _ in self.texts]
-        if texts == self.texts:
-            yield from range(self._count)
-            return
-        yield from range(self._begin)
-        opened: list[int] = []
-        for text, break_ in zip(texts, [*self._breaks, None], strict=True):
-            done = 0
-            for mark in text.marks:
-                yield text.text[done : mark.at]
-                done = mark.at
-                if mark.kind == "open":
-                    opened.append(mark.item)
-                    yield mark.item
-                elif mark.kind == "close":
-                    yield from self._closed(opened, mark.item)
-                else:
-                    yield from range(mark.item, self._ends[mark.item])
-            yield text.text[done:]
-            if break_ is not None:
-                yield from range(*break_)
-        yield from self._closed(opened, *opened[:1])
-        yield from range(self._end, self._count)
-
-    def _closed(self, opened: list[int], *items: int) -> Iterator[int]:
-        """Yield the closing tags of pairs that are open, from the innermost on, until that of an item."""
-        for item in items:
-            while item in opened:
-                yield self._partners[opened.pop()]
+        for part in self.parts:
+            yield from part.replaced(translations)
 
     def fill(self, translations: Iterator[Marked], sources: Sequence[str], escape: Callable[[str], str]) -> str:
         """Return the source of the text with the next translations in the places of its texts, as `replaced`.
@@ -149,49 +193,35 @@ class TokenText:
         return "".join(escape(x) if isinstance(x, str) else sources[x] for x in self.replaced(translations))
 
 
-def divided(
-    tokens: Sequence[str | None], tags: Sequence[tuple[int, str, bool]]
-) -> Iterator[tuple[int, int, dict[int, int]]]:
-    """Yield the ranges of tokens between words that touch without a space, and are not one word, and their pairs.
+def _divided(tokens: Sequence[Token]) -> Iterator[range]:
+    """Yield the indices of the tokens between words that touch without a space, and are not one word.
 
     The tags of a pair that such a place is in are ranges of their own, so elements stay nested.
-
-    Args:
-        tokens: As in `TokenText`.
-        tags: Number, name and whether it is a closing tag, of each tag that may belong to a pair. A name may have a
-            kind before it, such as "a" for a link, and a space.
     """
-    kinds = {i: (name.partition(" ")[0], is_closing) for i, name, is_closing in tags}
-    names = {i: each for i, each in kinds.items() if each[0] not in FORMATS}
-    # last: text before the inner tags
     cuts = list[int]()
-    last = ""
+    last = ""  # text before the inner tags
     inner = list[int]()
-    for i, text in enumerate(tokens):
-        if text is None and i in names:
-            inner.append(i)
-        elif text is None and i not in kinds:
-            last = ""
-        elif text and not (last and inner and _SIGNS.fullmatch(text)):  # not a sign between links
-            closed = max((tag for tag in inner if names[tag][1]), default=-1)
+    for i, token in enumerate(tokens):
+        if token.text is None:
+            if not token.name:
+                last = ""
+            elif token.element not in FORMATS:
+                inner.append(i)
+        elif token.text and not (last and inner and _SIGNS.fullmatch(token.text)):  # not a sign between links
+            closed = max((tag for tag in inner if tokens[tag].is_closing), default=-1)
             opening = min((tag for tag in inner if tag > closed), default=i)
-            links = [tag for tag in inner if names[tag][0] in _LINKS]
-            are_links = len(links) == len(inner) and 0 <= closed < opening < i
-            if inner and _are_apart(last, text, bool(links), are_links, opening < i):
+            if inner and _are_apart(last, token.text, [tokens[tag] for tag in inner]):
                 cuts.append(opening)
-            last = text
+            last = token.text
             inner = []
     edges = {0, *cuts, len(tokens)}
-    for first, other in pair_tags(tags).items():
-        if bisect_right(cuts, min(first, other)) < bisect_right(cuts, max(first, other)):
-            edges |= {first, first + 1}
-    numbers = [i for i, *_ in tags]
-    for begin, end in pairwise(sorted(edges)):
-        within = tags[bisect_left(numbers, begin) : bisect_left(numbers, end)]
-        yield begin, end, pair_tags([(i - begin, name, is_closing) for i, name, is_closing in within])
+    for i, other in pairs_of(tokens, range(len(tokens))).items():
+        if bisect_right(cuts, i) != bisect_right(cuts, other):
+            edges |= {i, i + 1}
+    yield from starmap(range, pairwise(sorted(edges)))
 
 
-def _are_apart(text: str, following: str, is_link: bool, are_links: bool, opens: bool) -> bool:
+def _are_apart(text: str, following: str, tags: Sequence[Token]) -> bool:
     """Return whether a text and the one after some tags touch, and are not parts of one word.
 
     This is between two links, between a link and a word, and where a new word begins: with a capital letter or two
@@ -201,11 +231,16 @@ def _are_apart(text: str, following: str, is_link: bool, are_links: bool, opens:
     after = following[:2]
     if not (before.strip() and after[:1].strip()):
         return False
-    if is_link and before != before.swapcase() and after[0] != after[0].swapcase():  # not of a script without spaces
-        return are_links or bool(_WORD.search(text[-3:]) if opens else _NO_ENDING.match(following))
+    links = [tag.element in _LINKS for tag in tags]
+    opens = not tags[-1].is_closing
+    if all(links) and opens and any(tag.is_closing for tag in tags):
+        return True
+    is_cased = before != before.swapcase() and after[0] != after[0].swapcase()  # unlike scripts without spaces
+    if any(links) and is_cased:
+        return bool(_WORD.search(text[-3:]) if opens else _NO_ENDING.match(following))
     if before.islower():
-        return are_links or after[0].isupper() or (len(after) == 2 and after.isdecimal())
-    return are_links or (before.isdigit() and after[0].isupper() and after[1:].islower())
+        return after[0].isupper() or (len(after) == 2 and after.isdecimal())
+    return before.isdigit() and after[0].isupper() and after[1:].islower()
 
 
 class Message:
@@ -225,24 +260,26 @@ class Message:
         for i in range(1, len(self._sources), 2):  # a comma or colon after the first placeholders belongs to them
             if self._sources[i - 1].strip() or self._sources[i][0] in "<[":
                 break
-            end = re.compile(r"(?:[^\w\s]+\s+)?").match(self._sources[i + 1]).end()  # type: ignore[union-attr]
-            self._sources[i] += self._sources[i + 1][:end]
-            self._sources[i + 1] = self._sources[i + 1][end:]
-        tokens = [None if i % 2 else unescape(each) for i, each in enumerate(self._sources)]
-        names = [(i, _NAME.match(each)) for i, each in enumerate(self._sources) if i % 2]
-        tags = [(i, name[2].lower(), bool(name[1])) for i, name in names if name]
-        self._parts: list[tuple[list[str], TokenText]] = []
-        for begin, end, pairs in divided(tokens, tags):
-            sources = self._sources[begin:end]
-            placed = [(i, each) for i, each in enumerate(sources) if (i + begin) % 2]
-            breaks = {i for i, each in placed if BLOCK.fullmatch(each)}
-            spaces = {i for i, each in placed if _separates(each)}
-            self._parts.append((sources, TokenText(tokens[begin:end], pairs, breaks, spaces)))
-        self.texts = [text for _, part in self._parts for text in part.texts]
+            _, signs, self._sources[i + 1] = _SIGNS_AND_SPACE.split(self._sources[i + 1], maxsplit=1)
+            self._sources[i] += signs
+        tokens = [_placeholder(source) if i % 2 else Token(unescape(source)) for i, source in enumerate(self._sources)]
+        self._text = TokenText(tokens)
+        self.texts = self._text.texts
 
     def fill(self, translations: Iterator[Marked], escape: Callable[[str], str] = str) -> str:
         """Return the string with the next translations, after `escape`, in the places of its texts."""
-        return "".join(part.fill(translations, sources, escape) for sources, part in self._parts)
+        return self._text.fill(translations, self._sources, escape)
+
+
+def _placeholder(source: str) -> Token:
+    """Return the tag that a placeholder is."""
+    name = _NAME.match(source)
+    return Token(
+        name=name[2].lower() if name else "",
+        is_closing=name is not None and bool(name[1]),
+        is_break=BLOCK.fullmatch(source) is not None,
+        is_space=_separates(source),
+    )
 
 
 def _separates(source: str) -> bool:

@@ -12,14 +12,14 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from dataclasses import dataclass
+from itertools import accumulate
 
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
 
-from relattn_mt.documents.lexer import TokenText, divided
-from relattn_mt.text.marked import Marked, pair_tags
+from relattn_mt.documents.lexer import Part, Token, TokenText
+from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import BLOCK, CODE, WEB_ADDRESS
 
 _FRONT = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)")
@@ -56,6 +56,9 @@ _INLINE = re.compile(
     r"|(?P<mark>\*+|(?<![^\W_])_+|_+(?![^\W_])|~~)",
     re.DOTALL,
 )
+# beginnings of names of tags, which a number follows
+_LINK = "a "
+_EMPHASIS = "b "
 _NAME = re.compile(r"<(/?)([A-Za-z][\w-]*)")
 _SOFT_BREAK = re.compile(r"(?<![ \t])[ \t]*\n[ \t]*")
 _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.*?)[ \t]*#*[ \t]*\r?$", re.MULTILINE)
@@ -65,15 +68,12 @@ _SPECIAL = "\\`*_[]<$|"
 _BLOCK = re.compile(r"(\d{1,9})(?=[.)](?:\s|$))|(?=[-+#>=]|~{3})")  # at the beginning of a line
 
 
-@dataclass(frozen=True)
-class _Token:
-    """A piece of text, or a tag (`text` is None), and its range in the file."""
+@dataclass(frozen=True, kw_only=True)
+class _Token(Token):
+    """Token with its range in the file."""
 
-    text: str | None
     begin: int
     end: int
-    name: str = ""  # of a tag that may be one of a pair
-    is_closing: bool = False
 
 
 class Markdown:
@@ -88,45 +88,51 @@ class Markdown:
 
     def __init__(self, content: str) -> None:
         self._content = content
-        self._segments: list[tuple[Sequence[_Token], TokenText]] = []
+        self._parts: list[tuple[Sequence[_Token], Part]] = []
         for lines, references in _texts(content):
-            for segment in chain.from_iterable(map(_divided, filter(None, _segments(lines, content, references)))):
-                tags = [(i, each.name, each.is_closing) for i, each in enumerate(segment) if each.name]
-                tokens = [each.text for each in segment]
-                sources = [content[each.begin : each.end] for each in segment]
-                breaks = {i for i, text in enumerate(tokens) if text is None and BLOCK.fullmatch(sources[i])}
-                tagged = TokenText(tokens, pair_tags(tags), breaks)
-                self._segments.append((segment, tagged))
-        self.texts = [text for _, each in self._segments for text in each.texts]
+            for tokens in filter(None, _segments(lines, content, references)):
+                self._parts += [(tokens, part) for part in TokenText(tokens).parts]
+        self.texts = [text for _, part in self._parts for text in part.texts]
 
     def fill(self, translations: Sequence[Marked]) -> str:
         """Return the file with its texts replaced."""
         remaining = iter(translations)
-        parts = []
+        pieces = []
         done = 0
-        for segment, text in self._segments:
-            begin = segment[0].begin
-            end = segment[-1].end
-            sources = [self._content[each.begin : each.end] for each in segment]
-            texts = "".join(source for source, each in zip(sources, segment, strict=True) if each.text is not None)
-            plain = set(_ESCAPE.sub("", texts)) - set("".join(_ESCAPE.findall(texts)))  # what needs no escape here
-            special = re.compile("[" + re.escape("".join(set(_SPECIAL) - plain)) + "]|&(?=#?\\w+;)")
-            # opened: the name of emphasis that has no text yet, which would be text
-            pieces = list[str]()
-            opened = ""
-            for piece in filter(lambda each: each != "", text.replaced(remaining)):
-                name = segment[piece].name if isinstance(piece, int) and segment[piece].name[:1] in {*"*_~"} else ""
-                if name and name == opened:
-                    pieces.pop()
-                else:
-                    pieces.append(sources[piece] if isinstance(piece, int) else special.sub(r"\\\g<0>", piece))
-                opened = name if name != opened else ""
-            filled = "".join(pieces)
-            if filled != "".join(sources):
+        for tokens, part in self._parts:
+            begin = tokens[part.indices.start].begin
+            end = tokens[part.indices.stop - 1].end
+            filled = self._filled(tokens, part, remaining)
+            if filled != self._content[begin:end]:
                 filled = _BLOCK.sub(r"\1\\", filled, count=1) if _BLOCK.match(filled) else filled
-                parts += [self._content[done:begin], filled]
+                pieces += [self._content[done:begin], filled]
                 done = end
-        return _with_anchors(self._content, "".join([*parts, self._content[done:]]))
+        return _with_anchors(self._content, "".join([*pieces, self._content[done:]]))
+
+    def _filled(self, tokens: Sequence[_Token], part: Part, translations: Iterator[Marked]) -> str:
+        """Return the source of a part with the next translations in the places of its texts."""
+        texts = "".join(self._source(tokens[i]) for i in part.indices if tokens[i].text is not None)
+        plain = set(_ESCAPE.sub("", texts)) - set("".join(_ESCAPE.findall(texts)))  # what needs no escape here
+        special = re.compile("[" + re.escape("".join(set(_SPECIAL) - plain)) + "]|&(?=#?\\w+;)")
+        pieces: list[str] = []
+        opened = ""  # name of emphasis that has no text yet
+        for piece in part.replaced(translations):
+            if piece == "":
+                continue
+            name = ""
+            if isinstance(piece, str):
+                pieces.append(special.sub(r"\\\g<0>", piece))
+            else:
+                pieces.append(self._source(tokens[piece]))
+                name = tokens[piece].name if tokens[piece].name.startswith(_EMPHASIS) else ""
+            if name and name == opened:  # both marks together would be text
+                del pieces[-2:]
+                name = ""
+            opened = name
+        return "".join(pieces)
+
+    def _source(self, token: _Token) -> str:
+        return self._content[token.begin : token.end]
 
 
 def _with_anchors(source: str, filled: str) -> str:
@@ -191,87 +197,92 @@ def _segments(lines: Sequence[tuple[int, int]], content: str, references: set[st
         line = bisect_right(starts, offset) - 1
         return lines[line][0] + offset - starts[line]
 
+    def token(begin: int, end: int, text: str | None, name: str = "", is_closing: bool = False) -> _Token:
+        is_break = text is None and BLOCK.fullmatch(content[place(begin) : place(end)]) is not None
+        return _Token(text, name, is_closing, is_break, begin=place(begin), end=place(end))
+
+    def plain(begin: int, end: int) -> _Token:
+        return token(begin, end, _SOFT_BREAK.sub(" ", html.unescape(text[begin:end])))
+
     tokens: list[_Token] = []
-    openings: list[int] = []  # tokens with "["
-    marks: list[tuple[str, int]] = []  # kinds and tokens of open emphasis
-    counts: Counter[str] = Counter()  # of open emphasis by kind
+    opened = _Opened()
     done = 0
-
-    def add_text(begin: int, end: int) -> None:
-        if begin < end:
-            plain = _SOFT_BREAK.sub(" ", html.unescape(text[begin:end]))
-            tokens.append(_Token(plain, place(begin), place(end)))
-
     for found in _INLINE.finditer(text):
-        kind, (begin, end), source = found.lastgroup, found.span(), found[0]
-        if kind == "reference" and normalizeReference(source.removesuffix("[]")[1:-1]) not in references:
+        begin, end = found.span()
+        kind = found.lastgroup
+        if kind == "reference" and normalizeReference(found[0].removesuffix("[]")[1:-1]) not in references:
             continue
-        name = ""
-        is_closing = False
-        if kind == "close":
-            if not openings:
-                continue
-            name = f"[{openings.pop()}"
-            is_closing = True
-        elif kind == "tag" and (tag := _NAME.match(source)):
-            name = "" if source.endswith("/>") else tag[2].lower()
-            is_closing = bool(tag[1])
-        elif kind == "mark":
-            can_open = not text[end : end + 1].isspace() and end < len(text)
-            can_close = begin > 0 and not text[begin - 1].isspace()
-            if can_close and counts[source]:
-                kept = ""
-                number = 0
-                while kept != source:  # those within it stay open, and are text
-                    kept, number = marks.pop()
-                    counts[kept] -= 1
-                name = f"{source}{number}"
-                is_closing = True
-            elif not can_open:
-                continue
-        add_text(done, begin)
+        if begin > done:
+            tokens.append(plain(done, begin))
         done = end
-        token = _Token(None, place(begin), place(end), name, is_closing)
-        if kind == "escape":
-            token = _Token(source[1], token.begin, token.end)
-        elif kind == "break":
-            yield _with_pairs(tokens)
+        if kind == "break":
+            yield _with_pairs(tokens, content)
             tokens = []
-            openings = []
-            marks = []
-            counts = Counter()
-            continue
-        elif kind == "open":
-            openings.append(len(tokens))
-            token = replace(token, name=f"[{len(tokens)}")
-        elif kind == "mark" and not is_closing:
-            marks.append((source, len(tokens)))
-            counts[source] += 1
-            token = replace(token, name=f"{source}{len(tokens)}")
-        tokens.append(token)
-    add_text(done, len(text))
-    yield _with_pairs(tokens)
+            opened = _Opened()
+        elif kind == "escape":
+            tokens.append(token(begin, end, found[0][1]))
+        elif (tag := opened.tag(found, len(tokens))) is None:
+            tokens.append(plain(begin, end))
+        else:
+            tokens.append(token(begin, end, None, *tag))
+    if done < len(text):
+        tokens.append(plain(done, len(text)))
+    yield _with_pairs(tokens, content)
 
 
-def _divided(tokens: Sequence[_Token]) -> Iterator[Sequence[_Token]]:
-    """Yield the parts of a text between words that touch. Emphasis divides no word."""
-    tags = [(i, each.name, each.is_closing) for i, each in enumerate(tokens) if each.name]
-    kinds = {"[": "a", **dict.fromkeys("*_~", "b")}
-    tags = [(i, kinds.get(name[0], name), is_closing) for i, name, is_closing in tags]
-    for begin, end, _ in divided([each.text for each in tokens], tags):
-        yield tokens[begin:end]
+class _Opened:
+    """Brackets of links and marks of emphasis that are open, by the numbers of their tokens."""
+
+    def __init__(self) -> None:
+        self._brackets: list[int] = []
+        self._marks: list[tuple[str, int]] = []
+        self._counts: Counter[str] = Counter()  # of open marks
+
+    def tag(self, found: re.Match[str], number: int) -> tuple[str, bool] | None:
+        """Return the name of a tag and whether it is a closing one; None if it is text."""
+        match found.lastgroup:
+            case "open":
+                self._brackets.append(number)
+                return f"{_LINK}{number}", False
+            case "close":
+                return (f"{_LINK}{self._brackets.pop()}", True) if self._brackets else None
+            case "mark":
+                return self._mark(found, number)
+            case "tag" if (tag := _NAME.match(found[0])) and not found[0].endswith("/>"):
+                return tag[2].lower(), bool(tag[1])
+        return "", False
+
+    def _mark(self, found: re.Match[str], number: int) -> tuple[str, bool] | None:
+        """As `tag`, of a mark of emphasis."""
+        source = found[0]
+        begin, end = found.span()
+        can_close = begin > 0 and not found.string[begin - 1].isspace()
+        can_open = end < len(found.string) and not found.string[end].isspace()
+        if can_close and self._counts[source]:
+            kept = ""
+            while kept != source:  # those within it stay open, and are text
+                kept, number = self._marks.pop()
+                self._counts[kept] -= 1
+            return f"{_EMPHASIS}{number}", True
+        if not can_open:
+            return None
+        self._marks.append((source, number))
+        self._counts[source] += 1
+        return f"{_EMPHASIS}{number}", False
 
 
-def _with_pairs(tokens: Sequence[_Token]) -> list[_Token]:
+def _with_pairs(tokens: Sequence[_Token], content: str) -> list[_Token]:
     """Return tokens in which an opening bracket or mark that is not closed is text. Text that touches is joined."""
-    counts = Counter(each.name for each in tokens)
+    counts = Counter(token.name for token in tokens)
     joined: list[_Token] = []
     for token in tokens:
         text = token.text
-        if token.name and token.name[0] in "[*_~" and counts[token.name] == 1:
-            text = token.name.rstrip("0123456789")
-        if text is not None and joined and joined[-1].text is not None:
-            joined[-1] = _Token(joined[-1].text + text, joined[-1].begin, token.end)
+        if token.name.startswith((_LINK, _EMPHASIS)) and counts[token.name] == 1:
+            text = content[token.begin : token.end]
+        if text is None:
+            joined.append(token)
+        elif joined and joined[-1].text is not None:
+            joined[-1] = _Token(joined[-1].text + text, begin=joined[-1].begin, end=token.end)
         else:
-            joined.append(token if text == token.text else _Token(text, token.begin, token.end))
+            joined.append(_Token(text, begin=token.begin, end=token.end))
     return joined

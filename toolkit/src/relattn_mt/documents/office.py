@@ -24,7 +24,7 @@ from lxml import etree
 
 from relattn_mt.documents.archives import Archive
 from relattn_mt.documents.formulas import Comparisons
-from relattn_mt.documents.lexer import INVALID, Message, TokenText, divided
+from relattn_mt.documents.lexer import INVALID, Message, Token, TokenText
 from relattn_mt.support.errors import InputError, reading, require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text
@@ -74,28 +74,22 @@ class _Atom:
 
 
 @dataclass(frozen=True)
-class _Token:
+class _Token(Token):
     """Part of a paragraph: text, a single tag, or one tag of a pair.
 
+    The name of a pair begins with "a" for a link, and "b" for anything else.
+
     Attributes:
-        text: The characters of text; None for a tag.
         format: The `w:rPr` of text, or of the text in a pair, None if it has none.
         atoms: What a tag stands for.
         container: Element around the text of a pair.
         kind: "format", "container", "field" or "range" for a pair; empty for a single tag.
-        name: Name of the pair, after "a" for a link and "b" for anything else, as `divided` takes it.
-        is_closing: Whether it is the second tag of a pair.
-        is_break: Whether no text moves across it.
     """
 
-    text: str | None = None
     format: Any = None
     atoms: Sequence[_Atom] = ()
     container: Any = None
     kind: str = ""
-    name: str = ""
-    is_closing: bool = False
-    is_break: bool = False
 
 
 class OfficeDocument:
@@ -286,7 +280,7 @@ def _tokens_of(atoms: Sequence[_Atom], names: Iterator[str], depth: int) -> list
             i = end
         elif atom.run is not None and name in ("t", "noBreakHyphen"):
             text = atom.element.text or "" if name == "t" else "-"
-            tokens.append(_Token(text, _format(atom.run), [atom]))
+            tokens.append(_Token(text, format=_format(atom.run), atoms=[atom]))
         elif name in _BREAKS:
             tokens.append(_Token(atoms=[atom], is_break=True))
         elif _is_container(atom):
@@ -417,7 +411,7 @@ def _with_formats(tokens: Sequence[_Token], names: Iterator[str]) -> Iterator[_T
         if key is None:
             yield from (token for _, token in group)
             continue
-        text = _Token("".join(token.text or "" for _, token in group), formats[key])
+        text = _Token("".join(token.text or "" for _, token in group), format=formats[key])
         name = f"b {next(names)}"
         if key != base:
             yield _Token(format=text.format, kind="format", name=name)
@@ -461,16 +455,12 @@ class _Paragraph:
         self._element = element
         self._tokens = tokens
         self._segments: list[tuple[int, TokenText]] = []  # with the index of the first token
-        begin = 0
-        for end, token in enumerate([*tokens, _Token(is_break=True)]):
+        edges = {0, len(tokens)}
+        for i, token in enumerate(tokens):
             if token.is_break:
-                segment = tokens[begin:end]
-                tags = [(i, each.name, each.is_closing) for i, each in enumerate(segment) if each.name]
-                texts = [each.text for each in segment]
-                for first, last, pairs in divided(texts, tags):
-                    self._segments.append((begin + first, TokenText(texts[first:last], pairs)))
-                self._segments.append((end, TokenText([None] * (end < len(tokens)), {})))
-                begin = end + 1
+                edges |= {i, i + 1}
+        for begin, end in itertools.pairwise(sorted(edges)):
+            self._segments.append((begin, TokenText(tokens[begin:end])))
         self.texts = [text for _, segment in self._segments for text in segment.texts]
 
     def fill(self, translations: Sequence[Marked]) -> None:
