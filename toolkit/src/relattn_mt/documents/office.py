@@ -29,24 +29,29 @@ from relattn_mt.support.errors import InputError, reading, require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text
 
-_LANGUAGES = "wordprocessingml", "drawingml", "spreadsheetml"
-_NAMESPACES = tuple(
-    namespace
-    for name in _LANGUAGES
-    for namespace in (f"http://schemas.openxmlformats.org/{name}/2006/main", f"http://purl.oclc.org/ooxml/{name}/main")
-)
-_PARAGRAPHS = {  # elements with runs, by language
+_WITH_RUNS = {  # elements with runs, by language
     "wordprocessingml": ("p",),
     "drawingml": ("p",),
     "spreadsheetml": ("si", "is", "text"),  # a shared string, one in a cell, a comment
 }
+_NAMESPACES = {  # elements with runs, by namespace
+    namespace: names
+    for language, names in _WITH_RUNS.items()
+    for namespace in (
+        f"http://schemas.openxmlformats.org/{language}/2006/main",
+        f"http://purl.oclc.org/ooxml/{language}/main",
+    )
+}
+_PARAGRAPHS = [f"{{{namespace}}}{name}" for namespace, names in _NAMESPACES.items() for name in names]
 _MAIN = {  # kinds of documents, and the content types of their parts with text
     ".docx": ("a Word document", r"wordprocessingml\.(document\.main|footnotes|endnotes|header|footer)"),
     ".pptx": ("a PowerPoint document", r"presentationml\.(presentation\.main|slide|notesSlide)"),
     ".xlsx": ("an Excel document", r"spreadsheetml\.(sheet\.main|sharedStrings|worksheet|comments)"),
 }
 _DRAWINGS = r"drawingml\.(chart|diagramData|diagramDrawing)|drawing"
-_REFERRING = r"spreadsheetml\.(sheet\.main|table|pivotCacheDefinition)"  # parts that refer to cells by their texts
+# parts that refer to cells by their texts
+_REFERRING = re.compile(r"\.spreadsheetml\.(sheet\.main|table|pivotCacheDefinition)\+xml$")
+_RANGE = re.compile("(.+)(Start|End)")  # name of a mark at the start or end of a range
 _FORMULAS = "{*}f", "{*}formula", "{*}definedName", "{*}calculatedColumnFormula", "{*}formula1", "{*}formula2"
 _OF_CHARTS = re.compile(r"/charts/_rels/[^/]+\.rels$")  # members with the names of their workbooks
 _ESCAPED = re.compile("_x[0-9A-Fa-f]{4}_")  # a character in SpreadsheetML
@@ -76,8 +81,6 @@ class _Atom:
 @dataclass(frozen=True)
 class _Token(Token):
     """Part of a paragraph: text, a single tag, or one tag of a pair.
-
-    The name of a pair begins with "a" for a link, and "b" for anything else.
 
     Attributes:
         format: The `w:rPr` of text, or of the text in a pair, None if it has none.
@@ -132,7 +135,7 @@ class OfficeDocument:
     def _elements(self) -> Iterator[tuple[str, Any]]:
         """Yield the parts and the elements with text, also the texts of cells that a chart shows."""
         for part, root in self._roots.items():
-            for element in root.iter(*_paragraph_names()):
+            for element in root.iter(*_PARAGRAPHS):
                 yield part, element
             for cache in root.iter("{*}strCache", "{*}multiLvlStrCache"):
                 for point in cache.iter("{*}pt"):
@@ -140,21 +143,19 @@ class OfficeDocument:
 
     def fill(self, translations: Sequence[Marked]) -> bytes:
         """Return the file with its texts replaced. Call it once."""
-        begin = 0
+        remaining = iter(translations)
         changed = set()
         for part, paragraph in self._paragraphs:
-            end = begin + len(paragraph.texts)
-            if list(translations[begin:end]) != paragraph.texts:
-                paragraph.fill(translations[begin:end])
+            filled = list(itertools.islice(remaining, len(paragraph.texts)))
+            if filled != paragraph.texts:
+                paragraph.fill(filled)
                 changed.add(part)
-            begin = end
-        members = {
-            part: etree.tostring(self._roots[part].getroottree(), encoding="UTF-8", standalone=True) for part in changed
-        }
+        members = {}
+        for part in changed:
+            tree = self._roots[part].getroottree()
+            members[part] = etree.tostring(tree, encoding="UTF-8", standalone=True)
         for name, workbook in self._workbooks.items():
-            end = begin + len(workbook.texts)
-            members[name] = workbook.fill(translations[begin:end])
-            begin = end
+            members[name] = workbook.fill(list(itertools.islice(remaining, len(workbook.texts))))
         return self._archive.with_members(members)
 
 
@@ -175,19 +176,21 @@ def _workbooks(archive: Archive) -> dict[str, OfficeDocument]:
 def _open(archive: Archive, suffix: str) -> tuple[dict[str, Any], Comparisons]:
     """Return the XML of each part with text, and what a workbook compares with cells."""
     document, pattern = _MAIN[suffix]
+    with_text = re.compile(rf"\.({pattern}|{_DRAWINGS})\+xml$")
+    roots = {}
+    others = []
     with reading("the file", f"not {document}"):
-        types = _parse(archive.members["[Content_Types].xml"])
-        declared = [(each.get("PartName", ""), each.get("ContentType", "")) for each in types.iter("{*}Override")]
-        parts = [(name.lstrip("/"), kind) for name, kind in declared if name.lstrip("/") in archive.members]
-        parts.sort(key=lambda each: ".main+" not in each[1])
-        require(parts and re.search(pattern, parts[0][1]), f"the file must be {document}")
-        found = {
-            name: _parse(archive.members[name])
-            for name, content_type in parts
-            if re.search(rf"\.({pattern}|{_DRAWINGS})\+xml$", content_type) and ".sheet.main" not in content_type
-        }
-        others = [_parse(archive.members[name]) for name, each in parts if re.search(rf"\.{_REFERRING}\+xml$", each)]
-    return found, _comparisons([*found.values(), *others] if suffix == ".xlsx" else [])
+        overrides = _parse(archive.members["[Content_Types].xml"]).iter("{*}Override")
+        kinds = {part.get("PartName", "").lstrip("/"): part.get("ContentType", "") for part in overrides}
+        parts = [name for name in kinds if name in archive.members]
+        parts.sort(key=lambda name: ".main+" not in kinds[name])
+        require(parts and re.search(pattern, kinds[parts[0]]), f"the file must be {document}")
+        for name in parts:
+            if with_text.search(kinds[name]) and ".sheet.main" not in kinds[name]:
+                roots[name] = _parse(archive.members[name])
+            elif _REFERRING.search(kinds[name]):
+                others.append(_parse(archive.members[name]))
+    return roots, _comparisons([*roots.values(), *others] if suffix == ".xlsx" else [])
 
 
 def _comparisons(roots: Iterable[Any]) -> Comparisons:
@@ -208,13 +211,6 @@ def _parse(content: bytes) -> Any:
     root = etree.fromstring(content, etree.XMLParser(resolve_entities=False, no_network=True))
     require(not root.getroottree().docinfo.doctype, "the XML of a document must have no document type")
     return root
-
-
-def _paragraph_names() -> Iterator[str]:
-    """Yield the names of the elements with runs."""
-    for namespace in _NAMESPACES:
-        language = next(each for each in _LANGUAGES if each in namespace)
-        yield from (f"{{{namespace}}}{name}" for name in _PARAGRAPHS[language])
 
 
 def _name(element: Any) -> str:
@@ -240,9 +236,9 @@ def _atoms(parent: Any) -> Iterator[_Atom]:
             yield _Atom(child)
 
 
-def _format(run: Any) -> Any:
-    """Return the format of a run; None if it has none."""
-    return next((child for child in run if _name(child) == "rPr"), None)
+def _child(element: Any, name: str) -> Any:
+    """Return the first child with a name; None if there is none."""
+    return next((child for child in element if _name(child) == name), None)
 
 
 def _key(format_: Any) -> bytes:
@@ -256,59 +252,66 @@ def _key(format_: Any) -> bytes:
 
 def _tokens(paragraph: Any) -> list[_Token]:
     """Return the tokens of a paragraph; none if it has no runs, as a cell without formats."""
-    if etree.QName(paragraph).localname != "p" and not any(_name(each) == "r" for each in paragraph):
+    if etree.QName(paragraph).localname != "p" and _child(paragraph, "r") is None:
         return []
-    return _tokens_of(list(_atoms(paragraph)), map(str, itertools.count()), 0)
+    return _tokens_of(list(_atoms(paragraph)), 0)
 
 
-def _tokens_of(atoms: Sequence[_Atom], names: Iterator[str], depth: int) -> list[_Token]:
+def _tokens_of(atoms: Sequence[_Atom], depth: int) -> list[_Token]:
     """Return the tokens of atoms with the same parent. Text in its most frequent format has no tags."""
     tokens: list[_Token] = []
     fields, unbalanced = _fields(atoms)
     ranges = _ranges(atoms)
-    i = 0
-    while i < len(atoms):
-        atom = atoms[i]
-        name = atoms[i].name
+    done = 0
+    for i, atom in enumerate(atoms):
+        name = atom.name
+        if i < done:
+            continue
         if i in fields:
-            separator, end, code = fields[i]
-            if separator and code in _FIELDS and depth < _MAX_DEPTH:
-                inner = _tokens_of(atoms[separator + 1 : end], names, depth + 1)
-                tokens += _enclosed(inner, "field", f"a {next(names)}", atoms[i : separator + 1], atoms[end : end + 1])
+            field = fields[i]
+            done = field.end + 1
+            if field.separator and field.name in _FIELDS and depth < _MAX_DEPTH:
+                result = _tokens_of(atoms[field.separator + 1 : field.end], depth + 1)
+                opening = atoms[i : field.separator + 1]
+                tokens += _enclosed(result, "a", "field", before=opening, after=[atoms[field.end]])
             else:
-                tokens.append(_Token(atoms=atoms[i : end + 1]))
-            i = end
+                tokens.append(_Token(atoms=atoms[i:done]))
         elif atom.run is not None and name in ("t", "noBreakHyphen"):
             text = atom.element.text or "" if name == "t" else "-"
-            tokens.append(_Token(text, format=_format(atom.run), atoms=[atom]))
+            tokens.append(_Token(text, format=_child(atom.run, "rPr"), atoms=[atom]))
         elif name in _BREAKS:
             tokens.append(_Token(atoms=[atom], is_break=True))
         elif _is_container(atom):
-            inner = _tokens_of(list(_atoms(_content(atom.element))), names, depth)
+            content = _tokens_of(list(_atoms(_content(atom.element))), depth)
             link = "a" if name == "hyperlink" else "b"
-            tokens += _enclosed(inner, "container", f"{link} {next(names)}", container=atom.element)
+            tokens += _enclosed(content, link, "container", container=atom.element)
         elif i in ranges:
             tokens.append(_Token(atoms=[atom], kind="range", name=ranges[i], is_closing=name.endswith("End")))
         else:
             tokens.append(_Token(atoms=[atom], is_break=i in unbalanced))
-        i += 1
-    return list(_with_formats(tokens, names))
+    return list(_with_formats(tokens))
 
 
 def _enclosed(
     inner: list[_Token],
-    kind: str,
     name: str,
+    kind: str,
+    *,
     before: Sequence[_Atom] = (),
     after: Sequence[_Atom] = (),
     container: Any = None,
 ) -> list[_Token]:
     """Return tokens with a pair of tags around them. If no text moves across some of them, none moves across these."""
-    is_break = any(token.is_break for token in inner)
     opening = _Token(
-        format=_base_format(inner), atoms=before, container=container, kind=kind, name=name, is_break=is_break
+        name=name,
+        is_break=any(token.is_break for token in inner),
+        format=_base_format(inner),
+        atoms=before,
+        container=container,
+        kind=kind,
     )
-    return [opening, *inner, _Token(atoms=after, kind=kind, name=name, is_closing=True, is_break=is_break)]
+    closing = _Token(name=name, is_closing=True, is_break=opening.is_break, atoms=after, kind=kind)
+    return [opening, *inner, closing]
 
 
 def _levels(tokens: Sequence[_Token]) -> Iterator[int]:
@@ -326,31 +329,43 @@ def _base_format(tokens: Sequence[_Token]) -> Any:
     return tokens[min(texts)[1]].format if texts else None
 
 
-def _fields(atoms: Sequence[_Atom]) -> tuple[dict[int, tuple[int, int, str]], set[int]]:
-    """Return the fields by the index where they begin, and the marks of fields that begin or end elsewhere.
+@dataclass
+class _Field:
+    """Field in a paragraph: indices of its begin, its separator (0 if it has none) and its end, and its code."""
 
-    Of a field, these are the index of its separator, 0 if it has none, that of its end, and the name in its code.
-    """
-    fields: dict[int, tuple[int, int, str]] = {}
-    opened: list[tuple[int, int, list[str]]] = []
+    begin: int
+    separator: int = 0
+    end: int = 0
+    code: str = ""
+
+    @property
+    def name(self) -> str:
+        return (self.code.split() or [""])[0].upper()
+
+
+def _fields(atoms: Sequence[_Atom]) -> tuple[dict[int, _Field], set[int]]:
+    """Return the fields by the index where they begin, and the marks of fields that begin or end elsewhere."""
+    fields: dict[int, _Field] = {}
+    opened: list[_Field] = []
     unbalanced: set[int] = set()
     for i, atom in enumerate(atoms):
         if atom.name == "instrText" and opened:
-            opened[-1][2].append(atom.element.text or "")
+            opened[-1].code += atom.element.text or ""
         if atom.name != "fldChar":
             continue
         kind = _attribute(atom.element, "fldCharType")
         if kind == "begin":
-            opened.append((i, 0, []))
+            opened.append(_Field(i))
         elif not opened:
             unbalanced.add(i)
         elif kind == "separate":
-            opened[-1] = opened[-1][0], i, opened[-1][2]
+            opened[-1].separator = i
         else:
-            begin, separator, code = opened.pop()
-            fields[begin] = separator, i, ("".join(code).split() or [""])[0].upper()
-    for begin, separator, _ in opened:
-        unbalanced |= {begin, separator} if separator else {begin}
+            field = opened.pop()
+            field.end = i
+            fields[field.begin] = field
+    for field in opened:
+        unbalanced |= {field.begin, field.separator or field.begin}
     return fields, unbalanced
 
 
@@ -359,13 +374,15 @@ def _ranges(atoms: Sequence[_Atom]) -> dict[int, str]:
     starts: dict[str, int] = {}
     names: dict[int, str] = {}
     for i, atom in enumerate(atoms):
-        kind, end, rest = atom.name.rpartition("End") if atom.name.endswith("End") else atom.name.rpartition("Start")
-        if kind and not rest:
-            name = f"b {kind} {_attribute(atom.element, 'id')}"
-            if end == "Start":
-                starts[name] = i
-            elif name in starts:
-                names |= {starts.pop(name): name, i: name}
+        mark = _RANGE.fullmatch(atom.name)
+        if mark is None:
+            continue
+        name = f"b {mark[1]} {_attribute(atom.element, 'id')}"
+        if mark[2] == "Start":
+            starts[name] = i
+        elif name in starts:
+            names[starts.pop(name)] = name
+            names[i] = name
     return names
 
 
@@ -374,51 +391,58 @@ def _is_container(atom: _Atom) -> bool:
     if atom.run is not None or atom.name not in _CONTAINERS:
         return False
     if atom.name == "fldSimple":
-        return (_attribute(atom.element, "instr").split() or [""])[0].upper() in _FIELDS
-    properties = next((child for child in atom.element if _name(child) == "sdtPr"), ())
-    return not any(etree.QName(each).localname in _FILLED_CONTROLS for each in properties if isinstance(each.tag, str))
+        return _Field(0, code=_attribute(atom.element, "instr")).name in _FIELDS
+    properties = _child(atom.element, "sdtPr")
+    return properties is None or not any(
+        etree.QName(element).localname in _FILLED_CONTROLS for element in properties.iterchildren(etree.Element)
+    )
 
 
 def _content(container: Any) -> Any:
     """Return the element that has the runs of a container."""
-    return next((child for child in container if _name(child) == "sdtContent"), container)
+    content = _child(container, "sdtContent")
+    return container if content is None else content
 
 
-def _with_formats(tokens: Sequence[_Token], names: Iterator[str]) -> Iterator[_Token]:
+def _with_formats(tokens: Sequence[_Token]) -> Iterator[_Token]:
     """Yield tokens with pairs of tags around text that is not in the most frequent format. Text that touches is joined.
 
     A space between words takes that format. Other space in another format, such as an underlined blank, is a break.
     """
-    counts: Counter[bytes] = Counter()
-    formats: dict[bytes, Any] = {}
+    counts: Counter[bytes] = Counter()  # of characters, by the key of their format
+    formats: dict[bytes | None, Any] = {}
     keys: list[bytes | None] = []  # of the format of each text outside of pairs
     for token, level in zip(tokens, _levels(tokens), strict=True):
-        keys.append(_key(token.format) if token.text is not None and level == 0 else None)
-        if keys[-1] is not None:
-            formats.setdefault(keys[-1], token.format)
-            counts[keys[-1]] += len((token.text or "").strip())
+        key = None
+        if token.text is not None and level == 0:
+            key = _key(token.format)
+            formats.setdefault(key, token.format)
+            counts[key] += len(token.text.strip())
+        keys.append(key)
     base = max(counts, key=lambda key: (counts[key], -len(key)), default=b"")  # of two, the simpler one
     is_edge = [True, *(token.is_break for token in tokens), True]
-    chosen: list[tuple[bytes | None, _Token]] = []
-    for i, (key, token) in enumerate(zip(keys, tokens, strict=True)):
-        if key in (None, base) or has_text(token.text or ""):
-            chosen.append((key, token))
-        elif len(token.text or "") <= 1 and not (is_edge[i] or is_edge[i + 2]):
-            chosen.append((base, token))
-        else:
-            chosen.append((None, _Token(atoms=token.atoms, is_break=True)))
-    for key, group in itertools.groupby(chosen, key=lambda each: each[0]):
+    chosen: list[_Token] = []
+    for i, token in enumerate(tokens):
+        text = token.text or ""
+        is_blank = keys[i] not in (None, base) and not has_text(text)
+        if is_blank and len(text) <= 1 and not (is_edge[i] or is_edge[i + 2]):
+            keys[i] = base
+        elif is_blank:
+            keys[i] = None
+            token = _Token(atoms=token.atoms, is_break=True)
+        chosen.append(token)
+    for key, group in itertools.groupby(zip(keys, chosen, strict=True), key=lambda pair: pair[0]):
+        run = [token for _, token in group]
         if key is None:
-            yield from (token for _, token in group)
+            yield from run
             continue
-        text = _Token("".join(token.text or "" for _, token in group), format=formats[key])
-        name = f"b {next(names)}"
+        joined = _Token("".join(token.text or "" for token in run), format=formats[key])
         if key != base:
-            yield _Token(format=text.format, kind="format", name=name)
-        if text.text:
-            yield text
-        if key != base:
-            yield _Token(kind="format", name=name, is_closing=True)
+            yield _Token(name="b", format=joined.format, kind="format")
+            yield joined
+            yield _Token(name="b", kind="format", is_closing=True)
+        elif joined.text:
+            yield joined
 
 
 class _Cell:
@@ -512,19 +536,21 @@ class _Builder:
             while self._opened.pop()[0] != token.name:
                 pass
         for atom in token.atoms:
-            if not is_again or token.kind == "field":
-                self._add_atom(copy.deepcopy(atom.element) if is_again else atom.element, atom.run)
-            elif token.is_closing:  # the last end of a range is its end
+            if is_again and token.kind == "field":
+                self._add_atom(copy.deepcopy(atom.element), atom.run)
+            elif token.is_closing or not is_again:  # the last end of a range is its end
                 self._add_atom(atom.element, atom.run)
         if token.kind and not token.is_closing:
             _, parent, format_ = self._opened[-1]
+            if token.kind != "range":
+                format_ = token.format
             if token.container is not None and (not is_again or _name(token.container) in _COPIED):
                 container = token.container
                 if is_again:
                     container = container.makeelement(container.tag, dict(container.attrib))
                 parent.append(container)
                 parent = _content(container)
-            self._opened.append((token.name, parent, format_ if token.kind == "range" else token.format))
+            self._opened.append((token.name, parent, format_))
 
     def finish(self) -> None:
         """Add what a translation has lost, and what is last in a paragraph."""
@@ -533,11 +559,12 @@ class _Builder:
             if token.text is None and number not in self._placed:
                 self.add_tag(number)
         paragraph = self._opened[0][1]
-        for each in [child for child in paragraph if _name(child) == "endParaRPr"]:
-            paragraph.append(each)
+        last = _child(paragraph, "endParaRPr")
+        if last is not None:
+            paragraph.append(last)
 
     def _add_atom(self, element: Any, run: Any) -> None:
-        parent = self._opened[-1][1] if run is None else self._run_of(run, _format(run))
+        parent = self._opened[-1][1] if run is None else self._run_of(run, _child(run, "rPr"))
         parent.append(element)
 
     def _run_of(self, source: Any, format_: Any) -> Any:

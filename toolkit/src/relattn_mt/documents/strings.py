@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from relattn_mt.documents.lexer import Message
 from relattn_mt.support.errors import InputError
@@ -18,12 +19,20 @@ from relattn_mt.text.patterns import KEY, literals, markup_pattern
 _STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
 _JSON = re.compile(rf"({_STRING})(\s*:)?")
 _LINE = re.compile(rf"[ \t]*(?:#.*|(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)?[ \t]*({_STRING})[ \t]*)?\r?")
-_Entry = dict[str, tuple[int, list[str]]]  # line and strings of each keyword, such as msgid
 _ESCAPE = re.compile(r'\\(?:([abfnrtv"\\])|x([0-9A-Fa-f]{1,2})|([0-7]{1,3}))')
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", '"': '"', "\\": "\\"}
 _UNESCAPED = {text: f"\\{name}" for name, text in _ESCAPES.items()}
 _SINGULAR = re.compile("n(!=1|>1|==1[?])|EXPRESSION")  # a plural rule whose first form stands for 1, or for 0 and 1
 _SPECIAL = re.compile('["\\\\\a\b\f\n\r\t\v]')
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL and half of a character
+_SPACE = re.compile(r"\s*")
+
+
+def _message(text: str) -> Message | None:
+    """Return a string whose texts can be replaced; None if it is empty, a key or not text."""
+    if not text or _NO_TEXT.search(text) or re.fullmatch(KEY, text):
+        return None
+    return Message(text, markup_pattern())
 
 
 class Json:
@@ -53,15 +62,12 @@ class Json:
         for found in _JSON.finditer(content):
             if found.start() < end:
                 continue
-            if found[2] and found[1].startswith('"@'):
-                value = re.compile(r"\s*").match(content, found.end()).end()  # type: ignore[union-attr]
-                _, end = json.JSONDecoder().raw_decode(content, value)
-            text = json.loads(found[1]) if found[2] is None else ""
-            if (
-                text and not re.fullmatch(KEY, text) and not re.search("[\0\ud800-\udfff]", text)
-            ):  # NUL and half of a character are not text
-                message = Message(text, markup_pattern())
-                self._strings.append((*found.span(1), text, message))
+            if found[2] is None:
+                text = json.loads(found[1])
+                if message := _message(text):
+                    self._strings.append((*found.span(1), text, message))
+            elif found[1].startswith('"@'):
+                _, end = json.JSONDecoder().raw_decode(content, _skip_space(content, found.end()))
         self.texts = [text for *_, message in self._strings for text in message.texts]
 
     def fill(self, translations: Sequence[Marked]) -> str:
@@ -81,15 +87,19 @@ class Json:
 
 def _require_json(content: str) -> None:
     """Raise a ValueError unless a text is JSON: one value, or several on lines of their own."""
-    begin = len(content) - len(content.lstrip())
-    space = re.compile(r"\s*")
+    begin = _skip_space(content, 0)
     while True:
         _, end = json.JSONDecoder().raw_decode(content, begin)
-        begin = space.match(content, end).end()  # type: ignore[union-attr]
+        begin = _skip_space(content, end)
         if begin == len(content):
             return
         if "\n" not in content[end:begin]:
             raise json.JSONDecodeError("Extra data", content, end)
+
+
+def _skip_space(content: str, begin: int) -> int:
+    """Return the offset of the first character from `begin` on that is no space."""
+    return _SPACE.match(content, begin).end()  # type: ignore[union-attr]
 
 
 class Po:
@@ -114,21 +124,23 @@ class Po:
         self._fills: list[tuple[int, list[int], Message]] = []  # lines of an entry and of empty translations, source
         takes_number = False  # whether the first form stands for 1 and other numbers, such as 21
         for entry in _entries(self._lines):
-            source, plural = (_joined(entry, name) for name in ("msgid", "msgid_plural"))
-            lines = {name: line for name, (line, _) in entry.items() if name.startswith("msgstr")}
+            source = entry.texts.get("msgid", "")
+            plural = entry.texts.get("msgid_plural", "")
+            forms = [name for name in entry.lines if name.startswith("msgstr")]
             if not source:  # the header
-                form = re.search("plural=([^;]+)", re.sub(r"[\s()]", "", _joined(entry, "msgstr")))
+                form = re.search("plural=([^;]+)", re.sub(r"[\s()]", "", entry.texts.get("msgstr", "")))
                 takes_number = form is not None and not _SINGULAR.match(form[1])
-            if not source or any(_joined(entry, name) for name in lines):
+            if not source or any(entry.texts[name] for name in forms):
                 continue
-            first = [line for name, line in lines.items() if name in ("msgstr", "msgstr[0]")]
-            others = [line for line in lines.values() if line not in first]
+            first = [entry.lines[name] for name in forms if name in ("msgstr", "msgstr[0]")]
+            others = [entry.lines[name] for name in forms if entry.lines[name] not in first]
             if plural and (not others or (takes_number and literals(source) != literals(plural))):
-                first, others = [], [*first, *others]
+                others = first + others
+                first = []
             for places, text in ((first, source), (others, plural)):
-                if places and text and "\0" not in text and not re.fullmatch(KEY, text):  # NUL is not text
-                    begin = min(line for line, _ in entry.values())
-                    self._fills.append((begin, places, Message(text, markup_pattern())))
+                message = _message(text)
+                if places and message:
+                    self._fills.append((min(entry.lines.values()), places, message))
         self.texts = [text for *_, message in self._fills for text in message.texts]
 
     def fill(self, translations: Sequence[Marked]) -> str:
@@ -157,30 +169,33 @@ def _mark_fuzzy(lines: list[str], begin: int) -> None:
         lines[begin] = f"#, fuzzy{end}\n{lines[begin]}"
 
 
+@dataclass
+class _Entry:
+    """Entry of a PO file: the line and the text of each keyword, such as msgid."""
+
+    lines: dict[str, int] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+
+
 def _entries(lines: Sequence[str]) -> Iterator[_Entry]:
     """Yield the entries of a PO file."""
-    entry: _Entry = {}
-    strings: list[str] | None = None
+    entry = _Entry()
+    keyword = ""
     for number, line in enumerate(lines):
         found = _LINE.fullmatch(line)
-        if found is None or (found[2] and not found[1] and strings is None):
+        if found is None or (found[2] and not (found[1] or keyword)):
             raise InputError(f"a PO file must have comments and strings after keywords, which line {number + 1} is not")
         if found[1]:
-            if found[1] in ("msgctxt", "msgid") and any(name.startswith("msgstr") for name in entry):
+            keyword = found[1]
+            if keyword in ("msgctxt", "msgid") and any(name.startswith("msgstr") for name in entry.lines):
                 yield entry
-                entry = {}
-            strings = []
-            entry[found[1]] = number, strings
-        if found[2] and strings is not None:
-            strings.append(found[2])
-    if entry:
+                entry = _Entry()
+            entry.lines[keyword] = number
+            entry.texts[keyword] = ""
+        if found[2]:
+            entry.texts[keyword] += _unescaped(found[2])
+    if entry.lines:
         yield entry
-
-
-def _joined(entry: _Entry, keyword: str) -> str:
-    """Return the text of a keyword in an entry; empty if there is none."""
-    _, strings = entry.get(keyword, (0, ()))
-    return "".join(map(_unescaped, strings))
 
 
 def _unescaped(string: str) -> str:
