@@ -226,11 +226,11 @@ def with_start(tensors: Tensors, names: Names, vocabulary: dict[str, Any]) -> Te
     for side in sides:
         vocabulary[side] = [*vocabulary[side], start]
         for name in _MATRICES[side]:
-            matrix = names.shared[name]
+            matrix = names.entries[name]
             if matrix in tensors:
                 extended[matrix] = np.pad(tensors[matrix], ((0, 1), (0, 0)))
     vocabulary["start"] = start
-    name = names.shared["output_bias"]
+    name = names.entries["output_bias"]
     bias = tensors.get(name, np.zeros(len(vocabulary["target"]) - 1, np.float32))
     extended[name] = np.append(bias, np.float32(NEVER_GENERATED))
     return extended

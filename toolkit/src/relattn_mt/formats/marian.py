@@ -48,7 +48,7 @@ from relattn_mt.formats.foreign_model import (
     unsupported_settings,
     with_start,
 )
-from relattn_mt.formats.names import Names
+from relattn_mt.formats.names import TABLES, Names
 from relattn_mt.support.errors import InputError, naming, one_line, reading, require
 from relattn_mt.support.types import LanguagePair
 from relattn_mt.weights import TensorDict
@@ -57,6 +57,7 @@ from relattn_mt.weights import TensorDict
 FLOAT32 = 0x404
 INT8 = 0x101
 INTGEMM8 = 0x4101
+_TYPES: dict[int, np.dtype[Any]] = {FLOAT32: np.dtype("<f4"), INT8: np.dtype("i1"), INTGEMM8: np.dtype("i1")}
 _VERSION = struct.pack("<Q", 1)  # which a .bin begins with
 OPTIONS = "special:model.yml"
 MULTIPLIER = "_QuantMultA"  # of activations, which we quantize per row
@@ -66,7 +67,6 @@ _MOST_DIMENSIONS = 8
 _POSITIONS = 1024
 _OPTIMIZER = ".optimizer.npz"  # end of the name of the file with which Marian continues a training
 _PAIR = re.compile(r"model\.([a-z]{2,3}(?:_[A-Za-z]+)?)-([a-z]{2,3}(?:_[A-Za-z]+)?)\.spm")  # HPLT's
-_SINUSOIDS = "sinusoids"  # name of the table that we add
 _SIDES = {"source": {"src", "source"}, "target": {"trg", "tgt", "target"}}  # words in names of vocabularies
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "gelu": "gelu_sigmoid"}
 _SUPPORTED: dict[str, tuple[Any, ...]] = {  # values of the options that change the computation, the default first
@@ -144,19 +144,20 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     names = names_of(options, content.tensors)
     tensors = {name: tensor for name, tensor in content.tensors.items() if not name.endswith(MULTIPLIER)}
     sizes = []
-    for name in (names.shared[side] for side in ("src_embedding", "embedding")):
+    for name in (names.entries["src_embedding"], names.entries["embedding"]):
         require(name in tensors, f"{source}: has no {name}")
         shape = tensors[name].shape
         require(len(shape) == 2, f"{source}: {name} must have two dimensions, got shape {shape}")
         sizes.append(shape[0])
-    tensors |= {_SINUSOIDS: fairseq_sinusoids(_POSITIONS, shape[1])}
+    tensors[names.entries["src_positions.signal.weight"]] = fairseq_sinusoids(_POSITIONS, shape[1])
     vocabulary, models = _vocabulary(path, settings)
-    pieces = [len(vocabulary[side]) for side in ("source", "target")]
+    pieces = [len(vocabulary["source"]), len(vocabulary["target"])]
     require(pieces == sizes, f"{path}: the vocabularies must have {sizes} pieces, as {source.name} has, got {pieces}")
     tensors = with_start(tensors, names, vocabulary)
     tokenizer = read_tokenizer(path, src_tokenizer or models[0], tgt_tokenizer or models[1], **vocabulary)
     unknown = vocabulary["target"].index(vocabulary["unknown"])
-    tensors[names.shared["output_bias"]][unknown : unknown + 1] = NEVER_GENERATED
+    bias = tensors[names.entries["output_bias"]]
+    bias[unknown : unknown + 1] = NEVER_GENERATED
     config = model_config(
         names,
         tensors,
@@ -170,9 +171,6 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         decoder_mixer="ssru" if options.get("transformer-decoder-autoreg") == "rnn" else "scheme",
         **_alignment(source, options, names.layers(tensors, "decoder")),
     )
-    # a scheme that training keeps, so that the model can be exported again
-    config = replace(config, positions="marian", max_positions=None)
-    lists = _named(path, settings, "shortlist", sorted(path.glob("lex*.bin"))[:1], 1, 0)
     expected = {
         "enc-depth": config.encoder_layers,
         "dec-depth": config.decoder_layers,
@@ -180,6 +178,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         "dim-vocabs": sizes,
         "transformer-dim-ffn": config.feed_forward_dim,
     }
+    lists = _named(path, settings, "shortlist", sorted(path.glob("lex*.bin"))[:1], 1, 0)
     for name, size in expected.items():
         option = options.get(name, size)
         require(option == size, f"{source}: {name} must be {size}, as its tensors have it, got {one_line(option, 40)}")
@@ -187,15 +186,16 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     return ForeignModel(
         toolkit="Marian",
         source=source,
-        config=config,
+        # a scheme that training keeps, so that the model can be exported again
+        config=replace(config, positions="marian", max_positions=None),
         tensors=tensors,
         names=names,
         scales=content.scales,
         tokenizer=tokenizer,
         languages=_languages(path),
-        search=_search(file or path, settings),
+        search=_search(file, settings),
         shortlist=lists[0] if lists else None,
-        notes=(f"not taken from {file.name}: {', '.join(unused)}",) if file and unused else (),
+        notes=(f"not taken from {file.name}: {', '.join(unused)}",) if unused else (),
     )
 
 
@@ -222,10 +222,11 @@ def _read(path: Path) -> _Content:
     options = tensors.pop(OPTIONS, np.zeros(0, np.int8)).tobytes().rstrip(b"\0")
     require_weights(tensors, path)
     for name, tensor in tensors.items():
-        if not _MATRIX.search(name):
-            tensor = tensor[0] if tensor.ndim == 2 and len(tensor) == 1 else tensor
-        elif name not in scales and not EMBEDDING.search(name):
+        is_matrix = _MATRIX.search(name)
+        if is_matrix and name not in scales and not EMBEDDING.search(name):
             tensor = tensor.T
+        elif not is_matrix and tensor.ndim == 2 and len(tensor) == 1:
+            tensor = tensor[0]
         tensors[name] = np.ascontiguousarray(tensor, np.float32)
     return _Content(options, tensors, scales)
 
@@ -244,17 +245,16 @@ def _read_bin(file: Reader, scales: TensorDict) -> TensorDict:
     file.take(file.number("Q", "the padding"), "the padding")
     tensors: TensorDict = {}
     for name, shape, (_, kind, _, size) in zip(names, shapes, heads, strict=True):
-        known = kind in (FLOAT32, INT8, INTGEMM8)
-        require(known, f"{name} must have type float32, int8 or intgemm8, got {kind:#x}")
+        require(kind in _TYPES, f"{name} must have type float32, int8 or intgemm8, got {kind:#x}")
         data = file.take(size, name)
-        numbers = math.prod(shape)
-        is_int8 = kind == INTGEMM8
-        needed = numbers * (4 if kind == FLOAT32 else 1) + 4 * is_int8
+        count = math.prod(shape)
+        end = count * _TYPES[kind].itemsize
+        needed = end + 4 if kind == INTGEMM8 else end
         require(min(shape, default=1) >= 0 and needed <= size, f"{name}, {shape}, must have {needed:,} bytes")
         require(name not in tensors, f"{name} must be there once")
-        tensor: np.ndarray = np.frombuffer(data, np.float32 if kind == FLOAT32 else np.int8, numbers)
-        if is_int8:
-            (multiplier,) = struct.unpack_from("<f", data, numbers)
+        tensor: np.ndarray = np.frombuffer(data, _TYPES[kind], count)
+        if kind == INTGEMM8:
+            (multiplier,) = struct.unpack_from("<f", data, end)
             require(0 < multiplier < math.inf, f"{name} must have a positive multiplier, got {multiplier}")
             require(not name.endswith("_Wt"), f"{name} must have type float32, got intgemm8")
             shape = shape if EMBEDDING.search(name) else shape[::-1]
@@ -265,43 +265,11 @@ def _read_bin(file: Reader, scales: TensorDict) -> TensorDict:
     return tensors
 
 
-def _attention_names(ours: str, theirs: str) -> dict[str, str]:
-    """Return the names of the weights of an attention sub-layer."""
-    names = {}
-    for part in ("query", "key", "value", "out"):
-        names[f"{ours}_attention.{part}.weight"] = f"{theirs}_W{part[0]}"
-        names[f"{ours}_attention.{part}.bias"] = f"{theirs}_b{part[0]}"
-    return names
-
-
-_SELF = _attention_names("self", "self") | {"residuals.0.norm.": "self_Wo_ln_"}
-_CROSS = _attention_names("cross", "context") | {"residuals.1.norm.": "context_Wo_ln_"}
-_SSRU = {
-    "self_attention.value.weight": "rnn_W",
-    "self_attention.forget.weight": "rnn_Wf",
-    "self_attention.forget.bias": "rnn_bf",
-    "residuals.0.norm.": "rnn_ffn_ln_",
-}
-_FEED_FORWARD = {
-    "feed_forward.0.weight": "ffn_W1",
-    "feed_forward.0.bias": "ffn_b1",
-    "feed_forward.3.weight": "ffn_W2",
-    "feed_forward.3.bias": "ffn_b2",
-}
-_SHARED = {
-    "output_bias": "decoder_ff_logit_out_b",
-    "src_positions.signal.weight": _SINUSOIDS,
-    "tgt_positions.signal.weight": _SINUSOIDS,
-    "src_positions.norm.weight": "encoder_emb_ln_scale_pre",
-    "src_positions.norm.bias": "encoder_emb_ln_bias_pre",
-    "tgt_positions.norm.weight": "decoder_emb_ln_scale_pre",
-    "tgt_positions.norm.bias": "decoder_emb_ln_bias_pre",
-}
-
-
 def names_of(options: Mapping[str, Any], tensors: Mapping[str, Any]) -> Names:
     """Return the names of the weights of a model with these options."""
-    is_tied, is_joint, are_all = (options.get(f"tied-embeddings{suffix}") is True for suffix in ("", "-src", "-all"))
+    is_tied = options.get("tied-embeddings") is True
+    is_joint = options.get("tied-embeddings-src") is True
+    are_all = options.get("tied-embeddings-all") is True
     embeddings = {"src_embedding": "encoder_Wemb", "embedding": "decoder_Wemb"}
     if is_joint or are_all:
         embeddings = {"src_embedding": "Wemb", "embedding": "Wemb"}
@@ -310,13 +278,9 @@ def names_of(options: Mapping[str, Any], tensors: Mapping[str, Any]) -> Names:
         output = embeddings["embedding"]
     elif "decoder_ff_logit_out_W" in tensors:
         output = "decoder_ff_logit_out_W"
-    encoder = _SELF | _FEED_FORWARD | {"residuals.1.norm.": "ffn_ffn_ln_"}
-    decoder = _SSRU if options.get("transformer-decoder-autoreg") == "rnn" else _SELF
-    decoder = decoder | _CROSS | _FEED_FORWARD | {"residuals.2.norm.": "ffn_ffn_ln_"}
+    mixer = "rnn" if options.get("transformer-decoder-autoreg") == "rnn" else "self-attention"
     return Names(
-        embeddings | _SHARED | {"output_weight": output},
-        encoder=("encoder_l{}_", encoder),
-        decoder=("decoder_l{}_", decoder),
+        TABLES["marian"] | TABLES[f"marian-{mixer}"] | embeddings | {"output_weight": output},
         norm=("scale", "bias"),
         has_biases=True,
         first=1,
@@ -382,25 +346,30 @@ def _named(path: Path, settings: dict[str, Any], name: str, files: list[Path], m
     return files
 
 
-def _settings(path: Path) -> tuple[Path | None, dict[str, Any]]:
-    """Return the file with names and the search, and its content; None and nothing if there is no such file.
+def _settings(path: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the file with names and the search, and its content; the directory and nothing if there is no such file.
 
     Marian writes MODEL.decoder.yml for each file of weights, and reads that of the weights that it is given.
     """
     weights = weight_files(path)
     own = sorted(path.glob("*.decoder.yml"))
-    if len(weights) == 1 and (matching := path / f"{weights[0].name}.decoder.yml") in own:
-        own = [matching]
-    files = [file for file in (path / "decoder.yml", *own) if file.is_file()]
-    names = ", ".join(file.name for file in own)
-    require(len(own) <= 1 or files[0] not in own, f"{path}: must have decoder.yml or one *.decoder.yml, got {names}")
+    if len(weights) == 1:
+        matching = path / f"{weights[0].name}.decoder.yml"
+        own = [matching] if matching in own else own
     # config.yml may be the training's
-    files += sorted(path.glob("config*.yml"), key=lambda file: (file.name == "config.yml", file.name))
+    others = sorted(path.glob("config*.yml"), key=lambda file: (file.name == "config.yml", file.name))
+    default = path / "decoder.yml"
+    if not default.is_file():
+        names = ", ".join(file.name for file in own)
+        require(len(own) <= 1, f"{path}: must have decoder.yml or one *.decoder.yml, got {names}")
+    files = [file for file in (default, *own, *others) if file.is_file()]
     if not files:
-        return None, {}
+        return path, {}
     settings = _mapping(files[0], files[0].read_bytes())
-    model = files[0].name.removesuffix(".decoder.yml")
-    return files[0], settings | ({"models": [model]} if (path / model) in weights else {})
+    model = path / files[0].name.removesuffix(".decoder.yml")
+    if model in weights:
+        settings["models"] = [model.name]
+    return files[0], settings
 
 
 def _vocabulary(path: Path, settings: dict[str, Any]) -> tuple[dict[str, Any], tuple[Path | None, Path | None]]:
@@ -441,19 +410,20 @@ def _pieces(file: Path) -> list[str]:
     if file.suffix == ".spm":
         return spm_pieces(file)
     with reading(file, "not a vocabulary"):
-        content = file.read_bytes().decode()
-        lines = re.sub(r"(?m)^\? (.*)\n: (\d+)$", r"\1: \2", content).split("\n")  # as YAML writes long keys
-        pieces = dict(line.rstrip("\r").rsplit(": ", 1)[::-1] for line in lines if line)
-        ids = {int(number): piece for number, piece in pieces.items()}
-    require([*sorted(ids)] == [*range(len(lines) - lines.count(""))], f"{file}: the ids must be 0, 1, 2, …, each once")
-    quoted = (ids[number] for number in range(len(ids)))
+        content = re.sub(r"(?m)^\? (.*)\n: (\d+)$", r"\1: \2", file.read_bytes().decode())  # as YAML writes long keys
+        lines = [line.rstrip("\r").rsplit(": ", 1) for line in content.split("\n") if line]
+        pieces = {int(number): piece for piece, number in lines}
+    require(sorted(pieces) == [*range(len(lines))], f"{file}: the ids must be 0, 1, 2, …, each once")
+    quoted = [pieces[number] for number in range(len(pieces))]
     return [yaml.load(piece, yaml.BaseLoader) if piece[:1] in ("'", '"') else piece for piece in quoted]
 
 
 def _languages(path: Path) -> LanguagePair:
     """Return the languages that the metadata or the name of the file has; empty if they are unknown."""
-    for file in (file for name in ("metadata.json", "model_info.json") if (file := path / name).is_file()):
-        metadata = read_json(file)
+    for name in ("metadata.json", "model_info.json"):
+        if not (path / name).is_file():
+            continue
+        metadata = read_json(path / name)
         tags = metadata.get("srcTags")
         src = next(iter(tags), "") if isinstance(tags, dict) else metadata.get("sourceLanguage")
         tgt = metadata.get("trgTag") or metadata.get("targetLanguage")
@@ -461,7 +431,7 @@ def _languages(path: Path) -> LanguagePair:
             return src, tgt
     matches = [re.match(r"model\.([a-z]{2})([a-z]{2})\.", file.name) for file in weight_files(path)]
     matches += [_PAIR.fullmatch(file.name) for file in path.glob("*.spm")]
-    match = next((match for match in matches if match), None)
+    match = next(filter(None, matches), None)
     return (match[1], match[2]) if match else ("", "")
 
 

@@ -246,7 +246,7 @@ def _model(bundle: Bundle, sizes: list[int], multipliers: Mapping[str, float]) -
             if ours in multipliers:
                 alpha = np.full((1, 1), multipliers[ours])
                 items.append(_floats(f"{name}{marian.MULTIPLIER}", alpha))
-                if name == names.shared["output_weight"]:
+                if name == names.entries["output_weight"]:
                     items.append(_floats(f"{_SHORTLISTED}{marian.MULTIPLIER}", alpha))
     text = yaml.safe_dump(options).encode() + b"\0"
     return _as_bin([*items, (marian.OPTIONS, marian.INT8, (len(text),), text)])

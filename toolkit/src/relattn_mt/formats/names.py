@@ -1,12 +1,9 @@
-"""Names of the weights of a model in other toolkits.
-
-The keys are our names, the values are the toolkit's. A key that ends in a dot is a module with a weight and a bias.
-CTranslate2 stacks the projections of one input in one matrix: "NAME 2/3" is the second third of the rows of NAME.
-"""
+"""Names of the weights of a model in other toolkits, by ours: the tables in names.toml."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,18 +33,14 @@ class Names:
     """Names of a model's weights in another toolkit.
 
     Attributes:
-        shared: Weights outside of the layers.
-        encoder: Prefix of an encoder layer, with {} for its number, and the weights in it.
-        decoder: The same for a decoder layer.
+        entries: Names in the toolkit by ours, as in names.toml.
         norm: Names of the weight and the bias of a layer normalisation.
         has_biases: Whether all layers must have their biases.
         first: Number of the first layer.
         factors: Numbers that weights are multiplied by, by the last parts of our names.
     """
 
-    shared: Mapping[str, str]
-    encoder: tuple[str, Mapping[str, str]]
-    decoder: tuple[str, Mapping[str, str]]
+    entries: Mapping[str, str]
     norm: tuple[str, str] = _LEAVES
     has_biases: bool = False
     first: int = 0
@@ -55,21 +48,21 @@ class Names:
 
     def places(self, config: ModelConfig) -> dict[str, Place]:
         """Return the place of each weight that a model of this configuration may have, by our names."""
-        normed = config.embedding_norm
-        entries = {ours: name for ours, name in self.shared.items() if normed or "positions.norm" not in ours}
-        for stack, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
-            prefix, names = getattr(self, stack)
-            for layer in range(count):
-                entries |= {
-                    f"{stack}.{layer}.{ours}": prefix.format(layer + self.first) + name for ours, name in names.items()
-                }
+        counts = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
         places = {}
-        for ours, theirs in entries.items():
+        for ours, theirs in self.entries.items():
+            if "positions.norm" in ours and not config.embedding_norm:
+                continue
             name, _, share = theirs.partition(" ")
             part, _, parts = (share or "1/1").partition("/")
-            leaves = zip(_LEAVES, self.norm if "norm" in ours else _LEAVES, strict=True)
-            for leaf, their_leaf in leaves if ours.endswith(".") else [("", "")]:
-                places[ours + leaf] = Place(name + their_leaf, int(part) - 1, int(parts))
+            leaves = [("", "")]
+            if ours.endswith("."):
+                leaves = list(zip(_LEAVES, self.norm if "norm" in ours else _LEAVES, strict=True))
+            count = counts[ours.partition(".")[0]] if "{}" in ours else 1
+            for layer in range(count):
+                for leaf, their_leaf in leaves:
+                    place = Place(name.format(layer + self.first) + their_leaf, int(part) - 1, int(parts))
+                    places[ours.format(layer) + leaf] = place
         return places
 
     def gather(
@@ -88,13 +81,13 @@ class Names:
         for ours, weight in expected.items():
             name, _, parts = places[ours]
             whole = (weight.shape[0] * parts, *weight.shape[1:])
-            if name not in tensors:
-                if not ours.endswith("bias") or "norm" in ours or self.has_biases:
-                    wrong.append(f"{name} is missing")
-                continue
-            shape, _ = shape_and_dtype(tensors, name)
-            if tuple(shape) != whole:
-                wrong.append(f"{name} must have shape {whole}, got {tuple(shape)}")
+            is_optional = ours.endswith("bias") and "norm" not in ours and not self.has_biases
+            if name in tensors:
+                shape = tuple(shape_and_dtype(tensors, name)[0])
+                if shape != whole:
+                    wrong.append(f"{name} must have shape {whole}, got {shape}")
+            elif not is_optional:
+                wrong.append(f"{name} is missing")
         if wrong:
             messages = [one_line(fault, 120) for fault in dict.fromkeys(wrong)]
             more = f"; and {len(messages) - _MOST_NAMED} more" if len(messages) > _MOST_NAMED else ""
@@ -122,94 +115,19 @@ class Names:
 
     def layers(self, tensors: Iterable[str], stack: str) -> int:
         """Return the number of layers of the "encoder" or the "decoder" in the toolkit's tensors."""
-        prefix, names = getattr(self, stack)
-        inner = names.get("feed_forward.0.") or names["feed_forward.0.weight"]
-        before, after = map(re.escape, f"{prefix}{inner}".split("{}"))
-        return len({match[1] for name in tensors if (match := re.match(rf"{before}(\d+){after}", name))})
+        layer = f"{stack}.{{}}.feed_forward.0."
+        inner = self.entries.get(layer) or self.entries[f"{layer}weight"]
+        pattern = re.compile(re.escape(inner).replace(r"\{\}", r"(\d+)"))
+        return len({match[1] for match in map(pattern.match, tensors) if match})
 
     def unknown(self, tensors: Iterable[str], config: ModelConfig) -> list[str]:
         """Return the names of the toolkit's tensors that our model does not have."""
         return sorted(set(tensors) - {place.name for place in self.places(config).values()})
 
 
-_CTRANSLATE2_LAYER = {
-    "residuals.0.norm.": "self_attention/layer_norm/",
-    "residuals.1.norm.": "ffn/layer_norm/",
-    "self_attention.query.": "self_attention/linear_0/ 1/3",
-    "self_attention.key.": "self_attention/linear_0/ 2/3",
-    "self_attention.value.": "self_attention/linear_0/ 3/3",
-    "self_attention.out.": "self_attention/linear_1/",
-    "self_attention.attention.rel_key.weight": "self_attention/relative_position_keys",
-    "self_attention.attention.rel_value.weight": "self_attention/relative_position_values",
-    "feed_forward.0.": "ffn/linear_0/",
-    "feed_forward.3.": "ffn/linear_1/",
-}
-CTRANSLATE2 = Names(
-    {
-        "src_embedding": "encoder/embeddings_0/weight",
-        "embedding": "decoder/embeddings/weight",
-        "output_weight": "decoder/projection/weight",
-        "output_bias": "decoder/projection/bias",
-        "src_positions.signal.weight": "encoder/position_encodings/encodings",
-        "tgt_positions.signal.weight": "decoder/position_encodings/encodings",
-        "src_positions.norm.": "encoder/layernorm_embedding/",
-        "tgt_positions.norm.": "decoder/layernorm_embedding/",
-        "encoder_norm.": "encoder/layer_norm/",
-        "decoder_norm.": "decoder/layer_norm/",
-    },
-    encoder=("encoder/layer_{}/", _CTRANSLATE2_LAYER),
-    decoder=(
-        "decoder/layer_{}/",
-        _CTRANSLATE2_LAYER
-        | {
-            "residuals.1.norm.": "attention/layer_norm/",
-            "residuals.2.norm.": "ffn/layer_norm/",
-            "cross_attention.query.": "attention/linear_0/",
-            "cross_attention.key.": "attention/linear_1/ 1/2",
-            "cross_attention.value.": "attention/linear_1/ 2/2",
-            "cross_attention.out.": "attention/linear_2/",
-        },
-    ),
-    norm=("gamma", "beta"),
-)
+TABLES: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+CTRANSLATE2 = Names(TABLES["ctranslate2"], norm=("gamma", "beta"))
+TRANSFORMERS = Names(TABLES["transformers"], has_biases=True)
 
 # Our names, and CTranslate2's numbers.
 CTRANSLATE2_ACTIVATIONS = {name: i for i, name in enumerate(("relu", "gelu_tanh", "swish", "gelu", "gelu_sigmoid"))}
-
-_TRANSFORMERS_LAYER = {
-    "self_attention.query.": "self_attn.q_proj.",
-    "self_attention.key.": "self_attn.k_proj.",
-    "self_attention.value.": "self_attn.v_proj.",
-    "self_attention.out.": "self_attn.out_proj.",
-    "feed_forward.0.": "fc1.",
-    "feed_forward.3.": "fc2.",
-    "residuals.0.norm.": "self_attn_layer_norm.",
-}
-TRANSFORMERS = Names(
-    {
-        "src_embedding": "model.encoder.embed_tokens.weight",
-        "embedding": "model.decoder.embed_tokens.weight",
-        "output_weight": "lm_head.weight",
-        "output_bias": "final_logits_bias",
-        "src_positions.signal.weight": "model.encoder.embed_positions.weight",
-        "tgt_positions.signal.weight": "model.decoder.embed_positions.weight",
-        "src_positions.norm.": "model.encoder.layernorm_embedding.",
-        "tgt_positions.norm.": "model.decoder.layernorm_embedding.",
-        "encoder_norm.": "model.encoder.layer_norm.",
-        "decoder_norm.": "model.decoder.layer_norm.",
-    },
-    encoder=("model.encoder.layers.{}.", _TRANSFORMERS_LAYER | {"residuals.1.norm.": "final_layer_norm."}),
-    decoder=(
-        "model.decoder.layers.{}.",
-        _TRANSFORMERS_LAYER
-        | {
-            "cross_attention.query.": "encoder_attn.q_proj.",
-            "cross_attention.key.": "encoder_attn.k_proj.",
-            "cross_attention.value.": "encoder_attn.v_proj.",
-            "cross_attention.out.": "encoder_attn.out_proj.",
-            "residuals.1.norm.": "encoder_attn_layer_norm.",
-            "residuals.2.norm.": "final_layer_norm.",
-        },
-    ),
-    has_biases=True,
-)

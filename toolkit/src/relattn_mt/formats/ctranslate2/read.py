@@ -49,7 +49,7 @@ from relattn_mt.weights import TensorDict, Tensors
 _KINDS = {"TransformerSpec": 0, "TransformerBase": 8, "TransformerBig": 16}  # and their heads before revision 3
 _ACTIVATIONS = {number: name for name, number in CTRANSLATE2_ACTIVATIONS.items()}
 _EPSILON = 1e-5  # default of layer normalisation
-_TABLES = tuple(CTRANSLATE2.shared[f"{side}_positions.signal.weight"] for side in ("src", "tgt"))
+_TABLES = tuple(CTRANSLATE2.entries[f"{side}_positions.signal.weight"] for side in ("src", "tgt"))
 _ZERO_START = "decoder/start_from_zero_embedding"
 _SINUSOIDS = 4096  # positions of a model whose sinusoids CTranslate2 computes
 _EQUAL = {  # settings that must be equal in encoder and decoder: the default, and the feature otherwise
@@ -233,7 +233,7 @@ def _scale(source: Path, tensors: Tensors) -> bool | None:
     scales: set[bool | None] = set()
     for stack, matrix in (("encoder", "src_embedding"), ("decoder", "embedding")):
         value = tensors.get(f"{stack}/scale_embeddings", np.array(1))
-        embedding = tensors.get(CTRANSLATE2.shared[matrix])
+        embedding = tensors.get(CTRANSLATE2.entries[matrix])
         require(value.size == 1, f"{source}: {stack}/scale_embeddings must be one number, got {value.size}")
         root = math.sqrt(embedding.shape[-1]) if embedding is not None and embedding.ndim else 1.0
         if value.dtype.kind != "f":

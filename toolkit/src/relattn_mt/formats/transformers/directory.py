@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ def marian_sinusoids(count: int, dim: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Family:
-    """Models of one `model_type`.
+    """Models of one `model_type`, as in families.toml.
 
     Attributes:
         architecture: Class of the model.
@@ -73,58 +74,15 @@ class _Family:
     architecture: str
     norm: str
     defaults: dict[str, Any]
-    positions: Callable[[int, int, int], np.ndarray] | None = None
+    positions: Callable[[int, int, int], np.ndarray] | None
 
 
-_OF_STACKS = {"layers": 12, "attention_heads": 16, "ffn_dim": 4096}
-_DEFAULTS = {
-    **{f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in _OF_STACKS.items()},
-    "max_position_embeddings": 1024,
-    "dropout": 0.1,
-    "attention_dropout": 0.0,
-    "activation_dropout": 0.0,
-    "share_encoder_decoder_embeddings": True,
-    "tie_word_embeddings": True,
-    "scale_embedding": False,
+_SINUSOIDS: dict[str, Callable[[int, int, int], np.ndarray]] = {
+    "marian": lambda count, dim, pad: marian_sinusoids(count, dim),
+    "m2m_100": lambda count, dim, pad: fairseq_sinusoids(count, dim, pad + 1),
 }
-_MARIAN = {"activation_function": "gelu", "vocab_size": 58101, "pad_token_id": 58100, "decoder_start_token_id": 58100}
-_FAIRSEQ = {"pad_token_id": 1, "decoder_start_token_id": 2, "eos_token_id": 2}
-_M2M_100 = {"activation_function": "relu", "vocab_size": 128112, "scale_embedding": True, "attention_dropout": 0.1}
-_MBART = {"activation_function": "gelu", "vocab_size": 50265, "forced_eos_token_id": 2}
-_T5 = {
-    "d_model": 512,
-    "d_kv": 64,
-    "d_ff": 2048,
-    "num_layers": 6,
-    "num_heads": 8,
-    "feed_forward_proj": "relu",
-    "relative_attention_num_buckets": 32,
-    "relative_attention_max_distance": 128,
-    "layer_norm_epsilon": 1e-6,
-    "dropout_rate": 0.1,
-    "pad_token_id": 0,
-    "decoder_start_token_id": 0,
-    "eos_token_id": 1,
-}
-_MT5 = {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}
-FAMILIES = {
-    "marian": _Family(
-        "MarianMTModel",
-        "post",
-        {**_DEFAULTS, **_MARIAN, "eos_token_id": 0, "forced_eos_token_id": 0},
-        lambda count, dim, pad: marian_sinusoids(count, dim),
-    ),
-    "m2m_100": _Family(
-        "M2M100ForConditionalGeneration",
-        "pre",
-        {**_DEFAULTS, **_FAIRSEQ, **_M2M_100},
-        lambda count, dim, pad: fairseq_sinusoids(count, dim, pad + 1),
-    ),
-    "mbart": _Family("MBartForConditionalGeneration", "pre", {**_DEFAULTS, **_FAIRSEQ, **_MBART}),
-    "t5": _Family("T5ForConditionalGeneration", "rms", {**_T5, "vocab_size": 32128}),
-    "mt5": _Family("MT5ForConditionalGeneration", "rms", {**_T5, **_MT5}),
-    "umt5": _Family("UMT5ForConditionalGeneration", "rms", {**_T5, **_MT5}),
-}
+_TABLES = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
+FAMILIES = {kind: _Family(**table, positions=_SINUSOIDS.get(kind)) for kind, table in _TABLES.items()}
 
 
 def is_model(path: Path) -> bool:

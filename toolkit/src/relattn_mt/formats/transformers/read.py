@@ -34,7 +34,7 @@ from relattn_mt.support.files import require_files
 from relattn_mt.support.types import LanguagePair, VocabSizes
 from relattn_mt.weights import TensorDict
 
-_SOURCE, _TARGET = (TRANSFORMERS.shared[name] for name in ("src_embedding", "embedding"))
+_SOURCE, _TARGET = (TRANSFORMERS.entries[name] for name in ("src_embedding", "embedding"))
 _MOST_POSITIONS = 65_536
 
 

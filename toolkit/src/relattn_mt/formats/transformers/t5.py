@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from relattn_mt.formats.foreign_model import (
     spm_pieces,
     unsupported_settings,
 )
-from relattn_mt.formats.names import Names
+from relattn_mt.formats.names import TABLES, Names
 from relattn_mt.formats.transformers.directory import (
     FAMILIES,
     T5_MODEL,
@@ -59,50 +58,6 @@ _EMBEDDINGS = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tok
 _OUTPUT = "lm_head.weight"
 _NOT_USED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"  # in T5's first checkpoints
 
-_BIAS = "SelfAttention.relative_attention_bias.weight"
-_LAYER = {
-    "residuals.0.norm.": "0.layer_norm.",
-    "self_attention.query.": "0.SelfAttention.q.",
-    "self_attention.key.": "0.SelfAttention.k.",
-    "self_attention.value.": "0.SelfAttention.v.",
-    "self_attention.out.": "0.SelfAttention.o.",
-    "self_attention.attention.bias.weight": f"0.{_BIAS}",
-    "residuals.1.norm.": "1.layer_norm.",
-}
-_NAMES = Names(
-    {
-        "embedding": _EMBEDDINGS[0],
-        "output_weight": _OUTPUT,
-        "src_positions.bias.weight": f"encoder.block.0.layer.0.{_BIAS}",
-        "tgt_positions.bias.weight": f"decoder.block.0.layer.0.{_BIAS}",
-        "encoder_norm.": "encoder.final_layer_norm.",
-        "decoder_norm.": "decoder.final_layer_norm.",
-    },
-    encoder=(
-        "encoder.block.{}.layer.",
-        _LAYER
-        | {
-            "feed_forward.0.": "1.DenseReluDense.wi.",
-            "feed_forward.gate.": "1.DenseReluDense.wi_1.",
-            "feed_forward.3.": "1.DenseReluDense.wo.",
-        },
-    ),
-    decoder=(
-        "decoder.block.{}.layer.",
-        _LAYER
-        | {
-            "cross_attention.query.": "1.EncDecAttention.q.",
-            "cross_attention.key.": "1.EncDecAttention.k.",
-            "cross_attention.value.": "1.EncDecAttention.v.",
-            "cross_attention.out.": "1.EncDecAttention.o.",
-            "residuals.2.norm.": "2.layer_norm.",
-            "feed_forward.0.": "2.DenseReluDense.wi.",  # wi_0 with a gate
-            "feed_forward.gate.": "2.DenseReluDense.wi_1.",
-            "feed_forward.3.": "2.DenseReluDense.wo.",
-        },
-    ),
-)
-
 
 def read(settings: Settings, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> ForeignModel:
     """Read the model whose settings are given; as `transformers.read`. Weights are read when they are asked for."""
@@ -112,7 +67,7 @@ def read(settings: Settings, src_tokenizer: Path | None, tgt_tokenizer: Path | N
     tensors = _tensors(path)
     is_tied = _OUTPUT not in tensors
     config = _config(settings, is_tied)
-    names = replace(_NAMES, factors=_factors(config, settings))
+    names = Names(TABLES["t5"], factors=_factors(config, settings))
     vocabulary = _vocabulary(path, src_tokenizer or path / T5_MODEL, settings, generation)
     tokenizer = read_tokenizer(path, src_tokenizer or path / T5_MODEL, tgt_tokenizer, **vocabulary)
     places = names.places(config)
