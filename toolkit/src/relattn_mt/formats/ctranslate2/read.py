@@ -29,7 +29,6 @@ from relattn_mt.formats.foreign_model import (
     BPE,
     FAIRSEQ_LANGUAGES,
     MARIAN_LANGUAGE,
-    SEARCH,
     ForeignModel,
     languages_of,
     model_config,
@@ -42,7 +41,7 @@ from relattn_mt.formats.foreign_model import (
 from relattn_mt.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
 from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import require_files
-from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, tokenizer_in
+from relattn_mt.tokens.imported_tokenizer import tokenizer_in
 from relattn_mt.tokens.tokenizer import TOKENIZER
 from relattn_mt.weights import TensorDict, Tensors
 
@@ -61,9 +60,12 @@ _IGNORED = (
     "scale_embeddings|start_from_zero_embedding|embeddings_merge|alignment_layer|alignment_heads|"
     "alibi_use_positive_positions|scale_alibi"
 )
-_SPM_FILES = (
+_SPM_FILES = (  # of the source and the target
+    (TOKENIZER,),
     ("source.spm", "target.spm"),
-    *((name,) for name in ("sentencepiece.bpe.model", "sentencepiece.model", BPE)),
+    ("sentencepiece.bpe.model",),
+    ("sentencepiece.model",),
+    (BPE,),
 )
 _SWITCHES = {  # settings that must be off, and the feature otherwise
     "decoder/alibi": "ALiBi's positions",
@@ -113,23 +115,8 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     require(file.kind in _KINDS, f"{source}: must be a TransformerSpec, got {file.kind}")
     require(file.revision > 1, f"{source}: the revision must be at least 2, got {file.revision}")
     tensors = _with_current_names(weights(file.tensors, source), file)
-    scales = {_RENAMED.get(name, name): scale for name, scale in int8_scales(file.tensors).items()}
-    if file.version < 6:
-        config = _take_config(source, tensors)
-        settings = source
-    else:
-        require_files(path, CONFIG, what=DIRECTORY)
-        config = read_json(path / CONFIG)
-        settings = path / CONFIG
-    for name in ("add_source_bos", "add_source_eos"):
-        value = config.get(name, False)
-        require(isinstance(value, bool), f"{settings}: {name} must be true or false, got {one_line(value, 40)}")
-    config = {"decoder_start_token": "<s>", **_TOKENS, **config}
     starts_from_zeros = bool(_number(source, tensors, _ZERO_START))
-    used = {"bos_token": config.get("add_source_bos"), "decoder_start_token": not starts_from_zeros}
-    for name in (name for name in ("decoder_start_token", *_TOKENS) if used.get(name, True)):
-        value = one_line(json.dumps(config[name]), 40)
-        require(isinstance(config[name], str), f"{settings}: {name} must be a string, got {value}")
+    config = _config(path, file, tensors, starts_from_zeros)
     require_weights({name: tensor for name, tensor in tensors.items() if _explain(name) == name}, source)
     number = partial(_number, source, tensors)
     tensors = _with_positions(tensors)
@@ -158,33 +145,44 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         norm_epsilon=typed(path / CONFIG, "layer_norm_epsilon", _EPSILON if epsilon is None else epsilon, float),
         **_alignment(tensors, number),
     )
-    if ours is not None:
-        tokenizer: AnyTokenizer = tokenizer_in(path)
-        languages = (ours.src_lang, ours.tgt_lang)
-        pairs = ours.pairs
-        search = ours.search
-    else:
-        names = next((names for names in [(TOKENIZER,), *_SPM_FILES] if (path / names[0]).is_file()), None)
-        if src_tokenizer is None and names is not None:
-            src_tokenizer = path / names[0]
-            tgt_tokenizer = tgt_tokenizer or path / names[-1]
-        tokenizer = read_tokenizer(path, src_tokenizer, tgt_tokenizer, **vocabulary)
-        languages = ("", "")
-        pairs = []
-        search = SEARCH
-    return ForeignModel(
+    foreign = partial(
+        ForeignModel,
         toolkit="CTranslate2",
         source=source,
         config=model,
         tensors=tensors,
         names=CTRANSLATE2,
-        scales=scales,
-        tokenizer=tokenizer,
-        languages=languages,
-        pairs=pairs,
-        search=search,
+        scales={_RENAMED.get(name, name): scale for name, scale in int8_scales(file.tensors).items()},
         adds=(bool(config.get("add_source_bos")), bool(config.get("add_source_eos"))),
     )
+    if ours is not None:
+        languages = (ours.src_lang, ours.tgt_lang)
+        return foreign(tokenizer=tokenizer_in(path), languages=languages, pairs=ours.pairs, search=ours.search)
+    names = next((names for names in _SPM_FILES if (path / names[0]).is_file()), None)
+    if src_tokenizer is None and names is not None:
+        src_tokenizer = path / names[0]
+        tgt_tokenizer = tgt_tokenizer or path / names[-1]
+    return foreign(tokenizer=read_tokenizer(path, src_tokenizer, tgt_tokenizer, **vocabulary))
+
+
+def _config(path: Path, file: ModelFile, tensors: TensorDict, starts_from_zeros: bool) -> dict[str, Any]:
+    """Return the content of config.json, or of the tensors that it was before version 6, with its defaults."""
+    if file.version < 6:
+        source = path / MODEL
+        own = _take_config(source, tensors)
+    else:
+        require_files(path, CONFIG, what=DIRECTORY)
+        source = path / CONFIG
+        own = read_json(source)
+    for name in ("add_source_bos", "add_source_eos"):
+        value = own.get(name, False)
+        require(isinstance(value, bool), f"{source}: {name} must be true or false, got {one_line(value, 40)}")
+    config = {"decoder_start_token": "<s>", **_TOKENS, **own}
+    used = {"decoder_start_token": not starts_from_zeros, "bos_token": own.get("add_source_bos")}
+    for name in ("decoder_start_token", *_TOKENS):
+        valid = isinstance(config[name], str) or not used.get(name, True)
+        require(valid, f"{source}: {name} must be a string, got {one_line(json.dumps(config[name]), 40)}")
+    return config
 
 
 def _alignment(tensors: Tensors, number: Callable[..., int]) -> dict[str, Any]:
@@ -207,22 +205,23 @@ def _vocabulary(path: Path, config: Mapping[str, Any], starts_from_zeros: bool) 
 
     The converter of transformers leaves the end after a source to the caller, and all converters leave language tokens.
     """
-    begin, end, unknown, start = (config[f"{name}_token"] for name in ("bos", "eos", "unk", "decoder_start"))
+    end = config["eos_token"]
+    start = config["decoder_start_token"]
+    unknown = config["unk_token"]
     source, target = read_vocabularies(path, unknown)
-    around: dict[str, Any] = {
-        "source_begin": [begin] if config.get("add_source_bos") else [],
-        "source_end": [end] if config.get("add_source_eos") else [],
-    }
-    languages = languages_of(source, MARIAN_LANGUAGE) if starts_from_zeros else {}
+    vocabulary = {"source": source, "target": target, "start": start, "end": end, "unknown": unknown}
+    vocabulary["source_begin"] = [config["bos_token"]] if config.get("add_source_bos") else []
+    vocabulary["source_end"] = [end] if config.get("add_source_eos") or starts_from_zeros else []
+    languages = {}
     if starts_from_zeros:
-        around["source_end"] = [end]
-    elif start == end and not around["source_begin"]:  # of fairseq
+        languages = languages_of(source, MARIAN_LANGUAGE)
+    elif start == end and not vocabulary["source_begin"]:  # of fairseq
         languages = languages_of(source, *FAIRSEQ_LANGUAGES)
     if languages:
         token = next(iter(languages.values()))
-        around |= {"source_begin": [token], "source_end": [end], "languages": languages}
-        around |= {} if starts_from_zeros else {"target_begin": [token]}
-    return {"source": source, "target": target, "start": start, "end": end, "unknown": unknown, **around}
+        vocabulary |= {"source_begin": [token], "source_end": [end], "languages": languages}
+        vocabulary["target_begin"] = [] if starts_from_zeros else [token]
+    return vocabulary
 
 
 def _scale(source: Path, tensors: Tensors) -> bool | None:
@@ -230,19 +229,19 @@ def _scale(source: Path, tensors: Tensors) -> bool | None:
 
     The setting is a switch, or the number itself.
     """
-    scales: set[bool | None] = set()
+    switches = []
     for stack, matrix in (("encoder", "src_embedding"), ("decoder", "embedding")):
         value = tensors.get(f"{stack}/scale_embeddings", np.array(1))
         embedding = tensors.get(CTRANSLATE2.entries[matrix])
         require(value.size == 1, f"{source}: {stack}/scale_embeddings must be one number, got {value.size}")
-        root = math.sqrt(embedding.shape[-1]) if embedding is not None and embedding.ndim else 1.0
+        dim = embedding.shape[-1] if embedding is not None and embedding.ndim else 1
         if value.dtype.kind != "f":
-            scales.add(bool(value.item()))
-        elif math.isclose(value.item(), root, rel_tol=1e-5):
-            scales.add(True)
-        else:
-            scales.add(False if math.isclose(value.item(), 1.0, rel_tol=1e-5) else None)
-    return scales.pop() if len(scales) == 1 else None
+            switches.append(bool(value.item()))
+        elif math.isclose(value.item(), math.sqrt(dim), rel_tol=1e-5):
+            switches.append(True)
+        elif math.isclose(value.item(), 1.0, rel_tol=1e-5):
+            switches.append(False)
+    return switches[0] if switches in ([True, True], [False, False]) else None
 
 
 def _with_current_names(tensors: TensorDict, file: ModelFile) -> TensorDict:
@@ -265,12 +264,15 @@ def _take_config(source: Path, tensors: TensorDict) -> dict[str, Any]:
         text = tensors.pop(name, np.array([*default.encode()]))
         with reading(source, f"{name} is not text"):
             config[name] = bytes(number % 256 for number in text.tolist()).decode()
-    begin, end, starts_with_begin, has_no_start = (_number(source, tensors, *flag) for flag in _FLAGS.items())
+    flags = {name: bool(_number(source, tensors, name, default)) for name, default in _FLAGS.items()}
     for name in _FLAGS:
         tensors.pop(name, None)
-    start = config["bos_token" if starts_with_begin else "eos_token"]
-    config |= {"add_source_bos": bool(begin), "add_source_eos": bool(end)}
-    return config | {"decoder_start_token": None if has_no_start else start}
+    config["add_source_bos"] = flags["with_source_bos"]
+    config["add_source_eos"] = flags["with_source_eos"]
+    config["decoder_start_token"] = config["bos_token" if flags["with_target_bos"] else "eos_token"]
+    if flags["user_decoder_start_tokens"]:
+        config["decoder_start_token"] = None
+    return config
 
 
 def _number(source: Path, tensors: Tensors, name: str, default: int = 0) -> int:

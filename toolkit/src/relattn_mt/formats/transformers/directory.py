@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,6 @@ SMALL_FILES = (
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_python": "gelu", "quick_gelu": "gelu_sigmoid"}
 ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh")
 ACTIVATIONS |= dict.fromkeys(("swish", "silu"), "swish")
-_SIDES = ("source", "src"), ("target", "tgt")
 
 
 def marian_sinusoids(count: int, dim: int) -> np.ndarray:
@@ -114,13 +113,31 @@ def require_no_adapter(names: Collection[str], path: str | Path) -> None:
 
 
 class Settings:
-    """Settings in config.json, with the defaults of the model's class."""
+    """Settings of a model, with the defaults of its class.
 
-    def __init__(self, file: Path, config: Mapping[str, Any]) -> None:
-        self.file = file
-        self.config = {**FAMILIES[config["model_type"]].defaults, **config}
-        if self.config.get("decoder_vocab_size") is None:
-            self.config["decoder_vocab_size"] = self.config["vocab_size"]
+    Args:
+        path: The directory.
+
+    Attributes:
+        path: The same.
+        file: Its config.json.
+        config: Settings in it.
+        tokenizer: Settings in tokenizer_config.json.
+        family: Family of the model.
+
+    Raises:
+        InputError: A file is damaged, or the architecture is not supported.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = path / CONFIG
+        config = read_config(path)
+        self.family = FAMILIES[config["model_type"]]
+        self.config = self.family.defaults | config
+        if self["decoder_vocab_size"] is None:
+            self.config["decoder_vocab_size"] = self["vocab_size"]
+        self.tokenizer = optional(path / TOKENIZER)
 
     def __getitem__(self, name: str) -> Any:
         return self.config.get(name)
@@ -142,18 +159,37 @@ class Settings:
         if str(self["activation_function"]) not in ACTIVATIONS:
             yield f"activation_function {one_line(self['activation_function'], 40)}"
         for name in ("attention_heads", "ffn_dim"):
-            sides = [self.number(f"{stack}_{name}") for stack in ("encoder", "decoder")]
-            if sides[0] != sides[1]:
-                yield f"encoder_{name} {sides[0]} and decoder_{name} {sides[1]}, which must be equal"
+            encoder = self.number(f"encoder_{name}")
+            decoder = self.number(f"decoder_{name}")
+            if encoder != decoder:
+                yield f"encoder_{name} {encoder} and decoder_{name} {decoder}, which must be equal"
         if self["quantization_config"] is not None:
             yield "quantization_config"
 
-    def languages(self, path: Path) -> LanguagePair:
+    def languages(self) -> LanguagePair:
         """Return the source and the target language that the tokenizer names; empty if it names none."""
-        content = optional(path / TOKENIZER)
-        sides = (content.get(f"{name}_lang") or content.get(f"{short}_lang") for name, short in _SIDES)
-        src, tgt = (side if isinstance(side, str) else "" for side in sides)
-        return src, tgt
+        src = self.tokenizer.get("source_lang") or self.tokenizer.get("src_lang")
+        tgt = self.tokenizer.get("target_lang") or self.tokenizer.get("tgt_lang")
+        return (src if isinstance(src, str) else "", tgt if isinstance(tgt, str) else "")
+
+    def special_token(self, name: str, default: str) -> str:
+        """Return a special token of the tokenizer, which is text or has a content."""
+        value = self.tokenizer.get(f"{name}_token") or default
+        if isinstance(value, dict):
+            value = value.get("content")
+        return value if isinstance(value, str) else default
+
+    def require_tokenizer(self, *classes: str | None) -> None:
+        """Raise an InputError unless the tokenizer has one of these classes. None stands for one without a class.
+
+        Others may put other tokens around a text.
+        """
+        file = self.path / TOKENIZER
+        name = self.tokenizer.get("tokenizer_class") or self["tokenizer_class"]
+        known = name in (*classes, f"{classes[0]}Fast")
+        require(known, f"{file}: tokenizer_class must be {classes[0]}, got {one_line(repr(name), 40)}")
+        for source, code in ((file, self.tokenizer.get("auto_map")), (self.file, self["auto_map"])):
+            require(not code, f"{source}: must have no auto_map, which names code, got {one_line(repr(code), 80)}")
 
 
 def weight_files(path: Path, available: Collection[str] | None = None) -> list[str]:

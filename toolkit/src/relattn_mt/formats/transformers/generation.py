@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from relattn_mt.config import SearchConfig
@@ -26,14 +25,14 @@ _OTHER_SETTINGS: dict[str, Collection[Any]] = {  # settings that may change tran
 class Generation:
     """Settings of a search, in generation_config.json or, in old models, in config.json."""
 
-    def __init__(self, path: Path, settings: Settings) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.file = path / GENERATION
-        if self.file.is_file():
-            self.content: Mapping[str, Any] = read_json(self.file)
-        else:
-            self.file = settings.file
-            self.content = settings.config
+        self.file = settings.file
+        self.content: Mapping[str, Any] = settings.config
+        own = settings.path / GENERATION
+        if own.is_file():
+            self.file = own
+            self.content = read_json(own)
 
     def _number(self, name: str, default: Any, kind: type[int] | type[float] = int) -> Any:
         value = self.content.get(name)
@@ -42,8 +41,11 @@ class Generation:
     def token(self, name: str) -> int:
         """Return the id of a special token; a list must have one."""
         value = self.content.get(name)
-        value = self.settings[name] if value is None else value
-        return int(typed(self.file, name, value[0] if isinstance(value, list) and len(value) == 1 else value, int))
+        if value is None:
+            value = self.settings[name]
+        if isinstance(value, list) and len(value) == 1:
+            (value,) = value
+        return typed(self.file, name, value, int)
 
     @property
     def forced_begin(self) -> int | None:

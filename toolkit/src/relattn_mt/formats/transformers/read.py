@@ -19,12 +19,9 @@ from relattn_mt.formats.names import TRANSFORMERS
 from relattn_mt.formats.transformers import t5
 from relattn_mt.formats.transformers.directory import (
     ACTIVATIONS,
-    CONFIG,
     DIRECTORY,
-    FAMILIES,
     Settings,
     licence,
-    read_config,
     weights_in,
 )
 from relattn_mt.formats.transformers.generation import Generation
@@ -53,12 +50,11 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         InputError: a file is missing or damaged, the architecture is not supported, or the model has unsupported
             features, which are all named.
     """
-    config = read_config(path)
-    settings = Settings(path / CONFIG, config)
-    if FAMILIES[config["model_type"]].norm == "rms":
+    settings = Settings(path)
+    family = settings.family
+    if family.norm == "rms":
         return t5.read(settings, src_tokenizer, tgt_tokenizer)
-    generation = Generation(path, settings)
-    family = FAMILIES[config["model_type"]]
+    generation = Generation(settings)
     tensors = {name: x for name, x in weights_in(path).items() if not name.endswith(".embed_positions.weights")}
     require_weights(tensors, path)
     tensors = _with_shared(tensors, settings)
@@ -72,7 +68,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
             tensors.setdefault(name, family.positions(positions, dim, settings.number("pad_token_id")))
         elif name in tensors:
             tensors[name] = np.atleast_1d(tensors[name])[2:]
-    vocabulary, models = read_vocabulary(path, config["model_type"], sizes, settings)
+    vocabulary, models = read_vocabulary(settings, sizes)
     languages = _add_tokens(vocabulary, generation, settings)
     tokenizer = read_tokenizer(path, *_sentencepiece(models, src_tokenizer, tgt_tokenizer), **vocabulary)
     search, notes = generation.search(len(vocabulary["target_begin"]), tokenizer.special.banned)
@@ -81,7 +77,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         bias[impossible] = NEVER_GENERATED
         tensors["final_logits_bias"] = bias
     alignment: dict[str, Any] = {}
-    if config["model_type"] == "marian" and names_guided_alignment(path):
+    if settings["model_type"] == "marian" and names_guided_alignment(path):
         alignment = {"alignment_layer": TRANSFORMERS.layers(tensors, "decoder") - 1, "alignment_heads": 1}
     model = model_config(
         TRANSFORMERS,
@@ -118,13 +114,13 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
 
 def _add_tokens(vocabulary: dict[str, Any], generation: Generation, settings: Settings) -> LanguagePair:
     """Add the first and the last token of the decoder, and a forced one, and return the default languages."""
-    path = settings.file.parent
+    path = settings.path
     target = vocabulary["target"]
     vocabulary |= {
         "start": piece_of(target, generation.token("decoder_start_token_id"), path),
         "end": piece_of(target, generation.token("eos_token_id"), path),
     }
-    src_lang, tgt_lang = settings.languages(path)
+    src_lang, tgt_lang = settings.languages()
     if generation.forced_begin is not None:
         piece = piece_of(target, generation.forced_begin, path)
         tgt_lang = next((code for code, token in vocabulary["languages"].items() if token == piece), tgt_lang)
@@ -172,9 +168,9 @@ def _with_shared(tensors: TensorDict, settings: Settings) -> TensorDict:
     if settings.flag("tie_word_embeddings"):
         _share(tensors, output, tensors.get(_TARGET), settings.file, "tie_word_embeddings")
     for name in (_SOURCE, _TARGET, output):
-        require(name in tensors, f"{settings.file.parent}: has no {name}")
+        require(name in tensors, f"{settings.path}: has no {name}")
         shape = tuple(tensors[name].shape)
-        require(len(shape) == 2, f"{settings.file.parent}: {name} must have two dimensions, got shape {shape}")
+        require(len(shape) == 2, f"{settings.path}: {name} must have two dimensions, got shape {shape}")
     if "final_logits_bias" in tensors:
         tensors["final_logits_bias"] = tensors["final_logits_bias"].flatten()
     return tensors

@@ -26,16 +26,13 @@ from relattn_mt.formats.foreign_model import (
 )
 from relattn_mt.formats.names import TABLES, Names
 from relattn_mt.formats.transformers.directory import (
-    FAMILIES,
     T5_MODEL,
-    TOKENIZER,
     Settings,
     licence,
-    optional,
     weights_in,
 )
 from relattn_mt.formats.transformers.generation import Generation
-from relattn_mt.formats.transformers.vocabulary import UNUSED, piece_of, require_tokenizer_class, special_token
+from relattn_mt.formats.transformers.vocabulary import filled, piece_of
 from relattn_mt.support.errors import naming, reading, require
 from relattn_mt.tokens.tokenizer import processor
 from relattn_mt.weights import LazyWeights, weight_table
@@ -61,14 +58,14 @@ _NOT_USED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.wei
 
 def read(settings: Settings, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> ForeignModel:
     """Read the model whose settings are given; as `transformers.read`. Weights are read when they are asked for."""
-    path = settings.file.parent
+    path = settings.path
     require_supported(_unsupported(settings), path)
-    generation = Generation(path, settings)
+    generation = Generation(settings)
     tensors = _tensors(path)
     is_tied = _OUTPUT not in tensors
     config = _config(settings, is_tied)
     names = Names(TABLES["t5"], factors=_factors(config, settings))
-    vocabulary = _vocabulary(path, src_tokenizer or path / T5_MODEL, settings, generation)
+    vocabulary = _vocabulary(src_tokenizer or path / T5_MODEL, settings, generation)
     tokenizer = read_tokenizer(path, src_tokenizer or path / T5_MODEL, tgt_tokenizer, **vocabulary)
     places = names.places(config)
     known = {places[ours].name for ours in weight_table(config, tokenizer.vocab_sizes)}
@@ -77,13 +74,13 @@ def read(settings: Settings, src_tokenizer: Path | None, tgt_tokenizer: Path | N
     if prompts := vocabulary["prompts"]:
         notes.append(f"prompts, before sources of these pairs only: {', '.join(prompts)}")
     return ForeignModel(
-        toolkit=f"transformers ({FAMILIES[settings['model_type']].architecture})",
+        toolkit=f"transformers ({settings.family.architecture})",
         source=path,
         config=config,
         tensors=tensors,
         names=names,
         tokenizer=tokenizer,
-        languages=settings.languages(path),
+        languages=settings.languages(),
         pairs=list(vocabulary["prompts"]),
         search=search,
         notes=(*notes, *licence(path)),
@@ -153,24 +150,21 @@ def _tensors(path: Path) -> LazyWeights:
     return LazyWeights(names, lambda name: tensors[names[name]])
 
 
-def _vocabulary(path: Path, model: Path, settings: Settings, generation: Generation) -> dict[str, Any]:
+def _vocabulary(model: Path, settings: Settings, generation: Generation) -> dict[str, Any]:
     """Return fields of a `Vocabulary`: the pieces of the SentencePiece model, and further ones that no text has."""
-    require_tokenizer_class(path, settings, "T5Tokenizer", "MT5Tokenizer")
+    path = settings.path
+    settings.require_tokenizer("T5Tokenizer", "MT5Tokenizer")
     require(model.is_file(), f"{path}: must have {T5_MODEL}; or give --tokenizer")
-    pieces = spm_pieces(model)
-    size = settings.number("vocab_size")
-    require(len(pieces) <= size, f"{model}: must have at most {size:,} pieces, the vocab_size, got {len(pieces):,}")
-    pieces += [f"{UNUSED}{number}" for number in range(size - len(pieces))]
+    pieces = filled(model, spm_pieces(model), settings.number("vocab_size"))
     languages = languages_of(pieces, MADLAD_LANGUAGE)
-    tokenizer = optional(path / TOKENIZER)
     return {
         "source": pieces,
         "target": pieces,
         "start": piece_of(pieces, generation.token("decoder_start_token_id"), path),
         "end": piece_of(pieces, generation.token("eos_token_id"), path),
-        "unknown": special_token(tokenizer, "unk", "<unk>"),
-        "source_begin": [next(iter(languages.values()))] if languages else [],
-        "source_end": [special_token(tokenizer, "eos", "</s>")],
+        "unknown": settings.special_token("unk", "<unk>"),
+        "source_begin": [*languages.values()][:1],
+        "source_end": [settings.special_token("eos", "</s>")],
         "languages": languages,
         "prompts": _prompts(settings, model, pieces),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import require_files
 from relattn_mt.support.types import VocabSizes
 
-UNUSED = "madeupword"  # start of the names of pieces that no text has
+_UNUSED = "madeupword"  # start of the names of pieces that no text has
 _M2M_100_LANGUAGES = {  # by the setting language_codes of the tokenizer, in the order of their ids
     "m2m100": "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr "
     "ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps "
@@ -33,107 +33,105 @@ _MBART_50_LANGUAGES = (
 )
 
 
-def read_vocabulary(
-    path: Path, kind: str, sizes: VocabSizes, settings: Settings
-) -> tuple[dict[str, Any], tuple[Path, Path]]:
+def read_vocabulary(settings: Settings, sizes: VocabSizes) -> tuple[dict[str, Any], tuple[Path, Path]]:
     """Return fields of a `Vocabulary`, without start and end, and the SentencePiece models of source and target."""
-    tokenizer = optional(path / TOKENIZER)
-    end, unknown = (special_token(tokenizer, name, default) for name, default in (("eos", "</s>"), ("unk", "<unk>")))
-    common: dict[str, Any] = {"unknown": unknown, "source_end": [end], "source_begin": [], "target_begin": []}
-    _require_known_tokenizer(path, kind, settings)
-    if kind == "marian":
-        source = _pieces(path / "vocab.json", sizes[0])
-        separate = tokenizer.get("separate_vocabs") is True
-        target = _pieces(path / "target_vocab.json", sizes[1]) if separate else source
-        languages = languages_of(source, MARIAN_LANGUAGE)
-        begin = [next(iter(languages.values()))] if languages else []
-        fields = {"source": source, "target": target, "languages": languages, "source_begin": begin}
-        return {**common, **fields}, (path / "source.spm", path / "target.spm")
+    path = settings.path
     models = (path / SHARED_MODEL, path / SHARED_MODEL)
-    if kind == "mbart":
+    end = settings.special_token("eos", "</s>")
+    fields: dict[str, Any] = {
+        "unknown": settings.special_token("unk", "<unk>"),
+        "source_end": [end],
+        "target_begin": [],
+    }
+    if settings["model_type"] == "marian":
+        settings.require_tokenizer("MarianTokenizer", None)
+        source = target = _pieces(path, "vocab.json", sizes[0])
+        if settings.tokenizer.get("separate_vocabs") is True:
+            target = _pieces(path, "target_vocab.json", sizes[1])
+        languages = languages_of(source, MARIAN_LANGUAGE)
+        fields |= {"source": source, "target": target, "source_begin": [*languages.values()][:1]}
+        return {**fields, "languages": languages}, (path / "source.spm", path / "target.spm")
+    if settings["model_type"] == "mbart":
+        settings.require_tokenizer("MBart50Tokenizer")  # the default is the tokenizer of another model
         languages = {code: code for code in _MBART_50_LANGUAGES.split()}
-        file = path / ("tokenizer.json" if (path / "tokenizer.json").is_file() else SHARED_MODEL)
-        pieces = _pieces(file, sizes[0], [*languages, "<mask>"])
+        if (path / "tokenizer.json").is_file():
+            pieces = _pieces(path, "tokenizer.json", sizes[0])
+        else:
+            require_files(path, SHARED_MODEL, what=DIRECTORY)
+            pieces = ["<s>", "<pad>", "</s>", "<unk>", *spm_pieces(models[0])[3:], *languages, "<mask>"]
+            pieces = filled(models[0], pieces, sizes[0])
     elif (path / "vocab.json").is_file():
-        codes = tokenizer.get("language_codes", "m2m100")
-        known = isinstance(codes, str) and codes in _M2M_100_LANGUAGES
-        require(known, f"{path / TOKENIZER}: language_codes must be m2m100 or wmt21, got {one_line(repr(codes), 40)}")
-        languages = {code: f"__{code}__" for code in _M2M_100_LANGUAGES[codes].split()}
-        pieces = _pieces(path / "vocab.json", sizes[0], [*languages.values()])
-        languages |= _add_languages(pieces, path, tokenizer)
+        settings.require_tokenizer("M2M100Tokenizer", None)
+        pieces, languages = _m2m_100(settings, sizes[0])
     else:
-        pieces = _pieces(path / "tokenizer.json", sizes[0])
+        settings.require_tokenizer("NllbTokenizer", None)
+        pieces = _pieces(path, "tokenizer.json", sizes[0])
         languages = languages_of(pieces, NLLB_LANGUAGE)
         require(languages, f"{path / 'tokenizer.json'}: must have tokens of languages such as eng_Latn, got none")
-    fields = {"source": pieces, "target": pieces, "languages": languages}
     token = next(iter(languages.values()))
-    if tokenizer.get("legacy_behaviour") is True:
-        return {**common, **fields, "source_end": [end, token], "target_begin": [token]}, models
-    return {**common, **fields, "source_begin": [token], "target_begin": [token]}, models
+    is_legacy = settings.tokenizer.get("legacy_behaviour") is True
+    around = {"source_end": [end, token]} if is_legacy else {"source_begin": [token]}
+    fields |= {"source": pieces, "target": pieces, "languages": languages, "target_begin": [token]}
+    return {**fields, **around}, models
 
 
-def _require_known_tokenizer(path: Path, kind: str, settings: Settings) -> None:
-    """Raise an InputError if the tokenizer is of a class that may put other tokens around a text."""
-    if kind == "m2m_100":
-        expected = "M2M100Tokenizer" if (path / "vocab.json").is_file() else "NllbTokenizer"
-    else:
-        expected = "MarianTokenizer" if kind == "marian" else "MBart50Tokenizer"
-    # The default of mBART is the tokenizer of another model.
-    require_tokenizer_class(path, settings, expected, *([] if kind == "mbart" else [None]))
+def _m2m_100(settings: Settings, size: int) -> tuple[list[str], dict[str, str]]:
+    """Return the pieces of M2M-100 by id, and the tokens of its languages by code."""
+    file = settings.path / TOKENIZER
+    codes = settings.tokenizer.get("language_codes", "m2m100")
+    known = isinstance(codes, str) and codes in _M2M_100_LANGUAGES
+    require(known, f"{file}: language_codes must be m2m100 or wmt21, got {one_line(repr(codes), 40)}")
+    languages = {code: f"__{code}__" for code in _M2M_100_LANGUAGES[codes].split()}
+    pieces = _pieces(settings.path, "vocab.json", size, languages.values())
+    return pieces, languages | _add_languages(pieces, settings)
 
 
-def require_tokenizer_class(path: Path, settings: Settings, expected: str, *others: str | None) -> None:
-    """Raise an InputError unless the tokenizer has one of these classes. None stands for a tokenizer without one."""
-    tokenizer = optional(path / TOKENIZER)
-    name = tokenizer.get("tokenizer_class") or settings["tokenizer_class"]
-    known = name in (expected, f"{expected}Fast", *others)
-    require(known, f"{path / TOKENIZER}: tokenizer_class must be {expected}, got {one_line(repr(name), 40)}")
-    for file, own in ((path / TOKENIZER, tokenizer.get("auto_map")), (settings.file, settings["auto_map"])):
-        require(not own, f"{file}: must have no auto_map, which names code, got {one_line(repr(own), 80)}")
-
-
-def _pieces(file: Path, size: int, more: Collection[str] = ()) -> list[str]:
+def _pieces(path: Path, name: str, size: int, more: Collection[str] = ()) -> list[str]:
     """Return the pieces in a vocabulary by id.
 
     Args:
-        file: The file vocab.json, tokenizer.json, which contains a vocabulary, or a SentencePiece model of fairseq.
-        size: Number of rows of the embedding; further pieces get names that no text has.
-        more: Pieces with the ids that follow.
+        path: The directory.
+        name: The file vocab.json, or tokenizer.json, which contains a vocabulary.
+        size: Number of rows of the embedding.
+        more: Pieces with the ids that follow; without any, those of added_tokens.json follow a vocab.json.
 
     Raises:
         InputError: The file is missing or damaged, or its ids are not 0, 1, 2, …
     """
-    require_files(file.parent, file.name, what=DIRECTORY)
-    content: dict[str, Any] = {} if file.name == SHARED_MODEL else read_json(file)
-    if file.name == SHARED_MODEL:
-        content = {piece: i for i, piece in enumerate(("<s>", "<pad>", "</s>", "<unk>", *spm_pieces(file)[3:]))}
-    elif file.name == "tokenizer.json":
+    file = path / name
+    require_files(path, name, what=DIRECTORY)
+    ids = read_json(file)
+    if name == "tokenizer.json":
         with reading(file, "must have model.vocab and added_tokens"):
-            added = {token["content"]: token["id"] for token in content["added_tokens"]}
-            vocabulary = content["model"]["vocab"]
+            added = {token["content"]: token["id"] for token in ids["added_tokens"]}
+            vocabulary = ids["model"]["vocab"]
             if isinstance(vocabulary, list):  # with a score of each piece
                 vocabulary = {piece: i for i, (piece, _) in enumerate(vocabulary)}
-            content = {**vocabulary, **added}
-            more = ()
+            ids = {**vocabulary, **added}
     elif not more:
-        content = {**content, **optional(file.parent / "added_tokens.json")}
-    whole = all(type(number) is int for number in content.values())
-    ids = sorted(content.values()) if whole else []
-    require(ids == [*range(len(content))], f"{file}: the ids of its pieces must be 0, 1, 2, …, each once")
-    pieces = [*sorted(content, key=content.__getitem__), *more]
+        ids |= optional(path / "added_tokens.json")
+    are_whole = all(type(number) is int for number in ids.values())
+    valid = are_whole and sorted(ids.values()) == [*range(len(ids))]
+    require(valid, f"{file}: the ids of its pieces must be 0, 1, 2, …, each once")
+    return filled(file, [*sorted(ids, key=ids.__getitem__), *more], size)
+
+
+def filled(file: Path, pieces: list[str], size: int) -> list[str]:
+    """Return pieces by id with further ones, which no text has, for the other rows of the embedding."""
     require(len(pieces) <= size, f"{file}: must have at most {size:,} pieces, the vocab_size, got {len(pieces):,}")
-    return [*pieces, *(f"{UNUSED}{number}" for number in range(size - len(pieces)))]
+    return [*pieces, *(f"{_UNUSED}{number}" for number in range(size - len(pieces)))]
 
 
-def _add_languages(pieces: list[str], path: Path, tokenizer: Mapping[str, Any]) -> dict[str, str]:
+def _add_languages(pieces: list[str], settings: Settings) -> dict[str, str]:
     """Give the languages that were added to M2M-100 their ids among its pieces, and return their tokens by code.
 
     Raises:
         InputError: An added token is not that of a language, or has an id that the model has for another piece.
     """
+    path = settings.path
     added = optional(path / "added_tokens.json")
     with reading(path / TOKENIZER, "added_tokens_decoder must have the content of each id"):
-        decoder = dict(tokenizer.get("added_tokens_decoder") or {})
+        decoder = dict(settings.tokenizer.get("added_tokens_decoder") or {})
         added |= {token["content"]: int(number) for number, token in decoder.items()}
     new = []
     for token, number in added.items():
@@ -143,7 +141,7 @@ def _add_languages(pieces: list[str], path: Path, tokenizer: Mapping[str, Any]) 
         name = one_line(repr(token), 40)
         is_language = FAIRSEQ_LANGUAGES[0].fullmatch(token)
         require(is_language, f"{path}: added tokens must be of languages, such as __en__, got {name}")
-        is_free = held is not None and held.startswith(UNUSED)
+        is_free = held is not None and held.startswith(_UNUSED)
         require(is_free, f"{path}: the added token {name} must have an id after those of vocab.json, got {number}")
         pieces[number] = token
         new.append(token)
@@ -154,10 +152,3 @@ def piece_of(pieces: list[str], number: int, path: Path) -> str:
     """Return the piece with an id."""
     require(0 <= number < len(pieces), f"{path}: special tokens must have ids below {len(pieces):,}, got {number}")
     return pieces[number]
-
-
-def special_token(tokenizer: Mapping[str, Any], name: str, default: str) -> str:
-    """Return a special token in tokenizer_config.json, which is text or has a content."""
-    value = tokenizer.get(f"{name}_token") or default
-    value = value.get("content", default) if isinstance(value, dict) else value
-    return value if isinstance(value, str) else default
