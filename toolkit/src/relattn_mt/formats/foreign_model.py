@@ -40,7 +40,6 @@ GUIDED = "transformer-align"  # OPUS-MT's name of a model that was trained with 
 _POSITIONS = "encoder.0.self_attention.attention.rel_key.weight", "src_positions.signal.weight"
 
 _STARTS = "<pad>", "<start>", "<zeros>"  # names of a first target token without an embedding
-_MATRICES = {"target": ("embedding", "output_weight"), "source": ("src_embedding",)}
 
 T = TypeVar("T", int, float)
 
@@ -144,9 +143,9 @@ def load_checkpoint(path: Path) -> TensorDict:
     require(valid, f"{path}: must contain tensors by name, and nothing else")
     floats = torch.float16, torch.bfloat16, torch.float32, torch.float64
     for name, tensor in content.items():
-        storage = tensor.dtype, tensor.layout, tensor.device.type
-        dense = tensor.dtype in floats and storage[1:] == (torch.strided, "cpu")
-        _require_floats(dense, name, path, ", ".join(map(str, storage)))
+        is_dense = tensor.layout == torch.strided and tensor.device.type == "cpu"
+        storage = f"{tensor.dtype}, {tensor.layout}, {tensor.device.type}"
+        _require_floats(is_dense and tensor.dtype in floats, name, path, storage)
     return {name: tensor.float().numpy() for name, tensor in content.items()}
 
 
@@ -196,16 +195,17 @@ def read_tokenizer(
 
 def _require_sides(tokenizer: ImportedTokenizer, paths: tuple[Path, Path]) -> None:
     """Raise an InputError if SentencePiece models are swapped, or if one for both sides is that of one side only."""
-    source, target = (set(vocabulary) for vocabulary in tokenizer.vocabularies)
+    source, target = map(set, tokenizer.vocabularies)
     src_model, tgt_model = (set(spm_pieces(path)) for path in paths)
-    is_swapped = len(src_model & source) < len(src_model & target) and len(tgt_model & target) < len(tgt_model & source)
-    if is_swapped:
-        raise InputError(f"{paths[0]}: must be the source's SentencePiece model, got the target's, and {paths[1]}")
+    is_source = len(src_model & source) >= len(src_model & target)
+    is_target = len(tgt_model & target) >= len(tgt_model & source)
+    message = f"{paths[0]}: must be the source's SentencePiece model, got the target's, and {paths[1]}"
+    require(is_source or is_target, message)
     for side, vocabulary in (("source", source), ("target", target)):
         known = len(src_model & vocabulary)
-        if src_model == tgt_model and known < _COVERED * len(vocabulary):
-            pieces = f"{len(vocabulary):,} pieces, got {known:,}; give the {side}'s own model"
-            raise InputError(f"{paths[0]}: a SentencePiece model for both sides must have the {side}'s {pieces}")
+        pieces = f"{len(vocabulary):,} pieces, got {known:,}; give the {side}'s own model"
+        message = f"{paths[0]}: a SentencePiece model for both sides must have the {side}'s {pieces}"
+        require(src_model != tgt_model or known >= _COVERED * len(vocabulary), message)
 
 
 def spm_pieces(path: Path) -> list[str]:
@@ -221,17 +221,18 @@ def with_start(tensors: Tensors, names: Names, vocabulary: dict[str, Any]) -> Te
     The piece has no probability. It is also in the source's vocabulary if both sides have the same one.
     """
     start = next(name for name in _STARTS if name not in vocabulary["target"])
-    sides = ["target", "source"] if vocabulary["source"] == vocabulary["target"] else ["target"]
-    extended = dict(tensors)
-    for side in sides:
-        vocabulary[side] = [*vocabulary[side], start]
-        for name in _MATRICES[side]:
-            matrix = names.entries[name]
-            if matrix in tensors:
-                extended[matrix] = np.pad(tensors[matrix], ((0, 1), (0, 0)))
+    matrices = ["embedding", "output_weight"]
+    if vocabulary["source"] == vocabulary["target"]:
+        vocabulary["source"] = [*vocabulary["source"], start]
+        matrices.append("src_embedding")
+    count = len(vocabulary["target"])
+    vocabulary["target"] = [*vocabulary["target"], start]
     vocabulary["start"] = start
+    extended = dict(tensors)
+    for name in {names.entries[ours] for ours in matrices} & tensors.keys():
+        extended[name] = np.pad(tensors[name], ((0, 1), (0, 0)))
     name = names.entries["output_bias"]
-    bias = tensors.get(name, np.zeros(len(vocabulary["target"]) - 1, np.float32))
+    bias = tensors.get(name, np.zeros(count, np.float32))
     extended[name] = np.append(bias, np.float32(NEVER_GENERATED))
     return extended
 
@@ -293,19 +294,22 @@ def model_config(
     """
     features = list(unsupported)
     places = names.places(ModelConfig(encoder_layers=1, decoder_layers=1))
-
-    def find(ours: str) -> np.ndarray | None:
-        return tensors.get(places[ours].name) if ours in places else None
-
+    found = {ours: tensors[place.name] for ours, place in places.items() if place.name in tensors}
     needed = ("src_embedding", "embedding", "output_weight", "encoder.0.feed_forward.0.weight")
-    if missing := [places[ours].name for ours in needed if find(ours) is None]:
+    missing = [places[ours].name for ours in needed if ours not in found]
+    if missing:
         require_supported(features, source)
         raise InputError(f"{source}: has no {', no '.join(missing)}")
-    for name in (places[ours].name for ours in (*needed, *_POSITIONS) if ours in places):
-        shape = tuple(tensors[name].shape) if name in tensors else (1, 1)
-        require(len(shape) == 2, f"{source}: {name} must have two dimensions, got shape {shape}")
-    src, tgt, output, inner = (tensors[places[ours].name] for ours in needed)
-    table, added = map(find, _POSITIONS)
+    for ours in (*needed, *_POSITIONS):
+        if ours in found:
+            shape = tuple(found[ours].shape)
+            require(len(shape) == 2, f"{source}: {places[ours].name} must have two dimensions, got shape {shape}")
+    src, tgt, output, inner = (found[ours] for ours in needed)
+    table, added = map(found.get, _POSITIONS)
+    if added is not None:
+        settings |= {"positions": "learned", "max_positions": len(added)}
+    elif table is not None:
+        settings["clip"] = len(table) // 2
     if (table is None) == (added is None):
         features.append("no positions" if table is None else "positions of two kinds")
     try:
@@ -315,17 +319,16 @@ def model_config(
             encoder_layers=names.layers(tensors, "encoder"),
             decoder_layers=names.layers(tensors, "decoder"),
             shared_embeddings=_shared(src, tgt, output),
-            output_bias=find("output_bias") is not None,
-            positions="relative" if added is None else "learned",
-            clip=None if table is None or added is not None else len(table) // 2,
-            max_positions=None if added is None else len(added),
+            output_bias="output_bias" in found,
             **settings,
         )
     except InputError as error:
         require_supported(features, source)
         raise InputError(f"{source}: {error}") from error
-    unknown = (explain(name) for name in names.unknown(tensors, config))
-    features += [re.sub(r"(?<=[._])\d+(?=[./])", "*", feature) for feature in unknown if feature is not None]
+    for name in names.unknown(tensors, config):
+        feature = explain(name)
+        if feature is not None:
+            features.append(re.sub(r"(?<=[._])\d+(?=[./])", "*", feature))
     require_supported(features, source)
     return config
 
@@ -333,8 +336,9 @@ def model_config(
 def _shared(src: np.ndarray, tgt: np.ndarray, output: np.ndarray) -> Literal["all", "target", "inputs", "none"]:
     """Return which of three matrices are equal."""
     inputs = np.array_equal(src, tgt)
-    target = np.array_equal(tgt, output)
-    return "all" if inputs and target else "target" if target else "inputs" if inputs else "none"
+    if np.array_equal(tgt, output):
+        return "all" if inputs else "target"
+    return "inputs" if inputs else "none"
 
 
 def require_supported(features: Iterable[str], source: Path) -> None:
