@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 import re
 import struct
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,7 +49,8 @@ from relattn_mt.formats.foreign_model import (
     unsupported_settings,
     with_start,
 )
-from relattn_mt.formats.names import TABLES, Names
+from relattn_mt.formats.names import TABLES as NAMES
+from relattn_mt.formats.names import Names
 from relattn_mt.support.errors import InputError, naming, one_line, reading, require
 from relattn_mt.support.types import LanguagePair
 from relattn_mt.weights import TensorDict
@@ -69,41 +71,8 @@ _OPTIMIZER = ".optimizer.npz"  # end of the name of the file with which Marian c
 _PAIR = re.compile(r"model\.([a-z]{2,3}(?:_[A-Za-z]+)?)-([a-z]{2,3}(?:_[A-Za-z]+)?)\.spm")  # HPLT's
 _SIDES = {"source": {"src", "source"}, "target": {"trg", "tgt", "target"}}  # words in names of vocabularies
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "gelu": "gelu_sigmoid"}
-_SUPPORTED: dict[str, tuple[Any, ...]] = {  # values of the options that change the computation, the default first
-    "type": ("transformer",),
-    "transformer-decoder-autoreg": ("self-attention", "rnn"),
-    "transformer-ffn-activation": ("swish", *ACTIVATIONS),
-    # Operations: d is dropout, a a residual connection, n a norm. Before a sub-layer, Marian normalizes queries only.
-    "transformer-preprocess": ("",),
-    "transformer-postprocess": ("an",),
-    "transformer-postprocess-emb": ("", "n"),
-    "transformer-postprocess-top": ("",),
-    "transformer-ffn-depth": (2,),
-    "transformer-decoder-ffn-depth": (0, 2),
-    "tied-embeddings": (False, True),
-    "tied-embeddings-src": (False, True),
-    "tied-embeddings-all": (False, True),
-}
-DEFAULTS: dict[str, Any] = {  # options that Marian requires, and which are the same in all models that we write
-    **{name: values[0] for name, values in _SUPPORTED.items()},
-    "transformer-postprocess": "dan",
-    "transformer-postprocess-emb": "d",
-    "version": "v1.9.56 1 2020",
-    "dim-rnn": 1024,
-    "enc-cell": "gru",
-    "enc-type": "bidirectional",
-    "dec-cell-base-depth": 2,
-    "factors-combine": "sum",
-    "lemma-dim-emb": 0,
-    "input-types": [],
-    "transformer-tied-layers": [],
-    "skip": False,
-    "layer-normalization": False,
-    "right-left": False,
-    "ulr": False,
-    "transformer-no-projection": False,
-    "transformer-train-position-embeddings": False,
-}
+TABLES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+DEFAULTS = {name: values[0] for name, values in TABLES["supported"].items()}
 _STUDENT = re.compile(r"\.intgemm(8|\.alphas)?\.")  # in the names of files of Firefox and translateLocally
 _SETTINGS = {"alpha": "normalize", "beam_size": "beam-size", "max_length_ratio": "max-length-factor"}
 _OTHER_SEARCH = "word-penalty", "allow-unk", "output-sampling"  # settings that may change translations
@@ -140,7 +109,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     file, settings = _settings(path)
     (source,) = _named(path, settings, "models", weight_files(path), 1)
     content = _read(source)
-    options = _mapping(source, content.options)
+    options = DEFAULTS | _mapping(source, content.options)
     names = names_of(options, content.tensors)
     tensors = {name: tensor for name, tensor in content.tensors.items() if not name.endswith(MULTIPLIER)}
     sizes = []
@@ -165,10 +134,10 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         unsupported=_unsupported(options),
         heads=typed(source, "transformer-heads", options.get("transformer-heads", 8), int),
         norm="post",
-        embedding_norm="n" in str(options.get("transformer-postprocess-emb", "")),
-        activation=ACTIVATIONS.get(str(options.get("transformer-ffn-activation", "swish")), "relu"),
+        embedding_norm="n" in str(options["transformer-postprocess-emb"]),
+        activation=ACTIVATIONS.get(str(options["transformer-ffn-activation"]), "relu"),
         norm_epsilon=1e-6,
-        decoder_mixer="ssru" if options.get("transformer-decoder-autoreg") == "rnn" else "scheme",
+        decoder_mixer="ssru" if options["transformer-decoder-autoreg"] == "rnn" else "scheme",
         **_alignment(source, options, names.layers(tensors, "decoder")),
     )
     expected = {
@@ -267,9 +236,9 @@ def _read_bin(file: Reader, scales: TensorDict) -> TensorDict:
 
 def names_of(options: Mapping[str, Any], tensors: Mapping[str, Any]) -> Names:
     """Return the names of the weights of a model with these options."""
-    is_tied = options.get("tied-embeddings") is True
-    is_joint = options.get("tied-embeddings-src") is True
-    are_all = options.get("tied-embeddings-all") is True
+    is_tied = options["tied-embeddings"] is True
+    is_joint = options["tied-embeddings-src"] is True
+    are_all = options["tied-embeddings-all"] is True
     embeddings = {"src_embedding": "encoder_Wemb", "embedding": "decoder_Wemb"}
     if is_joint or are_all:
         embeddings = {"src_embedding": "Wemb", "embedding": "Wemb"}
@@ -278,9 +247,9 @@ def names_of(options: Mapping[str, Any], tensors: Mapping[str, Any]) -> Names:
         output = embeddings["embedding"]
     elif "decoder_ff_logit_out_W" in tensors:
         output = "decoder_ff_logit_out_W"
-    mixer = "rnn" if options.get("transformer-decoder-autoreg") == "rnn" else "self-attention"
+    mixer = "rnn" if options["transformer-decoder-autoreg"] == "rnn" else "self-attention"
     return Names(
-        TABLES["marian"] | TABLES[f"marian-{mixer}"] | embeddings | {"output_weight": output},
+        NAMES["marian"] | NAMES[f"marian-{mixer}"] | embeddings | {"output_weight": output},
         norm=("scale", "bias"),
         has_biases=True,
         first=1,
@@ -294,11 +263,11 @@ def _unsupported(options: Mapping[str, Any]) -> Iterator[str]:
         value = options.get(name, default)
         return value.replace("d", "") if "process" in name and isinstance(value, str) else value
 
-    yield from unsupported_settings(_SUPPORTED, get)
-    if options.get("transformer-decoder-autoreg") == "rnn" and options.get("dec-cell") != "ssru":
+    yield from unsupported_settings(TABLES["supported"], get)
+    if options["transformer-decoder-autoreg"] == "rnn" and options.get("dec-cell") != "ssru":
         yield f"dec-cell {one_line(options.get('dec-cell'), 40)}"
     for name, value in options.items():
-        if value and name not in _SUPPORTED.keys() | _SHOWN and not _WITHOUT_EFFECT.fullmatch(str(name)):
+        if value and name not in DEFAULTS.keys() | _SHOWN and not _WITHOUT_EFFECT.fullmatch(str(name)):
             yield f"{one_line(name, 40)} {one_line(value, 40)}"
 
 

@@ -17,7 +17,6 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
@@ -160,27 +159,15 @@ def _write(out: Path, bundle: Bundle, multipliers: Mapping[str, float]) -> None:
     vocabularies = ["vocab.spm"] if files[0] == files[-1] else ["srcvocab.spm", "trgvocab.spm"]
     for name, content in zip(vocabularies, (files[0], files[-1]), strict=False):
         (out / name).write_bytes(content)
-    settings: dict[str, Any] = {
-        "relative-paths": True,
-        "models": ["model.bin"],
+    settings = marian.TABLES["config"] | {
         "vocabs": [vocabularies[0], vocabularies[-1]],
         "beam-size": search.beam_size,
         "normalize": 0.0 if search.length_penalty == "none" else search.alpha,
-        "word-penalty": 0,
-        "mini-batch": 64,
-        "mini-batch-words": 1024,
-        "maxi-batch": 1000,
-        "maxi-batch-sort": "src",
-        "workspace": 128,
-        "max-length-break": 128,
-        "max-length-factor": search.max_length_ratio or 2.0,
-        "skip-cost": True,
-        "cpu-threads": 0,
-        "quiet": True,
-        "quiet-translation": True,
-        "gemm-precision": "int8shiftAlphaAll" if multipliers else "float32",
-        "alignment": "soft",
     }
+    if search.max_length_ratio:
+        settings["max-length-factor"] = search.max_length_ratio
+    if multipliers:
+        settings["gemm-precision"] = "int8shiftAlphaAll"
     if bundle.shortlist is not None:
         (out / _SHORTLIST).write_bytes(bundle.shortlist.content)
         settings["shortlist"] = [_SHORTLIST, False]
@@ -204,21 +191,26 @@ def _model(bundle: Bundle, sizes: list[int], multipliers: Mapping[str, float]) -
     """Return the content of model.bin, with vocabularies of the given sizes."""
     config = bundle.model
     activations = {theirs: name for name, theirs in reversed(marian.ACTIVATIONS.items())}
-    options = marian.DEFAULTS | {
-        "dim-emb": config.dim,
-        "dim-vocabs": sizes,
-        "enc-depth": config.encoder_layers,
-        "dec-depth": config.decoder_layers,
-        "transformer-dim-ffn": config.feed_forward_dim,
-        "transformer-heads": config.heads,
-        "transformer-ffn-activation": activations[config.activation],
-        "transformer-decoder-autoreg": "rnn" if config.decoder_mixer == "ssru" else "self-attention",
-        "dec-cell": "ssru" if config.decoder_mixer == "ssru" else "gru",
-        "transformer-postprocess-emb": "dn" if config.embedding_norm else "d",
-        "tied-embeddings": config.shared_embeddings == "target",
-        "tied-embeddings-src": config.shared_embeddings == "inputs",
-        "tied-embeddings-all": config.shared_embeddings == "all",
-    }
+    options = (
+        marian.DEFAULTS
+        | marian.TABLES["written"]
+        | {
+            "dim-emb": config.dim,
+            "dim-vocabs": sizes,
+            "enc-depth": config.encoder_layers,
+            "dec-depth": config.decoder_layers,
+            "transformer-dim-ffn": config.feed_forward_dim,
+            "transformer-heads": config.heads,
+            "transformer-ffn-activation": activations[config.activation],
+            "transformer-decoder-autoreg": "rnn" if config.decoder_mixer == "ssru" else "self-attention",
+            "dec-cell": "ssru" if config.decoder_mixer == "ssru" else "gru",
+            "tied-embeddings": config.shared_embeddings == "target",
+            "tied-embeddings-src": config.shared_embeddings == "inputs",
+            "tied-embeddings-all": config.shared_embeddings == "all",
+        }
+    )
+    if config.embedding_norm:
+        options["transformer-postprocess-emb"] = "dn"
     layer, heads = config.alignment
     if config.alignment_layer != "assumed" and heads == 1:
         options |= {"guided-alignment": "text", "transformer-guided-alignment-layer": str(layer + 1)}
