@@ -28,6 +28,7 @@ from relattn_mt.config import SearchConfig
 from relattn_mt.formats.ctranslate2 import write as ctranslate2
 from relattn_mt.formats.ctranslate2.directory import Quantization
 from relattn_mt.formats.foreign_model import BPE, ForeignModel
+from relattn_mt.formats.packed import temporary
 from relattn_mt.formats.parity import Report
 from relattn_mt.support.errors import InputError, one_line, reading, require, require_installed
 from relattn_mt.support.files import output, require_outside
@@ -106,8 +107,8 @@ def unpacked(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
         InputError: The package is damaged, has no translation model or another kind of tokenizer. An error of the block
             names the package instead of the directory.
     """
-    with tempfile.TemporaryDirectory() as directory:
-        model = Path(directory) / "model"
+    with temporary(path) as directory:
+        model = directory / "model"
         model.mkdir()
         with reading(path, f"not a {PACKAGE}, or a damaged one"), zipfile.ZipFile(path) as package:
             names = package.namelist()
@@ -127,28 +128,21 @@ def unpacked(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             for side in sides:
                 if not (model / side).is_file():
                     (model / side).write_bytes(package.read(root + tokenizer))
-        try:
-            yield model, metadata
-        except InputError as error:
-            raise InputError(str(error).replace(directory, str(path))) from error
+        yield model, metadata
 
 
 def with_metadata(foreign: ForeignModel, metadata: dict[str, Any]) -> ForeignModel:
     """Return a model with the languages of its package, and with Argos Translate's search unless it is our export."""
-    codes = [str(metadata.get(name) or "") for name in ("from_code", "to_code")]
     begin = metadata.get("target_prefix")
     tokenizer = foreign.tokenizer
     if begin and isinstance(tokenizer, ImportedTokenizer) and tokenizer.vocabulary.target_begin != [begin]:
         vocabulary = replace(tokenizer.vocabulary, target_begin=[begin], languages={})
         tokenizer = ImportedTokenizer(tokenizer.files[TOKENIZER], tokenizer.files[TGT_TOKENIZER], vocabulary)
-    is_ours = foreign.languages != ("", "")
-    return replace(
-        foreign,
-        toolkit="Argos Translate",
-        tokenizer=tokenizer,
-        languages=foreign.languages if is_ours else (codes[0], codes[1]),
-        search=foreign.search if is_ours else SEARCH,
-    )
+    foreign = replace(foreign, toolkit="Argos Translate", tokenizer=tokenizer)
+    if foreign.languages != ("", ""):
+        return foreign
+    languages = str(metadata.get("from_code") or ""), str(metadata.get("to_code") or "")
+    return replace(foreign, languages=languages, search=SEARCH)
 
 
 def _tokenizer_file(bundle: Bundle) -> tuple[str, bytes]:
@@ -175,19 +169,18 @@ def _sentencepiece_model(tokenizer: AnyTokenizer, source: Path) -> bytes:
     vocabulary = tokenizer.vocabularies[1]
     texts = list(zip(vocabulary, tokenizer.target_texts, strict=True))
     known = [["x", piece] for piece, text in texts if text]
-    wrong = []
-    for (_, piece), ours, own in zip(known, model.decode(known), target.decode(known), strict=True):
-        if ours.replace(SPACE_MARK, " ") != own.replace(SPACE_MARK, " "):
-            wrong.append(piece)
+    decoded = zip(known, model.decode(known), target.decode(known), strict=True)
+    wrong = [
+        piece for (_, piece), ours, own in decoded if ours.replace(SPACE_MARK, " ") != own.replace(SPACE_MARK, " ")
+    ]
     if wrong:
         raise InputError(
             f"{source}: a package has one SentencePiece model for both sides, and that of the source does not decode "
             f"{len(wrong):,} of the target's {len(known):,} pieces, such as {one_line(repr(wrong[0]), 40)}"
         )
     for number, (token, text) in enumerate(texts):
-        if text or token in pieces:
-            continue
-        if not tokenizer.decode([number]):  # fields of a message in protobuf's format may have any order
+        is_control = not text and token not in pieces and not tokenizer.decode([number])
+        if is_control:  # fields of a message in protobuf's format may have any order
             name = token.encode()
             entry = b"\x0a" + _varint(len(name)) + name + b"\x15" + struct.pack("<f", 0.0) + b"\x18\x03"
             content += b"\x0a" + _varint(len(entry)) + entry

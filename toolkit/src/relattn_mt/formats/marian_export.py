@@ -70,7 +70,7 @@ def export(
         raise InputError(f"{bundle.path}: Marian does not support {'; '.join(unsupported)}")
     require_replaceable(out, _FILES, "Marian export")
     if text is not None:
-        bundle = replace(bundle, shortlist=make_shortlist(bundle, text, _sizes(bundle)))
+        bundle = replace(bundle, shortlist=make_shortlist(bundle, text, [size for _, size in _sides(bundle)]))
     bias = np.array(bundle.state.get("output_bias", np.zeros(bundle.tokenizer.vocab_sizes[1])), np.float32)
     unknown = bundle.tokenizer.vocabularies[1].index(bundle.tokenizer.unknown_piece)
     bias[[*bundle.tokenizer.special.banned, unknown]] = NEVER_GENERATED  # Marian bans the unknown piece only
@@ -100,7 +100,7 @@ def export(
 def _unsupported(bundle: Bundle, int8: bool) -> Iterator[str]:
     """Yield the features of a bundle that Marian cannot represent."""
     config = bundle.model
-    spec = bundle.model.position_spec
+    spec = config.position_spec
     special = bundle.tokenizer.special
     state = bundle.in_float32().state
     tables = [state.get(f"{side}_positions.signal.weight") for side in ("src", "tgt")]
@@ -109,21 +109,29 @@ def _unsupported(bundle: Bundle, int8: bool) -> Iterator[str]:
         yield f"{config.positions} positions (only its own sinusoids: train with --model.positions marian)"
     if state["embedding"][special.bos].any():
         yield "an embedding of the first target token (train with --model.positions marian)"
-    known = {"norm": ("post",), "activation": (*marian.ACTIVATIONS.values(),), "scaled_embeddings": (True,)}
-    known |= {"feed_forward": ("plain",), "head_size": (config.dim // config.heads,)}
-    for name, values in known.items():
-        if (value := getattr(config, name)) not in values:
-            yield f"{name} {value}"
+    if config.norm != "post":
+        yield f"norm {config.norm}"
+    if config.activation not in marian.ACTIVATIONS.values():
+        yield f"activation {config.activation}"
+    if not config.scaled_embeddings:
+        yield f"scaled_embeddings {config.scaled_embeddings}"
+    if config.feed_forward != "plain":
+        yield f"feed_forward {config.feed_forward}"
+    if config.head_size != config.dim // config.heads:
+        yield f"head_size {config.head_size}"
     if not 0.9e-6 < config.norm_epsilon < 1.1e-5:  # Marian has 1e-6
         yield f"norm_epsilon {config.norm_epsilon}"
-    if special.src_begin or special.tgt_begin or special.src_end != (special.eos,) or len(_models(bundle)) == 0:
+    if special.src_begin or special.tgt_begin or special.src_end != (special.eos,) or not _sides(bundle):
         yield "this tokenizer (only SentencePiece, without language tokens)"
+    if not int8:
+        return
     sizes = config.dim, config.feed_forward_dim
-    if int8 and any(size % _INNER for size in sizes):
+    if any(size % _INNER for size in sizes):
         yield f"int8 with dim and feed_forward_dim {sizes}, which must be multiples of {_INNER}"
-    if int8 and (size := bundle.tokenizer.vocab_sizes[1] - _added(bundle)) % _OUTER:
+    size = bundle.tokenizer.vocab_sizes[1] - _added(bundle)
+    if size % _OUTER:
         yield f"int8 with {size} target pieces, which must be a multiple of {_OUTER}"
-    if int8 and config.shared_embeddings in ("inputs", "none"):
+    if config.shared_embeddings in ("inputs", "none"):
         yield "int8 with an output layer that is not the target's embeddings"
 
 
@@ -132,32 +140,28 @@ def _added(bundle: Bundle) -> int:
     return int(isinstance(bundle.tokenizer, ImportedTokenizer))
 
 
-def _models(bundle: Bundle) -> list[bytes]:
-    """Return the SentencePiece models of both sides, or nothing if their ids are not those of the weights."""
+def _sides(bundle: Bundle) -> list[tuple[bytes, int]]:
+    """Return the SentencePiece model of each side and its size, or nothing if their ids are not those of the weights."""
     files = [content for name, content in bundle.tokenizer.files.items() if name.endswith(".model")]
-    for side, content in enumerate((files[0], files[-1])):
-        vocabulary = bundle.tokenizer.vocabularies[side]
+    sides = []
+    for vocabulary, content in zip(bundle.tokenizer.vocabularies, (files[0], files[-1]), strict=True):
         try:
             pieces = pieces_of(processor(content))
         except InputError:  # codes of BPE
             return []
         if vocabulary[: len(pieces)] != pieces or len(vocabulary) > len(pieces) + _added(bundle):
             return []
-    return files
-
-
-def _sizes(bundle: Bundle) -> list[int]:
-    """Return the number of source and of target pieces that Marian knows."""
-    return [processor(content).get_piece_size() for content in (_models(bundle)[0], _models(bundle)[-1])]
+        sides.append((content, len(pieces)))
+    return sides
 
 
 def _write(out: Path, bundle: Bundle, multipliers: Mapping[str, float]) -> None:
     """Write all files but the card. With multipliers of activations, by our names, the weights are in int8."""
-    files = _models(bundle)
     search = bundle.search
-    (out / "model.bin").write_bytes(_model(bundle, _sizes(bundle), multipliers))
-    vocabularies = ["vocab.spm"] if files[0] == files[-1] else ["srcvocab.spm", "trgvocab.spm"]
-    for name, content in zip(vocabularies, (files[0], files[-1]), strict=False):
+    files, sizes = zip(*_sides(bundle), strict=True)
+    (out / "model.bin").write_bytes(_model(bundle, list(sizes), multipliers))
+    vocabularies = ["vocab.spm"] if files[0] == files[1] else ["srcvocab.spm", "trgvocab.spm"]
+    for name, content in zip(vocabularies, files, strict=False):
         (out / name).write_bytes(content)
     settings = marian.TABLES["config"] | {
         "vocabs": [vocabularies[0], vocabularies[-1]],
@@ -221,25 +225,29 @@ def _model(bundle: Bundle, sizes: list[int], multipliers: Mapping[str, float]) -
     for name, ours in sorted(places.items()):
         if ours.endswith("signal.weight"):
             continue
+        is_embedding = marian.EMBEDDING.search(name)
         tensor = state[ours]
         if ours in ("embedding", "src_embedding", "output_weight", "output_bias"):
             tensor = tensor[: sizes[0 if ours == "src_embedding" else 1]]
         if tensor.ndim == 1:
             items.append(_floats(name, tensor[None]))
-        elif not multipliers:
-            items.append(_floats(name, tensor if marian.EMBEDDING.search(name) else tensor.T))
-        else:
-            scales = bundle.state.get(f"{ours}{SCALE}", np.zeros(1))[: len(tensor)]
-            is_kept = scales[0] > 0 and bool((scales == scales[0]).all())
-            multiplier = np.float32(1 / scales[0] if is_kept else 127 / max(np.abs(tensor).max(), 1e-30))
-            integers = np.rint(tensor * multiplier).clip(-127, 127).astype(np.int8)
-            shape = tensor.shape if marian.EMBEDDING.search(name) else tensor.shape[::-1]
-            items.append((name, marian.INTGEMM8, shape, integers.tobytes() + multiplier.tobytes()))
-            if ours in multipliers:
-                alpha = np.full((1, 1), multipliers[ours])
-                items.append(_floats(f"{name}{marian.MULTIPLIER}", alpha))
-                if name == names.entries["output_weight"]:
-                    items.append(_floats(f"{_SHORTLISTED}{marian.MULTIPLIER}", alpha))
+            continue
+        if not multipliers:
+            items.append(_floats(name, tensor if is_embedding else tensor.T))
+            continue
+        scales = bundle.state.get(f"{ours}{SCALE}", np.zeros(1))[: len(tensor)]
+        multiplier = np.float32(127 / max(np.abs(tensor).max(), 1e-30))
+        if scales[0] > 0 and (scales == scales[0]).all():  # the integers are kept
+            multiplier = np.float32(1 / scales[0])
+        integers = np.rint(tensor * multiplier).clip(-127, 127).astype(np.int8)
+        shape = tensor.shape if is_embedding else tensor.shape[::-1]
+        items.append((name, marian.INTGEMM8, shape, integers.tobytes() + multiplier.tobytes()))
+        if ours in multipliers:
+            inputs = [name]
+            if name == names.entries["output_weight"]:
+                inputs.append(_SHORTLISTED)
+            alpha = np.full((1, 1), multipliers[ours])
+            items += [_floats(f"{matrix}{marian.MULTIPLIER}", alpha) for matrix in inputs]
     text = yaml.safe_dump(options).encode() + b"\0"
     return _as_bin([*items, (marian.OPTIONS, marian.INT8, (len(text),), text)])
 

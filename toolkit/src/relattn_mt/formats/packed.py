@@ -32,15 +32,21 @@ def unpacked(path: Path) -> Iterator[Path]:
     if not packed:
         yield path
         return
-    with tempfile.TemporaryDirectory() as folder:
-        directory = Path(folder)
+    with temporary(path) as directory:
         for file in path.iterdir():
             if file.name not in packed:  # a broken link, through which `unpack` would write
                 (directory / file.name).symlink_to(file.resolve())
+        for name, file in packed.items():
+            unpack(file, directory / name)
+        yield directory
+
+
+@contextmanager
+def temporary(path: Path) -> Iterator[Path]:
+    """Yield a temporary directory. Errors of the block name `path` instead of it."""
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            for name, file in packed.items():
-                unpack(file, directory / name)
-            yield directory
+            yield Path(folder)
         except InputError as error:
             raise InputError(str(error).replace(folder, str(path))) from error
 
