@@ -88,7 +88,10 @@ class PlainText:
 def _continues(paragraph: Sequence[_Line], line: _Line, width: int) -> bool:
     """Return whether a line continues a paragraph. A number at its beginning may be the mark of an item."""
     before = paragraph[-1]
-    if width < _NARROWEST or " " not in before.text.strip() or before.width + 1 + len(_first_word(line)) <= width:
+    if width < _NARROWEST or " " not in before.text.strip():
+        return False
+    first_word = (line.mark + line.text).split(maxsplit=1)[0]
+    if before.width + 1 + len(first_word) <= width:
         return False
     if line.mark and (not line.mark[0].isdigit() or paragraph[0].mark[:1].isdigit()):
         return False
@@ -100,7 +103,3 @@ def _text(width: int, lines: Sequence[_Line]) -> str:
     if not width or len(lines) == 1:
         return "".join(line.text + line.end for line in lines[:-1]) + lines[-1].text
     return " ".join([lines[0].text.strip(), *((line.mark + line.text).strip() for line in lines[1:])])
-
-
-def _first_word(line: _Line) -> str:
-    return (line.mark + line.text).split(maxsplit=1)[0]

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from relattn_mt.config import ModelConfig, PositionSpec
+from relattn_mt.config import ModelConfig
 from relattn_mt.config.positions import BucketBias, ClippedTables, DotProduct, LearnedVectors, Sinusoids
 from relattn_mt.engine.decoder import unsupported_reason
 from relattn_mt.support.errors import InputError
 
 
-def _position_reasons(spec: PositionSpec) -> list[str]:
+def ctranslate2_reasons(config: ModelConfig) -> list[str]:
     """Return what CTranslate2 lacks: it has tables that all heads share, biases, or vectors added to embeddings."""
+    spec = config.position_spec
+    other = f"{spec.name} positions (train with --model.positions relative)"
+    reasons = [] if config.decoder_mixer == "scheme" else [f"decoder_mixer {config.decoder_mixer}"]
     match spec.signal, spec.mixer:
         case (None | Sinusoids() | LearnedVectors(), DotProduct()) | (None, BucketBias()):
-            return []
+            pass
         case (signal, ClippedTables(per_head=per_head, beyond=beyond)):
-            reasons = [] if signal is None else [f"{spec.name} positions (train with --model.positions relative)"]
+            if signal is not None:
+                reasons.append(other)
             if per_head:
                 reasons.append("one table per head (train with --model.tables_per_head false)")
             if beyond != "clip":
                 reasons.append("tables with zero beyond the clipping distance (train with --model.beyond clip)")
-            return reasons
-    return [f"{spec.name} positions (train with --model.positions relative)"]
-
-
-def ctranslate2_reasons(config: ModelConfig) -> list[str]:
-    """Return what CTranslate2 lacks for a model."""
-    mixer = [] if config.decoder_mixer == "scheme" else [f"decoder_mixer {config.decoder_mixer}"]
-    return mixer + _position_reasons(config.position_spec)
+        case _:
+            reasons.append(other)
+    return reasons
 
 
 def require_exportable(config: ModelConfig, source: str | Path) -> None:

@@ -237,6 +237,14 @@ def with_start(tensors: Tensors, names: Names, vocabulary: dict[str, Any]) -> Te
     return extended
 
 
+def require_matrices(tensors: Tensors, source: Path, names: Iterable[str]) -> None:
+    """Raise an InputError unless there is a matrix of each name."""
+    for name in names:
+        require(name in tensors, f"{source}: has no {name}")
+        shape = tuple(tensors[name].shape)
+        require(len(shape) == 2, f"{source}: {name} must have two dimensions, got shape {shape}")
+
+
 def require_weights(tensors: Tensors, source: Path) -> None:
     """Raise an InputError unless all tensors hold finite floating-point numbers."""
     for name, tensor in tensors.items():
@@ -300,10 +308,7 @@ def model_config(
     if missing:
         require_supported(features, source)
         raise InputError(f"{source}: has no {', no '.join(missing)}")
-    for ours in (*needed, *_POSITIONS):
-        if ours in found:
-            shape = tuple(found[ours].shape)
-            require(len(shape) == 2, f"{source}: {places[ours].name} must have two dimensions, got shape {shape}")
+    require_matrices(tensors, source, [places[ours].name for ours in (*needed, *_POSITIONS) if ours in found])
     src, tgt, output, inner = (found[ours] for ours in needed)
     table, added = map(found.get, _POSITIONS)
     if added is not None:

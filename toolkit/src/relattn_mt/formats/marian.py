@@ -43,6 +43,7 @@ from relattn_mt.formats.foreign_model import (
     names_guided_alignment,
     read_json,
     read_tokenizer,
+    require_matrices,
     require_weights,
     spm_pieces,
     typed,
@@ -86,13 +87,15 @@ _WITHOUT_EFFECT = re.compile(  # other options may only be off
 def weight_files(path: Path) -> list[Path]:
     """Return the files with weights in a directory."""
     files = sorted(file for suffix in ("npz", "bin") for file in path.glob(f"*.{suffix}") if file.is_file())
-    files = [file for file in files if not file.name.endswith(_OPTIMIZER)]
-    return [file for file in files if file.suffix == ".npz" or _begins_with(file, _VERSION)]
-
-
-def _begins_with(file: Path, content: bytes) -> bool:
-    with reading(file, "cannot be read"), file.open("rb") as opened:
-        return opened.read(len(content)) == content
+    found = []
+    for file in files:
+        is_model = file.suffix == ".npz" and not file.name.endswith(_OPTIMIZER)
+        if file.suffix == ".bin":
+            with reading(file, "cannot be read"), file.open("rb") as opened:
+                is_model = opened.read(len(_VERSION)) == _VERSION
+        if is_model:
+            found.append(file)
+    return found
 
 
 def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> ForeignModel:
@@ -112,13 +115,10 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     options = DEFAULTS | _mapping(source, content.options)
     names = names_of(options, content.tensors)
     tensors = {name: tensor for name, tensor in content.tensors.items() if not name.endswith(MULTIPLIER)}
-    sizes = []
-    for name in (names.entries["src_embedding"], names.entries["embedding"]):
-        require(name in tensors, f"{source}: has no {name}")
-        shape = tensors[name].shape
-        require(len(shape) == 2, f"{source}: {name} must have two dimensions, got shape {shape}")
-        sizes.append(shape[0])
-    tensors[names.entries["src_positions.signal.weight"]] = fairseq_sinusoids(_POSITIONS, shape[1])
+    matrices = names.entries["src_embedding"], names.entries["embedding"]
+    require_matrices(tensors, source, matrices)
+    sizes = [len(tensors[name]) for name in matrices]
+    tensors[names.entries["src_positions.signal.weight"]] = fairseq_sinusoids(_POSITIONS, tensors[matrices[1]].shape[1])
     vocabulary, models = _vocabulary(path, settings)
     pieces = [len(vocabulary["source"]), len(vocabulary["target"])]
     require(pieces == sizes, f"{path}: the vocabularies must have {sizes} pieces, as {source.name} has, got {pieces}")

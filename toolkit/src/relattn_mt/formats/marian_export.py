@@ -141,7 +141,7 @@ def _added(bundle: Bundle) -> int:
 
 
 def _sides(bundle: Bundle) -> list[tuple[bytes, int]]:
-    """Return the SentencePiece model of each side and its size, or nothing if their ids are not those of the weights."""
+    """Return the SentencePiece model of each side and its size; nothing if their ids are not those of the weights."""
     files = [content for name, content in bundle.tokenizer.files.items() if name.endswith(".model")]
     sides = []
     for vocabulary, content in zip(bundle.tokenizer.vocabularies, (files[0], files[-1]), strict=True):

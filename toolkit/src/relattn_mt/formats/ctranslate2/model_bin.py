@@ -142,20 +142,23 @@ def weights(tensors: TensorDict, source: str | Path) -> TensorDict:
     Raises:
         InputError: a scale does not fit its weights, or the weights are quantized in another way.
     """
-    scales = {f"{name}_scale" for name in tensors} & tensors.keys()
     result: TensorDict = {}
-    for name in sorted(tensors.keys() - scales):
+    for name in sorted(tensors):
         tensor = tensors[name]
         scale = tensors.get(f"{name}_scale")
+        if name.removesuffix("_scale") in tensors.keys() - {name}:
+            continue
         if scale is None and tensor.dtype == np.int16 and name.endswith("weight"):
             scale = np.array(_INT16_SCALE, np.float32)
         if f"{name}_zero" in tensors or (scale is not None and tensor.dtype == np.int32):
             raise InputError(f"{source}: {name} is quantized in an unsupported way (AWQ)")
-        if scale is None:
-            result[name] = tensor.astype(np.float32, copy=False) if tensor.dtype.kind == "f" else tensor
-            continue
-        fits = scale.size == 1 or scale.shape == tensor.shape[:1]
-        if not (fits and scale.dtype.kind == "f" and (scale != 0).all()):
-            raise InputError(f"{source}: {name}, {tuple(tensor.shape)}, has an invalid scale, {tuple(scale.shape)}")
-        result[name] = tensor.astype(np.float32) / scale.astype(np.float32).reshape(-1, *[1] * (tensor.ndim - 1))
+        result[name] = tensor
+        if scale is not None:
+            fits = scale.size == 1 or scale.shape == tensor.shape[:1]
+            valid = fits and scale.dtype.kind == "f" and (scale != 0).all()
+            shapes = f"{tuple(tensor.shape)}, has an invalid scale, {tuple(scale.shape)}"
+            require(valid, f"{source}: {name}, {shapes}")
+            result[name] = tensor.astype(np.float32) / scale.astype(np.float32).reshape(-1, *[1] * (tensor.ndim - 1))
+        elif tensor.dtype.kind == "f":
+            result[name] = tensor.astype(np.float32, copy=False)
     return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from relattn_mt.config import SearchConfig
@@ -47,10 +47,12 @@ class Generation:
             (value,) = value
         return typed(self.file, name, value, int)
 
-    @property
-    def forced_begin(self) -> int | None:
-        """Id of the token that all translations begin with."""
-        return None if self.content.get("forced_bos_token_id") is None else self.token("forced_bos_token_id")
+    def piece(self, name: str, pieces: Sequence[str]) -> str:
+        """Return the piece of a special token."""
+        number = self.token(name)
+        valid = 0 <= number < len(pieces)
+        require(valid, f"{self.settings.path}: special tokens must have ids below {len(pieces):,}, got {number}")
+        return pieces[number]
 
     def removes(self, token: int) -> bool:
         """Return whether a forbidden token has no probability: those of the others are computed without it."""

@@ -13,6 +13,7 @@ from relattn_mt.formats.foreign_model import (
     model_config,
     names_guided_alignment,
     read_tokenizer,
+    require_matrices,
     require_weights,
 )
 from relattn_mt.formats.names import TRANSFORMERS
@@ -25,13 +26,13 @@ from relattn_mt.formats.transformers.directory import (
     weights_in,
 )
 from relattn_mt.formats.transformers.generation import Generation
-from relattn_mt.formats.transformers.vocabulary import piece_of, read_vocabulary
+from relattn_mt.formats.transformers.vocabulary import read_vocabulary
 from relattn_mt.support.errors import require
 from relattn_mt.support.files import require_files
 from relattn_mt.support.types import LanguagePair, VocabSizes
 from relattn_mt.weights import TensorDict
 
-_SOURCE, _TARGET = (TRANSFORMERS.entries[name] for name in ("src_embedding", "embedding"))
+_SOURCE, _TARGET, _OUTPUT = (TRANSFORMERS.entries[name] for name in ("src_embedding", "embedding", "output_weight"))
 _MOST_POSITIONS = 65_536
 
 
@@ -72,7 +73,8 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     languages = _add_tokens(vocabulary, generation, settings)
     tokenizer = read_tokenizer(path, *_sentencepiece(models, src_tokenizer, tgt_tokenizer), **vocabulary)
     search, notes = generation.search(len(vocabulary["target_begin"]), tokenizer.special.banned)
-    if impossible := [token for token in tokenizer.special.banned if generation.removes(token)]:
+    impossible = [token for token in tokenizer.special.banned if generation.removes(token)]
+    if impossible:
         bias = np.array(tensors.get("final_logits_bias", np.zeros(sizes[1])), np.float32)
         bias[impossible] = NEVER_GENERATED
         tensors["final_logits_bias"] = bias
@@ -114,15 +116,12 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
 
 def _add_tokens(vocabulary: dict[str, Any], generation: Generation, settings: Settings) -> LanguagePair:
     """Add the first and the last token of the decoder, and a forced one, and return the default languages."""
-    path = settings.path
     target = vocabulary["target"]
-    vocabulary |= {
-        "start": piece_of(target, generation.token("decoder_start_token_id"), path),
-        "end": piece_of(target, generation.token("eos_token_id"), path),
-    }
+    vocabulary["start"] = generation.piece("decoder_start_token_id", target)
+    vocabulary["end"] = generation.piece("eos_token_id", target)
     src_lang, tgt_lang = settings.languages()
-    if generation.forced_begin is not None:
-        piece = piece_of(target, generation.forced_begin, path)
+    if generation.content.get("forced_bos_token_id") is not None:
+        piece = generation.piece("forced_bos_token_id", target)
         tgt_lang = next((code for code, token in vocabulary["languages"].items() if token == piece), tgt_lang)
         vocabulary["target_begin"] = vocabulary["target_begin"] or [piece]
     return src_lang, tgt_lang
@@ -157,27 +156,24 @@ def _with_shared(tensors: TensorDict, settings: Settings) -> TensorDict:
     Raises:
         InputError: a matrix is missing, or one that must be shared has two values.
     """
-    output = "lm_head.weight"
     tensors = dict(tensors)
+    matrices = _SOURCE, _TARGET, _OUTPUT
     shared = tensors.pop("model.shared.weight", None)
+
+    def share(name: str, matrix: np.ndarray | None, setting: str) -> None:
+        if matrix is not None:
+            same = np.array_equal(tensors.setdefault(name, matrix), matrix)
+            fault = f"must be false, because {name} differs from the matrix that it is shared with"
+            require(same, f"{settings.file}: {setting} {fault}")
+
     if settings.flag("share_encoder_decoder_embeddings"):
         if shared is None:
-            shared = next((tensors[name] for name in (_SOURCE, _TARGET, output) if name in tensors), None)
-        _share(tensors, _SOURCE, shared, settings.file, "share_encoder_decoder_embeddings")
-        _share(tensors, _TARGET, shared, settings.file, "tie_word_embeddings")
+            shared = next((tensors[name] for name in matrices if name in tensors), None)
+        share(_SOURCE, shared, "share_encoder_decoder_embeddings")
+        share(_TARGET, shared, "tie_word_embeddings")
     if settings.flag("tie_word_embeddings"):
-        _share(tensors, output, tensors.get(_TARGET), settings.file, "tie_word_embeddings")
-    for name in (_SOURCE, _TARGET, output):
-        require(name in tensors, f"{settings.path}: has no {name}")
-        shape = tuple(tensors[name].shape)
-        require(len(shape) == 2, f"{settings.path}: {name} must have two dimensions, got shape {shape}")
+        share(_OUTPUT, tensors.get(_TARGET), "tie_word_embeddings")
+    require_matrices(tensors, settings.path, matrices)
     if "final_logits_bias" in tensors:
         tensors["final_logits_bias"] = tensors["final_logits_bias"].flatten()
     return tensors
-
-
-def _share(tensors: TensorDict, name: str, matrix: np.ndarray | None, file: Path, setting: str) -> None:
-    """Give a matrix one more name."""
-    if matrix is not None:
-        same = np.array_equal(tensors.setdefault(name, matrix), matrix)
-        require(same, f"{file}: {setting} must be false, because {name} differs from the matrix that it is shared with")

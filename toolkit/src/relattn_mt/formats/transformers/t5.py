@@ -32,7 +32,7 @@ from relattn_mt.formats.transformers.directory import (
     weights_in,
 )
 from relattn_mt.formats.transformers.generation import Generation
-from relattn_mt.formats.transformers.vocabulary import filled, piece_of
+from relattn_mt.formats.transformers.vocabulary import filled
 from relattn_mt.support.errors import naming, reading, require
 from relattn_mt.tokens.tokenizer import processor
 from relattn_mt.weights import LazyWeights, weight_table
@@ -152,16 +152,15 @@ def _tensors(path: Path) -> LazyWeights:
 
 def _vocabulary(model: Path, settings: Settings, generation: Generation) -> dict[str, Any]:
     """Return fields of a `Vocabulary`: the pieces of the SentencePiece model, and further ones that no text has."""
-    path = settings.path
     settings.require_tokenizer("T5Tokenizer", "MT5Tokenizer")
-    require(model.is_file(), f"{path}: must have {T5_MODEL}; or give --tokenizer")
+    require(model.is_file(), f"{settings.path}: must have {T5_MODEL}; or give --tokenizer")
     pieces = filled(model, spm_pieces(model), settings.number("vocab_size"))
     languages = languages_of(pieces, MADLAD_LANGUAGE)
     return {
         "source": pieces,
         "target": pieces,
-        "start": piece_of(pieces, generation.token("decoder_start_token_id"), path),
-        "end": piece_of(pieces, generation.token("eos_token_id"), path),
+        "start": generation.piece("decoder_start_token_id", pieces),
+        "end": generation.piece("eos_token_id", pieces),
         "unknown": settings.special_token("unk", "<unk>"),
         "source_begin": [*languages.values()][:1],
         "source_end": [settings.special_token("eos", "</s>")],

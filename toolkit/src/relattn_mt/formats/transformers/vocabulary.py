@@ -146,9 +146,3 @@ def _add_languages(pieces: list[str], settings: Settings) -> dict[str, str]:
         pieces[number] = token
         new.append(token)
     return languages_of(new, FAIRSEQ_LANGUAGES[0])
-
-
-def piece_of(pieces: list[str], number: int, path: Path) -> str:
-    """Return the piece with an id."""
-    require(0 <= number < len(pieces), f"{path}: special tokens must have ids below {len(pieces):,}, got {number}")
-    return pieces[number]
