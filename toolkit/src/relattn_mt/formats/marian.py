@@ -70,7 +70,7 @@ _MOST_DIMENSIONS = 8
 _POSITIONS = 1024
 _OPTIMIZER = ".optimizer.npz"  # end of the name of the file with which Marian continues a training
 _PAIR = re.compile(r"model\.([a-z]{2,3}(?:_[A-Za-z]+)?)-([a-z]{2,3}(?:_[A-Za-z]+)?)\.spm")  # HPLT's
-_SIDES = {"source": {"src", "source"}, "target": {"trg", "tgt", "target"}}  # words in names of vocabularies
+_SIDES = {"src", "source"}, {"trg", "tgt", "target"}  # words in names of vocabularies
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "gelu": "gelu_sigmoid"}
 TABLES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 DEFAULTS = {name: values[0] for name, values in TABLES["supported"].items()}
@@ -306,8 +306,9 @@ def _mapping(file: Path, content: bytes) -> dict[str, Any]:
 def _named(path: Path, settings: dict[str, Any], name: str, files: list[Path], most: int, least: int = 1) -> list[Path]:
     """Return the files that the settings name, or else those that were found, `least` to `most`."""
     listed = settings.get(name)
-    listed = listed if isinstance(listed, list) else [listed]
-    files = [path / Path(each).name for each in listed if isinstance(each, str)] or files
+    if not isinstance(listed, list):
+        listed = [listed]
+    files = [path / Path(file).name for file in listed if isinstance(file, str)] or files
     missing = [file.name for file in files if not file.is_file()]
     require(not missing, f"{path}: the settings name {', '.join(missing)} in {name}, which must be there")
     names = ", ".join(file.name for file in files) or "none"
@@ -352,26 +353,23 @@ def _vocabulary(path: Path, settings: dict[str, Any]) -> tuple[dict[str, Any], t
     languages = languages_of(source, MARIAN_LANGUAGE)
     fields: dict[str, Any] = {"source": source, "target": target, "end": "</s>", "unknown": "<unk>"}
     fields |= {"source_end": ["</s>"], "languages": languages, "source_begin": [*languages.values()][:1]}
-    if files[0].suffix == ".spm":
-        return fields, (files[0], files[-1])
-    suffix = "spm" if (path / "source.spm").is_file() else "bpe"
-    models = [path / f"{side}.{suffix}" for side in ("source", "target")]
-    return fields, (models[0], models[1]) if all(model.is_file() for model in models) else (None, None)
+    models = (files[0], files[-1])
+    if files[0].suffix != ".spm":
+        suffix = "spm" if (path / "source.spm").is_file() else "bpe"
+        models = (path / f"source.{suffix}", path / f"target.{suffix}")
+    return fields, models if models[0].is_file() and models[1].is_file() else (None, None)
 
 
 def _require_sides(path: Path, files: list[Path]) -> None:
     """Raise an InputError unless the names of vocabularies show that they are all, and which side each is of."""
-    sides = [_side(file.name) for file in files]
+    sides = []
+    for file in files:
+        words = set(re.split(r"[^a-z]+|vocab", file.name.lower()))  # vocab.srcs.spm is of Serbian and Czech
+        sides.append([bool(words & names) for names in _SIDES])
+    known = sides in ([[False, False]], [[True, True]], [[True, False], [False, True]])
     names = ", ".join(file.name for file in files)
     rule = "must have one vocabulary, or srcvocab and trgvocab, unless decoder.yml names them in vocabs"
-    require(sides in ([""], ["source", "target"]), f"{path}: {rule}, got {names}")
-
-
-def _side(name: str) -> str:
-    """Return the side that the name of a vocabulary has; empty if it has none or both."""
-    words = set(re.split(r"[^a-z]+|vocab", name.lower()))  # vocab.srcs.spm is of Serbian and Czech
-    sides = [side for side, names in _SIDES.items() if words & names]
-    return sides[0] if len(sides) == 1 else ""
+    require(known, f"{path}: {rule}, got {names}")
 
 
 def _pieces(file: Path) -> list[str]:
