@@ -42,11 +42,12 @@ class Archive:
     """
 
     def __init__(self, content: bytes, unpacked: int) -> None:
-        self._content, self.members = content, dict[str, bytes]()
+        self._content = content
+        self.members: dict[str, bytes] = {}
+        self.left = unpacked
         with reading("the file", "not a zip archive"), zipfile.ZipFile(io.BytesIO(content)) as archive:
             self._entries = archive.infolist()
             self._comment = archive.comment
-            self.left = unpacked
             for entry in self._entries:
                 parts = []
                 with archive.open(entry) as file:
@@ -97,15 +98,16 @@ class XmlArchive:
             markup = Markup(text, rules, is_xml=is_xhtml)
             self._members.append((name, mark, encoding, markup))
         compared = _comparisons(self._members) if suffix == ".ods" else Comparisons()
-        self._texts = [text for *_, markup in self._members for text in markup.texts]
-        self._stay = [text.text in compared for text in self._texts]
-        self.texts = [text for text in self._texts if text.text not in compared]
-        self.kept = [text.text for text in self._texts if text.text in compared]
+        self._texts: list[tuple[Marked, bool]] = []  # with whether it stays
+        for *_, markup in self._members:
+            self._texts += [(text, text.text in compared) for text in markup.texts]
+        self.texts = [text for text, stays in self._texts if not stays]
+        self.kept = [text.text for text, stays in self._texts if stays]
 
     def fill(self, translations: Sequence[Marked]) -> bytes:
         """Return the file with its texts replaced."""
         given = iter(translations)
-        remaining = iter([text if stays else next(given) for text, stays in zip(self._texts, self._stay, strict=True)])
+        remaining = iter([text if stays else next(given) for text, stays in self._texts])
         changed = {}
         for name, mark, encoding, markup in self._members:
             filled = markup.fill([next(remaining) for _ in markup.texts])

@@ -138,17 +138,15 @@ class Markup:
                 text = characters(token.source)
                 return lexer.Token(text if keeps_space else _SPACE.sub(" ", text))
             is_single = token.is_void or len(part) > 1
-            return lexer.Token(
-                name="" if is_single else token.name,
-                is_closing=token.is_closing,
-                is_space=token.name in separating,
-            )
+            name = "" if is_single else token.name
+            return lexer.Token(name=name, is_closing=token.is_closing, is_space=token.name in separating)
 
+        fewest = 1 if rules else 2  # in HTML, one tag divides no sentence
         for run in _runs_of_xml(self._tokens, rules) if rules else _runs(self._tokens):
             parts = [part_of_text(part) for part in run]
-            for indices in _balanced(parts, fewest=1 if rules else 2):  # in HTML, one tag divides no sentence
-                text = TokenText(parts[indices.start : indices.stop])
-                self._runs.append((run[indices.start : indices.stop], text))
+            for indices in _balanced(parts, fewest):
+                text = TokenText([parts[i] for i in indices])
+                self._runs.append(([run[i] for i in indices], text))
                 self.texts += text.texts
         if rules is None:
             self._add_attributes(translated)
@@ -361,9 +359,12 @@ def _balanced(parts: Sequence[lexer.Token], fewest: int) -> Iterator[range]:
     Fewer than `fewest` tags divide nothing.
     """
     tags = [i for i, part in enumerate(parts) if part.name]
-    partners = pairs_of(parts, range(len(parts)))
+    edges = [len(parts)]
+    if len(tags) >= fewest:
+        partners = pairs_of(parts, range(len(parts)))
+        edges = [*(i for i in tags if i not in partners), len(parts)]
     begin = 0
-    for edge in [*(i for i in tags if i not in partners and len(tags) >= fewest), len(parts)]:
+    for edge in edges:
         if edge > begin:
             yield range(begin, edge)
         begin = edge + 1

@@ -102,4 +102,5 @@ def _text(width: int, lines: Sequence[_Line]) -> str:
     """Return the text of a paragraph."""
     if not width or len(lines) == 1:
         return "".join(line.text + line.end for line in lines[:-1]) + lines[-1].text
-    return " ".join([lines[0].text.strip(), *((line.mark + line.text).strip() for line in lines[1:])])
+    first, *others = lines
+    return " ".join([first.text.strip(), *((line.mark + line.text).strip() for line in others)])

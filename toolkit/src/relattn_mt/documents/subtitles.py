@@ -92,21 +92,24 @@ class _Subtitle:
         return any(map(_DASH.match, self.lines[1:]))
 
 
-def _read(parts: Sequence[str], is_webvtt: bool) -> Iterator[_Subtitle]:
+def _read(parts: list[str], is_webvtt: bool) -> Iterator[_Subtitle]:
     """Yield the subtitles of a file."""
-    times = {i: found for i in range(0, len(parts), 2) if "-->" in parts[i] and (found := _TIMES.fullmatch(parts[i]))}
+    times = {}
+    for i in range(0, len(parts), 2):
+        if "-->" in parts[i] and (found := _TIMES.fullmatch(parts[i])):
+            times[i] = found.groups("0")
     for i, after in pairwise([*times, len(parts) + 1]):
         last = after - 2
         if is_webvtt:  # a blank line ends a subtitle, and an identifier may be before the times of the next
-            last = next((j - 2 for j in range(i + 2, last + 1, 2) if not parts[j].strip()), last)
+            blank = (j for j in range(i + 2, last + 1, 2) if not parts[j].strip())
+            last = next(blank, last + 2) - 2
         elif after < len(parts) and parts[last].strip().isdecimal():
             last -= 2
         while last > i and not parts[last].strip():
             last -= 2
-        lines = list(parts[i + 2 : last + 1 : 2])
-        start = _seconds(*times[i].groups("0")[:4])
-        end = _seconds(*times[i].groups("0")[4:])
-        yield _Subtitle(start, end, lines, (i + 2, last))
+        start = _seconds(*times[i][:4])
+        end = _seconds(*times[i][4:])
+        yield _Subtitle(start, end, parts[i + 2 : last + 1 : 2], (i + 2, last))
 
 
 def _seconds(hours: str, minutes: str, seconds: str, fraction: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from relattn_mt.documents.html import Markup, Rules, Token, characters, escape, tokens_of
 from relattn_mt.documents.lexer import Message
@@ -64,14 +65,13 @@ class Xliff:
     def fill(self, translations: Sequence[Marked]) -> str:
         """Return the file with its targets filled."""
         sources = [token.source for token in self._tokens]
-        begin = 0
+        remaining = iter(translations)
         for unit, source in self._units:
-            of_unit = translations[begin : begin + len(source.texts)]
-            begin += len(of_unit)
+            own = list(islice(remaining, len(source.texts)))
             if isinstance(source, Message):
-                self._set_target(sources, unit, escape(source.fill(iter(of_unit))))
-            elif of_unit:
-                filled = source.fill(of_unit)
+                self._set_target(sources, unit, escape(source.fill(iter(own))))
+            elif own:
+                filled = source.fill(own)
                 self._set_target(sources, unit, filled[filled.index(">") + 1 : filled.rindex("</")])
         return "".join(sources)
 
@@ -94,15 +94,16 @@ class Xliff:
         sources[unit.begin] = _as_translated(self._tokens[unit.begin])
         if "target" in unit.children:
             begin, end = unit.children["target"]
-            tag = _as_translated(self._tokens[begin]).removesuffix("/>").removesuffix(">").rstrip()
-            sources[begin:end] = [f"{tag}>{text}</{self._tokens[begin].name}>", *[""] * (end - begin - 1)]
+            target = self._tokens[begin]
+            tag = _as_translated(target).removesuffix("/>").removesuffix(">").rstrip()
+            sources[begin:end] = [f"{tag}>{text}</{target.name}>", *[""] * (end - begin - 1)]
             return
-        begin = unit.children["source"][0]
+        begin, end = unit.children["source"]
         before = self._tokens[begin - 1]
         space = before.source if before.is_text and not before.source.strip() else ""
-        last = unit.children.get("seg-source", unit.children["source"])[1] - 1
         name = self._tokens[begin].name.replace("source", "target")
-        sources[last] += f"{space}<{name}>{text}</{name}>"
+        _, end = unit.children.get("seg-source", (begin, end))
+        sources[end - 1] += f"{space}<{name}>{text}</{name}>"
 
 
 def _as_translated(token: Token) -> str:

@@ -111,7 +111,10 @@ class Names:
         for ours, place in self.places(config).items():
             if ours in state:
                 parts[place.name].append((place.part, ours))
-        return {name: np.concatenate([state[ours] for _, ours in sorted(rows)]) for name, rows in parts.items()}
+        tensors = {}
+        for name, rows in parts.items():
+            tensors[name] = np.concatenate([state[ours] for _, ours in sorted(rows)])
+        return tensors
 
     def layers(self, tensors: Iterable[str], stack: str) -> int:
         """Return the number of layers of the "encoder" or the "decoder" in the toolkit's tensors."""

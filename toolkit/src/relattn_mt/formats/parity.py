@@ -116,12 +116,13 @@ class Reference:
         gaps = [np.abs(np.subtract(mine, its)) for mine, its in zip(self.scores, scores, strict=True)]
         largest = np.array([gap.max() for gap in gaps])
         flat = np.concatenate(gaps)
+        worst_line = int(largest.argmax())
         return Parity(
             lines=len(self.lines),
             tokens=len(flat),
-            worst=float(largest.max()),
+            worst=float(largest[worst_line]),
             mean=float(flat.mean()),
-            worst_line=int(largest.argmax()) + 1,
+            worst_line=worst_line + 1,
             is_random=self.is_random,
         )
 
@@ -143,10 +144,10 @@ def check_lines(translator: Translator, sample: Sequence[str] | int) -> list[str
         return lines
     draw = random.Random(1)
     frequencies = translator.tokenizer.frequencies()
-    pieces = list(frequencies)
-    weights = list(frequencies.values())
-    most = min(
-        LONGEST, max(1, (translator.preparation.max_length or 2 * LONGEST) // 2)
-    )  # encoded again, a line may have more
-    drawn = ("".join(draw.choices(pieces, weights, k=draw.randint(1, most))) for _ in range(sample))
-    return [text.replace(SPACE_MARK, " ").strip() for text in drawn]
+    longest = translator.preparation.max_length or 2 * LONGEST
+    most = min(LONGEST, max(1, longest // 2))  # encoded again, a line may have more
+    lines = []
+    for _ in range(sample):
+        pieces = draw.choices(list(frequencies), list(frequencies.values()), k=draw.randint(1, most))
+        lines.append("".join(pieces).replace(SPACE_MARK, " ").strip())
+    return lines

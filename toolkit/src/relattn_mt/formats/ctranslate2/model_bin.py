@@ -104,17 +104,19 @@ def _read(file: Reader) -> ModelFile:
 def _tensor(file: Reader, name: str, version: int) -> np.ndarray:
     rank = file.number("B", name)
     require(rank <= _LARGEST_RANK, f"{name} must have at most {_LARGEST_RANK} dimensions, got {rank}")
-    shape = [file.number("I", name) for _ in range(rank)]
-    kind = file.number("B", name)
+    shape = tuple(file.number("I", name) for _ in range(rank))
+    number = file.number("B", name)
     size = file.number("I", name)
     types = dict(enumerate(TYPES)) if version >= 4 else _BY_SIZE
-    require(kind in types, f"{name} must have a type among {', '.join(map(str, types))}, got {kind}")
-    dtype = np.dtype("uint16" if types[kind] == "bfloat16" else types[kind]).newbyteorder("<")
+    require(number in types, f"{name} must have a type among {', '.join(map(str, types))}, got {number}")
+    if version < 4:
+        size *= number
+    kind = types[number]
+    dtype = np.dtype("<u2" if kind == "bfloat16" else kind).newbyteorder("<")
     expected = math.prod(shape) * dtype.itemsize
-    size *= 1 if version >= 4 else kind
-    require(size == expected, f"{name}, {tuple(shape)} of {types[kind]}, must have {expected:,} bytes, got {size:,}")
+    require(size == expected, f"{name}, {shape} of {kind}, must have {expected:,} bytes, got {size:,}")
     tensor = np.frombuffer(file.take(size, name), dtype).reshape(shape)
-    return from_bfloat16(tensor) if types[kind] == "bfloat16" else tensor
+    return from_bfloat16(tensor) if kind == "bfloat16" else tensor
 
 
 def int8_scales(tensors: TensorDict) -> TensorDict:
