@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from relattn_mt.documents import lexer
-from relattn_mt.documents.lexer import FORMATS, INVALID, TokenText, pairs_of
+from relattn_mt.documents.lexer import FORMATS, INVALID, TextToken, TokenText, pairs_of
 from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text
@@ -132,14 +131,14 @@ class Markup:
         translated = [True] * len(self._tokens) if rules else list(_translated(self._tokens))
         separating = {"img"} if rules is None else rules.spaces
 
-        def part_of_text(part: range) -> lexer.Token:
+        def part_of_text(part: range) -> TextToken:
             token = self._tokens[part.start]
             if token.is_text and translated[part.start]:
                 text = characters(token.source)
-                return lexer.Token(text if keeps_space else _SPACE.sub(" ", text))
+                return TextToken(text if keeps_space else _SPACE.sub(" ", text))
             is_single = token.is_void or len(part) > 1
             name = "" if is_single else token.name
-            return lexer.Token(name=name, is_closing=token.is_closing, is_space=token.name in separating)
+            return TextToken(name=name, is_closing=token.is_closing, is_space=token.name in separating)
 
         fewest = 1 if rules else 2  # in HTML, one tag divides no sentence
         for run in _runs_of_xml(self._tokens, rules) if rules else _runs(self._tokens):
@@ -353,7 +352,7 @@ def _runs_of_xml(tokens: Sequence[Token], rules: Rules) -> Iterator[list[range]]
     require(len(opened) == 1, "XML must be well-formed")
 
 
-def _balanced(parts: Sequence[lexer.Token], fewest: int) -> Iterator[range]:
+def _balanced(parts: Sequence[TextToken], fewest: int) -> Iterator[range]:
     """Yield the indices of the parts between tags without partners, so that elements stay nested.
 
     Fewer than `fewest` tags divide nothing.

@@ -30,7 +30,7 @@ _SIGNS_AND_SPACE = re.compile(r"\A((?:[^\w\s]+\s+)?)")
 
 
 @dataclass(frozen=True)
-class Token:
+class TextToken:
     """A piece of text, or a tag.
 
     Attributes:
@@ -53,12 +53,12 @@ class Token:
         return self.name.partition(" ")[0]
 
 
-def pairs_of(tokens: Sequence[Token], indices: range) -> dict[int, int]:
+def pairs_of(tokens: Sequence[TextToken], indices: range) -> dict[int, int]:
     """Return the indices of the tags of each pair among some tokens, in both directions. Pairs are nested."""
     return pair_tags([(i, tokens[i].name, tokens[i].is_closing) for i in indices if tokens[i].name])
 
 
-class Part:
+class TextPart:
     """Tokens of a text between words that touch.
 
     Tags before the first word, after the last word or around all words stay there. The others are marks of one text: a
@@ -77,7 +77,7 @@ class Part:
         InputError: Tags are nested too deeply.
     """
 
-    def __init__(self, tokens: Sequence[Token], counts: Sequence[int], indices: range) -> None:
+    def __init__(self, tokens: Sequence[TextToken], counts: Sequence[int], indices: range) -> None:
         self.indices = indices
         self.texts: list[Marked] = []
         self._breaks: list[range] = []  # tokens between the texts
@@ -168,10 +168,10 @@ class TokenText:
         InputError: Tags are nested too deeply.
     """
 
-    def __init__(self, tokens: Sequence[Token]) -> None:
+    def __init__(self, tokens: Sequence[TextToken]) -> None:
         words = (token.text is not None and has_text(token.text) for token in tokens)
         counts = list(accumulate(words, initial=0))
-        self.parts = [Part(tokens, counts, indices) for indices in _divided(tokens)]
+        self.parts = [TextPart(tokens, counts, indices) for indices in _divided(tokens)]
         self.texts = [text for part in self.parts for text in part.texts]
 
     def replaced(self, translations: Iterator[Marked]) -> Iterator[str | int]:
@@ -193,7 +193,7 @@ class TokenText:
         return "".join(escape(x) if isinstance(x, str) else sources[x] for x in self.replaced(translations))
 
 
-def _divided(tokens: Sequence[Token]) -> Iterator[range]:
+def _divided(tokens: Sequence[TextToken]) -> Iterator[range]:
     """Yield the indices of the tokens between words that touch without a space, and are not one word.
 
     The tags of a pair that such a place is in are ranges of their own, so elements stay nested.
@@ -221,7 +221,7 @@ def _divided(tokens: Sequence[Token]) -> Iterator[range]:
     yield from starmap(range, pairwise(sorted(edges)))
 
 
-def _are_apart(text: str, following: str, tags: Sequence[Token]) -> bool:
+def _are_apart(text: str, following: str, tags: Sequence[TextToken]) -> bool:
     """Return whether a text and the one after some tags touch, and are not parts of one word.
 
     This is between two links, between a link and a word, and where a new word begins: with a capital letter or two
@@ -262,7 +262,9 @@ class Message:
                 break
             _, signs, self._sources[i + 1] = _SIGNS_AND_SPACE.split(self._sources[i + 1], maxsplit=1)
             self._sources[i] += signs
-        tokens = [_placeholder(source) if i % 2 else Token(unescape(source)) for i, source in enumerate(self._sources)]
+        tokens = [
+            _placeholder(source) if i % 2 else TextToken(unescape(source)) for i, source in enumerate(self._sources)
+        ]
         self._text = TokenText(tokens)
         self.texts = self._text.texts
 
@@ -271,10 +273,10 @@ class Message:
         return self._text.fill(translations, self._sources, escape)
 
 
-def _placeholder(source: str) -> Token:
+def _placeholder(source: str) -> TextToken:
     """Return the tag that a placeholder is."""
     name = _NAME.match(source)
-    return Token(
+    return TextToken(
         name=name[2].lower() if name else "",
         is_closing=name is not None and bool(name[1]),
         is_break=BLOCK.fullmatch(source) is not None,

@@ -18,7 +18,7 @@ from itertools import accumulate
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
 
-from relattn_mt.documents.lexer import Part, Token, TokenText
+from relattn_mt.documents.lexer import TextPart, TextToken, TokenText
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import BLOCK, CODE, WEB_ADDRESS
 
@@ -69,7 +69,7 @@ _BLOCK = re.compile(r"(\d{1,9})(?=[.)](?:\s|$))|(?=[-+#>=]|~{3})")  # at the beg
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Token(Token):
+class _Token(TextToken):
     """Token with its range in the file."""
 
     begin: int
@@ -88,7 +88,7 @@ class Markdown:
 
     def __init__(self, content: str) -> None:
         self._content = content
-        self._parts: list[tuple[Sequence[_Token], Part]] = []
+        self._parts: list[tuple[Sequence[_Token], TextPart]] = []
         for lines, references in _texts(content):
             for tokens in filter(None, _segments(lines, content, references)):
                 self._parts += [(tokens, part) for part in TokenText(tokens).parts]
@@ -109,7 +109,7 @@ class Markdown:
                 done = end
         return _with_anchors(self._content, "".join([*pieces, self._content[done:]]))
 
-    def _filled(self, tokens: Sequence[_Token], part: Part, translations: Iterator[Marked]) -> str:
+    def _filled(self, tokens: Sequence[_Token], part: TextPart, translations: Iterator[Marked]) -> str:
         """Return the source of a part with the next translations in the places of its texts."""
         texts = "".join(self._source(tokens[i]) for i in part.indices if tokens[i].text is not None)
         plain = set(_ESCAPE.sub("", texts)) - set("".join(_ESCAPE.findall(texts)))  # what needs no escape here
@@ -205,7 +205,7 @@ def _segments(lines: Sequence[tuple[int, int]], content: str, references: set[st
         return token(begin, end, _SOFT_BREAK.sub(" ", html.unescape(text[begin:end])))
 
     tokens: list[_Token] = []
-    opened = _Opened()
+    opened = _OpenTags()
     done = 0
     for found in _INLINE.finditer(text):
         begin, end = found.span()
@@ -218,7 +218,7 @@ def _segments(lines: Sequence[tuple[int, int]], content: str, references: set[st
         if kind == "break":
             yield _with_pairs(tokens, content)
             tokens = []
-            opened = _Opened()
+            opened = _OpenTags()
         elif kind == "escape":
             tokens.append(token(begin, end, found[0][1]))
         elif (tag := opened.tag(found, len(tokens))) is None:
@@ -230,7 +230,7 @@ def _segments(lines: Sequence[tuple[int, int]], content: str, references: set[st
     yield _with_pairs(tokens, content)
 
 
-class _Opened:
+class _OpenTags:
     """Brackets of links and marks of emphasis that are open, by the numbers of their tokens."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from lxml import etree
 
 from relattn_mt.documents.archives import Archive
 from relattn_mt.documents.formulas import Comparisons
-from relattn_mt.documents.lexer import INVALID, Message, Token, TokenText
+from relattn_mt.documents.lexer import INVALID, Message, TextToken, TokenText
 from relattn_mt.support.errors import InputError, reading, require
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text
@@ -79,7 +79,7 @@ class _Atom:
 
 
 @dataclass(frozen=True)
-class _Token(Token):
+class _Token(TextToken):
     """Part of a paragraph: text, a single tag, or one tag of a pair.
 
     Attributes:
