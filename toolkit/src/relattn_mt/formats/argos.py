@@ -17,11 +17,10 @@ import json
 import struct
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from relattn_mt.bundle import CARD, Bundle
 from relattn_mt.config import SearchConfig
@@ -32,6 +31,7 @@ from relattn_mt.formats.packed import temporary
 from relattn_mt.formats.parity import Report
 from relattn_mt.support.errors import InputError, one_line, reading, require, require_installed
 from relattn_mt.support.files import output, require_outside
+from relattn_mt.support.types import Fields, Sample
 from relattn_mt.tokens.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn_mt.tokens.tokenizer import SPACE_MARK, TOKENIZER, pieces_of, processor
 
@@ -42,7 +42,7 @@ PACKAGE = "package for Argos Translate"  # name of such a file in messages
 SEARCH = SearchConfig(length_penalty="average", alpha=0.2, early_stopping=True)  # of Argos Translate itself
 
 
-def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Sequence[str] | int) -> Report:
+def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Sample) -> Report:
     """Write a package and check that it agrees with the bundle.
 
     Args:
@@ -100,7 +100,7 @@ def is_package(path: Path) -> bool:
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def unpacked(path: Path) -> Iterator[tuple[Path, Fields]]:
     """Yield a temporary directory with the model in a package, its tokenizer included, and the metadata.
 
     Raises:
@@ -131,7 +131,7 @@ def unpacked(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
         yield model, metadata
 
 
-def with_metadata(foreign: ForeignModel, metadata: dict[str, Any]) -> ForeignModel:
+def with_metadata(foreign: ForeignModel, metadata: Fields) -> ForeignModel:
     """Return a model with the languages of its package, and with Argos Translate's search unless it is our export."""
     begin = metadata.get("target_prefix")
     tokenizer = foreign.tokenizer

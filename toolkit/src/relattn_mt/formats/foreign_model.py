@@ -18,7 +18,7 @@ from relattn_mt.engine.quantization import quantize
 from relattn_mt.formats.names import Names
 from relattn_mt.support.errors import InputError, naming, one_line, reading, require, require_installed
 from relattn_mt.support.files import read_bytes, require_unique_entries
-from relattn_mt.support.types import LanguagePair
+from relattn_mt.support.types import Fields, LanguagePair, PathPair
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, ImportedTokenizer, Vocabulary
 from relattn_mt.tokens.tokenizer import pieces_of, processor
 from relattn_mt.weights import LazyWeights, TensorDict, Tensors, is_quantizable, weight_table
@@ -102,7 +102,7 @@ class ForeignModel:
         return quantize(weights, scales)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> Fields:
     """Return a JSON object in a file. Raises InputError."""
     with reading(path, "not JSON"):
         content = json.loads(path.read_bytes())
@@ -193,7 +193,7 @@ def read_tokenizer(
     return tokenizer
 
 
-def _require_sides(tokenizer: ImportedTokenizer, paths: tuple[Path, Path]) -> None:
+def _require_sides(tokenizer: ImportedTokenizer, paths: PathPair) -> None:
     """Raise an InputError if SentencePiece models are swapped, or if one for both sides is that of one side only."""
     source, target = map(set, tokenizer.vocabularies)
     src_model, tgt_model = (set(spm_pieces(path)) for path in paths)
@@ -215,7 +215,7 @@ def spm_pieces(path: Path) -> list[str]:
         return pieces_of(processor(content))
 
 
-def with_start(tensors: Tensors, names: Names, vocabulary: dict[str, Any]) -> TensorDict:
+def with_start(tensors: Tensors, names: Names, vocabulary: Fields) -> TensorDict:
     """Return the weights with one more piece, whose embedding is zeros, and let it start the decoder.
 
     The piece has no probability. It is also in the source's vocabulary if both sides have the same one.

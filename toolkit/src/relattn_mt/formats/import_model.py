@@ -24,7 +24,7 @@ from relattn_mt.formats.parity import Reference, Report, check_lines
 from relattn_mt.formats.transformers import directory as transformers
 from relattn_mt.formats.transformers import read as transformers_reader
 from relattn_mt.support.errors import InputError, language_pairs, naming, require, require_language
-from relattn_mt.support.types import SentencePair
+from relattn_mt.support.types import Sample, SentencePair
 from relattn_mt.weights import weight_table
 
 _CONVERT = (
@@ -41,7 +41,7 @@ def import_model(
     tgt_tokenizer: Path | None,
     src_lang: str,
     tgt_lang: str,
-    sample: Sequence[str] | int,
+    sample: Sample,
     alignment_text: Sequence[SentencePair] = (),
     overwrite: bool = False,
     origin: str = "",

@@ -23,7 +23,7 @@ import math
 import re
 import struct
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ from relattn_mt.formats.foreign_model import (
 from relattn_mt.formats.names import TABLES as NAMES
 from relattn_mt.formats.names import Names
 from relattn_mt.support.errors import InputError, naming, one_line, reading, require
-from relattn_mt.support.types import LanguagePair
+from relattn_mt.support.types import Fields, LanguagePair
 from relattn_mt.weights import TensorDict
 
 # types of tensors
@@ -72,7 +72,7 @@ _OPTIMIZER = ".optimizer.npz"  # end of the name of the file with which Marian c
 _PAIR = re.compile(r"model\.([a-z]{2,3}(?:_[A-Za-z]+)?)-([a-z]{2,3}(?:_[A-Za-z]+)?)\.spm")  # HPLT's
 _SIDES = {"src", "source"}, {"trg", "tgt", "target"}  # words in names of vocabularies
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "gelu": "gelu_sigmoid"}
-TABLES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+TABLES: dict[str, Fields] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 DEFAULTS = {name: values[0] for name, values in TABLES["supported"].items()}
 _STUDENT = re.compile(r"\.intgemm(8|\.alphas)?\.")  # in the names of files of Firefox and translateLocally
 _SETTINGS = {"alpha": "normalize", "beam_size": "beam-size", "max_length_ratio": "max-length-factor"}
@@ -234,7 +234,7 @@ def _read_bin(file: Reader, scales: TensorDict) -> TensorDict:
     return tensors
 
 
-def names_of(options: Mapping[str, Any], tensors: Mapping[str, Any]) -> Names:
+def names_of(options: Fields, tensors: Fields) -> Names:
     """Return the names of the weights of a model with these options."""
     is_tied = options["tied-embeddings"] is True
     is_joint = options["tied-embeddings-src"] is True
@@ -256,7 +256,7 @@ def names_of(options: Mapping[str, Any], tensors: Mapping[str, Any]) -> Names:
     )
 
 
-def _unsupported(options: Mapping[str, Any]) -> Iterator[str]:
+def _unsupported(options: Fields) -> Iterator[str]:
     """Yield the options that have an unsupported value."""
 
     def get(name: str, default: Any) -> Any:
@@ -271,7 +271,7 @@ def _unsupported(options: Mapping[str, Any]) -> Iterator[str]:
             yield f"{one_line(name, 40)} {one_line(value, 40)}"
 
 
-def _alignment(source: Path, options: Mapping[str, Any], layers: int) -> dict[str, Any]:
+def _alignment(source: Path, options: Fields, layers: int) -> Fields:
     """Return the settings of the alignment. Guided alignment trains the first head of one layer, counted from 1."""
     if not _has_guided_alignment(source, options):
         return {}
@@ -282,7 +282,7 @@ def _alignment(source: Path, options: Mapping[str, Any], layers: int) -> dict[st
     return {"alignment_layer": number - 1, "alignment_heads": 1}
 
 
-def _has_guided_alignment(source: Path, options: Mapping[str, Any]) -> bool:
+def _has_guided_alignment(source: Path, options: Fields) -> bool:
     """Return whether a model was trained with guided alignment.
 
     The options of its training say so, or that it is one of OPUS-MT's "transformer-align" or of Firefox's students.
@@ -295,7 +295,7 @@ def _has_guided_alignment(source: Path, options: Mapping[str, Any]) -> bool:
     return _STUDENT.search(source.name) is not None or names_guided_alignment(source.parent, source.name)
 
 
-def _mapping(file: Path, content: bytes) -> dict[str, Any]:
+def _mapping(file: Path, content: bytes) -> Fields:
     """Return a mapping in YAML."""
     with reading(file, "not YAML"):
         settings = yaml.safe_load(content.decode())
@@ -303,7 +303,7 @@ def _mapping(file: Path, content: bytes) -> dict[str, Any]:
     return dict(settings)
 
 
-def _named(path: Path, settings: dict[str, Any], name: str, files: list[Path], most: int, least: int = 1) -> list[Path]:
+def _named(path: Path, settings: Fields, name: str, files: list[Path], most: int, least: int = 1) -> list[Path]:
     """Return the files that the settings name, or else those that were found, `least` to `most`."""
     listed = settings.get(name)
     if not isinstance(listed, list):
@@ -316,7 +316,7 @@ def _named(path: Path, settings: dict[str, Any], name: str, files: list[Path], m
     return files
 
 
-def _settings(path: Path) -> tuple[Path, dict[str, Any]]:
+def _settings(path: Path) -> tuple[Path, Fields]:
     """Return the file with names and the search, and its content; the directory and nothing if there is no such file.
 
     Marian writes MODEL.decoder.yml for each file of weights, and reads that of the weights that it is given.
@@ -342,7 +342,7 @@ def _settings(path: Path) -> tuple[Path, dict[str, Any]]:
     return files[0], settings
 
 
-def _vocabulary(path: Path, settings: dict[str, Any]) -> tuple[dict[str, Any], tuple[Path | None, Path | None]]:
+def _vocabulary(path: Path, settings: Fields) -> tuple[Fields, tuple[Path | None, Path | None]]:
     """Return the fields of a `Vocabulary`, without the start, and the SentencePiece models of both sides."""
     candidates = sorted(path.glob("*vocab*.spm")) or sorted(path.glob("model.*-*.spm"))  # srcvocab before trgvocab
     candidates = candidates or sorted(path.glob("*vocab*.yml"))
@@ -351,7 +351,7 @@ def _vocabulary(path: Path, settings: dict[str, Any]) -> tuple[dict[str, Any], t
         _require_sides(path, files)
     source, target = (_pieces(file) for file in (files[0], files[-1]))
     languages = languages_of(source, MARIAN_LANGUAGE)
-    fields: dict[str, Any] = {"source": source, "target": target, "end": "</s>", "unknown": "<unk>"}
+    fields: Fields = {"source": source, "target": target, "end": "</s>", "unknown": "<unk>"}
     fields |= {"source_end": ["</s>"], "languages": languages, "source_begin": [*languages.values()][:1]}
     models = (files[0], files[-1])
     if files[0].suffix != ".spm":
@@ -402,7 +402,7 @@ def _languages(path: Path) -> LanguagePair:
     return (match[1], match[2]) if match else ("", "")
 
 
-def _search(file: Path, settings: Mapping[str, Any]) -> SearchConfig:
+def _search(file: Path, settings: Fields) -> SearchConfig:
     """Return the search that the settings name, by default Firefox's.
 
     Marian's limit counts the end of the source, and not that of the translation.

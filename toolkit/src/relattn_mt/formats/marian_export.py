@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from relattn_mt.formats.marian_shortlist import make_shortlist
 from relattn_mt.formats.parity import Reference, Report, check_lines
 from relattn_mt.support.errors import InputError
 from relattn_mt.support.files import putting, require_outside, require_replaceable
+from relattn_mt.support.types import PathPair, Sample
 from relattn_mt.tokens.imported_tokenizer import ImportedTokenizer
 from relattn_mt.tokens.tokenizer import pieces_of, processor
 from relattn_mt.weights import SCALE
@@ -48,9 +49,7 @@ _ALIGNMENT = 256  # of data in bytes
 _ROUNDING = 1e-3  # of sines of angles up to 1,023 in float32
 
 
-def export(
-    bundle: Bundle, out: Path, *, int8: bool, sample: Sequence[str] | int, text: tuple[Path, Path] | None = None
-) -> Report:
+def export(bundle: Bundle, out: Path, *, int8: bool, sample: Sample, text: PathPair | None = None) -> Report:
     """Write a bundle in Marian's format, and check that its import agrees with the bundle.
 
     Args:

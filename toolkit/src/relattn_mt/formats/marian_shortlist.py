@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from relattn_mt.bundle import Bundle
 from relattn_mt.engine.shortlist import Shortlist, packed
 from relattn_mt.support.errors import require
+from relattn_mt.support.types import PathPair
 from relattn_mt.text.aligner import Aligner
 from relattn_mt.tokens.text_files import ParallelFiles
 
@@ -19,7 +19,7 @@ _BEST = 50
 _CELLS = 20_000_000  # source pieces × target pieces of the sentence pairs that are aligned
 
 
-def make_shortlist(bundle: Bundle, files: tuple[Path, Path], sizes: Sequence[int]) -> Shortlist:
+def make_shortlist(bundle: Bundle, files: PathPair, sizes: Sequence[int]) -> Shortlist:
     """Return the shortlist of the likeliest target pieces of each source piece.
 
     Args:
@@ -45,7 +45,7 @@ def make_shortlist(bundle: Bundle, files: tuple[Path, Path], sizes: Sequence[int
     return Shortlist(packed(lists, _FIRST, _BEST), (sizes[0], sizes[-1]), is_shared)
 
 
-def _aligner(bundle: Bundle, files: tuple[Path, Path]) -> Aligner:
+def _aligner(bundle: Bundle, files: PathPair) -> Aligner:
     """Return an aligner that has learned from a part of the text."""
     sources = []
     targets = []

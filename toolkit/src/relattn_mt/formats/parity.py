@@ -11,7 +11,7 @@ import numpy as np
 from relattn_mt.config import SearchConfig
 from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import InputError, require
-from relattn_mt.support.types import IdRows
+from relattn_mt.support.types import IdRows, Sample
 from relattn_mt.text.patterns import has_text
 from relattn_mt.tokens.tokenizer import SPACE_MARK
 from relattn_mt.translate.options import TranslateOptions
@@ -127,7 +127,7 @@ class Reference:
         )
 
 
-def check_lines(translator: Translator, sample: Sequence[str] | int) -> list[str]:
+def check_lines(translator: Translator, sample: Sample) -> list[str]:
     """Return the lines to check a model with.
 
     Args:

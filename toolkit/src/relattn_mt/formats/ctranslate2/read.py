@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -41,6 +40,7 @@ from relattn_mt.formats.foreign_model import (
 from relattn_mt.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
 from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import require_files
+from relattn_mt.support.types import Fields
 from relattn_mt.tokens.imported_tokenizer import tokenizer_in
 from relattn_mt.tokens.tokenizer import TOKENIZER
 from relattn_mt.weights import TensorDict, Tensors
@@ -122,7 +122,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     tensors = _with_positions(tensors)
     scale = _scale(source, tensors)
     ours = read_settings(path) if file.version >= 6 else None
-    vocabulary: dict[str, Any] = {}
+    vocabulary: Fields = {}
     if ours is None:
         vocabulary = _vocabulary(path, config, starts_from_zeros)
         if starts_from_zeros:
@@ -165,7 +165,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     return foreign(tokenizer=read_tokenizer(path, src_tokenizer, tgt_tokenizer, **vocabulary))
 
 
-def _config(path: Path, file: ModelFile, tensors: TensorDict, starts_from_zeros: bool) -> dict[str, Any]:
+def _config(path: Path, file: ModelFile, tensors: TensorDict, starts_from_zeros: bool) -> Fields:
     """Return the content of config.json, or of the tensors that it was before version 6, with its defaults."""
     if file.version < 6:
         source = path / MODEL
@@ -185,7 +185,7 @@ def _config(path: Path, file: ModelFile, tensors: TensorDict, starts_from_zeros:
     return config
 
 
-def _alignment(tensors: Tensors, number: Callable[..., int]) -> dict[str, Any]:
+def _alignment(tensors: Tensors, number: Callable[..., int]) -> Fields:
     """Return the settings of the alignment. CTranslate2 counts layers from 0, and negative ones from the last.
 
     All heads of the layer -1 are what our exports have if nothing is known.
@@ -200,7 +200,7 @@ def _alignment(tensors: Tensors, number: Callable[..., int]) -> dict[str, Any]:
     return {"alignment_layer": layer, "alignment_heads": heads}
 
 
-def _vocabulary(path: Path, config: Mapping[str, Any], starts_from_zeros: bool) -> dict[str, Any]:
+def _vocabulary(path: Path, config: Fields, starts_from_zeros: bool) -> Fields:
     """Return fields of a `Vocabulary`.
 
     The converter of transformers leaves the end after a source to the caller, and all converters leave language tokens.
@@ -257,9 +257,9 @@ def _with_current_names(tensors: TensorDict, file: ModelFile) -> TensorDict:
     return current
 
 
-def _take_config(source: Path, tensors: TensorDict) -> dict[str, Any]:
+def _take_config(source: Path, tensors: TensorDict) -> Fields:
     """Remove from the tensors what is in config.json since version 6, and return it by the names there."""
-    config: dict[str, Any] = {}
+    config: Fields = {}
     for name, default in _TOKENS.items():
         text = tensors.pop(name, np.array([*default.encode()]))
         with reading(source, f"{name} is not text"):

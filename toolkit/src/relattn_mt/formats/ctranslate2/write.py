@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ from relattn_mt.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
 from relattn_mt.formats.parity import Reference, Report, check_lines
 from relattn_mt.support.errors import require, require_installed
 from relattn_mt.support.files import putting, require_outside, require_replaceable
+from relattn_mt.support.types import Sample
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
 from relattn_mt.weights import TensorDict, Tensors
 
@@ -56,7 +56,7 @@ def export(
     out: Path,
     *,
     quantization: Quantization,
-    sample: Sequence[str] | int,
+    sample: Sample,
     one_pair: bool = False,
 ) -> Report:
     """Write a bundle for CTranslate2 and check that both agree.

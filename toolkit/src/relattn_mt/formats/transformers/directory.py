@@ -26,7 +26,7 @@ from relattn_mt.engine.terms import fairseq_sinusoids
 from relattn_mt.formats.foreign_model import load_checkpoint, read_json, typed
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.support.files import read_bytes
-from relattn_mt.support.types import LanguagePair
+from relattn_mt.support.types import Fields, LanguagePair
 from relattn_mt.weights import Tensors, read_weights
 
 CONFIG = "config.json"
@@ -72,7 +72,7 @@ class _Family:
 
     architecture: str
     norm: str
-    defaults: dict[str, Any]
+    defaults: Fields
     positions: Callable[[int, int, int], np.ndarray] | None
 
 
@@ -92,7 +92,7 @@ def is_model(path: Path) -> bool:
         return False
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> Fields:
     """Return the content of config.json. Raises InputError unless the architecture is supported."""
     config = read_json(path / CONFIG)
     kind = config.get("model_type")
@@ -234,6 +234,6 @@ def weights_in(path: Path) -> Tensors:
     return {name: tensor for file in files for name, tensor in load_checkpoint(file).items()}
 
 
-def optional(file: Path) -> dict[str, Any]:
+def optional(file: Path) -> Fields:
     """Return the JSON object in a file that may be missing."""
     return read_json(file) if file.is_file() else {}

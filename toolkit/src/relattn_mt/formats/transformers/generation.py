@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from relattn_mt.config import SearchConfig
 from relattn_mt.formats.foreign_model import read_json, typed
 from relattn_mt.formats.transformers.directory import GENERATION, Settings
 from relattn_mt.support.errors import naming, one_line, require
+from relattn_mt.support.types import Fields
 
 _ZEROS = ["min_length", "min_new_tokens", "diversity_penalty", "encoder_no_repeat_ngram_size", "penalty_alpha"]
 _OTHER_SETTINGS: dict[str, Collection[Any]] = {  # settings that may change translations, with the values that do not
@@ -28,7 +29,7 @@ class Generation:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.file = settings.file
-        self.content: Mapping[str, Any] = settings.config
+        self.content: Fields = settings.config
         own = settings.path / GENERATION
         if own.is_file():
             self.file = own
@@ -78,7 +79,7 @@ class Generation:
         end = self.content.get("forced_eos_token_id")
         if longest is not None and end is None:  # a translation of this length has no end; here, an end follows
             longest += 1
-        limits: dict[str, Any] = {}
+        limits: Fields = {}
         if longest is not None:
             limits = {"max_length_ratio": 0.0, "max_length_extra": max(1, longest - 1 - begin_count)}
         notes = []

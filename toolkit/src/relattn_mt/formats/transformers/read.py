@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from relattn_mt.formats.transformers.generation import Generation
 from relattn_mt.formats.transformers.vocabulary import read_vocabulary
 from relattn_mt.support.errors import require
 from relattn_mt.support.files import require_files
-from relattn_mt.support.types import LanguagePair, VocabSizes
+from relattn_mt.support.types import Fields, LanguagePair, PathPair, VocabSizes
 from relattn_mt.weights import TensorDict
 
 _SOURCE, _TARGET, _OUTPUT = (TRANSFORMERS.entries[name] for name in ("src_embedding", "embedding", "output_weight"))
@@ -78,7 +77,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         bias = np.array(tensors.get("final_logits_bias", np.zeros(sizes[1])), np.float32)
         bias[impossible] = NEVER_GENERATED
         tensors["final_logits_bias"] = bias
-    alignment: dict[str, Any] = {}
+    alignment: Fields = {}
     if settings["model_type"] == "marian" and names_guided_alignment(path):
         alignment = {"alignment_layer": TRANSFORMERS.layers(tensors, "decoder") - 1, "alignment_heads": 1}
     model = model_config(
@@ -114,7 +113,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     )
 
 
-def _add_tokens(vocabulary: dict[str, Any], generation: Generation, settings: Settings) -> LanguagePair:
+def _add_tokens(vocabulary: Fields, generation: Generation, settings: Settings) -> LanguagePair:
     """Add the first and the last token of the decoder, and a forced one, and return the default languages."""
     target = vocabulary["target"]
     vocabulary["start"] = generation.piece("decoder_start_token_id", target)
@@ -128,7 +127,7 @@ def _add_tokens(vocabulary: dict[str, Any], generation: Generation, settings: Se
 
 
 def _sentencepiece(
-    own: tuple[Path, Path], src_tokenizer: Path | None, tgt_tokenizer: Path | None
+    own: PathPair, src_tokenizer: Path | None, tgt_tokenizer: Path | None
 ) -> tuple[Path | None, Path | None]:
     """Return the SentencePiece models of source and target: those that are given, else the model's own."""
     if src_tokenizer is None and own[0].is_file():

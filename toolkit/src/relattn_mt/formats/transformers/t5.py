@@ -34,6 +34,7 @@ from relattn_mt.formats.transformers.directory import (
 from relattn_mt.formats.transformers.generation import Generation
 from relattn_mt.formats.transformers.vocabulary import filled
 from relattn_mt.support.errors import naming, reading, require
+from relattn_mt.support.types import Fields
 from relattn_mt.tokens.tokenizer import processor
 from relattn_mt.weights import LazyWeights, weight_table
 
@@ -150,7 +151,7 @@ def _tensors(path: Path) -> LazyWeights:
     return LazyWeights(names, lambda name: tensors[names[name]])
 
 
-def _vocabulary(model: Path, settings: Settings, generation: Generation) -> dict[str, Any]:
+def _vocabulary(model: Path, settings: Settings, generation: Generation) -> Fields:
     """Return fields of a `Vocabulary`: the pieces of the SentencePiece model, and further ones that no text has."""
     settings.require_tokenizer("T5Tokenizer", "MT5Tokenizer")
     require(model.is_file(), f"{settings.path}: must have {T5_MODEL}; or give --tokenizer")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from relattn_mt.formats.foreign_model import (
     FAIRSEQ_LANGUAGES,
@@ -17,7 +16,7 @@ from relattn_mt.formats.foreign_model import (
 from relattn_mt.formats.transformers.directory import DIRECTORY, SHARED_MODEL, TOKENIZER, Settings, optional
 from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import require_files
-from relattn_mt.support.types import VocabSizes
+from relattn_mt.support.types import Fields, PathPair, VocabSizes
 
 _UNUSED = "madeupword"  # start of the names of pieces that no text has
 _M2M_100_LANGUAGES = {  # by the setting language_codes of the tokenizer, in the order of their ids
@@ -33,12 +32,12 @@ _MBART_50_LANGUAGES = (
 )
 
 
-def read_vocabulary(settings: Settings, sizes: VocabSizes) -> tuple[dict[str, Any], tuple[Path, Path]]:
+def read_vocabulary(settings: Settings, sizes: VocabSizes) -> tuple[Fields, PathPair]:
     """Return fields of a `Vocabulary`, without start and end, and the SentencePiece models of source and target."""
     path = settings.path
     models = (path / SHARED_MODEL, path / SHARED_MODEL)
     end = settings.special_token("eos", "</s>")
-    fields: dict[str, Any] = {
+    fields: Fields = {
         "unknown": settings.special_token("unk", "<unk>"),
         "source_end": [end],
         "target_begin": [],
