@@ -60,7 +60,11 @@ def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Sam
     tgt, tgt_name = _language(bundle.tgt_lang)
     replaceable = not out.is_file() or out.stat().st_size == 0 or is_package(out)
     require(replaceable, f"{out}: not replaced, because it is not a package for Argos Translate")
-    name, model = _tokenizer_file(bundle)
+    tokenizer = bundle.tokenizer
+    bpe = tokenizer.vocabulary.bpe if isinstance(tokenizer, ImportedTokenizer) else ""
+    require(bpe != "opus-mt", f"{bundle.path}: Argos Translate does not prepare text for BPE as OPUS-MT does")
+    name = BPE if bpe else _SENTENCEPIECE
+    model = tokenizer.files[TOKENIZER] if bpe else _sentencepiece_model(tokenizer, bundle.path)
     special = bundle.tokenizer.special
     added = ctranslate2.added_tokens(bundle.tokenizer)
     representable = added == (bool(special.src_begin), bool(special.src_end)) and len(special.tgt_begin) <= 1
@@ -143,14 +147,6 @@ def with_metadata(foreign: ForeignModel, metadata: Fields) -> ForeignModel:
         return foreign
     languages = str(metadata.get("from_code") or ""), str(metadata.get("to_code") or "")
     return replace(foreign, languages=languages, search=SEARCH)
-
-
-def _tokenizer_file(bundle: Bundle) -> tuple[str, bytes]:
-    """Return the name and the content of the tokenizer of a package. Raises InputError as `_sentencepiece_model`."""
-    tokenizer = bundle.tokenizer
-    bpe = tokenizer.vocabulary.bpe if isinstance(tokenizer, ImportedTokenizer) else ""
-    require(bpe != "opus-mt", f"{bundle.path}: Argos Translate does not prepare text for BPE as OPUS-MT does")
-    return (BPE, tokenizer.files[TOKENIZER]) if bpe else (_SENTENCEPIECE, _sentencepiece_model(tokenizer, bundle.path))
 
 
 def _sentencepiece_model(tokenizer: AnyTokenizer, source: Path) -> bytes:

@@ -330,7 +330,8 @@ def model_config(
     except InputError as error:
         require_supported(features, source)
         raise InputError(f"{source}: {error}") from error
-    for name in names.unknown(tensors, config):
+    known = {place.name for place in names.places(config).values()}
+    for name in sorted(tensors.keys() - known):
         feature = explain(name)
         if feature is not None:
             features.append(re.sub(r"(?<=[._])\d+(?=[./])", "*", feature))

@@ -273,26 +273,18 @@ def _unsupported(options: Fields) -> Iterator[str]:
 
 def _alignment(source: Path, options: Fields, layers: int) -> Fields:
     """Return the settings of the alignment. Guided alignment trains the first head of one layer, counted from 1."""
-    if not _has_guided_alignment(source, options):
+    training = source.with_name(f"{source.name}.yml")  # options of the training
+    settings = _mapping(training, training.read_bytes()) if training.is_file() else {}
+    guided = options.get("guided-alignment", settings.get("guided-alignment"))
+    if guided is None:  # unless the name says that it is one of OPUS-MT's "transformer-align" or of Firefox's students
+        guided = _STUDENT.search(source.name) or names_guided_alignment(source.parent, source.name)
+    if guided in ("none", "", False):
         return {}
     name = "transformer-guided-alignment-layer"
     layer = options.get(name, "last")
     number = layers if layer == "last" else typed(source, name, int(layer) if str(layer).isdecimal() else layer, int)
     require(1 <= number <= layers, f"{source}: {name} must be in [1, {layers}] or last, got {one_line(layer, 40)}")
     return {"alignment_layer": number - 1, "alignment_heads": 1}
-
-
-def _has_guided_alignment(source: Path, options: Fields) -> bool:
-    """Return whether a model was trained with guided alignment.
-
-    The options of its training say so, or that it is one of OPUS-MT's "transformer-align" or of Firefox's students.
-    """
-    training = source.with_name(f"{source.name}.yml")
-    settings = _mapping(training, training.read_bytes()) if training.is_file() else {}
-    guided = options.get("guided-alignment", settings.get("guided-alignment"))
-    if guided is not None:
-        return guided not in ("none", "", False)
-    return _STUDENT.search(source.name) is not None or names_guided_alignment(source.parent, source.name)
 
 
 def _mapping(file: Path, content: bytes) -> Fields:

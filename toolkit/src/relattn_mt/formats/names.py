@@ -123,10 +123,6 @@ class Names:
         pattern = re.compile(re.escape(inner).replace(r"\{\}", r"(\d+)"))
         return len({match[1] for match in map(pattern.match, tensors) if match})
 
-    def unknown(self, tensors: Iterable[str], config: ModelConfig) -> list[str]:
-        """Return the names of the toolkit's tensors that our model does not have."""
-        return sorted(set(tensors) - {place.name for place in self.places(config).values()})
-
 
 TABLES: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 CTRANSLATE2 = Names(TABLES["ctranslate2"], norm=("gamma", "beta"))

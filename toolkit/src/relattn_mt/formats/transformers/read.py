@@ -28,7 +28,7 @@ from relattn_mt.formats.transformers.generation import Generation
 from relattn_mt.formats.transformers.vocabulary import read_vocabulary
 from relattn_mt.support.errors import require
 from relattn_mt.support.files import require_files
-from relattn_mt.support.types import Fields, LanguagePair, PathPair, VocabSizes
+from relattn_mt.support.types import Fields, LanguagePair, VocabSizes
 from relattn_mt.weights import TensorDict
 
 _SOURCE, _TARGET, _OUTPUT = (TRANSFORMERS.entries[name] for name in ("src_embedding", "embedding", "output_weight"))
@@ -68,9 +68,14 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
             tensors.setdefault(name, family.positions(positions, dim, settings.number("pad_token_id")))
         elif name in tensors:
             tensors[name] = np.atleast_1d(tensors[name])[2:]
-    vocabulary, models = read_vocabulary(settings, sizes)
+    vocabulary, (src_model, tgt_model) = read_vocabulary(settings, sizes)
     languages = _add_tokens(vocabulary, generation, settings)
-    tokenizer = read_tokenizer(path, *_sentencepiece(models, src_tokenizer, tgt_tokenizer), **vocabulary)
+    if src_tokenizer is None and src_model.is_file():
+        require_files(path, src_model.name, tgt_model.name, what=DIRECTORY)
+        src_tokenizer = src_model
+    if tgt_tokenizer is None and tgt_model != src_model and tgt_model.is_file():
+        tgt_tokenizer = tgt_model
+    tokenizer = read_tokenizer(path, src_tokenizer, tgt_tokenizer, **vocabulary)
     search, notes = generation.search(len(vocabulary["target_begin"]), tokenizer.special.banned)
     impossible = [token for token in tokenizer.special.banned if generation.removes(token)]
     if impossible:
@@ -124,17 +129,6 @@ def _add_tokens(vocabulary: Fields, generation: Generation, settings: Settings) 
         tgt_lang = next((code for code, token in vocabulary["languages"].items() if token == piece), tgt_lang)
         vocabulary["target_begin"] = vocabulary["target_begin"] or [piece]
     return src_lang, tgt_lang
-
-
-def _sentencepiece(
-    own: PathPair, src_tokenizer: Path | None, tgt_tokenizer: Path | None
-) -> tuple[Path | None, Path | None]:
-    """Return the SentencePiece models of source and target: those that are given, else the model's own."""
-    if src_tokenizer is None and own[0].is_file():
-        require_files(own[0].parent, own[0].name, own[1].name, what=DIRECTORY)
-        src_tokenizer = own[0]
-    has_own_target = own[1] != own[0] and own[1].is_file()
-    return src_tokenizer, tgt_tokenizer or (own[1] if has_own_target else None)
 
 
 def _vocab_sizes(tensors: TensorDict, settings: Settings) -> VocabSizes:
