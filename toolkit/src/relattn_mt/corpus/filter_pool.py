@@ -55,7 +55,7 @@ def split_chunks(pairs: Iterable[ScoredPair], first: int) -> Iterator[Chunk]:
         characters += len(pair[0]) + len(pair[1])
         if len(chunk) == _PAIRS or characters > _CHARACTERS:
             yield first, chunk
-            first = first + len(chunk)
+            first += len(chunk)
             chunk = []
             characters = 0
     if chunk:

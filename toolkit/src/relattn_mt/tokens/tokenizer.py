@@ -336,7 +336,7 @@ def word_indices(pieces: Sequence[str]) -> list[int | None]:
             if character == SPACE_MARK:
                 inside = False
                 continue
-            word = word + (not inside)
+            word += not inside
             inside = True
             index = word
         indices.append(index)
