@@ -45,8 +45,9 @@ def translate_with_literals(
         kept[number] = [(each, literals(each.text) == expected) for each in results.get(number, ())]
         if not kept[number] or not all(has_literals for _, has_literals in kept[number]):
             lost[number] = sentences[number]
-    for number, others in translate(lost, dict.fromkeys(lost, literal_pattern())).items():
-        results[number] = merged(kept[number], others)
+    if lost:  # the pattern takes milliseconds to compile
+        for number, others in translate(lost, dict.fromkeys(lost, literal_pattern())).items():
+            results[number] = merged(kept[number], others)
     return results
 
 
