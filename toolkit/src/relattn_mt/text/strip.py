@@ -156,11 +156,14 @@ class _Row:
         ends = {tag.start(): tag.end() for tag in _TAG.finditer(self.signs) if tag[0][0] != _SINGLE}
         names = [(begin, _name(self.content(begin, end)), self.signs[begin] == _CLOSE) for begin, end in ends.items()]
         partners = pair_tags(names)
+        words = [word.start() for word in _TEXT.finditer(self.signs)]
         signs = list(self.signs)
         done = 0
         for begin in ends:
             last = partners.get(begin, begin)
-            if done <= begin <= last and not _TEXT.search(self.signs, begin, last):
+            is_first = begin <= last and begin >= done
+            is_pair = last > begin and bisect_left(words, begin) < bisect_left(words, last)
+            if is_first and not is_pair:
                 done = ends[last]
                 signs[begin:done] = _SINGLE + _MORE * (done - begin - 1)
         self.signs = "".join(signs)
@@ -194,15 +197,12 @@ class _Row:
 
     def _tag(self, begin: int, end: int, at: int) -> Tag:
         kind = _KIND_OF.get(self.signs[begin], "single")
-        ignored = _TRANSPARENT if kind == "single" else _LEFT_OUT
+        is_single = kind == "single"
+        ignored = _TRANSPARENT if is_single else _LEFT_OUT
         before = self.signs[:begin].rstrip(ignored)[-1:]
         after = self.signs[end:].lstrip(ignored)[:1]
-        if kind == "single":
-            left = before not in _NO_SPACE_AFTER
-            right = after not in _NO_SPACE_BEFORE
-        else:
-            left = before != SPACE
-            right = after != SPACE
+        left = before not in (_NO_SPACE_AFTER if is_single else (SPACE,))
+        right = after not in (_NO_SPACE_BEFORE if is_single else (SPACE,))
         return Tag(self.content(begin, end), kind, at, left, right)
 
 
