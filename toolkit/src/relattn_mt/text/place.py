@@ -15,7 +15,7 @@ Elements are nested. What touched a word touches one again.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -143,6 +143,7 @@ class _Placing:
         pairs = [element for element in reversed(elements) if element.last is not None]  # inner ones first
         self.aligned: dict[int, list[_Piece]] = {}  # translation of each word of the line
         self.pieces = self._pieces(links, likeliest)
+        self.linked = sorted((piece.origin[0], index) for index, piece in enumerate(self.pieces) if piece.is_linked)
         for pair in pairs:
             self._enclose(pair, self._run(pair))
         indices = range(len(self.pieces))
@@ -212,9 +213,12 @@ class _Placing:
 
         None of them is of a pair that is apart, so that these do not overlap.
         """
+        begin, end = pair.source
+        begin_of_word, _ = self.words[bisect_right(self.ends, begin)]
+        linked = self.linked[bisect_left(self.linked, (min(begin, begin_of_word),)) : bisect_left(self.linked, (end,))]
         best = run = range(0)
         most = count = 0.0
-        for index in [i for i, piece in enumerate(self.pieces) if piece.translates(pair.source)]:
+        for index in sorted(index for _, index in linked if self.pieces[index].translates(pair.source)):
             for piece in self.pieces[run.stop : index]:
                 if count <= 0:
                     break
@@ -236,9 +240,10 @@ class _Placing:
         spans += [(piece.begin, self._end(piece, at)) for piece in pieces]
         pair.begin = min((begin for begin, _ in spans), default=0)
         pair.end = max((end for _, end in spans), default=0)
-        for piece in pieces:
+        for index, piece in zip(indices, pieces, strict=True):
             if not piece.is_linked:
                 piece.origin = pair.source
+                insort(self.linked, (pair.source[0], index))
 
     def _guess(self, pair: _Element) -> None:
         """Let a pair without a letter or digit enclose a piece that is free, likely and near, if no pair in it does."""

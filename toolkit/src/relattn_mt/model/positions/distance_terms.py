@@ -132,6 +132,8 @@ class Buckets(nn.Module):
         super().__init__()
         self.is_causal = is_causal
         self.weight = nn.Parameter(torch.zeros(BucketBias.buckets, heads))
+        self.starts: Tensor
+        self.register_buffer("starts", torch.tensor(BucketBias.starts(is_causal)), persistent=False)
 
     def bucket(self, distances: Tensor) -> Tensor:
         """Return the bucket of each distance j − i (labels,), in [0, BucketBias.buckets).
@@ -139,10 +141,9 @@ class Buckets(nn.Module):
         Returns:
             (labels,), int64.
         """
-        starts = torch.tensor(BucketBias.starts(self.is_causal), device=distances.device)
         far = (-distances).clamp(min=0) if self.is_causal else distances.abs()
-        bucket = torch.bucketize(far, starts, right=True)
-        return bucket if self.is_causal else bucket + (distances > 0) * (1 + len(starts))
+        bucket = torch.bucketize(far, self.starts, right=True)
+        return bucket if self.is_causal else bucket + (distances > 0) * (1 + len(self.starts))
 
     def forward(self, distances: Tensor) -> Tensor:
         """Return the biases (heads, labels) of (labels,) distances j − i."""
