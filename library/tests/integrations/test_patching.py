@@ -316,6 +316,12 @@ def test_the_version_that_a_family_needs_is_named(monkeypatch, check_again, capl
     assert "T5 keeps its own code: transformers must be 5.15 or later, got 5.14.1" in caplog.messages
 
 
+def test_a_model_without_a_supported_module_has_a_warning(caplog):
+    for model, count in ((build(FAMILIES["t5"]), 0), (nn.Linear(2, 2), 1)):
+        with faster.enable(model):
+            assert sum("has no module" in message for message in caplog.messages) == count
+
+
 def test_an_argument_that_the_replacement_lacks_runs_the_models_own_code():
     """Keys of another sequence are not part of T5's encoder, but its attention accepts them."""
     attention = build(FAMILIES["t5"]).encoder.block[0].layer[0].SelfAttention

@@ -150,6 +150,8 @@ def test_stripped_lines_and_their_restoration(line, left):
 def test_tags_follow_their_words(line, translation, sources, expected, guessed):
     links = [(int(source), place) for place, source in enumerate(sources) if source != "-"]
     assert restore_tags(strip_tags(line), translation, links) == (expected, guessed)
+    if not guessed:
+        assert restore_tags(strip_tags(line), f"{translation} ", links)[0].rstrip() == expected
 
 
 @pytest.mark.parametrize("space", ["\u00a0", "\t", "\u202f", " \u200b ", "\u200e \u2060\u200f", "\ufeff  "])
