@@ -209,6 +209,10 @@ def test_time_is_linear_in_the_length_of_a_line_and_the_number_of_marks():
     start = time.process_time()
     place(strip(Marked("a {x} ", tuple(Mark(6, "single", i) for i in range(8000))), tag_pattern()), "x", [(0, 0)])
     assert time.process_time() - start < 1
+    stripped = strip_tags("<b>a</b> b " * 4000 + "c")
+    start = time.process_time()
+    restore_tags(stripped, stripped.line.upper(), identity(stripped.line))
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize("target_words", [1, 20, 2000])
