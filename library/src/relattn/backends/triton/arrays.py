@@ -66,7 +66,8 @@ def product(a, b, pairs):
 
 @triton.jit
 def add_product(a, b, to, pairs):
-    """Return a matrix product added to `to`."""
+    """Return a matrix product, of `a` in the dtype of `b`, added to `to`."""
+    a = a.to(b.dtype)
     return to + interpreted_product(a, b, pairs) if INTERPRETED else tl.dot(a, b, to, input_precision=pairs.PRECISION)
 
 

@@ -189,7 +189,7 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
             dp = product(g, tl.trans(v), pairs)  # (ROWS, COLS)
             shifted_delta = tl.where(is_before, delta_before, delta_after)
             _, ds = weights_and_ds(p, dp, delta[:, None], shifted_delta[:, None], pairs, row_seed, column[None, :])
-            dq = add_product(ds.to(k.dtype), k, dq, pairs)  # (ROWS, dim)
+            dq = add_product(ds, k, dq, pairs)  # (ROWS, dim)
             tile_sum = tl.sum(ds, 1)  # (ROWS,)
             ds_sum += tile_sum
             ds_before += tl.where(is_before, tile_sum, 0.0)
@@ -212,7 +212,7 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
         dp = pair_terms(g, rel_value, value_terms, value_before, pairs, b, h, label, is_before, low, high, False)
         dp = add_product(g, tl.trans(v), dp, pairs)  # (ROWS, NEAR)
         weights, ds = weights_and_ds(p, dp, delta[:, None], delta[:, None], pairs, row_seed, column[None, :])
-        dq = add_product(ds.to(k.dtype), k, dq, pairs)  # (ROWS, dim)
+        dq = add_product(ds, k, dq, pairs)  # (ROWS, dim)
         if DEFERRED:
             if rel_key is not None:
                 ds_by_label += pairs_to_labels(ds, pairs, position, first_key, 0, 0.0)  # (ROWS, CHUNK)
@@ -224,7 +224,7 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
                 for chunk in tl.range(first_chunk, stop_chunk, disable_licm=True):
                     sums = sum_by_label(ds, pairs, label, position, first_key, chunk)  # (ROWS, CHUNK)
                     rows = chunk_rows(rel_key, pairs, b, h, chunk, False)  # (CHUNK, rel_dim)
-                    dq, dr = add_relative(sums.to(rows.dtype), rows, dq, dr, rel_query, pairs)
+                    dq, dr = add_relative(sums, rows, dq, dr, rel_query, pairs)
                     store_chunk(d_rel_key, program_index, h, chunk, sums, r, scale, pairs, True, begin)
                     ds_in += tl.sum(sums, 1)
             if rel_value is not None:
@@ -254,7 +254,7 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
             if rel_value is not None:
                 ds_by_label -= weights_by_label * residual[:, None]
             rows = chunk_rows(rel_key, pairs, b, h, 0, False)  # (CHUNK, rel_dim)
-            dq, dr = add_relative(ds_by_label.to(rows.dtype), rows, dq, dr, rel_query, pairs)
+            dq, dr = add_relative(ds_by_label, rows, dq, dr, rel_query, pairs)
             store_chunk(d_rel_key, program_index, h, 0, ds_by_label, r, scale, pairs, accumulate, begin)
         if pairs.BEFORE:
             ds_after = tl.zeros([ROWS], tl.float32)
@@ -361,8 +361,8 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
             weights, ds = weights_and_ds(
                 p, dp, delta[None, :], shifted_delta[None, :], pairs, row_seed, column[:, None]
             )
-            dv = add_product(weights.to(g.dtype), g, dv, pairs)  # (COLS, value_dim)
-            dk = add_product(ds.to(q.dtype), q, dk, pairs)  # (COLS, dim)
+            dv = add_product(weights, g, dv, pairs)  # (COLS, value_dim)
+            dk = add_product(ds, q, dk, pairs)  # (COLS, dim)
             if pos_query is not None:
                 tile_sum = tl.sum(ds, 1)  # (COLS,)
                 ds_before += tl.where(is_after, 0.0, tile_sum)
@@ -410,8 +410,8 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
             dp = add_product(v, tl.trans(g), dp, pairs)  # (COLS, NEAR)
             row_seed = load_row_seed(backward_stats, b, h, row, pairs)[None, :]
             weights, ds = weights_and_ds(p, dp, delta[None, :], delta[None, :], pairs, row_seed, column[:, None])
-            dv = add_product(weights.to(g.dtype), g, dv, pairs)  # (COLS, value_dim)
-            dk = add_product(ds.to(q.dtype), q, dk, pairs)  # (COLS, dim)
+            dv = add_product(weights, g, dv, pairs)  # (COLS, value_dim)
+            dk = add_product(ds, q, dk, pairs)  # (COLS, dim)
             if pos_query is not None:
                 if DEFERRED:
                     ds_by_label += pairs_to_labels(ds, pairs, column, first_row + offset, 0, 0.0, True)
@@ -420,7 +420,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
                     for chunk in tl.range(first_chunk, stop_chunk, disable_licm=True):
                         sums = sum_by_label(ds, pairs, label, column, first_row + offset, chunk, True)  # (COLS, CHUNK)
                         rows = chunk_rows(pos_query, pairs, b, h, chunk, False)  # (CHUNK, dim)
-                        dk = add_product(sums.to(rows.dtype), rows, dk, pairs)
+                        dk = add_product(sums, rows, dk, pairs)
                         store_chunk(d_pos_query, program_index, h, chunk, sums, k, scale, pairs, True, begin)
                 if pairs.BEFORE:
                     ds_before += tl.sum(tl.where(is_before, ds, 0.0), 1)
@@ -430,7 +430,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
         if pos_query is not None:
             if DEFERRED:
                 rows = chunk_rows(pos_query, pairs, b, h, 0, False)  # (CHUNK, dim)
-                dk = add_product(ds_by_label.to(rows.dtype), rows, dk, pairs)
+                dk = add_product(ds_by_label, rows, dk, pairs)
                 store_chunk(d_pos_query, program_index, h, 0, ds_by_label, k, scale, pairs, False, begin)
             if pairs.BEFORE:
                 # far tiles have probabilities of keys in padding, which may be infinite

@@ -164,7 +164,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
             for chunk in range(first_chunk, stop_chunk):
                 rows = chunk_rows(rel_value, pairs, b, h, chunk, False)  # (CHUNK, value_dim)
                 label_weights = sum_by_label(p, pairs, label, position, first_key, chunk)  # (ROWS, CHUNK)
-                z = add_product(label_weights.to(rows.dtype), rows, z, pairs)
+                z = add_product(label_weights, rows, z, pairs)
                 weight_sum_in += tl.sum(label_weights, 1)
         if pairs.BEFORE:
             weight_sum = weight_sum * rescale + p_sum
@@ -177,7 +177,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
         label_weights = tl.exp2(
             scale2 * scores - tl.where(row_max == float("-inf"), 0.0, row_max)[:, None]
         )  # (ROWS, CHUNK)
-        z = add_product(label_weights.to(rows.dtype), rows, z, pairs)
+        z = add_product(label_weights, rows, z, pairs)
         weight_sum_in = tl.sum(label_weights, 1)
     attends = row_sum != 0  # true for NaN, which has to stay visible
     if pairs.query_lengths is not None:
