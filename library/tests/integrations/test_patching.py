@@ -15,7 +15,7 @@ import pytest
 import torch
 from relattn.backends import plans
 from relattn.integrations import transformers as faster
-from relattn.integrations.transformers import adapters, patching
+from relattn.integrations.transformers import attention_weights, patching
 from torch import Tensor, nn
 from transformers.models.vits import modeling_vits
 
@@ -268,7 +268,7 @@ def changed_names(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def changed_capture(monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(adapters, "needs_attention_weights", lambda *args: False)
+    monkeypatch.setattr(attention_weights, "needs_attention_weights", lambda *args: False)
     return "attention weights are missing"
 
 

@@ -15,7 +15,7 @@ import torch
 import transformers
 from relattn.backends import plans
 from relattn.integrations import transformers as faster
-from relattn.integrations.transformers import adapters
+from relattn.integrations.transformers import adapters, attention_weights
 from relattn.integrations.transformers.families import load_families
 from relattn.integrations.transformers.family import difference, generate
 from torch import Tensor, nn
@@ -337,7 +337,7 @@ def test_the_check_of_a_family_compares_generated_tokens(monkeypatch):
     monkeypatch.setattr(adapters, "_warned_modules", set())
     checked = [each for each in load_families() if each.run is generate]
     assert [difference(each, with_other_tokens) for each in checked].count(None) == 0
-    assert adapters._warned_modules == set()
+    assert attention_weights._warned_modules == set()
 
 
 def test_t5_layers_without_a_table_run_their_own_code():

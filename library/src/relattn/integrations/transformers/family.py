@@ -19,7 +19,7 @@ import transformers
 from torch import Tensor, nn
 from torch.torch_version import TorchVersion
 
-from relattn.integrations.transformers.adapters import without_warnings
+from relattn.integrations.transformers.attention_weights import without_warnings
 from relattn.integrations.transformers.forward_patch import ForwardPatch, load_class
 
 TOLERANCE = 1e-4  # largest difference of the outputs, relative to the largest output

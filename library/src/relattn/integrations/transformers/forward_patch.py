@@ -75,7 +75,7 @@ class ForwardPatch:
         for one length only, and if an argument is used that the replacement does not have. With a window, which the
         own code does not have, such a call raises ValueError.
         """
-        from relattn.integrations.transformers import adapters  # imports transformers
+        from relattn.integrations.transformers import attention_weights  # imports transformers
 
         checks_weights = self.has_attention and not self.answers_weights
         names = _argument_names(original_forward) or _argument_names(self.forward)[1:]
@@ -97,7 +97,7 @@ class ForwardPatch:
                 return own(module, *args, **kwargs)
             arguments |= kwargs
             own = functools.partial(own, module, **arguments)
-            if checks_weights and adapters.needs_attention_weights(module, arguments.get("output_attentions")):
+            if checks_weights and attention_weights.needs_attention_weights(module, arguments.get("output_attentions")):
                 return own()
             unknown = [name for name in ignored if arguments.get(name) is not None and arguments[name] is not False]
             if unknown and setting.is_check:

@@ -31,11 +31,11 @@ from relattn.integrations.transformers.adapters import (
     farthest_distance,
     join_heads,
     mask_options,
-    needs_attention_weights,
     project,
     run_layers,
     transformer_xl,
 )
+from relattn.integrations.transformers.attention_weights import needs_attention_weights
 from relattn.integrations.transformers.family import SMALL, Family, generate, labels, sound_inputs
 from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 from relattn.positions import is_valid

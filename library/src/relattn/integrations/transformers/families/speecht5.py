@@ -22,10 +22,10 @@ from relattn import relative_attention
 from relattn.integrations.transformers.adapters import (
     join_heads,
     mask_options,
-    needs_attention_weights,
     project,
     rows_of,
 )
+from relattn.integrations.transformers.attention_weights import needs_attention_weights
 from relattn.integrations.transformers.family import SMALL_CONVOLUTIONS, Family, generate, labels, sound_inputs
 from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 

@@ -25,10 +25,10 @@ from relattn import relative_attention
 from relattn.integrations.transformers.adapters import (
     join_heads,
     mask_options,
-    needs_attention_weights,
     packing_of,
     project,
 )
+from relattn.integrations.transformers.attention_weights import needs_attention_weights
 from relattn.integrations.transformers.family import Family, generate, labels, text_inputs
 from relattn.integrations.transformers.forward_patch import SETTING, Forward, ForwardPatch
 

@@ -28,7 +28,6 @@ from relattn import relative_attention
 from relattn.functional import Chunk, Window
 from relattn.integrations.transformers.adapters import (
     ValidPositions,
-    captured,
     farthest_distance,
     join_heads,
     mask_options,
@@ -38,6 +37,7 @@ from relattn.integrations.transformers.adapters import (
     run_layers,
     transformer_xl,
 )
+from relattn.integrations.transformers.attention_weights import captured
 from relattn.integrations.transformers.family import SMALL, SMALL_CONVOLUTIONS, Family, generate, labels, sound_inputs
 from relattn.integrations.transformers.forward_patch import Forward, ForwardPatch
 
