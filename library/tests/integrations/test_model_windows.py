@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from relattn.integrations import transformers as faster
-from relattn.integrations.transformers import adapters
+from relattn.integrations.transformers import attention_weights
 from relattn.integrations.transformers.families import parakeet
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -182,7 +182,7 @@ def test_a_model_may_have_a_window_where_its_class_is_enabled():
 
 @pytest.mark.parametrize("name", ["parakeet", "wav2vec2-bert"])
 def test_attention_weights_are_refused_with_a_window(name, monkeypatch):
-    monkeypatch.setattr(adapters, "_warned_modules", set())
+    monkeypatch.setattr(attention_weights, "_warned_modules", set())
     model, inputs = build(FAMILIES[name], "eager"), features(90)
     with (
         faster.enable(model, window=(3, 3)),
