@@ -312,7 +312,7 @@ def test_position_dropout_per_sequence_runs_the_models_own_code():
 
 @pytest.mark.parametrize("name", [*DROPOUT, "wav2vec2-bert relative"])
 def test_attention_weights_come_from_the_models_own_code(name, caplog, monkeypatch):
-    monkeypatch.setattr(adapters, "_warned_modules", set())
+    monkeypatch.setattr(attention_weights, "_warned_modules", set())
     model = build(FAMILIES[name], "eager")
     inputs = FAMILIES[name].inputs(FAMILIES[name].length)
     arguments = {"attention_mask": padding(inputs), "output_attentions": True}
@@ -334,7 +334,7 @@ def test_the_check_of_a_family_compares_generated_tokens(monkeypatch):
         model.generate = lambda **inputs: own(**inputs) + 1
         yield
 
-    monkeypatch.setattr(adapters, "_warned_modules", set())
+    monkeypatch.setattr(attention_weights, "_warned_modules", set())
     checked = [each for each in load_families() if each.run is generate]
     assert [difference(each, with_other_tokens) for each in checked].count(None) == 0
     assert attention_weights._warned_modules == set()
