@@ -23,7 +23,7 @@ from kernels import build
 ROOT = Path(__file__).parents[1]
 HOST = build.host_target()
 LEVELS = build.levels(HOST)
-PYTHON_NODES = 255_520  # of the syntax trees of what is shipped: lower it to the measured number when that has fallen
+PYTHON_NODES = 247_450  # of the syntax trees of what is shipped: lower it to the measured number when that has fallen
 OTHER_LINES = 6_883  # limit on shipped C, JavaScript and TypeScript: 1,300 are translation in WebAssembly and its page
 FAILS = "#ifdef REAL64\n#error as in a compiler that lacks something\n#endif"
 
