@@ -27,7 +27,7 @@ from relattn_mt.corpus.sources import by_role, file_names
 from relattn_mt.loading import weights_digest
 from relattn_mt.support.errors import require, require_language
 from relattn_mt.support.files import require_regular
-from relattn_mt.support.types import JsonObject, LanguagePair
+from relattn_mt.support.types import Fields, LanguagePair
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text
 from relattn_mt.tokens.normalization import normalize
@@ -76,7 +76,7 @@ class SyntheticText:
         return by_role("monolingual", self.files) | by_role("excluded", self.exclude)
 
     @cached_property
-    def identity(self) -> JsonObject:
+    def identity(self) -> Fields:
         """Everything that the pairs depend on: digests of text and models, and options."""
         require_regular(*self.paths.values())
         digests = {}
@@ -97,7 +97,7 @@ class SyntheticText:
         }
 
     @property
-    def origin(self) -> JsonObject:
+    def origin(self) -> Fields:
         """Names of the files and of the teacher."""
         return {"files": file_names(self.paths), "teacher": "/".join(Path(self.teacher).parts[-2:])}
 

@@ -36,7 +36,7 @@ from relattn_mt.support.console import shows_progress
 from relattn_mt.support.errors import InputError, reading, require, same_language
 from relattn_mt.support.files import file_digest, putting, remove, write_atomically
 from relattn_mt.support.locking import LOCK, locked
-from relattn_mt.support.types import JsonObject
+from relattn_mt.support.types import Fields
 from relattn_mt.tokens.text_files import read_lines
 
 RECORD = "prepared.json"
@@ -178,7 +178,7 @@ def _read_part(path: Path, seen: SeenPairs | None) -> FilterStats:
         return FilterStats(**json.loads((path / "stats.json").read_bytes()))
 
 
-def _finish(out: Path, record: JsonObject) -> None:
+def _finish(out: Path, record: Fields) -> None:
     """Join the parts, and write the other files of a finished directory, prepared.json last."""
     lines = {}
     kept = record["stats"]["kept"]
@@ -202,7 +202,7 @@ def _finish(out: Path, record: JsonObject) -> None:
     write_atomically(out / RECORD, (json.dumps(record, ensure_ascii=False, indent=1) + "\n").encode())
 
 
-def _read_record(path: Path, *fields: str) -> dict[str, JsonObject] | None:
+def _read_record(path: Path, *fields: str) -> dict[str, Fields] | None:
     """Return these objects of a JSON file; None if it does not exist."""
     if not path.exists():
         return None
@@ -211,7 +211,7 @@ def _read_record(path: Path, *fields: str) -> dict[str, JsonObject] | None:
         return {name: dict(content[name]) for name in fields}
 
 
-def _changed_files(out: Path, record: JsonObject) -> list[str]:
+def _changed_files(out: Path, record: Fields) -> list[str]:
     """Return the names of the files that are missing or differ from what was written."""
     files = record["files"].items()
     return [name for name, file in files if not (out / name).is_file() or file_digest(out / name) != file["sha256"]]

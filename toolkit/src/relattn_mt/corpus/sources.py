@@ -16,7 +16,7 @@ from relattn_mt.corpus.filter_pool import ScoredPair
 from relattn_mt.corpus.pair_files import read_pairs
 from relattn_mt.support.errors import require
 from relattn_mt.support.files import require_regular
-from relattn_mt.support.types import JsonObject, LanguagePair, SentencePair
+from relattn_mt.support.types import Fields, LanguagePair, SentencePair
 from relattn_mt.tokens.text_files import ParallelFiles, text_digest
 
 _ESCAPED = re.compile(r"&(?:quot|apos|#91|#93|#124);| @-@ ")
@@ -35,7 +35,7 @@ class Source(Protocol):
         """Codes of the source and target languages."""
 
     @property
-    def identity(self) -> JsonObject:
+    def identity(self) -> Fields:
         """Everything that the pairs depend on, as values for JSON: `pairs`, their number, and `text`, digests by role.
 
         Raises:
@@ -43,7 +43,7 @@ class Source(Protocol):
         """
 
     @property
-    def origin(self) -> JsonObject:
+    def origin(self) -> Fields:
         """Names of what the pairs are made from, which may change, as values for JSON."""
 
     def pairs(self, start: int) -> Iterator[ScoredPair]:
@@ -84,7 +84,7 @@ class OwnFiles:
         return sides | by_role("excluded", self.exclude)
 
     @cached_property
-    def identity(self) -> JsonObject:
+    def identity(self) -> Fields:
         """Number of pairs, and checksums."""
         require_regular(*self.paths.values())
         total = tabs = escaped = 0
@@ -104,7 +104,7 @@ class OwnFiles:
         return {"pairs": total, "text": digests}
 
     @property
-    def origin(self) -> JsonObject:
+    def origin(self) -> Fields:
         """Names of the files."""
         return {"files": file_names(self.paths)}
 

@@ -27,7 +27,7 @@ from relattn_mt.data.mixture import CorpusFiles, Mixture, read_corpus_list
 from relattn_mt.data.storage import open_pairs, write_pairs
 from relattn_mt.support.errors import one_line, reading, require
 from relattn_mt.support.files import file_digest, require_regular, write_atomically
-from relattn_mt.support.types import IdPair, Ids, JsonObject, LanguagePair, SentencePair
+from relattn_mt.support.types import Fields, IdPair, Ids, LanguagePair, SentencePair
 from relattn_mt.text.patterns import has_text
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn_mt.tokens.text_files import ParallelFiles
@@ -59,7 +59,7 @@ class Corpus:
     settings: tuple[str, str]
     languages: LanguagePair
 
-    def record(self, pairs: int) -> JsonObject:
+    def record(self, pairs: int) -> Fields:
         """Return what data/text.json says about this corpus. `pairs` is the number of encoded pairs."""
         return {
             "name": self.name,
@@ -86,8 +86,8 @@ class TextRecord:
     tokenizer: str
     encoded: str = ""
     links: str = ""
-    train: list[JsonObject] = field(default_factory=list)
-    valid: list[JsonObject] = field(default_factory=list)
+    train: list[Fields] = field(default_factory=list)
+    valid: list[Fields] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
 
 
@@ -262,7 +262,7 @@ def _require_fit(recipe: Recipe, pairs: list[LanguagePair], tokenizer: AnyTokeni
         require(count == corpora, f"weights of a stage must be {corpora}, one per corpus, got {count}")
 
 
-def _require_same_text(split: str, corpora: list[Corpus], recorded: list[JsonObject]) -> None:
+def _require_same_text(split: str, corpora: list[Corpus], recorded: list[Fields]) -> None:
     """Raise an InputError if the corpora of a split are not those that the run started with."""
     count = len(recorded)
     require(len(corpora) == count, f"data.{split}_list must have {count} corpora in this run, got {len(corpora)}")

@@ -27,7 +27,7 @@ from relattn_mt.serve.progress import FileProgress
 from relattn_mt.serve.queue import CLIENT, QueueFull
 from relattn_mt.serve.routing import Router, ScoredText
 from relattn_mt.support.errors import reading, require
-from relattn_mt.support.types import JsonObject
+from relattn_mt.support.types import Fields
 from relattn_mt.tokens.text_files import read_lines
 from relattn_mt.translate import output_formats
 from relattn_mt.translate.glossary import Glossary
@@ -130,7 +130,7 @@ class Api:
             raise HTTPException(413, f"the file must have at most {limit:,} bytes, got {len(content):,}")
         with self._place():
             progress.is_wanted = body["progress"]
-            answer: JsonObject = {}
+            answer: Fields = {}
             if source == AUTO:
                 text = await self._router.readable_text(name, content)
                 texts = [text[: self._limits.characters]]
@@ -219,7 +219,7 @@ class Api:
             scored = await self._router.words(
                 body["q"], source, body["target"], options, prefix=body["prefix"], choice=body["choice"]
             )
-        response: JsonObject = {
+        response: Fields = {
             "sentences": scored.sentences,
             "words": [word._asdict() for word in scored.words],
             "alternatives": scored.others,
@@ -248,11 +248,11 @@ class Api:
             raise HTTPException(403, "api_key is missing or wrong")
         return check_parameters(parameters, request.scope["route"].path)
 
-    async def _rank(self, texts: Sequence[str]) -> list[list[JsonObject]]:
+    async def _rank(self, texts: Sequence[str]) -> list[list[Fields]]:
         """Return the detected languages of each text, likeliest first. The first call loads the detector."""
         return await asyncio.to_thread(lambda: [self._detector().rank(text) for text in texts])
 
-    async def _sources(self, texts: Sequence[str], source: str) -> tuple[list[str], list[JsonObject]]:
+    async def _sources(self, texts: Sequence[str], source: str) -> tuple[list[str], list[Fields]]:
         """Return the language of each text, and the detected languages if `source` asks for detection."""
         if source != AUTO:
             return [source] * len(texts), []
@@ -271,5 +271,5 @@ def _last_part(path: str) -> str:
     return "".join(filter(str.isprintable, re.split(r"[/\\]", path)[-1]))
 
 
-def _language_entry(code: str) -> JsonObject:
+def _language_entry(code: str) -> Fields:
     return {"code": code, "name": language_name(code)}

@@ -13,7 +13,7 @@ from babel.core import get_global
 
 from relattn_mt.support.errors import one_line, require, same_language
 from relattn_mt.support.lazy import LazyMapping
-from relattn_mt.support.types import JsonObject, LanguagePair
+from relattn_mt.support.types import Fields, LanguagePair
 from relattn_mt.text.plausibility import language_identifier
 from relattn_mt.translate.translator import Translator
 
@@ -142,7 +142,7 @@ class Detector:
             code: get_frequency_dict(label, "small") for label, code in by_label(available_languages("small")).items()
         }
 
-    def rank(self, text: str) -> list[JsonObject]:
+    def rank(self, text: str) -> list[Fields]:
         """Return languages with confidences in percent, likeliest first.
 
         All languages of the detector are considered: a confidence is the probability of a language among those that can
@@ -172,6 +172,6 @@ class Detector:
         return _percentages(chosen, sum(chosen.values()) + other)
 
 
-def _percentages(probabilities: Mapping[str, float], total: float) -> list[JsonObject]:
+def _percentages(probabilities: Mapping[str, float], total: float) -> list[Fields]:
     ranked = sorted(probabilities, key=probabilities.__getitem__, reverse=True)
     return [{"confidence": round(100.0 * probabilities[code] / total, 1), "language": code} for code in ranked]
