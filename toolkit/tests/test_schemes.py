@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from relattn_mt.bundle import read_bundle
@@ -12,6 +13,7 @@ from relattn_mt.engine import decoder
 from relattn_mt.model.positions.stack import StackPositions
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.errors import InputError
+from relattn_mt.weights import weight_table
 from torch import nn
 
 from tests.support.commands import assert_refused
@@ -47,13 +49,23 @@ class LogBiases(nn.Module):
         return -scale * torch.log1p(rate * distances.abs())
 
 
+@pytest.fixture
+def register(monkeypatch, request):
+    """Register a scheme until the test ends."""
+
+    def registered(name, parts):
+        setting_types(Recipe)  # with the schemes of before
+        request.addfinalizer(arguments_of.cache_clear)
+        monkeypatch.setitem(SCHEMES, name, None)
+        monkeypatch.setattr(positions, "Positions", positions.Positions)
+        positions.register(name, Scheme(name, "a scheme of a test", lambda config: parts))
+
+    return registered
+
+
 @pytest.mark.parametrize("per_layer", [False, True])
-def test_a_scheme_of_another_package(monkeypatch, tmp_path, request, per_layer):
-    setting_types(Recipe)  # with the schemes of before
-    request.addfinalizer(arguments_of.cache_clear)
-    monkeypatch.setitem(SCHEMES, "kerple", None)  # which ends with the test
-    monkeypatch.setattr(positions, "Positions", positions.Positions)
-    positions.register("kerple", Scheme("KERPLE", "a scheme of a test", lambda config: (None, LogBias(per_layer))))
+def test_a_scheme_of_another_package(register, tmp_path, per_layer):
+    register("kerple", (None, LogBias(per_layer)))
     attention = StackPositions(ModelConfig(dim=12, heads=3, positions="kerple"), is_causal=False).attention().double()
     query, key, value = torch.randn(3, 1, 3, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     distance = (torch.arange(5) - torch.arange(5)[:, None]).abs()
@@ -67,9 +79,20 @@ def test_a_scheme_of_another_package(monkeypatch, tmp_path, request, per_layer):
     assert loaded.translator().translate(lines) == bundle.torch_translator().translate(lines)
 
 
+@pytest.mark.parametrize("parts", [(None, LogBias()), (None, OwnMixer()), (OwnSignal(), DotProduct())])
+def test_a_kind_that_is_listed_but_not_packed_is_refused(register, monkeypatch, parts):
+    register("scratch", parts)
+    monkeypatch.setattr(decoder, "SUPPORTED", (*decoder.SUPPORTED, *map(type, parts)))
+    config = ModelConfig(dim=12, heads=3, positions="scratch")
+    assert decoder.unsupported_reason(config) is None
+    weights = {name: np.ones(weight.shape, np.float32) for name, weight in weight_table(config, (50, 50)).items()}
+    with pytest.raises(InputError, match=r"does not support scratch positions.* (LogBias|OwnMixer|OwnSignal)$"):
+        decoder.NativeDecoder(config, (50, 50), weights, int8=False)
+
+
 @pytest.mark.parametrize("parts", [(None, OwnMixer()), (OwnSignal(), DotProduct())], ids=["mixer", "signal"])
-def test_a_kind_that_is_not_listed_is_refused(monkeypatch, parts):
-    monkeypatch.setitem(SCHEMES, "scratch", Scheme("scratch", "a scheme of a test", lambda config: parts))
+def test_a_kind_that_is_not_listed_is_refused(register, parts):
+    register("scratch", parts)
     config = ModelConfig(dim=12, heads=3, positions="scratch")
     assert "does not support scratch positions" in (decoder.unsupported_reason(config) or "")
     with pytest.raises(InputError, match=r"scratch positions.* Own"):

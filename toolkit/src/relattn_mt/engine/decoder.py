@@ -17,6 +17,7 @@ import numpy as np
 from relattn_mt.config import ModelConfig
 from relattn_mt.config.model import Activation
 from relattn_mt.config.positions import (
+    SSRU,
     BucketBias,
     ClippedTables,
     DistanceVectors,
@@ -29,7 +30,7 @@ from relattn_mt.config.positions import (
 )
 from relattn_mt.engine import library, loader
 from relattn_mt.engine.library import FLOAT, KERNELS_OF_MAPS
-from relattn_mt.engine.packing import Packing, address, aligned, padded
+from relattn_mt.engine.packing import Packing, address, aligned, padded, unknown
 from relattn_mt.engine.quantization import quantize
 from relattn_mt.engine.terms import TERMS, angles, sinusoids
 from relattn_mt.search.types import SearchRules
@@ -43,8 +44,7 @@ BLOCK = 16  # as in `workspace.h`
 ACTIVATIONS = get_args(Activation)  # in the order of their codes in `relattn_mt.h`
 
 # Kinds of signals and mixers.
-DISTANCE_TERMS = BucketBias, SlopeBias, DistanceVectors
-SUPPORTED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, Rotation, *DISTANCE_TERMS)
+SUPPORTED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, Rotation, BucketBias, SlopeBias, DistanceVectors)
 
 KERNELS: loader.Kernels | None = None
 MISSING = ""
@@ -109,7 +109,7 @@ class NativeDecoder:
         kernels: Kernels to pack for; by default those of this processor.
 
     Raises:
-        InputError: Weights are not finite.
+        InputError: Weights are not finite, or no code computes the signal or the mixer.
     """
 
     def __init__(
@@ -174,8 +174,13 @@ class NativeDecoder:
                 "final_norm": pack.norm(f"{stack}_norm"),
             }
             self.layers[stack] = [pack.layer(stack, number) for number in range(layer_count)]
-            if isinstance(self.spec.signal, LearnedVectors):
-                self.signals[stack] = pack.read(f"{side}_positions.signal.weight")
+            match self.spec.signal:
+                case LearnedVectors():
+                    self.signals[stack] = pack.read(f"{side}_positions.signal.weight")
+                case None | Sinusoids():
+                    pass
+                case other:
+                    raise unknown(config, other)
         if "src_embedding" in weights:
             self.arguments["encoder"] |= embedding("src_embedding")
         self.has_ssru = self.arguments["decoder"]["ssru"] = config.decoder_mixer == "ssru"
@@ -224,24 +229,26 @@ class NativeDecoder:
         layers = (self.types["layer"] * len(self.layers[stack]))(*self.layers[stack])
         kept: list[Any] = [layers]
         arguments = self.arguments[stack] | {"layers": ctypes.addressof(layers)}
-        match mixer:  # left and right are the distances that have a label
+        left = right = 0  # the distances that have a label
+        match mixer:
             case ClippedTables(left, right):
                 arguments["clips"] = mixer.beyond == "clip"
+                right = 0 if is_decoder else right
+            case Rotation():
+                angle = angles(np.arange(length), self.config.head_size)
+                kept.append(np.concatenate([np.cos(angle), np.sin(angle)], axis=1))
+                arguments["rotation"] = address(kept[-1])
+            case DotProduct() | SSRU():
+                pass
             case _:
-                left = right = length - 1 if isinstance(mixer, DISTANCE_TERMS) else 0
-        if is_decoder:
-            right = 0
-        if isinstance(mixer, DISTANCE_TERMS):
-            for number, packed in enumerate(layers):
-                kept += self.pack.distance_terms(packed, stack, number, left, right)
+                left = length - 1
+                right = 0 if is_decoder else left
+                for number, packed in enumerate(layers):
+                    kept += self.pack.distance_terms(packed, stack, number, left, right)
         if self.spec.signal is not None:
             is_learned = isinstance(self.spec.signal, LearnedVectors)
             kept.append(self.signals[stack] if is_learned else sinusoids(np.arange(length), self.config.dim))
             arguments["signal"] = address(kept[-1])
-        if isinstance(mixer, Rotation):
-            angle = angles(np.arange(length), self.config.head_size)
-            kept.append(np.concatenate([np.cos(angle), np.sin(angle)], axis=1))
-            arguments["rotation"] = address(kept[-1])
         return arguments | {"left": left, "right": right}, kept
 
     def start(self, memory: np.ndarray, src_lengths: ArrayLike, capacity: int) -> NativeState:

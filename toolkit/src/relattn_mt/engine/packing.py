@@ -14,12 +14,20 @@ from typing import Any
 import numpy as np
 
 from relattn_mt.config import ModelConfig
-from relattn_mt.config.positions import BucketBias, ClippedTables, DistanceVectors, SlopeBias
+from relattn_mt.config.positions import (
+    BucketBias,
+    ClippedTables,
+    DistanceVectors,
+    DotProduct,
+    Part,
+    Rotation,
+    SlopeBias,
+)
 from relattn_mt.engine.library import FLOAT
 from relattn_mt.engine.loader import Kernels
 from relattn_mt.engine.quantization import in_float32, integers_of
 from relattn_mt.engine.terms import TERMS, buckets, sinusoids, slope_biases
-from relattn_mt.support.errors import require
+from relattn_mt.support.errors import InputError, require
 from relattn_mt.weights import SCALE, Tensors
 
 # as in `workspace.h`
@@ -184,24 +192,28 @@ class Packing:
         return packed
 
     def _pack_attention(self, packed: Any, own: str, is_causal: bool) -> None:
-        """Add the self-attention of a name to a packed layer."""
+        """Add the self-attention of a name to a packed layer. Raises InputError for a mixer of another kind."""
         query = self.to_heads(f"{own}.query", self.scale)
-        if isinstance(self.mixer, DistanceVectors):
-            added = self.read(f"{own}.attention.u")[:, 0] * self.scale  # to each query
-            query[1] = query[1] + self.pad(added, axis=1).reshape(-1)
+        match self.mixer:
+            case DistanceVectors():
+                added = self.read(f"{own}.attention.u")[:, 0] * self.scale  # to each query
+                query[1] = query[1] + self.pad(added, axis=1).reshape(-1)
+            case ClippedTables(left, right, keys, values):
+                labels = left + 1 + (0 if is_causal else right)
+                if keys:
+                    table = self.table_rows(f"{own}.attention.rel_key.weight", labels)
+                    memory, packed.rel_key_head = self.panels(table)
+                    packed.rel_key = self.keep(memory, np.int8)
+                if values:
+                    table = self.table_rows(f"{own}.attention.rel_value.weight", labels)
+                    packed.rel_value = self.keep(table)
+                    packed.rel_value_head = 0 if len(table) == 1 else table[0].size
+            case DotProduct() | Rotation() | BucketBias() | SlopeBias():
+                pass
+            case other:
+                raise unknown(self.config, other)
         packed.self_in = self.stacked(query, self.to_heads(f"{own}.key"), self.to_heads(f"{own}.value"))
         packed.self_out = self.from_heads(f"{own}.out")
-        if not isinstance(self.mixer, ClippedTables):
-            return
-        labels = self.mixer.left + 1 + (0 if is_causal else self.mixer.right)
-        if self.mixer.keys:
-            table = self.table_rows(f"{own}.attention.rel_key.weight", labels)
-            memory, packed.rel_key_head = self.panels(table)
-            packed.rel_key = self.keep(memory, np.int8)
-        if self.mixer.values:
-            table = self.table_rows(f"{own}.attention.rel_value.weight", labels)
-            packed.rel_value = self.keep(table)
-            packed.rel_value_head = 0 if len(table) == 1 else table[0].size
 
     def memory_map(self) -> Any:
         """Pack the maps of a source to its keys and values in all layers, as one."""
@@ -233,7 +245,7 @@ class Packing:
                 shared = "tgt_positions" if is_causal else "src_positions"
                 table = self.distance_weights[f"{own if per_layer else shared}.bias.weight"]
                 biases = table[buckets(distances, is_causal=is_causal)].T
-            case _:
+            case _:  # DistanceVectors
                 u, v, weight = (self.distance_weights[f"{own}.{name}"] for name in ("u", "v", "distance.weight"))
                 vectors = (sinusoids(-distances, self.config.dim) @ weight.T).reshape(len(distances), self.heads, -1)
                 vectors = np.ascontiguousarray(vectors.swapaxes(0, 1))
@@ -262,6 +274,12 @@ class Packing:
         strips = np.ascontiguousarray(np.pad(table[..., -1] * self.scale, margins))
         own.rel_bias = address(strips)
         return [*kept, strips]
+
+
+def unknown(config: ModelConfig, part: Part) -> InputError:
+    """Return the error for a signal or a mixer that `SUPPORTED` lists, but that no code computes."""
+    kind = type(part).__name__
+    return InputError(f"the compiled decoder does not support {config.positions} positions: it has no code for {kind}")
 
 
 def with_zeros(array: np.ndarray, axis: int, count: int) -> np.ndarray:
