@@ -1,5 +1,6 @@
 """Schemes of another package, kinds that are not listed, and formats that do not support a scheme."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +11,11 @@ from relattn_mt.config import SCHEMES, ModelConfig, Recipe, positions
 from relattn_mt.config.base import arguments_of, setting_types
 from relattn_mt.config.positions import DistanceBias, DotProduct, Mixer, Scheme, Signal
 from relattn_mt.engine import decoder
+from relattn_mt.engine.engine import NativeEngine
 from relattn_mt.model.positions.stack import StackPositions
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.errors import InputError
+from relattn_mt.web.model_file import model_file
 from relattn_mt.weights import weight_table
 from torch import nn
 
@@ -30,11 +33,20 @@ class OwnSignal(Signal):
     pass
 
 
-class LogBias(DistanceBias):
+class TorchLogBias(DistanceBias):
     module = f"{__name__}:LogBiases"
 
     def weights(self, heads):
         return {"weight": (2, heads, 1)}
+
+
+class LogBias(TorchLogBias):
+    in_numpy = f"{__name__}:log_biases"
+
+
+def log_biases(distances, heads, *, is_causal, weight):
+    scale, rate = np.exp(weight.astype(np.float64))
+    return -scale * np.log1p(rate * np.abs(distances))
 
 
 class LogBiases(nn.Module):
@@ -63,9 +75,10 @@ def register(monkeypatch, request):
     return registered
 
 
+@pytest.mark.parametrize("kind", [LogBias, TorchLogBias])
 @pytest.mark.parametrize("per_layer", [False, True])
-def test_a_scheme_of_another_package(register, tmp_path, per_layer):
-    register("kerple", (None, LogBias(per_layer)))
+def test_a_scheme_of_another_package(register, tmp_path, per_layer, kind):
+    register("kerple", (None, kind(per_layer)))
     attention = StackPositions(ModelConfig(dim=12, heads=3, positions="kerple"), is_causal=False).attention().double()
     query, key, value = torch.randn(3, 1, 3, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     distance = (torch.arange(5) - torch.arange(5)[:, None]).abs()
@@ -76,17 +89,25 @@ def test_a_scheme_of_another_package(register, tmp_path, per_layer):
     lines = ["one apple", "17 pears and apples"]
     loaded = read_bundle(bundle.path)
     assert sum("bias.weight" in name and "attention.bias" in name for name in loaded.state) == (3 if per_layer else 0)
-    assert loaded.translator().translate(lines) == bundle.torch_translator().translate(lines)
+    translator = loaded.translator()
+    expected = bundle.torch_translator().n_best(lines)
+    is_compiled = kind is LogBias and decoder.KERNELS is not None
+    assert isinstance(translator.engine, NativeEngine) == is_compiled
+    for found, best in zip(translator.n_best(lines), expected, strict=True):
+        assert [each.text for each in found] == [each.text for each in best]
+        assert [each.score for each in found] == pytest.approx([each.score for each in best], abs=1e-5)
+    with nullcontext() if is_compiled else pytest.raises(InputError, match="does not support kerple positions"):
+        model_file(loaded)
 
 
-@pytest.mark.parametrize("parts", [(None, LogBias()), (None, OwnMixer()), (OwnSignal(), DotProduct())])
+@pytest.mark.parametrize("parts", [(None, OwnMixer()), (OwnSignal(), DotProduct())])
 def test_a_kind_that_is_listed_but_not_packed_is_refused(register, monkeypatch, parts):
     register("scratch", parts)
     monkeypatch.setattr(decoder, "SUPPORTED", (*decoder.SUPPORTED, *map(type, parts)))
     config = ModelConfig(dim=12, heads=3, positions="scratch")
     assert decoder.unsupported_reason(config) is None
     weights = {name: np.ones(weight.shape, np.float32) for name, weight in weight_table(config, (50, 50)).items()}
-    with pytest.raises(InputError, match=r"does not support scratch positions.* (LogBias|OwnMixer|OwnSignal)$"):
+    with pytest.raises(InputError, match=r"does not support scratch positions.* (OwnMixer|OwnSignal)$"):
         decoder.NativeDecoder(config, (50, 50), weights, int8=False)
 
 

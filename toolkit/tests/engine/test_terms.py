@@ -13,8 +13,10 @@ DISTANCES = np.arange(-MOST_POSITIONS, MOST_POSITIONS + 1)
 
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_buckets(is_causal):
-    expected = Buckets(2, is_causal=is_causal).bucket(torch.from_numpy(DISTANCES))
-    assert np.array_equal(terms.buckets(DISTANCES, is_causal=is_causal), expected)
+    module = Buckets(2, is_causal=is_causal)
+    weight = module.weight.detach().normal_(generator=torch.Generator().manual_seed(1)).numpy()
+    expected = module(torch.from_numpy(DISTANCES)).detach()
+    assert np.array_equal(terms.bucket_biases(DISTANCES, 2, is_causal=is_causal, weight=weight), expected)
 
 
 @pytest.mark.parametrize("heads", [1, 3, 8, 12])

@@ -99,10 +99,13 @@ class DistanceBias(Mixer):
     Attributes:
         module: The class of the modules that compute b, as "package.module:Class". It is called with the number of
             heads and `is_causal`, and its modules with distances (labels,) for biases (heads, labels).
+        in_numpy: The function that computes b for the compiled decoder, as "package.module:function". It is called with
+            distances, the number of heads, `is_causal` and the weights by name. If empty, only PyTorch translates.
         per_layer: Whether each layer has its own module, as in UMT5, and not all layers of a stack the same.
     """
 
     module: ClassVar[str]
+    in_numpy: ClassVar[str] = ""
     per_layer: bool = False
 
     def weights(self, heads: int) -> Shapes:
@@ -115,6 +118,7 @@ class BucketBias(DistanceBias):
     """T5's bias: a learned number per bucket of distances."""
 
     module = "relattn_mt.model.positions.distance_terms:Buckets"
+    in_numpy = "relattn_mt.engine.terms:bucket_biases"
     buckets: ClassVar[int] = 32  # of both directions together
     farthest: ClassVar[int] = 128  # this distance and longer ones share a bucket
 
@@ -137,6 +141,7 @@ class SlopeBias(DistanceBias):
     """ALiBi's bias: −m |j − i|, with a constant slope m per head."""
 
     module = "relattn_mt.model.positions.distance_terms:Slopes"
+    in_numpy = "relattn_mt.engine.terms:slope_biases"
 
 
 @final

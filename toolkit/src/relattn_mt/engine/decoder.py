@@ -18,14 +18,13 @@ from relattn_mt.config import ModelConfig
 from relattn_mt.config.model import Activation
 from relattn_mt.config.positions import (
     SSRU,
-    BucketBias,
     ClippedTables,
+    DistanceBias,
     DistanceVectors,
     DotProduct,
     LearnedVectors,
     Rotation,
     Sinusoids,
-    SlopeBias,
     require_length,
 )
 from relattn_mt.engine import library, loader
@@ -44,7 +43,7 @@ BLOCK = 16  # as in `workspace.h`
 ACTIVATIONS = get_args(Activation)  # in the order of their codes in `relattn_mt.h`
 
 # Kinds of signals and mixers.
-SUPPORTED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, Rotation, BucketBias, SlopeBias, DistanceVectors)
+SUPPORTED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, Rotation, DistanceBias, DistanceVectors)
 
 KERNELS: loader.Kernels | None = None
 MISSING = ""
@@ -69,7 +68,10 @@ def unsupported_reason(config: ModelConfig, device: str = "cpu", dtype: str = "f
 
 def supports_positions(config: ModelConfig) -> bool:
     """Return whether the compiled decoder computes the position scheme of a model."""
-    return config.position_spec.consists_of(*SUPPORTED)
+    spec = config.position_spec
+    if isinstance(spec.mixer, DistanceBias) and not spec.mixer.in_numpy:
+        return False
+    return spec.consists_of(*SUPPORTED)
 
 
 @dataclass
@@ -244,7 +246,7 @@ class NativeDecoder:
                 left = length - 1
                 right = 0 if is_decoder else left
                 for number, packed in enumerate(layers):
-                    kept += self.pack.distance_terms(packed, stack, number, left, right)
+                    kept += self.pack.distance_terms(packed, f"{stack}.{number}.self_attention", left, right)
         if self.spec.signal is not None:
             is_learned = isinstance(self.spec.signal, LearnedVectors)
             kept.append(self.signals[stack] if is_learned else sinusoids(np.arange(length), self.config.dim))

@@ -9,24 +9,25 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
+from functools import partial
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 
 from relattn_mt.config import ModelConfig
 from relattn_mt.config.positions import (
-    BucketBias,
     ClippedTables,
+    DistanceBias,
     DistanceVectors,
     DotProduct,
     Part,
     Rotation,
-    SlopeBias,
 )
 from relattn_mt.engine.library import FLOAT
 from relattn_mt.engine.loader import Kernels
 from relattn_mt.engine.quantization import in_float32, integers_of
-from relattn_mt.engine.terms import TERMS, buckets, sinusoids, slope_biases
+from relattn_mt.engine.terms import TERMS, vector_terms
 from relattn_mt.support.errors import InputError, require
 from relattn_mt.weights import SCALE, Tensors
 
@@ -59,8 +60,7 @@ class Packing:
         self.padded = padded(self.head_dim)
         self.scale = LOG2_E / self.head_dim**0.5  # of scores
         self.kept: list[np.ndarray] = []
-        ends = "attention.u", "attention.v", "distance.weight", "bias.weight"
-        self.distance_weights = {name: self.read(name).copy() for name in weights if name.endswith(ends)}
+        self.terms: dict[str, partial[np.ndarray]] = {}  # functions of distances, by the name of the self-attention
 
     def keep(self, array: np.ndarray, dtype: Any = np.float32) -> int:
         """Keep an array alive, or an aligned copy, and return its address. The arrays of a file are not writeable."""
@@ -196,8 +196,16 @@ class Packing:
         query = self.to_heads(f"{own}.query", self.scale)
         match self.mixer:
             case DistanceVectors():
-                added = self.read(f"{own}.attention.u")[:, 0] * self.scale  # to each query
-                query[1] = query[1] + self.pad(added, axis=1).reshape(-1)
+                names = "u", "v", "distance.weight"
+                u, v, weight = (self.read(f"{own}.attention.{name}").copy() for name in names)
+                query[1] = query[1] + self.pad(u[:, 0] * self.scale, axis=1).reshape(-1)
+                self.terms[own] = partial(vector_terms, u=u, v=v, weight=weight)
+            case DistanceBias(per_layer=per_layer) as mixer:
+                shared = "tgt_positions" if is_causal else "src_positions"
+                prefix = f"{own}.attention" if per_layer else shared
+                weights = {name: self.read(f"{prefix}.bias.{name}").copy() for name in mixer.weights(self.heads)}
+                biases = resolve_name(mixer.in_numpy)
+                self.terms[own] = partial(biases, heads=self.heads, is_causal=is_causal, **weights)
             case ClippedTables(left, right, keys, values):
                 labels = left + 1 + (0 if is_causal else right)
                 if keys:
@@ -208,7 +216,7 @@ class Packing:
                     table = self.table_rows(f"{own}.attention.rel_value.weight", labels)
                     packed.rel_value = self.keep(table)
                     packed.rel_value_head = 0 if len(table) == 1 else table[0].size
-            case DotProduct() | Rotation() | BucketBias() | SlopeBias():
+            case DotProduct() | Rotation():
                 pass
             case other:
                 raise unknown(self.config, other)
@@ -231,30 +239,10 @@ class Packing:
         rows = table[None] if table.ndim == 2 else table
         return self.pad(rows[:, :labels], axis=2)
 
-    def terms(self, stack: str, number: int, distances: np.ndarray) -> np.ndarray:
-        """Return what a layer adds to the scores of pairs at some distances, (heads, labels, vectors).
-
-        The last number is a bias, in the units of q · k. Those before it, if any, are multiplied by the content query.
-        """
-        own = f"{stack}.{number}.self_attention.attention"
-        match self.mixer:
-            case SlopeBias():
-                biases = slope_biases(distances, self.heads)  # (heads, labels)
-            case BucketBias(per_layer=per_layer):
-                is_causal = stack == "decoder"
-                shared = "tgt_positions" if is_causal else "src_positions"
-                table = self.distance_weights[f"{own if per_layer else shared}.bias.weight"]
-                biases = table[buckets(distances, is_causal=is_causal)].T
-            case _:  # DistanceVectors
-                u, v, weight = (self.distance_weights[f"{own}.{name}"] for name in ("u", "v", "distance.weight"))
-                vectors = (sinusoids(-distances, self.config.dim) @ weight.T).reshape(len(distances), self.heads, -1)
-                vectors = np.ascontiguousarray(vectors.swapaxes(0, 1))
-                # The kernel multiplies the vectors by q + u.
-                return np.concatenate([vectors, ((v - u) * vectors).sum(2, keepdims=True)], axis=2)
-        return biases[..., None] * self.head_dim**0.5
-
-    def distance_terms(self, own: Any, stack: str, number: int, left: int, right: int) -> list[np.ndarray]:
+    def distance_terms(self, packed: Any, own: str, left: int, right: int) -> list[np.ndarray]:
         """Let a packed layer point to the terms of its scores for distances from −left to right, and return these.
+
+        `own` is the name of its self-attention.
 
         They are computed in parts of fixed size, since products of other sizes may be rounded differently: a distance
         must have the same terms in searches with other limits.
@@ -263,16 +251,17 @@ class Packing:
         firsts = range(1 - before, right + 1, TERMS)
         start = before - 1 - left
         labels = left + 1 + right
-        parts = [self.terms(stack, number, np.arange(first, first + TERMS)) for first in firsts]
-        table = np.concatenate(parts, axis=1)[:, start : start + labels]
+        parts = [self.terms[own](np.arange(first, first + TERMS)) for first in firsts]
+        biases = np.concatenate(parts, axis=1)[:, start : start + labels]
         kept = []
-        if table.shape[2] > 1:
-            memory, own.rel_key_head = self.panels(self.pad(table[..., :-1], axis=2))
-            own.rel_key = address(memory, np.int8)
+        if isinstance(self.mixer, DistanceVectors):
+            memory, packed.rel_key_head = self.panels(self.pad(biases[..., :-1], axis=2))
+            packed.rel_key = address(memory, np.int8)
             kept.append(memory)
-        margins = (0, 0), (MARGIN, MARGIN + padded(labels) - labels)
-        strips = np.ascontiguousarray(np.pad(table[..., -1] * self.scale, margins))
-        own.rel_bias = address(strips)
+            biases = biases[..., -1]
+        strips = np.zeros((self.heads, MARGIN + padded(labels) + MARGIN), np.float32)
+        strips[:, MARGIN : MARGIN + labels] = biases * LOG2_E
+        packed.rel_bias = address(strips)
         return [*kept, strips]
 
 

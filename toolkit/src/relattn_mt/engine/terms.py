@@ -33,15 +33,26 @@ def fairseq_sinusoids(count: int, dim: int, first: int = 0) -> np.ndarray:
     return np.pad(table, ((0, 0), (0, dim % 2)))
 
 
-def buckets(distances: np.ndarray, *, is_causal: bool) -> np.ndarray:
-    """Return T5's bucket of each distance."""
+def bucket_biases(distances: np.ndarray, heads: int, *, is_causal: bool, weight: np.ndarray) -> np.ndarray:
+    """Return T5's biases (heads, labels)."""
     starts = BucketBias.starts(is_causal)
     far = np.maximum(-distances, 0) if is_causal else np.abs(distances)
     bucket = np.searchsorted(starts, far, side="right")
-    return bucket if is_causal else bucket + (distances > 0) * (1 + len(starts))
+    if not is_causal:
+        bucket += (distances > 0) * (1 + len(starts))
+    return weight[bucket].T
 
 
-def slope_biases(distances: np.ndarray, heads: int) -> np.ndarray:
+def slope_biases(distances: np.ndarray, heads: int, *, is_causal: bool = False) -> np.ndarray:
     """Return ALiBi's biases (heads, labels)."""
     slopes = 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)
     return -slopes.astype(np.float32)[:, None] * np.abs(distances).astype(np.float32)
+
+
+def vector_terms(distances: np.ndarray, *, u: np.ndarray, v: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return Transformer-XL's terms (heads, labels, head_dim + 1): vectors for products with q + u, and a bias."""
+    heads, _, head_dim = u.shape
+    projected = sinusoids(-distances, weight.shape[1]) @ weight.T
+    vectors = projected.reshape(-1, heads, head_dim).swapaxes(0, 1)
+    biases = ((v - u) * vectors).sum(2, keepdims=True) / head_dim**0.5
+    return np.concatenate([vectors, biases], axis=2)
