@@ -1,8 +1,7 @@
 """Schemes whose scores have an additional term for each distance j − i, without clipping.
 
 All are calls of `relative_attention` with a clipping range that covers the whole sequence. The table of the call has
-one row per distance. It is computed from sinusoids (Transformer-XL), from a table of buckets (T5) or from a fixed slope
-(ALiBi).
+one row per distance.
 """
 
 from __future__ import annotations
