@@ -242,16 +242,25 @@ def test_documents(relattn, tmp_path, monkeypatch, model):
         ("--input a.HTML --output c.html --report a.HTML", "must not replace an input"),
         ("--input a.HTML --output c.html --report c.html", "must not replace an input"),
         ("--input a.HTML --output c.txt", "the output must be .html"),
-        ("--input a.HTML --output c.html --n_best 2", "do not work with a document"),
         ("--input no.docx --output c.docx", "no.docx"),
         ("--input a.csv --output c.csv", ".csv is not supported"),
         ("--input a.csv --output c.csv --document", "--document requires --input in .txt"),
         ("--document", "requires --input"),
         ("--split --input a.txt --output c.txt", "--split does not work with --input"),
-        ("--split --align", "do not work with --split"),
     ):
         assert_refused(relattn("translate", model, *flags.split()), message)
     assert not list(tmp_path.glob("c.*"))
+
+
+@pytest.mark.parametrize("option", ["--n_best=1", "--format=tsv", "--align", "--keep_tags", "--prefix=a.html"])
+def test_options_for_lines_are_refused_for_texts(relattn, tmp_path, monkeypatch, model, option):
+    monkeypatch.chdir(tmp_path)
+    Path("a.html").write_text("one cat", encoding="utf-8")
+    name = option.partition("=")[0]
+    assert_refused(relattn("translate", model, "--split", option), f"--split does not work with {name}")
+    message = f"{name} does not work with --input" if name == "--prefix" else f"a document does not work with {name}"
+    assert_refused(relattn("translate", model, "--input=a.html", option), message)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.html"]
 
 
 def test_document_without_an_output_and_its_report(relattn, tmp_path, monkeypatch, model):

@@ -16,7 +16,7 @@ from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.alignment import align_words
 from relattn_mt.tokens.tokenizer import SpecialTokens, word_indices
-from relattn_mt.translate.output_formats import format_lines, header_lines, pharaoh
+from relattn_mt.translate.output_formats import LineFormat, pharaoh
 from relattn_mt.translate.translation import Translation
 
 from tests.support.engines import compiled
@@ -166,13 +166,12 @@ TWO = [
     ],
 )
 def test_output_formats(style, n_best, align, lines):
-    assert format_lines(style, 7, TWO, n_best=n_best, align=align) == lines
+    assert LineFormat(style, n_best, align).lines(7, TWO) == lines
     columns = "line\tscore\tconfidence\ttranslation\twarnings" + ("\talignment" if align else "")
-    assert header_lines(style, align=align) == ([columns] if style == "tsv" else [])
+    assert [*LineFormat(style, n_best, align).output([])] == ([columns] if style == "tsv" else [])
 
 
 def test_translations_as_json():
-    rows = [json.loads(line) for line in format_lines("jsonl", 7, TWO, n_best=True, align=True)]
+    rows = [json.loads(line) for line in LineFormat("jsonl", n_best=True, align=True).lines(7, TWO)]
     expected = {"line": 7, "score": -0.5124, "confidence": 0.5}
     assert rows[0] == {**expected, "translation": "ein\tMann »x«", "warnings": "", "alignment": "0-0 2-1"}
-    assert header_lines("jsonl", align=True) == []

@@ -3,8 +3,6 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,10 +17,9 @@ from relattn_mt.translate import Format, LongLines
 
 if TYPE_CHECKING:
     from relattn_mt.translate.options import TranslateOptions
-    from relattn_mt.translate.translation import Translation
+    from relattn_mt.translate.output_formats import LineFormat
     from relattn_mt.translate.translator import Translator
 
-Formatter = Callable[[Iterable[list["Translation"]]], Iterator[str]]
 CHUNK = 4096  # lines of a file that are translated at once
 _log = logging.getLogger(__name__)
 
@@ -91,6 +88,7 @@ def translate(
     """
     from relattn_mt.translate.glossary import Glossary
     from relattn_mt.translate.options import TranslateOptions
+    from relattn_mt.translate.output_formats import LineFormat
 
     require(not output or input, "--output requires --input")
     require(not (input and Path(input).is_dir()), f"--input must be a file, got a directory: {input}")
@@ -101,9 +99,15 @@ def translate(
     require(not (split and input), "--split does not work with --input: a document is always divided into sentences")
     if is_document or split:
         require_installed("documents")
-        is_plain = n_best is None and format == "text" and not (align or prefix or keep_tags)
-        others = "--n_best, --format, --align, --keep_tags and --prefix"
-        require(is_plain, f"{others} do not work with {'a document' if input else '--split'}")
+        for_lines = {
+            "--n_best": n_best is not None,
+            "--format": format != "text",
+            "--align": align,
+            "--keep_tags": keep_tags,
+            "--prefix": prefix,
+        }
+        given = ", ".join(option for option, value in for_lines.items() if value)
+        require(not given, f"{'a document' if input else '--split'} does not work with {given}")
     if long_lines == "split":
         require_installed("documents", "sentencex")
     _check_output(input, output, [input, glossary, report], bundle, is_document)
@@ -130,27 +134,20 @@ def translate(
         align=align,
         long_lines=long_lines,
     )
-    formatted = partial(_formatted, style=format, n_best=n_best is not None, align=align)
+    line_format = LineFormat(format, n_best is not None, align)
     if is_document:
         _translate_document(translator, input, output, options, report, not no_fuzzy)
     elif split:
         _translate_split_lines(translator, options)
     elif input:
-        _translate_text(translator, input, output, options, formatted)
+        _translate_text(translator, input, output, options, line_format)
     else:
-        _translate_lines(translator, prefix, options, formatted)
+        _translate_lines(translator, prefix, options, line_format)
 
 
-def _formatted(results: Iterable[list["Translation"]], *, style: Format, n_best: bool, align: bool) -> Iterator[str]:
-    """Yield the output lines for the translations of each line."""
-    from relattn_mt.translate.output_formats import format_lines, header_lines
-
-    yield from header_lines(style, align=align)
-    for number, translations in enumerate(results, start=1):
-        yield "\n".join(format_lines(style, number, translations, n_best=n_best, align=align))
-
-
-def _translate_lines(translator: "Translator", prefix: str, options: "TranslateOptions", formatted: Formatter) -> None:
+def _translate_lines(
+    translator: "Translator", prefix: str, options: "TranslateOptions", line_format: "LineFormat"
+) -> None:
     """Translate standard input, a sentence per line."""
     stdin = sys.stdin.fileno()
     if sys.stdin.seekable():  # a file, which is read again
@@ -159,12 +156,12 @@ def _translate_lines(translator: "Translator", prefix: str, options: "TranslateO
         os.lseek(stdin, begin, os.SEEK_SET)
     prefixes = read_lines(prefix) if prefix else None
     results = translator.stream(stream_lines(stdin), options, prefixes=prefixes, progress=shows_progress())
-    for line in formatted(results):
+    for line in line_format.output(results):
         print(line, flush=True)
 
 
 def _translate_text(
-    translator: "Translator", input: str, output: str, options: "TranslateOptions", formatted: Formatter
+    translator: "Translator", input: str, output: str, options: "TranslateOptions", line_format: "LineFormat"
 ) -> None:
     """Translate a file of text, a sentence per line.
 
@@ -181,7 +178,7 @@ def _translate_text(
     chunks = iter(lambda: list(islice(lines, CHUNK)), [])
     with putting(Path(output)) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
         results = translator.stream(chunks, options, progress=shows_progress())
-        file.writelines(f"{line}\n" for line in formatted(results))
+        file.writelines(f"{line}\n" for line in line_format.output(results))
     print(output)
 
 

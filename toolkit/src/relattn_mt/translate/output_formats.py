@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from relattn_mt.text.alignment import Links
@@ -11,36 +12,44 @@ from relattn_mt.translate import Format
 from relattn_mt.translate.translation import Translation
 
 
-def header_lines(style: Format, *, align: bool) -> list[str]:
-    """Return the lines before all translations: the column names of a table."""
-    return ["\t".join(("line", *columns(Translation("", 0.0, []), align=align)))] if style == "tsv" else []
+@dataclass(frozen=True)
+class LineFormat:
+    """Format of the translations of lines.
 
-
-def format_lines(
-    style: Format, number: int, translations: Sequence[Translation], *, n_best: bool, align: bool
-) -> list[str]:
-    """Return the output lines for the translations of one source line.
-
-    Args:
+    Attributes:
         style: "text" writes the translation, or with `n_best` Moses's "number ||| translation ||| score", with numbers
             from 0; "tsv" and "jsonl" write a row or an object per translation, with line numbers from 1.
-        number: Number of the source line, counted from 1.
-        translations: Its translations.
         n_best: Whether to write an n-best list.
         align: Whether to write word alignments.
     """
-    rows = [{"line": number, **columns(translation, align=align)} for translation in translations]
-    if style == "tsv":
-        return ["\t".join(str(value).replace("\t", " ") for value in row.values()) for row in rows]
-    if style == "jsonl":
-        return [json.dumps(row, ensure_ascii=False) for row in rows]
-    lines = []
-    for translation in translations:
-        parts = [str(number - 1), translation.text, f"{translation.score:.4f}"] if n_best else [translation.text]
-        if align:
-            parts.append(pharaoh(translation.alignment))
-        lines.append(" ||| ".join(parts))
-    return lines
+
+    style: Format = "text"
+    n_best: bool = False
+    align: bool = False
+
+    def output(self, results: Iterable[Sequence[Translation]]) -> Iterator[str]:
+        """Yield the column names of a table, and the output for the translations of each source line."""
+        if self.style == "tsv":
+            yield "\t".join(("line", *columns(Translation("", 0.0, []), align=self.align)))
+        for number, translations in enumerate(results, start=1):
+            yield "\n".join(self.lines(number, translations))
+
+    def lines(self, number: int, translations: Sequence[Translation]) -> list[str]:
+        """Return the output lines for the translations of one source line, whose number is counted from 1."""
+        rows = [{"line": number, **columns(translation, align=self.align)} for translation in translations]
+        if self.style == "tsv":
+            return ["\t".join(str(value).replace("\t", " ") for value in row.values()) for row in rows]
+        if self.style == "jsonl":
+            return [json.dumps(row, ensure_ascii=False) for row in rows]
+        lines = []
+        for translation in translations:
+            parts = [translation.text]
+            if self.n_best:
+                parts = [str(number - 1), translation.text, f"{translation.score:.4f}"]
+            if self.align:
+                parts.append(pharaoh(translation.alignment))
+            lines.append(" ||| ".join(parts))
+        return lines
 
 
 def report_row(source: str, translation: Translation) -> str:
