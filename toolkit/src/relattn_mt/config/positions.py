@@ -2,9 +2,10 @@
 
 Everything that depends on a scheme reads its `PositionSpec`: the model, the compiled decoder, exports, analysis and the
 reference pages. They match on the kinds of its two parts, a `Signal` and a `Mixer`, and refuse a kind that they do not
-know. To add a scheme, add an entry to `SCHEMES`, and for a new computation a kind. A `DistanceBias` names its module
-and its weights, as does an `OtherMixer`; the modules of the other kinds are in `model/positions/`, and their weights in
-`weights.py`. `register` adds a scheme of another package. Importing this module does not import PyTorch.
+know. To add a scheme, add an entry to `SCHEMES`, and for a new computation a kind. A `DistanceBias` names its module,
+its function in NumPy and its weights, and an `OtherMixer` its module and its weights; the modules of the other kinds
+are in `model/positions/`, and their weights in `weights.py`. `register` adds a scheme of another package. Importing
+this module does not import PyTorch.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ class ClippedTables(Mixer):
 class DistanceBias(Mixer):
     """Attention with a bias per head and distance: e_ij = q_i · k_j / √head_dim + b_(j−i), z_i = Σ_j α_ij v_j.
 
-    The subclasses are the functions b. PyTorch's engine supports any subclass.
+    The subclasses are the functions b. PyTorch's engine supports any subclass, the compiled decoder those with
+    `in_numpy`.
 
     Attributes:
         module: The class of the modules that compute b, as "package.module:Class". It is called with the number of

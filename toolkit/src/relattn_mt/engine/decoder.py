@@ -248,7 +248,7 @@ class NativeDecoder:
                 for number, packed in enumerate(layers):
                     kept += self.pack.distance_terms(packed, f"{stack}.{number}.self_attention", left, right)
         if self.spec.signal is not None:
-            is_learned = isinstance(self.spec.signal, LearnedVectors)
+            is_learned = stack in self.signals
             kept.append(self.signals[stack] if is_learned else sinusoids(np.arange(length), self.config.dim))
             arguments["signal"] = address(kept[-1])
         return arguments | {"left": left, "right": right}, kept
