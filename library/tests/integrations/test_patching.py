@@ -181,6 +181,17 @@ def test_replicas_compute_with_their_own_weights(spy):
     assert spy.call_count == 2
 
 
+def test_a_shallow_copy_keeps_its_setting():
+    encoder = build(FAMILIES["wav2vec2-bert"]).encoder
+    forward = type(encoder).forward
+    with faster.enable(encoder, window=(7, 2)):
+        twin = copy.copy(encoder)
+    assert faster.report(twin).startswith("the model (Wav2Vec2BertEncoder): relattn, window (7, 2)\n")
+    faster.disable(twin)
+    assert faster.report(twin).startswith("the model (Wav2Vec2BertEncoder): not enabled\n")
+    assert type(encoder).forward is forward
+
+
 @pytest.mark.parametrize("window", [None, (7, 2)])
 def test_pickled_models_stay_enabled(window, spy):
     model, inputs = build(FAMILIES["parakeet"]), features(90)

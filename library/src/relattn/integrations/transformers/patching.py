@@ -50,16 +50,18 @@ class Request:
 class Setting:
     """Setting of a module, or of all modules of a class, that use relattn.
 
+    It does not change, because shallow copies and replicas of a module share it, and other threads read it.
+
     Attributes:
         owner: The patched class.
         requests: The calls of `enable` that have not been undone, the oldest first.
         has_rebound: Whether references of the module to its forward were exchanged.
     """
 
-    def __init__(self, owner: PatchedClass, *requests: Request) -> None:
+    def __init__(self, owner: PatchedClass, *requests: Request, has_rebound: bool = False) -> None:
         self.owner = owner
-        self.requests = list(requests)
-        self.has_rebound = False
+        self.requests = requests
+        self.has_rebound = has_rebound
         owner.settings.add(self)
 
     @property
@@ -132,12 +134,12 @@ class PatchedClass:
     def enable(self, owner: Owner, request: Request) -> None:
         """Enable the class or one of its modules."""
         self.install()
-        if SETTING not in owner.__dict__:
-            setattr(owner, SETTING, Setting(self))
-        setting = owner.__dict__[SETTING]
-        setting.requests.append(request)
-        if isinstance(owner, nn.Module):
-            setting.has_rebound |= self._rebind(owner, self.original, self.forward)
+        has_rebound = isinstance(owner, nn.Module) and self._rebind(owner, self.original, self.forward)
+        requests: tuple[Request, ...] = ()
+        if (setting := owner.__dict__.get(SETTING)) is not None:
+            requests = setting.requests
+            has_rebound |= setting.has_rebound
+        setattr(owner, SETTING, Setting(self, *requests, request, has_rebound=has_rebound))
 
     def disable(self, owner: Owner) -> None:
         """Undo each `enable`. Does nothing if `owner` was not enabled."""
@@ -150,9 +152,11 @@ class PatchedClass:
         setting = owner.__dict__.get(SETTING)
         if setting is None or request not in setting.requests:
             return
-        setting.requests.remove(request)
-        if not setting.requests:
-            self.settings.discard(setting)
+        remaining = [other for other in setting.requests if other is not request]
+        self.settings.discard(setting)
+        if remaining:
+            setattr(owner, SETTING, Setting(self, *remaining, has_rebound=setting.has_rebound))
+        else:
             delattr(owner, SETTING)
             follow_class = SETTING in self.module_type.__dict__ and not setting.has_rebound
             if isinstance(owner, nn.Module) and not follow_class:
