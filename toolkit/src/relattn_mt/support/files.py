@@ -8,6 +8,7 @@ import io
 import os
 import re
 import shutil
+import stat
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -137,15 +138,21 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
 def output(path: Path) -> Iterator[Callable[[bytes | memoryview], object]]:
     """Open a file and yield a function that writes its content. A regular file is replaced with `putting`.
 
-    A device or a pipe is written directly and is not replaced.
+    A device, a pipe or a link is written directly and is not replaced.
 
     Raises:
         InputError: The file cannot be opened, which is known before the block runs, or cannot be written.
     """
-    if path.exists() and not path.is_file():
+    if path.is_symlink() or (path.exists() and not stat.S_ISREG(path.stat().st_mode)):
         try:
-            with path.open("wb") as file:
-                yield file.write
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
+
+                def write_through(content: bytes | memoryview) -> None:
+                    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                        file.truncate()
+                    file.write(content)
+
+                yield write_through
         except OSError as error:
             raise InputError(f"{path}: cannot be written: {reason(error)}") from error
         return
