@@ -80,7 +80,7 @@ class Argument(NamedTuple):
         return documentation(self.owner)[1].get(self.name, "")
 
     def prefix(self, outer: str) -> str:
-        """Return what the names of the settings of a group begin with: nothing of its own if it is required."""
+        """Return the prefix of the names of the settings in a group. A required group adds nothing to `outer`."""
         return outer if self.required else f"{outer}{self.name}."
 
 

@@ -274,7 +274,7 @@ class Message:
 
 
 def _placeholder(source: str) -> TextToken:
-    """Return the tag that a placeholder is."""
+    """Return the tag of a placeholder."""
     name = _NAME.match(source)
     return TextToken(
         name=name[2].lower() if name else "",

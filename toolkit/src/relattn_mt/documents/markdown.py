@@ -253,7 +253,7 @@ class _OpenTags:
         return "", False
 
     def _mark(self, found: re.Match[str], number: int) -> tuple[str, bool] | None:
-        """As `tag`, of a mark of emphasis."""
+        """The same as `tag`, for a mark of emphasis."""
         source = found[0]
         begin, end = found.span()
         can_close = begin > 0 and not found.string[begin - 1].isspace()

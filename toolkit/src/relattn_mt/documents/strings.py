@@ -98,7 +98,7 @@ def _require_json(content: str) -> None:
 
 
 def _skip_space(content: str, begin: int) -> int:
-    """Return the offset of the first character from `begin` on that is no space."""
+    """Return the offset of the first character at or after `begin` that is not a space."""
     return _SPACE.match(content, begin).end()  # type: ignore[union-attr]
 
 

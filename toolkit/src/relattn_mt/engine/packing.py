@@ -60,7 +60,7 @@ class Packing:
         self.padded = padded(self.head_dim)
         self.scale = LOG2_E / self.head_dim**0.5  # of scores
         self.kept: list[np.ndarray] = []
-        self.terms: dict[str, partial[np.ndarray]] = {}  # functions of distances, by the name of the self-attention
+        self.terms: dict[str, partial[np.ndarray]] = {}  # a function of distances per self-attention, by its name
 
     def keep(self, array: np.ndarray, dtype: Any = np.float32) -> int:
         """Keep an array alive, or an aligned copy, and return its address. The arrays of a file are not writeable."""

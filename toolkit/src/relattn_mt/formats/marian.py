@@ -309,7 +309,9 @@ def _named(path: Path, settings: Fields, name: str, files: list[Path], most: int
 
 
 def _settings(path: Path) -> tuple[Path, Fields]:
-    """Return the file with names and the search, and its content; the directory and nothing if there is no such file.
+    """Return the file that names the vocabularies and sets the search, and its content.
+
+    Without such a file, the result is the directory and an empty dictionary.
 
     Marian writes MODEL.decoder.yml for each file of weights, and reads that of the weights that it is given.
     """

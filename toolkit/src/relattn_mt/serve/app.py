@@ -197,7 +197,7 @@ def _refusal(scope: Scope, access: Access) -> Response | None:
 
 @dataclass
 class _LimitedRequest:
-    """A request whose size and time to arrive are limited, and whose response gets `HEADERS`."""
+    """A request with limits on its size and on the time to receive it. Its response gets `HEADERS`."""
 
     app_receive: Receive
     app_send: Send

@@ -39,7 +39,7 @@ class QueueFull(Exception):
 
 
 class _Item(NamedTuple):
-    """An item that waits."""
+    """A waiting item."""
 
     content: Any
     future: asyncio.Future[Any]  # its result

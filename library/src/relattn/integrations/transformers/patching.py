@@ -32,7 +32,7 @@ Owner = type[nn.Module] | nn.Module  # of a setting
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What one call of `enable` asks for.
+    """Options of one call of `enable`.
 
     Attributes:
         window: The sliding window, or None.
@@ -54,7 +54,7 @@ class Setting:
 
     Attributes:
         owner: The patched class.
-        requests: The calls of `enable` that have not been undone, the oldest first.
+        requests: Options of the calls of `enable` that are in effect, oldest first.
         has_rebound: Whether references of the module to its forward were exchanged.
     """
 
