@@ -58,7 +58,7 @@ def place(
     if stripped.pattern is not None:
         before = Counter(match[0] for match in stripped.pattern.finditer(stripped.original.text))
         after = Counter(match[0] for match in stripped.pattern.finditer(placed.text))
-        guessed += (before - after).elements()  # those that are no longer whole
+        guessed += (before - after).elements()  # missing, or changed by what stands beside them
     return placed, guessed
 
 
@@ -139,6 +139,7 @@ class _Placing:
         self.root = _Element(first, last=last, end=len(translation.rstrip()))
         self.changes: list[int] = [-1]  # places of tags, and the innermost pair after each of them
         self.inner = [self.root]
+        self.separators: dict[str, list[list[int]]] = {}  # places of each separator in the line and in the translation
         elements = self._elements(stripped.tags)
         pairs = [element for element in reversed(elements) if element.last is not None]  # inner ones first
         self.aligned: dict[int, list[_Piece]] = {}  # translation of each word of the line
@@ -322,9 +323,11 @@ class _Placing:
         separator = tag.content.head
         if separator not in SEPARATORS or self.line[tag.at : tag.at + 1] != separator:
             return None
-        places = [match.start() for match in re.finditer(separator, self.translation)]
-        number = self.line.count(separator, 0, tag.at)
-        return places[number] if len(places) == self.line.count(separator) else None
+        if separator not in self.separators:
+            sides = self.line, self.translation
+            self.separators[separator] = [[match.start() for match in re.finditer(separator, side)] for side in sides]
+        places, target_places = self.separators[separator]
+        return target_places[bisect_left(places, tag.at)] if len(places) == len(target_places) else None
 
     def _beside(self, tag: Tag) -> int | None:
         """Return the place of a tag beside the translation of its neighbour: the word before it, if it touches none."""
