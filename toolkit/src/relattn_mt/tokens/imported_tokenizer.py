@@ -78,7 +78,11 @@ class Vocabulary:
     def __post_init__(self) -> None:
         for name, annotation in get_type_hints(Vocabulary).items():
             value = getattr(self, name)
-            strings = [*value, *value.values()] if isinstance(value, dict) else value
+            strings = [value]
+            if isinstance(value, dict):
+                strings = [*value, *value.values()]
+            elif isinstance(value, list):
+                strings = value
             valid = type(value) is (get_origin(annotation) or annotation) and {*map(type, strings)} <= {str}
             require(valid, f"a vocabulary's {name} must be {_KINDS[annotation]}")
         _require_pieces("source", self.source, [self.unknown, *self.source_begin, *self.source_end])
