@@ -103,8 +103,9 @@ def claimed(recipe: Recipe, *, resume: bool, first: bool) -> Iterator[None]:
 def _require_free(out: Path) -> None:
     require(not (out / RECIPE).exists(), f"{out}: contains a run; use --resume to continue it, or another out")
     # A killed process may have left a lock or a temporary file in a directory that it created.
-    ignored = (entry.name == LOCK or is_leftover(entry) for entry in out.glob("*"))
-    empty = not out.exists() or (out.is_dir() and all(ignored))
+    empty = not out.exists() or (
+        out.is_dir() and all(entry.name == LOCK or is_leftover(entry) for entry in out.iterdir())
+    )
     require(empty, f"{out}: out must be an empty directory or a new one")
 
 

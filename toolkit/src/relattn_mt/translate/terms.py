@@ -16,6 +16,7 @@ from dataclasses import replace
 from relattn_mt.text.plausibility import TERMS
 from relattn_mt.translate.literals import Translations, merged
 from relattn_mt.translate.prepare import Sentence
+from relattn_mt.translate.translation import Translation
 
 _END = re.compile(r"[.!?…](?=[\"'”’»)\s])|[。！？]")
 _WORD = re.compile(r"\w+")
@@ -47,13 +48,16 @@ def translate_with_terms(
         return results
     for number, others in translate(lacking).items():
         best, has_terms = own[number][0]
-        constrained = others[0]
-        is_better = TERMS not in constrained.warnings and _fits(best.text, constrained.text, terms[number])
-        if has_terms or is_better:
+        if has_terms or _is_better(others[0], best, terms[number]):
             results[number] = merged(own[number], others)
         else:
             results[number] = [replace(plain, warnings=(*plain.warnings, TERMS)) for plain in results[number]]
     return results
+
+
+def _is_better(constrained: Translation, plain: Translation, terms: Sequence[str]) -> bool:
+    """Return whether a translation that had to have terms has them, in place of words of a plain translation."""
+    return TERMS not in constrained.warnings and _fits(plain.text, constrained.text, terms)
 
 
 def _has(text: str, terms: Sequence[str]) -> bool:
