@@ -31,7 +31,7 @@ from relattn_mt.search.engine import Engine
 from relattn_mt.support import files
 from relattn_mt.support.allocation import return_freed_memory
 from relattn_mt.support.errors import InputError, install_command, language_pairs, naming, one_line, require
-from relattn_mt.support.files import as_size, putting, read_bytes, require_files, require_outside
+from relattn_mt.support.files import as_size, putting, read_bytes, real_path, require_files, require_outside
 from relattn_mt.support.types import LanguagePair
 from relattn_mt.tokens.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn_mt.tokens.tokenizer import TOKENIZER, Tokenizer
@@ -184,7 +184,7 @@ class Bundle:
             InputError: `path` is neither a bundle, an empty directory nor free, or writing fails. What was there is
                 kept.
         """
-        path = self.path.resolve()
+        path = real_path(self.path)
         require_replaceable(path)
         description = _Description(
             src_lang=self.src_lang,

@@ -2,6 +2,7 @@
 
 import gzip
 import shutil
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,13 @@ def test_output_never_replaces_an_input(relattn, tmp_path, text, model):
     for output in (*outputs, path / "new.html"):
         assert_refused(relattn("evaluate", *arguments, "--out", output), f"{output}: the output must not")
     assert {file: file.read_bytes() for file in (src, ref, *path.iterdir())} == before
+
+
+def test_a_loop_of_links_is_refused(relattn, tmp_path, text, model):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    files = {"--src": text["valid_src"], "--ref": text["valid_tgt"], "--out": tmp_path / "out"}
+    for option, message in ("--src", "cannot be read"), ("--ref", "cannot be read"), ("--out", "cannot be written"):
+        arguments = chain.from_iterable((files | {option: loop}).items())
+        assert_refused(relattn("evaluate", model, *arguments), f"{loop}: {message}")
+    assert loop.is_symlink()

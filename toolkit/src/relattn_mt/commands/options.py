@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from relattn_mt.config import SearchConfig, SyntheticCleaningConfig
 from relattn_mt.support.errors import require
+from relattn_mt.support.files import real_path
 from relattn_mt.support.types import SentencePair
 from relattn_mt.translate import Precision
 
@@ -127,10 +128,10 @@ def require_new_output(out: str, inputs: Sequence[str], bundle: str) -> None:
     """Raise an InputError if writing `out`, unless it is empty, would replace an input or a file in a bundle."""
     if not out:
         return
-    path = Path(out).resolve()
+    path = real_path(out)
     for name in filter(None, inputs):
-        require(Path(name).resolve() != path, f"{out}: the output must not replace an input")
-    inside = path.is_relative_to(Path(bundle).resolve())
+        require(real_path(name) != path, f"{out}: the output must not replace an input")
+    inside = path.is_relative_to(real_path(bundle))
     require(not inside, f"{out}: the output must not be inside the bundle {bundle}")
 
 

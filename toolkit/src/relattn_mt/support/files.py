@@ -32,7 +32,7 @@ def putting(path: Path) -> Iterator[Path]:
         InputError: Writing failed (a full disk, no permission); what was at `path` before is kept.
     """
     given = path
-    path = Path(os.path.realpath(path)) if path.is_symlink() else path
+    path = real_path(path) if path.is_symlink() else path
     name = f".relattn-{os.urandom(8).hex()}"  # short, even if the name of `path` has the maximum length
     aside = path.with_name(f"{name}.part")
     old = path.with_name(f"{name}.old")
@@ -94,9 +94,14 @@ def require_unique_entries(path: Path) -> None:
         require(len({*names}) == len(names), f"{path}: damaged: it must have each entry once, got one twice")
 
 
+def real_path(path: AnyPath) -> Path:
+    """Return an absolute path without links. In a loop of links, where `Path.resolve` fails, they stay."""
+    return Path(os.path.realpath(path))
+
+
 def require_outside(path: Path, source: Path) -> None:
     """Raise an `InputError` if an output is its own source, or inside of it; links are followed."""
-    outside = not path.resolve().is_relative_to(source.resolve())
+    outside = not real_path(path).is_relative_to(real_path(source))
     require(outside, f"{path}: must be outside of {source}, which it is made from")
 
 

@@ -41,7 +41,7 @@ from relattn_mt.formats.exportable import require_exportable
 from relattn_mt.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
 from relattn_mt.formats.parity import Reference, Report, check_lines
 from relattn_mt.support.errors import require, require_installed
-from relattn_mt.support.files import putting, require_outside, require_replaceable
+from relattn_mt.support.files import putting, real_path, require_outside, require_replaceable
 from relattn_mt.support.types import Sample
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
 from relattn_mt.weights import TensorDict, Tensors
@@ -79,7 +79,7 @@ def export(
     require_installed("export", "ctranslate2")
     require_exportable(bundle.model, bundle.path)
     require_computable(quantization)
-    out = out.resolve()
+    out = real_path(out)
     require_replaceable(out, FILES, DIRECTORY)
     ours = bundle.translator(precision="fp32")
     state = _state(bundle)
