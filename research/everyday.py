@@ -1,7 +1,7 @@
 """Training text of everyday-en-de that Tatoeba lacks: names, amounts and dates in sentences, a traveller's first words.
 
 The words and patterns are recipes/everyday-lists.tsv and recipes/everyday-patterns.tsv, and whole pairs
-recipes/everyday-phrases.tsv, recipes/everyday-written.tsv and everyday-written-2.tsv. No line that is written is one of
+recipes/everyday-phrases.tsv and recipes/everyday-written*.tsv. No line that is written is one of
 recipes/everyday-held-out*.tsv.
 """
 
@@ -88,8 +88,8 @@ def write_text(directory: Path) -> dict[str, int]:
     rest: the text without pairs that translate a set phrase otherwise than recipes/everyday-phrases.tsv.
     names: pairs of the text in which names are replaced by others. labels: names, products and unknown words alone.
     sentences: patterns with their slots filled. numbers-en and numbers-de: items of the built-in corpus, alone and in
-    sentences, whose source is English or German. phrases, written and written-2: pairs of our own. copied and
-    copy: lines of the text, twice the same.
+    sentences, whose source is English or German. phrases, written, written-2 and written-3: pairs of our own. copied
+    and copy: lines of the text, twice the same.
     """
     sides = [(directory / f"train.{language}").read_text(encoding="utf-8").splitlines() for language in _LANGUAGES]
     pairs = list(zip(*sides, strict=True))
@@ -115,7 +115,7 @@ def write_text(directory: Path) -> dict[str, int]:
     phrases = written_pairs("phrases")
     write("phrases", phrases)
     write("rest", without_other_translations(pairs, phrases))
-    for name in ("written", "written-2"):
+    for name in ("written", "written-2", "written-3"):
         write(name, without_other_translations(written_pairs(name), phrases))
     return counts
 

@@ -63,7 +63,7 @@ def test_no_line_is_held_out_and_files_are_parallel(tmp_path: Path, monkeypatch:
     )
     held_out = Maker(Random(1)).sentence()
     (tmp_path / "held").mkdir()
-    for name in ("lists", "patterns", "phrases", "held-out-2", "written-2"):
+    for name in ("lists", "patterns", "phrases", "held-out-2", "written-2", "written-3"):
         (tmp_path / "held" / f"everyday-{name}.tsv").write_bytes((RECIPES / f"everyday-{name}.tsv").read_bytes())
     (tmp_path / "held" / "everyday-patterns.tsv").write_text("Hello.\tHallo.\nThank you, {person}!\tDanke, {person}!\n")
     (tmp_path / "held" / "everyday-held-out.tsv").write_text(f"Hello.\tGuten Tag.\n{held_out[0]}\t{held_out[1]}\n")
@@ -99,7 +99,7 @@ def test_no_written_pair_is_nearly_a_held_out_phrase():
     for phrase in phrases:  # what shares three of four words has one of these
         for word in sorted(phrase, key=len)[-(len(phrase) // 4 + 1) :]:
             having.setdefault(word, []).append(phrase)
-    written = [RECIPES / "everyday-written.tsv", RECIPES / "everyday-written-2.tsv"]
+    written = RECIPES.glob("everyday-written*.tsv")
     for line in "".join(path.read_text(encoding="utf-8") for path in written).splitlines():
         for words in map(_words, line.split("\t")):
             for phrase in (phrase for word in words for phrase in having.get(word, ())):
