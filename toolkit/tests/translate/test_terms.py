@@ -48,8 +48,8 @@ def test_terms_replace_words_and_are_never_added(source, plain, constrained, exp
     assert best.warnings == (("terms",) if expected is None else ())
 
 
-def test_with_the_model():
-    """A term that fits is there, and one that does not leaves the translation as it is. Others are not delayed."""
+def test_with_the_model(caplog):
+    """A term that fits is there, and one that does not leaves the translation as it is, which is said."""
     lines = ["My flat is small.", "Please open the file.", "He is my friend."]
     glossary = Glossary([(1, "flat", "Apartment"), (2, "file", "Dokument Dokument Dokument")])
     translator = load("everyday-en-de")
@@ -59,6 +59,7 @@ def test_with_the_model():
     assert "terms" not in found[0].warnings
     assert (found[1].text, found[1].warnings) == (plain[1], ("terms",))
     assert found[2].text == plain[2]
+    assert caplog.messages == ["line 2: translated without terms that do not fit: Dokument Dokument Dokument"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ and has a warning.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,18 +19,20 @@ from relattn_mt.translate.literals import Translations, merged
 from relattn_mt.translate.prepare import Sentence
 from relattn_mt.translate.translation import Translation
 
+_log = logging.getLogger(__name__)
 _END = re.compile(r"[.!?…](?=[\"'”’»)\s])|[。！？]")
 _WORD = re.compile(r"\w+")
 
 
 def translate_with_terms(
-    sentences: Mapping[int, Sentence], translate: Callable[[Mapping[int, Sentence]], Translations]
+    sentences: Mapping[int, Sentence], translate: Callable[[Mapping[int, Sentence]], Translations], unit: str = ""
 ) -> Translations:
     """Return the translations of sentences, some of which have terms of a glossary.
 
     Args:
         sentences: Sentences by number.
         translate: Function that translates sentences, with the terms that their options require.
+        unit: What a sentence is called in messages; empty: no warnings are logged.
     """
     terms = {}
     first = dict(sentences)
@@ -51,6 +54,10 @@ def translate_with_terms(
         if has_terms or _is_better(others[0], best, terms[number]):
             results[number] = merged(own[number], others)
         else:
+            if unit:
+                _log.warning(
+                    "%s %d: translated without terms that do not fit: %s", unit, number, ", ".join(terms[number])
+                )
             results[number] = [replace(plain, warnings=(*plain.warnings, TERMS)) for plain in results[number]]
     return results
 

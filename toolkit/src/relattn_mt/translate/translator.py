@@ -303,7 +303,7 @@ class Translator:
         if any(sentence.options.glossary for sentence in sentences):
             self.runner.require_steps("a glossary")
         with_literals = partial(translate_with_literals, preparation=self.preparation, translate=translate)
-        results = translate_with_terms(short, with_literals)
+        results = translate_with_terms(short, with_literals, call.unit)
         for number, length in long.items():
             results[number] = self._translate_long(number, numbered[number], length, call)
             report_done(1)
