@@ -2,8 +2,8 @@
 # Compile the kernels for this machine with $CC or cc, and run the C tests: run.sh DIRECTORY [fuzz]
 #
 # AddressSanitizer and UndefinedBehaviorSanitizer watch the tests if the compiler has them. Only the levels that this
-# processor runs are compiled, those in float64 for the best level. With `fuzz`, libFuzzer runs its targets, for FUZZ_SECONDS
-# each.
+# processor runs are compiled, those in float64 for the best level, and the level amx where only its own instructions are
+# missing, with these in C (tiles.h). With `fuzz`, libFuzzer runs its targets, for FUZZ_SECONDS each.
 set -eu
 kernels=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$1" && cd "$1" && rm -f ./*.o
@@ -21,13 +21,16 @@ echo '#include <stdio.h>
 #include "levels.h"
 int main(void) { char message[256]; int dots; relattn_choose(0, "?", &dots, message); puts(message); return 0; }' > allowed.c
 $cc -w -I"$kernels" -DPARTS= allowed.c "$kernels/levels.c" -o allowed
-allowed=" $(./allowed | tr ',' ' ') " lowest=$(sed -n "s/^$machine(\([a-z0-9_]*\),.*/\1/p" "$kernels/levels.h" | tail -n 1)
+allowed=" $(./allowed | tr ',' ' ') " emulated=
+case $allowed in *" amx "*) ;; *" avx512_bf16 "*) allowed="$allowed amx " emulated=-DAMX=1 ;; esac
+lowest=$(sed -n "s/^$machine(\([a-z0-9_]*\),.*/\1/p" "$kernels/levels.h" | tail -n 1)
 
 : > commands
 best=
 sed -n "s/^$machine(\([a-z0-9_]*\), \([A-Z0-9]*\), .*\"\(.*\)\")\$/\1 \2 \3/p" "$kernels/levels.h" > levels
 while read -r level dtypes options; do
     case $allowed in *" $level "*) ;; *) [ "$level" = "$lowest" ] || continue ;; esac
+    [ "$emulated$level" = -DAMX=1amx ] && options="$options -include '$kernels/tests/tiles.h'"
     for dtype in $(case $dtypes in EXACT) echo float32 $([ "$best" ] || echo float64) ;; TILES) echo bfloat16 int8 ;; *) echo bfloat16 ;; esac); do
         case $dtype in float64) define=-DREAL64 ;; bfloat16) define=-DBF16 ;; *) define= ;; esac
         for source in attention/attention engine/engine tests/part; do
@@ -45,7 +48,7 @@ link() { # PROGRAM PART SOURCE...: a test with the parts of these names and the 
     program=$1 part=$2
     shift 2
     parts=$(ls "$part"-*.o | sed "s/$part-\(.*\)-\(.*\)\.o/PART(\1, \2)/" | tr '\n' ' ')
-    $cc $flags $extra "-DPARTS=$parts" "$@" "$kernels/levels.c" "$part"-*.o -lm -ldl -lpthread -o "$program"
+    $cc $flags $emulated $extra "-DPARTS=$parts" "$@" "$kernels/levels.c" "$part"-*.o -lm -ldl -lpthread -o "$program"
 }
 extra=
 attention="$kernels/attention/open.c" engine="$kernels/engine/open.c" tests="$kernels/tests"
