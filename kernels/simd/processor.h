@@ -50,9 +50,8 @@ static int may_use_matrix_tiles(void) {
 #define AVX512_VNNI CPUID(7, 0, ECX, 11)
 #define AVX512_BF16 CPUID(7, 1, EAX, 5)
 #ifndef AMX /* tests define it, with AMX's instructions in C */
-#define AMX                                                                                                            \
-    (keeps_registers(0x60000) && CPUID(7, 0, EDX, 22) /* BF16 */ && CPUID(7, 0, EDX, 24) /* TILE */ &&                 \
-     CPUID(7, 0, EDX, 25) /* INT8 */ && may_use_matrix_tiles())
+#define AMX /* BF16, TILE and INT8 */                                                                                  \
+    (keeps_registers(0x60000) && CPUID(7, 0, EDX, 22) && CPUID(7, 0, EDX, 24) && CPUID(7, 0, EDX, 25) && may_use_matrix_tiles())
 #endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
