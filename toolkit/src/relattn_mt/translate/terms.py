@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from relattn_mt.support.errors import one_line
 from relattn_mt.text.plausibility import TERMS
 from relattn_mt.translate.literals import Translations, merged
 from relattn_mt.translate.prepare import Sentence
@@ -55,9 +56,8 @@ def translate_with_terms(
             results[number] = merged(own[number], others)
         else:
             if unit:
-                _log.warning(
-                    "%s %d: translated without terms that do not fit: %s", unit, number, ", ".join(terms[number])
-                )
+                left_out = one_line(", ".join(terms[number]), 80)
+                _log.warning("%s %d: translated without terms that do not fit: %s", unit, number, left_out)
             results[number] = [replace(plain, warnings=(*plain.warnings, TERMS)) for plain in results[number]]
     return results
 
