@@ -88,8 +88,8 @@ def write_text(directory: Path) -> dict[str, int]:
     rest: the text without pairs that translate a set phrase otherwise than recipes/everyday-phrases.tsv.
     names: pairs of the text in which names are replaced by others. labels: names, products and unknown words alone.
     sentences: patterns with their slots filled. numbers-en and numbers-de: items of the built-in corpus, alone and in
-    sentences, whose source is English or German. phrases, written, written-2 and written-3: pairs of our own. copied
-    and copy: lines of the text, twice the same.
+    sentences, whose source is English or German. phrases, written and written-2 etc.: pairs of our own. copied and
+    copy: lines of the text, twice the same.
     """
     sides = [(directory / f"train.{language}").read_text(encoding="utf-8").splitlines() for language in _LANGUAGES]
     pairs = list(zip(*sides, strict=True))
@@ -115,7 +115,8 @@ def write_text(directory: Path) -> dict[str, int]:
     phrases = written_pairs("phrases")
     write("phrases", phrases)
     write("rest", without_other_translations(pairs, phrases))
-    for name in ("written", "written-2", "written-3"):
+    for path in sorted(RECIPES.glob("everyday-written*.tsv")):
+        name = path.stem.removeprefix("everyday-")
         write(name, without_other_translations(written_pairs(name), phrases))
     return counts
 

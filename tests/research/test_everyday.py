@@ -63,7 +63,7 @@ def test_no_line_is_held_out_and_files_are_parallel(tmp_path: Path, monkeypatch:
     )
     held_out = Maker(Random(1)).sentence()
     (tmp_path / "held").mkdir()
-    for name in ("lists", "patterns", "phrases", "held-out-2", "written-2", "written-3"):
+    for name in ("lists", "patterns", "phrases", "held-out-2"):
         (tmp_path / "held" / f"everyday-{name}.tsv").write_bytes((RECIPES / f"everyday-{name}.tsv").read_bytes())
     (tmp_path / "held" / "everyday-patterns.tsv").write_text("Hello.\tHallo.\nThank you, {person}!\tDanke, {person}!\n")
     (tmp_path / "held" / "everyday-held-out.tsv").write_text(f"Hello.\tGuten Tag.\n{held_out[0]}\t{held_out[1]}\n")
