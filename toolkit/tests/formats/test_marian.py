@@ -475,6 +475,7 @@ def test_a_broken_link_beside_a_compressed_file(tmp_path):
     (path / f"{weights.name}.gz").write_bytes(gzip.compress(weights.read_bytes()))
     weights.unlink()
     weights.symlink_to(tmp_path / "elsewhere")
+    (path / "loop").symlink_to(path / "loop")
     run_import(path, tmp_path / "bundle", "", "")
     assert not (tmp_path / "elsewhere").exists()
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from relattn_mt.support.errors import InputError, reason
+from relattn_mt.support.files import real_path
 from relattn_mt.tokens.text_files import blocks
 
 SUFFIXES = ".gz", ".zst"  # the first is taken if a file is there with both: it needs no other package
@@ -35,7 +36,7 @@ def unpacked(path: Path) -> Iterator[Path]:
     with temporary(path) as directory:
         for file in path.iterdir():
             if file.name not in packed:  # a broken link, through which `unpack` would write
-                (directory / file.name).symlink_to(file.resolve())
+                (directory / file.name).symlink_to(real_path(file))
         for name, file in packed.items():
             unpack(file, directory / name)
         yield directory
