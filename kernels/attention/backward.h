@@ -45,10 +45,9 @@ INLINE void backward_row(const arguments *a, const tile_info *tile, const strip_
 
 #pragma GCC unroll 16
     for (idx v = first; v < end; v++) x[v] = VEC(scores + v * LANES);
-    const real *terms = NULL, *dp_terms = NULL;
-    if (flags & KEY_TERMS) terms = gather_terms(has_relations, tile, s.terms + r * width, slice, slots, scratch);
-    if (flags & VALUE_TERMS)
-        dp_terms = gather_terms(has_relations, tile, s.dp_terms + r * width, slice, slots, dp_scratch);
+    const real *terms = flags & KEY_TERMS ? gather_terms(has_relations, tile, s.terms + r * width, slice, slots, scratch) : NULL;
+    const real *dp_terms =
+        flags & VALUE_TERMS ? gather_terms(has_relations, tile, s.dp_terms + r * width, slice, slots, dp_scratch) : NULL;
     if (flags & KEY_TERMS && !slice.is_edge)
 #pragma GCC unroll 16
         for (idx v = first; v < end; v++) x[v] += VEC(terms + v * LANES);

@@ -54,8 +54,7 @@ INLINE int forward_row(const arguments *a, const tile_info *tile, const strip_la
 
 #pragma GCC unroll 16
     for (idx v = first; v < end; v++) x[v] = VEC(scores + v * LANES);
-    const real *terms = NULL;
-    if (flags & KEY_TERMS) terms = gather_terms(has_relations, tile, s.terms + r * width, slice, slots, scratch);
+    const real *terms = flags & KEY_TERMS ? gather_terms(has_relations, tile, s.terms + r * width, slice, slots, scratch) : NULL;
     if (flags & KEY_TERMS && !slice.is_edge)
 #pragma GCC unroll 16
         for (idx v = first; v < end; v++) x[v] += VEC(terms + v * LANES);
@@ -243,8 +242,7 @@ static void forward_worker(void *data) {
                            .rel_key.head = -1,
                            .rel_value.head = -1,
                            .strips.table.head = -1};
-    const int direct = a->queries < MIN_QUERIES_TO_TRANSPOSE;
-    const int is_packed = PACK_SIZE > 1;
+    const int direct = a->queries < MIN_QUERIES_TO_TRANSPOSE, is_packed = PACK_SIZE > 1;
     real *key_rows;
     const buffer buffers[] = {
         {&w.keys, direct ? 0 : max_keys * packed_len(padded_dim)},
@@ -282,43 +280,46 @@ static void forward_worker(void *data) {
     const idx tasks_per_head = (a->queries + TASK_QUERIES - 1) / TASK_QUERIES, heads_per_key_head = a->heads / a->key_heads;
     matrix keys = {0};
     rhs values = {0};
-    for (idx task; (task = next_task(queue)) < a->batch * a->heads * tasks_per_head;) {
-        const idx b = task / tasks_per_head / a->heads, h = task / tasks_per_head % a->heads,
-                  kv = h / heads_per_key_head;
-        const idx start = task % tasks_per_head * TASK_QUERIES, queries = sequence_queries(a, b),
-                  end = start + TASK_QUERIES < queries ? start + TASK_QUERIES : queries;
-        if (start >= queries) continue;
-        const idx position = query_position(a, b, start);
-        const idx visible = visible_keys(a, b, position, valid_queries(a, b, start, end - start));
-        const idx begin = first_tile_key(a, position, visible), valid = valid_keys(a, b);
-        /* all keys of a head, or the keys in the windows of the task's queries */
-        const range needed_keys = max_keys >= a->keys ? (range){0, valid} : (range){begin, visible - begin};
-        if (w.loaded_head != b * a->key_heads + kv || w.loaded_keys.first != needed_keys.first ||
-            w.loaded_keys.count != needed_keys.count) {
-            if (direct) keys = load_rows(a, &a->key, b, kv, needed_keys.first, needed_keys.count, a->dim, key_rows);
-            for (idx j = 0; j < needed_keys.count && !direct; j += KEYS) {
-                const idx num_rows = tile_len(j, needed_keys.count);
-                const matrix key =
-                    load_rows_once(a, &a->key, b, kv, needed_keys.first + j, num_rows, a->dim, w.scratch);
-                pack_columns(w.keys + j * packed_len(padded_dim), key, num_rows, padded_dim, w.transpose_scratch);
+    /* The heads of a short sequence are adjacent in memory, so a thread takes several, if there are many tasks. */
+    const idx tasks = a->batch * a->heads * tasks_per_head, share = tasks / (16 * a->threads),
+              group = a->queries > SHORT_SEQUENCE ? 1 : clamp(share, 1, a->heads);
+    for (idx first_task; (first_task = next_task(queue) * group) < tasks;)
+        for (idx task = first_task; task < first_task + group && task < tasks; task++) {
+            const idx b = task / tasks_per_head / a->heads, h = task / tasks_per_head % a->heads,
+                      kv = h / heads_per_key_head;
+            const idx start = task % tasks_per_head * TASK_QUERIES, queries = sequence_queries(a, b),
+                      end = start + TASK_QUERIES < queries ? start + TASK_QUERIES : queries;
+            if (start >= queries) continue;
+            const idx position = query_position(a, b, start);
+            const idx visible = visible_keys(a, b, position, valid_queries(a, b, start, end - start));
+            const idx begin = first_tile_key(a, position, visible), valid = valid_keys(a, b);
+            /* all keys of a head, or the keys in the windows of the task's queries */
+            const range needed_keys = max_keys >= a->keys ? (range){0, valid} : (range){begin, visible - begin};
+            if (w.loaded_head != b * a->key_heads + kv || w.loaded_keys.first != needed_keys.first ||
+                w.loaded_keys.count != needed_keys.count) {
+                if (direct) keys = load_rows(a, &a->key, b, kv, needed_keys.first, needed_keys.count, a->dim, key_rows);
+                for (idx j = 0; j < needed_keys.count && !direct; j += KEYS) {
+                    const idx num_rows = tile_len(j, needed_keys.count);
+                    const matrix key = load_rows_once(a, &a->key, b, kv, needed_keys.first + j, num_rows, a->dim, w.scratch);
+                    pack_columns(w.keys + j * packed_len(padded_dim), key, num_rows, padded_dim, w.transpose_scratch);
+                }
+                values = pack_rows(a, &a->value, b, kv, needed_keys, max_keys, a->value_dim, w.scratch, w.values);
+                w.loaded_head = b * a->key_heads + kv;
+                w.loaded_keys = needed_keys;
             }
-            values = pack_rows(a, &a->value, b, kv, needed_keys, max_keys, a->value_dim, w.scratch, w.values);
-            w.loaded_head = b * a->key_heads + kv;
-            w.loaded_keys = needed_keys;
+            w.labels = labels_to_load(w.labels, label_range(a, position, round_up(end - start, QUERIES), begin, visible));
+            load_table(a, &w.rel_key, &a->rel_key, h, w.labels, a->rel_dim);
+            load_table(a, &w.rel_value, &a->rel_value, h, w.labels, a->value_dim);
+            load_table(a, &w.strips.table, &a->pos_query, h, w.labels, a->dim);
+            if (a->pos_query.data && !direct)
+                fill_key_strips(a, &w.strips, b, kv, (range){begin, visible - begin}, position, round_up(end - start, QUERIES),
+                                w.scratch);
+            for (idx first = start; first < end; first += QUERIES) {
+                const idx count = end - first < QUERIES ? end - first : QUERIES;
+                const tile_info tile = {.b = b, .h = h, .first_query = first, .num_queries = count};
+                forward_rows(a, tile, valid_queries(a, b, first, count), keys, values, &w);
+            }
         }
-        w.labels = labels_to_load(w.labels, label_range(a, position, round_up(end - start, QUERIES), begin, visible));
-        load_table(a, &w.rel_key, &a->rel_key, h, w.labels, a->rel_dim);
-        load_table(a, &w.rel_value, &a->rel_value, h, w.labels, a->value_dim);
-        load_table(a, &w.strips.table, &a->pos_query, h, w.labels, a->dim);
-        if (a->pos_query.data && !direct)
-            fill_key_strips(a, &w.strips, b, kv, (range){begin, visible - begin}, position, round_up(end - start, QUERIES),
-                            w.scratch);
-        for (idx first = start; first < end; first += QUERIES) {
-            const idx count = end - first < QUERIES ? end - first : QUERIES;
-            const tile_info tile = {.b = b, .h = h, .first_query = first, .num_queries = count};
-            forward_rows(a, tile, valid_queries(a, b, first, count), keys, values, &w);
-        }
-    }
     release_matrix_tiles();
     free(memory);
 }

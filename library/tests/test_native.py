@@ -36,7 +36,7 @@ from tests.support.numerics import (
 
 # A tile is 64 × 64 and a task has 512 queries; up to 3 queries take another way; arrays whose rows are a multiple of 16
 # numbers are used in place; 16n + 1 labels are one more than a product computes. The rows of a table that one task has
-# loaded may serve the next task.
+# loaded may serve the next task. A thread takes several of many short tasks, and may find fewer at the end.
 SHAPES = {
     "two tiles": Shape(batch=2, heads=2, key_heads=2, queries=70, keys=70, dim=17, value_dim=19, left=16, right=16),
     "exact tiles": Shape(batch=1, heads=2, key_heads=2, queries=128, keys=128, dim=32, value_dim=16, left=7, right=8),
@@ -46,6 +46,7 @@ SHAPES = {
     "three queries": Shape(batch=2, heads=2, key_heads=1, queries=3, keys=140, dim=33, value_dim=16, left=9, right=2),
     "all distances": Shape(2, 2, 1, queries=150, keys=150, dim=19, value_dim=5, left=149, right=149),
     "two tasks": Shape(batch=1, heads=1, key_heads=1, queries=530, keys=40, dim=3, value_dim=2, left=3, right=30),
+    "many sequences": Shape(batch=13, heads=5, key_heads=1, queries=5, keys=6, dim=3, value_dim=2, left=2, right=3),
     "two tasks, all distances": Shape(1, 1, 1, queries=1040, keys=70, dim=3, value_dim=2, left=1200, right=69),
 }
 CASES = cases(2, seed=1, shape=list(SHAPES), has_pos_query=[False, True], bias=[False, True])
