@@ -1,9 +1,9 @@
 """Speed and memory of translation, ours and others', on the same lines: target tokens per second, and peak memory.
 
-    relattn               a bundle with the compiled decoder, float32; the search ends when nothing better can follow
+    relattn               a bundle with the compiled engine, float32; the search ends when nothing better can follow
     relattn early         the same with early stopping, as in CTranslate2
     relattn early pytorch the same on PyTorch
-    relattn int8          the compiled decoder in int8, with early stopping
+    relattn int8          the compiled engine in int8, with early stopping
     ctranslate2, … int8   exports of the bundle in CTranslate2, whose threads share each product (`intra_threads`)
     ctranslate2 … inter   the same, but each thread translates its own batches (`inter_threads`)
     transformers          `generate()`, float32, only of the size opus-mt

@@ -205,7 +205,7 @@ def schemes() -> str:
         "signal",
         "options (default)",
         "maximum length",
-        "compiled decoder",
+        "compiled engine",
         "CTranslate2, Argos",
         "attention page",
     ]

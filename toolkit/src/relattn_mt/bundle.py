@@ -151,7 +151,7 @@ class Bundle:
             raise InputError(f"precision must be {', '.join(PRECISIONS)}, got {one_line(str(precision), 40)!r}")
         require(precision != "bf16" or device != "cpu", "precision bf16 requires a GPU; use fp32 or int8 on a CPU")
         reason = unsupported_reason(self.model, device, PRECISIONS[precision])
-        require(precision != "int8" or reason is None, f"precision int8 requires the compiled decoder: {reason}")
+        require(precision != "int8" or reason is None, f"precision int8 requires the compiled engine: {reason}")
         if reason is not None:
             translator = self.torch_translator(device, PRECISIONS[precision], reason)
             if torch_threads is not None:
@@ -171,7 +171,7 @@ class Bundle:
 
             from relattn_mt.model.torch_engine import TorchEngine
         except ModuleNotFoundError as error:
-            message = f"translating without the compiled decoder requires PyTorch: {install_command('train')}"
+            message = f"translating without the compiled engine requires PyTorch: {install_command('train')}"
             raise InputError(f"{reason}; {message}" if reason else message) from error
         return self._translator(TorchEngine(self.make_model().to(getattr(torch, dtype)), device, reason))
 

@@ -22,7 +22,7 @@ from tests.support.covering import pairwise
 from tests.support.foreign_bundles import make_bundle, random_lines
 from toolkit.tests.engine.test_decoder import SCHEMES
 
-pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
+pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled engine: {decoder.MISSING}")
 LINES, OPTIONS = random_lines([1, 4, 9, 6]), TranslateOptions(n_best=2)
 
 
@@ -107,7 +107,7 @@ def test_where_int8_is_not_supported_it_is_dequantized_and_says_why(quantized, m
     found = load(quantized.path)
     assert reason in found.engine.name
     assert found.translate(LINES[:1])
-    with pytest.raises(InputError, match=r"int8 requires the compiled decoder: .*no compiler"):
+    with pytest.raises(InputError, match=r"int8 requires the compiled engine: .*no compiler"):
         load(quantized.path, precision="int8")
 
 

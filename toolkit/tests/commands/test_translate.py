@@ -68,8 +68,8 @@ def test_text_in_another_encoding_is_refused(relattn, reading, model, tmp_path):
 
 def test_verbose_says_what_runs_the_search(relattn, reading, model):
     for arguments, message in (
-        ((), "compiled decoder for"),
-        (("--precision=int8",), r"compiled decoder for .*, int8 with"),
+        ((), "compiled engine for"),
+        (("--precision=int8",), r"compiled engine for .*, int8 with"),
     ):
         reading(b"one cat\n")
         result = relattn("translate", model, "--verbose", *arguments)

@@ -1,4 +1,4 @@
-"""The compiled decoder against the model in PyTorch: logits, candidates, and translations of searches."""
+"""The compiled engine against the model in PyTorch: logits, candidates, and translations of searches."""
 
 import ctypes
 import warnings
@@ -23,7 +23,7 @@ from tests.support.covering import pairwise
 from tests.support.levels import allowed_levels
 from tests.support.schemes import VARIANTS, config_of
 
-pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
+pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled engine: {decoder.MISSING}")
 
 VOCAB = 331  # more than the kernel computes at a time
 LENGTHS = [19, 1, 7, 16, 2]
@@ -84,7 +84,7 @@ def make_model(scheme: str = "relative", size: str = "exact", **options: Any) ->
 
 
 def native(model: Transformer, *, int8: bool = False) -> NativeDecoder:
-    """Return the compiled decoder of a model."""
+    """Return the compiled engine of a model."""
     return NativeDecoder(model.config, model.vocab_sizes, arrays_of(model), int8=int8)
 
 

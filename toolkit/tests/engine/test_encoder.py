@@ -18,7 +18,7 @@ from toolkit.tests.engine.test_decoder import (
     native,
 )
 
-pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
+pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled engine: {decoder.MISSING}")
 __all__ = ["inference_in_filled_memory"]  # a fixture of all tests here
 
 LENGTHS = [19, 1, 7, 130, 2, 49, 16, 64, 96, 97]  # some are longer than a block of queries, of rows or of outputs

@@ -40,7 +40,7 @@ from toolkit.tests.engine.test_decoder import (
 )
 from toolkit.tests.translate.test_translator import translator
 
-pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
+pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled engine: {decoder.MISSING}")
 __all__ = ["inference_in_filled_memory"]  # a fixture of all tests here
 
 CODE = 127  # largest code of activations

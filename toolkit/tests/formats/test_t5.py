@@ -55,7 +55,7 @@ def test_imported_models_agree_with_transformers(tmp_path, case):
     parts = run_import(tmp_path / "model", tmp_path / "bundle", "en", "de")
     require_no_tokens_from_text(parts.tokenizer)
     ours, in_pytorch, special = parts.translator(), parts.torch_translator(), parts.tokenizer.special
-    assert ours.engine.name.startswith("compiled decoder")
+    assert ours.engine.name.startswith("compiled engine")
     code = "<2de> " if "languages" in CASES[case] else ""
     encoded = tokenizer([code + line for line in TEXT])["input_ids"]
     src, tgt = [parts.tokenizer.encode(x) for x in TEXT], [parts.tokenizer.encode_target(x) for x in TEXT[::-1]]
@@ -92,7 +92,7 @@ def test_imported_models_agree_with_transformers(tmp_path, case):
 
 @pytest.mark.parametrize("case", ["T5", "UMT5"])
 def test_biases_at_any_length(tmp_path, case):
-    """Longer than 512 pieces on both sides, with a step per target piece in the compiled decoder."""
+    """Longer than 512 pieces on both sides, with a step per target piece in the compiled engine."""
     theirs, _ = models.t5(tmp_path / "model", **CASES[case], generation={"max_length": 700})
     parts = run_import(tmp_path / "model", tmp_path / "bundle", "en", "de")
     special = parts.tokenizer.special

@@ -49,7 +49,7 @@ def test_imported_models_agree_with_transformers(tmp_path, case):
     parts = run_import(tmp_path / "model", tmp_path / "bundle", src_lang, tgt_lang)
     require_no_tokens_from_text(parts.tokenizer)
     ours, in_pytorch, special = parts.translator(), parts.torch_translator(), parts.tokenizer.special
-    assert ours.engine.name.startswith("compiled decoder")
+    assert ours.engine.name.startswith("compiled engine")
     if make is not models.marian:
         tokenizer.src_lang, tokenizer.tgt_lang = src_lang, tgt_lang
     code = f">>{tgt_lang}<<" if "languages" in options else ""
@@ -176,7 +176,7 @@ def test_languages(relattn, multilingual, tmp_path):
 
 
 def test_given_first_tokens_in_all_searches(multilingual):
-    """They belong to no translation and to no score, and the compiled decoder finds what PyTorch finds."""
+    """They belong to no translation and to no score, and the compiled engine finds what PyTorch finds."""
     _, parts = multilingual
     ours, in_pytorch = parts.translator(), parts.torch_translator()
     search = replace(parts.search, max_length_ratio=0.0, max_length_extra=12)

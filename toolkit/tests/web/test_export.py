@@ -16,7 +16,7 @@ from relattn_mt.web import build, export, model_file
 
 from tests.support.foreign_bundles import FIXTURES, LINES, bpe_pieces, make_bundle
 
-pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
+pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled engine: {decoder.MISSING}")
 ENGINES = {"simd": b"one engine", "relaxed": b"another engine"}
 
 

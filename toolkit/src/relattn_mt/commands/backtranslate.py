@@ -17,7 +17,7 @@ def backtranslate(
     interruption, the same command continues.
 
     Args:
-        teacher: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub.
+        teacher: Directory of a bundle, or name of a model: everyday-en-de, firefox:en-de, or org/name on the hub.
         data: Files of lines in the target language of the model to be trained, plain or compressed.
         tag: Word to put before each synthetic source. A single character becomes a single token. '' adds no
             tag.

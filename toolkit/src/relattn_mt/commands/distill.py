@@ -9,7 +9,7 @@ def distill(teacher: str, *, data: list[str], synthesis: SynthesisOptions) -> No
     Pairs are dropped by rules, and counted. After an interruption, the same command continues.
 
     Args:
-        teacher: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub.
+        teacher: Directory of a bundle, or name of a model: everyday-en-de, firefox:en-de, or org/name on the hub.
         data: Files of source lines, plain or compressed.
     """
     synthesis.write(teacher, data)

@@ -23,7 +23,7 @@ def evaluate(
     """Translate text and score the translations against references: BLEU and chrF with sacreBLEU's signatures.
 
     Args:
-        bundle: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub.
+        bundle: Directory of a bundle, or name of a model: everyday-en-de, firefox:en-de, or org/name on the hub.
         src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only
             other one if tgt_lang is that language.
         tgt_lang: Target language. The default is chosen as for src_lang.

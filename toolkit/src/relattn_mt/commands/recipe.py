@@ -15,7 +15,7 @@ def recipe(bundle: str) -> None:
     Example: `relattn-mt recipe opus-en-de > tune.yaml`
 
     Args:
-        bundle: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub.
+        bundle: Directory of a bundle, or name of a model: everyday-en-de, firefox:en-de, or org/name on the hub.
     """
     from relattn_mt.bundle import read_bundle
     from relattn_mt.hub import resolve

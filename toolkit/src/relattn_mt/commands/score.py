@@ -16,7 +16,7 @@ def score(
     """Print the log-probability of each given translation, in nats, one per line.
 
     Args:
-        bundle: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub.
+        bundle: Directory of a bundle, or name of a model: everyday-en-de, firefox:en-de, or org/name on the hub.
         src: File of source lines, plain or compressed.
         tgt: File of their translations, one per source line.
         src_lang: Source language, for a model of several languages. By default, the one of the bundle, or the only

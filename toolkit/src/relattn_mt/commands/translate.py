@@ -53,7 +53,7 @@ def translate(
     With --input, translate a file: text, or a document such as .docx or .html. The output is complete or absent.
 
     Args:
-        bundle: Directory of a bundle, or name of a model: everyday-en-de, or org/name on the hub.
+        bundle: Directory of a bundle, or name of a model: everyday-en-de, firefox:en-de, or org/name on the hub.
         input: File to translate: a document as the server translates it, or text, one sentence per line, named .txt or
             as the source language: text.en. Text may be compressed.
         output: File to write, in the format of the input. By default, letter.docx is translated to letter.de.docx.

@@ -1,6 +1,6 @@
 """Position schemes: their names, their options, and what the model computes for each.
 
-Everything that depends on a scheme reads its `PositionSpec`: the model, the compiled decoder, exports, analysis and the
+Everything that depends on a scheme reads its `PositionSpec`: the model, the compiled engine, exports, analysis and the
 reference pages. They match on the kinds of its two parts, a `Signal` and a `Mixer`, and refuse a kind that they do not
 know. To add a scheme, add an entry to `SCHEMES`, and for a new computation a kind. A `DistanceBias` names its module,
 its function in NumPy and its weights, and an `OtherMixer` its module and its weights; the modules of the other kinds
@@ -95,13 +95,13 @@ class ClippedTables(Mixer):
 class DistanceBias(Mixer):
     """Attention with a bias per head and distance: e_ij = q_i · k_j / √head_dim + b_(j−i), z_i = Σ_j α_ij v_j.
 
-    The subclasses are the functions b. PyTorch's engine supports any subclass, the compiled decoder those with
+    The subclasses are the functions b. PyTorch's engine supports any subclass, the compiled engine those with
     `in_numpy`.
 
     Attributes:
         module: The class of the modules that compute b, as "package.module:Class". It is called with the number of
             heads and `is_causal`, and its modules with distances (labels,) for biases (heads, labels).
-        in_numpy: The function that computes b for the compiled decoder, as "package.module:function". It is called with
+        in_numpy: The function that computes b for the compiled engine, as "package.module:function". It is called with
             distances, the number of heads, `is_causal` and the weights by name. If empty, only PyTorch translates.
         per_layer: Whether each layer has its own module, as in UMT5, and not all layers of a stack the same.
     """

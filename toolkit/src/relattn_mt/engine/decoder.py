@@ -1,4 +1,4 @@
-"""The compiled decoder: a model packed for steps and searches in C, on a CPU, in float32 or int8.
+"""The compiled engine: a model packed for steps and searches in C, on a CPU, in float32 or int8.
 
 `NativeDecoder` has the encoder, the keys and values of a memory, and the arguments of steps and searches, which are in
 `engine`. `unsupported_reason` says which models it does not support; these run on PyTorch.
@@ -54,20 +54,20 @@ except OSError as error:
 
 
 def unsupported_reason(config: ModelConfig, device: str = "cpu", dtype: str = "float32") -> str | None:
-    """Return why the compiled decoder does not run a model of a configuration on a device in a dtype, or None."""
+    """Return why the compiled engine does not run a model of a configuration on a device in a dtype, or None."""
     if dtype != "float32":
-        return f"the compiled decoder computes in float32, not in {dtype}"
+        return f"the compiled engine computes in float32, not in {dtype}"
     if KERNELS is None:
-        return f"no compiled decoder: {MISSING}"
+        return f"no compiled engine: {MISSING}"
     if (kind := device.partition(":")[0]) != "cpu":
-        return f"the compiled decoder runs on CPUs, not on {kind}"
+        return f"the compiled engine runs on CPUs, not on {kind}"
     if not supports_positions(config):
-        return f"the compiled decoder does not support {config.positions} positions"
+        return f"the compiled engine does not support {config.positions} positions"
     return None
 
 
 def supports_positions(config: ModelConfig) -> bool:
-    """Return whether the compiled decoder computes the position scheme of a model."""
+    """Return whether the compiled engine computes the position scheme of a model."""
     spec = config.position_spec
     if isinstance(spec.mixer, DistanceBias) and not spec.mixer.in_numpy:
         return False
@@ -130,7 +130,7 @@ class NativeDecoder:
         self.spec = config.position_spec
         self.functions = kernels.functions
         self.types = kernels.types
-        self.name = f"compiled decoder for {kernels.level}{KERNELS_OF_MAPS[kernel]}"
+        self.name = f"compiled engine for {kernels.level}{KERNELS_OF_MAPS[kernel]}"
         self.precision = "int8" if int8 else "fp32"
         self.vocab_size = vocab_sizes[1]
         if int8 and not is_quantized(weights):

@@ -1,4 +1,4 @@
-"""A model's weights in the form of the compiled decoder: maps in panels, heads padded, tables by label.
+"""A model's weights in the form of the compiled engine: maps in panels, heads padded, tables by label.
 
 The structures are those of `relattn_mt.h`. They point to arrays, which `Packing.kept` holds. Weights are read and
 packed one by one, so those of a file need no memory but for the one that is packed.
@@ -268,7 +268,7 @@ class Packing:
 def unknown(config: ModelConfig, part: Part) -> InputError:
     """Return the error for a signal or a mixer that `SUPPORTED` lists, but that no code computes."""
     kind = type(part).__name__
-    return InputError(f"the compiled decoder does not support {config.positions} positions: it has no code for {kind}")
+    return InputError(f"the compiled engine does not support {config.positions} positions: it has no code for {kind}")
 
 
 def with_zeros(array: np.ndarray, axis: int, count: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 A weight W (outputs, inputs) becomes integers q and scales s with W ≈ s · q per row. A quantized model has q in place of
 the weights of its linear layers, its embeddings and its output layer, and s under the same name with the suffix
-`_scale`. Only the compiled decoder runs such a model.
+`_scale`. Only the compiled engine runs such a model.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def model_file(bundle: Bundle) -> bytes:
         InputError: The engine does not run this model.
     """
     reason = unsupported_reason(bundle.model)
-    require(reason is None, f"WebAssembly runs what the compiled decoder runs: {reason}")
+    require(reason is None, f"WebAssembly runs what the compiled engine runs: {reason}")
     kernels = library.load("default")._replace(int8_kernels=[library.GENERIC, library.PAIRS])
     require(kernels.panel == PANEL, f"packing requires panels of {PANEL} outputs, got {kernels.panel} on this machine")
     special = bundle.tokenizer.special
