@@ -114,6 +114,19 @@ def test_gradients_equal_those_of_concatenation():
     torch.testing.assert_close(torch.autograd.grad(got, leaves), torch.autograd.grad(want, leaves))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32])
+def test_lengths_of_any_integer_dtype_count_further_than_it_does(dtype):
+    ends = torch.tensor([100, 120, 7])
+    caches = [
+        empty().append(*positions(120, 1), ends.to(dtype)),
+        AttentionCache(positions(120, 1), 120, ends.to(dtype)),
+    ]
+    for cache in caches:
+        for step in range(4):
+            cache = cache.append(*positions(50, step), cache.next_position + 50 if step == 2 else None)
+        assert cache.next_position.tolist() == [300, 320, 207]
+
+
 def test_bad_arguments_are_refused():
     cache, one = empty(capacity=9).append(*positions(3, 1)), positions(1, 1)
     refused = [

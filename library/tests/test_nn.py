@@ -126,6 +126,19 @@ def test_sequences_of_different_lengths_continue_at_their_own_end(mode):
             ends = ends + 1
 
 
+def test_lengths_of_a_narrow_dtype_are_compared_with_all_positions_before():
+    attention = layer(is_causal=True, window=(4, 0))
+    cache = attention.empty_cache(1)
+    for chunk in sentences(1, 356).split(89, dim=1):
+        _, cache = attention(chunk, cache=cache)
+    for lengths, facts in (
+        (torch.tensor([100], dtype=torch.int8), "from -256"),
+        (torch.tensor([357.0]), "integer dtype"),
+    ):
+        with pytest.raises(ValueError, match=f"lengths must .*{facts}"):
+            attention(sentences(1, 1), lengths, cache)
+
+
 def test_dropout_is_for_training_only():
     attention, x = layer(dropout=0.5), sentences(2, 7)
     assert not torch.equal(attention(x), attention(x))

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn.checks import as_integer, bounds, can_read, show
+from relattn.checks import as_int64, as_integer, bounds, can_read, show
 
 
 @dataclass(eq=False)
@@ -37,6 +37,10 @@ class AttentionCache:
     lengths: Tensor | None = None
     appended: bool = True
     dropped: int = 0
+
+    def __post_init__(self) -> None:
+        if self.lengths is not None:
+            self.lengths = as_int64("lengths", self.lengths)
 
     @property
     def key(self) -> Tensor:
@@ -157,6 +161,7 @@ class AttentionCache:
                 )
         if lengths is None:
             return
+        lengths = as_int64("lengths", lengths)
         if lengths.shape != (self.batch,):
             raise ValueError(f"lengths must have shape ({self.batch},), one per sequence, got {show(lengths)}")
         if can_read(lengths) and self.batch > 0:

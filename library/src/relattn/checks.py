@@ -320,6 +320,13 @@ def as_signed(name: str, x: Tensor) -> Tensor:
     return x.to(SIGNED[x.dtype]) if x.dtype in SIGNED else x
 
 
+def as_int64(name: str, x: Any) -> Tensor:
+    """Return a tensor of integers as int64, to which numbers can be added without overflow."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+    return as_signed(name, x).long()
+
+
 def as_integer(x: Any) -> Any:
     """Return an integer as a Python integer, and None for anything else."""
     if isinstance(x, int | torch.SymInt):

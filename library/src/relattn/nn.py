@@ -14,6 +14,7 @@ from relattn import backends
 from relattn.cache import AttentionCache
 from relattn.call import Beyond
 from relattn.checks import (
+    as_int64,
     as_integer,
     check_beyond,
     check_dropout,
@@ -259,7 +260,7 @@ class SelfAttention(nn.Module):
         options: Options = {**self.limits, "lengths": lengths}
         if cache is not None:
             offset = cache.next_position
-            cache = cache.append(key, value, None if lengths is None else lengths - cache.dropped)
+            cache = cache.append(key, value, None if lengths is None else as_int64("lengths", lengths) - cache.dropped)
             key = cache.key
             value = cache.value
             held = cache.lengths
