@@ -127,6 +127,20 @@ def test_lengths_of_any_integer_dtype_count_further_than_it_does(dtype):
         assert cache.next_position.tolist() == [300, 320, 207]
 
 
+@pytest.mark.parametrize("gradients", [False, True])
+def test_rows_are_indices_and_no_mask(gradients):
+    key, value = positions(2, 1)
+    cache = AttentionCache((key.requires_grad_(gradients), value), 2)
+    for dtype in (torch.uint8, torch.int8, torch.uint16, torch.int32):
+        assert torch.equal(cache.select(torch.tensor([1, 0, 1], dtype=dtype)).key, key[[1, 0, 1]])
+    for rows in (torch.tensor([True, False, True]), torch.tensor([1.0])):
+        with pytest.raises(ValueError, match="rows must have an integer dtype"):
+            cache.select(rows)
+    for rows in ([1, 0, 1], None):
+        with pytest.raises(TypeError, match="rows must be a tensor"):
+            cache.select(rows)
+
+
 def test_bad_arguments_are_refused():
     cache, one = empty(capacity=9).append(*positions(3, 1)), positions(1, 1)
     refused = [

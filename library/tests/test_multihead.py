@@ -167,6 +167,7 @@ def test_bad_arguments_are_refused():
         (lambda: RelativeMultiheadAttention.from_module(nn.MultiheadAttention(15, 3, add_bias_kv=True), clip=2), "add"),
         (lambda: module(x, x, x, need_weights=True), "need_weights must be False"),
         (lambda: RelativeMultiheadAttention.from_module(nn.Linear(3, 3), clip=2), "nn.MultiheadAttention.*Linear"),
+        (lambda: RelativeMultiheadAttention.from_module(module, clip=2), "without tables, got Relative"),
         (lambda: RelativeMultiheadAttention.from_module(normed, clip=2), "other out_proj.weight, out_proj.param"),
         (lambda: module(x, x, x, key_padding_mask=torch.ones(2, 7).int()), "key_padding_mask.*bool.*int32"),
         (lambda: module(x, x, x, attn_mask=torch.ones(7, 7).long()), "attn_mask.*bool.*int64"),

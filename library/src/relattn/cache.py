@@ -130,6 +130,7 @@ class AttentionCache:
 
     def select(self, rows: Tensor) -> AttentionCache:
         """Return the cache of the sequences `rows`, (new batch,) indices, repeats allowed, in new memory."""
+        rows = as_int64("rows", rows)
         is_valid = rows.dim() == 1
         got: Any = show(rows)
         if can_read(rows):

@@ -117,10 +117,10 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
             backend: As in `relative_attention`.
 
         Raises:
-            ValueError: `module` is not an nn.MultiheadAttention, or has an option that the class does not support.
+            ValueError: `module` is not an nn.MultiheadAttention, has tables, or has an option that the class does not support.
         """
-        if not isinstance(module, nn.MultiheadAttention):
-            raise ValueError(f"module must be an nn.MultiheadAttention, got {type(module).__name__}")
+        if not isinstance(module, nn.MultiheadAttention) or isinstance(module, RelativeMultiheadAttention):
+            raise ValueError(f"module must be an nn.MultiheadAttention without tables, got {type(module).__name__}")
         weight = module.out_proj.weight
         layer = cls(
             module.embed_dim,
