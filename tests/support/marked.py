@@ -1,6 +1,7 @@
 """A notation for texts with marks: `<m0>` and `</m0>` for a pair, `<m1/>` for a single mark; and a tokenizer."""
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -70,6 +71,7 @@ class Characters:
 
     special = SpecialTokens()
     vocabularies = (_Pieces(), _Pieces())
+    vocab_sizes = (sys.maxunicode + 1,) * 2
 
     def encode(self, line: str) -> list[int]:
         return [ord(character) for character in line]

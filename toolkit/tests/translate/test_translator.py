@@ -43,6 +43,7 @@ class WordTokenizer:
 
     special = SpecialTokens()
     vocabularies = ([f"▁{i}" for i in range(VOCAB)],) * 2
+    vocab_sizes = VOCAB, VOCAB
     target_texts = (*[b""] * 4, *(f" {i}".encode() for i in range(4, VOCAB)))
 
     def normalize(self, text: str) -> str:
@@ -257,6 +258,24 @@ def test_requests_that_are_refused(call: Callable[[Translator], object], facts):
         call(translate)
     assert all(fact in str(refused.value) for fact in facts), refused.value
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "facts"),
+    [
+        ([[4]], [[5, VOCAB]], "tgt_ids .* got 41"),
+        ([[4]], [[5], [99999]], "same length, got 1 and 2"),
+        ([[4], [5, -1]], [[5], []], "src_ids .* got -1"),
+        ([[99999]], [[5]], "src_ids .* got 99999"),
+        ([], [[5]], "same length, got 0 and 1"),
+    ],
+)
+def test_ids_that_are_refused(model, src, tgt, facts):
+    for engine in (compiled(model), engine_of(model)):
+        translate = Translator(engine, WordTokenizer(), SearchConfig())
+        for method in (translate.log_probs, translate.align):
+            with pytest.raises(InputError, match=facts):
+                method(src, tgt)
 
 
 def test_nan_is_reported_with_its_line():

@@ -12,7 +12,7 @@ import numpy as np
 from relattn_mt.config import SearchConfig
 from relattn_mt.search.engine import Engine
 from relattn_mt.search.types import DIVERGED, Hypothesis, Request, SearchRules
-from relattn_mt.support.errors import Diverged, require
+from relattn_mt.support.errors import Diverged, InputError, require
 from relattn_mt.support.types import IdRows
 from relattn_mt.text.alignment import Links, WordAlignment, align_words
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, marked_pieces
@@ -99,6 +99,9 @@ class Runner:
         """Return the log-probability, in nats, of each piece of given translations, and of the end of sentence.
 
         Ids are without special tokens.
+
+        Raises:
+            InputError: There are not as many sources as targets, or an id is not in the vocabulary.
         """
         begin = len(self.tokenizer.special.tgt_begin)
         return [row[begin:] for row in self._by_length(self.engine.score, src_ids, tgt_ids)]
@@ -130,6 +133,15 @@ class Runner:
 
     def _by_length(self, work: Callable[..., list[Any]], src_ids: IdRows, tgt_ids: IdRows) -> list[Any]:
         """Return the results of a function of complete sources and targets, which gets batches of similar length."""
+        counts = len(src_ids), len(tgt_ids)
+        require(
+            counts[0] == counts[1], f"src_ids and tgt_ids must have the same length, got {counts[0]} and {counts[1]}"
+        )
+        for name, rows, size in zip(
+            ("src_ids", "tgt_ids"), (src_ids, tgt_ids), self.tokenizer.vocab_sizes, strict=True
+        ):
+            if wrong := [i for ids in rows for i in ids if not 0 <= i < size]:
+                raise InputError(f"{name} must be ids of pieces in [0, {size}), got {wrong[0]}")
         special = self.tokenizer.special
         sources = [[*special.src_begin, *ids, *special.src_end] for ids in src_ids]
         targets = [[special.bos, *special.tgt_begin, *ids, special.eos] for ids in tgt_ids]
