@@ -1,5 +1,6 @@
 """Configurations: valid values, options of position schemes, and settings read from YAML."""
 
+import re
 import string
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -117,6 +118,19 @@ def test_every_text_must_be_valid(value):
     assert len(texts) > 10
     for kind, name in texts:
         assert refusal(kind, **{name: value}).startswith(f"{name} must be UTF-8")
+
+
+@pytest.mark.parametrize("value", ["other", "", "null", "1"])
+def test_every_choice_is_checked(value):
+    choices = [
+        (kind, field.name)
+        for kind in CONFIGS
+        for field in fields(kind)
+        if re.search("Literal|Normalization|Activation|Positions", field.type)
+    ]
+    assert len(choices) > 12
+    for kind, name in choices:
+        assert refusal(kind, **{name: value}).startswith(f"{name} must be ")
 
 
 def with_other_values(positions: str) -> ModelConfig:

@@ -240,6 +240,7 @@ TERMS = TranslateOptions(glossary=Glossary([(1, "4", "5 6 7 8 9")]))
         (lambda t: t.translate(["4", "\udcff"]), ["line 2", "UTF-8"]),
         (lambda t: t.n_best(["5"], TranslateOptions(n_best=5)), ["n_best", "beam size 4", "got 5"]),
         (lambda t: TranslateOptions(n_best=0), ["n_best", "got 0"]),
+        *((lambda t, x=x: TranslateOptions(long_lines=x), ["long_lines must", "got"]) for x in ("drop", None, "")),
         (lambda t: t.translate(["4", "5"], prefixes=["4"]), ["1 prefixes for 2 lines"]),
         (lambda t: t.translate(["4"], prefixes=["4", "4", ""]), ["3 prefixes for 1 lines"]),
         (lambda t: t.translate(["4", " "], prefixes=["", "4"]), ["line 2", "blank", "prefix"]),

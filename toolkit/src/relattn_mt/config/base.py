@@ -35,9 +35,11 @@ def _contains(interval: str, value: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Base class of all configurations. It checks the intervals of numbers, and that text can be stored as UTF-8."""
+    """Base class of all configurations. It checks numbers, choices, and that text can be stored as UTF-8."""
 
     def __post_init__(self) -> None:
+        from relattn_mt.config.settings import Quoted, value_of
+
         for setting in fields(self):
             name = setting.name
             value = getattr(self, setting.name)
@@ -47,6 +49,7 @@ class Config:
             if isinstance(value, str):
                 valid = not _NOT_TEXT.search(value)
                 require(valid, f"{name} must be UTF-8 without NUL and U+0085, got {one_line(ascii(value), 100)}")
+                value_of(name, Quoted(value), arguments_of(type(self))[name].kind)
 
 
 class Argument(NamedTuple):

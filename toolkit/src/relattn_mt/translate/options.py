@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from relattn_mt.config import SearchConfig
 from relattn_mt.support.errors import require
@@ -44,6 +45,8 @@ class SentenceOptions:
     check_language: bool = False
 
     def __post_init__(self) -> None:
+        choices = get_args(LongLines)
+        require(self.long_lines in choices, f"long_lines must be one of {', '.join(choices)}, got {self.long_lines!r}")
         is_split = self.long_lines == "split"
         require(not (is_split and self.align), "long_lines split does not work with align: parts are aligned alone")
         require(self.n_best >= 1, f"n_best must be at least 1, got {self.n_best}")
