@@ -36,7 +36,7 @@ def lines(*rows: object) -> str:
         ("a.tsv", lines("a\tb\t0.9", '"q\td'), [("a", "b"), ('"q', "d")]),
         ("a.jsonl", lines({"translation": {"de": "b", "en": "a"}}, {"translation": {"en": "c", "de": None}}), PARTS),
         ("a.jsonl", lines({"en": "a\tb", "de": "c\nd", "id": 1}), [("a b", "c d")]),
-        ("a.jsonl", lines({"src": "a", "tgt": "b"}), [("a", "b")]),
+        ("a.jsonl", "\n \t\r\n" + lines({"src": "a", "tgt": "b"}, "", {"src": "c", "tgt": ""}, ""), PARTS),
         ("a.tmx", UNITS, [("a b", "x"), ("c d", "y & z")]),
     ],
 )  # fmt: skip
@@ -62,7 +62,8 @@ def test_parquet(tmp_path, rows):
         ("a.jsonl", '{"en": "a"}\n', "line 1 must name en and de"),
         ("a.jsonl", '{"en": "a", "de": 1}\n', "line 1 must have texts for en and de"),
         ("a.jsonl", '["a", "b"]\n', "line 1 must have texts for en and de"),
-        ("a.jsonl", '{"en": \n', "not JSONL"),
+        ("a.jsonl", '\n{"en": "a", "de": "b"}\n{"en": \n', 'line 3 must be JSON, got {"en":'),
+        ("a.jsonl", '{"en": "a", "de": "b"}\n\n{"en": "a"}\n', "line 3 must name en and de"),
         ("a.parquet", "a", "not PARQUET"),
         ("a.tmx", UNITS[:-9], "not TMX"),
         ("a.tmx", UNITS.replace("DE", "fr").replace("de", "fr"), "no unit has both en and de"),
@@ -95,6 +96,10 @@ def test_the_command(relattn, tmp_path, monkeypatch):
         Path("same").write_text("a\nb\n")
         command = ["--src_lang", "en", "--tgt_lang", "de", "--src", text, "--tgt", text, "--out", "o3"]
         assert_refused(relattn("prepare", *command), fact)
+    for name, text in (("header.tsv", "eng\tde\n"), ("blank.jsonl", "\n")):
+        Path(name).write_text(text)
+        command = [*flags[:4], "--pairs", name, "--out", "o3"]
+        assert_refused(relattn("prepare", *command), f"{name}: must have at least one pair")
     result = relattn("prepare", "--src_lang", "xyz", "--tgt_lang", "de", "--pairs", "p.tsv", "--out", "o4")
     assert "script of language xyz is unknown" in result.err
 

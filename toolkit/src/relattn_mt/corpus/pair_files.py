@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from relattn_mt.support.errors import reading, require, require_installed, same_language
+from relattn_mt.support.errors import InputError, one_line, reading, require, require_installed, same_language
 from relattn_mt.support.types import LanguagePair, SentencePair
 from relattn_mt.tokens.text_files import blocks, read_lines
 
@@ -33,9 +33,9 @@ def read_pairs(path: str, languages: LanguagePair) -> Iterator[SentencePair]:
         if kind == "tmx":
             pairs = _units(path, languages)
         elif kind == "jsonl":
-            pairs = _objects(map(json.loads, read_lines(path)), path, languages)
+            pairs = _objects(_parsed(path), path, languages)
         elif kind == "parquet":
-            pairs = _objects(_rows(path), path, languages)
+            pairs = _objects(enumerate(_rows(path), start=1), path, languages)
         else:
             rows = (line.split("\t") for line in read_lines(path, accepts_nul=True))
             pairs = _columns(rows, path, languages)
@@ -71,9 +71,20 @@ def _rows(path: str) -> Iterator[Any]:
         yield from batch.to_pylist()
 
 
-def _objects(rows: Iterable[Any], path: str, languages: LanguagePair) -> Iterator[Sequence[str]]:
+def _parsed(path: str) -> Iterator[tuple[int, Any]]:
+    """Yield the numbers and the values of the lines of JSON Lines, without blank lines."""
+    for number, line in enumerate(read_lines(path), start=1):
+        if line.strip():
+            try:
+                content = json.loads(line)
+            except ValueError as error:
+                raise InputError(f"{path}: line {number} must be JSON, got {one_line(line, 60)}") from error
+            yield number, content
+
+
+def _objects(rows: Iterable[tuple[int, Any]], path: str, languages: LanguagePair) -> Iterator[Sequence[str]]:
     """Yield the texts of objects with a field per language, or with such an object in the field "translation"."""
-    for number, content in enumerate(rows, start=1):
+    for number, content in rows:
         where = f"{path}: line {number}"
         row = content.get("translation", content) if isinstance(content, dict) else {}
         names = [*row] if isinstance(row, dict) else []

@@ -92,6 +92,7 @@ class OwnFiles:
             total += 1
             tabs += "\t" in src and "\t" in tgt
             escaped += _ESCAPED.search(src) is not None
+        require(total > 0, f"{self.src}: must have at least one pair, got none")
         require(2 * tabs <= total, f"{self.src}: most lines have a tab; give columns of pairs by --pairs FILE.tsv")
         if 100 * escaped > total:
             _log.warning("%s: has entities or @-@ of Moses's tokenizer, which text to translate has not", self.src)
