@@ -179,8 +179,8 @@ def test_pivot_keys_and_origins(tmp_path, monkeypatch):
             assert answer.status_code == 403
             assert "api_key" in answer.json()["error"]
             assert time.monotonic() - began >= (0.2 if any(key.values()) else 0)  # guessing is slow
-        for key, status in (("one-key", 200), ("wrong", 403)):
-            headers = {"Authorization": f"Bearer {key}"}
+        for authorization, status in (("Bearer one-key", 200), ("bearer one-key", 200), ("BEARER  wrong", 403)):
+            headers = {"Authorization": authorization}
             assert client.post("/detect", data={"q": "x"}, headers=headers).status_code == status
         assert client.post("/detect", data={"q": "x"}).status_code == 403
         assert client.get("/frontend/settings").json()["keyRequired"] is True
@@ -423,7 +423,9 @@ def test_language_of_a_file_is_that_of_its_text(client, name):
     ("message", "wrong"),
     {
         "q is missing": [{}],
-        "q must have type string, got ": [{"q": 1}, {"q": {"a": 1}}],
+        "q must have type string, got 1": [{"q": 1}],
+        "q must have type string, got object": [{"q": {"a": 1}}, {"q": {}}],
+        "maxProperties 1000, got array": [{"q": "x", "glossary": [1]}],
         "q must have type array, items {'type': 'string'}, got 1": [{"q": ["a", 1]}],
         "no model translates from 'xx' to 'de'": [{"q": "x", "source": "xx"}],
         "no model translates from 'en' to '": [{"q": "x", "target": "../x"}, {"q": "x", "target": "auto"}],
@@ -445,6 +447,13 @@ def test_wrong_parameters(client, message, wrong):
         assert answer.status_code == 400
         assert message in answer.json()["error"]
         assert "\n" not in answer.json()["error"]
+
+
+@pytest.mark.parametrize("body", [b'{"q": "a\\uD800"}', b'{"q": ["\\udc00\\ud800"]}', b'{"\\ud800": 1}'])
+def test_half_of_a_surrogate_pair_is_named(client, body):
+    answer = client.post("/translate", content=body)
+    assert answer.status_code == 400
+    assert re.search(r"surrogate pairs, got '.ud[8c]00'", answer.json()["error"])
 
 
 def test_bodies_that_are_no_request(client):

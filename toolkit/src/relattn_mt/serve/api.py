@@ -241,7 +241,7 @@ class Api:
         for name in ("source", "target"):  # codes in any case, as LibreTranslate's
             if isinstance(code := parameters.get(name), str):
                 parameters[name] = served_code(code, [*self._router.codes, AUTO])
-        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        bearer = re.sub("(?i)^bearer +", "", request.headers.get("authorization", ""))
         if self._keys is not None and not self._keys & {_digest(parameters.get("api_key", "")), _digest(bearer)}:
             if bearer or parameters.get("api_key"):
                 await asyncio.sleep(WRONG_KEY_SECONDS)

@@ -65,10 +65,10 @@ def _convert(name: str, value: Any, schema: Schema) -> Any:
     given_kind = _TYPES.get(type(value))
     is_right = given_kind == kind
     got = value if isinstance(value, str | int | float) else given_kind
-    if isinstance(value, dict | list):
+    if is_right and isinstance(value, dict | list):
         parts = value.values() if isinstance(value, dict) else value
         wrong = [json.dumps(part) for part in parts if not isinstance(part, str)]
-        is_right = is_right and not wrong
+        is_right = not wrong
         got = ", ".join(wrong) or given_kind
     rule = ", ".join(f"{key} {limit}" for key, limit in schema.items() if key not in ("default", "description"))
     is_right = is_right and _is_within(value, schema)
@@ -101,6 +101,9 @@ async def read_parameters(request: Request) -> Parameters:
         try:
             content = json.loads(body)
             json.dumps(content, ensure_ascii=False).encode()  # refuse half of a surrogate pair
+        except UnicodeEncodeError as error:
+            half = ascii(error.object[error.start])
+            raise InputError(f"text must have whole surrogate pairs, got {half}") from error
         except (ValueError, RecursionError) as error:
             raise InputError("the body must be JSON in UTF-8, or a form with its Content-Type") from error
         require(isinstance(content, dict), "the body must be a JSON object")
