@@ -48,6 +48,54 @@ def test_terms_replace_words_and_are_never_added(source, plain, constrained, exp
     assert best.warnings == (("terms",) if expected is None else ())
 
 
+@pytest.mark.parametrize(
+    ("plain", "by_terms", "expected", "warning"),
+    [
+        ("eine Haltestelle, fünf Stunden", {"fünf Minuten": "eine Haltestelle, fünf Minuten"}, "fünf Minuten", None),
+        (
+            "ein Bahnhof, fünf Minuten",
+            {"Haltestelle": "eine Haltestelle, ganz nah", "Haltestelle, fünf Minuten": "fünf Minuten zur Haltestelle"},
+            "Haltestelle, fünf Minuten",
+            None,
+        ),
+        (
+            "ein Bahnhof, fünf Minuten",
+            dict.fromkeys(["Haltestelle", "Haltestelle, fünf Minuten"], "ein Bahnhof, fünf Minuten, Haltestelle"),
+            None,
+            "Haltestelle",
+        ),
+        ("ein Bahnhof", {"Haltestelle, fünf Minuten": "ein Bahnhof"}, None, "Haltestelle, fünf Minuten"),
+    ],
+)
+def test_terms_that_the_translation_lacks_are_required_alone_at_first(plain, by_terms, expected, warning, caplog):
+    glossary = Glossary(
+        [(1, "station", "Haltestelle"), (2, "five minutes", "fünf Minuten"), (3, "minutes", "Protokoll")]
+    )
+    required = []
+
+    def translate(sentences):
+        ((number, sentence),) = sentences.items()
+        terms = sentence.options.glossary and ", ".join(sentence.options.glossary.find(sentence.text.text))
+        required.append(terms)
+        return {number: [Translation(by_terms[terms] if terms else plain, -1.0, [])]}
+
+    sentence = Sentence(Marked("a station, five minutes"), SentenceOptions(glossary=glossary))
+    ((best,),) = translate_with_terms({7: sentence}, translate, "line").values()
+    assert required == [None, *by_terms]
+    assert best.text == (plain if expected is None else by_terms[expected])
+    messages = [] if warning is None else [f"line 7: translated without terms that do not fit: {warning}"]
+    assert caplog.messages == messages
+
+
+@pytest.mark.parametrize(
+    "others", [[], [(2, "here", "hier")], [(2, "five minutes", "fünf Minuten"), (3, "here", "hier")]]
+)
+def test_a_term_that_the_translation_has_anyway_changes_nothing(others):
+    options = TranslateOptions(glossary=Glossary([(1, "station", "Haltestelle"), *others]))
+    ((best,),) = load("everyday-en-de").n_best(["The station is five minutes from here."], options)
+    assert (best.text, best.warnings) == ("Die Haltestelle ist fünf Minuten von hier.", ())
+
+
 def test_with_the_model(caplog):
     """A term that fits is there, and one that does not leaves the translation as it is, which is said."""
     lines = ["My flat is small.", "Please open the file.", "He is my friend."]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from pathlib import Path
 
 from relattn_mt.support.errors import InputError, one_line, require
@@ -68,6 +69,12 @@ class Glossary:
 
         return cls(terms(), source=path)
 
+    def requiring(self, translations: Sequence[str]) -> Glossary:
+        """Return a glossary with the terms that have one of these translations. They match as in this one."""
+        other = copy(self)
+        other.translations = {term: each for term, each in self.translations.items() if each in translations}
+        return other
+
     def find(self, line: str) -> list[str]:
         """Return the translations of the terms in a line, in the order of the line. Those in literals are no terms."""
         return [self.translations[term[0]] for term in self._terms(normalize(line))]
@@ -75,7 +82,9 @@ class Glossary:
     def _terms(self, line: str) -> Iterator[re.Match[str]]:
         kept = [match.span() for match in literals_in(line)]
         for term in self._pattern.finditer(line):
-            if not any(begin <= term.start() and term.end() <= end for begin, end in kept):
+            if term[0] in self.translations and not any(
+                begin <= term.start() and term.end() <= end for begin, end in kept
+            ):
                 yield term
 
     def is_misplaced(self, line: str, translation: str, links: Links) -> bool:

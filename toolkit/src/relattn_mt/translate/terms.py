@@ -1,9 +1,9 @@
 """Terms of a glossary in translations.
 
 A sentence is first translated without its terms, as many translations have them anyway. If one lacks them, a search
-that requires them follows, which is slower. Where a term does not fit, that search adds it to a whole sentence: behind
-its end, to words that are all there, or in the place of another word. Then the translation without the term is better,
-and has a warning.
+that requires them follows, which is slower. It first requires only those that the best translation lacks, since terms
+compete for the beam. Where a term does not fit, that search adds it to a whole sentence: behind its end, to words that
+are all there, or in the place of another word. Then the translation without the term is better, and has a warning.
 """
 
 from __future__ import annotations
@@ -43,20 +43,31 @@ def translate_with_terms(
             first[number] = replace(sentence, options=replace(sentence.options, glossary=None))
     results = translate(first)
     own = {}
+    missing = {}  # terms that the best translation lacks
     lacking = {}
+    narrowed = {}  # sentences whose best translation has some terms, with the others only
     for number, found in terms.items():
-        own[number] = [(each, _has(each.text, found)) for each in results[number]]
+        own[number] = [(each, not _missing(each.text, found)) for each in results[number]]
+        missing[number] = _missing(results[number][0].text, found)
+        sentence = sentences[number]
+        glossary = sentence.options.glossary
         if not all(has_terms for _, has_terms in own[number]):
-            lacking[number] = sentences[number]
-    if not lacking:
-        return results
-    for number, others in translate(lacking).items():
+            lacking[number] = sentence
+            if glossary and 0 < len(missing[number]) < len(found):
+                options = replace(sentence.options, glossary=glossary.requiring(missing[number]))
+                narrowed[number] = replace(sentence, options=options)
+    for number, others in translate(narrowed).items() if narrowed else ():
+        complete = [each for each in others if not _missing(each.text, terms[number])]
+        if others[0] in complete and _is_better(others[0], own[number][0][0], missing[number]):
+            results[number] = merged(own[number], complete)
+            del lacking[number]
+    for number, others in translate(lacking).items() if lacking else ():
         best, has_terms = own[number][0]
-        if has_terms or _is_better(others[0], best, terms[number]):
+        if has_terms or _is_better(others[0], best, missing[number]):
             results[number] = merged(own[number], others)
         else:
             if unit:
-                left_out = one_line(", ".join(terms[number]), 80)
+                left_out = one_line(", ".join(missing[number]), 80)
                 _log.warning("%s %d: translated without terms that do not fit: %s", unit, number, left_out)
             results[number] = [replace(plain, warnings=(*plain.warnings, TERMS)) for plain in results[number]]
     return results
@@ -67,10 +78,12 @@ def _is_better(constrained: Translation, plain: Translation, terms: Sequence[str
     return TERMS not in constrained.warnings and _fits(plain.text, constrained.text, terms)
 
 
-def _has(text: str, terms: Sequence[str]) -> bool:
-    """Return whether a translation has terms as often as they are listed."""
-    counts = Counter(terms)
-    return all(len(_whole(term).findall(text)) >= count for term, count in counts.items())
+def _missing(text: str, terms: Sequence[str]) -> list[str]:
+    """Return the terms that a translation lacks, as often as it lacks them."""
+    missing = Counter(terms)
+    for term in missing:
+        missing[term] -= len(_whole(term).findall(text))
+    return [*missing.elements()]
 
 
 def _fits(plain: str, constrained: str, terms: Sequence[str]) -> bool:
