@@ -40,6 +40,7 @@ class Config:
     def __post_init__(self) -> None:
         from relattn_mt.config.settings import Quoted, value_of
 
+        owner: Any = type(self)
         for setting in fields(self):
             name = setting.name
             value = getattr(self, setting.name)
@@ -49,7 +50,7 @@ class Config:
             if isinstance(value, str):
                 valid = not _NOT_TEXT.search(value)
                 require(valid, f"{name} must be UTF-8 without NUL and U+0085, got {one_line(ascii(value), 100)}")
-                value_of(name, Quoted(value), arguments_of(type(self))[name].kind)
+                value_of(name, Quoted(value), arguments_of(owner)[name].kind)
 
 
 class Argument(NamedTuple):
