@@ -194,6 +194,7 @@ LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" 
         "must be a list, each of a number": ["stages: [{weights: [0x10]}]", "stages: [{weights: [1, 1:30]}]"],
         "must be a whole number, got": ["seed: yes", "seed: .inf", "seed: no"],
         "model.beyond must be one of clip, zero": ["model: {beyond: 'null'}", "model: {beyond: far}"],
+        "must be text, got ": ["out: null", "out: ~", "data: {valid_src: ~}", "data: {src_lang: null}"],
         "stages must be a list, each of the settings of a stage": ["stages: 3", "stages: null", "stages: x"],
         "stage 1: must be a mapping": ["stages: [3]", "stages: &a [*a]", "stages: [2020-01-01]"],
         "stage 2: steps must be a whole number, got 'x'": ["stages: [{steps: 1}, {steps: x}]"],

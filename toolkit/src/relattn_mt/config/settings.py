@@ -30,8 +30,8 @@ class Quoted(str):
     """Text in quotes. It is never a number, true, false or null."""
 
 
-class _Unquoted(str):
-    """A number, true, false or null in JSON. It is never text."""
+class Unquoted(str):
+    """A number, true, false or null in JSON, or null in YAML. It is never text."""
 
 
 def read_text(path: AnyPath, fault: str) -> str:
@@ -48,7 +48,7 @@ def read_json_settings(path: AnyPath) -> Settings:
     text = read_text(path, "not JSON")
     with reading(path, "not JSON"):
         root = json.loads(
-            text, parse_int=_Unquoted, parse_float=_Unquoted, parse_constant=_Unquoted, object_pairs_hook=_unique
+            text, parse_int=Unquoted, parse_float=Unquoted, parse_constant=Unquoted, object_pairs_hook=_unique
         )
         require(isinstance(root, dict), f"{path}: must be a JSON object")
         return _unique(_leaves(root, ""))
@@ -81,8 +81,8 @@ def _text(value: Any) -> str | None:
     """Return the text of a value in JSON, or None for a list or an object."""
     if isinstance(value, str):
         value.encode()  # raises ValueError for half of a surrogate pair, which cannot be printed
-        return value if isinstance(value, _Unquoted) else Quoted(value)
-    return None if isinstance(value, (list, dict)) else _Unquoted(json.dumps(value))
+        return value if isinstance(value, Unquoted) else Quoted(value)
+    return None if isinstance(value, (list, dict)) else Unquoted(json.dumps(value))
 
 
 def to_config(kind: type[_C], settings: Settings, path: AnyPath, *, complete: bool = False) -> _C:
@@ -122,7 +122,7 @@ def value_of(label: str, value: Any, kind: Any) -> Any:
         wanted = _describe(kind, " in decimal notation" if is_number else "")
         shown = one_line(", ".join(map(str, items)), 40)
         if isinstance(value, str):
-            shown = shown if isinstance(value, _Unquoted) else f"'{shown}'"
+            shown = shown if isinstance(value, Unquoted) else f"'{shown}'"
         else:
             shown = f"[{shown}]" if value else "another list"
         got = shown + " in quotes" * isinstance(value, Quoted)
@@ -142,7 +142,7 @@ def _parsed(value: Any, kind: Any) -> Any:
         return value
     elif isinstance(value, str):
         is_name = get_origin(kind) is Literal and value in choices
-        if (kind is str or is_name) and not isinstance(value, _Unquoted):
+        if (kind is str or is_name) and not isinstance(value, Unquoted):
             return str(value)
         if kind in (int, float) and (_DECIMAL.fullmatch(value) or not _BEGINS_AS_NUMBER.match(value)):
             return kind("" if isinstance(value, Quoted) else value)

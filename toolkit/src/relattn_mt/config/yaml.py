@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import yaml
 
 from relattn_mt.config.base import Settings
-from relattn_mt.config.settings import Quoted, read_text, to_config
+from relattn_mt.config.settings import Quoted, Unquoted, read_text, to_config
 from relattn_mt.support.errors import InputError, one_line, reading, require
 from relattn_mt.support.types import AnyPath
 
@@ -41,7 +41,8 @@ def _settings(root: yaml.Node, path: AnyPath, *, in_stage: bool = False) -> Sett
         require(name not in settings, f"{path}: {name} is given twice, again in line {node.start_mark.line + 1}")
         settings[name] = None
         if isinstance(node, yaml.ScalarNode):
-            settings[name] = Quoted(node.value) if node.style else node.value
+            kind = Unquoted if node.value in ("null", "~") else str
+            settings[name] = Quoted(node.value) if node.style else kind(node.value)
         elif isinstance(node, yaml.SequenceNode) and name == "stages" and not in_stage:
             from relattn_mt.config.recipe import StageConfig
 
