@@ -404,3 +404,19 @@ def test_notes_of_open_documents_are_separate_texts() -> None:
         filled
         == f'<x><text:p>Oder {note}eins<text:span a="b">zwei<text:tab/>drei</text:span>vier &amp; &lt;5</text:p></x>'
     )
+
+
+@pytest.mark.parametrize("node", ["<!-- a comment -->", "<?name value?>"])
+def test_comments_and_instructions_of_xml_divide_no_text(node: str) -> None:
+    files = {
+        "a.docx": word_file_of(run(f"One {node}two")),
+        "a.pptx": office_file(".pptx", f"<p><r><t>One {node}two</t></r></p>"),
+        "b.xlsx": office_file(".xlsx", f"<si><r><t>One {node}two</t></r></si>"),
+        "a.xlsx": office_file(".xlsx", f"<si><t>One {node}two</t></si>"),
+    }
+    for name, content in files.items():
+        document = read(name, content)
+        assert document.texts == ["One two"]
+        assert document.fill(document.texts) == content
+        filled = read(name, content).fill(["Eins zwei"])
+        assert read(name, filled).texts == ["Eins zwei"]

@@ -207,16 +207,18 @@ def _comparisons(roots: Iterable[Any]) -> Comparisons:
 
 
 def _parse(content: bytes) -> Any:
-    """Return the root of XML without a document type, which could define entities."""
-    root = etree.fromstring(content, etree.XMLParser(resolve_entities=False, no_network=True))
+    """Return the root of XML without a document type, which could define entities.
+
+    Comments and processing instructions are removed: they would divide a text, and have no meaning in these files.
+    """
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
+    root = etree.fromstring(content, parser)
     require(not root.getroottree().docinfo.doctype, "the XML of a document must have no document type")
     return root
 
 
 def _name(element: Any) -> str:
-    """Return the name of an element of Word without its namespace; empty for any other node."""
-    if not isinstance(element.tag, str):
-        return ""
+    """Return the name of an element of Word without its namespace; empty for any other element."""
     namespace, _, name = element.tag[1:].rpartition("}")
     return name if namespace in _NAMESPACES else ""
 
@@ -393,9 +395,7 @@ def _is_container(atom: _Atom) -> bool:
     if atom.name == "fldSimple":
         return _Field(0, code=_attribute(atom.element, "instr")).name in _FIELDS
     properties = _child(atom.element, "sdtPr")
-    return properties is None or not any(
-        etree.QName(element).localname in _FILLED_CONTROLS for element in properties.iterchildren(etree.Element)
-    )
+    return properties is None or not any(etree.QName(element).localname in _FILLED_CONTROLS for element in properties)
 
 
 def _content(container: Any) -> Any:
