@@ -163,7 +163,9 @@ def _workbooks(archive: Archive) -> dict[str, OfficeDocument]:
     """Return the workbooks of the charts in a document, by the names of their members, those that can be read."""
     workbooks = {}
     for member in filter(_OF_CHARTS.search, archive.members):
-        for relation in _parse(archive.members[member]):
+        with reading("the file", "the relations of its charts are not XML"):
+            relations = _parse(archive.members[member])
+        for relation in relations:
             name = posixpath.normpath(posixpath.join(member, "../..", relation.get("Target", "")))
             if name.endswith(".xlsx") and name in archive.members:
                 with suppress(InputError):
