@@ -1,5 +1,6 @@
 """Files that refer to their own text: what refers to a text that was translated still does."""
 
+import time
 from typing import Any
 
 import pytest
@@ -98,6 +99,10 @@ def workbook(references: str, *cells: str) -> bytes:
         ('<c><f>COUNTIF(B1:B2,"O*")</f></c>', ["Open", "On the way"]),
         ('<c><f>COUNTIF(B1:B2,"?pen")</f></c>', ["Open"]),
         ('<c><f>COUNTIF(B1:B2,"*")</f></c>', []),
+        ('<c><f>COUNTIF(B1:B2,"*e*a?d*")</f></c>', ['He said "no"']),
+        ('<c><f>COUNTIF(B1:B2,"*n*w?y")</f></c>', ["On the way"]),
+        ('<c><f>COUNTIF(B1:B2,"*e*e*e")</f></c>', []),
+        ('<c><f>COUNTIF(B1:B2,"*e~**")</f></c>', []),
         ('<c><f>SEARCH("the",B1)</f></c>', ["On the way"]),
         ('<c><f>VLOOKUP("He said ""no""",B1:C9,2)</f></c>', ['He said "no"']),
         ("<c><f>SUM('Yes'!B1:B2)</f></c>", []),
@@ -118,6 +123,13 @@ def test_cells_that_a_workbook_compares_with_something_stay(reference, kept):
     document = read_document("a.xlsx", workbook(reference, *cells), 10**6)
     assert document.kept == kept
     assert [text.text for text in document.texts] == [cell for cell in cells if cell not in kept]
+
+
+def test_wildcards_take_little_time():
+    reference = f'<c><f>COUNTIF(B1:B2,"{"*a" * 10}*b")+SEARCH("{"a*" * 10}b",B1)</f></c>'
+    began = time.thread_time()
+    assert read_document("a.xlsx", workbook(reference, "a" * 30), 10**6).kept == []
+    assert time.thread_time() - began < 1
 
 
 @pytest.mark.parametrize(
@@ -192,3 +204,16 @@ def test_a_workbook_of_a_chart_that_cannot_be_read_stays():
         assert members_of(document.fill(document.texts))["a.xlsx"] == content
     with pytest.raises(InputError, match="at most"):
         read_document("a.pptx", file, 100)
+
+
+def test_relations_of_charts_are_xml():
+    """They may have comments."""
+    kind = "application/vnd.openxmlformats-officedocument.presentationml.presentation.main+xml"
+    types = f'<Types><Override PartName="/m.xml" ContentType="{kind}"/></Types>'
+    members = {"[Content_Types].xml": types, "m.xml": "<x/>", "a.xlsx": workbook("", "Sales")}
+    relations = '<x><!-- a --><?b c?><y Target="../../a.xlsx"/></x>'
+    document = read_document("a.pptx", archive({**members, "x/charts/_rels/a.rels": relations}), 10**6)
+    assert [text.text for text in document.texts] == ["Sales"]
+    for wrong in ("<a", "", f"<!DOCTYPE x>{relations}"):
+        with pytest.raises(InputError):
+            read_document("a.pptx", archive({**members, "x/charts/_rels/a.rels": wrong}), 10**6)

@@ -30,7 +30,7 @@ class Comparisons:
         text = text.casefold()
         self._texts.add(text)
         if is_part or re.search("[*?~]", text):
-            pattern = _WILDCARD.sub(_pattern, f"*{text}*" if is_part else text)
+            pattern = _pattern(f"*{text}*" if is_part else text)
             self._patterns[text] = re.compile(pattern, re.DOTALL)
 
     def add_formula(self, formula: str, *, is_list: bool = False) -> None:
@@ -53,7 +53,15 @@ class Comparisons:
         return folded in self._texts or any(each.fullmatch(folded) for each in self._patterns.values())
 
 
-def _pattern(found: re.Match[str]) -> str:
+def _pattern(text: str) -> str:
+    """Return the pattern of a text with wildcards. Only the last `*` backtracks, as in `fnmatch`, so time is bounded."""
+    first, *parts = _WILDCARD.sub(_wildcard, text).split(".*")
+    atomic = [f"(?>.*?{part})" for part in parts[:-1]]
+    last = [f".*{part}" for part in parts[-1:]]
+    return "".join([first, *atomic, *last])
+
+
+def _wildcard(found: re.Match[str]) -> str:
     """Return the pattern of a wildcard or of other characters."""
     if found[2] or found[3]:
         return ".*" if found[2] else "."
