@@ -372,7 +372,8 @@ def test_translated_targets_of_xliff_stay(state: str) -> None:
         *((name, encoding, mark) for name in ("a.txt", "a.srt", "a.html") for encoding, mark in
           (("utf-8", b"\xef\xbb\xbf"), ("utf-16-le", b"\xff\xfe"), ("utf-16-be", b"\xfe\xff"))),
         *((f"{charset}.html", encoding, b"") for charset, encoding in
-          (("windows-1252", "cp1252"), ("latin1", "cp1252"), ("Shift_JIS", "shift_jis"), ("utf-8", "utf-8"))),
+          (("windows-1252", "cp1252"), ("latin1", "cp1252"), ("Shift_JIS", "shift_jis"), ("utf-8", "utf-8"),
+           ("utf-8-sig", "utf-8"), ("utf-16", "utf-8"))),
     ],
 )  # fmt: skip
 def test_files_keep_their_encoding(name: str, encoding: str, mark: bytes) -> None:
@@ -396,9 +397,13 @@ def test_a_charset_counts_at_the_beginning_of_a_page() -> None:
         assert text == letter
 
 
+NO_CHARSETS = ["idna", "punycode", "undefined", "base64", "rot13", "cp037", "x" * 40]  # most are codecs of Python
+
+
 def test_unknown_charset_is_refused() -> None:
     for content, message in (
         (b"<meta charset=x-none>a", "unknown charset: x-none"),
+        *((b"<meta charset=%b>a" % name.encode(), f"unknown charset: {name}") for name in NO_CHARSETS),
         (b"<p>\xe9", "must be text in utf-8"),
     ):
         with pytest.raises(InputError, match=message):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import codecs
 import re
 
-from relattn_mt.support.errors import InputError
+from relattn_mt.support.errors import InputError, require
 from relattn_mt.tokens.text_files import require_no_nul, wide_encoding
 
 _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _HTML = re.compile(rb"<meta[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _XML = re.compile(rb"\A\s*<\?xml[^>]*?encoding\s*=\s*[\"']([\w.:-]+)")
 _PO = re.compile(rb"Content-Type:[^\n]*?charset=([\w.:-]+)", re.IGNORECASE)
+_ASCII = "<..>"  # unlike a charset of files, codecs such as idna, punycode, base64 and cp037 change it or refuse it
 _DECLARATIONS = {
     **dict.fromkeys((".html", ".htm"), _HTML),
     **dict.fromkeys((".xml", ".xhtml", ".xlf", ".xliff"), _XML),
@@ -51,9 +52,12 @@ def _encoding(content: bytes, suffix: str) -> tuple[bytes, str]:
     label = declared[1].decode().lower()
     try:
         encoding = codecs.lookup(label).name
-        "".encode(encoding)  # refuse a codec between bytes, such as base64
-    except LookupError as error:
-        raise InputError(f"the file declares an unknown charset: {label[:40]}") from error
-    # As in the Encoding Standard: a declaration that can be read is not in UTF-16, and Latin-1 is windows-1252.
+        # As in the Encoding Standard: a declaration that can be read is not in UTF-16, and Latin-1 is windows-1252.
+        if encoding.startswith(("utf-8", "utf-16")):
+            encoding = "utf-8"  # also for utf-8-sig, which would add a byte order mark
+        is_charset = _ASCII.encode(encoding) == _ASCII.encode()
+    except (LookupError, UnicodeError):
+        is_charset = False
+    require(is_charset, f"the file declares an unknown charset: {label[:40]}")
     latin = {"ascii": "cp1252", "iso8859-1": "cp1252"} if declaration is _HTML else {}
-    return b"", latin.get(encoding, "utf-8" if "utf-16" in encoding else encoding)
+    return b"", latin.get(encoding, encoding)
