@@ -22,7 +22,8 @@ from relattn_mt.documents.lexer import TextPart, TextToken, TokenText
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import BLOCK, CODE, WEB_ADDRESS
 
-_FRONT = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)")
+# Unlike a thematic break, the opening mark of YAML has no blank line after it.
+_FRONT = re.compile(r"\A(---(?!\s*?\n\s*?\n)|\+\+\+)[ \t]*\r?\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)")
 _LINE_ENDS = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
 _ADDRESS = r"(?:<[^<>\n]*>|(?:[^()\s<]|\([^()\s]*\))*)"
 _TITLE = r"""(?:\s+(?:"[^"]*"|'[^']*'|\([^()]*\)))?"""
