@@ -304,7 +304,8 @@ def test_xliff_fills_targets_that_are_empty() -> None:
     filled = document.fill(["<m0>B</m0> & a", "G"])
     expected = content.replace("</pc></source>", '</pc></source><target><pc id="1">B</pc> &amp; a</target>')
     assert filled == expected.replace("</seg-source>", "</seg-source><target>G</target>")
-    for wrong in ("<a/>", "<xliff><a></xliff>", "<xliff>"):
+    prefixed = "<x:xliff xmlns:x='urn:x'><x:trans-unit><x:source>a</x:source></x:trans-unit></x:xliff>"
+    for wrong in ("", "<a/>", "<xliff><a></xliff>", "<xliff>", prefixed):
         with pytest.raises(InputError, match="must be"):
             read("a.xlf", wrong.encode())
 

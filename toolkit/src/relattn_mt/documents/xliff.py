@@ -56,7 +56,7 @@ class Xliff:
     def __init__(self, content: str) -> None:
         self._tokens = list(tokens_of(content, True))
         root = next((token.name for token in self._tokens if token.name), "")
-        require(root.rpartition(":")[2] == "xliff", "the file must be XLIFF")
+        require(root == "xliff", f"the file must be XLIFF without namespace prefixes, got {root[:40] or 'no element'}")
         tools = [token.get("tool-id") or "" for token in self._tokens if token.name == "tool"]
         self._is_lines = any(tool.startswith("com.apple.") for tool in tools)  # an end of a line is one of the string
         self._units = [(unit, self._read(unit)) for unit in _units(self._tokens)]
@@ -101,9 +101,8 @@ class Xliff:
         begin, end = unit.children["source"]
         before = self._tokens[begin - 1]
         space = before.source if before.is_text and not before.source.strip() else ""
-        name = self._tokens[begin].name.replace("source", "target")
         _, end = unit.children.get("seg-source", (begin, end))
-        sources[end - 1] += f"{space}<{name}>{text}</{name}>"
+        sources[end - 1] += f"{space}<target>{text}</target>"
 
 
 def _as_translated(token: Token) -> str:
